@@ -264,7 +264,7 @@ samples: setup  ## make the shipped sample recordings anew (espeak-ng and flite)
 	@$(BIN)/python -c 'from model.training.synthesis.samples import make_samples; print(make_samples())'
 
 screenshots: setup  ## picture the browser page anew (chromium, fonts-wqy-zenhei)
-	@PYTHONPATH=tests/support:tests/support/audio:tests/support/servers $(BIN)/python tests/support/page/page_screenshots.py
+	@$(BIN)/python -m tests.support.page.page_screenshots
 
 dashboard: setup  ## generate the Grafana dashboard anew
 	@$(BIN)/python -m deploy.grafana.dashboard

@@ -6,23 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_bench import start_engine  # noqa: F401  a fixture
 from hypothesis import HealthCheck, settings
-from live_server import LiveServer
 
 from model.machine.runtime import set_up_torch
+from tests.support.servers.live_server import LiveServer
+from tests.support.streams.engine_bench import start_engine  # noqa: F401  a fixture
 
 LONGEST = (
     "server/models/test_new_language.py",
     "model/int8/test_portability.py",
     "gpu/test_interpreted.py",
     "deploy/test_ray.py",
-    "model/training/test_processes.py",
+    "model/training/acoustic/test_processes.py",
     "deploy/test_ray_training.py",
     "deploy/test_wheels.py",
     "loadtest/benchmarks/gpu/test_dry_run.py",
     "model/test_shipped_model.py",
-    "model/training/test_parallel.py",
+    "model/training/acoustic/test_parallel.py",
     "server/test_faults_engine.py",
     "gpu/test_triton_gates.py",
 )

@@ -66,7 +66,7 @@ SOURCES = (
     "machine/instructions",
     "mel",
     "published/states",
-    "training/losses/forward_backward",
+    "training/acoustic/losses/forward_backward",
 )
 """Files whose code the machine code contains, relative to `model/`, without .py; hashed for the cache key."""
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_bench import Start, step
-from fakes import WAIT_S, EchoModel, FakeClock, GatedModel
-from slot_models import TinyGru
 
 from batching.batcher import Policy
 from batching.errors import WrongInput
 from batching.events import BatchDone, StreamClosed, WarmedUp
 from model.torch_network.slots import TorchSlots
+from tests.support.networks.slot_models import TinyGru
+from tests.support.servers.fakes import WAIT_S, EchoModel, FakeClock, GatedModel
+from tests.support.streams.engine_bench import Start, step
 
 
 def test_each_stream_gets_its_own_answers_in_order(start_engine: Start) -> None:

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from engine_bench import Bench, Start, step
-from fakes import WAIT_S, EchoModel, FailingModel, GatedModel
 from numpy.typing import NDArray
 
 from batching.errors import EngineDown, PoolFull, QueueFull, StepFailed, UnknownStream, WrongInput
 from batching.events import BatchDone, EngineEvent, EngineStopped, StreamClosed, StreamFailed
+from tests.support.servers.fakes import WAIT_S, EchoModel, FailingModel, GatedModel
+from tests.support.streams.engine_bench import Bench, Start, step
 
 # Closing, and bounds.
 

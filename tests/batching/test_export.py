@@ -6,17 +6,17 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
-from engine_bench import Start, step
-from fakes import EchoModel, FailingModel, GatedModel
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
-from spelling import GatedSpellingModel, silence
 
 from batching.batcher import Policy
 from batching.engine import Engine
 from batching.errors import UnknownStream, WrongState
 from batching.events import StateExported, StreamClosed, StreamFailed
+from tests.support.servers.fakes import EchoModel, FailingModel, GatedModel
+from tests.support.servers.spelling import GatedSpellingModel, silence
+from tests.support.streams.engine_bench import Start, step
 
 
 def test_a_stream_restored_in_another_engine_gives_the_same_answers(start_engine: Start) -> None:

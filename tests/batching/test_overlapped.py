@@ -7,15 +7,15 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from driven_engine import DrivenEngine
-from engine_bench import Start, step
-from fakes import FailingModel, FakeClock, OverlappedModel
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 from numpy.typing import NDArray
 
 from batching.events import BatchDone, EngineEvent, EngineStopped, StateExported, StreamClosed, StreamFailed
+from tests.support.servers.fakes import FailingModel, FakeClock, OverlappedModel
+from tests.support.streams.driven_engine import DrivenEngine
+from tests.support.streams.engine_bench import Start, step
 
 
 class Log:

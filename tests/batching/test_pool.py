@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from fakes import EchoModel
 
 from batching.errors import PoolFull, RepeatedHandle, StaleHandle, WrongState
 from batching.pool import Handle, SlotPool
+from tests.support.servers.fakes import EchoModel
 
 USES = ["release", "reset", "export", "restore", "slots"]
 STATE = bytes(EchoModel.state_bytes)

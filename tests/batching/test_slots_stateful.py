@@ -9,12 +9,12 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
-from slot_models import SLOT_MODELS
 
 from batching.errors import PoolFull, RepeatedHandle, StaleHandle
 from batching.pool import Handle
 from batching.slot_model import SlotModel
 from batching.stepper import Stepper
+from tests.support.networks.slot_models import SLOT_MODELS
 
 EXAMPLES = {"numpy": 340}  # of 50 steps; Hypothesis ends some early: more than 10,000 steps in all
 OTHER_EXAMPLES = 60

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from fakes import EchoModel, FailingModel, FakeClock
 from numpy.typing import NDArray
 
 from batching.errors import StaleHandle, StepFailed
 from batching.stepper import WARM_RUNS, Stepper
+from tests.support.servers.fakes import EchoModel, FailingModel, FakeClock
 
 
 def inputs(*values: int) -> list[np.ndarray]:

@@ -8,9 +8,9 @@ from contextlib import aclosing
 
 import numpy as np
 import pytest
-from client_bench import WITHIN_S, client_tasks, noise, results, wait_for
-from fake_listen import STEP_BYTES, STEP_S, FakeListen, Plan, text_of
 
+from tests.support.clients.client_bench import WITHIN_S, client_tasks, noise, results, wait_for
+from tests.support.clients.fake_listen import STEP_BYTES, STEP_S, FakeListen, Plan, text_of
 from tutti_asr_client.address import http_url, is_loopback, listen_url
 from tutti_asr_client.errors import BadMessage, BadUrl, ClosedAbnormally, Refused, Unreachable
 from tutti_asr_client.files.transcriber import RemoteTranscriber

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from continuity_wire import PLENTY, Wire, check, play
-from fake_recognition import FakeRecognition, Shape
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.clients.continuity_wire import PLENTY, Wire, check, play
+from tests.support.clients.fake_recognition import FakeRecognition, Shape
 from tutti_asr_client.audio_shape import AudioShape
 from tutti_asr_client.continuity import Beginning, Continuity
 from tutti_asr_client.messages import (

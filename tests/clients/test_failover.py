@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from cutting_proxy import CuttingProxy
-from live_server import LiveServer
-from needs import missing
-from spelling import silence, spell
 
 from server.resume.seal import new_key
+from tests.support.clients.cutting_proxy import CuttingProxy
+from tests.support.needs import missing
+from tests.support.servers.live_server import LiveServer
+from tests.support.servers.spelling import silence, spell
 
 ROOT = Path(__file__).parents[2]
 KEY = new_key()

@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from client_bench import WITHIN_S, noise, results, wait_for
-from fake_listen import STEP_BYTES, STEP_S, FakeListen, Plan, text_of
-from fake_recognition import FakeRecognition, Shape
-from fake_replica import FakeReplica, Faults
 from rich.console import Console
 
+from tests.support.clients.client_bench import WITHIN_S, noise, results, wait_for
+from tests.support.clients.fake_listen import STEP_BYTES, STEP_S, FakeListen, Plan, text_of
+from tests.support.clients.fake_recognition import FakeRecognition, Shape
+from tests.support.clients.fake_replica import FakeReplica, Faults
 from tutti_asr_client.errors import Unreachable
 from tutti_asr_client.files.audio import read_pcm
 from tutti_asr_client.files.display import TerminalDisplay, growing

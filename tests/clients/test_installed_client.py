@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from needs import missing
-from recordings import audio, plain, text
-from serving import ROOT, ServerProcess
+
+from tests.ecosystem.recordings import audio, plain, text
+from tests.ecosystem.serving import ROOT, ServerProcess
+from tests.support.needs import missing
 
 INSTALL_WITHIN_S = 100.0
 NOT_OF_THE_CLIENT = ("torch", "numba", "fastapi", "uvicorn", "soundfile", "server", "model")

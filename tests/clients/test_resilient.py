@@ -9,12 +9,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from client_bench import client_tasks
-from fake_recognition import FakeRecognition, Shape
-from fake_replica import FakeReplica, Faults
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.clients.client_bench import client_tasks
+from tests.support.clients.fake_recognition import FakeRecognition, Shape
+from tests.support.clients.fake_replica import FakeReplica, Faults
 from tutti_asr_client.connection_events import AudioLost, CaughtUp, Connected, Event, TicketRefused, Waiting
 from tutti_asr_client.continuity import Beginning
 from tutti_asr_client.errors import ClosedAbnormally, Refused, Unreachable

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import WAIT_S
-from live_server import LiveServer
-from spelling import silence, spell
 
 from server.resume.seal import new_key
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer
+from tests.support.servers.spelling import silence, spell
 from tutti_asr_client.connection_events import ConnectionEvents
 from tutti_asr_client.messages import Results
 from tutti_asr_client.resilient import ResilientClient

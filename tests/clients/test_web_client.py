@@ -4,10 +4,10 @@ import re
 import subprocess
 
 import pytest
-from needs import need_programs
-from speech import ROOT
 
 from server.http.page import ASSETS, PAGE
+from tests.support.audio.speech import ROOT
+from tests.support.needs import need_programs
 
 WEB = ROOT / "server" / "web"
 IMPORT = re.compile(r'from "([^"]+)"|URL\("([^"]+)", import')

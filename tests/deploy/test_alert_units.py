@@ -11,10 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from live_server import LiveServer
-from needs import missing
 from prometheus_client.parser import text_string_to_metric_families
-from spelling import spell
+
+from tests.support.needs import missing
+from tests.support.servers.live_server import LiveServer
+from tests.support.servers.spelling import spell
 
 Start = Callable[..., LiveServer]
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yml"

@@ -11,11 +11,11 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from needs import need_package
-from speech import ROOT
 
 from loadtest.failover.proxies import SHIPPED_REPLICAS
 from server.settings import Settings
+from tests.support.audio.speech import ROOT
+from tests.support.needs import need_package
 
 COMPOSE = ROOT / "deploy" / "compose"
 FILES = sorted(COMPOSE.glob("compose*.yaml"))

@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from edge import need
 
 from loadtest.errors import BadSettings
 from loadtest.failover.__main__ import Fault, Plan, failover
 from loadtest.failover.report import Failover, FaultRun, draw, figures, judge, markdown, merged, resume_times, since
 from loadtest.failover.streams import Audio, Outcome, audios
 from loadtest.reports.criteria import unmet
+from tests.support.deployment.edge import need
 from tutti_asr_client.connection_events import AudioLost, Connected
 from tutti_asr_client.continuity import Beginning
 from tutti_asr_client.messages import Alternative, Channel, Results

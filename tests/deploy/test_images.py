@@ -15,17 +15,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from dockerignore import DockerIgnore
-from edge import closed_port
-from live_server import LiveServer
-from needs import missing, need_ipv6
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from speech import ROOT
 
 from deploy.docker.health import HEALTHY, UNHEALTHY, check
 from model.machine.instructions import LEVELS, WITH_VNNI
 from server.settings import Settings
+from tests.support.audio.speech import ROOT
+from tests.support.deployment.dockerignore import DockerIgnore
+from tests.support.deployment.edge import closed_port
+from tests.support.needs import missing, need_ipv6
+from tests.support.servers.live_server import LiveServer
 
 DEPLOY = ROOT / "deploy"
 DOCKER = DEPLOY / "docker"

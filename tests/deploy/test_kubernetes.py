@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
-from needs import need_package, need_programs
-from speech import ROOT
 
 from server.settings import Settings
+from tests.support.audio.speech import ROOT
+from tests.support.needs import need_package, need_programs
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 OVERLAYS = ["cpu", "gpu"]

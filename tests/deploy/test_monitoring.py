@@ -16,13 +16,13 @@ import httpx
 import numpy as np
 import pytest
 import yaml
-from live_server import LiveServer
-from needs import missing
-from spelling import silence, spell
 
 from deploy.grafana import dashboard
 from deploy.grafana.panels import ROWS
 from deploy.grafana.picture import filled, named, picture
+from tests.support.needs import missing
+from tests.support.servers.live_server import LiveServer
+from tests.support.servers.spelling import silence, spell
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

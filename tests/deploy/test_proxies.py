@@ -9,13 +9,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from edge import Hang, closed_port, first_server_is_draining, http, listen, proxied, wait_until
-from fakes import WAIT_S
-from live_server import Client, LiveServer, transcript
-from spelling import spell
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from loadtest.failover.proxies import PROXIES, Ports
+from tests.support.deployment.edge import Hang, closed_port, first_server_is_draining, http, listen, proxied, wait_until
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import Client, LiveServer, transcript
+from tests.support.servers.spelling import spell
 
 Start = Callable[..., LiveServer]
 every_proxy = pytest.mark.parametrize("name", list(PROXIES))

@@ -8,12 +8,12 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from needs import missing, need_ipv6
 
 from deploy.ray.backends import Backend, NoPlace, Places, State
 from deploy.ray.fleet import Fleet, Timeouts
 from deploy.ray.replica import Figures, Replica, address, read
 from deploy.ray.scaling import Load, Rule, Scaling
+from tests.support.needs import missing, need_ipv6
 
 
 def figures(active: int = 0, limit: int = 100, *, ready: bool = True, ended: bool = False) -> Figures:

@@ -6,11 +6,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import tones
-from needs import missing, need_programs
 
 from model.training.acoustic.run import Every
 from model.training.acoustic.snapshots import Snapshots
+from tests.support.needs import missing, need_programs
+from tests.support.training import tones
 
 WITHIN_S = 120.0
 

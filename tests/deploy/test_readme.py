@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from needs import need_programs
-from speech import ROOT
 
 from server.access.keys import Key, parse_keys, read_secrets
 from server.resume.seal import KEY_BYTES, read_keys
 from server.settings import Settings
+from tests.support.audio.speech import ROOT
+from tests.support.needs import need_programs
 
 README = (ROOT / "deploy" / "README.md").read_text()
 

@@ -15,13 +15,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from edge import proxied
-from fakes import WAIT_S
-from live_server import RAW, Client, LiveServer, transcript
-from spelling import spell
 from websockets.sync.client import connect
 
 from loadtest.failover.proxies import PROXIES, Running, Tls
+from tests.support.deployment.edge import proxied
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import RAW, Client, LiveServer, transcript
+from tests.support.servers.spelling import spell
 
 Start = Callable[..., LiveServer]
 every_proxy = pytest.mark.parametrize("name", list(PROXIES))

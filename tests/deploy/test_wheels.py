@@ -18,11 +18,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from needs import need_package, need_programs
-from recordings import FILES, plain, text
-from speech import ROOT
 
 from loadtest.served import free_port
+from tests.ecosystem.recordings import FILES, plain, text
+from tests.support.audio.speech import ROOT
+from tests.support.needs import need_package, need_programs
 
 PACKAGES = ("batching", "loadtest", "model", "server")
 SOURCES = (*PACKAGES, "clients", "pyproject.toml", "README.md", "LICENSE")

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from driving import Driver, node_driver, python_driver
-from recordings import Spoken, audio
-from relay import Relay
-from serving import ServerProcess
+
+from tests.ecosystem.driving import Driver, node_driver, python_driver
+from tests.ecosystem.recordings import Spoken, audio
+from tests.ecosystem.relay import Relay
+from tests.ecosystem.serving import ServerProcess
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

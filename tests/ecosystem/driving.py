@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from environments import BUILD, NODE, is_made, python_of
-from needs import missing
+from tests.ecosystem.environments import BUILD, NODE, is_made, python_of
+from tests.support.needs import missing
 
 HERE = Path(__file__).parent
 WITHIN_S = 45.0  # for a scenario: the longest waits for a client's own back-off twice

@@ -8,9 +8,10 @@ import threading
 from collections.abc import Sequence
 from typing import Self
 
-from serving import ServerProcess
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
+
+from tests.ecosystem.serving import ServerProcess
 
 KEEP_ALIVE_S = 0.3  # well within the shortest idle limit
 GONE_WITHIN_S = 10.0

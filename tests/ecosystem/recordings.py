@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 import soundfile
-from speech import samples
+
+from tests.support.audio.speech import samples
 
 Spoken = Callable[..., str]
 RATE_HZ = 16_000

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from driving import need
-from environments import NODE, python_of
-from needs import need_programs
-from recordings import plain, text
-from serving import ROOT, ServerProcess
+
+from tests.ecosystem.driving import need
+from tests.ecosystem.environments import NODE, python_of
+from tests.ecosystem.recordings import plain, text
+from tests.ecosystem.serving import ROOT, ServerProcess
+from tests.support.needs import need_programs
 
 PAGE = ROOT / "clients" / "README.md"
 BLOCK = re.compile(r"^```(\w+) ?(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

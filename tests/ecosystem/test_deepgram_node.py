@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from driving import Driver
-from holding import Holders
-from recordings import BYTES_PER_S, Spoken, audio, plain, text
-from relay import Relay
-from serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
-from wire_rules import check_refusal, check_stream
+
+from tests.ecosystem.driving import Driver
+from tests.ecosystem.holding import Holders
+from tests.ecosystem.recordings import BYTES_PER_S, Spoken, audio, plain, text
+from tests.ecosystem.relay import Relay
+from tests.ecosystem.serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
+from tests.ecosystem.wire_rules import check_refusal, check_stream
 
 Before = Callable[[ServerProcess], Relay]
 SAID = ("order", "porch_fan")

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from holding import Holders
-from needs import missing
-from recordings import BYTES_PER_S, FILES, audio, plain, text
-from relay import Relay
-from serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
-from wire_rules import check_refusal, check_stream
+
+from tests.ecosystem.holding import Holders
+from tests.ecosystem.recordings import BYTES_PER_S, FILES, audio, plain, text
+from tests.ecosystem.relay import Relay
+from tests.ecosystem.serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
+from tests.ecosystem.wire_rules import check_refusal, check_stream
+from tests.support.needs import missing
 
 try:
     from deepgram import AsyncDeepgramClient, DeepgramClient

@@ -6,14 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from driving import Driver
-from holding import Holders
-from needs import need_package
-from published import probe_of
-from recordings import BYTES_PER_S, Spoken, audio, plain, text
-from relay import Relay
-from serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
-from wire_rules import check_refusal, check_stream
+
+from tests.ecosystem.driving import Driver
+from tests.ecosystem.holding import Holders
+from tests.ecosystem.recordings import BYTES_PER_S, Spoken, audio, plain, text
+from tests.ecosystem.relay import Relay
+from tests.ecosystem.serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
+from tests.ecosystem.wire_rules import check_refusal, check_stream
+from tests.support.needs import need_package
+from tests.support.networks.published import probe_of
 
 Before = Callable[[ServerProcess], Relay]
 START, INTERIM, FINAL, END = "START_OF_SPEECH", "INTERIM_TRANSCRIPT", "FINAL_TRANSCRIPT", "END_OF_SPEECH"

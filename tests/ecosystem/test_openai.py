@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import soxr
-from driving import missing
-from holding import Holders
-from recordings import FILES, RATE_HZ, audio, plain, text
-from relay import Relay
-from serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
+
+from tests.ecosystem.driving import missing
+from tests.ecosystem.holding import Holders
+from tests.ecosystem.recordings import FILES, RATE_HZ, audio, plain, text
+from tests.ecosystem.relay import Relay
+from tests.ecosystem.serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
 
 try:
     import openai

@@ -10,13 +10,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
-from driving import Driver, Event
-from recordings import Spoken, text
-from relay import Relay
-from serving import KEY, ServerProcess
-from test_livekit import END, FINAL, finish, said
-from test_pipecat import finals
-from wire_rules import check_stream
+
+from tests.ecosystem.driving import Driver, Event
+from tests.ecosystem.recordings import Spoken, text
+from tests.ecosystem.relay import Relay
+from tests.ecosystem.serving import KEY, ServerProcess
+from tests.ecosystem.test_livekit import END, FINAL, finish, said
+from tests.ecosystem.test_pipecat import finals
+from tests.ecosystem.wire_rules import check_stream
 
 NAMES = ("node", "livekit", "pipecat")
 OPTIONS = {"model": "nova-3", "encoding": "linear16", "sample_rate": 16_000, "interim_results": "true"}

@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from holding import Holders
-from needs import missing
-from recordings import BYTES_PER_S, audio, text
-from relay import Connection, Relay
-from serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
 
 from loadtest.served import free_port
+from tests.ecosystem.holding import Holders
+from tests.ecosystem.recordings import BYTES_PER_S, audio, text
+from tests.ecosystem.relay import Connection, Relay
+from tests.ecosystem.serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
+from tests.support.needs import missing
 
 try:
     from vosk.transcriber.transcriber import Transcriber  # loads its library, needs no model

@@ -6,8 +6,9 @@ import itertools
 import json
 
 import pytest
-from recordings import plain
-from relay import Connection
+
+from tests.ecosystem.recordings import plain
+from tests.ecosystem.relay import Connection
 
 RESULT_KEYS = {
     "type", "channel_index", "start", "duration", "is_final", "speech_final", "from_finalize", "channel", "metadata",

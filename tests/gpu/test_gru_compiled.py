@@ -10,13 +10,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from needs import missing, need_package
 
 from model.gpu.cuda import driver, layer
 from model.gpu.cuda.driver import KernelError, compile_cubin
 from model.gpu.cuda.layer import GROUP, layer_layout
 from model.gpu.cuda.pack import MOST_BLOCKS, MOST_SHARED_BYTES, layout_of
 from model.gpu.cuda.persistent import POLL_DELAY, SOURCE, SPIN_LIMIT
+from tests.support.needs import missing, need_package
 
 LIMITS = json.loads(Path(__file__).with_name("limits.json").read_text(encoding="utf-8"))
 ARCH = "sm_90a"

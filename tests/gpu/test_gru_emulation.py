@@ -4,9 +4,9 @@ import ctypes
 
 import pytest
 import torch
-from gru_emulation import DONE, Layer, build, reference, schedule
 
 from model.gpu.cuda.pack import Layout, layout_of
+from tests.support.networks.gru_emulation import DONE, Layer, build, reference, schedule
 
 LAYOUTS = {
     "one row of blocks": layout_of(64),

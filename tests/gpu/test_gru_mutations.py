@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from gru_emulation import DONE, Layer, build, schedule
 
 from model.gpu.cuda.pack import layout_of
+from tests.support.networks.gru_emulation import DONE, Layer, build, schedule
 
 LAYOUT = layout_of(64)
 BARRIER = "block_barrier();\n        const unsigned start"

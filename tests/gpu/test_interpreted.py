@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from needs import need_package
+
+from tests.support.needs import need_package
 
 FOLDER = Path(__file__).parent / "interpreted"
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from gru_emulation import DONE, Layer, WholeLayer, build, reference, schedule
 
 from model.gpu.cuda.layer import GROUP, layer_layout
 from model.gpu.cuda.pack import layout_of
+from tests.support.networks.gru_emulation import DONE, Layer, WholeLayer, build, reference, schedule
 
 ROWS, FRAMES = 4, 4
 HIDDEN = [64, 80, 272]

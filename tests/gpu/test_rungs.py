@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from gpu_networks import SIZES, fp16_network
 
 from model.errors import PrecisionError
 from model.gpu import rungs
+from tests.support.networks.gpu_networks import SIZES, fp16_network
 
 CUDA = torch.device("cuda")
 

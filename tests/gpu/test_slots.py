@@ -10,13 +10,13 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from recorded_toys import EagerStep, recorded
-from slot_models import EchoStep, TinyGru
 
 from batching.stepper import Stepper
 from model.gpu.block import StepBlock
 from model.gpu.slots import RecordedSlots, bucket
 from model.torch_network.slabs import RowSpec
+from tests.support.networks.recorded_toys import EagerStep, recorded
+from tests.support.networks.slot_models import EchoStep, TinyGru
 
 ECHO_OUT, GRU_OUT = RowSpec((2,), torch.int64), RowSpec((16,), torch.float32)
 

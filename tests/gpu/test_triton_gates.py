@@ -9,18 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from gpu_networks import empty_block
-from needs import need_package
 
 from model.config import ModelConfig
 from model.torch_network.network import Network
+from tests.support.needs import need_package
+from tests.support.networks.gpu_networks import empty_block
 
 triton = need_package("triton")
 
-from triton_compiles import compiled, recorded  # noqa: E402
-
 from model.gpu.triton.launching import Launching  # noqa: E402
 from model.gpu.triton.step import TritonStep  # noqa: E402
+from tests.support.networks.triton_compiles import compiled, recorded  # noqa: E402
 
 LIMITS = Path(__file__).parent / "triton_limits.json"
 NETWORKS = {

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from small_networks import SMALL, noise, small_network
 
 from model import checkpoint
 from model.acoustic import load_model
@@ -21,6 +20,7 @@ from model.machine.precision import resolve_device, resolve_precision
 from model.torch_network.checkpoint import load_network, save_network
 from model.torch_network.network import Network
 from model.training.quantization.quantize import quantize
+from tests.support.networks.small_networks import SMALL, noise, small_network
 
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 

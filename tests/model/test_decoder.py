@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from spelling import CONFIG
 
 from model import decoder as decoders
 from model.ctc.beam import BeamDecoder
@@ -30,6 +29,7 @@ from model.lm.language_model import LanguageModel
 from server.errors import SettingsError
 from server.models.loading import second_of
 from server.settings import Settings
+from tests.support.servers.spelling import CONFIG
 
 ARPA = """\\data\\
 ngram 1=5

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from needs import need_package
-from speech import samples
 
 from model import checkpoint
 from model.errors import CheckpointError
@@ -30,6 +28,8 @@ from model.recordings import read_pcm
 from model.torch_model import TorchModel
 from model.torch_network.checkpoint import load_network
 from model.torch_network.network import Network
+from tests.support.audio.speech import samples
+from tests.support.needs import need_package
 
 FRAMES = 8
 STEPS = 12

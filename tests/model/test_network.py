@@ -7,13 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from needs import need_precision
 
 from model.config import ModelConfig
 from model.mel import mel_filters
 from model.torch_model import TorchModel
 from model.torch_network.network import GRULayer, LogMel, Network
 from model.torch_network.traced import SlabStep
+from tests.support.needs import need_precision
 
 SMALL = ModelConfig(conv_channels=32, hidden=64, layers=2, lookahead=4)
 PHONES = ("a", "k", "t")

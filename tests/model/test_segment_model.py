@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from speech import samples
 
 from model import checkpoint
 from model.acoustic import load_own
@@ -20,6 +19,7 @@ from model.segment_model import read, reader_for
 from server.settings import Settings
 from server.tools.evaluate import evaluate
 from server.tools.local import open_local
+from tests.support.audio.speech import samples
 
 
 def config_of(name: str) -> ModelConfig:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from speech import samples
 
 from model import checkpoint
 from model.acoustic import load_own, load_segment_model
@@ -16,6 +15,7 @@ from model.evaluation.digest import committed_digest, log_probs_digest
 from model.evaluation.scoring import Score, by_source
 from model.int8.model import Int8Model
 from model.training.evaluation.heard import Heard, hear, hear_both, text_of
+from tests.support.audio.speech import samples
 
 MODEL = checkpoint.named(Path("large"))
 

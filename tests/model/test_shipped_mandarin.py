@@ -7,8 +7,6 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from needs import need_package
-from speech import ROOT, samples
 
 from model import checkpoint
 from model.acoustic import load_own
@@ -20,6 +18,8 @@ from model.recordings import Utterance, read_manifest
 from server.settings import Settings
 from server.tools.evaluate import evaluate
 from server.tools.local import open_local
+from tests.support.audio.speech import ROOT, samples
+from tests.support.needs import need_package
 
 MODEL = checkpoint.shipped_for("zh")
 SPOKEN = read_manifest(ROOT / "model" / "samples" / "mandarin.jsonl")

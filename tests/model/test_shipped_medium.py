@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from speech import samples
 
 from model import checkpoint
 from model.acoustic import load_own
@@ -15,6 +14,7 @@ from model.int8.model import Int8Model
 from server.settings import Settings
 from server.tools.evaluate import evaluate
 from server.tools.local import open_local
+from tests.support.audio.speech import samples
 
 MODEL = checkpoint.named(Path("medium"))
 

@@ -10,8 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from needs import need_precision
-from speech import development, samples
 
 from batching.batcher import Policy
 from batching.engine import Engine
@@ -26,6 +24,8 @@ from server.models.loading import second_of
 from server.settings import Settings
 from server.tools.evaluate import evaluate
 from server.tools.local import open_local
+from tests.support.audio.speech import development, samples
+from tests.support.needs import need_precision
 from tutti_asr_client.files.transcribe import transcribe_files
 from tutti_asr_client.files.transcriber import RemoteTranscriber
 from tutti_asr_client.messages import Results

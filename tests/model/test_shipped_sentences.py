@@ -8,13 +8,13 @@ import sys
 
 import numpy as np
 import pytest
-from speech import samples
 
 from model.acoustic import load_own
 from model.config import SHIPPED_WEIGHTS
 from model.decoder import REREAD_BEAMS, RESCORED_BEAMS, SENTENCES, accurate_of, decoder_of
 from model.evaluation.digest import committed_digest, main, scores_digest
 from model.lm.recurrent.model import RecurrentLanguageModel, kept_model
+from tests.support.audio.speech import samples
 
 
 def model() -> RecurrentLanguageModel:

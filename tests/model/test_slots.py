@@ -7,8 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 import torch
-from needs import need_precision
-from slot_models import EchoStep
 from torch import Tensor
 
 from model.errors import DeviceLost
@@ -16,6 +14,8 @@ from model.torch_model import TorchModel
 from model.torch_network.slabs import RowSpec
 from model.torch_network.slots import TorchSlots
 from model.torch_network.traced import SlabStep
+from tests.support.needs import need_precision
+from tests.support.networks.slot_models import EchoStep
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int8, torch.int16, torch.int64, torch.bool,
           torch.uint8, torch.complex64)  # fmt: skip

@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fakes import WAIT_S
-from needs import missing
 from torch import Tensor
 
 from batching.batcher import Policy
@@ -22,6 +20,8 @@ from batching.events import BatchDone, EngineEvent
 from model.errors import CheckpointError
 from model.recordings import PCM, read_pcm
 from model.vad import SileroVad
+from tests.support.needs import missing
+from tests.support.servers.fakes import WAIT_S
 
 SAMPLES = Path(__file__).parents[2] / "model" / "samples"
 STEP = SileroVad.step_samples

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from deaf_client import client_that_does_not_read
-from fakes import FakeClock
-from live_server import LiveServer, transcript
-from spelling import GatedSpellingModel, silence, spell
 from websockets.exceptions import InvalidStatus
 
 from server.streaming.websocket import SEND_BUFFER_BYTES
+from tests.support.clients.deaf_client import client_that_does_not_read
+from tests.support.servers.fakes import FakeClock
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import GatedSpellingModel, silence, spell
 
 Start = Callable[..., LiveServer]
 CUT = r"(?i)reset|broken pipe|abort"

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from live_server import LiveServer, transcript
-from spelling import spell
 from websockets.exceptions import InvalidStatus
 
 from batching.events import BatchDone
 from server.errors import BadParameter
 from server.protocols.deepgram.query import parse_query
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import spell
 
 Start = Callable[..., LiveServer]
 RAW = [("encoding", "linear16"), ("sample_rate", "16000")]

@@ -10,12 +10,7 @@ import time
 import numpy as np
 import pytest
 import typer
-from needs import need_precision
-from quantized_networks import random_quantized
-from speech import SAMPLES
-from spelling import silence, spell
 from typer.testing import CliRunner
-from wavering import WaveringDecoder
 
 from model.acoustic import load_model
 from model.evaluation import ceiling
@@ -25,6 +20,11 @@ from model.torch_model import TorchModel
 from model.torch_network.checkpoint import save_network
 from server.cli import app
 from server.settings import Settings
+from tests.support.audio.speech import SAMPLES
+from tests.support.needs import need_precision
+from tests.support.networks.quantized_networks import random_quantized
+from tests.support.servers.spelling import silence, spell
+from tests.support.servers.wavering import WaveringDecoder
 
 runner = CliRunner()
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import typer
-from speech import SAMPLES
 from typer.testing import CliRunner
 
 from server.cli import app
+from tests.support.audio.speech import SAMPLES
 
 SHAPE = re.compile(
     r"tutti: (?P<where>--[a-z-]+|TUTTI_[A-Z_]+|[A-Za-z][\w.:/-]*)(?P<value>[ =].*?)?: (?P<problem>[^:\n]\S*.*)"

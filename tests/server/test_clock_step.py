@@ -7,10 +7,11 @@ import signal
 from pathlib import Path
 
 import pytest
-from live_server import transcript
-from needs import missing
-from server_process import ServerProcess
-from spelling import spell
+
+from tests.support.needs import missing
+from tests.support.servers.live_server import transcript
+from tests.support.servers.server_process import ServerProcess
+from tests.support.servers.spelling import spell
 
 ROOT = Path(__file__).parents[2]
 LIBRARIES = (

@@ -11,9 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from live_server import transcript
-from server_process import FAULTY, START_S, ServerProcess
-from spelling import spell
+from tests.support.servers.live_server import transcript
+from tests.support.servers.server_process import FAULTY, START_S, ServerProcess
+from tests.support.servers.spelling import spell
 
 
 def test_a_full_disk_loses_log_lines_but_no_stream() -> None:

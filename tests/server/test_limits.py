@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from live_server import LiveServer, transcript
-from spelling import GatedSpellingModel, silence, spell
 from websockets.sync.client import connect
 
 from server.http.uvicorn_server import MAX_MESSAGE_BYTES, uvicorn_config
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import GatedSpellingModel, silence, spell
 
 Start = Callable[..., LiveServer]
 

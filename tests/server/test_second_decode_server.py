@@ -8,14 +8,14 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from live_server import LiveServer, transcript
-from resume_client import ResumingClient
-from shouting import ShoutingDecoder
-from spelling import silence, spell
 from structlog.testing import capture_logs
-from uploaded import encoded, said
 
 from server.resume.seal import new_key
+from tests.support.clients.resume_client import ResumingClient
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.shouting import ShoutingDecoder
+from tests.support.servers.spelling import silence, spell
+from tests.support.servers.uploaded import encoded, said
 
 Start = Callable[..., LiveServer]
 

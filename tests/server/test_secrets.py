@@ -19,11 +19,11 @@ from pathlib import Path
 import httpx
 import jwt
 import pytest
-from fakes import WAIT_S
-from speech import samples
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from tests.support.audio.speech import samples
+from tests.support.servers.fakes import WAIT_S
 from tutti_asr_client.files.audio import read_pcm
 
 KEY, SMALL, WRONG = "s3cret-k3y-of-ours", "s3cret-sm4ll", "wr0ng-k3y-of-theirs"

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from live_server import Client, LiveServer, transcript
 from prometheus_client.parser import text_string_to_metric_families
-from spelling import CONFIG, GatedSpellingModel, SpellingModel, poison, silence, spell
 from torch import Tensor
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from model.torch_network.slabs import RowSpec
 from model.torch_network.slots import TorchSlots
+from tests.support.servers.live_server import Client, LiveServer, transcript
+from tests.support.servers.spelling import CONFIG, GatedSpellingModel, SpellingModel, poison, silence, spell
 
 Start = Callable[..., LiveServer]
 

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 import soundfile
 from click.testing import Result
-from live_server import LiveServer
-from media_files import container
-from spelling import silence, spell
 from typer.testing import CliRunner
 
 from server.cli import EXIT_BROKEN_PIPE, app
+from tests.support.audio.media_files import container
+from tests.support.servers.live_server import LiveServer
+from tests.support.servers.spelling import silence, spell
 
 Start = Callable[..., LiveServer]
 runner = CliRunner()

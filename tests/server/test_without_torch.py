@@ -4,10 +4,10 @@ import subprocess
 import sys
 
 import pytest
-from speech import ROOT
 
 from model.machine.instructions import instruction_set
 from model.recordings import read_manifest
+from tests.support.audio.speech import ROOT
 
 SAMPLES = {"en": "samples.jsonl", "zh": "mandarin.jsonl"}
 PROCESS = """

@@ -5,9 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 import pytest
-from driven_engine import DrivenEngine
-from engine_bench import step
-from fakes import ChunkedModel, EchoModel, FailingModel, FakeClock, OverlappedChunksModel
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
@@ -18,6 +15,9 @@ from batching.policy.chunks import Chunks
 from batching.policy.pace import Pace
 from batching.policy.service_times import ServiceTimes
 from batching.stepper import Stepper
+from tests.support.servers.fakes import ChunkedModel, EchoModel, FailingModel, FakeClock, OverlappedChunksModel
+from tests.support.streams.driven_engine import DrivenEngine
+from tests.support.streams.engine_bench import step
 
 T0 = 8_675_309.25
 SHORT = {1: 0.010, 8: 0.017}  # seconds by rows

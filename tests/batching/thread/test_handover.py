@@ -7,11 +7,11 @@ import time
 from functools import partial
 
 import pytest
-from engine_bench import Start, step
-from fakes import WAIT_S, EchoModel
 
 from batching.events import BatchDone, EngineEvent
 from batching.thread.handover import Handover
+from tests.support.servers.fakes import WAIT_S, EchoModel
+from tests.support.streams.engine_bench import Start, step
 
 
 def done() -> BatchDone:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from engine_bench import Start, step
-from fakes import WAIT_S, EchoModel
 from numpy.typing import NDArray
 
 from batching.thread.turn import Turn
+from tests.support.servers.fakes import WAIT_S, EchoModel
+from tests.support.streams.engine_bench import Start, step
 
 LONG_S = 60.0
 

@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-import triton_interpreter
-from gpu_networks import SHIPPED_FEATURES, SIZES, fp16_network, noise, slabs_of
 from torch.nn import functional
 
 from model.config import CONTEXT
@@ -12,6 +10,8 @@ from model.gpu.triton.features import Features
 from model.gpu.triton.layers import LookaheadNorm, Norm
 from model.gpu.triton.products import IDENTITY, LOG_SOFTMAX, SILU, Product, Scratch
 from model.gpu.triton.recurrence import FrameRecurrence, states_buffer
+from tests.support.networks import triton_interpreter
+from tests.support.networks.gpu_networks import SHIPPED_FEATURES, SIZES, fp16_network, noise, slabs_of
 
 NAN = float("nan")
 SPARE = 512  # poisoned elements behind each buffer

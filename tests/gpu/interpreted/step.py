@@ -5,11 +5,11 @@ Run by tests/gpu/test_interpreted.py in its own process.
 
 import pytest
 import torch
-import triton_interpreter
-from gpu_networks import SIZES, filled_block, fp16_network, noise, slabs_of
 
 from model.gpu.reference import ReferenceStep
 from model.gpu.triton.step import TritonStep
+from tests.support.networks import triton_interpreter
+from tests.support.networks.gpu_networks import SIZES, filled_block, fp16_network, noise, slabs_of
 
 CAPACITY = 7
 

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fake_listen import FakeListen, Plan
-from loadtest_bench import RECORDINGS, T0, recording, settings, write_manifest
 
 from loadtest.errors import BadSettings
 from loadtest.generator.arrivals import RETRY_S, Arrivals, even_lengths_s, exponential_lengths_s, rate_hz, retry_s
@@ -21,6 +19,8 @@ from loadtest.generator.settings import STEP_SAMPLES
 from loadtest.generator.uploads import wav
 from loadtest.measurement.report import faults
 from loadtest.measurement.run import COMPOSED, measure_levels
+from tests.support.clients.fake_listen import FakeListen, Plan
+from tests.support.clients.loadtest_bench import RECORDINGS, T0, recording, settings, write_manifest
 from tutti_asr_client.errors import Refused
 from tutti_asr_client.files.audio import read_pcm
 

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fake_listen import STEP_S, FakeListen, Plan
-from loadtest_bench import LEVEL_S, RECORDINGS, STEPS, settings, write_manifest
 
 from loadtest.errors import NoReference
 from loadtest.generator.arrivals import Arrivals
 from loadtest.generator.measures import LevelReport
 from loadtest.measurement.report import Document, faults, warnings
 from loadtest.measurement.run import measure_levels, run_loadtest
+from tests.support.clients.fake_listen import STEP_S, FakeListen, Plan
+from tests.support.clients.loadtest_bench import LEVEL_S, RECORDINGS, STEPS, settings, write_manifest
 
 WITHIN_S = 15.0
 

@@ -7,10 +7,8 @@ import itertools
 import random
 
 import pytest
-from fake_listen import FakeListen, Plan
 from hypothesis import given
 from hypothesis import strategies as st
-from loadtest_bench import RECORDINGS, settings, write_manifest
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
@@ -21,6 +19,8 @@ from loadtest.generator.frames import BINARY, CLOSE, PING, TEXT, FrameReader, ma
 from loadtest.generator.measures import LevelReport
 from loadtest.measurement.report import faults
 from loadtest.measurement.run import measure_levels
+from tests.support.clients.fake_listen import FakeListen, Plan
+from tests.support.clients.loadtest_bench import RECORDINGS, settings, write_manifest
 
 OPCODES = {TEXT: Opcode.TEXT, BINARY: Opcode.BINARY, CLOSE: Opcode.CLOSE, PING: Opcode.PING}
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from loadtest_bench import RECORDINGS, STEPS, T0, recording, settings, write_manifest
 
 from loadtest.errors import BadManifest, BadSettings
 from loadtest.generator.composition import compose
@@ -21,6 +20,7 @@ from loadtest.generator.settings import parse_streams
 from loadtest.measurement.report import faults
 from loadtest.measurement.server_metrics import Scrape, figures
 from loadtest.stability import drifts
+from tests.support.clients.loadtest_bench import RECORDINGS, STEPS, T0, recording, settings, write_manifest
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from loadtest_bench import T0, recording
 
 from loadtest.generator.answers import LatencySplit
 from loadtest.generator.pacer import Pacer
 from loadtest.generator.parts import Breakdown
 from loadtest.generator.playback import Ending, Playback, SentStep
+from tests.support.clients.loadtest_bench import T0, recording
 from tutti_asr_client.errors import Refused
 from tutti_asr_client.messages import StepTimings
 

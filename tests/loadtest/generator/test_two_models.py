@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from live_server import LiveServer
-from spelling import CONFIG, SpellingModel, spelling_decoder
 from torch import Tensor
 from websockets.asyncio.client import ClientConnection, connect
 
 from server.models.loading import LoadedModel
+from tests.support.servers.live_server import LiveServer
+from tests.support.servers.spelling import CONFIG, SpellingModel, spelling_decoder
 
 Start = Callable[..., LiveServer]
 STEP_S = CONFIG.step_samples / CONFIG.sample_rate

@@ -6,13 +6,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from fakes import ChunkedModel
-from spelling import CONFIG
 
 from batching.simulation.service_table import ServiceTable
 from loadtest.benchmarks import simulation_check
 from loadtest.planning import calibrate, loopback
 from loadtest.planning.engine_times import EngineTimes, measure_engine
+from tests.support.servers.fakes import ChunkedModel
+from tests.support.servers.spelling import CONFIG
 
 BATCH_S, RECEIVE_S, DECODE_S, WRITE_S, OPEN_S, IDLE = 1.5e-4, 4e-5, 1e-5, 3e-5, 2e-3, 0.01
 TABLE = ServiceTable.constant({1: 0.001, 8: 0.002})

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fake_listen import FakeListen, Plan
-from loadtest_bench import T0, settings, write_manifest
 
 from loadtest import compare as compare_module
 from loadtest.capacity import __main__ as capacity_module
@@ -21,6 +19,8 @@ from loadtest.generator.latencies import CDF_POINTS, Latencies
 from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
 from loadtest.measurement.server_metrics import Scrape, figures, read
 from loadtest.reports.criteria import unmet
+from tests.support.clients.fake_listen import FakeListen, Plan
+from tests.support.clients.loadtest_bench import T0, settings, write_manifest
 
 
 def level(streams: int, p50_ms: float, p98_ms: float, **changes: object) -> LevelReport:

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fake_listen import FakeListen, Plan
-from loadtest_bench import T0, settings, write_manifest
 
 from loadtest import compare as compare_module
 from loadtest import served as served_module
@@ -20,6 +18,8 @@ from loadtest.generator.measures import LevelMeasures, ServerFigures
 from loadtest.measurement.report import Document
 from loadtest.reports.environment import describe
 from loadtest.served import served
+from tests.support.clients.fake_listen import FakeListen, Plan
+from tests.support.clients.loadtest_bench import T0, settings, write_manifest
 
 
 @pytest.fixture

@@ -11,10 +11,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from live_server import LiveServer, transcript
-from loadtest_bench import T0
-from needs import need_ipv6
-from spelling import spell
 
 from loadtest.errors import BadSettings
 from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
@@ -23,6 +19,10 @@ from loadtest.hostile.containers import broken
 from loadtest.hostile.raw_connection import Tally
 from loadtest.hostile.swarm import ATTACKS, Attack, Script, attack, target_at
 from loadtest.leftovers import IdleFigures, judge_leftovers
+from tests.support.clients.loadtest_bench import T0
+from tests.support.needs import need_ipv6
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import spell
 
 Start = Callable[..., LiveServer]
 KEY = "s3cret-k3y"

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from needs import need_programs
 
 from loadtest.benchmarks.keyterms.__main__ import measure, with_closing_silence
 from loadtest.benchmarks.keyterms.cases import (
@@ -25,6 +24,7 @@ from loadtest.reports.environment import describe
 from model.config import ModelConfig
 from model.ctc.bias import Bias
 from model.ctc.words import LogProbs, Word
+from tests.support.needs import need_programs
 
 CONFIG = ModelConfig(name="fake", lookahead=2)
 SILENCE = np.zeros(16_000, np.int16)

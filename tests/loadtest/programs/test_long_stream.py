@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from live_server import LiveServer, transcript
-from spelling import CONFIG, SpellingModel, silence, spell
 from torch import Tensor
 
 from model.ctc.beam import BeamDecoder
 from server.audio.pcm import PCM
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import CONFIG, SpellingModel, silence, spell
 
 Start = Callable[..., LiveServer]
 MINUTES = 10

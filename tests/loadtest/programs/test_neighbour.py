@@ -10,8 +10,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fake_listen import FakeListen
-from loadtest_bench import T0, settings, write_manifest
 
 from loadtest import neighbour
 from loadtest.errors import BadSettings, ServerNotReady
@@ -20,6 +18,8 @@ from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigure
 from loadtest.measurement.run import measure
 from loadtest.neighbour import Neighbour, Offered, Plan, busy, figures, judge, run, visit
 from loadtest.reports.criteria import unmet
+from tests.support.clients.fake_listen import FakeListen
+from tests.support.clients.loadtest_bench import T0, settings, write_manifest
 
 SHORT = Plan(quiet_s=1, beside_s=2, after_s=1, visits=1, transition_s=1)
 

@@ -13,11 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 import soundfile
-from fake_listen import FakeListen
-from live_server import LiveServer
-from loadtest_bench import T0, settings, write_manifest
 from rich.console import Console
-from spelling import silence, spell
 
 from loadtest.errors import BadSettings
 from loadtest.generator.measures import LevelMeasures, LevelReport, RefusalFigures, ServerFigures
@@ -26,6 +22,10 @@ from loadtest.leftovers import IdleFigures, judge_leftovers
 from loadtest.measurement.run import measure_levels
 from loadtest.overload import Overload, Plan, judge, overload, run
 from loadtest.reports.criteria import Criterion, unmet
+from tests.support.clients.fake_listen import FakeListen
+from tests.support.clients.loadtest_bench import T0, settings, write_manifest
+from tests.support.servers.live_server import LiveServer
+from tests.support.servers.spelling import silence, spell
 
 Start = Callable[..., LiveServer]
 SLOTS = 4

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fake_listen import FakeListen, Plan
-from loadtest_bench import T0, settings, write_manifest
 
 from loadtest import soak as soak_module
 from loadtest.errors import BadSettings
@@ -18,6 +16,8 @@ from loadtest.measurement.report import Document, Result
 from loadtest.reports.criteria import unmet
 from loadtest.reports.environment import describe
 from loadtest.stability import Rule, Soak, soak_markdown
+from tests.support.clients.fake_listen import FakeListen, Plan
+from tests.support.clients.loadtest_bench import T0, settings, write_manifest
 
 MINUTES = 10
 

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from live_server import LiveServer
 
 from loadtest import storm
 from loadtest.errors import BadSettings
 from loadtest.reports.criteria import unmet
+from tests.support.servers.live_server import LiveServer
 
 Start = Callable[..., LiveServer]
 

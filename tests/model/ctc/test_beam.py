@@ -5,8 +5,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from beam_toys import FRAME_S, LETTERS, PLAIN, decoder, heard, seen, speech_like
-from ctc_symbols import log_probs, spell, symbols_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +12,8 @@ from model.ctc.beam import KEPT_SHARE
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.greedy import GreedyDecoder, best_path
 from model.ctc.weights import DecodingWeights
+from tests.support.decoding.beam_toys import FRAME_S, LETTERS, PLAIN, decoder, heard, seen, speech_like
+from tests.support.decoding.ctc_symbols import log_probs, spell, symbols_lists
 
 seeds = st.integers(0, 2**32 - 1)
 biases = st.sampled_from([NO_BIAS, Bias.of([("cab", 1.0)]), Bias.of([("a b", 2.0), ("bb", None), ("ab", -1.0)])])

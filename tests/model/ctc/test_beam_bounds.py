@@ -4,8 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from beam_toys import FRAME_S, LETTERS, decoder, heard, random_log_probs, seen, speech_like
-from ctc_symbols import log_probs, spell
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +13,8 @@ from model.ctc.search import layout as at
 from model.ctc.search.layout import block_bytes
 from model.ctc.search.saved_beam import Memory
 from model.ctc.weights import DecodingWeights
+from tests.support.decoding.beam_toys import FRAME_S, LETTERS, decoder, heard, random_log_probs, seen, speech_like
+from tests.support.decoding.ctc_symbols import log_probs, spell
 
 seeds = st.integers(0, 2**32 - 1)
 

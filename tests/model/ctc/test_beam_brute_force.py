@@ -3,7 +3,6 @@
 import math
 
 import pytest
-from beam_toys import FRAME_S, all_texts, penalised, random_log_probs, toy_lm, words_score
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from model.ctc import beam
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.weights import DecodingWeights
+from tests.support.decoding.beam_toys import FRAME_S, all_texts, penalised, random_log_probs, toy_lm, words_score
 
 VOCABULARIES = [("", " ", "a"), ("", "a", "b"), ("", " ", "a", "b"), ("", "b", "a", " "), ("", "c", " ", "a", "b")]
 WIDE = 2_000  # more than there are prefixes of six symbols that four can write

@@ -5,10 +5,8 @@ import math
 
 import numpy as np
 import pytest
-from beam_toys import LETTERS, penalised, random_log_probs, toy_lm
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from phone_toys import OUTPUTS, PHONES, SPOKEN, phone_decoder
 
 from model.ctc import beam
 from model.ctc.beam import BeamDecoder
@@ -17,6 +15,8 @@ from model.ctc.sounds import Sounds
 from model.ctc.weights import DecodingWeights
 from model.lexicon.lexicon import Lexicon
 from model.lm.language_model import LanguageModel
+from tests.support.decoding.beam_toys import LETTERS, penalised, random_log_probs, toy_lm
+from tests.support.decoding.phone_toys import OUTPUTS, PHONES, SPOKEN, phone_decoder
 
 WIDE = 2_000
 WEIGHTS = DecodingWeights(lm_weight=0.7, word_bonus=0.3, unknown_cost=2.0, blank_penalty=0.4)

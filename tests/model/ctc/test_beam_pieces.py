@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-from beam_toys import FRAME_S, LETTERS, PLAIN, random_log_probs, seen, speech_like, toy_lm
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from piece_toys import PIECES, log_probs_of, tokens_of
 
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
@@ -13,6 +11,8 @@ from model.ctc.greedy import GreedyDecoder
 from model.ctc.tokens import Tokens
 from model.ctc.weights import DecodingWeights
 from model.errors import VocabularyError
+from tests.support.decoding.beam_toys import FRAME_S, LETTERS, PLAIN, random_log_probs, seen, speech_like, toy_lm
+from tests.support.decoding.piece_toys import PIECES, log_probs_of, tokens_of
 
 SYMBOLS = (*PIECES[1:], "<blk>")  # the blank last
 seeds = st.integers(0, 2**32 - 1)

@@ -3,15 +3,15 @@
 import math
 
 import pytest
-from beam_toys import FRAME_S, penalised, random_log_probs, toy_lm
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from piece_toys import PIECES, all_sequences, best_texts, tokens_of
 
 from model.ctc import beam
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.weights import DecodingWeights
+from tests.support.decoding.beam_toys import FRAME_S, penalised, random_log_probs, toy_lm
+from tests.support.decoding.piece_toys import PIECES, all_sequences, best_texts, tokens_of
 
 WIDE = 2_000
 FRAMES = {3: 6, 4: 6, 5: 5, 6: 4}  # by symbols

@@ -4,8 +4,6 @@ import re
 
 import numpy as np
 import pytest
-from beam_toys import FRAME_S, LETTERS, prefix_score, toy_lm, unknown
-from ctc_symbols import log_probs, spell
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +13,8 @@ from model.ctc.greedy import GreedyDecoder
 from model.ctc.search import layout as at
 from model.ctc.weights import DecodingWeights
 from model.lm.characters import LETTERS as COLUMNS
+from tests.support.decoding.beam_toys import FRAME_S, LETTERS, prefix_score, toy_lm, unknown
+from tests.support.decoding.ctc_symbols import log_probs, spell
 
 
 def score(bias, text, *, ended=True):

@@ -4,12 +4,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from ctc_symbols import FRAME_S, VOCABULARY, log_probs, spell, symbols_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.config import ENGLISH
 from model.ctc.greedy import GreedyDecoder, best_path
+from tests.support.decoding.ctc_symbols import FRAME_S, VOCABULARY, log_probs, spell, symbols_lists
 
 
 def decode(symbols, cuts=(), skip=0):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from beam_toys import LETTERS, decoder, seen, speech_like
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.ctc.beam import BeamDecoder
 from model.ctc.kept_frames import FrameKeeper, KeptFrames, take_mean
 from model.ctc.search import layout as at
+from tests.support.decoding.beam_toys import LETTERS, decoder, seen, speech_like
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -4,8 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from beam_toys import LETTERS, PLAIN, decoder, speech_like
-from ctc_symbols import log_probs, spell
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +11,8 @@ from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.search import layout as at
 from model.ctc.search.saved_beam import Memory
 from model.ctc.weights import DecodingWeights
+from tests.support.decoding.beam_toys import LETTERS, PLAIN, decoder, speech_like
+from tests.support.decoding.ctc_symbols import log_probs, spell
 
 TERMS = Bias.of([("cab", 1.0), ("a b", 2.0)])
 

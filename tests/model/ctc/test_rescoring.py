@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from beam_toys import decoder, random_log_probs, seen, speech_like
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from phone_toys import OUTPUTS, phone_decoder
 
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import Bias
@@ -18,6 +16,8 @@ from model.ctc.rescoring import Rescorer, best_words, texts_of
 from model.ctc.two_pass import TwoPassDecoder
 from model.lm.text_model import Counts
 from model.machine.compiled import DoubleArray
+from tests.support.decoding.beam_toys import decoder, random_log_probs, seen, speech_like
+from tests.support.decoding.phone_toys import OUTPUTS, phone_decoder
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -7,16 +7,16 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from beam_toys import FRAME_S, LETTERS, speech_like, toy_lm
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from phone_toys import OUTPUTS, phone_decoder
 
 from model.config import MAX_BEAMS
 from model.ctc.beam import BeamDecoder, ReleasedState
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.words import Decoder
+from tests.support.decoding.beam_toys import FRAME_S, LETTERS, speech_like, toy_lm
+from tests.support.decoding.phone_toys import OUTPUTS, phone_decoder
 
 TERMS = [("abc", 2.0), ("cab ab", None), ("bb", -1.0)]
 STEP = 4  # frames

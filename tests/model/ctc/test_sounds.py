@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from beam_toys import toy_lm
-from phone_toys import PHONES, SPOKEN
 
 from model.ctc import sounds
 from model.ctc.sounds import Sounds
 from model.lexicon.lexicon import Lexicon
 from model.lm.language_model import LanguageModel
 from model.lm.pronounced import PhoneTrie
+from tests.support.decoding.beam_toys import toy_lm
+from tests.support.decoding.phone_toys import PHONES, SPOKEN
 
 LEXICON = Lexicon(PHONES, SPOKEN, "toy")
 

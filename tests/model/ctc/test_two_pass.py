@@ -9,18 +9,18 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from beam_toys import FRAME_S, LETTERS, TOY_ARPA, decoder, random_log_probs, speech_like, toy_lm
-from ctc_symbols import log_probs, spell
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from phone_toys import OUTPUTS, phone_decoder
-from piece_toys import PIECES, tokens_of
 
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.two_pass import CONTEXT_S, KEPT_S, Reader, SavedTwoPass, TwoPassDecoder, TwoPassState
 from model.ctc.words import Heard, Word
 from model.lm.language_model import LanguageModel
+from tests.support.decoding.beam_toys import FRAME_S, LETTERS, TOY_ARPA, decoder, random_log_probs, speech_like, toy_lm
+from tests.support.decoding.ctc_symbols import log_probs, spell
+from tests.support.decoding.phone_toys import OUTPUTS, phone_decoder
+from tests.support.decoding.piece_toys import PIECES, tokens_of
 
 seeds = st.integers(0, 2**32 - 1)
 

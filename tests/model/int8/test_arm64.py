@@ -9,8 +9,8 @@ import json
 import subprocess
 import sys
 
-from processors import BASELINE, environment
-from speech import ROOT
+from tests.support.audio.speech import ROOT
+from tests.support.processors import BASELINE, environment
 
 PROCESS = r"""
 import json, re
@@ -18,7 +18,7 @@ import numba
 from llvmlite import binding
 from model.int8 import step
 from model.machine.instructions import instruction_set
-from quantized_networks import random_slots
+from tests.support.networks.quantized_networks import random_slots
 
 random_slots(capacity=1, largest=1).run([0])
 anew = numba.njit(nogil=True)(step.step.py_func)  # code from the cache cannot be inspected
@@ -54,7 +54,7 @@ def test_the_step_compiles_for_arm64_without_a_fused_product_or_a_library_of_mat
     done = subprocess.run(
         [sys.executable, "-c", PROCESS],
         cwd=ROOT,
-        env=environment(BASELINE) | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'support' / 'networks'}"},
+        env=environment(BASELINE) | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,

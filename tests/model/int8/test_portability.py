@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from processors import AVX2, BASELINE, OLD_LIBRARIES, environment, has, is_x86
-from speech import ROOT
 
 from model import checkpoint
 from model.decoder import SENTENCES
 from model.evaluation import digest
+from tests.support.audio.speech import ROOT
+from tests.support.processors import AVX2, BASELINE, OLD_LIBRARIES, environment, has, is_x86
 
 PROCESS = """
 import ctypes, dataclasses, hashlib, json, sys

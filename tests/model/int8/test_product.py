@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from needs import need_instructions
 
 from model.int8.product import COLUMNS, WAYS, first_sums, make_multiply, multiply, packed
 from model.int8.quantized import LARGEST_INPUT, LARGEST_WEIGHT, QuantizedProduct
+from tests.support.needs import need_instructions
 
 
 def product_of(weight, zero=0):

@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quantized_networks import PHONES, random_quantized, random_slots
 
 from model.config import ENGLISH
 from model.int8.quantized import QuantizedNetwork
@@ -16,6 +15,7 @@ from model.torch_model import TorchModel
 from model.torch_network.network import LogMel
 from model.training.quantization.quantize import quantize
 from model.training.quantization.simulated import SimulatedNetwork
+from tests.support.networks.quantized_networks import PHONES, random_quantized, random_slots
 
 STEPS = 6
 

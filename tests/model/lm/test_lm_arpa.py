@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lm_reference import as_dict, as_ngrams
 
 from model.errors import LanguageModelError
 from model.lm.arpa import LN10, read_arpa, write_arpa
+from tests.support.decoding.lm_reference import as_dict, as_ngrams
 
 GOOD = r"""any text may go first
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lm_reference import Model, as_ngrams, backoff_log_prob
-from trie_walk import walk
 
 from model.lm.language_model import LanguageModel
 from model.lm.score import ROOT, lm_score
 from model.lm.trie import NgramTable, build_trie
+from tests.support.decoding.lm_reference import Model, as_ngrams, backoff_log_prob
+from tests.support.decoding.trie_walk import walk
 
 LOG = st.floats(-9.0, 0.0, width=32)
 

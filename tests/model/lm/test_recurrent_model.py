@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from recurrent_toys import PIECES, WORDS, arrays, reference, toy_model
 from safetensors.numpy import save_file
 
 from model.errors import LanguageModelError
 from model.lm.recurrent.model import RecurrentLanguageModel, digest_at, kept_model
 from model.lm.text_model import Counts
+from tests.support.networks.recurrent_toys import PIECES, WORDS, arrays, reference, toy_model
 
 texts = st.lists(st.lists(st.sampled_from(WORDS), max_size=12), min_size=1, max_size=12)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from trie_walk import walk
 
 from model.lm.spelling import build_spelling
+from tests.support.decoding.trie_walk import walk
 
 
 @pytest.mark.parametrize("symbols", [1, 27, 63, 64, 65, 200])

@@ -7,10 +7,10 @@ import os
 import pytest
 import torch
 from numba.core.registry import cpu_target
-from processors import AVX2, has, is_x86
 
 from model.machine import instructions
 from model.machine.precision import multiplies_bf16, native_bf16
+from tests.support.processors import AVX2, has, is_x86
 
 
 def switched_to_avx2() -> bool:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from needs import missing, need_precision
+from tests.support.needs import missing, need_precision
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """

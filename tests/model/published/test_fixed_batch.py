@@ -4,8 +4,6 @@ import shutil
 
 import numpy as np
 import pytest
-from needs import need_package
-from published import model_of, probe_of
 from structlog.testing import capture_logs
 
 from model.acoustic import log_probs_of
@@ -13,6 +11,8 @@ from model.errors import PublishedModelError
 from model.published.published_model import PublishedModel
 from server.models.loading import load_served
 from server.settings import Settings
+from tests.support.needs import need_package
+from tests.support.networks.published import model_of, probe_of
 
 
 def fixed(folder, file, size):

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from needs import need_package
-from published import VARIANTS, at_rate, model_of, recognise, reference, shown, symbols_of
-from speech import DEVELOPMENT
 
 from model.recordings import read_manifests, read_pcm
+from tests.support.audio.speech import DEVELOPMENT
+from tests.support.needs import need_package
+from tests.support.networks.published import VARIANTS, at_rate, model_of, recognise, reference, shown, symbols_of
 
 SAMPLES = Path(__file__).parents[3] / "model" / "samples"
 DEV_RECORDINGS = 20

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from probes import KINDS, make_probe
-from probes.calibration import windows_of
-from probes.reference import reference_tokens
-from probes.running import open_session, run_windows, zero_states
-from probes.transducers import histories, scores
+
+from tests.support.networks.probes import KINDS, make_probe
+from tests.support.networks.probes.calibration import windows_of
+from tests.support.networks.probes.reference import reference_tokens
+from tests.support.networks.probes.running import open_session, run_windows, zero_states
+from tests.support.networks.probes.transducers import histories, scores
 
 SAMPLES = Path(__file__).parents[3] / "model" / "samples"
 VARIANTS = {

@@ -9,12 +9,12 @@ import sys
 from functools import cache
 
 import pytest
-from needs import need_package
-from probes import KINDS, make_probe
 
 from model.acoustic import load_model
 from model.errors import PublishedModelError
 from model.published.contracts import KINDS as CTC
+from tests.support.needs import need_package
+from tests.support.networks.probes import KINDS, make_probe
 
 CTC_KINDS = [kind for kind in KINDS if kind.endswith("ctc")]
 KEYS = {kind: {"model": CTC[kind][0]} for kind in CTC_KINDS}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from probes import make_probe
-from server_process import REAL, ServerProcess
 from structlog.testing import capture_logs
 
 from model.acoustic import load_model, load_own
 from model.config import BLANK
 from model.published.rows import QUICK_SIZES, SIZES, check_rows, check_rows_quickly, tokens_of
 from server.operations.dependent_rows import warn_of_dependent_rows
+from tests.support.networks.probes import make_probe
+from tests.support.servers.server_process import REAL, ServerProcess
 
 QUANTIZED = {"quantized": True}
 DEPENDENT = "a stream's outputs depend on the other rows of its batch: --reproducible steps rows one at a time"

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from live_server import LiveServer, transcript
-from spelling import spell
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from server.access.keys import ANYBODY, Caller, Credentials, Key, KeyRing
 from server.errors import NotAuthorised, SettingsError
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import spell
 
 Start = Callable[..., LiveServer]
 KEY = "s3cret-k3y"

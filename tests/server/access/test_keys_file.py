@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fakes import FakeClock
-from live_server import LiveServer
 from typer.testing import CliRunner, Result
 from websockets.exceptions import InvalidStatus
 
@@ -22,6 +20,8 @@ from server.cli import app
 from server.errors import NotAuthorised, SettingsError
 from server.operations.process import on_sighup
 from server.resume.seal import read_keys
+from tests.support.servers.fakes import FakeClock
+from tests.support.servers.live_server import LiveServer
 
 Start = Callable[..., LiveServer]
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from live_server import LiveServer
 from starlette.requests import HTTPConnection
 from websockets.exceptions import InvalidStatus
 
 from server.access.guard import address_of
 from server.access.opening_rate import BURST_S, LEAST_PER_S, MAX_BUCKETS, OpeningRate, automatic
 from server.errors import TooManyOpenings
+from tests.support.servers.live_server import LiveServer
 
 Start = Callable[..., LiveServer]
 T0 = 8_675_309.25

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from live_server import LiveServer
 from websockets.exceptions import InvalidStatus
 
 from server.access.origins import allow_pages, check_origin, origin_of
 from server.errors import NotAllowed, SettingsError
 from server.settings import Settings
+from tests.support.servers.live_server import LiveServer
 
 Start = Callable[..., LiveServer]
 LISTED = frozenset({"https://shop.example", "http://other.example:81"})

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 import soundfile
-from fakes import WAIT_S
 from hypothesis import given
 from hypothesis import strategies as st
-from live_server import LiveServer, transcript
-from spelling import GatedSpellingModel, spell
 from websockets.exceptions import InvalidStatus
 
 from server.access.quota import Lease, Quotas
 from server.errors import TooManyStreams
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import GatedSpellingModel, spell
 
 Start = Callable[..., LiveServer]
 KEYS = {"Authorization": "Token small"}

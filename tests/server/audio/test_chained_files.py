@@ -10,13 +10,13 @@ import pytest
 import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from media_files import container, decoded, likeness, pieces, speech
 
 from server.audio.decoder import open_decoder
 from server.audio.formats import audio_form
 from server.audio.recording import Recording
 from server.audio.sniffing import container_of
 from server.errors import BadAudio, NotTaken, Undecodable
+from tests.support.audio.media_files import container, decoded, likeness, pieces, speech
 
 RATE = 16_000
 ANY = audio_form(None, None)

@@ -11,11 +11,11 @@ import pytest
 import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from media_files import FRAGMENTS, container, decoded, pieces, sound_file, speech
 
 from server.audio.decoder import open_decoder
 from server.audio.formats import audio_form
 from server.errors import NotTaken
+from tests.support.audio.media_files import FRAGMENTS, container, decoded, pieces, sound_file, speech
 
 RATE = 16_000
 

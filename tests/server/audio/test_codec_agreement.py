@@ -14,10 +14,6 @@ import numpy as np
 import pytest
 import soundfile
 import soxr
-from fakes import WAIT_S
-from live_server import LiveServer, transcript
-from media_files import FRAGMENTS, container, opus_packets
-from speech import samples
 from websockets.asyncio.client import connect
 
 from model.acoustic import load_model
@@ -26,6 +22,10 @@ from model.evaluation.scoring import by_source
 from model.recordings import Utterance, read_pcm
 from server.audio.raw import alaw_table, mulaw_table
 from server.tools.evaluate import coded
+from tests.support.audio.media_files import FRAGMENTS, container, opus_packets
+from tests.support.audio.speech import samples
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer, transcript
 
 MESSAGE_BYTES = 3_001  # an odd number: samples and packets are torn apart
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from media_files import container, decoded, likeness, opus_packets, speech
 
 from server.audio.containers.timeline import MAX_GAP_S
 from server.audio.containers.webm import MAX_SEARCHED_BYTES
@@ -19,6 +18,7 @@ from server.audio.ffmpeg_codec import MAX_DAMAGED
 from server.audio.formats import audio_form
 from server.audio.packets import MAX_LOST_BYTES
 from server.errors import Inflated, Undecodable
+from tests.support.audio.media_files import container, decoded, likeness, opus_packets, speech
 
 RATE = 48_000
 PACKET = RATE // 50  # samples

@@ -13,12 +13,12 @@ import soundfile
 import soxr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from media_files import container, decoded, likeness, opus_packets, pieces, speech
 
 from server.audio.decode_queue import LiveDecoder
 from server.audio.decoder import open_decoder
 from server.audio.formats import audio_form
 from server.errors import NotTaken
+from tests.support.audio.media_files import container, decoded, likeness, opus_packets, pieces, speech
 
 RATE = 16_000
 # Container, codec, rate, channels, name on the wire, muxer's options, encoder's settings, likeness to the original.

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from media_files import FRAGMENTS, container, decoded, flac_head, flac_silence, opus_packets, sound_file, speech
 
 from model.errors import install_hint
 from server.audio import decoder as decoder_module
@@ -21,6 +20,16 @@ from server.audio.decode_queue import BURST_S, PIECE_BYTES, DecodeBudget, LiveDe
 from server.audio.decoder import open_decoder, open_decoder_for_request
 from server.audio.formats import audio_form
 from server.errors import BadParameter, Inflated, MediaError, NotInstalled, NotTaken, Undecodable
+from tests.support.audio.media_files import (
+    FRAGMENTS,
+    container,
+    decoded,
+    flac_head,
+    flac_silence,
+    opus_packets,
+    sound_file,
+    speech,
+)
 
 MESSAGE_BYTES = 2**20  # the most that the server takes at once
 SOON_S = 4.0  # of processor time for a message, in Python, on a machine of any kind

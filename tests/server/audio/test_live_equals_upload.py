@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from media_files import (
+
+from server.audio.containers.timeline import MAX_GAP_S
+from server.audio.decoder import open_decoder
+from server.audio.formats import audio_form
+from server.audio.recording import Recording
+from server.errors import BadAudio, Undecodable
+from tests.support.audio.media_files import (
     FRAGMENTS,
     container,
     decoded,
@@ -20,12 +26,6 @@ from media_files import (
     sound_file,
     speech,
 )
-
-from server.audio.containers.timeline import MAX_GAP_S
-from server.audio.decoder import open_decoder
-from server.audio.formats import audio_form
-from server.audio.recording import Recording
-from server.errors import BadAudio, Undecodable
 
 RATE = 16_000
 ANY = audio_form(None, None)

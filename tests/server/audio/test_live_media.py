@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from media_files import FRAGMENTS, container, decoded, index_first, pieces, sound_file, speech
 
 from model.errors import install_hint
 from server.audio.decoder import open_decoder
@@ -17,6 +16,7 @@ from server.audio.ffmpeg_container import AvSource
 from server.audio.formats import audio_form, container_kind
 from server.audio.recording import open_source
 from server.errors import NotInstalled, NotTaken
+from tests.support.audio.media_files import FRAGMENTS, container, decoded, index_first, pieces, sound_file, speech
 
 Encoder = Callable[[int, int], bytes]  # rate and channels
 

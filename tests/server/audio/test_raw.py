@@ -10,12 +10,12 @@ import pytest
 import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
-from media_files import decoded, pieces
 
 from server.audio.decoder import open_decoder
 from server.audio.formats import Encoding, audio_form
 from server.audio.raw import alaw_table, mulaw_table
 from server.errors import BadParameter, MediaError, NotTaken, Undecodable
+from tests.support.audio.media_files import decoded, pieces
 
 PCM = np.random.default_rng(0).integers(-32_768, 32_767, (999, 2)).astype(np.int16)
 

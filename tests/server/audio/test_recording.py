@@ -15,12 +15,12 @@ import soundfile
 import soxr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from media_files import av, container, likeness, opus_packets, sound_file, speech
 
 from server.audio.formats import AudioForm, Encoding, audio_form, container_kind
 from server.audio.raw import mulaw_table
 from server.audio.recording import Recording, open_source
 from server.errors import BadAudio, BadParameter, Refused, TooLarge
+from tests.support.audio.media_files import av, container, likeness, opus_packets, sound_file, speech
 
 RATE = 16_000
 ANY = audio_form(None, None)

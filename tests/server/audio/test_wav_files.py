@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from media_files import decoded, pieces, speech
 
 from server.audio.decoder import open_decoder
 from server.audio.formats import audio_form
 from server.audio.recording import Recording
 from server.errors import BadAudio, Undecodable
+from tests.support.audio.media_files import decoded, pieces, speech
 
 RATE = 16_000
 ANY = audio_form(None, None)

@@ -7,9 +7,6 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from fakes import WAIT_S
-from live_server import LiveServer
-from needs import need_ipv6
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
@@ -17,6 +14,9 @@ from typer.testing import CliRunner
 from server.cli import app
 from server.configuration.addresses import open_address
 from server.settings import Settings
+from tests.support.needs import need_ipv6
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer
 
 Start = Callable[..., LiveServer]
 

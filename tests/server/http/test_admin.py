@@ -6,14 +6,14 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from live_server import LiveServer, transcript
-from spelling import spell
 from starlette.requests import Request
 from typer.testing import CliRunner
 
 from server.cli import app
 from server.http.admin import INDIRECT_HEADERS, is_direct
 from server.settings import Settings
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import spell
 
 Start = Callable[..., LiveServer]
 

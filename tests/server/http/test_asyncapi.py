@@ -10,9 +10,6 @@ import jsonschema
 import msgspec
 import pytest
 import yaml
-from asyncapi_document import AsyncApiDocument
-from live_server import LiveServer
-from spelling import silence, spell
 from starlette.routing import WebSocketRoute
 from websockets.sync.client import connect
 
@@ -23,6 +20,9 @@ from server.protocols.deepgram.parameters import PARAMETERS, Schema
 from server.protocols.deepgram.resume_messages import Resume, Resumed, ResumeRefused, TicketOut
 from server.protocols.openai.messages import ServerEvent
 from server.protocols.twilio.messages import CallEvent
+from tests.support.servers.asyncapi_document import AsyncApiDocument
+from tests.support.servers.live_server import LiveServer
+from tests.support.servers.spelling import silence, spell
 
 Start = Callable[..., LiveServer]
 FROM_CLIENT, TO_CLIENT = "hear", "tell"

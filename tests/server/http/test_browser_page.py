@@ -2,12 +2,11 @@
 
 import time
 
-from browser import OpenPage, cut_connections
-from speech import samples
-
 from model.decoder import make_decoder
+from tests.support.audio.speech import samples
+from tests.support.page.browser import OpenPage, cut_connections
 
-pytest_plugins = ["browser_fixtures"]
+pytest_plugins = ["tests.support.page.browser_fixtures"]
 
 SPOKEN = {utterance.audio.stem: utterance for utterance in samples()}
 

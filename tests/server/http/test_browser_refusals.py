@@ -1,10 +1,11 @@
 """Error messages of the page, in a real Chromium; keyboard use and narrow screens."""
 
 import pytest
-from browser import OpenPage, cut_connections
-from speech import samples
 
-pytest_plugins = ["browser_fixtures"]
+from tests.support.audio.speech import samples
+from tests.support.page.browser import OpenPage, cut_connections
+
+pytest_plugins = ["tests.support.page.browser_fixtures"]
 
 SAMPLE = next(utterance.text for utterance in samples() if utterance.audio.stem == "demo")
 

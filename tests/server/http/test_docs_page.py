@@ -3,11 +3,10 @@
 import re
 from urllib.parse import urlsplit
 
-from browser import WAIT_MS
-
 from server.http.api_docs import SWAGGER_UI
+from tests.support.page.browser import WAIT_MS
 
-pytest_plugins = ["browser_fixtures"]
+pytest_plugins = ["tests.support.page.browser_fixtures"]
 
 TYPES = {"js": "text/javascript", "css": "text/css"}
 

@@ -10,13 +10,13 @@ from contextlib import nullcontext
 
 import pytest
 import structlog
-from fakes import WAIT_S
-from live_server import LiveServer
 from structlog.testing import capture_logs
 from websockets.exceptions import InvalidStatus
 
 from server.http.uvicorn_server import EarlyRefusal
 from server.streaming.websocket import StreamWebSocket
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer
 
 Start = Callable[..., LiveServer]
 HANDSHAKE = (

@@ -8,14 +8,14 @@ import socket
 from collections.abc import Callable, Iterator
 
 import pytest
-from bare_http import dialled, rest
-from live_server import LiveServer
-from spelling import GatedSpellingModel, spell
 from uvicorn import Config
 from uvicorn.server import ServerState
-from websocket_bench import TcpTransport
 
 from server.http.bounded_protocol import MAX_PIPELINED, BoundedHttpProtocol, PipelineFlow
+from tests.support.servers.bare_http import dialled, rest
+from tests.support.servers.live_server import LiveServer
+from tests.support.servers.spelling import GatedSpellingModel, spell
+from tests.support.streams.websocket_bench import TcpTransport
 
 Start = Callable[..., LiveServer]
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"

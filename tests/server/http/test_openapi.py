@@ -10,9 +10,7 @@ import jsonschema
 import pytest
 import schemathesis
 import soundfile
-from fakes import WAIT_S
 from hypothesis import HealthCheck, given, settings
-from live_server import LiveServer
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -21,10 +19,12 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
     unsupported_method,
 )
-from spelling import spell
 
 from server.http.api_docs import OPERATIONS
 from server.protocols.deepgram.parameters import PARAMETERS
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer
+from tests.support.servers.spelling import spell
 
 Start = Callable[..., LiveServer]
 KEY = "s3cret-k3y"

@@ -3,9 +3,9 @@
 import re
 
 import pytest
-from live_server import LiveServer
 
 from server.http.page import ASSETS
+from tests.support.servers.live_server import LiveServer
 
 
 @pytest.fixture(scope="module")

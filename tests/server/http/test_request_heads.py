@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from bare_http import dialled, rest
-from fakes import WAIT_S
-from live_server import LiveServer, transcript
-from spelling import spell
 
 from server.http.uvicorn_server import MAX_HEAD_BYTES
+from tests.support.servers.bare_http import dialled, rest
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import spell
 
 Start = Callable[..., LiveServer]
 UPGRADE = (

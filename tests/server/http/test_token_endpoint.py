@@ -9,14 +9,14 @@ from pathlib import Path
 
 import jwt
 import pytest
-from live_server import LiveServer, transcript
-from spelling import spell
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from server.access.keys import Credentials, Key, KeyRing, read_secrets
 from server.access.tokens import LEEWAY_S, MIN_SECRET_BYTES, Tokens
 from server.errors import NotAuthorised, SettingsError
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import spell
 
 Start = Callable[..., LiveServer]
 KEY, SECRET = "s3cret-k3y", "0123456789abcdef" * 2

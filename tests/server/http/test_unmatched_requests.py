@@ -9,11 +9,11 @@ from typing import Any
 
 import httpx
 import pytest
-from fakes import WAIT_S
-from live_server import LiveServer
 from structlog.testing import capture_logs
 
 from server.http.api_docs import OPERATIONS
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer
 
 Start = Callable[..., LiveServer]
 KEY = "s3cret-k3y"

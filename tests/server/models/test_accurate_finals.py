@@ -8,15 +8,15 @@ from urllib.parse import urlencode
 
 import numpy as np
 import pytest
-from fakes import WAIT_S
-from live_server import LiveServer, transcript
-from shouting import ShoutingDecoder
-from spelling import SpellingModel, silence, spell, spelling_decoder
-from uploaded import encoded, said
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from server.models.loading import LoadedModel
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.shouting import ShoutingDecoder
+from tests.support.servers.spelling import SpellingModel, silence, spell, spelling_decoder
+from tests.support.servers.uploaded import encoded, said
 
 Start = Callable[..., LiveServer]
 

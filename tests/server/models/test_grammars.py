@@ -9,11 +9,6 @@ from dataclasses import replace
 import httpx
 import numpy as np
 import pytest
-from fakes import WAIT_S
-from live_server import LiveServer, transcript
-from resume_client import ResumingClient
-from spelling import CONFIG, SpellingModel, silence, spell, spelling_decoder
-from uploaded import encoded, said
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -21,6 +16,11 @@ from model.ctc.greedy import GreedyDecoder, GreedyState
 from model.ctc.words import Word
 from server.models.loading import LoadedModel
 from server.resume.seal import new_key
+from tests.support.clients.resume_client import ResumingClient
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import CONFIG, SpellingModel, silence, spell, spelling_decoder
+from tests.support.servers.uploaded import encoded, said
 
 Start = Callable[..., LiveServer]
 

@@ -14,13 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import WAIT_S
-from live_server import LiveServer, transcript
-from realtime_client import speak, until_transcript, update
-from spelling import silence, spell, spelling_decoder
-from two_models import Spanish, two_models
 from typer.testing import CliRunner
-from uploaded import encoded, said
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
@@ -29,6 +23,12 @@ from server.errors import SettingsError
 from server.models.loading import LoadedModel, ModelOutline, load_served, outlines_of
 from server.operations import gc_schedule
 from server.settings import Settings
+from tests.support.clients.realtime_client import speak, until_transcript, update
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import silence, spell, spelling_decoder
+from tests.support.servers.two_models import Spanish, two_models
+from tests.support.servers.uploaded import encoded, said
 
 Start = Callable[..., LiveServer]
 AUDIO = np.concatenate([spell("no one "), silence(1.0)])

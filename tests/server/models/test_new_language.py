@@ -10,15 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from live_server import LiveServer
-from needs import need_programs
-from spanish import write_texts
-from speech import ROOT
 
 from model.evaluation.scoring import Score, score
 from model.recordings import Utterance, read_manifest
 from server.models.loading import load_served, outlines_of
 from server.settings import Settings
+from tests.support.audio.spanish import write_texts
+from tests.support.audio.speech import ROOT
+from tests.support.needs import need_programs
+from tests.support.servers.live_server import LiveServer
 
 PAGE = (ROOT / "docs" / "new-language.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

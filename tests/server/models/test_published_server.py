@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-from live_server import LiveServer, transcript
-from needs import need_package
-from published import VARIANTS, at_rate, decoder_for, model_of, reference
-from resume_client import ResumingClient
 from websockets.exceptions import InvalidStatus
 
 from server.models.loading import LoadedModel
 from server.resume.seal import new_key
+from tests.support.clients.resume_client import ResumingClient
+from tests.support.needs import need_package
+from tests.support.networks.published import VARIANTS, at_rate, decoder_for, model_of, reference
+from tests.support.servers.live_server import LiveServer, transcript
 
 SAMPLES = Path(__file__).parents[3] / "model" / "samples"
 # Bytes at random make no words that could be compared.

@@ -10,17 +10,17 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from fakes import WAIT_S
-from live_server import LiveServer, transcript
-from needs import need_package
-from realtime_client import speak, until_transcript, update
-from spelling import CONFIG, silence, spell
-from two_models import two_models
-from uploaded import encoded, said
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from server.errors import SettingsError
+from tests.support.clients.realtime_client import speak, until_transcript, update
+from tests.support.needs import need_package
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.servers.two_models import two_models
+from tests.support.servers.uploaded import encoded, said
 
 Start = Callable[..., LiveServer]
 AUDIO = np.concatenate([spell("no one "), silence(1.0)])

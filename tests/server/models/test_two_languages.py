@@ -11,12 +11,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from browser import PROGRAM, OpenPage, chromium, microphone_file
-from fakes import WAIT_S
-from live_server import LiveServer
-from needs import need_package, need_programs
 from playwright.sync_api import Browser, expect
-from speech import ROOT, SAMPLES, samples
 from websockets.sync.client import connect
 
 from loadtest.generator.settings import LoadSettings
@@ -28,6 +23,11 @@ from server.protocols.openai.messages import COMPLETED, DELTA
 from server.settings import Settings
 from server.tools.evaluate import evaluate
 from server.tools.local import open_local
+from tests.support.audio.speech import ROOT, SAMPLES, samples
+from tests.support.needs import need_package, need_programs
+from tests.support.page.browser import PROGRAM, OpenPage, chromium, microphone_file
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer
 from tutti_asr_client.files.transcriber import RemoteTranscriber
 
 Start = Callable[..., LiveServer]

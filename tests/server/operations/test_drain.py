@@ -11,12 +11,13 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from fakes import WAIT_S
-from live_server import LiveServer, transcript
-from server_process import ServerProcess
-from spelling import GatedSpellingModel, spell
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
+
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.server_process import ServerProcess
+from tests.support.servers.spelling import GatedSpellingModel, spell
 
 Start = Callable[..., LiveServer]
 

@@ -7,11 +7,11 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from fakes import WAIT_S, FakeClock
 
 from server.errors import ServerDraining
 from server.operations.drain import LOST_LINGER_S, SPREAD_PER_SESSION_S, Drain, DrainTimes, OpenSessions, Phase
 from server.operations.metrics import Metrics
+from tests.support.servers.fakes import WAIT_S, FakeClock
 
 
 class Stays:

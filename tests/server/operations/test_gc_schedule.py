@@ -10,9 +10,6 @@ import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
-from fakes import WAIT_S
-from live_server import LiveServer, transcript
-from spelling import spell
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.server import ServerProtocol
 from websockets.sync.client import connect
@@ -25,6 +22,9 @@ from server.recognition.session import Session
 from server.streaming.connection import Connection
 from server.streaming.outbox import Writer
 from server.streaming.websocket import StreamWebSocket
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import spell
 
 Start = Callable[..., LiveServer]
 OF_A_STREAM = (Connection, DecodeQueue, StreamWebSocket, ServerProtocol, Session, Writer)

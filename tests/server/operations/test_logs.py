@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from fakes import WAIT_S
-from live_server import Client, transcript
-from server_process import ServerProcess
-from spelling import spell
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from server.http.access_log import SANE
 from server.operations.logs import MAX_LINES, LogLines, redacted
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import Client, transcript
+from tests.support.servers.server_process import ServerProcess
+from tests.support.servers.spelling import spell
 
 UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}")
 KEY = "a-key-that-nobody-may-read"

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from live_server import LiveServer
 from prometheus_client.parser import text_string_to_metric_families
-from shouting import ShoutingDecoder
-from spelling import spell
+
+from tests.support.servers.live_server import LiveServer
+from tests.support.servers.shouting import ShoutingDecoder
+from tests.support.servers.spelling import spell
 
 Start = Callable[..., LiveServer]
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fakes import WAIT_S
-from server_process import REAL, ServerProcess
 
 from server.operations.start_message import start_message
 from server.settings import Settings
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.server_process import REAL, ServerProcess
 
 ROOT = Path(__file__).parents[3]
 URL = "http://127.0.0.1:8080"

@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 import pytest
 import soundfile
-from fakes import WAIT_S
-from live_server import LiveServer, transcript
-from spelling import spell
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
+
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import spell
 
 Start = Callable[..., LiveServer]
 

@@ -6,7 +6,6 @@ import re
 from urllib.parse import urlencode
 
 import pytest
-from listen_query import RAW, query
 
 from server.audio.formats import AudioForm, Encoding
 from server.errors import BadFrame, BadParameter
@@ -16,6 +15,7 @@ from server.protocols.deepgram.parameters import PARAMETERS, TABLE
 from server.protocols.deepgram.query import BIASING
 from server.recognition.keyterms import Keyterms
 from server.recognition.session import SessionOptions
+from tests.support.servers.listen_query import RAW, query
 
 MODEL_RATE = 16_000
 

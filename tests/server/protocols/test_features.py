@@ -8,12 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-from adapters import RATE
-from fakes import WAIT_S
-from listen_query import RAW, query
-from live_server import LiveServer
-from spelling import spell
-from uploaded import encoded
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
@@ -24,6 +18,12 @@ from server.protocols.openai.fields import check_fields
 from server.protocols.vosk.adapter import VoskAdapter
 from server.protocols.vosk.messages import parse_frame
 from server.streaming.adapter import HangUp, Skip
+from tests.support.servers.adapters import RATE
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.listen_query import RAW, query
+from tests.support.servers.live_server import LiveServer
+from tests.support.servers.spelling import spell
+from tests.support.servers.uploaded import encoded
 
 Start = Callable[..., LiveServer]
 WITH_VALUES = [(name, "2" if name == "alternatives" else "true") for name in sorted(FEATURES | OTHER_VERSION)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from adapters import RATE
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from server.protocols.openai.settings import SessionSettings
 from server.protocols.twilio.adapter import TwilioAdapter
 from server.protocols.vosk.adapter import VoskAdapter
 from server.streaming.adapter import Adapter, HangUp
+from tests.support.servers.adapters import RATE
 
 MODELS = ModelNames({"tiny": ("en",)}, {}, strict=True)
 NAMES = st.sampled_from([

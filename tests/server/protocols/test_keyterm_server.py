@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from live_server import LiveServer, transcript
-from needs import need_package
-from spelling import CONFIG, SpellingModel, silence, spell
 from torch import Tensor
-from uploaded import encoded, said
 
 from model.config import ENGLISH
 from model.ctc.beam import BeamDecoder
+from tests.support.needs import need_package
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import CONFIG, SpellingModel, silence, spell
+from tests.support.servers.uploaded import encoded, said
 from tutti_asr_client.live import connect
 from tutti_asr_client.messages import ConfigureFailure, ConfigureSuccess, Results
 

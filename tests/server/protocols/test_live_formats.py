@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from live_server import LiveServer, transcript
-from media_files import FRAGMENTS, container, flac_head, flac_silence, muxed, opus_packets
-from spelling import GatedSpellingModel, silence, spell
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from model.errors import install_hint
 from server.audio.raw import alaw_table, mulaw_table
 from server.tools.evaluate import coded
+from tests.support.audio.media_files import FRAGMENTS, container, flac_head, flac_silence, muxed, opus_packets
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import GatedSpellingModel, silence, spell
 
 Start = Callable[..., LiveServer]
 TEXT = "hello there"

@@ -9,10 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adapters import RATE, audio_of, frames_of, other_actions
-from fakes import WAIT_S
-from live_server import LiveServer
-from spelling import silence, spell
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
@@ -22,6 +18,10 @@ from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.session_fields import SESSION, FieldKind, Tree
 from server.protocols.openai.settings import SessionSettings
 from server.streaming.adapter import Bias, Switch
+from tests.support.servers.adapters import RATE, audio_of, frames_of, other_actions
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer
+from tests.support.servers.spelling import silence, spell
 
 Start = Callable[..., LiveServer]
 Json = dict[str, Any]

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adapters import RATE, audio_of, frames_of, noise, other_actions, words
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.settings import SessionSettings
 from server.recognition.events import Closed, Final, FinalReason, Partial, SpeechStarted, StreamBroken
 from server.streaming.adapter import Bias, Endpoint, Flush
+from tests.support.servers.adapters import RATE, audio_of, frames_of, noise, other_actions, words
 
 MODELS = ModelNames({"tiny": ("en",)}, {"nova-3": "default"}, strict=True)
 MANUAL = {"turn_detection": None}

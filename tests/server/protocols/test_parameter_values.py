@@ -8,12 +8,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from adapters import RATE
-from fakes import WAIT_S
-from listen_query import query
-from live_server import LiveServer
-from spelling import spell
-from uploaded import encoded
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -26,6 +20,12 @@ from server.protocols.twilio import endpoint as twilio
 from server.protocols.vosk import endpoint as vosk
 from server.protocols.vosk.adapter import VoskAdapter
 from server.streaming.adapter import HangUp
+from tests.support.servers.adapters import RATE
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.listen_query import query
+from tests.support.servers.live_server import LiveServer
+from tests.support.servers.spelling import spell
+from tests.support.servers.uploaded import encoded
 
 Start = Callable[..., LiveServer]
 EMPTY = ("", " ", "\t")

@@ -13,11 +13,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from adapters import RATE, audio_of, frames_of, other_actions, words
-from fakes import WAIT_S
-from live_server import LiveServer
-from shouting import ShoutingDecoder
-from spelling import silence, spell
 from structlog.testing import capture_logs
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
@@ -33,6 +28,11 @@ from server.protocols.twilio.adapter import TwilioAdapter
 from server.protocols.twilio.endpoint import signature
 from server.recognition.events import Closed, Final, FinalReason
 from server.streaming.adapter import Finish, HangUp
+from tests.support.servers.adapters import RATE, audio_of, frames_of, other_actions, words
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer
+from tests.support.servers.shouting import ShoutingDecoder
+from tests.support.servers.spelling import silence, spell
 
 Start = Callable[..., LiveServer]
 Json = dict[str, Any]

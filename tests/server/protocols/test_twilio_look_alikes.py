@@ -7,13 +7,13 @@ import json
 from typing import Any
 
 import pytest
-from adapters import RATE, audio_of, frames_of
 
 from server.models.loading import ModelCard
 from server.protocols.deepgram.live import Projector
 from server.protocols.deepgram.query import parse_query
 from server.protocols.twilio.adapter import TwilioAdapter
 from server.streaming.adapter import HangUp, Skip
+from tests.support.servers.adapters import RATE, audio_of, frames_of
 
 Json = dict[str, Any]
 NAMES = {"streamSid": "MZ1", "callSid": "CA1", "track": "inbound"}

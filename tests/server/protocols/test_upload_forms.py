@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from live_server import LiveServer
-from spelling import spell
-from uploaded import encoded, said
 
 from server.errors import BadParameter
 from server.protocols.openai.form import MAX_FIELD_BYTES, MAX_FIELDS, parse_form
+from tests.support.servers.live_server import LiveServer
+from tests.support.servers.spelling import spell
+from tests.support.servers.uploaded import encoded, said
 
 Start = Callable[..., LiveServer]
 WAV = encoded(spell("hello"), "WAV")

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from live_server import LiveServer
-from spelling import spell
-from uploaded import encoded, said
 
 from server.errors import TooManyUploads
 from server.protocols import upload_places
 from server.protocols.upload_places import GIVES_WAY_S, GRACE_S, SLOW_BYTES_PER_S, Place, Stage, UploadPlaces
+from tests.support.servers.live_server import LiveServer
+from tests.support.servers.spelling import spell
+from tests.support.servers.uploaded import encoded, said
 
 Start = Callable[..., LiveServer]
 T0 = 8_675_309.25

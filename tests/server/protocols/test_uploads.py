@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from live_server import LiveServer, transcript
-from spelling import GatedSpellingModel, silence, spell
-from uploaded import encoded, said
+
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import GatedSpellingModel, silence, spell
+from tests.support.servers.uploaded import encoded, said
 
 Start = Callable[..., LiveServer]
 

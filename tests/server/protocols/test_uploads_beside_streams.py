@@ -10,13 +10,13 @@ from contextlib import ExitStack, contextmanager
 import httpx
 import numpy as np
 import pytest
-from bare_http import dialled, rest
-from live_server import Client, LiveServer, transcript
-from spelling import GatedSpellingModel, spell
-from uploaded import encoded, said
 from websockets.exceptions import InvalidStatus
 
 from server.recognition import recognizer
+from tests.support.servers.bare_http import dialled, rest
+from tests.support.servers.live_server import Client, LiveServer, transcript
+from tests.support.servers.spelling import GatedSpellingModel, spell
+from tests.support.servers.uploaded import encoded, said
 
 Start = Callable[..., LiveServer]
 TEXT = "abcdefgh " * 50

@@ -7,7 +7,6 @@ import json
 
 import numpy as np
 import pytest
-from adapters import RATE, audio_of, frames_of, noise, other_actions, words
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from server.protocols.vosk.messages import key_terms, parse_frame
 from server.recognition.events import Closed, Final, FinalReason, Partial, SpeechStarted
 from server.recognition.keyterms import MAX_TERMS
 from server.streaming.adapter import Bias, Finish, Flush, HangUp, Skip
+from tests.support.servers.adapters import RATE, audio_of, frames_of, noise, other_actions, words
 
 AUDIO = noise(0.1).tobytes()
 EOF, RESET = '{"eof" : 1}', '{"reset" : 1}'

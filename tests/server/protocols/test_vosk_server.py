@@ -10,14 +10,14 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from fakes import WAIT_S
-from live_server import LiveServer
-from shouting import ShoutingDecoder
-from spelling import silence, spell
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from server.audio.pcm import PCM
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer
+from tests.support.servers.shouting import ShoutingDecoder
+from tests.support.servers.spelling import silence, spell
 
 Start = Callable[..., LiveServer]
 CHUNK = 1_600  # samples: 0.1 s

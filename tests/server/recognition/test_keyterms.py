@@ -9,14 +9,8 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 import pytest
-from engine_bench import SilentEngine, session_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from live_server import LiveServer, transcript
-from session_bench import SessionBench
-from spelling import CONFIG, poison, silence, spell
-from uploaded import encoded, said
-from wavering import WaveringDecoder
 from websockets.exceptions import InvalidStatus
 
 from model.config import ENGLISH
@@ -33,6 +27,12 @@ from server.recognition.keyterms import (
     Keyterms,
 )
 from server.recognition.steps import Marker, StepTag
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import CONFIG, poison, silence, spell
+from tests.support.servers.uploaded import encoded, said
+from tests.support.servers.wavering import WaveringDecoder
+from tests.support.streams.engine_bench import SilentEngine, session_on
+from tests.support.streams.session_bench import SessionBench
 
 Start = Callable[..., LiveServer]
 RAW = "encoding=linear16&sample_rate=16000"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from fixed_capacity import FixedCapacity
-
 from batching.capacity import PERIOD_S, Capacity
 from server.errors import ServerFull
 from server.recognition.admission import Admission, Machine
+from tests.support.streams.fixed_capacity import FixedCapacity
 
 T0 = 8_675_309.25
 

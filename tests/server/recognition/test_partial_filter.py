@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from session_bench import SessionBench
-from spelling import CONFIG, silence, spell
-from wavering import WaveringDecoder
 
 from server.recognition.events import Event, Final, FinalReason, Partial
 from server.recognition.session import Limits
+from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.servers.wavering import WaveringDecoder
+from tests.support.streams.session_bench import SessionBench
 
 STEP_S = CONFIG.step_samples / CONFIG.sample_rate
 TEXT = "one two three four five six seven eight"

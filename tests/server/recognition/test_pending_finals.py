@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from resume_bench import ResumableBench
-from session_bench import SessionBench
-from shouting import ShoutingDecoder
-from spelling import CONFIG, silence, spell
 
 from server.errors import CloseReason
 from server.recognition.events import Closed, Event, Final, FinalReason, UtteranceGap
 from server.recognition.session import Limits
+from tests.support.servers.shouting import ShoutingDecoder
+from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.streams.resume_bench import ResumableBench
+from tests.support.streams.session_bench import SessionBench
 
 LIMITS = Limits(silence_endpoint_ms=None, max_backlog_s=1e9)
 

@@ -7,10 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_bench import SilentEngine, session_on
-from fakes import FakeClock
-from spelling import CONFIG
-from wavering import WaveringDecoder
 
 from batching.events import BatchDone
 from server.operations.metrics import Metrics
@@ -19,6 +15,10 @@ from server.recognition.decoding.second_pass import SecondDecodes
 from server.recognition.events import Event, Partial, StepTiming, StreamBroken
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import Marker, StepTag
+from tests.support.servers.fakes import FakeClock
+from tests.support.servers.spelling import CONFIG
+from tests.support.servers.wavering import WaveringDecoder
+from tests.support.streams.engine_bench import SilentEngine, session_on
 
 FRAMES = CONFIG.step_samples // CONFIG.frame_samples
 

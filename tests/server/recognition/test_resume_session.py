@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from resume_bench import Client, Configure, Control, Finalize, ResumableBench
-from shouting import ShoutingDecoder
-from spelling import CONFIG, silence, spell
 
 from model.ctc.beam import BeamDecoder
 from model.ctc.two_pass import TwoPassDecoder
 from server.recognition.events import Final
 from server.recognition.session import Limits
+from tests.support.servers.shouting import ShoutingDecoder
+from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.streams.resume_bench import Client, Configure, Control, Finalize, ResumableBench
 
 LIMITS = Limits(silence_endpoint_ms=900.0, max_utterance_s=3.0, max_backlog_s=1e9)
 BEAM, WIDE = (BeamDecoder(CONFIG.vocabulary, CONFIG.frame_s, beams=beams) for beams in (8, 16))

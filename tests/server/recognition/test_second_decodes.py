@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from fakes import WAIT_S
-
 from server.recognition.decoding.second_pass import Outcome, SecondDecodes
+from tests.support.servers.fakes import WAIT_S
 
 
 def run(jobs: list[tuple[str, bool]], fails: str = "") -> list[tuple[str, Outcome]]:

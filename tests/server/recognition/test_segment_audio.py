@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from session_bench import SessionBench
-from spelling import CONFIG, silence, spell
 
 from model.ctc.greedy import GreedyDecoder, GreedyState
 from model.ctc.two_pass import CONTEXT_S, KEPT_S
 from model.ctc.words import Heard, SecondPass
 from server.recognition.segment_audio import SegmentAudio
+from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.streams.session_bench import SessionBench
 
 STEP = CONFIG.step_samples
 FRAMES = CONFIG.frames_per_step

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from session_bench import SessionBench
-from spelling import CONFIG, silence, spell
 
 from server.audio.pcm import PCM
 from server.recognition.events import Final, FinalReason, Partial
 from server.recognition.session import Limits
+from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.streams.session_bench import SessionBench
 
 STEP_S = CONFIG.step_samples / CONFIG.sample_rate
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from session_bench import SessionBench
-from spelling import CONFIG, silence, spell
 
 from server.errors import BacklogExceeded, CloseReason
 from server.recognition.events import Closed, Final, FinalReason, Partial
 from server.recognition.session import Limits
 from server.recognition.steps import Marker, StepCutter, StepTag
+from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.streams.session_bench import SessionBench
 
 STEP_S = CONFIG.step_samples / CONFIG.sample_rate
 

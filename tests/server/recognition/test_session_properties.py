@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from session_bench import SessionBench
-from spelling import silence, spell
 
 from server.errors import CloseReason
 from server.recognition.events import Closed, Event, Final, FinalReason, Partial
 from server.recognition.session import Limits
+from tests.support.servers.spelling import silence, spell
+from tests.support.streams.session_bench import SessionBench
 
 LIMITS = Limits(silence_endpoint_ms=900.0, max_utterance_s=3.0, max_backlog_s=1e9)
 

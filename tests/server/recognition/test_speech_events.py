@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from session_bench import SessionBench
-from spelling import CONFIG, silence, spell
 
 from model.config import ModelConfig
 from server.recognition.events import Final, FinalReason, SpeechStarted, UtteranceGap
 from server.recognition.session import Limits
+from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.streams.session_bench import SessionBench
 
 
 def test_speech_starts_once_an_utterance() -> None:

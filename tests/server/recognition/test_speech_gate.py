@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import spelling
 
 from model.config import ModelConfig
 from model.ctc.words import Word
@@ -14,6 +13,7 @@ from model.recordings import read_pcm
 from server.audio.pcm import PCM
 from server.audio.raw import mulaw_table
 from server.recognition.speech_gate import SpeechGate
+from tests.support.servers import spelling
 
 SAMPLES = Path(__file__).parents[3] / "model" / "samples"
 CONFIG = ModelConfig()

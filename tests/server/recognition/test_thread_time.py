@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from needs import missing
 
 from server.recognition.admission import ThreadTime
+from tests.support.needs import missing
 
 
 def test_computing_and_waiting_count_and_sleeping_does_not() -> None:

@@ -10,17 +10,17 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
-from fakes import WAIT_S
-from live_server import LiveServer, transcript
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from spelling import silence, spell
 
 from server.errors import SettingsError
 from server.recognition.tracing import Tracing
 from server.serve import open_tracing
 from server.settings import Settings
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import silence, spell
 
 Start = Callable[..., LiveServer]
 

@@ -11,14 +11,14 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from processors import AVX2, environment, has, is_x86
-from resume_client import Received, ResumingClient
-from server_process import COMPILE_S, REAL, ServerProcess
-from speech import samples
 
 from model.machine.instructions import InstructionSet
 from model.recordings import read_pcm
 from server.resume.seal import new_key
+from tests.support.audio.speech import samples
+from tests.support.clients.resume_client import Received, ResumingClient
+from tests.support.processors import AVX2, environment, has, is_x86
+from tests.support.servers.server_process import COMPILE_S, REAL, ServerProcess
 
 RATE = 16_000
 Pair = tuple[ServerProcess, ServerProcess]

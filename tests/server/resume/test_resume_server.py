@@ -13,9 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from live_server import Client, LiveServer, transcript
-from resume_client import Received, ResumingClient
-from spelling import CONFIG, SpellingModel, silence, spell
 from torch import Tensor
 from websockets.exceptions import InvalidStatus
 
@@ -23,6 +20,9 @@ from model.ctc.beam import BeamDecoder
 from model.torch_network.slabs import RowSpec
 from model.torch_network.slots import TorchSlots
 from server.resume.seal import new_key
+from tests.support.clients.resume_client import Received, ResumingClient
+from tests.support.servers.live_server import Client, LiveServer, transcript
+from tests.support.servers.spelling import CONFIG, SpellingModel, silence, spell
 
 KEY, OTHER_KEY = new_key(), new_key()
 TEXTS = ("hello there this is one", "and here is two", "now a third sentence of some length", "end")

@@ -7,14 +7,14 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from live_server import LiveServer
-from resume_client import ResumingClient
-from speech import samples
 
 from model.acoustic import load_model
 from model.decoder import SecondSearch, make_decoder
 from model.recordings import read_pcm
 from server.resume.seal import new_key
+from tests.support.audio.speech import samples
+from tests.support.clients.resume_client import ResumingClient
+from tests.support.servers.live_server import LiveServer
 
 
 def speech() -> np.ndarray:

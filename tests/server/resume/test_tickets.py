@@ -6,7 +6,6 @@ import base64
 from pathlib import Path
 
 import pytest
-from fakes import FakeClock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from server.recognition.saved_state import SavedChannel, SavedCutter, SavedInput
 from server.resume import tickets
 from server.resume.seal import KEY_BYTES, OVERHEAD_BYTES, Seal, Unsealed, new_key, read_keys
 from server.resume.tickets import AHEAD_S, Ticket, TicketService, read_ticket, tenant_digest, write_ticket
+from tests.support.servers.fakes import FakeClock
 
 ONE, TWO, THREE = (bytes([n]) * KEY_BYTES for n in (1, 2, 3))
 TENANT = tenant_digest("somebody", [("encoding", "linear16")])

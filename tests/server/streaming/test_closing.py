@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spelling import silence, spell
 from structlog.testing import capture_logs
-from transport_bench import ConnectionBench
 
 from server.errors import CLOSES, CloseReason, IllegalTransition
 from server.protocols.adapter_connection import AdapterConnection
@@ -19,6 +17,8 @@ from server.recognition.session import Limits
 from server.streaming.closing import STATES, TABLE, ConnectionEvent, State, next_state
 from server.streaming.flow_control import LiveLimits
 from server.streaming.outbox import OUTBOX_FRAMES
+from tests.support.servers.spelling import silence, spell
+from tests.support.streams.transport_bench import ConnectionBench
 
 IDLE_S, STALL_S, WRITE_S, SESSION_S = 20.0, 30.0, 50.0, 60.0  # by the fake clock: the real timer never fires meanwhile
 ENDED = {State.CLOSING, State.CUT, State.GONE}

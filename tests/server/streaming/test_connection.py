@@ -6,10 +6,6 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 
-from engine_bench import session_on
-from fake_transport import FakeTransport
-from fakes import FakeClock
-from spelling import CONFIG, silence, spell, spelling_decoder
 from starlette.websockets import WebSocket
 
 from server.audio.decode_queue import DecodingPool
@@ -25,6 +21,10 @@ from server.recognition.steps import StepTag, Work
 from server.streaming.connection import ConnectionContext
 from server.streaming.flow_control import LiveLimits
 from server.streaming.transport import TRANSPORT_EXTENSION
+from tests.support.servers.fakes import FakeClock
+from tests.support.servers.spelling import CONFIG, silence, spell, spelling_decoder
+from tests.support.streams.engine_bench import session_on
+from tests.support.streams.fake_transport import FakeTransport
 
 QUERY = {"encoding": "linear16", "sample_rate": "16000", "step_results": "true"}
 MAX_BACKLOG_S = 6.0  # reading stops above 2 s and goes on at 1 s

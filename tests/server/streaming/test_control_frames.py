@@ -6,16 +6,16 @@ import random
 from collections.abc import Callable
 
 import pytest
-from deaf_client import client_that_does_not_read
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from live_server import LiveServer
-from spelling import spell
-from websocket_bench import Bench
 from websockets.frames import Frame, Opcode
 
 from server.streaming import websocket as websocket_module
 from server.streaming.websocket import FRAMES_A_TURN
+from tests.support.clients.deaf_client import client_that_does_not_read
+from tests.support.servers.live_server import LiveServer
+from tests.support.servers.spelling import spell
+from tests.support.streams.websocket_bench import Bench
 
 Start = Callable[..., LiveServer]
 EMPTY_CONTINUATION = b"\x00\x80\0\0\0\0"

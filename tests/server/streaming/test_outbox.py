@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from fake_transport import FakeTransport
-from fakes import FakeClock
-
 from server.errors import Close
 from server.operations.metrics import Metrics
 from server.recognition.events import StepTiming
 from server.streaming.outbox import OUTBOX_FRAMES, FrameKind, OutFrame, Writer
+from tests.support.servers.fakes import FakeClock
+from tests.support.streams.fake_transport import FakeTransport
 
 BYE = Close(1000, "bye", "completed")
 

@@ -6,14 +6,22 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from live_containers import chunk, flac_with_picture, ogg_with_tags, video_alone, wav, webm_pcm, webm_with_video
-from live_server import LiveServer
-from media_files import container, speech
-from transport_bench import ConnectionBench
 
 from server.audio.packets import MAX_SILENT_BYTES
 from server.recognition.session import Limits
 from server.streaming.flow_control import HIGH_WATER, LOW_WATER, Backpressure, LiveLimits
+from tests.support.audio.live_containers import (
+    chunk,
+    flac_with_picture,
+    ogg_with_tags,
+    video_alone,
+    wav,
+    webm_pcm,
+    webm_with_video,
+)
+from tests.support.audio.media_files import container, speech
+from tests.support.servers.live_server import LiveServer
+from tests.support.streams.transport_bench import ConnectionBench
 
 LIMITS = Limits(max_backlog_s=30.0)
 LIVE = LiveLimits(1e9, 1e9, 1e9, LIMITS.max_backlog_s)

@@ -7,9 +7,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from websocket_bench import MAX_BYTES, Bench
 from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
+
+from tests.support.streams.websocket_bench import MAX_BYTES, Bench
 
 sizes = st.one_of(st.integers(0, 300), st.sampled_from([2_560, 65_535, 65_536, 70_001]))
 scripts = st.lists(st.tuples(st.sampled_from(["audio", "text", "ping", "fragments"]), sizes), max_size=8)

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from live_server import LiveServer, transcript
-from spelling import SpellingModel, silence, spell, spelling_decoder
-from two_models import two_models
-from uploaded import encoded, said
 
 from model.ctc.words import Word
 from server.text import formatting
 from server.text.formatting import OPENING_WORDS, Sentences, Style
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import SpellingModel, silence, spell, spelling_decoder
+from tests.support.servers.two_models import two_models
+from tests.support.servers.uploaded import encoded, said
 
 Start = Callable[..., LiveServer]
 

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 import typer
-from needs import need_ipv6
 from typer.testing import CliRunner
 
 from model import checkpoint
@@ -28,6 +27,7 @@ from server.configuration import variables
 from server.settings import Settings
 from server.tools import doctor_access, doctor_machine, doctor_model
 from server.tools.doctor import Check, Finding, Verdict, document, examine, line, ok
+from tests.support.needs import need_ipv6
 
 
 def findings(check: Check, **settings: object) -> dict[str, Finding]:

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from speech import SAMPLES
 from typer.testing import CliRunner
 
 from server.cli import app
 from server.tools.evaluate import LINE_RATE, TABLES, CodedTranscriber, coded
+from tests.support.audio.speech import SAMPLES
 
 
 @pytest.mark.parametrize(("name", "subtype", "worst"), [("mulaw", "ULAW", 0.04), ("alaw", "ALAW", 0.04)])

@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 
 from rich.console import Console
-from speech import SAMPLES
-from spelling import silence, spell
 from typer.testing import CliRunner
 
 from model.evaluation.stability import Stability
@@ -15,6 +13,8 @@ from server.cli.evaluate import combinations
 from server.settings import Settings
 from server.tools.evaluate import Evaluation, Watch
 from server.tools.evaluate_report import document, print_report
+from tests.support.audio.speech import SAMPLES
+from tests.support.servers.spelling import silence, spell
 from tutti_asr_client.messages import Alternative, Channel, Results, StepTimings, Word
 from tutti_asr_client.transcript import Transcript
 

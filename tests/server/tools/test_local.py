@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from spelling import SpellingModel, silence, spell, spelling_decoder
 
 from batching.capacity import Capacity
 from server.models.loading import LoadedModel
@@ -16,6 +15,7 @@ from server.replica import Replica, build_replica
 from server.settings import Settings
 from server.tools import local
 from server.tools.local import LocalTranscriber, NotRecognised, open_local
+from tests.support.servers.spelling import SpellingModel, silence, spell, spelling_decoder
 from tutti_asr_client.messages import Results
 
 

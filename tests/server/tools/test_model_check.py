@@ -8,10 +8,6 @@ import sys
 from difflib import SequenceMatcher
 
 import pytest
-from needs import need_package
-from probes import KINDS, make_probe
-from probes.tokens import symbols
-from speech import SAMPLES
 from typer.testing import CliRunner
 
 from model.ctc.tokens import Tokens
@@ -19,6 +15,10 @@ from server.cli import app
 from server.tools import model_check
 from server.tools.model_check_report import lines
 from server.tools.sherpa import Difference, as_shown, first_difference
+from tests.support.audio.speech import SAMPLES
+from tests.support.needs import need_package
+from tests.support.networks.probes import KINDS, make_probe
+from tests.support.networks.probes.tokens import symbols
 
 DEMO = SAMPLES.parent / "demo.flac"
 runner = CliRunner()

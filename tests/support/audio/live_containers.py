@@ -5,7 +5,8 @@ from __future__ import annotations
 import struct
 
 import numpy as np
-from media_files import container, opus_packets, speech
+
+from tests.support.audio.media_files import container, opus_packets, speech
 
 UNKNOWN = (1 << 56) - 1  # the size of an element that a running recorder leaves open
 UNKNOWN_WAV = 0xFFFFFFFF

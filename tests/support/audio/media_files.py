@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import soundfile
 import soxr
-from needs import need_package
 
 from server.audio.containers.flac import crc8, crc16
+from tests.support.needs import need_package
 
 av = need_package("av")
 

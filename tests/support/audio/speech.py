@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from needs import missing
-
 from model.recordings import Utterance, read_manifest
+from tests.support.needs import missing
 
 ROOT = Path(__file__).parents[3]
 SAMPLES = ROOT / "model" / "samples" / "samples.jsonl"

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 
 import numpy as np
-from fake_listen import STEP_BYTES
 
+from tests.support.clients.fake_listen import STEP_BYTES
 from tutti_asr_client.messages import Alternative, Channel, Results, StepTimings
 
 WITHIN_S = 10.0  # only a failing test waits that long

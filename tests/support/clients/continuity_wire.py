@@ -8,8 +8,8 @@ from collections import deque
 from typing import Any
 
 import pytest
-from fake_recognition import FakeRecognition, Frame, Shape, undisturbed
 
+from tests.support.clients.fake_recognition import FakeRecognition, Frame, Shape, undisturbed
 from tutti_asr_client.audio_shape import AudioShape
 from tutti_asr_client.continuity import Continuity
 from tutti_asr_client.messages import ConfigureSuccess, Message, Results, decode

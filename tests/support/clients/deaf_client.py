@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from urllib.parse import urlsplit
 
-from fakes import WAIT_S
-from live_server import LiveServer
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer
 
 
 def client_that_does_not_read(server: LiveServer, **query: object) -> socket.socket:

@@ -4,7 +4,7 @@ The transcript is one word per whole 80 ms step, a checksum of that step's bytes
 swapped changes the text. A `Plan` gives each connection its faults.
 
 Run as a program it serves until it is interrupted, to measure what a client costs:
-`python tests/support/clients/fake_listen.py 9000`.
+`python -m tests.support.clients.fake_listen 9000`.
 """
 
 from __future__ import annotations

@@ -10,9 +10,10 @@ from http import HTTPStatus
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
-from fake_recognition import FakeRecognition, Shape
 from websockets.asyncio.server import Request, Response, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
+
+from tests.support.clients.fake_recognition import FakeRecognition, Shape
 
 
 @dataclass(frozen=True, slots=True)

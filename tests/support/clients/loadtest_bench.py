@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
-from fake_listen import STEP_S
 
 from loadtest.generator.recordings import Recording
 from loadtest.generator.settings import LoadSettings
+from tests.support.clients.fake_listen import STEP_S
 
 T0 = 8_675_309.25  # no test depends on where time starts
 RECORDINGS = 3

@@ -7,9 +7,10 @@ import json
 from typing import Any
 
 import numpy as np
-from fakes import WAIT_S
-from spelling import silence, spell
 from websockets.sync.client import ClientConnection
+
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.spelling import silence, spell
 
 RATE = 24_000
 PIECE_BYTES = 9_600

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from live_server import Client, Frame, LiveServer
-from server_process import ServerProcess
+
+from tests.support.servers.live_server import Client, Frame, LiveServer
+from tests.support.servers.server_process import ServerProcess
 
 CHUNK_S = 0.25
 AHEAD_S = 1.6  # of audio beyond the newest ticket: more than one ticket apart, far below any backlog

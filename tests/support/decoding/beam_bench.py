@@ -1,4 +1,4 @@
-"""Benchmark of the beam search on what the shipped model hears: `python tests/support/decoding/beam_bench.py`.
+"""Benchmark of the beam search on what the shipped model hears: `python -m tests.support.decoding.beam_bench`.
 
 Prints microseconds per stream-step (two frames), Python included, by beams, with and without the shipped language
 model, alone and in batches: processor time, so that other programs count only by their use of the caches. The
@@ -13,8 +13,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from model.acoustic import load_model, log_probs_of
 from model.ctc.beam import BeamDecoder

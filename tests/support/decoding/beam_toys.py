@@ -7,11 +7,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from ctc_symbols import log_probs, spell
 
 from model.ctc.beam import BeamDecoder
 from model.ctc.weights import DecodingWeights
 from model.lm.language_model import LanguageModel
+from tests.support.decoding.ctc_symbols import log_probs, spell
 
 FRAME_S = 0.04
 LETTERS = ("", " ", "a", "b", "c")

@@ -2,11 +2,10 @@
 
 from functools import cache
 
-from beam_toys import FRAME_S, LETTERS, toy_lm
-
 from model.ctc.beam import BeamDecoder
 from model.ctc.sounds import Sounds
 from model.lexicon.lexicon import Lexicon
+from tests.support.decoding.beam_toys import FRAME_S, LETTERS, toy_lm
 
 PHONES = ("x", "y", "z")
 SPOKEN = {"a": (("x",), ("z",)), "ab": (("x", "y"),), "ba": (("x", "y"),), "cab": (("z", "x", "y"),)}

@@ -6,9 +6,9 @@ import math
 from itertools import product
 
 import numpy as np
-from beam_toys import words_score
 
 from model.ctc.tokens import Tokens
+from tests.support.decoding.beam_toys import words_score
 
 PIECES = ("<blk>", "<unk>", "▁", "▁a", "▁ab", "a", "b", "ba", "▁c", "ab")
 

@@ -10,12 +10,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 import httpx
-from fakes import WAIT_S
-from live_server import RAW, Client, LiveServer
-from needs import missing
 from websockets.sync.client import connect
 
 from loadtest.failover.proxies import PROXIES, Proxy, Running, Tls
+from tests.support.needs import missing
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import RAW, Client, LiveServer
 
 # Health check intervals, shortened. Check timeouts stay as shipped: the tests' servers share one process, and a server
 # that another one delays must not count as dead.

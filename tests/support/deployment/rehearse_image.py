@@ -1,4 +1,4 @@
-"""Carries out the images' Dockerfile without a container engine: `python tests/support/deployment/rehearse_image.py`.
+"""Carries out the images' Dockerfile without a container engine: `python -m tests.support.deployment.rehearse_image`.
 
 Executes every COPY and RUN of the stages that a target needs in clean folders under build/rehearsal, starts the image's
 server on a read-only root as its own user, waits for its health check and drains it. Not shown: that the base image has
@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dockerfile_parse import DockerfileParser
-from dockerignore import DockerIgnore
-from image_root import SYSTEM_PATH, ImageRoot
+
+from tests.support.deployment.dockerignore import DockerIgnore
+from tests.support.deployment.image_root import SYSTEM_PATH, ImageRoot
 
 CHECKOUT = Path(__file__).parents[3]
 DOCKER = CHECKOUT / "deploy" / "docker"

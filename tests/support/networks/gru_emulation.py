@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from needs import need_programs
 from torch import Tensor
 
 from model.gpu.cuda.layer import split
 from model.gpu.cuda.pack import Layout, pack
 from model.gpu.cuda.persistent import range_of
+from tests.support.needs import need_programs
 
 ROOT = Path(__file__).parents[3]
 BODIES = [ROOT / "model" / "gpu" / "cuda" / name for name in ("gru_exchange.h", "gru_body.h", "layer_body.h")]

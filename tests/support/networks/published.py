@@ -8,14 +8,14 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from needs import need_package
-from probes import KINDS, make_probe
-from probes.reference import recognizer, reference_tokens
 
 from model.acoustic import log_probs_of
 from model.ctc.greedy import GreedyDecoder, TransducerDecoder
 from model.published.published_model import PublishedModel
 from model.published.timing import TAIL_FRAMES
+from tests.support.needs import need_package
+from tests.support.networks.probes import KINDS, make_probe
+from tests.support.networks.probes.reference import recognizer, reference_tokens
 
 VARIANTS = {
     "whisper": ("zipformer2-ctc", {"feature": "whisper"}),

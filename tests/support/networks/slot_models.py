@@ -7,11 +7,6 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 import torch
-from fakes import ChunkedModel, EchoModel, OverlappedChunksModel, OverlappedModel
-from needs import missing, need_precision
-from published import model_of
-from quantized_networks import random_slots
-from recorded_toys import recorded
 from torch import Tensor
 
 from batching.slot_model import SlotModel
@@ -19,6 +14,11 @@ from model.torch_model import TorchModel
 from model.torch_network.slabs import RowSpec
 from model.torch_network.slots import TorchSlots
 from model.vad import SileroVad
+from tests.support.needs import missing, need_precision
+from tests.support.networks.published import model_of
+from tests.support.networks.quantized_networks import random_slots
+from tests.support.networks.recorded_toys import recorded
+from tests.support.servers.fakes import ChunkedModel, EchoModel, OverlappedChunksModel, OverlappedModel
 
 MakeSlots = Callable[[int, int], SlotModel]
 """make(capacity, largest batch)"""

@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 import numpy as np
 import soundfile
 import soxr
-from fakes import WAIT_S
-from live_server import LiveServer
 from playwright.sync_api import Browser, ConsoleMessage, Page, WebSocket, sync_playwright
+
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer
 
 PROGRAM = "chromium"
 WAIT_MS = WAIT_S * 1000

@@ -1,7 +1,7 @@
 """Pytest plugin of the browser tests: Chromium, and the models of the server.
 
-A module gets both by `pytest_plugins = ["browser_fixtures"]`, and they last as long as that module: while Playwright
-runs, nothing else may run an event loop in its thread.
+A module gets both by `pytest_plugins = ["tests.support.page.browser_fixtures"]`, and they last as long as that module:
+while Playwright runs, nothing else may run an event loop in its thread.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from browser import PROGRAM, chromium, microphone_file
-from needs import need_programs
 from playwright.sync_api import Browser
-from speech import SAMPLES
 
 from model.acoustic import load_model
 from model.decoder import make_decoder
+from tests.support.audio.speech import SAMPLES
+from tests.support.needs import need_programs
+from tests.support.page.browser import PROGRAM, chromium, microphone_file
 
 HEARD = SAMPLES.parent / "porch_fan.flac"  # played by the microphone
 

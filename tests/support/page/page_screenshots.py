@@ -10,12 +10,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from browser import OpenPage, chromium, microphone_file
-from live_server import LiveServer
-from speech import ROOT, SAMPLES
-
 from server.models.loading import load_served
 from server.settings import Settings
+from tests.support.audio.speech import ROOT, SAMPLES
+from tests.support.page.browser import OpenPage, chromium, microphone_file
+from tests.support.servers.live_server import LiveServer
 
 IMAGES = ROOT / "docs" / "images"
 LOOKS: dict[str, dict[str, Any]] = {

@@ -6,8 +6,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fakes import WAIT_S
-from live_server import LiveServer
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer
 
 
 @contextmanager

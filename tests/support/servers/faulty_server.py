@@ -5,11 +5,11 @@ import sys
 import time
 
 import numpy as np
-from spelling import CONFIG, SpellingModel, spelling_decoder
 
 from server import serve
 from server.models.loading import LoadedModel
 from server.settings import Settings
+from tests.support.servers.spelling import CONFIG, SpellingModel, spelling_decoder
 
 FATAL, HANGING = -1, -2  # samples of audio that no other test uses
 

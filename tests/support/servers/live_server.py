@@ -14,8 +14,6 @@ from urllib.parse import urlencode
 
 import httpx
 import pytest
-from fakes import WAIT_S
-from spelling import SpellingModel, spelling_decoder
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
@@ -27,6 +25,8 @@ from server.models.loading import LoadedModel
 from server.recognition.session import Session
 from server.serve import DrainingServer
 from server.settings import Settings
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.spelling import SpellingModel, spelling_decoder
 
 RAW = {"encoding": "linear16", "sample_rate": 16_000}
 Frame = dict[str, Any]

@@ -16,10 +16,11 @@ from typing import Any, Self
 from urllib.parse import urlencode
 
 import httpx
-from fakes import WAIT_S
-from live_server import RAW, Client, transcript
-from spelling import spell
 from websockets.sync.client import connect
+
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import RAW, Client, transcript
+from tests.support.servers.spelling import spell
 
 Line = dict[str, Any]
 FAULTY = Path(__file__).parent / "faulty_server.py"

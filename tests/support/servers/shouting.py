@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from fakes import WAIT_S
-from spelling import CONFIG
-
 from model.ctc.greedy import GreedyDecoder, GreedyState
 from model.ctc.words import Heard, SecondPass, Word
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.spelling import CONFIG
 
 
 class ShoutingDecoder(GreedyDecoder):

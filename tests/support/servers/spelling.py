@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from fakes import WAIT_S
 from torch import Tensor
 
 from model.config import ENGLISH, ModelConfig
@@ -22,6 +21,7 @@ from model.ctc.greedy import GreedyDecoder
 from model.torch_network.slabs import RowSpec
 from model.torch_network.slots import TorchSlots
 from server.audio.pcm import PCM
+from tests.support.servers.fakes import WAIT_S
 
 
 @dataclass(frozen=True, slots=True)

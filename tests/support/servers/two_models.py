@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from spelling import SpellingModel, spelling_decoder
 from torch import Tensor
 
 from model.config import ENGLISH
 from server.models.loading import LoadedModel
+from tests.support.servers.spelling import SpellingModel, spelling_decoder
 
 N, M = ENGLISH.index("n"), ENGLISH.index("m")
 

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from spelling import CONFIG, spelling_decoder
-
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.words import LogProbs, Word
+from tests.support.servers.spelling import CONFIG, spelling_decoder
 
 SETTLE_FRAMES = 20
 

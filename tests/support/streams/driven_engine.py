@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fakes import FakeClock
-
 from batching.batcher import Policy
 from batching.engine import Engine
 from batching.events import EngineEvent
 from batching.slot_model import SlotModel
+from tests.support.servers.fakes import FakeClock
 
 
 class DrivenEngine(Engine):

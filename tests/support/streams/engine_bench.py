@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import WAIT_S, GatedModel
 
 from batching.batcher import Policy
 from batching.engine import Engine
@@ -17,6 +16,7 @@ from batching.slot_model import SlotModel
 from server.recognition.active_session import ActiveSession, EventSink
 from server.recognition.engines import EngineStreams
 from server.recognition.session import Session
+from tests.support.servers.fakes import WAIT_S, GatedModel
 
 
 def step(value: int, samples: int = 4) -> np.ndarray:

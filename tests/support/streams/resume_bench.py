@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from session_bench import SessionBench
 
 from server.recognition.events import Closed, Event, Final
 from server.recognition.saved_state import SavedStream
 from server.recognition.steps import Work
+from tests.support.streams.session_bench import SessionBench
 
 _decode = msgspec.msgpack.Decoder(SavedStream).decode
 

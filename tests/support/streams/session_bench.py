@@ -6,7 +6,6 @@ from collections import deque
 from typing import Any
 
 import torch
-from spelling import CONFIG, SpellingModel, spelling_decoder
 
 from model.config import ModelConfig
 from model.ctc.words import Decoder
@@ -18,6 +17,7 @@ from server.recognition.keyterms import Keyterms
 from server.recognition.pending_finals import OpenFinal
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import StepTag, WindowTag, Work
+from tests.support.servers.spelling import CONFIG, SpellingModel, spelling_decoder
 
 WINDOW = 512  # samples of a voice-activity window
 

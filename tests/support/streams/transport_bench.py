@@ -9,10 +9,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import torch
-from engine_bench import session_on
-from fake_transport import FakeTransport
-from fakes import WAIT_S, FakeClock
-from spelling import CONFIG, SpellingModel, spelling_decoder
 from starlette.websockets import WebSocket
 
 from server.audio.decode_queue import DecodingPool
@@ -32,6 +28,10 @@ from server.streaming.adapter import Adapter
 from server.streaming.connection import Connection, ConnectionContext
 from server.streaming.flow_control import LiveLimits
 from server.streaming.transport import TRANSPORT_EXTENSION
+from tests.support.servers.fakes import WAIT_S, FakeClock
+from tests.support.servers.spelling import CONFIG, SpellingModel, spelling_decoder
+from tests.support.streams.engine_bench import session_on
+from tests.support.streams.fake_transport import FakeTransport
 
 MAX_CHANNELS = 3
 IDLE_S = 0.01  # by the fake clock, which stands still until a test says otherwise

@@ -1,6 +1,6 @@
 """Runs of training that are killed, one process or all, until one ends; and the digest of what it made.
 
-python tests/support/training/killed_runs.py [KILLS [SEED]]    default 20; exits with 1 if the weights are other ones
+python -m tests.support.training.killed_runs [KILLS [SEED]]    default 20; exits with 1 if the weights are other ones
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import tones
+from tests.support.training import tones
 
 SAVED_EVERY = 3  # updates, by the program that is run
 END_WITHIN_S = 30.0

@@ -1,6 +1,6 @@
 """A corpus of tones, one a word, on which a tiny network trains in seconds; and a run on it, as a program.
 
-    python tests/support/training/tones.py FOLDER OUT PROCESSES [UPDATES]
+    python -m tests.support.training.tones FOLDER OUT PROCESSES [UPDATES]
 
 prints a line for every update, and keeps a snapshot of every third. Under torchrun it is one of the processes.
 """

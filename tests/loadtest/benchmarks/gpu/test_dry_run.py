@@ -15,7 +15,7 @@ from loadtest.benchmarks.gpu.runner import PARTS
 from loadtest.benchmarks.gpu.sections.recordings import SAMPLES, greedy
 from model.config import ENGLISH, ModelConfig
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 ABSENT = (  # on a GPU host
     "cryptography", "fastapi", "httptools", "kaldi_native_fbank", "llvmlite", "matplotlib", "msgspec", "numba",
     "onnxruntime", "prometheus_client", "pydantic", "pydantic_settings", "soundfile", "soxr", "structlog",

@@ -8,7 +8,7 @@ import pytest
 from loadtest.benchmarks.gpu import records, report
 from loadtest.benchmarks.gpu.__main__ import DOCUMENT, RESULTS
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 RUN = records.read(RESULTS / records.NAME)
 UNIT = r"(?:µs|ms|GB/s|TB/s|TFLOP/s|live streams|streams)"
 FIGURE = re.compile(rf"(\d[\d,]*(?:\.\d+)?) ?(?:{UNIT})\b")

@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from needs import need_package
+
+from tests.support.needs import need_package
 
 need_package("triton")
 

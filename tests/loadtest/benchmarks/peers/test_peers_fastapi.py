@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import typer
-from speech import samples
 
 from loadtest.benchmarks.peers import bench, fastapi_torch
 from loadtest.benchmarks.peers.contestants import chosen
@@ -19,6 +18,7 @@ from loadtest.generator.settings import LoadSettings
 from loadtest.measurement.run import measure
 from model.machine import precision
 from model.recordings import read_pcm
+from tests.support.audio.speech import samples
 
 SHORT = next(u for u in samples() if u.audio.stem == "stop")  # which greedy decoding over letters reads right
 

@@ -11,8 +11,6 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 import typer
-from needs import need_package, need_programs
-from speech import SAMPLES, samples
 from typer.testing import CliRunner
 
 from loadtest.benchmarks.pocketsphinx import __main__ as pocketsphinx
@@ -30,6 +28,8 @@ from loadtest.benchmarks.pocketsphinx.__main__ import (
 from loadtest.errors import BadManifest, PeerMissing
 from loadtest.reports.environment import describe
 from model.evaluation.scoring import by_source, report
+from tests.support.audio.speech import SAMPLES, samples
+from tests.support.needs import need_package, need_programs
 
 RATES = report(by_source([("x", "a b", "a c"), ("y", "a", "a")]))
 OURS = report(by_source([("x", "a b", "a b"), ("z", "a", "b")]))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_networks import SMALL
 
 from model import checkpoint
 from model.config import ModelConfig
@@ -17,6 +16,7 @@ from model.errors import CheckpointError
 from model.torch_network.checkpoint import load_network, save_network
 from model.torch_network.network import Network
 from model.training.acoustic.averaging import main, mean
+from tests.support.networks.small_networks import SMALL
 
 
 def put(path: Path, seed: int, config: ModelConfig = SMALL) -> Path:

@@ -6,7 +6,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from tones import PLAIN, RATE, TINY, recipe, write_tones
 
 from model import checkpoint
 from model.errors import TrainingError
@@ -18,6 +17,7 @@ from model.training.acoustic.losses.distillation import Teachers, distillation_l
 from model.training.acoustic.run import Places, train
 from model.training.acoustic.trainer import Trainer
 from model.training.evaluation.whole import log_probs_of
+from tests.support.training.tones import PLAIN, RATE, TINY, recipe, write_tones
 
 CPU = torch.device("cpu")
 

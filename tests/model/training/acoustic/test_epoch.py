@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tones import STRONG, recipe
 
 from model.recordings import Utterance
 from model.training.acoustic.augment import AS_RECORDED, Timing
 from model.training.acoustic.data.draws import Purpose, draws
 from model.training.acoustic.data.epoch import Item, epoch_updates, group, join, part_of, timed
+from tests.support.training.tones import STRONG, recipe
 
 
 def utterances(count=300):

@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 
 import pytest
-import tones
-from needs import missing, need_programs
 
 from model.training.acoustic.parallel.heartbeat import EXIT_SILENT
 from model.training.acoustic.snapshots import Snapshots
+from tests.support.needs import missing, need_programs
+from tests.support.training import tones
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 NAMESPACES = [f"tutti-{os.getpid()}-{node}" for node in range(2)]
 ADDRESSES = ["10.213.7.1", "10.213.7.2"]
 LINK = "link0"
@@ -56,7 +56,7 @@ def torchrun(node, folder, out):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
     address = ["--node-rank", str(node), "--master-addr", ADDRESSES[0], "--master-port", "29511"]
     program = [tones.__file__, str(folder), str(out), "2", str(LONG)]
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "clients"), str(Path(tones.__file__).parent)])
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "clients")])
     return subprocess.Popen(
         ["ip", "netns", "exec", NAMESPACES[node], *launcher, *address, *program],
         stdout=subprocess.PIPE,

@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from tones import TINY
 
 from model.torch_network.network import Network
 from model.training.acoustic.data.batches import Batch, Targets
@@ -13,6 +12,7 @@ from model.training.acoustic.losses.ctc import consistency_loss, ctc_loss
 from model.training.acoustic.moving_average import MovingAverage
 from model.training.acoustic.objective import Objective
 from model.training.acoustic.recipe import Recipe
+from tests.support.training.tones import TINY
 
 TEXTS = [[1, 2, 3], [2, 4]]
 PHONES = [[1, 2], [3]]

@@ -4,9 +4,10 @@ import random
 import re
 
 import pytest
-import tones
-from killed_runs import SAVED_EVERY, alone, finished, killed
-from needs import need_programs
+
+from tests.support.needs import need_programs
+from tests.support.training import tones
+from tests.support.training.killed_runs import SAVED_EVERY, alone, finished, killed
 
 UPDATES = 20
 
@@ -34,7 +35,7 @@ def test_any_number_of_processes_gives_the_same_weights(folder, tmp_path, undist
 def test_killed_runs_end_with_the_weights_of_an_undisturbed_one_with_other_numbers_of_processes_too(
     folder, tmp_path, undisturbed
 ):
-    """`python tests/support/training/killed_runs.py` does it twenty times."""
+    """`python -m tests.support.training.killed_runs` does it twenty times."""
     out = tmp_path / "killed.safetensors"
     rng = random.Random(0)
     reached = 0

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from needs import need_programs
-from tones import PLAIN, RATE, TINY, recipe, write_tones
 
 from model import checkpoint
 from model.config import ModelConfig
@@ -28,6 +26,8 @@ from model.training.acoustic.snapshots import alone
 from model.training.acoustic.trainer import Trainer
 from model.training.evaluation.whole import log_probs_of
 from model.training.lexicon.espeak import pronounce
+from tests.support.needs import need_programs
+from tests.support.training.tones import PLAIN, RATE, TINY, recipe, write_tones
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-import tones
 import torch
 
 from model.errors import PrecisionError
@@ -13,6 +12,7 @@ from model.training.acoustic.data.corpus import Corpus
 from model.training.acoustic.optimizer import precision
 from model.training.acoustic.optimizer.precision import LossScale, training_precision
 from model.training.acoustic.trainer import Trainer
+from tests.support.training import tones
 
 CPU = torch.device("cpu")
 

@@ -4,12 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
-from beam_toys import PLAIN, decoder
-from ctc_symbols import log_probs, spell
 
 from model.recordings import Utterance
 from model.training.evaluation.beam_curve import draw, markdown, measure
 from model.training.evaluation.heard import Heard
+from tests.support.decoding.beam_toys import PLAIN, decoder
+from tests.support.decoding.ctc_symbols import log_probs, spell
 
 
 @pytest.fixture

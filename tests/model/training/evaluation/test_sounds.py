@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_networks import small_network
 
 from model import checkpoint
 from model.errors import CheckpointError
 from model.recordings import Utterance, read_manifest
 from model.torch_network.checkpoint import save_network
 from model.training.evaluation.sounds import likeliest, measure, rates
+from tests.support.networks.small_networks import small_network
 
-SAMPLES = Path(__file__).parents[3] / "model" / "samples" / "mandarin.jsonl"
+SAMPLES = Path(__file__).parents[4] / "model" / "samples" / "mandarin.jsonl"
 
 
 def utterance(text: str, source: str = "news") -> Utterance:

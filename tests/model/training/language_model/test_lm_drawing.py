@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lm_reference import as_dict, backoff_log_prob
 
 from model.errors import LanguageModelError
 from model.lm.arpa import Ngrams, write_arpa
@@ -16,6 +15,7 @@ from model.lm.trie import END_ID, SPECIAL_WORDS, START_ID
 from model.training.language_model.counting import count_ngrams, number_words
 from model.training.language_model.drawing import Drawing
 from model.training.language_model.kneser_ney import estimate
+from tests.support.decoding.lm_reference import as_dict, backoff_log_prob
 
 WORDS = (*SPECIAL_WORDS, "a", "b", "c", "d")
 LINES = ["a b c", "a b d", "b b a c", "c a b d a", "d", "a b c a b", "b a"]

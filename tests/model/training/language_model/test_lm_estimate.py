@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lm_reference import as_dict, backoff_log_prob
 
 from model.lm.trie import SPECIAL_WORDS, START_ID, NgramTable, build_trie
 from model.training.language_model.counting import count_ngrams, number_words
@@ -17,6 +16,7 @@ from model.training.language_model.kneser_ney import discounts, estimate
 from model.training.language_model.mixture import mix, token_log_probs, tune_weights
 from model.training.language_model.pair_counts import pair_model
 from model.training.language_model.pruning import prune
+from tests.support.decoding.lm_reference import as_dict, backoff_log_prob
 
 WORDS = (*SPECIAL_WORDS, "a", "b", "c", "d")
 TEXTS = st.lists(st.lists(st.sampled_from("abcde"), min_size=1, max_size=6).map(" ".join), min_size=1, max_size=12)

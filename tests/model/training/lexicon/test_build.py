@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from needs import need_programs
 
 from model.errors import LexiconError
 from model.lexicon.lexicon import Lexicon
 from model.lm.arpa import Ngrams, write_arpa
 from model.lm.trie import SPECIAL_WORDS, NgramTable
 from model.training.lexicon import build
+from tests.support.needs import need_programs
 
 SAID = {"and": ("æ", "n", "d"), "an": ("æ", "n"), "dan": ("d", "æ", "n"), "ann": ("ææ",)}
 

@@ -1,11 +1,11 @@
 """Words by espeak-ng, in the phones that a network can learn."""
 
 import pytest
-from needs import need_programs
 
 from model.errors import TrainingError
 from model.training.lexicon import espeak
 from model.training.lexicon.espeak import PHONES, SIMPLER, STRESS, pronounce
+from tests.support.needs import need_programs
 
 
 def test_a_missing_espeak_is_named_in_the_error(monkeypatch):

@@ -1,11 +1,11 @@
 """Phones as a second target: espeak-ng's pronunciations of the words of texts."""
 
 import pytest
-from needs import need_programs
 
 from model.errors import TrainingError
 from model.training.lexicon import espeak
 from model.training.lexicon.spoken import Pronunciations
+from tests.support.needs import need_programs
 
 
 def test_words_that_sound_alike_have_the_same_phones_and_others_differ():

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from needs import need_programs
 
 from model.errors import LexiconError, TrainingError
 from model.lexicon.lexicon import Lexicon
 from model.training.lexicon import espeak
 from model.training.lexicon.spoken import Pronunciations
 from model.training.lexicon.table import MOST_PHONES, Summary, build
+from tests.support.needs import need_programs
 
 
 def made(folder: Path, text: str, voice: str | None = None) -> tuple[Summary, Lexicon]:

@@ -14,7 +14,7 @@ from model.punctuation.marks import ENDS, parse, written
 from model.punctuation.weights import SHIPPED
 from model.training.punctuation.evaluate import LABELS, LONGEST, Counts, by_rules, evaluate, finals, markdown, misheard
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 RESULT = ROOT / "loadtest" / "results" / "punctuation"
 LIMIT_BYTES = 3_000_000  # of the weights, which every installation carries
 

@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from small_networks import SMALL, noise, small_network
 
 from model.int8.model import Int8Model
 from model.int8.quantized import QuantizedProduct
@@ -13,6 +12,7 @@ from model.torch_network.network import GRULayer
 from model.training.quantization.calibration import in_rows
 from model.training.quantization.quantize import quantize
 from model.training.quantization.simulated import SimulatedGRU, SimulatedNetwork, SimulatedProduct
+from tests.support.networks.small_networks import SMALL, noise, small_network
 
 FLOAT_ROUNDING = 2e-6  # of the largest output: sums of some hundred terms in float32
 

@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import soundfile
 import torch
-from small_networks import SMALL, noise, small_network
 
 from model.recordings import Utterance
 from model.training.acoustic.augment import Augmentation, Augmenter
@@ -14,6 +13,7 @@ from model.training.acoustic.recipe import Recipe
 from model.training.quantization.calibration import in_rows
 from model.training.quantization.fine_tune import ROWS, STEPS, Rates, fine_tune, speech
 from model.training.quantization.quantize import quantize
+from tests.support.networks.small_networks import SMALL, noise, small_network
 
 
 def test_the_divergence_falls_and_the_integers_stay_within_their_limits():

@@ -6,7 +6,6 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from small_networks import SMALL, noise, small_network
 
 from model.torch_network.network import Network
 from model.training.quantization.calibration import best_range, in_rows, inputs_of, quantized_inputs
@@ -14,6 +13,7 @@ from model.training.quantization.quantize import even_out, quantize
 from model.training.quantization.rounding import compensating, error, nearest, row_scales
 from model.training.quantization.run import divergence
 from model.training.quantization.simulated import SimulatedNetwork
+from tests.support.networks.small_networks import SMALL, noise, small_network
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import soundfile
-from small_networks import SMALL, noise, small_network
 from typer.testing import CliRunner
 
 from model import checkpoint
@@ -14,6 +13,7 @@ from model.torch_network.checkpoint import load_network, save_network
 from model.training.quantization import run as quantization_run
 from model.training.quantization.run import balanced
 from server.cli import app
+from tests.support.networks.small_networks import SMALL, noise, small_network
 
 runner = CliRunner()
 

@@ -11,7 +11,6 @@ from random import Random
 import numpy as np
 import pytest
 import soxr
-from needs import missing, need_package, need_programs
 
 from model.checkpoint import named
 from model.errors import SynthesizerError
@@ -24,6 +23,7 @@ from model.training.lexicon import espeak
 from model.training.lexicon.pinyin import pronounce
 from model.training.synthesis import kokoro
 from model.training.synthesis.synthesize import plan, synthesize
+from tests.support.needs import missing, need_package, need_programs
 
 LOUDEST = 30_000
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import soundfile
-from needs import need_programs
 
 from model.errors import LanguageModelError, SynthesizerError
 from model.recordings import read_manifest
 from model.training.synthesis import voices
 from model.training.synthesis.synthesize import Texts, synthesize
+from tests.support.needs import need_programs
 
 PROGRAMS = ("espeak-ng", "flite")
 

@@ -7,7 +7,8 @@ the batch axis. An operand is the name of a value, or a number or list that beco
 from __future__ import annotations
 
 import numpy as np
-from needs import need_package
+
+from tests.support.needs import need_package
 
 onnx = need_package("onnx")  # whoever imports probes is skipped where it is missing
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from needs import need_package
+
+from tests.support.needs import need_package
 
 FACTORIES = {
     "zipformer2-ctc": "from_zipformer2_ctc",

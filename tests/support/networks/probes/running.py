@@ -6,7 +6,8 @@ It is no loader: features are the caller's, and the constants that wenet's host 
 from __future__ import annotations
 
 import numpy as np
-from needs import need_package
+
+from tests.support.needs import need_package
 
 NUMPY_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
 WENET_CHUNK, WENET_LEFT_CHUNKS = 16, 4  # sherpa-onnx's defaults
