@@ -53,21 +53,24 @@ class SavedRun:
             outputs = self._stepper.run([self._handle], [piece.pcm])
             self._decoder.advance([channel.state], outputs)
             session.decoded(channel, piece.tag)
-            for final in session.take_opened():
-                session.settle(final, final.again())
+            for final in session.pending.take_new() if session.pending is not None else ():
+                session.resolve(final, final.decode())
 
     def saved(self) -> SavedStream:
         """Return the state behind the last whole step."""
-        self._session.mark()
+        resumption = self._session.resumption
+        assert resumption is not None, "the session was made resumable"
+        resumption.mark()
         self._session.exported(self._session.channels[0], self._stepper.pool.export(self._handle))
-        saved = self._session.result_order.take_saved()
+        saved = resumption.order.take_saved()
         assert saved is not None, "nothing is on its way"
         return saved
 
     def restore(self, saved: SavedStream) -> None:
         """Go on from it, in another session."""
         self._session = self._new_session()
-        self._session.restoring(saved)()
+        assert self._session.resumption is not None, "the session was made resumable"
+        self._session.resumption.restoring(saved)()
         self._stepper.pool.restore(self._handle, saved.states[0])
 
 
