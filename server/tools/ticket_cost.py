@@ -19,7 +19,7 @@ from batching.stepper import Stepper
 from model.acoustic import load_own
 from model.checkpoint import WEIGHTS
 from model.ctc.words import Decoder
-from model.decoder import DecoderName, SecondSearch, make_decoder
+from model.decoder import DecoderName, make_decoder
 from server.audio.pcm import PCM
 from server.models.loading import ServedModel
 from server.recognition.saved_state import SavedStream
@@ -53,8 +53,6 @@ class SavedRun:
             outputs = self._stepper.run([self._handle], [piece.pcm])
             self._decoder.advance([channel.state], outputs)
             session.decoded(channel, piece.tag)
-            for final in session.pending.take_new() if session.pending is not None else ():
-                session.resolve(final, final.decode())
 
     def saved(self) -> SavedStream:
         """Return the state behind the last whole step."""
@@ -93,7 +91,7 @@ def report(
 
 def _measure(name: DecoderName, audio: Path | None, at_s: float) -> dict[str, str | int | float]:
     model = load_own()
-    run = SavedRun(model, make_decoder(config=model.config, decoder=name, second=SecondSearch()))
+    run = SavedRun(model, make_decoder(config=model.config, decoder=name))
     run.hear(_samples(audio), at_s)
     saved, seal = run.saved(), Seal([bytes(32)])
     ticket = Ticket(bytes(16), "00000000-0000-0000-0000-000000000000", 0.0, bytes(16), bytes(16), ((),), saved)
