@@ -41,7 +41,7 @@ SENTENCES = SHIPPED_LM.with_name("tutti-sentences.safetensors")
 
 SECOND_PASS_BEAMS = 512  # of the second pass. Source: model/LOG.md
 RESCORED_BEAMS = 1_024  # of a second pass whose texts are rescored, and not merged. Source: model/LOG.md
-SECOND_PASS = "accurate"  # names the weights tuned for the mean of two networks
+ACCURATE = "accurate"  # names the weights tuned for the mean of two networks
 
 DecoderName = Literal["auto", "greedy", "beam"]
 LanguageModelName = Path | Literal["off"] | None
@@ -62,7 +62,7 @@ class Language:
     ) -> Language:
         """Read a language model, the lexicon next to it or else the language's, and the weights tuned for it.
 
-        `acoustic_model` is the acoustic model's name. Raises: LanguageModelError, LexiconError; ModelError for the weights.
+        `acoustic_model` is its name. Raises: LanguageModelError, LexiconError; ModelError for the weights.
         """
         if path is None:
             return cls()
@@ -71,7 +71,7 @@ class Language:
 
 
 def sounds_of(lm: LanguageModel, path: Path, phones: Sequence[str], language: str = "en") -> Sounds:
-    """The phones of a language model's words, by the lexicon next to it or else the language's. Raises: LexiconError."""
+    """The phones of a model's words, by the lexicon next to it or else the language's. Raises: LexiconError."""
     own = lexicon_path(path)
     shipped = lexicon_path(language_model_path(None, language) or SHIPPED_LM)
     try:
@@ -213,7 +213,7 @@ def accurate_of(acoustic: AcousticModel, decoder: Decoder, lm: LanguageModelName
     if reader is None:
         return None
     path, phones = language_model_path(lm, acoustic.config.language), acoustic.config.phones
-    tuned = None if path is None else tuned_weights(path, phones, SECOND_PASS)
+    tuned = None if path is None else tuned_weights(path, phones, ACCURATE)
     known = Language(decoder.lm, decoder.sounds, tuned or decoder.weights)
     if path != SHIPPED_LM:
         return TwoPassDecoder(decoder, own_search(acoustic.config, SECOND_PASS_BEAMS, known), reader)

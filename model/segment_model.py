@@ -1,7 +1,7 @@
 """The second pass's network: another shipped model with the same output symbols, which reads whole finished segments.
 
-It is `tutti-large` where that fits, some of whose layers run from the end of a segment to its start. Two networks err in
-different places, so the mean of their probabilities errs less than either. It runs in exact 8-bit arithmetic, so its
+It is `tutti-large` where that fits, some of whose layers run from the end of a segment to its start. Two networks err
+in different places, so the mean of their probabilities errs less than either. It runs in exact 8-bit arithmetic, so its
 outputs depend on no other segment, and are equal on every processor.
 """
 

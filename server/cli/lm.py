@@ -182,7 +182,7 @@ def tune(
     from model.acoustic import load_own, load_segment_model
     from model.ctc.beam import BeamDecoder
     from model.ctc.weights import DecodingWeights
-    from model.decoder import SECOND_PASS, Language, language_model_path, own_search, read_weights_path, weights_path
+    from model.decoder import ACCURATE, Language, language_model_path, own_search, read_weights_path, weights_path
     from model.errors import ModelError
     from model.evaluation.parts import selected
     from model.machine.runtime import keep_kernels
@@ -198,7 +198,7 @@ def tune(
         if accurate and other is None:
             fail(f"--accurate: no other shipped model writes the symbols of {acoustic.config.name}")
         listen = partial(hear_both, acoustic, load_segment_model(other[0])) if other else partial(hear, acoustic)
-        acoustic_model = SECOND_PASS if accurate else acoustic.config.name
+        acoustic_model = ACCURATE if accurate else acoustic.config.name
         phones = acoustic.config.phones
         path = language_model_path(language_model, acoustic.config.language)
         if path is None:

@@ -334,7 +334,7 @@ class Segmenter:
     ) -> Final | PendingFinal:
         """Close the segment at the cursor, or earlier, with its first `count` words, None for all of them.
 
-        All of them get a second pass where the decoder has one; endpoints, gaps and the next words follow the first pass.
+        All of them get a second pass if the decoder has one; endpoints, gaps and the next words follow the first.
         """
         end_s = self.cursor_s if until_s is None else until_s
         decode = self._second_pass() if count is None else None

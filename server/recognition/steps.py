@@ -151,8 +151,10 @@ class StepCutter:
         samples = max(0, self._pushed + self._steps.filled - self._lead_samples)
         end_sample = self._base_sample + samples
         count = max(
-            1, self._config.steps_of(samples) - self._pushed // step
-        )  # a marker is carried by a step, so at least one is needed
+            1,
+            self._config.steps_of(samples) - self._pushed // step,
+            # A marker is carried by a step, so at least one is needed.
+        )
         tiles = [self._steps.pad()] if self._steps.filled else []
         tiles += [np.zeros(step, np.int16)] * (count - len(tiles))
         end_s = self.received_s
