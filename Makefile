@@ -48,12 +48,12 @@ test-avx2: setup  ## tests of model, core, server and demo as on a processor wit
 	@$(BIN)/python -c 'from model.machine.instructions import instruction_set as found; assert found() == "avx2", found()'
 	@$(PYTEST) $(ON_AVX2)
 
-check: setup  ## ruff, mypy --strict, rules of dependency
+check: setup  ## ruff, mypy --strict, rules of dependency, words of the documents
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m pytest tests/test_layering.py
+	@$(BIN)/python -m pytest tests/test_layering.py tests/test_words.py
 
 format: setup  ## put the code into shape
 	@$(BIN)/ruff check --fix .
