@@ -1,11 +1,11 @@
 # `make demo` and `make test` are all that a newcomer needs: both set up what is missing first. Scripts that train models:
-# model/training/recipes.
+# model/training/recipes. Commands that measure, and those that generate files: docs/developing.md.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo serve test test-all test-avx2 check format bench clean help
+.PHONY: setup demo serve test test-all test-avx2 check format docs bench clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -48,16 +48,21 @@ test-avx2: setup  ## tests of model, core, server and demo as on a processor wit
 	@$(BIN)/python -c 'from model.machine.instructions import instruction_set as found; assert found() == "avx2", found()'
 	@$(PYTEST) $(ON_AVX2)
 
-check: setup  ## ruff, mypy --strict, rules of dependency, words of the documents
+check: setup  ## ruff, mypy --strict, rules of dependency, words of the documents, the documentation site
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest tests/test_layering.py tests/test_words.py
+	@$(MAKE) --no-print-directory docs
 
 format: setup  ## put the code into shape
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: setup  ## build the documentation site in build/site
+	@$(BIN)/mkdocs build --strict
 
 bench: setup  ## latency against live streams under each policy; writes loadtest/results/capacity.*
 	@$(BIN)/python -m loadtest.capacity
