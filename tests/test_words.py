@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SCOPE = ("README.md", "ARCHITECTURE.md", "docs/*.md")
+SCOPE = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md", "docs/*.md")
 WORDS = re.compile(
     r"\b(behind|beside|in place of|so many|told|heard|goes on|whoever|nobody|is none|is to be|what came of)\b",
     re.IGNORECASE,
@@ -21,8 +21,8 @@ ALLOWED = re.compile(  # real uses; in links, too: #behind-a-proxy
     re.IGNORECASE,
 )
 ELSEWHERE = (  # records of their time, texts of others, and this list
-    r"(.*/)?LOG\.md|CHANGELOG\.md|loadtest/results/.*|(.*/)?[\w-]*LICENSE[\w.-]*|model/weights/.*|model/samples/.*"
-    r"|.*\.(jsonl|lock|txt|svg)|tests/test_words\.py"
+    r"(.*/)?LOG\.md|loadtest/results/.*|(.*/)?[\w-]*LICENSE[\w.-]*"
+    r"|.*\.(arpa|gz|jsonl|lock|onnx|safetensors|svg|txt)|tests/test_words\.py"
 )
 
 
