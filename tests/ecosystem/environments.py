@@ -97,10 +97,10 @@ def _make_node(folder: Path) -> None:
 
 
 def other_python() -> str:
-    """The newest interpreter on the path that runs, else this one."""
-    for name in OTHER_PYTHONS:
-        found = shutil.which(name)
-        if found and subprocess.run([found, "-c", "import venv"], capture_output=True, check=False).returncode == 0:
+    """The newest interpreter on the path or of pyenv that runs, else this one."""
+    of_pyenv = sorted(map(str, Path.home().glob(".pyenv/versions/3.1[2-4].*/bin/python")), reverse=True)
+    for found in [*filter(None, map(shutil.which, OTHER_PYTHONS)), *of_pyenv]:
+        if subprocess.run([found, "-c", "import venv"], capture_output=True, check=False).returncode == 0:
             return found
     return sys.executable
 
