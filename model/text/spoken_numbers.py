@@ -1,6 +1,7 @@
-"""Numbers, times, dates and amounts as the words people say.
+"""Numbers, times, dates and amounts in spoken words.
 
-Each function draws from the given generator and returns words; none knows about sentences.
+`cardinal` and `ordinal` are fixed; the other functions draw a random value from the given generator. None knows about
+sentences.
 """
 
 from random import Random

@@ -76,11 +76,11 @@ def test_what_is_no_such_model_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(LanguageModelError, match=r"cannot read .*none\.safetensors: No such file"):
         RecurrentLanguageModel.load(tmp_path / "none.safetensors")
     for changed in ({"pieces": PIECES.symbols[:-1]}, {"pieces": ["a"]}, {"weight": "much"}):
-        with pytest.raises(LanguageModelError, match=r"toy\.safetensors is no recurrent language model"):
+        with pytest.raises(LanguageModelError, match=r"toy\.safetensors is not an 8-bit recurrent language model"):
             RecurrentLanguageModel.load(put(tmp_path / "toy.safetensors", **changed))
     damaged = put(tmp_path / "toy.safetensors")
     damaged.write_bytes(damaged.read_bytes()[:-100])
-    with pytest.raises(LanguageModelError, match="is no recurrent language model"):
+    with pytest.raises(LanguageModelError, match="is not an 8-bit recurrent language model"):
         RecurrentLanguageModel.load(damaged)
     wide = arrays()
     wide["head"][0, 0] = 100  # more than the AVX2 instruction can add without saturation

@@ -43,5 +43,5 @@ def test_a_text_can_be_read_back(words: list[str]) -> None:
 
 @pytest.mark.parametrize("symbols", [ALONE[1:], ALONE[:-1], (*ALONE, "a"), ("a", "")])
 def test_pieces_that_do_not_spell_every_word_are_refused(symbols: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match="lack a letter, or name one twice"):
+    with pytest.raises(ValueError, match="lack a letter, or contain a duplicate"):
         Pieces(symbols)
