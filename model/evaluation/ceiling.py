@@ -33,9 +33,9 @@ class Ceiling:
     """Measured limits.
 
     `step_ms`: median milliseconds of a step by batch size. `step_audio_ms`: audio per step. `product_gflops`,
-    `step_gflops`: 10^9 operations a second of the recurrent product and of a whole step at the largest batch, None for a
-    published model, whose products are unknown. `read_ns`: on a CPU, median nanoseconds of a random read from a buffer
-    of the weights' size; `in_caches`: whether this is fast enough for the weights to stay in the caches between steps.
+    `step_gflops`: 10^9 operations a second of the recurrent product and of a whole step at the largest batch; None for
+    a published model, whose products are unknown. `read_ns`: on a CPU, median nanoseconds of a random read from a
+    buffer of the weights' size. `in_caches`: whether the weights stay in the caches between steps, judged by `read_ns`.
     """
 
     step_ms: dict[int, float]

@@ -25,7 +25,7 @@ class ShownWord:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Message to a client: words of the open segment at `cursor_s`, of which the first `stable` are marked as stable."""
+    """Message to a client: words of the open segment at `cursor_s`, the first `stable` of them marked as stable."""
 
     cursor_s: float
     words: tuple[ShownWord, ...]

@@ -96,4 +96,4 @@ def _contexts(word: str) -> Iterator[str]:
     """The longest context of each letter."""
     text = f"{_MARGIN}{word}{_MARGIN}"
     for place in range(len(_MARGIN), len(_MARGIN) + len(word)):
-        yield text[place] + "".join(text[place + neighbour] for neighbour in NEIGHBOURS)
+        yield text[place] + "".join(text[place + offset] for offset in NEIGHBOURS)

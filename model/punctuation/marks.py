@@ -1,4 +1,4 @@
-"""Written English as labeled words: the word in the recognizer's spelling, the mark after it, whether it is capitalized.
+"""Written English as labeled words: the recognizer's spelling, the mark after the word, whether it is capitalized.
 
 There are three marks: comma, period, question mark. An exclamation mark counts as a period; a colon, a dash and a
 semicolon before a conjunction count as commas, other semicolons as periods. A mark at the end of quoted speech inside a

@@ -1,1 +1,1 @@
-"""Training of acoustic models: data, augmentation, losses and the loop."""
+"""Training of acoustic models: data, augmentation, losses and the training loop."""

@@ -1,7 +1,7 @@
-"""Making of a lexicon of characters: `python -m model.training.lexicon.characters --lm PATH --out PATH`.
+"""Builds a lexicon of Chinese characters: `python -m model.training.lexicon.characters --lm PATH --out PATH`.
 
-Each character of the language model has all of its readings; characters that are read alike share a place in the trie
-of sounds, and the language model tells them apart.
+Each character of the language model gets all of its readings; homophones share a node of the phone trie, and the
+language model chooses among them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from model.training.lexicon.pinyin import readings, sounds_of
 
 
 def build(lm: Path, out: Path) -> int:
-    """Write the lexicon; returns how many characters it has. Raises: LanguageModelError, LexiconError."""
+    """Write the lexicon; return its number of characters. Raises: LanguageModelError, LexiconError."""
     words: dict[str, Pronunciations] = {
         word: spoken for word in LanguageModel.load(lm).words if len(word) == 1 and (spoken := _spoken(word))
     }
@@ -33,10 +33,10 @@ def _spoken(character: str) -> Pronunciations:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Build the lexicon."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lm", type=Path, required=True, help=".arpa, .arpa.gz or .lm model of characters")
-    parser.add_argument("--out", type=Path, required=True, help="NAME.lexicon.gz beside the model is found by itself")
+    parser.add_argument("--out", type=Path, required=True, help="NAME.lexicon.gz; found if it is next to the model")
     options = parser.parse_args()
     try:
         count = build(options.lm, options.out)

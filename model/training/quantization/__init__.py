@@ -1,1 +1,1 @@
-"""Quantising a network: ranges of activations, rounding of weights, fine-tuning, and a simulation to judge them by."""
+"""Quantization of a network: ranges of activations, rounding of weights, fine-tuning, and a simulation in torch."""

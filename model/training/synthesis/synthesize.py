@@ -1,7 +1,7 @@
-"""Makes a corpus of synthetic speech: FLAC files and a JSON-lines manifest.
+"""Generates a corpus of synthetic speech: FLAC files and a JSON-lines manifest.
 
 Owns the plan of a corpus (voice, text, level, silence of each recording), its files and the pool of workers.
-The same seed and hours give the same corpus, whatever the number of workers.
+The same seed and hours give the same corpus for any number of workers.
 """
 
 import json
@@ -44,8 +44,8 @@ LICENCES: dict[Engine, str] = {
     "kokoro": "spoken by Kokoro-82M (network and voices Apache-2.0)",
 }
 _FILES_PER_FOLDER = 1000
-_NEURAL_COMMANDS_SHARE = 0.25  # of Mandarin sentences in neural voices
-# Recordings are made and written to the manifest in batches of this size: an interrupted run loses the last one.
+_NEURAL_COMMANDS_SHARE = 0.25  # fraction of commands among Mandarin sentences in neural voices
+# Recordings are generated and added to the manifest in batches of this size; an interrupted run loses the last one.
 _BATCH = 200
 _SILENCE_S = (0.05, 0.4)
 _GAIN_DBFS = (-18.0, -1.0)
@@ -53,7 +53,7 @@ _GAIN_DBFS = (-18.0, -1.0)
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """All parameters of one recording; gains in dBFS of the peak, silences in seconds."""
+    """Parameters of one recording; the gain is the peak level in dBFS, silences are in seconds."""
 
     audio: str
     sentence: Sentence
@@ -66,16 +66,16 @@ class Utterance:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Sentences to be said, one a line of a file, and the voice of espeak-ng for their language."""
+    """Sentences to be spoken, one per line of a file, and the voice of espeak-ng for their language."""
 
     file: Path
     voice: str
 
     def sentences(self, seed: int, split: Split) -> Iterator[Sentence]:
-        """Yield them in any order, without end. Raises: LanguageModelError."""
+        """Yield endless sentences in random order. Raises: LanguageModelError."""
         lines = [" ".join(line.split()) for line in read_lines(self.file, LanguageModelError)]
         if not any(lines):
-            raise LanguageModelError(f"{self.file} has no sentence")
+            raise LanguageModelError(f"{self.file} has no sentences")
         rng = Random(f"{seed}/{split}/texts")
         while True:
             yield from (Sentence(line, "text") for line in rng.sample(lines, len(lines)) if line)
@@ -89,11 +89,11 @@ def plan(
     *,
     neural: bool = False,
 ) -> Iterator[Utterance]:
-    """Yield utterances without end: English ones, Mandarin ones of the texts of a folder, or given texts.
+    """Yield endless utterances: English sentences, Mandarin ones from a folder of texts, or given texts.
 
-    ``neural`` has them spoken by neural voices, given texts then in English.
+    ``neural`` selects neural voices; given texts are then English.
     """
-    rng = Random(f"{seed}/{split}/voices")  # apart from the text, so that a new voice leaves the sentences alone
+    rng = Random(f"{seed}/{split}/voices")  # separate from the text, so that a new voice does not change the sentences
     said, draw = sentences(seed, split), random_voice
     if texts is not None:
         said, draw = texts.sentences(seed, split), partial(random_espeak_voice, language=texts.voice)
@@ -115,7 +115,7 @@ def plan(
 
 
 def render(utterance: Utterance) -> FloatArray:
-    """Return the recording, (S,) float32 at 16 kHz, peak at ``gain_dbfs``."""
+    """Synthesize a recording, (S,) float32 at 16 kHz, with its peak at ``gain_dbfs``."""
     speech = speak(utterance.voice, utterance.spoken)
     speech *= 10 ** (utterance.gain_dbfs / 20) / np.abs(speech).max()
     silences = (round(utterance.lead_s * SAMPLE_RATE_HZ), round(utterance.trail_s * SAMPLE_RATE_HZ))
@@ -133,9 +133,9 @@ def synthesize(
     texts: Texts | None = None,
     neural: bool = False,
 ) -> Path:
-    """Fill the folder ``out`` with ``hours`` of speech and return the path of its manifest.
+    """Generate ``hours`` of speech in the folder ``out`` and return the path of its manifest.
 
-    It is English, or with a folder of texts Mandarin, or says the given texts; by neural voices, if asked to.
+    The speech is English, Mandarin if a folder ``mandarin`` is given, or of the given ``texts``.
 
     Raises:
         SynthesizerError: a synthesizer is missing or fails.
@@ -145,7 +145,7 @@ def synthesize(
     out.mkdir(parents=True, exist_ok=True)
     manifest = out / "synthetic.jsonl"
     utterances, done_s, goal_s = plan(seed, split, mandarin, texts, neural=neural), 0.0, hours * 3600
-    # A copy of a process that has threads may stand still.
+    # A fork of a process with threads may deadlock.
     pool = ProcessPoolExecutor(jobs, get_context("forkserver"), initializer=leave_interrupts_to_parent)
     try:
         with _progress(goal_s) as report, manifest.open("w", encoding="utf-8") as rows:
@@ -165,7 +165,7 @@ def synthesize(
 
 
 def _with_pauses(sentence: Sentence, rng: Random) -> str:
-    """Return the text with a comma at some breaks, as people pause within long numbers."""
+    """Add commas to the text of a long number, because people pause within it."""
     words = sentence.text.split()
     if sentence.kind != "number" or len(words) < 4 or rng.random() < 0.5:
         return sentence.text
@@ -174,7 +174,7 @@ def _with_pauses(sentence: Sentence, rng: Random) -> str:
 
 
 def _write(out: Path, utterance: Utterance) -> float:
-    """Render one utterance into its file and return its duration in seconds."""
+    """Write the recording of an utterance and return its duration in seconds."""
     samples = render(utterance)
     soundfile.write(out / utterance.audio, samples, SAMPLE_RATE_HZ, subtype="PCM_16")
     return len(samples) / SAMPLE_RATE_HZ
@@ -194,13 +194,13 @@ def _row(utterance: Utterance, duration_s: float) -> dict[str, str | float]:
 
 
 def _source(utterance: Utterance) -> str:
-    """Source of a recording, by which a recipe weighs it."""
+    """Source of a recording, for the weights of a recipe."""
     source = {"mandarin": "synthetic_zh", "text": "synthetic_text"}.get(utterance.sentence.kind, "synthetic")
     return source.replace("synthetic", "neural") if utterance.voice.engine == "kokoro" else source
 
 
 def leave_interrupts_to_parent() -> None:
-    """Let Ctrl-C end the parent alone, which then ends its workers."""
+    """Ignore SIGINT in a worker; the parent handles it and ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

@@ -88,7 +88,7 @@ def test_lines_are_drawn_from_a_model_of_words(tmp_path: Path) -> None:
 def test_a_model_without_chinese_words_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "words.arpa"
     path.write_text(ARPA.replace("公司", "a").replace("很", "d"), encoding="utf-8")
-    with pytest.raises(LanguageModelError, match=r"words\.arpa has no Chinese word"):
+    with pytest.raises(LanguageModelError, match=r"words\.arpa has no Chinese words"):
         next(drawn(path))
 
 

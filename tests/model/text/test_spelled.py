@@ -76,7 +76,7 @@ def test_texts_are_spelled_as_spoken(written: str, said: str) -> None:
 
 
 @given(st.text(max_size=60))
-def test_normalised_text_has_only_the_models_letters_and_normalising_is_idempotent(text: str) -> None:
+def test_normalized_text_has_only_the_models_letters_and_normalizing_is_idempotent(text: str) -> None:
     said = spoken(text)
     letters = r"(?:[a-z]+(?:'+[a-z]+)*(?: |$))*"
     if has_ideographs(text):

@@ -68,7 +68,7 @@ def killed(folder: Path, out: Path, processes: int, updates: int, after: int, *,
     with started(folder, out, processes, updates) as run:
         assert run.stdout is not None
         for line in run.stdout:
-            if match := re.match(r"going on from update (\d+)", line):
+            if match := re.match(r"resuming from update (\d+)", line):
                 begun = int(match[1])
             done += bool(re.match(r"update \d+/", line))
             if done == after:

@@ -101,7 +101,7 @@ def test_a_teacher_of_other_outputs_or_features_is_refused_by_name(folder, chang
 
 @pytest.mark.parametrize("share", [0.5, 0.0])
 def test_teachers_without_a_share_of_the_loss_are_refused_and_a_share_without_teachers(folder, share):
-    with pytest.raises(TrainingError, match="go together"):
+    with pytest.raises(TrainingError, match="require each other"):
         trainer(folder, recipe(distillation=share), [] if share else [network(2)])
 
 

@@ -64,7 +64,7 @@ def test_the_command_writes_a_table_a_picture_and_the_figures(tmp_path):
 
 @pytest.mark.parametrize(
     ("argument", "message"),
-    [("nowhere", "is not NAME=CSV"), ("a=missing", "No such file"), ("a=run.csv", "no validation")],
+    [("nowhere", "is not NAME=CSV"), ("a=missing", "No such file"), ("a=run.csv", "no row of a validation")],
 )
 def test_runs_that_cannot_be_drawn_are_named(tmp_path, monkeypatch, argument, message):
     monkeypatch.chdir(tmp_path)

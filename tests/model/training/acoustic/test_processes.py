@@ -45,5 +45,5 @@ def test_killed_runs_end_with_the_weights_of_an_undisturbed_one_with_other_numbe
         assert begun >= reached - SAVED_EVERY, "a kill costs the updates since the last snapshot"
         reached = begun + after
     found, said = alone(folder, out, UPDATES)
-    assert any(re.match(r"going on from update \d+", line) for line in said)
+    assert any(re.match(r"resuming from update \d+", line) for line in said)
     assert found == undisturbed

@@ -195,10 +195,10 @@ def test_an_interrupted_run_is_saved_and_continued_by_the_same_command(corpus_fo
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         train(TINY, recipe(), places(corpus_folder, out), processes=1, device="cpu", announce=announce)
-    assert lines[-1] == "interrupted at update 51; the same command goes on from there"
+    assert lines[-1] == "interrupted at update 51; run the same command again to resume"
     assert signal.getsignal(signal.SIGINT) is before
     path, again = run(corpus_folder, out, recipe())
-    assert "going on from update 51" in again
+    assert "resuming from update 51" in again
     assert path.exists()
     undisturbed, _ = run(corpus_folder, tmp_path / "undisturbed.safetensors", recipe())
     assert path.read_bytes() == undisturbed.read_bytes()

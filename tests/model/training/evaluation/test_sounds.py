@@ -50,5 +50,5 @@ def test_the_shipped_model_hears_the_shipped_recordings() -> None:
 
 def test_a_checkpoint_without_sounds_is_refused(tmp_path: Path) -> None:
     save_network(small_network(), tmp_path / "letters.safetensors")
-    with pytest.raises(CheckpointError, match="no sounds"):
+    with pytest.raises(CheckpointError, match="no phone outputs"):
         measure(tmp_path / "letters.safetensors", [])

@@ -119,5 +119,5 @@ def test_a_model_is_mixed_with_a_text_as_the_held_out_text_wants_it(arpa: Path, 
 
 
 def test_a_model_without_weights_or_a_held_out_text_is_refused(arpa: Path) -> None:
-    with pytest.raises(LanguageModelError, match="models are mixed"):
+    with pytest.raises(LanguageModelError, match="to mix counts and models with texts, give weights"):
         train([arpa], TrainingOptions(order=2), lambda _: None)

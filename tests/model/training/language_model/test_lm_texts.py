@@ -98,7 +98,7 @@ def test_counts_of_words_come_before_those_of_pairs(tmp_path: Path) -> None:
 def test_sources_are_pinned_and_none_is_the_development_set() -> None:
     names = [source.name for source in (*PACKAGES, PAIR_COUNTS, *FILES)]
     assert len({*names, *MANIFESTS}) == len(names) + len(MANIFESTS)
-    assert all(source.version and source.licence for source in (*PACKAGES, PAIR_COUNTS))
+    assert all(source.version and source.license for source in (*PACKAGES, PAIR_COUNTS))
     assert "dev" not in {manifest for manifests in MANIFESTS.values() for manifest in manifests}
 
 

@@ -129,11 +129,11 @@ def test_counts_of_pairs_are_mixed_in(texts: dict[str, Path], tmp_path: Path) ->
     [
         (["none.txt"], "cannot read"),
         (["empty.txt"], "has no words"),
-        (["house.txt:1", "sea.txt"], "each text needs a weight"),
-        (["house.txt:0", "sea.txt:1"], "each text needs a weight"),
-        (["house.txt:1", "--held-out", "sea.txt"], "not both"),
+        (["house.txt:1", "sea.txt"], "either every text must have a weight above 0"),
+        (["house.txt:0", "sea.txt:1"], "either every text must have a weight above 0"),
+        (["house.txt:1", "--held-out", "sea.txt"], "weights and --held-out are mutually exclusive"),
         (["bad.counts:1", "sea.txt:1"], "bad.counts:2"),
-        (["bad.counts"], "by weights or a held-out text only"),
+        (["bad.counts"], "to mix counts and models with texts, give weights or --held-out"),
     ],
 )
 def test_unusable_texts_and_options_are_refused_by_name(

@@ -21,7 +21,7 @@ from model.ctc.words import LogProbs, Word
 from model.recordings import Utterance, read_manifests
 from model.torch_model import TorchModel
 from model.torch_network.checkpoint import save_network
-from model.training.evaluation.heard import Heard, decode, hear, hear_both
+from model.training.evaluation.outputs import RecordingOutput, decode, mean_outputs_of, outputs_of
 from model.training.language_model.tune import RANGES, propose, search
 from server.cli.lm import lm
 
@@ -49,15 +49,15 @@ class Sensitive:
         return tuple(Word("wrong" if i < wrong else "right", 0.0, 0.0, 1.0) for i in range(20))
 
 
-def heard(source: str, text: str = "right " * 20) -> Heard:
-    return Heard(Utterance(Path("x"), text.strip(), source, "s", 1.0), np.zeros((3, 4), np.float32))
+def output_for(source: str, text: str = "right " * 20) -> RecordingOutput:
+    return RecordingOutput(Utterance(Path("x"), text.strip(), source, "s", 1.0), np.zeros((3, 4), np.float32))
 
 
 def test_the_search_approaches_the_best_weights_and_reports_improvements() -> None:
     reported = []
     with ThreadPoolExecutor(2) as executor:
         done = search(
-            [heard("one"), heard("two")],
+            [output_for("one"), output_for("two")],
             Sensitive,  # type: ignore[arg-type]
             DecodingWeights(),
             120,
@@ -76,7 +76,7 @@ def test_the_search_approaches_the_best_weights_and_reports_improvements() -> No
 def test_the_same_seed_tries_the_same() -> None:
     with ThreadPoolExecutor(1) as executor:
         one, two = (
-            [t.weights for t in search([heard("a")], Sensitive, IDEAL, 12, "pooled", executor=executor, seed=3)]  # type: ignore[arg-type]
+            [t.weights for t in search([output_for("a")], Sensitive, IDEAL, 12, "pooled", executor=executor, seed=3)]  # type: ignore[arg-type]
             for _ in range(2)
         )
     assert one == two
@@ -91,7 +91,7 @@ def test_proposals_stay_within_their_ranges() -> None:
 
 
 def test_the_mean_objective_weighs_sources_equally_and_the_pooled_one_by_words() -> None:
-    rows = [heard("long"), heard("short", "wrong")]
+    rows = [output_for("long"), output_for("short", "wrong")]
     with ThreadPoolExecutor(1) as executor:
         (trial,) = search(rows, Sensitive, IDEAL, 1, "mean", executor=executor)  # type: ignore[arg-type]
     assert trial.sources["long"].wer == 0.0
@@ -117,9 +117,9 @@ def test_recordings_in_a_batch_give_the_same_log_probs_as_alone(recordings: Path
 
     model = TorchModel.random(precision="fp32")
     rows = read_manifest(recordings)
-    together = hear(model, rows)
+    together = outputs_of(model, rows)
     for row, item in zip(rows, together, strict=True):
-        (alone,) = hear(model, [row])
+        (alone,) = outputs_of(model, [row])
         assert item.utterance == row
         assert item.log_probs.shape == alone.log_probs.shape
         assert np.allclose(item.log_probs, alone.log_probs, atol=1e-4)
@@ -163,8 +163,8 @@ def test_weights_for_accurate_finals_want_another_model_of_the_same_symbols(reco
 def test_both_models_are_heard_as_the_mean_of_their_probabilities(recordings: Path) -> None:
     small, medium = (load_own(Path(name), device="cpu", precision="int8") for name in ("small", "medium"))
     utterances = read_manifests([recordings])
-    both = hear_both(small, medium, utterances)
-    for mean, one, other in zip(both, hear(small, utterances), hear(medium, utterances), strict=True):
+    both = mean_outputs_of(small, medium, utterances)
+    for mean, one, other in zip(both, outputs_of(small, utterances), outputs_of(medium, utterances), strict=True):
         assert mean.utterance == one.utterance
         expected = (np.exp(one.log_probs) + np.exp(other.log_probs)) / 2
         assert np.exp(mean.log_probs) == pytest.approx(expected, abs=1e-5)

@@ -99,7 +99,7 @@ def test_a_run_goes_on_from_the_weights_of_another_with_their_pieces(
     other.write_bytes(first.read_bytes())
     described = json.loads(first.with_suffix(".json").read_text(encoding="utf-8")) | {"hidden": 16}
     other.with_suffix(".json").write_text(json.dumps(described), encoding="utf-8")
-    with pytest.raises(SystemExit, match="are not floats of a recurrent language model"):
+    with pytest.raises(SystemExit, match="are not a float32 recurrent language model"):
         run(monkeypatch, train, text, "--init", other, "--out", second)
 
 

@@ -42,7 +42,7 @@ def test_characters_have_their_readings_and_texts_those_of_their_context() -> No
 
 def test_what_is_no_syllable_is_named() -> None:
     assert pronounce(["ni3", "hao3"]) == {"ni3": ("n", "i3"), "hao3": ("h", "ao3")}
-    with pytest.raises(TrainingError, match="'ap' is no syllable"):
+    with pytest.raises(TrainingError, match="'ap' is not a syllable"):
         pronounce(["ni3", "ap"])
 
 

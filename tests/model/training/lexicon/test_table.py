@@ -43,7 +43,7 @@ def test_words_alone_are_said_by_espeak_in_the_voice_of_the_language(tmp_path: P
 
 
 def test_without_espeak_or_a_voice_words_alone_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(LexiconError, match=r"words.tsv: 'niño' has no phones; --voice LANGUAGE"):
+    with pytest.raises(LexiconError, match=r"words.tsv: 'niño' has no phones; give them, or use --voice"):
         made(tmp_path, "niño\n")
     monkeypatch.setattr(espeak, "SPEAK", ("no-such-program",))
     with pytest.raises(TrainingError, match=r"espeak-ng .*, with the voice es"):
@@ -53,10 +53,10 @@ def test_without_espeak_or_a_voice_words_alone_are_refused(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "has no word"),
-        ("a b\ta\n", r"words.tsv:1: a line is a word, a tab and phones"),
-        ("a\ta\nb\t\n", r"words.tsv:2: a line is a word, a tab and phones"),
-        ("a\ta\na\tb\n", r"words.tsv:2: 'a' was there before"),
+        ("", "has no words"),
+        ("a b\ta\n", r"words.tsv:1: expected a word, a tab and phones"),
+        ("a\ta\nb\t\n", r"words.tsv:2: expected a word, a tab and phones"),
+        ("a\ta\na\tb\n", r"words.tsv:2: duplicate word 'a'"),
         ("a\t" + " ".join(map(str, range(MOST_PHONES + 1))) + "\n", f"has {MOST_PHONES + 1} phones"),
     ],
 )
@@ -70,7 +70,7 @@ def test_texts_are_pronounced_by_the_lexicon_whose_phones_are_the_networks(tmp_p
     spoken = Pronunciations.of(["no no", "año"], "es", lexicon)
     assert spoken.phones == lexicon.phones, "those that no text has, too: the language model may have them"
     assert [spoken.phones[phone - 1] for phone in spoken.target("año no")] == ["a", "ɲ", "o", "n", "o"]
-    with pytest.raises(TrainingError, match="does not pronounce 1 words: ¿qué"):
+    with pytest.raises(TrainingError, match="cannot pronounce 1 words: ¿qué"):
         Pronunciations.of(["¿qué no"], "es", lexicon)
     with pytest.raises(TrainingError, match="of 'es' are not built in"):
         Pronunciations.of(["no"], "es")

@@ -44,7 +44,7 @@ def test_a_repository_that_is_there_is_read_and_not_cloned(tmp_path: Path) -> No
 
 
 def test_a_book_that_an_evaluation_recording_is_read_from_is_refused() -> None:
-    with pytest.raises(TrainingError, match="novel: an evaluation recording is read from it"):
+    with pytest.raises(TrainingError, match="novel contains the text of an evaluation recording"):
         refuse_shared("novel", [parse(SPOKEN)], [SPOKEN])
     everyday = parse("for the first time in his life he laughed")
     refuse_shared("novel", [everyday], ["she saw it for the first time in his life then"])

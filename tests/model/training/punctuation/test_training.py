@@ -18,7 +18,7 @@ from model.training.punctuation import train as training
 from model.training.punctuation.corpus import (
     IGNORED,
     LONGEST,
-    Neighbours,
+    Confusions,
     Sampler,
     Text,
     as_text,
@@ -47,7 +47,7 @@ def test_words_outside_the_vocabulary_keep_their_ending_and_beginning() -> None:
 
 def test_finals_are_whole_sentences_or_say_that_they_are_not() -> None:
     book = text()
-    sampler = Sampler([book], {}, Neighbours(VOCABULARY, [book]), seed=1)
+    sampler = Sampler([book], {}, Confusions(VOCABULARY, [book]), seed=1)
     for final in sampler.draw(400):
         assert 0 < len(final.marks) == len(final.rows) == len(final.capitals) <= LONGEST
         assert final.marks[-1] in (*ENDS, IGNORED)
@@ -58,9 +58,9 @@ def test_a_word_left_out_leaves_its_mark_behind() -> None:
     book = as_text(
         "book", ["a", "b,", "c", "d,", "e", "f,", "g", "h,", "i", "j,", "k", "l,", "m", "n,", "o", "p."], VOCABULARY
     )
-    neighbours = Neighbours(VOCABULARY, [book])
+    confusions = Confusions(VOCABULARY, [book])
     for seed in range(200):
-        final = neighbours.confuse(book, np.random.default_rng(seed), rate=0.5)  # type: ignore[arg-type]
+        final = confusions.confuse(book, np.random.default_rng(seed), rate=0.5)  # type: ignore[arg-type]
         assert final.marks[-1] == book.marks[-1]
         assert np.count_nonzero(final.marks[:-1] != NONE) >= 7 - (len(book.marks) - len(final.marks))
 

@@ -94,13 +94,13 @@ def test_integers_are_not_quantised_again(folder, tmp_path):
     assert quantize(folder, once).exit_code == 0
     done = quantize(folder, tmp_path / "twice.safetensors", source=once)
     assert done.exit_code == 1
-    assert done.output == f"tutti: {once} holds 8-bit integers already: quantize what it was made from\n"
+    assert done.output == f"tutti: {once} is already quantized; give the float32 checkpoint it was made from\n"
 
 
 def test_the_floats_are_not_written_over(folder):
     done = quantize(folder, folder / "floats.safetensors")
     assert done.exit_code == 1
-    assert "is the checkpoint itself" in done.output
+    assert "is the checkpoint itself and would be overwritten" in done.output
     assert checkpoint.load_quantized(folder / "floats.safetensors")[0] is None
 
 

@@ -50,7 +50,7 @@ def test_given_texts_are_said_in_the_voice_of_their_language(tmp_path):
 
 
 @pytest.mark.usefixtures("synthesizers")
-@pytest.mark.parametrize(("content", "said"), [(None, "cannot read"), ("\n \n", "has no sentence")])
+@pytest.mark.parametrize(("content", "said"), [(None, "cannot read"), ("\n \n", "has no sentences")])
 def test_texts_that_say_nothing_are_refused(tmp_path, content, said):
     path = tmp_path / "texts.txt"
     if content is not None:
