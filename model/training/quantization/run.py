@@ -66,9 +66,7 @@ def run(places: Places, *, draws: int, updates: int, seed: int, announce: Announ
     fewest word errors on the held-out recordings is kept; without these, the one with the least divergence.
     """
     if places.out.resolve() == places.checkpoint.resolve():
-        raise TrainingError(
-            f"--out {places.out} is the checkpoint itself, which would be overwritten; give another path"
-        )
+        raise TrainingError(f"--out {places.out} is the checkpoint itself and would be overwritten; give another path")
     integers, digest = checkpoint.load_quantized(places.checkpoint)
     if integers is not None:
         raise CheckpointError(f"{places.checkpoint} is already quantized; give the float32 checkpoint it was made from")
