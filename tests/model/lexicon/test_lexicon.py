@@ -1,4 +1,4 @@
-"""The file of a lexicon: what is written is read, damage is refused by file and line; words that it lacks."""
+"""Lexicon files: reading and writing, errors with file and line, and words that are not in the file."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def test_the_same_content_gives_the_same_bytes_and_digest_and_other_content_anot
     assert Lexicon.load(again).digest != lexicon.digest
 
 
-def test_a_word_has_its_own_pronunciations_and_one_that_is_not_there_one_by_the_rules(lexicon: Lexicon) -> None:
+def test_a_listed_word_has_its_pronunciations_and_any_other_one_by_the_rules(lexicon: Lexicon) -> None:
     assert lexicon.pronounce("and") == (("æ", "n", "d"), ("n",))
     assert lexicon.pronounce("nab") == (("n", "eɪ", "b"),)
 
 
-def test_a_word_of_silent_letters_is_said_letter_by_letter() -> None:
+def test_a_word_of_silent_letters_is_spelled_letter_by_letter() -> None:
     silent = Lexicon(PHONES, WORDS, "", LetterToSound({"a": (), "b": ()}))
     assert silent.pronounce("ab") == (("eɪ", "b", "i"),)
 

@@ -1,4 +1,4 @@
-"""The language model that is shipped."""
+"""The shipped language model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_words_are_spelled_with_the_acoustic_models_letters(shipped: LanguageMod
 
 
 def test_digits_and_requests_stay_likely(shipped: LanguageModel) -> None:
-    """Beside seven million words of prose, what callers say must not become improbable."""
+    """Seven million words of prose must not make typical words of callers improbable."""
     samples = WEIGHTS.parent / "samples" / "samples.jsonl"
     found = shipped.perplexity(row.text for row in read_manifest(samples))
     assert found.unknown == 0

@@ -1,4 +1,4 @@
-"""Normalisation of written English to spoken words."""
+"""Normalization of written English to spoken words."""
 
 from __future__ import annotations
 
@@ -107,5 +107,5 @@ def test_sentences_end_at_points_but_not_at_those_of_abbreviations() -> None:
         ("שלום", "שלום"),
     ],
 )
-def test_letters_of_other_alphabets_are_named(text: str, letters: str) -> None:
+def test_letters_of_other_alphabets_are_listed(text: str, letters: str) -> None:
     assert unspellable(text) == letters

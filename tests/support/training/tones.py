@@ -1,4 +1,4 @@
-"""A corpus of tones, one a word, on which a tiny network trains in seconds; and a run on it, as a program.
+"""Corpus of tones, one per word, on which a tiny network trains in seconds; and a program that trains on it.
 
     python -m tests.support.training.tones FOLDER OUT PROCESSES [UPDATES]
 

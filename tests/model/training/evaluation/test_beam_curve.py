@@ -1,4 +1,4 @@
-"""The curve of word error rate over beams: what is decoded, pooled, timed and written."""
+"""Curve of word error rate against beams: decoding, pooling, timing and output."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.support.decoding.ctc_symbols import log_probs, spell
 
 @pytest.fixture
 def outputs():
-    """Three recordings of two speakers; the last is not what its transcript says."""
+    """Three recordings of two speakers; the last differs from its transcript."""
     said = [("one", "ann", "ab a", "ab_ a_"), ("one", "ben", "ba", "_ba_"), ("two", "ann", "cab", "aa__")]
     return [
         RecordingOutput(
@@ -39,7 +39,7 @@ def test_rates_are_pooled_by_source_and_by_part(outputs):
         assert point.times_real_time == pytest.approx(0.04 / point.us_a_frame * 1e6, rel=0.05)
 
 
-def test_each_decoder_reads_all_recordings_in_each_round(outputs, monkeypatch):
+def test_each_decoder_decodes_all_recordings_in_each_round(outputs, monkeypatch):
     read = []
     monkeypatch.setattr(
         "model.training.evaluation.beam_curve.text_of", lambda made, item: read.append((made.beams, item)) or ""
@@ -56,7 +56,7 @@ def test_the_table_has_a_row_for_each_point_and_the_facts(outputs):
     assert "| part A | part B |" in text
 
 
-def test_the_same_figures_give_the_same_picture(outputs, tmp_path):
+def test_the_plot_is_deterministic(outputs, tmp_path):
     found = points(outputs)
     for name in ("a.svg", "b.svg"):
         draw(found, tmp_path / name)

@@ -31,7 +31,7 @@ IDEAL = DecodingWeights(lm_weight=0.9, word_bonus=1.5, unknown_cost=9.0, unknown
 
 
 class Sensitive:
-    """Makes the more errors, the farther its weights are from the ideal: 20 words, each wrong from some distance on."""
+    """Decoder whose number of errors grows with the distance of its weights from the ideal, up to 20 words."""
 
     def __init__(self, weights: DecodingWeights) -> None:
         self._off = sum(
@@ -73,7 +73,7 @@ def test_the_search_approaches_the_best_weights_and_reports_improvements() -> No
     assert done[0].loss("mean")[0] <= 0.1 < losses[0][0]
 
 
-def test_the_same_seed_tries_the_same() -> None:
+def test_the_same_seed_tries_the_same_weights() -> None:
     with ThreadPoolExecutor(1) as executor:
         one, two = (
             [t.weights for t in search([output_for("a")], Sensitive, IDEAL, 12, "pooled", executor=executor, seed=3)]  # type: ignore[arg-type]
@@ -112,7 +112,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_recordings_in_a_batch_give_the_same_log_probs_as_alone(recordings: Path) -> None:
+def test_recordings_in_a_batch_have_the_same_log_probs_as_alone(recordings: Path) -> None:
     from model.recordings import read_manifest
 
     model = TorchModel.random(precision="fp32")
@@ -128,7 +128,7 @@ def test_recordings_in_a_batch_give_the_same_log_probs_as_alone(recordings: Path
         assert {name: s.utterances for name, s in decode(greedy, together, executor).items()} == {"s0": 2, "s1": 1}
 
 
-def test_the_command_writes_the_weights_beside_the_model(recordings: Path, tmp_path: Path) -> None:
+def test_the_command_writes_the_weights_next_to_the_model(recordings: Path, tmp_path: Path) -> None:
 
     model = TorchModel.random(precision="fp32")
     save_network(model.network, tmp_path / "model.safetensors")
@@ -153,14 +153,14 @@ def test_the_command_writes_the_weights_beside_the_model(recordings: Path, tmp_p
     assert "the best on part B" in result.output
 
 
-def test_weights_for_accurate_finals_want_another_model_of_the_same_symbols(recordings: Path) -> None:
+def test_weights_for_accurate_finals_require_another_model_with_the_same_symbols(recordings: Path) -> None:
     options = ["--manifest", str(recordings), "--model", "mandarin", "--precision", "int8", "--accurate"]
     result = CliRunner().invoke(lm, ["tune", *options])
     assert result.exit_code == 1
     assert "no other shipped model writes the symbols of tutti-mandarin" in result.output.replace("\n", " ")
 
 
-def test_both_models_are_heard_as_the_mean_of_their_probabilities(recordings: Path) -> None:
+def test_the_outputs_of_two_models_are_the_mean_of_their_probabilities(recordings: Path) -> None:
     small, medium = (load_own(Path(name), device="cpu", precision="int8") for name in ("small", "medium"))
     utterances = read_manifests([recordings])
     both = mean_outputs_of(small, medium, utterances)
