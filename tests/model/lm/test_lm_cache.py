@@ -84,7 +84,7 @@ def test_a_damaged_cache_is_replaced_and_never_read(arpa: Path, damage: str) -> 
         content[-100] ^= 0xFF
     mapped.unlink()
     mapped.write_bytes(content[:-64] if damage == "cut" else content if damage == "flipped" else b"other")
-    with pytest.raises(LanguageModelError, match=r"damaged|not a language model"):
+    with pytest.raises(LanguageModelError, match=r"damaged|not a cached language model"):
         LanguageModel.load(mapped)
     assert_same(whole, LanguageModel.load(arpa))
     assert_same(whole, LanguageModel.load(mapped))

@@ -67,7 +67,7 @@ def test_a_context_without_ngrams_and_weight_is_replaced_by_its_suffix() -> None
 def test_a_duplicate_ngram_is_refused() -> None:
     words = NgramTable(np.arange(4, dtype=np.int32)[:, None], *np.zeros((2, 4), np.float32))
     pairs = NgramTable(np.array([[3, 3], [3, 3]], np.int32), *np.zeros((2, 2), np.float32))
-    with pytest.raises(ValueError, match="twice"):
+    with pytest.raises(ValueError, match="duplicate 2-gram"):
         build_trie([words, pairs])
 
 
