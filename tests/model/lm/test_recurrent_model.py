@@ -84,5 +84,5 @@ def test_another_kind_of_file_is_refused_by_name(tmp_path: Path) -> None:
         RecurrentLanguageModel.load(damaged)
     wide = arrays()
     wide["head"][0, 0] = 100  # more than the AVX2 instruction can add without saturation
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="shapes of the weights do not match"):
         RecurrentLanguageModel(PIECES, wide, Counts())
