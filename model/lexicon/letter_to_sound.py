@@ -31,17 +31,17 @@ class LetterToSound:
         """Learn rules from words, each with the phones of each of its letters. Deterministic."""
         text = _MARGIN
         places: list[int] = []
-        sounds: list[Phones] = []
+        pronounced: list[Phones] = []
         for word in sorted(alignments):
             places.extend(range(len(text), len(text) + len(word)))
-            sounds.extend(alignments[word])
+            pronounced.extend(alignments[word])
             text += word + _MARGIN
         offsets = (0, *NEIGHBOURS)
         table: dict[str, Phones] = {}
         groups: list[tuple[str, Phones | None, Sequence[int]]] = [("", None, range(len(places)))]
         while groups:  # a context, the phones of the longest shorter context, and the letters in this context
             context, inherited, cases = groups.pop()
-            found = Counter(sounds[case] for case in cases)
+            found = Counter(pronounced[case] for case in cases)
             said = min(found, key=lambda phones: (-found[phones], phones)) if context else None
             if said is not None and said != inherited:
                 table[context] = said
@@ -60,14 +60,14 @@ class LetterToSound:
         split: dict[str, Phones] = {"": ()}
         table: dict[str, Phones] = {}
         for number, line in enumerate(lines):
-            context, tab, sounds = line.partition("\t")
+            context, tab, listed = line.partition("\t")
             if not tab or context <= previous:
                 raise RuleError(number, "expected a context, a tab and its phones, sorted by context")
-            if sounds not in split:
-                split[sounds] = tuple(sounds.split(" "))
-                if not known.issuperset(split[sounds]):
-                    raise RuleError(number, f"{sounds!r} has a phone that the file does not list")
-            table[context] = split[sounds]
+            if listed not in split:
+                split[listed] = tuple(listed.split(" "))
+                if not known.issuperset(split[listed]):
+                    raise RuleError(number, f"{listed!r} has a phone that the file does not list")
+            table[context] = split[listed]
             previous = context
         return cls(table)
 

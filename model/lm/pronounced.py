@@ -69,7 +69,7 @@ def build_phones(
         raise ValueError("no word of the language model has a pronunciation")
     likely_first = sorted(pairs, key=lambda pair: (-float(unigrams[pair[1]]), pair[1]))
     ids = np.array([word_id for _, word_id in likely_first], np.int32)
-    spelling, at, likeliest = build_spelling([sounds for sounds, _ in likely_first], ids, unigrams, phones)
+    spelling, at, likeliest = build_spelling([pair[0] for pair in likely_first], ids, unigrams, phones)
     order = np.argsort(at, kind="stable")  # keeps the words of a node sorted by likelihood
     ends = at[order]
     rank = np.arange(len(ends)) - np.searchsorted(ends, ends)

@@ -26,15 +26,15 @@ from model.training.lexicon.pinyin import pronounce
 TONES = "12345"
 
 
-def likeliest(log_probs: LogProbs, sounds: Sequence[str]) -> list[str]:
+def likeliest(log_probs: LogProbs, phones: Sequence[str]) -> list[str]:
     """Phones of the likeliest path through log-probabilities (T, 1 + phones), blank first."""
     best = log_probs.argmax(axis=1).tolist()
-    return [sounds[now - 1] for before, now in zip([0, *best], best, strict=False) if now and now != before]
+    return [phones[now - 1] for before, now in zip([0, *best], best, strict=False) if now and now != before]
 
 
-def without_tones(sounds: Sequence[str]) -> list[str]:
+def without_tones(phones: Sequence[str]) -> list[str]:
     """Initials and finals with their tones removed."""
-    return [sound.rstrip(TONES) for sound in sounds]
+    return [phone.rstrip(TONES) for phone in phones]
 
 
 def rates(said: Sequence[Utterance], recognized: Sequence[Sequence[str]]) -> Mapping[str, tuple[float, float]]:
@@ -42,7 +42,7 @@ def rates(said: Sequence[Utterance], recognized: Sequence[Sequence[str]]) -> Map
     spoken = pronounce(sorted({word for utterance in said for word in utterance.text.split()}))
     toned, toneless, wanted = Counter[str](), Counter[str](), Counter[str]()
     for utterance, found in zip(said, recognized, strict=True):
-        expected = [sound for word in utterance.text.split() for sound in spoken[word]]
+        expected = [phone for word in utterance.text.split() for phone in spoken[word]]
         wanted[utterance.source] += len(expected)
         toned[utterance.source] += edit_distance(expected, found)
         toneless[utterance.source] += edit_distance(without_tones(expected), without_tones(found))

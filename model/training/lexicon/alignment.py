@@ -46,11 +46,11 @@ def _estimate(words: Mapping[str, Phones]) -> Probabilities:
 
 def _edges(word: str, phones: Phones) -> Iterable[tuple[int, int, int, tuple[str, Phones]]]:
     """Letter i with each possible span of phones j to k that lets the rest be aligned, in ascending order."""
-    letters, sounds = len(word), len(phones)
+    letters, count = len(word), len(phones)
     for i, letter in enumerate(word):
-        least = max(0, sounds - MOST * (letters - i - 1))
-        for j in range(max(0, sounds - MOST * (letters - i)), min(sounds, MOST * i) + 1):
-            for k in range(max(j, least), min(j + MOST, sounds) + 1):
+        least = max(0, count - MOST * (letters - i - 1))
+        for j in range(max(0, count - MOST * (letters - i)), min(count, MOST * i) + 1):
+            for k in range(max(j, least), min(j + MOST, count) + 1):
                 yield i, j, k, (letter, phones[j:k])
 
 

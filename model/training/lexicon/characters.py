@@ -13,7 +13,7 @@ from pathlib import Path
 from model.errors import LexiconError, ModelError
 from model.lexicon.lexicon import Pronunciations, write_lexicon
 from model.lm.language_model import LanguageModel
-from model.training.lexicon.pinyin import readings, sounds_of
+from model.training.lexicon.pinyin import phones_of, readings
 
 
 def build(lm: Path, out: Path) -> int:
@@ -23,13 +23,13 @@ def build(lm: Path, out: Path) -> int:
     }
     if not words:
         raise LexiconError(f"{lm} has no Chinese characters")
-    sounds = {sound for spoken in words.values() for each in spoken for sound in each}
-    write_lexicon(out, sounds, words)
+    phones = {phone for spoken in words.values() for each in spoken for phone in each}
+    write_lexicon(out, phones, words)
     return len(words)
 
 
 def _spoken(character: str) -> Pronunciations:
-    return tuple(sounds_of(reading) for reading in readings(character))
+    return tuple(phones_of(reading) for reading in readings(character))
 
 
 def main() -> None:

@@ -13,11 +13,11 @@ from pypinyin.contrib.tone_convert import to_finals_tone3, to_initials
 
 from model.errors import TrainingError
 
-Sounds = tuple[str, ...]
+Phones = tuple[str, ...]
 
 
 @cache
-def sounds_of(syllable: str) -> Sounds:
+def phones_of(syllable: str) -> Phones:
     """Phones of a syllable with its tone number: "zhong1" is zh, ong1; "yi1" is i1; () if it is not a syllable.
 
     Finals are written in full, "iu" as "iou" and "ü" as "v"; a syllable without a tone has the fifth, neutral one.
@@ -30,10 +30,10 @@ def sounds_of(syllable: str) -> Sounds:
     return (initial, final) if initial else (final,)
 
 
-def pronounce(syllables: Sequence[str]) -> dict[str, Sounds]:
+def pronounce(syllables: Sequence[str]) -> dict[str, Phones]:
     """Phones of each syllable. Raises: TrainingError for a word that is not a syllable."""
-    found = {syllable: sounds_of(syllable) for syllable in syllables}
-    if wrong := [syllable for syllable, sounds in found.items() if not sounds]:
+    found = {syllable: phones_of(syllable) for syllable in syllables}
+    if wrong := [syllable for syllable, phones in found.items() if not phones]:
         raise TrainingError(
             f"{wrong[0]!r} is not a syllable with a tone, such as zhong1; "
             "python -m model.training.mandarin.speech writes such manifests"
@@ -46,7 +46,7 @@ def readings(character: str) -> tuple[str, ...]:
     (found,) = pinyin(character, style=Style.TONE3, heteronym=True, neutral_tone_with_five=True, errors="ignore") or [
         []
     ]
-    return tuple(dict.fromkeys(syllable for syllable in found if sounds_of(syllable)))
+    return tuple(dict.fromkeys(syllable for syllable in found if phones_of(syllable)))
 
 
 def syllables_of(text: str) -> tuple[str, ...]:
@@ -56,4 +56,4 @@ def syllables_of(text: str) -> tuple[str, ...]:
 
 def are_syllables(texts: Iterable[str]) -> bool:
     """Whether every text is a syllable."""
-    return all(sounds_of(text) for text in texts)
+    return all(phones_of(text) for text in texts)

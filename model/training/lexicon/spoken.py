@@ -39,10 +39,10 @@ class Pronunciations:
             )
         if missing := [word for word in words if word not in spoken]:
             raise TrainingError(f"the lexicon cannot pronounce {len(missing):,} words: {', '.join(missing[:20])}")
-        known = {phone for sounds in spoken.values() for phone in sounds} if lexicon is None else lexicon.phones
+        known = {phone for each in spoken.values() for phone in each} if lexicon is None else lexicon.phones
         phones = tuple(sorted(known))
         index = {phone: number for number, phone in enumerate(phones, 1)}
-        return cls(phones, {word: tuple(index[phone] for phone in sounds) for word, sounds in spoken.items()})
+        return cls(phones, {word: tuple(index[phone] for phone in each) for word, each in spoken.items()})
 
     def target(self, text: str) -> list[int]:
         """Phones of a text, without word boundaries."""

@@ -58,7 +58,7 @@ def write(data: Path, out: Path) -> dict[str, int]:
     counts = {}
     for source in SOURCES:
         rows = [row for row in rows_of(data, source) if source != SPLIT or not is_held_out(row["speaker"])]
-        kept = [_told(data, row, " ".join(said)) for row in rows if (said := syllables_said(row))]
+        kept = [_row(data, row, " ".join(said)) for row in rows if (said := syllables_said(row))]
         counts[f"train-{source}"] = _write(out / f"train-{source}.jsonl", kept)
     held_out = [
         (source, row)
@@ -66,13 +66,13 @@ def write(data: Path, out: Path) -> dict[str, int]:
         for row in rows_of(data, source)
         if source != SPLIT or is_held_out(row["speaker"])
     ]
-    named = [_told(data, row, characters_of(row["text"])) | {"source": _name(source, row)} for source, row in held_out]
+    named = [_row(data, row, characters_of(row["text"])) | {"source": _name(source, row)} for source, row in held_out]
     counts["dev"] = _write(out / "dev.jsonl", named)
     half = [row for row in named if row["text"].isalpha() and not row["text"].isascii()]  # without Latin texts
     half = [row for row in half if zlib.crc32(Path(row["audio"]).name.encode()) % 2]
     counts["dev-tuned"] = _write(out / "dev-tuned.jsonl", half)
     spoken = [
-        _told(data, row, " ".join(said)) | {"source": _name(source, row)}
+        _row(data, row, " ".join(said)) | {"source": _name(source, row)}
         for source, row in held_out
         if (said := syllables_said(row))
     ]
@@ -85,7 +85,7 @@ def _name(source: str, row: Row) -> str:
     return f"zh_{row['kind']}" if "kind" in row else source
 
 
-def _told(data: Path, row: Row, text: str) -> Row:
+def _row(data: Path, row: Row, text: str) -> Row:
     return {**row, "audio": str((data / row["audio"]).resolve()), "text": text, "characters": row["text"]}
 
 

@@ -12,7 +12,7 @@ import soundfile
 import soxr
 
 from model.training.synthesis.sentences import sample_texts
-from model.training.synthesis.synthesize import LICENCES
+from model.training.synthesis.synthesize import LICENSES
 from model.training.synthesis.voices import SAMPLE_RATE_HZ, FloatArray, Voice, require_engines, speak
 
 SAMPLES_FOLDER = Path(__file__).parents[2] / "samples"
@@ -132,7 +132,7 @@ def _write(out: Path, sample: Sample) -> dict[str, str | float]:
         "speaker": sample.voice.speaker,
         "source": "samples",
         "duration": round(len(audio) / sample.rate_hz, 3),
-        "licence": LICENCES[sample.voice.engine],
+        "licence": LICENSES[sample.voice.engine],
         "origin": sample.voice.engine,
         "sample_rate_hz": sample.rate_hz,
     }

@@ -17,7 +17,7 @@ def test_a_missing_espeak_is_named_in_the_error(monkeypatch):
 def test_rare_phones_are_replaced_by_more_frequent_ones_and_stress_is_removed():
     need_programs("espeak-ng")
     spoken = pronounce(["a", "bird", "button", "fire", "north", "about"])
-    found = {phone for sounds in spoken.values() for phone in sounds}
+    found = {phone for phones in spoken.values() for phone in phones}
     assert found <= PHONES
     assert not found & set(SIMPLER)
     assert not any(ord(mark) in STRESS for phone in found for mark in phone)

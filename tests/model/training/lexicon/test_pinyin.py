@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from model.errors import TrainingError
-from model.training.lexicon.pinyin import are_syllables, pronounce, readings, sounds_of, syllables_of
+from model.training.lexicon.pinyin import are_syllables, phones_of, pronounce, readings, syllables_of
 from model.training.lexicon.spoken import Pronunciations
 
 
 @pytest.mark.parametrize(
-    ("syllable", "sounds"),
+    ("syllable", "phones"),
     [
         ("zhong1", ("zh", "ong1")),
         ("yi1", ("i1",)),
@@ -28,8 +28,8 @@ from model.training.lexicon.spoken import Pronunciations
         ("", ()),
     ],
 )
-def test_syllables_are_split_as_in_the_standard(syllable: str, sounds: tuple[str, ...]) -> None:
-    assert sounds_of(syllable) == sounds
+def test_syllables_are_split_as_in_the_standard(syllable: str, phones: tuple[str, ...]) -> None:
+    assert phones_of(syllable) == phones
 
 
 def test_characters_have_all_readings_and_texts_those_of_their_context() -> None:

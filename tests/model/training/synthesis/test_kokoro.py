@@ -101,7 +101,7 @@ def test_the_error_names_missing_voices_and_the_command_that_installs_them(folde
 def test_speech_of_an_english_mixture_is_recognized() -> None:
     text = "please call me back on monday afternoon"
     pronounced = espeak.pronounce(text.split())
-    wanted = [sound for word in text.split() for sound in pronounced[word]]
+    wanted = [phone for word in text.split() for phone in pronounced[word]]
     found = recognized("tutti-small", said_at_16_khz("en/af_heart:60+bm_george:40", text, pace=0.9))
     assert edit_distance(wanted, found) < 0.4 * len(wanted)
 
@@ -109,7 +109,7 @@ def test_speech_of_an_english_mixture_is_recognized() -> None:
 @pytest.mark.usefixtures("voices")
 def test_speech_of_a_mandarin_voice_is_recognized() -> None:
     text = "jin1 tian1 de5 tian1 qi4 hen3 hao3 wo3 men5 qu4 gong1 yuan2"
-    wanted = [sound for syllable in text.split() for sound in pronounce([syllable])[syllable]]
+    wanted = [phone for syllable in text.split() for phone in pronounce([syllable])[syllable]]
     found = recognized("tutti-mandarin", said_at_16_khz("cmn/zm_yunxi:50+zf_xiaoxiao:50", text, pace=0.8))
     assert edit_distance(wanted, found) < 0.5 * len(wanted)
 
