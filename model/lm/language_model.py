@@ -70,7 +70,7 @@ class LanguageModel:
         path = Path(path)
         try:
             if path.suffix == SUFFIX:
-                return cls._mapped(path)
+                return cls._from_cache(path)
             digest = _digest(path)
         except OSError as error:
             raise LanguageModelError(f"cannot read language model {path}: {error.strerror}") from error
@@ -78,7 +78,7 @@ class LanguageModel:
         places = [folder / f"{path.name}-{digest[:16]}{SUFFIX}" for folder in folders]
         return kept(
             places,
-            lambda place: cls._mapped(place, digest),
+            lambda place: cls._from_cache(place, digest),
             lambda: cls._from_arpa(path, digest),
             cls.save,
         )
@@ -143,7 +143,7 @@ class LanguageModel:
         write_cache(path, {"order": trie.order, "digest": self.digest}, arrays)
 
     @classmethod
-    def _mapped(cls, path: Path, digest: str | None = None) -> LanguageModel:
+    def _from_cache(cls, path: Path, digest: str | None = None) -> LanguageModel:
         """Read a cache file; with `digest`, only one of that source. Raises: LanguageModelError, OSError."""
         header, arrays = read_cache(path)
         if digest not in (None, header.get("digest")):

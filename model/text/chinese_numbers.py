@@ -15,7 +15,7 @@ _YEAR = re.compile(r"(\d{4})(?=\s?年)")
 _NUMBER = re.compile(_AMOUNT)
 
 
-def said_in_chinese(text: str) -> str:
+def expand_chinese_numbers(text: str) -> str:
     """Replace the numbers of a text by characters."""
     text = _PERCENT.sub(lambda at: f"百分之{_number(at[1])}", text)
     text = _YEAR.sub(lambda at: _each(at[1]), text)

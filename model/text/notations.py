@@ -81,7 +81,7 @@ _ENDING = re.compile(r"\d+(?:st|nd|rd|th|s)")
 _RUN = re.compile(r"[a-z]+|\d+")
 
 
-def said(text: str) -> str:
+def expand_numbers(text: str) -> str:
     """Replace every token of folded text that has a digit by words."""
     text = text.translate(_DASHES)
     if not re.search(r"\d", text):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from model.text.chinese_numbers import said_in_chinese
+from model.text.chinese_numbers import expand_chinese_numbers
 from model.text.letters import IDEOGRAPHS, folded, has_ideographs, ideographs_apart
-from model.text.notations import said
+from model.text.notations import expand_numbers
 
 # Abbreviations and their words. Most transcripts spell "mr" and "dr" in full.
 _SHORT = {
@@ -47,9 +47,9 @@ def spoken(text: str) -> str:
     """
     plain = folded(text)
     if has_ideographs(plain):
-        plain = ideographs_apart(said_in_chinese(plain))
+        plain = ideographs_apart(expand_chinese_numbers(plain))
     else:
-        plain = _SHORT_RE.sub(lambda found: _SHORT[found[0]], said(plain))
+        plain = _SHORT_RE.sub(lambda found: _SHORT[found[0]], expand_numbers(plain))
         for sign, word in _SIGNS.items():
             plain = plain.replace(sign, f" {word} ")
     return " ".join(_EDGES.sub(" ", _REST.sub(" ", plain.replace("-", " "))).split())

@@ -29,7 +29,7 @@ from model.training.acoustic.parallel.launch import Place
 from model.training.acoustic.parallel.team import Team
 from model.training.acoustic.recipe import Recipe
 from model.training.acoustic.reporting import Reporting
-from model.training.acoustic.snapshots import Snapshots, alone, state_of
+from model.training.acoustic.snapshots import Snapshots, exclusive, state_of
 from model.training.acoustic.trainer import Trainer
 from model.training.acoustic.validation import Validation, validate
 
@@ -93,11 +93,11 @@ def train(
     work = partial(_work, job, announce)
     if place is not None:
         launch.processes_for(place.size, recipe.micro_batches, place.size)
-        with alone(places.snapshots) if place.rank == 0 else contextlib.nullcontext():
+        with exclusive(places.snapshots) if place.rank == 0 else contextlib.nullcontext():
             launch.join(place, work)
         return places.out
     size = launch.processes_for(processes, recipe.micro_batches, launch.available_processes(_device(device)))
-    with alone(places.snapshots):
+    with exclusive(places.snapshots):
         if count := changed(read_manifests(places.manifests), _texts(config, places.manifests)):
             announce(f"normalized capitals and punctuation in {count} texts")
         announce("reading the audio (decoded once, then cached)")
@@ -159,7 +159,7 @@ def _work(job: Job, announce: Callable[[str], None], team: Team, stop: Event) ->
         else:
             trainer.fit_features()
     announce(f"{team.size} process(es), products in {trainer.precision}, {sum(trainer.sizes):,} weights")
-    return _Run(job, trainer, held_out, snapshots, announce).to_its_end()
+    return _Run(job, trainer, held_out, snapshots, announce).train()
 
 
 def _resume(trainer: Trainer, snapshots: Snapshots, announce: Callable[[str], None]) -> bool:
@@ -208,7 +208,7 @@ class _Run:
             )
         self.saved_at = time.monotonic()
 
-    def to_its_end(self) -> bool:
+    def train(self) -> bool:
         """Train; returns whether the run was interrupted before its last update."""
         every, last = self.job.every, self.job.recipe.last_update
         for progress in self.trainer.run():

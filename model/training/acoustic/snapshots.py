@@ -69,7 +69,7 @@ class Snapshots:
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def exclusive(folder: Path) -> Iterator[None]:
     """Lock the folder against other runs while this context is open.
 
     Raises: TrainingError if another run has the lock, or if the folder cannot be created.

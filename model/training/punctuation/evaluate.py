@@ -113,17 +113,17 @@ def finals(book: Sequence[Labelled], rng: np.random.Generator) -> Iterator[list[
         yield final
 
 
-def misheard(alphabet: Sequence[str], rate: float, tag: Tag) -> Tag:
+def with_word_errors(alphabet: Sequence[str], rate: float, tag: Tag) -> Tag:
     """Tagger with simulated recognition errors: some words are replaced by alphabetical neighbors."""
     rng = np.random.default_rng(SEED)
 
-    def tag_misheard(words: Sequence[str]) -> list[Labelled]:
+    def tag_with_errors(words: Sequence[str]) -> list[Labelled]:
         places = np.searchsorted(alphabet, list(words)) + rng.integers(-4, 5, len(words))
         wrong = rng.random(len(words)) < rate
         near = np.clip(places, 0, len(alphabet) - 1)
         return tag([alphabet[near[i]] if wrong[i] else word for i, word in enumerate(words)])
 
-    return tag_misheard
+    return tag_with_errors
 
 
 def measure(books: Mapping[str, Sequence[Labelled]], taggers: Mapping[str, Tag]) -> dict[str, dict[str, Counts]]:
@@ -171,7 +171,7 @@ def evaluate(folder: Path, weights: Path) -> dict[str, object]:
     tensors, vocabulary = load(weights)
     tagger, alphabet = Tagger(tensors, vocabulary), sorted(vocabulary.words)
     with_errors: dict[str, Tag] = {
-        f"tagger, {rate:.0%} wrong words": misheard(alphabet, rate, tagger.tag) for rate in ERROR_RATES
+        f"tagger, {rate:.0%} wrong words": with_word_errors(alphabet, rate, tagger.tag) for rate in ERROR_RATES
     }
     counts = measure(books, {"rules": by_rules, "tagger": tagger.tag, **with_errors})
     return {

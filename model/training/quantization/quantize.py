@@ -19,7 +19,7 @@ from model.config import PAIRS
 from model.int8.quantized import QuantizedNetwork, QuantizedProduct
 from model.torch_network.network import Network
 from model.training.quantization.calibration import best_range, in_rows, inputs_of, quantized_inputs
-from model.training.quantization.rounding import compensating, nearest, row_scales
+from model.training.quantization.rounding import nearest, round_compensated, row_scales
 
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Exponents of a channel's range moved into the weights. Source: Xiao et al. 2022, SmoothQuant, arXiv:2211.10438."""
@@ -37,7 +37,7 @@ def quantize(
     """
     pcm = in_rows(recordings, network.config)
     folded = copy.deepcopy(network).float().cpu().eval()
-    even_out(folded, inputs_of(folded, pcm))
+    equalize(folded, inputs_of(folded, pcm))
     inputs = inputs_of(folded, pcm)
     modules = products_of(network.config)
     products: dict[str, QuantizedProduct] = {}
@@ -61,7 +61,7 @@ def quantize_product(linear: nn.Linear, x: Tensor) -> QuantizedProduct:
     seen = quantized_inputs(x, input_scale, input_zero).double()
     moments = seen.T @ seen / len(seen)  # (in, in)
     scale = row_scales(weight, moments).float()
-    integers = compensating(weight, scale.double(), moments)
+    integers = round_compensated(weight, scale.double(), moments)
     rounded = integers * scale.double()[:, None]
     missed = weight @ x.double().mean(0) - rounded @ seen.mean(0)  # (out,): mean error
     return QuantizedProduct(
@@ -74,7 +74,7 @@ def quantize_product(linear: nn.Linear, x: Tensor) -> QuantizedProduct:
 
 
 @torch.no_grad()
-def even_out(network: Network, inputs: dict[str, Tensor]) -> None:
+def equalize(network: Network, inputs: dict[str, Tensor]) -> None:
     """Equalize the ranges of a product's input channels, in place, where a preceding gain and bias can absorb it.
 
     These are the layer norms before the GRUs and the dense layer, and the scale of the features, whose bias stays

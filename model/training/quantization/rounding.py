@@ -34,7 +34,7 @@ def row_scales(weight: Tensor, moments: Tensor) -> Tensor:
     return best
 
 
-def compensating(weight: Tensor, scale: Tensor, moments: Tensor) -> Tensor:
+def round_compensated(weight: Tensor, scale: Tensor, moments: Tensor) -> Tensor:
     """Integers of weight (out, in), float64, rounded column by column; later columns compensate for each error.
 
     Rows for which rounding to nearest has less error use that. Source: GPTQ, Frantar et al. 2022, arXiv:2210.17323.

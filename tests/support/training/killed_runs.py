@@ -43,7 +43,7 @@ def finished(folder: Path, out: Path, processes: int, updates: int) -> tuple[str
     return digest(out), said
 
 
-def alone(folder: Path, out: Path, updates: int) -> tuple[str, list[str]]:
+def in_process(folder: Path, out: Path, updates: int) -> tuple[str, list[str]]:
     """Do the same in this process."""
     said: list[str] = []
     chosen, places = tones.everything(updates), tones.places(folder, out)
@@ -90,7 +90,7 @@ def main(kills: int = 20, seed: int = 1) -> int:
     updates = 6 * kills
     with tempfile.TemporaryDirectory() as made:
         folder = tones.write_tones(Path(made))
-        undisturbed, _ = alone(folder, folder / "undisturbed.safetensors", updates)
+        undisturbed, _ = in_process(folder, folder / "undisturbed.safetensors", updates)
         out = folder / "killed.safetensors"
         for number in range(1, kills + 1):
             processes, everything = rng.choice((1, 2, 4)), rng.random() < 0.5
@@ -98,7 +98,7 @@ def main(kills: int = 20, seed: int = 1) -> int:
             begun = killed(folder, out, processes, updates, after, everything=everything)
             who = "all of" if everything else "one of"
             tones.say(f"kill {number}: {who} {processes}, begun at update {begun}, killed at {begun + after}")
-        found, _ = alone(folder, out, updates)
+        found, _ = in_process(folder, out, updates)
     tones.say(f"undisturbed {undisturbed[:16]}, killed {kills} times {found[:16]}")
     return int(found != undisturbed)
 

@@ -22,7 +22,7 @@ TINY = np.float32(1e-30)  # less than the smallest fraction of a row's best stat
 
 
 @compiled
-def _going_on(frames: Longs, t: int) -> int:
+def _unfinished(frames: Longs, t: int) -> int:
     """Number of rows that have a frame t."""
     count = 0
     while count < len(frames) and frames[count] > t:
@@ -65,7 +65,7 @@ def forward(probs: Floats, frames: Longs, graph: Graph, seen: Floats, totals: ND
     both, ahead, sums = np.zeros((states, rows), np.float32), np.zeros(rows, np.float32), np.zeros(rows, np.float32)
     silent[0], both[0], totals[:] = 1, 1, 0
     for t in range(len(probs)):
-        count = _going_on(frames, t)
+        count = _unfinished(frames, t)
         prob = probs[t]
         sums[:count] = 0
         for state in range(states):
@@ -119,7 +119,7 @@ def backward(probs: Floats, frames: Longs, graph: Graph, seen: Floats, occupied:
     arrived, sums = np.zeros((states, rows), np.float32), np.zeros(rows, np.float32)
     again, other = np.zeros(rows, np.float32), np.zeros(rows, np.float32)
     for t in range(len(probs) - 1, -1, -1):
-        count = _going_on(frames, t)
+        count = _unfinished(frames, t)
         prob = probs[t]
         _occupation(labels, seen[:, t], to_come, occupied[t], sums[:count])
         for state in range(states):

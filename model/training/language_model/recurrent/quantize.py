@@ -28,7 +28,7 @@ from model.lm.text_model import Counts
 from model.text.files import read_lines
 from model.training.language_model.recurrent.network import RecurrentNetwork
 from model.training.language_model.recurrent.train import load_network, parallel
-from model.training.quantization.rounding import compensating, row_scales
+from model.training.quantization.rounding import round_compensated, row_scales
 
 CALIBRATION_STREAMS, CALIBRATION_STEPS = 64, 512
 
@@ -43,7 +43,7 @@ def quantized(network: RecurrentNetwork, streams: Tensor) -> dict[str, NDArray[A
     for name, layer in (("recurrent", network.recurrent), ("head", network.head)):
         weight = layer.weight.double()
         scale = row_scales(weight, moments)
-        arrays[name] = compensating(weight, scale, moments).numpy().astype(np.int8)
+        arrays[name] = round_compensated(weight, scale, moments).numpy().astype(np.int8)
         arrays[f"{name}_scale"] = scale.float().numpy()
         arrays[f"{name}_bias"] = layer.bias.float().numpy()
     rows = network.table.weight

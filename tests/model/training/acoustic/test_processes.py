@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.needs import need_programs
 from tests.support.training import tones
-from tests.support.training.killed_runs import SAVED_EVERY, alone, finished, killed
+from tests.support.training.killed_runs import SAVED_EVERY, finished, in_process, killed
 
 UPDATES = 20
 
@@ -20,7 +20,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def undisturbed(folder, tmp_path_factory):
-    found, said = alone(folder, tmp_path_factory.mktemp("alone") / "one.safetensors", UPDATES)
+    found, said = in_process(folder, tmp_path_factory.mktemp("alone") / "one.safetensors", UPDATES)
     assert said[-1].startswith(f"update {UPDATES}/{UPDATES}")
     return found
 
@@ -44,6 +44,6 @@ def test_killed_runs_end_with_the_weights_of_an_undisturbed_one_for_any_number_o
         begun = killed(folder, out, 2, UPDATES, after, everything=everything)
         assert begun >= reached - SAVED_EVERY, "a kill loses only the updates since the last snapshot"
         reached = begun + after
-    found, said = alone(folder, out, UPDATES)
+    found, said = in_process(folder, out, UPDATES)
     assert any(re.match(r"resuming from update \d+", line) for line in said)
     assert found == undisturbed

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from model.errors import TrainingError
-from model.training.acoustic.snapshots import Snapshots, alone, read, state_of
+from model.training.acoustic.snapshots import Snapshots, exclusive, read, state_of
 
 
 def saved(folder, *updates):
@@ -92,13 +92,13 @@ def test_the_error_names_a_folder_that_cannot_be_written(tmp_path):
 
 def test_a_second_run_in_one_folder_is_refused_until_the_first_one_has_ended(tmp_path):
     folder = tmp_path / "model.run"
-    with alone(folder), pytest.raises(TrainingError, match=r"another run.*model\.run.*--out"), alone(folder):
+    with exclusive(folder), pytest.raises(TrainingError, match=r"another run.*model\.run.*--out"), exclusive(folder):
         pytest.fail("both write there")
-    with alone(folder):
+    with exclusive(folder):
         pass
 
 
 def test_a_folder_that_cannot_be_created_is_refused_before_the_run(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(TrainingError, match=r"cannot write to .*file"), alone(tmp_path / "file"):
+    with pytest.raises(TrainingError, match=r"cannot write to .*file"), exclusive(tmp_path / "file"):
         pytest.fail("it is a file")

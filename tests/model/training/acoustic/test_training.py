@@ -22,7 +22,7 @@ from model.training.acoustic.data.corpus import Corpus, epoch_order
 from model.training.acoustic.optimizer.optimizers import Schedule
 from model.training.acoustic.recipe import RECIPES, read_recipe
 from model.training.acoustic.run import Places, train
-from model.training.acoustic.snapshots import alone
+from model.training.acoustic.snapshots import exclusive
 from model.training.acoustic.trainer import Trainer
 from model.training.evaluation.whole import log_probs_of
 from model.training.lexicon.espeak import pronounce
@@ -210,7 +210,7 @@ def test_an_interrupted_run_is_saved_and_continued_by_the_same_command(corpus_fo
 
 def test_a_second_run_in_the_same_folder_is_refused_before_reading_audio(corpus_folder, tmp_path):
     out = tmp_path / "tiny.safetensors"
-    with alone(places(corpus_folder, out).snapshots), pytest.raises(TrainingError, match="another run writes"):
+    with exclusive(places(corpus_folder, out).snapshots), pytest.raises(TrainingError, match="another run writes"):
         train(TINY, recipe(), places(corpus_folder, out), processes=1, device="cpu", announce=pytest.fail)
 
 

@@ -12,7 +12,16 @@ import pytest
 from model.errors import TrainingError
 from model.punctuation.marks import ENDS, parse, written
 from model.punctuation.weights import SHIPPED
-from model.training.punctuation.evaluate import LABELS, LONGEST, Counts, by_rules, evaluate, finals, markdown, misheard
+from model.training.punctuation.evaluate import (
+    LABELS,
+    LONGEST,
+    Counts,
+    by_rules,
+    evaluate,
+    finals,
+    markdown,
+    with_word_errors,
+)
 
 ROOT = Path(__file__).parents[4]
 RESULT = ROOT / "loadtest" / "results" / "punctuation"
@@ -49,7 +58,7 @@ def test_finals_are_whole_sentences_and_complete() -> None:
 def test_simulated_errors_are_other_words_of_the_vocabulary() -> None:
     alphabet = ["had", "has", "hat", "hate", "have"]
     received: list[str] = []
-    misheard(alphabet, 0.5, lambda words: received.extend(words) or [])(["hat"] * 200)  # type: ignore[func-returns-value]
+    with_word_errors(alphabet, 0.5, lambda words: received.extend(words) or [])(["hat"] * 200)  # type: ignore[func-returns-value]
     assert set(received) <= set(alphabet)
     assert 100 < received.count("hat") < 150
 

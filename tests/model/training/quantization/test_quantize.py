@@ -1,4 +1,4 @@
-"""Post-training quantization: limits of the integers, compensating rounding, folding without effect on outputs."""
+"""Post-training quantization: limits of the integers, round_compensated rounding, folding without effect on outputs."""
 
 import copy
 import dataclasses
@@ -9,8 +9,8 @@ import torch
 
 from model.torch_network.network import Network
 from model.training.quantization.calibration import best_range, in_rows, inputs_of, quantized_inputs
-from model.training.quantization.quantize import even_out, quantize
-from model.training.quantization.rounding import compensating, error, nearest, row_scales
+from model.training.quantization.quantize import equalize, quantize
+from model.training.quantization.rounding import error, nearest, round_compensated, row_scales
 from model.training.quantization.run import divergence
 from model.training.quantization.simulated import SimulatedNetwork
 from tests.support.networks.small_networks import SMALL, noise, small_network
@@ -92,7 +92,7 @@ def test_rows_contain_the_concatenated_audio():
 def test_equalizing_the_channels_does_not_change_the_function():
     network = small_network()
     folded = copy.deepcopy(network)
-    even_out(folded, inputs_of(folded, in_rows(noise(), SMALL)))
+    equalize(folded, inputs_of(folded, in_rows(noise(), SMALL)))
     assert not torch.equal(folded.norms[0].weight, network.norms[0].weight)
     assert not torch.equal(folded.features.scale, network.features.scale)
     exact, found = outputs(network, noise(seed=1)), outputs(folded, noise(seed=1))
@@ -104,7 +104,7 @@ def test_equalizing_lowers_the_error_of_uneven_channels():
     network = small_network()
     folded = copy.deepcopy(network)
     rows = in_rows(noise(), SMALL)
-    even_out(folded, inputs_of(folded, rows))
+    equalize(folded, inputs_of(folded, rows))
 
     def wrong(each, name, module):
         x, weight = inputs_of(each, rows)[name], each.get_submodule(module).weight
@@ -127,7 +127,7 @@ def test_compensated_rounding_has_no_more_error_than_rounding_to_nearest_in_any_
     moments = x.T @ x / len(x)
     weight = torch.randn(40, x.shape[1], dtype=torch.float64, generator=torch.manual_seed(1))
     scale = row_scales(weight, moments)
-    integers, plain = compensating(weight, scale, moments), nearest(weight, scale)
+    integers, plain = round_compensated(weight, scale, moments), nearest(weight, scale)
     assert torch.equal(integers, integers.round())
     assert float(integers.abs().max()) <= 63
     ours, theirs = (error(chosen * scale[:, None] - weight, moments) for chosen in (integers, plain))
@@ -142,7 +142,7 @@ def test_a_dead_input_and_a_row_of_zeros_are_rounded_too():
     weight = torch.zeros(3, 8, dtype=torch.float64)
     weight[0, 0] = 1.0
     scale = row_scales(weight, moments)
-    integers = compensating(weight, scale, moments)
+    integers = round_compensated(weight, scale, moments)
     assert (scale > 0).all()
     assert integers[1:].abs().sum() == 0
 
