@@ -54,7 +54,7 @@ def discounts(adjusted: Places) -> DoubleArray:
 
 
 def _adjusted(counts: Sequence[NgramCounts], n: int) -> Places:
-    """Counts of the longest n-grams and of those that begin with `<s>`; of others, the number of words seen before."""
+    """Counts of the longest n-grams and of those after `<s>`; for others the number of distinct words before them."""
     table = counts[n]
     if n == len(counts) - 1:
         return table.count

@@ -22,7 +22,7 @@ from model.text.files import read_lines
 from model.training.lexicon.alignment import align
 from model.training.lexicon.espeak import pronounce
 
-MOST_PHONES = 254  # limit of the search, which stores a phone or the blank in a byte
+MOST_PHONES = 254  # limit of the search, in addition to the blank
 
 
 @dataclass(frozen=True, slots=True)

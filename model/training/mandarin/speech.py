@@ -68,7 +68,7 @@ def write(data: Path, out: Path) -> dict[str, int]:
     ]
     named = [_row(data, row, characters_of(row["text"])) | {"source": _name(source, row)} for source, row in held_out]
     counts["dev"] = _write(out / "dev.jsonl", named)
-    half = [row for row in named if row["text"].isalpha() and not row["text"].isascii()]  # without Latin texts
+    half = [row for row in named if row["text"].isalpha() and not row["text"].isascii()]  # without Latin letters
     half = [row for row in half if zlib.crc32(Path(row["audio"]).name.encode()) % 2]
     counts["dev-tuned"] = _write(out / "dev-tuned.jsonl", half)
     spoken = [

@@ -78,9 +78,9 @@ def epoch_order(
     """Draw the utterances of one epoch: each source is repeated or thinned by its weight.
 
     A weight of 2.5 draws every utterance twice and half of them once more. In sources with at least five speakers the
-    weights of a speaker's utterances are scaled so that no speaker has more than `speaker_cap` of them. `share` keeps
-    this fraction of the utterances, the same ones in every epoch; a smaller share is a subset of a larger one, for
-    learning curves.
+    weights of a speaker's utterances are scaled so that no speaker has more than `speaker_cap` of them, because a few
+    speakers with a thousand sentences would dominate. `share` keeps this fraction of the utterances, the same ones in
+    every epoch; a smaller share is a subset of a larger one, for learning curves.
     """
     speakers = Counter((u.source, u.speaker) for u in utterances)
     per_source = Counter(source for source, _ in speakers)
