@@ -1,8 +1,8 @@
 """Benchmark of the beam search on outputs of the shipped model: `python -m tests.support.decoding.beam_bench`.
 
-Prints microseconds per stream-step (two frames), Python included, by beams, with and without the shipped language
-model, alone and in batches: processor time, so that other programs count only by their use of the caches. The
-last line is one JSON document.
+Prints microseconds per step of a stream (two frames), including Python, by number of beams, with and without the shipped
+language model, alone and in batches. It measures processor time, which other programs affect only through the caches.
+The last line is a JSON document.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Training runs whose processes are killed, one or all, until one run ends; and the digest of its weights.
 
-python -m tests.support.training.killed_runs [KILLS [SEED]]    default 20; exits with 1 if the weights are other ones
+python -m tests.support.training.killed_runs [KILLS [SEED]]    default: 20 kills; exit status 1 if the weights differ
 """
 
 from __future__ import annotations

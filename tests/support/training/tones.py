@@ -2,7 +2,7 @@
 
     python -m tests.support.training.tones FOLDER OUT PROCESSES [UPDATES]
 
-prints a line for every update, and keeps a snapshot of every third. Under torchrun it is one of the processes.
+Prints a line per update and saves a snapshot after every third one. Under torchrun it is one of the processes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def write_tones(folder: Path) -> Path:
 
 
 def recipe(**changes: object) -> Recipe:
-    """A short run; one micro-batch an update unless asked for more."""
+    """Recipe of a short run, by default with one micro-batch per update."""
     values = {"updates": 60, "micro_batch_s": 30.0, "micro_batches": 1, "warmup": 10}
     return Recipe(**{**values, "matrix_lr": 5e-3, "vector_lr": 5e-3, **changes})
 
