@@ -1,7 +1,7 @@
 """Benchmark of the beam search on outputs of the shipped model: `python -m tests.support.decoding.beam_bench`.
 
-Prints microseconds per step of a stream (two frames), including Python, by number of beams, with and without the shipped
-language model, alone and in batches. It measures processor time, which other programs affect only through the caches.
+Prints microseconds per step of a stream (two frames), including Python, by number of beams, with and without the
+shipped language model, alone and in batches. Other programs affect processor time only through the caches.
 The last line is a JSON document.
 """
 

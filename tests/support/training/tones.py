@@ -61,7 +61,7 @@ def recipe(**changes: object) -> Recipe:
 
 
 def everything(updates: int = 20) -> Recipe:
-    """All that a recipe can ask for, in four micro-batches an update; most epochs end with a shorter one."""
+    """Recipe with all options, four micro-batches per update; most epochs end with a shorter update."""
     return recipe(
         updates=updates,
         micro_batch_s=6.0,
@@ -78,12 +78,12 @@ def everything(updates: int = 20) -> Recipe:
 
 
 def places(folder: Path, out: Path) -> Places:
-    """Files of a run in `folder`, with its noises and without validation."""
+    """Paths of a run in `folder`, with noises and without validation."""
     return Places([folder / "tones.jsonl"], [], [folder / "noise.jsonl"], out, folder / "cache")
 
 
 def say(line: str) -> None:
-    """Print it at once."""
+    """Print a line and flush it."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
