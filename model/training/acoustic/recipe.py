@@ -58,8 +58,11 @@ class Recipe:
             raise ValueError(f"micro_batches {self.micro_batches} is not a power of two: 1, 2, 4, …")
         if self.views not in (1, 2) or (self.consistency and self.views == 1):
             raise ValueError(f"views {self.views}: must be 1 or 2, and consistency requires 2")
-        if not (0 <= self.denominator < 1 and 0 <= self.moving_average < 1 and 0 <= self.distillation <= 1):
-            raise ValueError("denominator and moving_average must be in [0, 1), distillation in [0, 1]")
+        for name in ("denominator", "moving_average"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name):g} must be at least 0 and less than 1")
+        if not 0 <= self.distillation <= 1:
+            raise ValueError(f"distillation {self.distillation:g} must be between 0 and 1")
         if self.precision not in CHOICES:
             raise ValueError(f"precision {self.precision!r} is not one of {', '.join(CHOICES)}")
 

@@ -151,7 +151,7 @@ def _work(job: Job, announce: Callable[[str], None], team: Team, stop: Event) ->
         teachers=[load_network(path)[0] for path in job.places.teachers],
     )
     if any(other != trainer.identity() for other in team.objects(trainer.identity())):
-        raise TrainingError("the processes of the run have different recipes, models or recordings; start all alike")
+        raise TrainingError("the processes of the run have different recipes, models or recordings")
     snapshots = Snapshots(job.places.snapshots)
     if not _resume(trainer, snapshots, announce):
         if job.places.init is not None:

@@ -121,5 +121,5 @@ def test_the_average_soon_forgets_random_weights_and_equals_the_weights_without_
 
 @pytest.mark.parametrize("values", [{"views": 3}, {"consistency": 0.2}, {"denominator": 1.0}, {"moving_average": 1.0}])
 def test_recipes_with_invalid_values_are_refused(values):
-    with pytest.raises(ValueError, match=r"views|denominator"):
+    with pytest.raises(ValueError, match=r"views|denominator|moving_average"):
         Recipe(**values)
