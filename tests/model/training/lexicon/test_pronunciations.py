@@ -8,7 +8,7 @@ from model.training.lexicon.spoken import Pronunciations
 from tests.support.needs import need_programs
 
 
-def test_words_that_sound_alike_have_the_same_phones_and_others_differ():
+def test_homophones_have_the_same_phones_and_other_words_differ():
     need_programs("espeak-ng")
     spoken = Pronunciations.of(["to sea", "two see", "don't"])
     assert spoken.target("two see") == spoken.target("to sea")
