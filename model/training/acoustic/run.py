@@ -139,6 +139,9 @@ def _work(job: Job, announce: Callable[[str], None], team: Team, stop: Event) ->
     corpus, held_out = _corpora(job.config, job.places)
     noise = read_manifests(job.places.noise, texts=False)
     lexicon = None if job.places.lexicon is None else Lexicon.load(job.places.lexicon)
+    start = None if job.places.init is None else load_network(job.places.init)[0]
+    teachers = [load_network(path)[0] for path in job.places.teachers]
+    trained = [each.config for each in (start, *teachers) if each is not None]
     trainer = Trainer(
         job.config,
         job.recipe,
@@ -148,14 +151,15 @@ def _work(job: Job, announce: Callable[[str], None], team: Team, stop: Event) ->
         team=team,
         asked_to_stop=stop.is_set,
         lexicon=lexicon,
-        teachers=[load_network(path)[0] for path in job.places.teachers],
+        teachers=teachers,
+        phones=next((each.phones for each in trained if each.language == job.config.language), ()),
     )
     if any(other != trainer.identity() for other in team.objects(trainer.identity())):
         raise TrainingError("the processes of the run have different recipes, models or recordings")
     snapshots = Snapshots(job.places.snapshots)
     if not _resume(trainer, snapshots, announce):
-        if job.places.init is not None:
-            trainer.start_from(load_network(job.places.init)[0])
+        if start is not None:
+            trainer.start_from(start)
         else:
             trainer.fit_features()
     announce(f"{team.size} process(es), products in {trainer.precision}, {sum(trainer.sizes):,} weights")

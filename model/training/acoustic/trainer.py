@@ -95,8 +95,13 @@ class Trainer:
         asked_to_stop: Callable[[], bool] = lambda: False,
         lexicon: Lexicon | None = None,
         teachers: Sequence[Network] = (),
+        phones: Sequence[str] = (),
     ) -> None:
-        """Build the network. `lexicon`: for languages without built-in pronunciations. Raises: TrainingError."""
+        """Build the network. `lexicon`: for languages without built-in pronunciations.
+
+        `phones` are those of a network to start from, or of teachers: a text that lacks some keeps them all.
+        Raises: TrainingError.
+        """
         if bool(teachers) != bool(recipe.distillation):
             raise TrainingError("--teacher and distillation in the recipe require each other: one of them is missing")
         torch.manual_seed(recipe.seed)
@@ -104,7 +109,7 @@ class Trainer:
         self.asked_to_stop = asked_to_stop
         self.precision = training_precision(recipe.precision, device)
         texts = [u.text for u in corpus.utterances]
-        spoken = Pronunciations.of(texts, config.language, lexicon) if recipe.phone_weight else None
+        spoken = Pronunciations.of(texts, config.language, lexicon, phones) if recipe.phone_weight else None
         if spoken is not None:
             config = dataclasses.replace(config, phones=spoken.phones)
         self.network = Network(config, recipe.dropout).to(device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from model.errors import TrainingError
@@ -18,8 +18,12 @@ class Pronunciations:
     words: Mapping[str, tuple[int, ...]]
 
     @classmethod
-    def of(cls, texts: Iterable[str], language: str = "en", lexicon: Lexicon | None = None) -> Pronunciations:
+    def of(
+        cls, texts: Iterable[str], language: str = "en", lexicon: Lexicon | None = None, known: Sequence[str] = ()
+    ) -> Pronunciations:
         """Pronounce every word of the texts, by a lexicon if given.
+
+        `known` are the phones of a network to start from, which are kept if they cover those of the texts.
 
         Without one, English words are pronounced by espeak-ng, and texts of `zh` must be syllables with tone numbers;
         other languages need one. Raises: TrainingError if a word has no pronunciation or espeak-ng fails.
@@ -39,8 +43,8 @@ class Pronunciations:
             )
         if missing := [word for word in words if word not in spoken]:
             raise TrainingError(f"the lexicon cannot pronounce {len(missing):,} words: {', '.join(missing[:20])}")
-        known = {phone for each in spoken.values() for phone in each} if lexicon is None else lexicon.phones
-        phones = tuple(sorted(known))
+        found = {phone for each in spoken.values() for phone in each} if lexicon is None else set(lexicon.phones)
+        phones = tuple(known) if found <= set(known) else tuple(sorted(found))
         index = {phone: number for number, phone in enumerate(phones, 1)}
         return cls(phones, {word: tuple(index[phone] for phone in each) for word, each in spoken.items()})
 

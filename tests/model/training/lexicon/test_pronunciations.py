@@ -20,3 +20,10 @@ def test_a_missing_espeak_is_named_in_the_error(monkeypatch):
     monkeypatch.setattr(espeak, "SPEAK", ("no-such-program",))
     with pytest.raises(TrainingError, match="espeak-ng"):
         Pronunciations.of(["a word"])
+
+
+def test_texts_that_lack_some_phones_keep_those_of_the_network_to_start_from(monkeypatch):
+    monkeypatch.setattr(espeak, "pronounce", lambda words: dict.fromkeys(words, ("b", "a")))
+    kept = Pronunciations.of(["ba ba"], known=("a", "b", "c"))
+    assert (kept.phones, kept.target("ba")) == (("a", "b", "c"), [2, 1])
+    assert Pronunciations.of(["ba"], known=("a", "c")).phones == ("a", "b")
