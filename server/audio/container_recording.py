@@ -48,8 +48,7 @@ class Unconverted:
             raise NotTaken(f"recordings of {channels} channels at {rate} Hz are not supported")
         if self._has_samples and (rate, channels) != self.form:
             raise NotTaken(
-                "the sample rate or the number of channels changes within the recording: "
-                f"{self.channels} channels at {self.rate} Hz, then {channels} at {rate} Hz"
+                f"the recording changes from {self.channels} channels at {self.rate} Hz to {channels} at {rate} Hz"
             )
         self.form = (rate, channels)
 

@@ -196,8 +196,7 @@ class OpusDecoder:
             )
         if len(chunk) > MAX_PACKET_BYTES:
             raise Undecodable(
-                f"a message of {len(chunk)} bytes is not an Opus packet; "
-                f"send one packet of at most {MAX_PACKET_BYTES} bytes per message"
+                f"a message has {len(chunk)} bytes; send one Opus packet, at most {MAX_PACKET_BYTES} bytes, per message"
             )
         return self._codec.decode(chunk)
 

@@ -88,8 +88,7 @@ class Codec:
         if form != (self.rate, self.channels):
             if self._track.codec in _FIXED_FORM:
                 raise NotTaken(
-                    "the sample rate or the number of channels changes within the stream: "
-                    f"{self.channels} channels at {self.rate} Hz, then {form[1]} at {form[0]} Hz"
+                    f"the audio changes from {self.channels} channels at {self.rate} Hz to {form[1]} at {form[0]} Hz"
                 )
             self.rate, self.channels = form
         return frame_samples(frame)

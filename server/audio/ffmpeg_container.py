@@ -53,9 +53,8 @@ class AvSource:
         for frame in self._frames:
             if (frame.sample_rate, frame.layout.nb_channels) != (self.rate, self.channels):
                 raise BadAudio(
-                    "the sample rate or the number of channels changes within the recording: "
-                    f"{self.channels} channels at {self.rate} Hz, then "
-                    f"{frame.layout.nb_channels} at {frame.sample_rate} Hz"
+                    f"the recording changes from {self.channels} channels at {self.rate} Hz "
+                    f"to {frame.layout.nb_channels} at {frame.sample_rate} Hz"
                 )
             blocks.append(frame_samples(frame))
             wanted -= frame.samples

@@ -58,8 +58,7 @@ def _demuxer_of(first: bytes) -> Demuxer:
     if mpeg.frame_header(first) is not None:
         return mpeg.MpegDemuxer()
     if first.startswith(b"#!AMR"):
-        raise NotTaken("AMR is not supported in live streams; upload the recording, or send Ogg, WebM or MP4")
+        raise NotTaken("AMR is not supported live; upload the recording, or send Ogg, WebM or MP4")
     raise Undecodable(
-        "unrecognized container (expected WAV, Ogg, WebM, FLAC, MP3, AAC or MP4); "
-        "for raw audio set encoding and sample_rate"
+        "unrecognized container (not WAV, Ogg, WebM, FLAC, MP3, AAC or MP4); for raw audio set encoding and sample_rate"
     )

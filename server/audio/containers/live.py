@@ -314,11 +314,11 @@ class Resampled:
         """Finish the samples so far and start ones of this form. Raises: NotTaken."""
         if rate not in RATES or not 1 <= channels <= MAX_CHANNELS:
             raise NotTaken(
-                f"live audio of {channels} channels at {rate} Hz is not supported; "
-                f"send 1 to {MAX_CHANNELS} channels at {RATES[0]} to {RATES[-1]} Hz"
+                f"{channels} channels at {rate} Hz are not supported live; "
+                f"send at most {MAX_CHANNELS} at {RATES[0]} to {RATES[-1]} Hz"
             )
         if not self.mixed and self.channels != channels:
-            raise NotTaken(f"channels={self.channels} was announced, but the audio has {channels}")
+            raise NotTaken(f"channels: {self.channels} announced, but the audio has {channels}")
         self.end()
         self.form = (rate, channels)
         self._resampler = ChannelResampler(rate, self.rate, self.channels)

@@ -54,8 +54,7 @@ class Mp4Demuxer(Demuxer):
             if name in INDEX_BOXES:
                 if size > MAX_INDEX_BYTES:
                     raise Undecodable(
-                        f"the MP4 box {name.decode('latin-1')} at byte {window.offset} has {size} bytes; "
-                        f"at most {MAX_INDEX_BYTES} are supported"
+                        f"the MP4 box at byte {window.offset} has {size} bytes, more than {MAX_INDEX_BYTES}"
                     )
                 if len(window.data) < size:
                     return
@@ -63,8 +62,7 @@ class Mp4Demuxer(Demuxer):
             else:
                 if name == b"mdat" and self._track is None:
                     raise NotTaken(
-                        "MP4 with its index (moov) after the audio is not supported in live streams; "
-                        "send fragmented MP4 or upload the file"
+                        "MP4 with its index (moov) after the audio is not supported live; send fragmented MP4"
                     )
                 if name == b"ftyp":
                     self._file_began = window.offset
@@ -105,8 +103,7 @@ class Mp4Demuxer(Demuxer):
             offset = sample.offset + self._file_began
             if sample.size_bytes > MAX_PACKET_BYTES:
                 raise Undecodable(
-                    f"the MP4 index has an audio sample of {sample.size_bytes} bytes; "
-                    f"at most {MAX_PACKET_BYTES} are supported"
+                    f"the MP4 index has a sample of {sample.size_bytes} bytes, more than {MAX_PACKET_BYTES}"
                 )
             if offset >= self._window.offset:
                 yield Sample(offset, sample.size_bytes, sample.start_s)

@@ -136,9 +136,7 @@ def _described(stsd: bytes) -> Track:
         if len(info) < STREAM_INFO_BYTES:
             raise Undecodable("the FLAC header is damaged")
         return stream_info_track(info)
-    raise NotTaken(
-        f"MP4 audio codec {name.decode('latin-1')!r} is not supported in live streams; send AAC, MP3, Opus or FLAC"
-    )
+    raise NotTaken(f"MP4 audio codec {name.decode('latin-1')!r} is not supported live; send AAC, MP3, Opus or FLAC")
 
 
 def _mp4a(esds: bytes, rate: int, channels: int) -> Track:
@@ -151,9 +149,7 @@ def _mp4a(esds: bytes, rate: int, channels: int) -> Track:
         return Track(PacketCodec.AAC, rate or 48_000, channels, setup)
     if kind in MP3_OBJECTS:
         return Track(PacketCodec.MP3, rate, channels)
-    raise NotTaken(
-        f"MP4 audio with object type {kind:#x} is not supported in live streams; send AAC, MP3, Opus or FLAC"
-    )
+    raise NotTaken(f"MP4 audio of object type {kind:#x} is not supported live; send AAC, MP3, Opus or FLAC")
 
 
 def _optional_fields_end(stream: bytes) -> int:

@@ -154,7 +154,7 @@ class MpegDemuxer(Demuxer):
         window = self._window
         if self._form is None:
             raise Undecodable(
-                "not MP3 or AAC: the first frame is not followed by another; for raw audio set encoding and sample_rate"
+                "the first MP3 or AAC frame is not followed by another; for raw audio set encoding and sample_rate"
             )
         self._resync.lose(window.offset)
         found = window.data.find(b"\xff", 1)

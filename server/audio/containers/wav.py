@@ -151,8 +151,8 @@ class WavDemuxer(Demuxer):
             self._junk_bytes += 1
             if self._junk_bytes > MAX_JUNK_BYTES:
                 raise Undecodable(
-                    f"the WAV header announces {self._announced} bytes of samples, but more than {MAX_JUNK_BYTES} "
-                    "bytes follow that are neither a chunk nor another WAV file"
+                    f"the WAV header announces {self._announced} bytes of samples; more than {MAX_JUNK_BYTES} "
+                    "unrecognized bytes follow"
                 )
         return None
 
@@ -228,8 +228,5 @@ def wav_track(body: bytes) -> Track:
     stored = 8 * (frame_bytes // channels) if channels and bits % 8 else bits  # 12 or 20 bits use whole bytes
     codec = CODECS.get((tag, stored))
     if codec is None:
-        raise NotTaken(
-            f"WAV with format tag {tag} and {bits} bits per sample is not supported in live streams; "
-            "send PCM, float, mu-law or A-law"
-        )
+        raise NotTaken(f"WAV format {tag} with {bits} bits is not supported live; send PCM, float, mu-law or A-law")
     return Track(codec, rate, channels)

@@ -78,8 +78,7 @@ def _track(fields: Fields) -> Track:
     if plain is not None:
         return Track(plain, rate, channels)
     raise NotTaken(
-        f"WebM audio codec {codec[:32].decode('ascii', 'replace')!r} is not supported in live streams; "
-        "send Opus, Vorbis, FLAC, AAC, MP3 or PCM"
+        f"WebM audio codec {codec[:32].decode('ascii', 'replace')!r} is not supported live; send Opus or FLAC"
     )
 
 

@@ -107,5 +107,5 @@ def test_a_drain_between_two_streams_loses_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", ["ogg opus", "flac", "mp3", "mp4"])
 def test_a_chain_that_changes_its_channels_is_refused_by_name_where_each_channel_is_wanted(name: str) -> None:
     decoder = open_decoder(audio_form(None, None, 1), RATE, multichannel=True)
-    with pytest.raises(NotTaken, match="1 were announced, and the audio has 2"):
+    with pytest.raises(NotTaken, match="channels: 1 announced, but the audio has 2"):
         decoded(decoder, list(parts(name)))

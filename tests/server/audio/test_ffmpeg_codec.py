@@ -122,7 +122,7 @@ def test_multichannel_keeps_channels_apart() -> None:
     assert np.linalg.norm(heard[:, 1].astype(float)) == pytest.approx(
         np.linalg.norm(heard[:, 0].astype(float)) / 2, 0.01
     )
-    with pytest.raises(NotTaken, match="2 were announced, and the audio has 1"):
+    with pytest.raises(NotTaken, match="channels: 2 announced, but the audio has 1"):
         decoded(open_decoder(audio_form(None, None, 2), RATE, multichannel=True), [recording("flac")])
 
 

@@ -96,9 +96,9 @@ def test_chunks_around_the_samples_of_a_wav_file_are_skipped() -> None:
 @pytest.mark.parametrize(
     ("data", "error", "named"),
     [
-        (wav(0, b"", tag=17, bits=4), NotTaken, "format 17"),
-        (wav(0, b"").replace(b"fmt ", b"fmtx"), Undecodable, "what its samples are"),
-        (b"RIFF\0\0\0\0AVI LIST", Undecodable, "no WAV"),
+        (wav(0, b"", tag=17, bits=4), NotTaken, "WAV format 17"),
+        (wav(0, b"").replace(b"fmt ", b"fmtx"), Undecodable, "no fmt chunk"),
+        (b"RIFF\0\0\0\0AVI LIST", Undecodable, "not a WAV stream"),
         (b"RIFF\0\0\0\0WAVEfmt \2\0\0\0\1\0", Undecodable, "damaged"),
         (b"RIFF\0\0\0\0WAVEfmt \xff\xff\xff\xff", Undecodable, "damaged"),
         (b"RIFF\0\0\0\0WAVEJUNK\xff\xff\xff\xff", Undecodable, "no audio in"),

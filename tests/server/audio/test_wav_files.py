@@ -124,7 +124,7 @@ def test_a_truncated_wav_is_heard_and_says_so(missing: int) -> None:
     heard, warnings = uploaded(wav()[:-missing])
     assert np.array_equal(heard, PCM[: len(heard)])
     assert len(heard) == (N - missing) // 2
-    assert warnings == [f"truncated: the WAV header announces {N} bytes of samples, {N - missing} are there"]
+    assert warnings == [f"truncated: the WAV header announces {N} bytes of samples, but there are {N - missing}"]
     assert uploaded(wav())[1] == uploaded(wav(size=0))[1] == []
 
 
