@@ -102,7 +102,7 @@ def test_a_key_beyond_its_quota_gets_429_with_retry_after_and_other_keys_are_ser
         assert response.status_code == 429
         assert int(response.headers["Retry-After"]) > 0
         assert json.loads(response.body)["err_code"] == "TOO_MANY_REQUESTS"
-        assert response.headers["dg-error"] == "this key may have 2 streams open at a time"
+        assert response.headers["dg-error"] == "this key may have 2 streams open at a time; close one or retry later"
         assert server.http.post("/v1/listen", content=wave(), headers=KEYS).status_code == 429
         assert status(server, "large") == 101
         assert server.metric('tutti_handshakes_rejected_total{reason="quota"}') == 2

@@ -235,7 +235,7 @@ WRONG: dict[str, tuple[bytes, type[MediaError], str]] = {
     ),
     "webm with video alone": (webm(b"V_VP8", 1), NotTaken, "no audio track"),
     "webm with ac-3": (webm(b"A_AC3"), NotTaken, "A_AC3"),
-    "webm that is encrypted": (webm(extra=element(0x6D80, b"\0")), NotTaken, "encrypted"),
+    "webm that is encrypted": (webm(extra=element(0x6D80, b"\0")), NotTaken, "ContentEncodings"),
     "webm with a broken header": (webm(private=b"x" * 30), Undecodable, "Opus header"),
     "webm with tracks cut short": (
         element(0x1A45DFA3, b"") + element(0x1654AE6B, b"\xae\xff\x01"),
