@@ -1,4 +1,4 @@
-"""Uploaded recordings of every kind: libsndfile first, FFmpeg for the rest; no other file is ever opened."""
+"""Uploaded recordings of every kind: libsndfile first, FFmpeg for the rest; other files are never opened."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FILES = {  # container, codec, rate, channels, correlation with the original
 
 
 def read(body: bytes, form: AudioForm = ANY, max_s: float = 60.0) -> np.ndarray:
-    """All of a recording, (S, C) int16."""
+    """Return all samples of a recording, (S, C) int16."""
     recording, blocks = Recording(body, form, rate=RATE, max_s=max_s), []
     while (block := recording.next_block()) is not None:
         blocks.append(block)
@@ -55,7 +55,7 @@ def test_the_sound_survives_within_the_codecs_loss(name: str) -> None:
     score, shift = likeness(samples.mean(axis=1), original, 3_000)
     assert samples.shape[1] == channels
     assert score > wanted
-    assert 0 <= shift < 0.15 * RATE  # what an encoder puts before the sound, where the file does not tell
+    assert 0 <= shift < 0.15 * RATE  # the encoder's delay, if the file does not state it
     assert len(samples) - len(original) < 0.2 * RATE
 
 
@@ -101,7 +101,7 @@ def video(tmp_path: Path) -> bytes:
 
 
 def test_a_video_alone_and_references_to_other_files_are_refused(tmp_path: Path) -> None:
-    """Nothing but the body is read: a playlist that names a file on the server is no recording."""
+    """Only the body is read: a playlist that names a file on the server is not a recording."""
     secret = tmp_path / "secret.wav"
     soundfile.write(secret, speech(), RATE)
     bodies = [
@@ -128,7 +128,7 @@ def test_a_recording_over_the_length_limit_is_refused() -> None:
 
 def test_without_the_optional_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     body = container("webm", "libopus", speech(48_000), 48_000)
-    monkeypatch.setitem(sys.modules, "server.audio.ffmpeg_container", None)  # an import of it fails
+    monkeypatch.setitem(sys.modules, "server.audio.ffmpeg_container", None)  # makes importing it fail
     with pytest.raises(BadAudio, match=r"pip install .*\[media\]"):
         read(body)
     with pytest.raises(BadAudio, match="not a supported recording"):
@@ -194,8 +194,8 @@ def test_decoding_ends_when_it_takes_more_processor_time_than_a_body_of_that_siz
 
 
 @pytest.mark.parametrize("rate", [8_000, 44_100, 48_000])
-def test_an_mp3_is_decoded_without_losing_what_frames_leave_to_the_next(rate: int) -> None:
-    """libsndfile's MP3 decoder loses its reservoir of bits when a file is sought, as `soundfile` does by itself."""
+def test_an_mp3_is_decoded_with_its_bit_reservoir(rate: int) -> None:
+    """libsndfile's MP3 decoder loses its bit reservoir on a seek, which `soundfile` does after each read."""
     body = sound_file("MP3", "MPEG_LAYER_III", speech(rate), rate)
     at_once, _ = soundfile.read(io.BytesIO(body), dtype="float32", always_2d=True)
     source, blocks = open_source(body, audio_form(None, None)), []

@@ -79,7 +79,7 @@ def test_json_logs_hold_the_same_facts_in_the_line_of_the_start_and_no_other_tex
         ({"api_keys": ["k"]}, "every client needs a key"),
         ({"api_keys_file": "keys"}, "every client needs a key"),
         ({"admin_keys": ["k"], "admin_local": True}, "open with an admin key"),
-        ({"admin_local": True}, "open to this machine without a key; a proxy on this machine would open it to everyone"),
+        ({"admin_local": True}, "open to this machine without a key; a proxy on this machine would open"),
         ({"drain_timeout_s": 3_600}, "3600 s for open ones"),
         ({"vosk_port": 2_700}, "clients of the vosk port send no key"),
     ],
