@@ -1,4 +1,4 @@
-"""Error messages of the page, in a real Chromium; keyboard use and narrow screens."""
+"""Error messages of the page in a real Chromium; keyboard use and narrow screens."""
 
 import pytest
 
@@ -58,7 +58,7 @@ def test_a_microphone_error_is_explained(live_server, browser, error, words):
     assert page.problems == []
 
 
-def test_a_file_that_is_no_audio_is_named(live_server, browser, tmp_path):
+def test_a_file_that_is_not_audio_is_named(live_server, browser, tmp_path):
     (tmp_path / "letter.wav").write_bytes(b"Dear Sir")
     page = OpenPage(browser, live_server())
     page.page.set_input_files("#file", tmp_path / "letter.wav")
@@ -87,7 +87,7 @@ def test_a_stream_that_cannot_be_finished_can_be_left(live_server, browser):
     page = OpenPage(browser, server)
     page.press("Microphone")
     page.page.get_by_text("Listening").wait_for()
-    server.replica.sessions.draining = True  # whoever comes back is refused
+    server.replica.sessions.draining = True  # a client that reconnects is refused
     cut_connections(server)
     page.page.get_by_text("about to restart").wait_for()
     page.press("Stop")

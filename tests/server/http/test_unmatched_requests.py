@@ -1,4 +1,4 @@
-"""HEAD of every path that answers GET, and the JSON of unknown paths and wrong methods, by the path's protocol."""
+"""HEAD on every path with GET, and errors for unknown paths and wrong methods in the format of the path's interface."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_head_is_answered_as_get_without_a_body(server: LiveServer, path: str, m
         assert int(head.headers["content-length"]) == len(got.content) > 0
 
 
-def test_a_connection_goes_on_after_head_and_the_log_names_it(server: LiveServer) -> None:
+def test_a_connection_continues_after_head_and_the_log_has_the_method(server: LiveServer) -> None:
     connection = http.client.HTTPConnection(server.host, timeout=WAIT_S)
     with capture_logs() as log:
         for method in ("HEAD", "GET", "HEAD", "GET"):
@@ -188,7 +188,7 @@ def test_a_plain_get_of_a_live_endpoint_says_that_it_needs_a_handshake(server: L
     assert "WebSocket" in deepgram(server.http.get("/v1/listen"))
 
 
-def test_the_port_of_vosk_alone_answers_http_in_the_form_of_other_errors(live_server: Start) -> None:
+def test_the_vosk_port_answers_http_in_the_format_of_other_errors(live_server: Start) -> None:
     server = live_server(vosk_port=0)
     url = f"http://127.0.0.1:{server.vosk_port}"
     for method, path in (("GET", "/"), ("POST", "/metrics"), ("HEAD", "/")):

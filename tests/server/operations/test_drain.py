@@ -1,4 +1,4 @@
-"""End of a replica: the first signal drains, open sessions may finish, the rest are flushed and closed with 1012."""
+"""Shutdown: the first signal drains, open sessions may finish, the rest are flushed and closed with 1012."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Start = Callable[..., LiveServer]
 
 
 def sigterm(server: LiveServer) -> None:
-    """Deliver SIGTERM."""
+    """Deliver SIGTERM to the server."""
     server.server.handle_exit(signal.SIGTERM, None)
 
 

@@ -1,4 +1,4 @@
-"""What `tutti serve` says when it listens: a real process, and each fact of the message by its settings."""
+"""Start message of `tutti serve`: from a real process, and each line by its settings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def until(process: subprocess.Popen[str], text: str) -> str:
     return "".join(lines)
 
 
-def test_serve_says_where_to_open_it_who_may_use_it_and_how_it_stops() -> None:
+def test_serve_prints_its_address_who_may_use_it_and_how_to_stop() -> None:
     with serving() as process:
         said = until(process, "Ctrl-C")
         (url,) = re.findall(r"open +(http://\S+) in a browser", said)

@@ -1,4 +1,4 @@
-"""Tickets: sealed ones are read back; forged, truncated, foreign, expired or used ones are refused."""
+"""Tickets: sealed ones can be read; forged, truncated, foreign, expired or used ones are refused."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_unsealed_text_is_refused(text: str) -> None:
 
 
 @given(plain=st.binary(max_size=200))
-def test_sealed_bytes_that_are_no_ticket_are_refused(plain: bytes) -> None:
+def test_sealed_bytes_that_are_not_a_ticket_are_refused(plain: bytes) -> None:
     header = bytes([tickets.VERSION])
     text = encoded(header + Seal([ONE]).close(plain, header))
     with pytest.raises(TicketRefused) as refused:
@@ -174,10 +174,10 @@ def test_used_ticket_is_refused_by_its_replica_and_its_renewal_is_not() -> None:
     here, there = service(ONE), service(ONE)
     ticket = issue(here)
     text = here.write(ticket)
-    assert here.take(text, TENANT), "reading is not using: the socket may be lost before any audio came"
+    assert here.take(text, TENANT), "reading is not using: the connection may be lost before any audio"
     here.used(here.take(text, TENANT))
     assert code(here, text) is TicketCode.REPLAYED
-    assert there.take(text, TENANT), "best effort: replicas do not tell one another"
+    assert there.take(text, TENANT), "best effort: replicas do not share used tickets"
     again = here.renewed(ticket)
     assert here.take(here.write(again), TENANT).stream == ticket.stream
 
@@ -205,7 +205,7 @@ def test_sealed_texts_differ_and_processes_do_not_share_a_key() -> None:
     here, there = Seal([ONE]), Seal([ONE])
     sealed = [seal.close(b"plain" * 10, b"h") for seal in (here, here, there)]
     assert len({text[16:] for text in sealed}) == 3
-    assert len({text[:16] for text in sealed}) == 2, "a salt a process"
+    assert len({text[:16] for text in sealed}) == 2, "one salt per process"
     assert all(Seal([ONE]).open(text, b"h") == b"plain" * 10 for text in sealed)
     assert len(sealed[0]) == 50 + OVERHEAD_BYTES
     with pytest.raises(Unsealed):
