@@ -54,7 +54,7 @@ class Room(Protocol):
     """Capacity check for a new stream."""
 
     def refuse_if_full(self) -> None:
-        """Raises: ServerFull."""
+        """Refuse a stream for which there is no room. Raises: ServerFull."""
 
 
 class Guard:
@@ -71,7 +71,7 @@ class Guard:
         clock: Callable[[], float],
         openings: OpeningRate,
     ) -> None:
-        """Raises: SettingsError."""
+        """Read limits and origins from `settings`. Raises: SettingsError."""
         self.keys = keys
         self.quotas = Quotas()
         self._openings = openings
@@ -112,7 +112,7 @@ class Guard:
         self._room.refuse_if_full()
 
     def refuse_if_unavailable(self) -> None:
-        """Raises: ServerDraining, ServerFull."""
+        """Refuse a stream while the replica is draining or full. Raises: ServerDraining, ServerFull."""
         self._sessions.refuse_if_draining()
         self._room.refuse_if_full()
 

@@ -93,9 +93,8 @@ class HeadProtocol(BoundedHttpProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         """Refuse the handshake or hand it over to the WebSocket protocol, which does not answer malformed ones."""
-        if (
-            self.answering
-        ):  # the answer would come between others, and the new protocol would not know that none is read
+        # The response would be sent between others, and the new protocol would not know that writing is paused.
+        if self.answering:
             self.send_400_response(NOT_ALONE)
             return
         self.stop_timers()

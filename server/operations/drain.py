@@ -68,7 +68,7 @@ class OpenSessions:
         self._metrics.sessions_draining.set(self.channels if draining else 0)
 
     def refuse_if_draining(self) -> None:
-        """Raises: ServerDraining."""
+        """Refuse a new session during a drain. Raises: ServerDraining."""
         if self._draining:
             raise ServerDraining("the server is restarting")
 

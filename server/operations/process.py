@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 EXIT_LOST = 70  # exit status if the engine is lost; the supervisor starts a new process. Source: sysexits.h
 M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES = -3, 4 * 2**20  # Source: mallopt(3)
-FILES_BESIDE_STREAMS = 512  # descriptors for refused requests, probes, uploads, libraries
+OTHER_FILES = 512  # descriptors for refused requests, probes, uploads, libraries
 
 
 def reopen_closed_stdio() -> None:
@@ -34,7 +34,7 @@ def reopen_closed_stdio() -> None:
 
 def files_needed(streams: int) -> int:
     """Return the descriptors needed for this number of live streams and everything else in the process."""
-    return streams + FILES_BESIDE_STREAMS
+    return streams + OTHER_FILES
 
 
 def raise_file_limit(streams: int) -> int:

@@ -337,7 +337,7 @@ class Resampled:
         return taken
 
     def end(self) -> None:
-        """Flush the resampler, which then starts afresh."""
+        """Flush and reset the resampler."""
         self._convert()
         if self._resampler is not None:
             self._converted.append(self._resampler.flush())

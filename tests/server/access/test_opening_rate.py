@@ -32,7 +32,7 @@ def opened(rate: OpeningRate, owner: str, times: int, now: float) -> int:
     return entered
 
 
-def test_a_burst_enters_and_then_the_rate() -> None:
+def test_a_burst_is_admitted_and_then_the_rate_applies() -> None:
     rate = OpeningRate(lambda: 10.0)
     assert opened(rate, "a", 1_000, T0) == 10 * BURST_S
     with pytest.raises(TooManyOpenings):

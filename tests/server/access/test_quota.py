@@ -61,7 +61,7 @@ def wait_free(server: LiveServer) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 3), st.booleans()), max_size=40))
-def test_streams_counted_are_those_of_leases_not_released(steps: list[tuple[str, int, bool]]) -> None:
+def test_open_streams_are_those_of_unreleased_leases(steps: list[tuple[str, int, bool]]) -> None:
     quotas, held = Quotas(), list[tuple[str, int, Lease]]()
     for owner, streams, give_back in steps:
         if give_back and held:

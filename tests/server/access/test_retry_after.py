@@ -34,7 +34,7 @@ def test_the_wait_is_short_again_after_the_overload():
     assert retry.seconds(1, 120.0) == 1
 
 
-def test_clients_that_obey_retry_after_come_at_a_bounded_rate():
+def test_clients_that_obey_retry_after_return_at_a_bounded_rate():
     """A thousand clients over five minutes, none of them admitted."""
     rng = random.Random(1)
     retry = RetryAfter(rng)

@@ -59,7 +59,7 @@ def test_concealed_speech_fades_without_a_gap() -> None:
     assert levels[0] > 20 * max(1.0, levels[-1])
 
 
-def test_only_many_damaged_raw_packets_in_a_row_end_the_stream() -> None:
+def test_a_raw_stream_ends_only_after_many_damaged_packets_in_a_row() -> None:
     decoder = raw()
     for _ in range(3):
         decoder.feed(packets()[5], 1.0)
@@ -254,7 +254,7 @@ def test_a_gap_is_silence_of_that_length(name: str, gaps: dict[int, int]) -> Non
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_lost_packets_leave_their_time(name: str) -> None:
+def test_lost_packets_become_silence_of_the_same_length(name: str) -> None:
     parts = with_gaps(name, {})
     del parts[30:60]
     samples, whole = decoded(sniffed(), parts), decoded(sniffed(), with_gaps(name, {}))
@@ -263,7 +263,7 @@ def test_lost_packets_leave_their_time(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_a_stream_that_begins_late_begins_with_its_audio(name: str) -> None:
+def test_a_stream_whose_timestamps_start_late_begins_with_its_audio(name: str) -> None:
     """The timestamps of a recorder or a radio station do not start at 0."""
     assert np.array_equal(decoded(sniffed(), with_gaps(name, {0: 50_000})), decoded(sniffed(), with_gaps(name, {})))
 
@@ -309,7 +309,7 @@ def test_jitter_of_a_recorders_clock_makes_no_gaps() -> None:
 @pytest.mark.parametrize("kind", ["mp3", "adts"])
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_frames_are_found_again(kind: str, data: st.DataObject) -> None:
+def test_reading_resumes_at_the_next_frame(kind: str, data: st.DataObject) -> None:
     body = container(kind, {"mp3": "libmp3lame", "adts": "aac"}[kind], speech(), 16_000)
     at = data.draw(st.integers(len(body) // 4, len(body) // 2))
     junk = data.draw(st.sampled_from([b"", b'{"type":"KeepAlive"}', b"\xff" * 50, bytes(5_000)]))

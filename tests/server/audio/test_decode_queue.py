@@ -159,7 +159,7 @@ def test_audio_and_frames_keep_their_order(inline: bool) -> None:
     run(test, inline=inline)
 
 
-def test_a_long_gap_is_delivered_piece_by_piece_before_what_was_sent_after_it() -> None:
+def test_a_long_gap_is_delivered_in_pieces_before_later_audio() -> None:
     async def test(bench: Bench) -> None:
         bench.audio(b"a_", 1.0)
         bench.audio(b"b", 2.0)
@@ -171,7 +171,7 @@ def test_a_long_gap_is_delivered_piece_by_piece_before_what_was_sent_after_it() 
     run(test)
 
 
-def test_a_long_end_is_delivered_piece_by_piece_as_there_is_room() -> None:
+def test_the_end_of_a_stream_is_delivered_in_pieces_as_there_is_room() -> None:
     async def test(bench: Bench) -> None:
         bench.decoder.long_tail = True
         bench.audio(b"a", 1.0)
@@ -204,7 +204,7 @@ def test_resume_within_on_samples_keeps_the_order() -> None:
     run(test)
 
 
-def test_a_decoder_that_works_inline_is_called_at_once_and_on_the_loop() -> None:
+def test_an_inline_decoder_is_called_immediately_on_the_loop() -> None:
     async def test(bench: Bench) -> None:
         bench.audio(b"x", 1.0)
         assert bench.said == ["x"]
@@ -272,7 +272,7 @@ def test_each_decoded_piece_is_reported_even_without_audio() -> None:
     run(test)
 
 
-def test_waiting_audio_is_as_long_as_its_format_says() -> None:
+def test_the_length_of_waiting_audio_follows_from_its_format() -> None:
     async def test(bench: Bench) -> None:
         bench.has_room = False
         bench.decoder.bytes_per_s = None

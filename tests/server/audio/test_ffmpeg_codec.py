@@ -65,7 +65,7 @@ def test_the_sound_survives_within_the_codecs_loss(name: str) -> None:
 @pytest.mark.parametrize("name", FORMS)
 @settings(max_examples=12)
 @given(data=st.data())
-def test_any_cut_of_the_bytes_gives_the_same_samples(name: str, data: st.DataObject) -> None:
+def test_the_samples_do_not_depend_on_how_the_bytes_are_split(name: str, data: st.DataObject) -> None:
     cuts = data.draw(st.lists(st.integers(0, len(recording(name))), max_size=30))
     assert np.array_equal(decoded(opened(name), pieces(recording(name), cuts)), whole(name))
 

@@ -79,7 +79,7 @@ LIMIT_S = 20.0
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_few_bytes_that_decode_to_hours_come_in_bounded_parts(name: str) -> None:
+def test_a_few_bytes_that_decode_to_hours_are_delivered_in_bounded_parts(name: str) -> None:
     """The length decoded by one call does not depend on the compression ratio."""
     decoder, parts = sniffed(), []
     parts.append(decoder.feed(BOMBS[name], LIMIT_S))

@@ -46,7 +46,7 @@ def encode(encoding: str) -> tuple[bytes, np.ndarray]:
 
 @pytest.mark.parametrize("encoding", ["linear16", "linear32", "mulaw", "alaw"])
 @given(cuts=st.lists(st.integers(0, 10_000), max_size=20))
-def test_any_cut_of_the_bytes_gives_the_same_samples(encoding: str, cuts: list[int]) -> None:
+def test_the_samples_do_not_depend_on_how_the_bytes_are_split(encoding: str, cuts: list[int]) -> None:
     data, expected = encode(encoding)
     decoder = open_decoder(audio_form(encoding, 8_000, 2), 16_000)
     assert (decoder.rate, decoder.channels, decoder.inline) == (8_000, 2, True)

@@ -100,7 +100,7 @@ def video(tmp_path: Path) -> bytes:
     return file.getvalue()
 
 
-def test_a_video_alone_and_references_to_other_files_are_refused(tmp_path: Path) -> None:
+def test_videos_without_audio_and_references_to_other_files_are_refused(tmp_path: Path) -> None:
     """Only the body is read: a playlist that names a file on the server is not a recording."""
     secret = tmp_path / "secret.wav"
     soundfile.write(secret, speech(), RATE)
@@ -159,7 +159,7 @@ def test_any_damage_ends_in_audio_or_in_a_refusal(name: str, data: st.DataObject
 
 
 @pytest.mark.parametrize("kind", ["FLAC", "AIFF"])
-def test_a_header_that_states_too_much_is_refused_before_anything_is_decoded(kind: str) -> None:
+def test_a_header_with_too_long_a_duration_is_refused_before_decoding(kind: str) -> None:
     body = io.BytesIO()
     soundfile.write(body, np.zeros(RATE * 61, np.int16), RATE, format=kind)
     with pytest.raises(TooLarge, match="longer than the limit of 60 s"):
@@ -184,7 +184,7 @@ def read_all(recording: Recording) -> None:
         pass
 
 
-def test_decoding_ends_when_it_takes_more_processor_time_than_a_body_of_that_size_may() -> None:
+def test_decoding_stops_at_the_processor_time_limit_for_the_size_of_the_body() -> None:
     body = io.BytesIO()
     soundfile.write(body, np.zeros(RATE * 600, np.int16), RATE, format="FLAC")
     ticks = itertools.count(step=3.0)

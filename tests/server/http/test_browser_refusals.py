@@ -12,7 +12,7 @@ SAMPLE = next(utterance.text for utterance in samples() if utterance.audio.stem 
 NO_MICROPHONE = """navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException("", "%s"));"""
 
 
-def test_a_key_is_asked_for_kept_in_the_tab_and_not_shown(live_server, served, browser):
+def test_the_page_asks_for_a_key_keeps_it_in_the_tab_and_hides_it(live_server, served, browser):
     page = OpenPage(browser, live_server(**served, api_keys=("open-sesame",))).plain().fast()
     key, problem = page.page.get_by_label("API key"), page.page.get_by_role("alert")
     for given, complaint in (
@@ -37,7 +37,7 @@ def test_a_key_is_asked_for_kept_in_the_tab_and_not_shown(live_server, served, b
     assert not any("sesame" in address for address in page.addresses)
 
 
-def test_a_full_server_is_reported_and_tried_again(live_server, served, browser):
+def test_a_full_server_is_reported_and_retried(live_server, served, browser):
     server = live_server(**served, max_streams=1)
     page = OpenPage(browser, server).plain().fast()
     with server.listen() as other:

@@ -33,7 +33,7 @@ def test_docs_lists_the_operations_without_any_other_host(live_server, browser):
     assert problems == []
 
 
-def test_docs_names_no_other_host(live_server):
+def test_docs_refers_to_no_other_host(live_server):
     http = live_server().http
     page = http.get("/docs")
     assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")

@@ -204,7 +204,7 @@ def test_a_handshake_after_an_unanswered_request_is_refused(live_server: Start) 
     server.wait_idle()
 
 
-def test_a_client_that_leaves_with_requests_waiting_ends_the_one_that_is_answered(live_server: Start, caplog) -> None:
+def test_a_disconnect_with_waiting_requests_ends_the_one_being_answered(live_server: Start, caplog) -> None:
     model = GatedSpellingModel()
     server = live_server(model=model)
     model.shut()

@@ -67,7 +67,7 @@ def test_a_running_server_conforms_to_the_document(server: LiveServer) -> None:
         answers()
 
 
-def test_every_http_endpoint_is_described_with_what_it_answers(server: LiveServer, document: dict) -> None:
+def test_every_http_endpoint_is_described_with_its_responses(server: LiveServer, document: dict) -> None:
     found = {(method, path) for path, methods in document["paths"].items() for method in methods}
     assert found == set(OPERATIONS), "FastAPI provides paths and methods; responses must be in OPERATIONS"
     for path, methods in document["paths"].items():
@@ -87,7 +87,7 @@ def test_parameters_are_those_of_the_parsers_table(document: dict) -> None:
     assert descriptions["model"] == "A model by its name; any other is the default, unless names are strict."
 
 
-def test_real_answers_fit_their_schemas(server: LiveServer, document: dict) -> None:
+def test_real_responses_match_their_schemas(server: LiveServer, document: dict) -> None:
     def fits(answer: httpx.Response, path: str, method: str = "post") -> None:
         content = document["paths"][path][method]["responses"][str(answer.status_code)]["content"]
         schema = content["application/json"]["schema"] | {"components": document["components"]}

@@ -37,7 +37,7 @@ def verified(tokens: Tokens, token: str) -> str | None:
         return None
 
 
-def test_a_key_is_exchanged_for_a_token_that_lasts_as_long_as_asked(live_server: Start) -> None:
+def test_a_key_is_exchanged_for_a_token_of_the_requested_lifetime(live_server: Start) -> None:
     server = live_server(api_keys=[KEY])
     for asked, ttl_s in ((None, 30), ({}, 30), ({"ttl_seconds": 1}, 1), ({"ttl_seconds": 3600}, 3600)):
         answer = server.http.post("/v1/auth/grant", headers=HEADERS, json=asked)

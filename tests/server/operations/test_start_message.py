@@ -35,7 +35,7 @@ def serving(*options: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def until(process: subprocess.Popen[str], text: str) -> str:
-    """What it writes up to a line with this text."""
+    """Return the output up to a line with this text."""
     assert process.stderr is not None
     lines: list[str] = []
     while not lines or text not in lines[-1]:
@@ -62,7 +62,7 @@ def test_serve_prints_its_address_who_may_use_it_and_how_to_stop() -> None:
         assert process.wait(timeout=WAIT_S) == 0
 
 
-def test_json_logs_hold_the_same_facts_in_the_line_of_the_start_and_no_other_text() -> None:
+def test_json_logs_have_the_same_facts_in_the_start_line_and_no_other_text() -> None:
     with ServerProcess(program=("-c", REAL), model="small", decoder="greedy", max_streams=7) as server:
         line = server.wait_for("listening")
         assert line["docs"] == f"{line['url']}/docs"

@@ -87,13 +87,13 @@ def streamed(servers: tuple[ServerProcess, ...], audio: np.ndarray, *losses_s: f
     return ResumingClient(servers, audio, RATE, **query).run(losses_s)
 
 
-def test_unlike_replicas_give_the_same_results(pair: Pair, audio: np.ndarray, whole: Received) -> None:
+def test_replicas_on_different_processors_give_the_same_results(pair: Pair, audio: np.ndarray, whole: Received) -> None:
     assert streamed(pair[1:], audio).results == whole.results
 
 
 @pytest.mark.parametrize("losses_s", [(10.3,), (2.7, 6.1, 9.9, 13.2, 17.5)])
 @pytest.mark.parametrize("first", [0, 1], ids=["native first", "AVX2 first"])
-def test_a_stream_that_moves_to_an_unlike_replica_has_the_same_results(
+def test_a_stream_moved_to_a_replica_on_another_processor_has_the_same_results(
     pair: Pair, audio: np.ndarray, whole: Received, first: int, losses_s: tuple[float, ...]
 ) -> None:
     order = (pair[first], pair[1 - first])

@@ -114,7 +114,7 @@ def test_beam_search_resumes_with_its_key_terms() -> None:
         check((servers[0], servers[1]), speech()[:, None], 16_000, [1.0, 2.0, 4.4, 7.1], keyterm="third sentence")
 
 
-def test_many_streams_resume_under_load_without_touching_one_another(pair: Any) -> None:
+def test_many_streams_resume_under_load_without_affecting_each_other(pair: Any) -> None:
     """Each stream has its own words, is batched with all others, and moves at its own times."""
     results: dict[int, tuple[Received, Received]] = {}
 

@@ -80,7 +80,7 @@ def test_sentence_continues_after_a_cut() -> None:
     assert texts == ["Is it true that", "you came?", "Yes."]
 
 
-def test_a_partial_has_neither_an_end_nor_digits() -> None:
+def test_a_partial_has_no_final_mark_and_no_digits() -> None:
     sentences = Sentences(SMART)
     assert [f.text for f in sentences.partial(say("i saw twenty one"))] == ["I", "saw", "twenty", "one"]
 
