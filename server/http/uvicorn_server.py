@@ -29,7 +29,7 @@ from server.streaming.websocket import StreamWebSocket
 MAX_HEAD_BYTES = 64 * 1024  # in addition to one read of the transport; the largest query of key terms is an eighth
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 NO_HANDSHAKE = "Invalid WebSocket handshake."
-NOT_ALONE = "A WebSocket handshake must wait for the answers to the requests before it."
+NOT_ALONE = "A WebSocket handshake must wait for the responses to earlier requests."
 
 Refuse = Callable[[Scope], Response | None]
 """Called with the scope of a handshake. Returns the response of a refused one, None for others."""

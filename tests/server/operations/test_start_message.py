@@ -79,7 +79,10 @@ def test_json_logs_have_the_same_facts_in_the_start_line_and_no_other_text() -> 
         ({"api_keys": ["k"]}, "every client needs a key"),
         ({"api_keys_file": "keys"}, "every client needs a key"),
         ({"admin_keys": ["k"], "admin_local": True}, "open with an admin key"),
-        ({"admin_local": True}, "open to this machine without a key; a proxy on this machine would open"),
+        (
+            {"admin_local": True},
+            "open to this machine without a key; a proxy on this machine would open it to everyone:",
+        ),
         ({"drain_timeout_s": 3_600}, "3600 s for open ones"),
         ({"vosk_port": 2_700}, "clients of the vosk port send no key"),
     ],
