@@ -5,64 +5,37 @@ How the bytes are split into messages does not change the samples, except for ra
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import math
 from collections.abc import Callable
 
 import numpy as np
 
-from model.errors import install_hint
 from server.audio.containers.live import ContainerDecoder, Resampled
 from server.audio.containers.ogg import MAGIC as OGG_MAGIC
 from server.audio.decode_queue import LiveDecoder
+from server.audio.ffmpeg_codec import Codec
 from server.audio.formats import OPUS_RATE, PLAIN, AudioForm, Encoding, Losses
 from server.audio.packets import MAX_PACKET_BYTES, PacketCodec, Track
 from server.audio.pcm import PCM
 from server.audio.raw import PLAIN_CODECS, PlainReader
 from server.audio.sniffing import container_of
-from server.errors import BadParameter, NotInstalled, NotTaken, Undecodable
-
-_CODEC_MODULES = "server.audio.ffmpeg_codec", "server.audio.ffmpeg_container", "av.subtitles.stream"
-"""The last one would otherwise be imported by `av` on first use."""
-
-
-def load_codecs() -> None:
-    """Import the modules for compressed audio, if installed: on first use it would stall all streams for 0.2 s."""
-    if importlib.util.find_spec("av") is not None:
-        for name in _CODEC_MODULES:
-            importlib.import_module(name)
+from server.errors import NotTaken, Undecodable
 
 
 def open_decoder(
     form: AudioForm, model_rate: int, *, multichannel: bool = False, raw_alone: bool = False
 ) -> LiveDecoder:
-    """Return the decoder of one live stream; `raw_alone` rejects a container if a raw encoding was announced.
-
-    Raises: NotInstalled.
-    """
+    """Return the decoder of one live stream; `raw_alone` rejects a container if a raw encoding was announced."""
     if form.encoding in PLAIN:
         assert form.sample_rate is not None, "checked by audio_form"
         reader = PlainReader(PLAIN_CODECS[form.encoding], form.sample_rate, form.channels)
         return SniffingDecoder(reader, form, multichannel=multichannel, raw_alone=raw_alone)
-    if importlib.util.find_spec("av") is None and form.encoding is not Encoding.CONTAINER:
-        raise NotInstalled(f"{form.encoding.value} needs the optional package: {install_hint('media')}")
     if form.encoding is Encoding.OPUS:
         opus = OpusDecoder(form.channels)
         return SniffingDecoder(opus, form, multichannel=multichannel, raw_alone=raw_alone)
     rate, channels = form.decoded_rate(model_rate), form.decoded_channels(multichannel=multichannel)
     # The container is detected from the bytes; the announced one is ignored.
     return ContainerDecoder(Resampled(rate, channels, mixed=not multichannel))
-
-
-def open_decoder_for_request(
-    form: AudioForm, model_rate: int, *, multichannel: bool, raw_alone: bool = False
-) -> LiveDecoder:
-    """As `open_decoder`, for a request before admission. Raises: BadParameter if the package is missing."""
-    try:
-        return open_decoder(form, model_rate, multichannel=multichannel, raw_alone=raw_alone)
-    except NotInstalled as error:
-        raise BadParameter(f"encoding: {error}") from error
 
 
 class SniffingDecoder:
@@ -173,8 +146,6 @@ class OpusDecoder:
 
     def __init__(self, channels: int) -> None:
         """Open FFmpeg's decoder; `open_decoder` has checked that it is installed."""
-        from server.audio.ffmpeg_codec import Codec
-
         track = Track(PacketCodec.OPUS, OPUS_RATE, channels)
         self.rate = track.rate
         self.channels = channels

@@ -7,6 +7,7 @@ filter reads a client's bytes here. A damaged packet is concealed; more than MAX
 from __future__ import annotations
 
 import av
+import av.subtitles.stream  # which `av` would import at the first stream, and stall all others
 import numpy as np
 from av.audio.codeccontext import AudioCodecContext
 from av.audio.frame import AudioFrame

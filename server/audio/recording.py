@@ -16,10 +16,10 @@ from typing import Protocol
 import numpy as np
 import soundfile
 
-from model.errors import install_hint
 from server.audio.container_recording import KINDS as OWN_KINDS
 from server.audio.container_recording import ContainerSource, contents_of
 from server.audio.containers.wav import WavDemuxer
+from server.audio.ffmpeg_container import AvSource
 from server.audio.formats import PLAIN, AudioForm, Encoding, container_kind
 from server.audio.frames import tag_size
 from server.audio.packets import Track
@@ -98,7 +98,7 @@ def open_part(body: bytes, kind: str | None) -> Source:
         problem = cut_short(body, kind)
     else:
         problem = contents.problem
-        if kind in OWN_KINDS and _has_ffmpeg():
+        if kind in OWN_KINDS:
             return ContainerSource(body, contents.length_s)
     try:
         return SoundfileSource(body, problem)
@@ -113,23 +113,11 @@ def _kind_behind_tags(body: bytes) -> str | None:
     return kind or container_kind(body[:SNIFF_BYTES]) or other_kind(body)
 
 
-def _has_ffmpeg() -> bool:
-    try:
-        from server.audio.ffmpeg_container import AvSource  # noqa: F401 - checks that it is installed
-    except ImportError:
-        return False
-    return True
-
-
 def _open_by_ffmpeg(body: bytes, problem: str | None, error: Exception) -> Source:
     """Open a body with FFmpeg. Raises: BadAudio."""
     kind = container_kind(body)
     if kind is None:
         raise BadAudio("the body is not a supported recording (wav, flac, ogg, mp3, webm, m4a)") from error
-    try:
-        from server.audio.ffmpeg_container import AvSource
-    except ImportError:
-        raise BadAudio(f"{kind} needs the optional package: {install_hint('media')}") from error
     try:
         source = AvSource(body, kind)
     except BadAudio as refused:

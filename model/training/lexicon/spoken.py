@@ -43,8 +43,8 @@ class Pronunciations:
             )
         if missing := [word for word in words if word not in spoken]:
             raise TrainingError(f"the lexicon cannot pronounce {len(missing):,} words: {', '.join(missing[:20])}")
-        found = {phone for each in spoken.values() for phone in each} if lexicon is None else set(lexicon.phones)
-        phones = tuple(known) if found <= set(known) else tuple(sorted(found))
+        needed = {phone for each in spoken.values() for phone in each} if lexicon is None else set(lexicon.phones)
+        phones = tuple(known) if needed <= set(known) else tuple(sorted(needed))
         index = {phone: number for number, phone in enumerate(phones, 1)}
         return cls(phones, {word: tuple(index[phone] for phone in each) for word, each in spoken.items()})
 

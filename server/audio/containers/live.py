@@ -14,14 +14,14 @@ from typing import Protocol
 
 import numpy as np
 
-from model.errors import install_hint
 from server.audio.containers.demuxer_finder import DemuxerFinder
 from server.audio.containers.timeline import Timeline
+from server.audio.ffmpeg_codec import Codec
 from server.audio.formats import Losses
 from server.audio.packets import Demuxer, Item, PacketCodec, Timed, Track
 from server.audio.pcm import PCM, ChannelResampler, downmix
 from server.audio.raw import PlainReader
-from server.errors import Inflated, NotInstalled, NotTaken
+from server.errors import Inflated, NotTaken
 
 RATES = range(8_000, 48_001)
 MAX_CHANNELS = 8
@@ -354,10 +354,6 @@ class Resampled:
 def _decoder_of(track: Track, losses: Losses) -> PacketDecoder:
     if not isinstance(track.codec, PacketCodec):
         return PlainPackets(PlainReader(track.codec, track.rate, track.channels))
-    try:
-        from server.audio.ffmpeg_codec import Codec
-    except ImportError as error:
-        raise NotInstalled(f"{track.codec.value} needs the optional package: {install_hint('media')}") from error
     return Codec(track, losses)
 
 

@@ -160,11 +160,10 @@ def test_a_drain_returns_the_last_whole_flac_frame() -> None:
 NO_IMPORTS = """
 import sys
 import server.serve
-from server.audio.decoder import load_codecs, open_decoder
+from server.audio.decoder import open_decoder
 from server.audio.formats import audio_form
 from server.audio.recording import open_source
 
-load_codecs()
 before = set(sys.modules)
 recording = sys.stdin.buffer.read()
 decoder = open_decoder(audio_form(None, None), 16_000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import struct
 import time
 import tracemalloc
@@ -14,12 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.errors import install_hint
-from server.audio import decoder as decoder_module
 from server.audio.decode_queue import BURST_S, PIECE_BYTES, DecodeBudget, LiveDecoder
-from server.audio.decoder import open_decoder, open_decoder_for_request
+from server.audio.decoder import open_decoder
 from server.audio.formats import audio_form
-from server.errors import BadParameter, Inflated, MediaError, NotInstalled, NotTaken, Undecodable
+from server.errors import Inflated, MediaError, NotTaken, Undecodable
 from tests.support.audio.media_files import (
     FRAGMENTS,
     container,
@@ -297,20 +294,6 @@ def test_a_message_that_is_not_an_opus_packet_is_refused(packet: bytes, named: s
     decoder.feed(opus_packets(speech(48_000))[5], 1.0)
     with pytest.raises(Undecodable, match=named):
         decoder.feed(packet, 1.0)
-
-
-def test_without_the_optional_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder_module.importlib.util, "find_spec", lambda name: None)
-    for encoding, rate in [("opus", 48_000), ("ogg-opus", None), ("flac", None)]:
-        with pytest.raises(NotInstalled, match=re.escape(install_hint("media"))):
-            open_decoder(audio_form(encoding, rate), 16_000)
-    with pytest.raises(BadParameter, match="encoding: opus needs"):
-        open_decoder_for_request(audio_form("opus", 48_000), 16_000, multichannel=False)
-    monkeypatch.setitem(__import__("sys").modules, "server.audio.ffmpeg_codec", None)  # makes importing it fail
-    with pytest.raises(NotInstalled, match=re.escape(install_hint("media"))):
-        decoded(sniffed(), [OGG])
-    wav = container("wav", "pcm_s16le", speech(), 16_000)
-    assert len(decoded(sniffed(), [wav])) == len(speech())
 
 
 REAL: dict[str, Callable[[], bytes]] = {

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.errors import install_hint
 from server.audio.decoder import open_decoder
 from server.audio.ffmpeg_container import AvSource
 from server.audio.formats import audio_form, container_kind
 from server.audio.recording import open_source
-from server.errors import NotInstalled, NotTaken
+from server.errors import NotTaken
 from tests.support.audio.media_files import FRAGMENTS, container, decoded, index_first, pieces, sound_file, speech
 
 Encoder = Callable[[int, int], bytes]  # rate and channels
@@ -132,12 +131,3 @@ def test_a_tag_with_a_picture_before_the_audio_is_skipped() -> None:
     for name in ("mp3 without its first frame", "adts"):
         body = recording(name, 48_000, 1)
         assert np.array_equal(live(pieces(tag + body, [3, 100, 150_000]), 48_000, 1), live([body], 48_000, 1))
-
-
-@pytest.mark.parametrize("name", ["mp3", "adts", "fragmented mp4 of aac", "ogg vorbis", "ogg flac"])
-def test_without_the_optional_package_the_refusal_names_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    body = recording(name, 48_000, 1)
-    monkeypatch.setitem(__import__("sys").modules, "server.audio.ffmpeg_codec", None)  # makes importing it fail
-    with pytest.raises(NotInstalled) as raised:
-        live([body], 48_000, 1)
-    assert install_hint("media") in str(raised.value)

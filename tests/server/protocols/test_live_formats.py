@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import ConnectionClosed
 
-from model.errors import install_hint
 from server.audio.raw import alaw_table, mulaw_table
 from server.tools.evaluate import coded
 from tests.support.audio.media_files import FRAGMENTS, container, flac_head, flac_silence, muxed, opus_packets
@@ -291,14 +290,3 @@ def test_raw_opus_is_one_packet_a_message(live_server: Start) -> None:
             client.send(packet)
         frames = client.finish()
     assert frames[-1]["duration"] == pytest.approx(0.02 * len(packets))
-
-
-def test_without_the_optional_package_compressed_streams_are_refused_at_the_handshake(
-    live_server: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = live_server()
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InvalidStatus) as refused:
-        server.listen(encoding="opus", sample_rate=48_000)
-    assert refused.value.response.status_code == 400
-    assert install_hint("media") in refused.value.response.headers["dg-error"]
