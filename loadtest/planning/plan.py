@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from batching.batcher import Policy
 from batching.simulation.calibration import Calibration, Client
 from batching.simulation.planning import Point, Serving, plan, run_load
 from loadtest.planning.plan_report import plan_lines, point_lines, provenance_line
-
-COMPARED = (Policy.EAGER, Policy.SINGLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +66,20 @@ def answer(device: Calibration, serving: Serving, *, streams: int, slo_s: float,
 def predict(
     device: Calibration,
     serving: Serving,
-    policies: Sequence[Policy],
     loads: Sequence[int],
     *,
     seconds: float | None,
     client: Client | None,
     seed: int,
 ) -> Output:
-    """Simulate each load on one replica, under each policy."""
-    lines, levels = [provenance_line(device)], []
-    for policy in policies:
-        served = replace(serving, policy=policy)
-        points = [
-            Point(streams, run_load(device, served, streams, seconds=seconds, client=client, seed=seed))
-            for streams in loads
-        ]
-        lines += point_lines(policy.value, points)
-        levels += [{"policy": policy.value, **_point(point)} for point in points]
+    """Simulate each load on one replica."""
+    points = [
+        Point(streams, run_load(device, serving, streams, seconds=seconds, client=client, seed=seed))
+        for streams in loads
+    ]
+    policy = serving.policy.value
+    lines = [provenance_line(device), *point_lines(policy, points)]
+    levels = [{"policy": policy, **_point(point)} for point in points]
     document = {"asked": _serving(serving), "calibration": asdict(device.provenance), "levels": levels}
     return Output(tuple(lines), json.dumps(document))
 

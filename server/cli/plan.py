@@ -96,9 +96,6 @@ def plan(
         str | None,
         typer.Option(help="Add a load generator on the same machine: µs to send, to receive, and its clock's tick."),
     ] = None,
-    deep_speech: Annotated[
-        bool, typer.Option("--deep-speech", help="Deep Speech 2's deployment: 10, 20 and 30 streams.")
-    ] = False,
     as_json: JsonOption = False,
     plot: Annotated[
         Path | None, typer.Option(help="Plot latency and batch size against load to this PNG file.")
@@ -112,22 +109,21 @@ def plan(
     The shipped calibration describes one machine, named in the output. For another machine run `tutti calibrate`.
     """
     from batching.batcher import Policy
-    from batching.simulation.calibration import DEEP_SPEECH_STREAMS, Calibration, deep_speech_2, shipped
+    from batching.simulation.calibration import Calibration, shipped
     from batching.simulation.planning import Serving
     from loadtest.planning import plan as plan_runs
 
     serving = Serving(Policy(policy), max_batch, latency_budget_ms / 1e3, stream_s)
     with _named("--calibration", calibration):
-        device = deep_speech_2() if deep_speech else Calibration.load(calibration) if calibration else shipped()
+        device = Calibration.load(calibration) if calibration else shipped()
     with _named("--levels", levels):
-        loads = plan_runs.parse_levels(levels) if levels else DEEP_SPEECH_STREAMS if deep_speech else None
+        loads = plan_runs.parse_levels(levels) if levels else None
     with _named("--client-us", client_us):
         client = plan_runs.parse_client(client_us)
     if loads is None:
         found = plan_runs.answer(device, serving, streams=streams, slo_s=slo_ms / 1e3, headroom=headroom, seed=seed)
     else:
-        policies = plan_runs.COMPARED if deep_speech else (serving.policy,)
-        found = plan_runs.predict(device, serving, policies, loads, seconds=seconds, client=client, seed=seed)
+        found = plan_runs.predict(device, serving, loads, seconds=seconds, client=client, seed=seed)
     typer.echo("\n".join(found.lines), err=as_json)
     if plot is not None:
         _draw(device, serving, loads, plot, seed)

@@ -128,16 +128,6 @@ def test_the_command_predicts_levels_with_a_generator_on_the_same_machine(calibr
     assert all(b["latency_ms"]["p50"] > a["latency_ms"]["p50"] for a, b in zip(alone, beside, strict=True))
 
 
-def test_the_deep_speech_option_predicts_eager_and_single():
-    done = runner.invoke(app, ["plan", "--deep-speech", "--seconds", "5", "--json"])
-    assert done.exit_code == 0, done.output
-    levels = json.loads(done.stdout.splitlines()[-1])["levels"]
-    assert [(level["policy"], level["streams"]) for level in levels] == [
-        (policy, streams) for policy in ("eager", "single") for streams in (10, 20, 30)
-    ]
-    assert "not measured" in done.output
-
-
 @pytest.mark.parametrize(
     "options", [["--calibration", "no such file"], ["--policy", "lazy"], ["--levels", "x"], ["--client-us", "1"]]
 )
