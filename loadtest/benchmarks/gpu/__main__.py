@@ -36,9 +36,6 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--seconds", type=float, default=PART_S, help="of a part")
     run.add_argument("--commit", default="", help="where this folder is no checkout")
     run.set_defaults(work=_run)
-    foretell = commands.add_parser("predict", help="print what the cost model says, measured figures beside")
-    foretell.add_argument("--folder", type=Path, default=RESULTS)
-    foretell.set_defaults(work=_predict)
     render = commands.add_parser("render", help="write gpu.md from gpu.json, and the figures of docs/gpu.md")
     render.add_argument("--folder", type=Path, default=RESULTS)
     render.set_defaults(work=_render)
@@ -98,11 +95,6 @@ def _device(asked: str) -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _predict(options: argparse.Namespace) -> int:
-    print(report.predicted(records.read(options.folder / records.NAME)))  # noqa: T201
-    return 0
 
 
 def _render(options: argparse.Namespace) -> int:

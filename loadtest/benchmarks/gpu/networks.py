@@ -7,6 +7,7 @@ layers of 1,760 units), behind this project's convolutions. None of them has bee
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -89,3 +90,28 @@ def state_bytes(config: ModelConfig, bytes_a_value: int = 2) -> int:
     pcm = 2 * (config.window_samples - config.hop_samples)
     contexts = 4 * (config.mel_bins + config.conv_channels)
     return pcm + bytes_a_value * (contexts + (config.layers + config.lookahead) * config.hidden)
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """Rates of a device, by default an H100: TB/s from memory and from the L2 cache, TFLOP/s of large fp16 products."""
+
+    read_tb_s: float = 3.0  # as reached by a large copy
+    product_tflop_s: float = 798.0
+    cache_tb_s: float = 5.5  # Source: Luo et al., arXiv 2402.13499
+
+    @classmethod
+    def of_device(cls, device: torch.device) -> Ceilings:
+        """Return the rates of this device; those of an H100 if it is unknown."""
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+        return cls(read_tb_s=4.3) if "H200" in name else cls()
+
+
+def step_roofline_us(config: ModelConfig, rows: int, ceilings: Ceilings) -> float:
+    """Return the lower bound of a step's time in µs: reading its weights once, or its operations.
+
+    Weights below 32 MB stay in the L2 cache.
+    """
+    bytes_ = weight_bytes(config)
+    rate = ceilings.cache_tb_s if bytes_ < 32e6 else ceilings.read_tb_s
+    return max(bytes_ / rate / 1e6, rows * step_flop(config) / ceilings.product_tflop_s / 1e6)

@@ -45,11 +45,10 @@ class Row:
 
 @dataclass(slots=True)
 class Results:
-    """All runs and rows, and the reasons given for predictions that were missed, by `prediction key`."""
+    """All runs and rows."""
 
     runs: list[Run] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
-    reasons: dict[str, str] = field(default_factory=dict)
 
     def latest(self, section: str) -> list[Row]:
         """The rows of a section, of each case the last one measured; a failure does not replace a measured row."""
@@ -82,7 +81,7 @@ def read(path: Path) -> Results:
         document = json.loads(path.read_text(encoding="utf-8"))
         runs = [Run(**each) for each in document["runs"]]
         rows = [Row(**each) for each in document["rows"]]
-        return Results(runs, rows, dict(document.get("reasons", {})))
+        return Results(runs, rows)
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is no result of loadtest.benchmarks.gpu: {error}") from error
 
@@ -92,10 +91,9 @@ def write(results: Results, path: Path) -> None:
     document = {
         "runs": [dataclasses.asdict(run) for run in results.runs],
         "rows": [dataclasses.asdict(row) for row in results.rows],
-        "reasons": results.reasons,
     }
     lists = {key: _lines(document[key]) for key in ("runs", "rows")}
-    text = f'{{\n"runs": {lists["runs"]},\n"rows": {lists["rows"]},\n"reasons": {json.dumps(results.reasons)}\n}}\n'
+    text = f'{{\n"runs": {lists["runs"]},\n"rows": {lists["rows"]}\n}}\n'
     write_atomically(path, text.encode())
 
 
@@ -111,5 +109,4 @@ def merged(documents: Iterable[Results]) -> Results:
         first = len(whole.runs)
         whole.runs += each.runs
         whole.rows += [dataclasses.replace(row, run=row.run + first) for row in each.rows]
-        whole.reasons |= each.reasons
     return whole

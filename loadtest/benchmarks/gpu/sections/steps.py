@@ -7,8 +7,7 @@ from functools import cache, partial
 
 import torch
 
-from loadtest.benchmarks.gpu.networks import noise
-from loadtest.benchmarks.gpu.predict import Ceilings, step_roofline_us
+from loadtest.benchmarks.gpu.networks import Ceilings, noise, step_roofline_us
 from loadtest.benchmarks.gpu.records import Case, Values
 from loadtest.benchmarks.gpu.scale import Context
 from loadtest.benchmarks.gpu.subjects import EAGER, Bench, bench, bucket, fastest, rungs

@@ -88,16 +88,6 @@ def test_without_a_gpu_a_run_says_so_and_measures_nothing(tmp_path, capsys, monk
     assert not list(tmp_path.iterdir())
 
 
-def test_predictions_are_printed_beside_what_was_measured(tmp_path, capsys):
-    case = {"network": "ds2-7x1760", "rung": "eager", "rows": 1}
-    results = records.Results([records.Run("2", {})], [records.Row(0, "steps", case, {"us": 900.0})])
-    records.write(results, tmp_path / "gpu.json")
-    assert main(["predict", "--folder", str(tmp_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "| steps: network=ds2-7x1760 rung=eager rows=1: us | computed | about 855 | 900 | 1.05 |" in "\n".join(lines)
-    assert sum("never run" in line for line in lines) == len(lines) - 3
-
-
 def test_greedy_letters_leave_out_blanks_and_repetitions():
     best = [0, 10, 10, 0, 10, 1, 5]
     log_probs = np.log(np.eye(len(ENGLISH), dtype=np.float32)[best] + 1e-3)

@@ -30,15 +30,13 @@ def synthetic():
         ),
         Row(0, "streams", STEP | {"streams": 10}, {}, "RuntimeError: a | b"),
     ]
-    return Results([Run("1", DEVICE)], rows, {"steps: network=ds2-7x1760 rung=persistent rows=8: us": "cold cache"})
+    return Results([Run("1", DEVICE)], rows)
 
 
 def test_a_page_without_runs_says_never_run_in_every_table():
     page = report.page(Results())
-    tables = page.count("\n## ") - 1  # the last is about predictions
-    assert tables == len(report.TABLES)
-    assert page.count(f"\n\n{report.NEVER}\n") == tables
-    assert "0 of them measured" in page
+    assert page.count("\n## ") == len(report.TABLES)
+    assert page.count(f"\n\n{report.NEVER}\n") == len(report.TABLES)
 
 
 def test_a_page_names_device_versions_commit_and_date():
@@ -53,28 +51,15 @@ def test_a_missing_table_says_never_run_beside_tables_that_are_there():
     assert "## A step\n\nnever run" not in page
 
 
-def test_rows_lie_across_and_the_prediction_under_them():
+def test_rows_of_a_batch_are_columns_of_the_table():
     table = report.tables(synthetic(), ["steps"])
     assert "| network | rung | how | 1 | 8 |" in table
     assert "| ds2-7x1760 | persistent |  | 141.2 | 260.5 (36%) |" in table
-    assert "|  |  | *predicted* | *137.4* | *151.1* |" in table
     assert "| ds2-7x1760 | persistent | host to host | 170 / 190.5 |  |" in table
-
-
-def test_a_prediction_of_a_launch_is_shown_by_the_frame():
-    assert "*4.56*" in report.tables(synthetic(), ["recurrence"])
 
 
 def test_a_bit_that_differs_stands_out():
     assert "| alone = in company | tiny | graph | yes | **no** |" in report.tables(synthetic(), ["bits"])
-
-
-def test_a_missed_prediction_is_listed_with_its_reason():
-    page = report.page(synthetic())
-    missed = page[page.index("## Predictions") :]
-    assert "rows=8: us | computed | about 151.1 | 260.5 | 1.72 | cold cache |" in missed
-    assert "rows=8: us, target | target | at most 160 | 260.5 | 1.63 |  |" in missed
-    assert "rows=1: us |" not in missed
 
 
 def test_a_case_that_failed_is_listed_with_its_error():
@@ -93,7 +78,7 @@ def test_a_dry_run_is_marked_in_every_table_and_in_the_head():
 def test_the_summary_names_device_and_day_of_each_figure_and_says_never_run_of_the_others():
     lines = report.summary(synthetic()).splitlines()[2:]
     step = next(line for line in lines if "8 rows, `persistent`" in line and "7x1760" in line)
-    assert step.endswith("| 260.5 | about 151.1 | NVIDIA H100 80GB HBM3, 2026-11-23 |")
+    assert step.endswith("| 260.5 | NVIDIA H100 80GB HBM3, 2026-11-23 |")
     assert sum("never run" in line for line in lines) == len(lines) - 1
 
 
@@ -119,7 +104,7 @@ def test_a_document_is_read_as_it_was_written_with_a_row_a_line(tmp_path):
     path = tmp_path / "gpu.json"
     records.write(synthetic(), path)
     assert records.read(path) == synthetic()
-    assert len(path.read_text(encoding="utf-8").splitlines()) == len(synthetic().rows) + len(synthetic().runs) + 7
+    assert len(path.read_text(encoding="utf-8").splitlines()) == len(synthetic().rows) + len(synthetic().runs) + 6
     assert json.loads(path.read_text(encoding="utf-8"))["rows"][0]["section"] == "probe"
 
 
@@ -136,6 +121,15 @@ def test_a_later_row_replaces_one_of_the_same_case_but_a_failure_does_not():
     assert Results(rows=[first, again]).latest("steps") == [again]
     assert Results(rows=[first, failed]).latest("steps") == [first]
     assert Results(rows=[failed, first]).latest("steps") == [first]
+
+
+def test_the_summary_has_the_plain_step_and_no_chunk_or_host_times():
+    case = STEP | {"rows": 8}
+    others = [case | {"steps": 8}, case | {"how": "host to host"}]
+    rows = [Row(0, "steps", case, {"us": 150.0}), *(Row(0, "steps", other, {"us": 999.0}) for other in others)]
+    summary = report.summary(Results([Run("2", DEVICE)], rows))
+    assert "| 150 |" in summary
+    assert "999" not in summary
 
 
 def test_merged_documents_keep_the_machine_of_each_row():
