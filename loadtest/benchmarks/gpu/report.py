@@ -9,16 +9,16 @@ from pathlib import Path
 from loadtest.benchmarks.gpu.records import Case, Results, Row, Value
 
 NEVER = "never run"
-UNSHOWN = ("us_p10", "us_p90")  # in gpu.json
+UNSHOWN = ("us_p10", "us_p90")  # only in gpu.json
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """How a section is shown: one line for the same `lines`, one column a value of `across`, the values in a cell."""
+    """Layout of a section: lines by `lines`, columns by the values of `across`, and the values `cell` in each cell."""
 
     section: str
     title: str
-    says: str
+    caption: str
     lines: tuple[str, ...] = ()
     across: str = ""
     cell: tuple[str, ...] = ()
@@ -51,23 +51,29 @@ SUMMARY: dict[str, tuple[str, Case, str]] = {  # a figure's description; section
     "4,000 live streams, the same, ms": ("streams", _STREAMS | {"streams": 4_000}, "ms_p98"),
 }
 TABLES = (
-    Table("compile", "Compilation", "Host seconds until each network's kernels are compiled, a process a batch size."),
-    Table("probe", "Ceilings of the device", "What a kernel, a copy or a wait can reach here."),
+    Table(
+        "compile",
+        "Compilation",
+        "Host seconds until each network's kernels are compiled, with one process per batch size.",
+    ),
+    Table("probe", "Ceilings of the device", "Rates and times that a kernel, a copy or a wait reaches on this device."),
     Table(
         "bits",
         "Bits",
-        "Whether results are equal to the bit: a row alone and in company, a chunk and single steps, rung and rung.",
+        "Whether results are bit-identical: a row alone and in a batch, a chunk and single steps, two rungs.",
         ("what", "network", "rung"),
         "rows",
         ("equal",),
     ),
-    Table("correct", "Errors", "Beside plain arithmetic on the CPU; outputs are poisoned before each call."),
-    Table("sanitizer", "Sanitizer", "compute-sanitizer over a tiny network's steps by every rung."),
+    Table(
+        "correct", "Errors", "Compared with plain arithmetic on the CPU; outputs are filled with NaN before each call."
+    ),
+    Table("sanitizer", "Sanitizer", "compute-sanitizer on steps of a tiny network in every rung."),
     Table(
         "steps",
         "A step",
-        "µs, by rows, in brackets the share of the roofline. A graph replayed, but the rung `eager`: torch calls. "
-        "`host to host`: audio in pinned memory to log-probs in pinned memory, p50 / p98.",
+        "µs by rows, with the share of the roofline in parentheses. Replayed graphs; torch calls for the rung `eager`. "
+        "`host to host`: from audio to log-probs in pinned memory, p50 / p98.",
         ("network", "rung", "how", "steps"),
         "rows",
         ("us", "us_p50", "us_p98"),
@@ -75,8 +81,8 @@ TABLES = (
     Table(
         "recurrence",
         "The recurrence of one layer",
-        "µs a frame, by rows; weights from memory (several layers in turn) but in rows named warm. The whole layer, "
-        "cuDNN's and the loop have the input product in them.",
+        "µs per frame, by rows; weights are read from memory (several layers in turn), except in rows marked warm. The "
+        "whole layer, cuDNN's layer and torch's loop include the input product.",
         ("hidden", "how", "frames", "weights"),
         "rows",
         ("us_a_frame",),
@@ -84,7 +90,7 @@ TABLES = (
     Table(
         "products",
         "Products",
-        "GB/s of weights, by columns (rows times frames); weights from memory.",
+        "GB/s of weights, by columns (rows times frames); weights are read from memory.",
         ("network", "product", "how"),
         "columns",
         ("gb_s",),
@@ -92,16 +98,18 @@ TABLES = (
     Table(
         "streams",
         "Live streams on one thread",
-        "Unsynchronised streams, audio due by the clock; ms from due to log-probs on the host. The batching core and "
-        "the device, without event loop and decoding.",
+        "Unsynchronized streams in real time; ms from a step's due time to its log-probs on the host. Batching and "
+        "device only, without event loop and decoding.",
     ),
-    Table("catchup", "Uploads beside live streams", "`chunk`: the most steps of one stream in a batch."),
-    Table("recordings", "The shipped model on the shipped recordings", "fp16 on the device beside fp32 on the CPU."),
+    Table("catchup", "Uploads alongside live streams", "`chunk`: the most steps of one stream in a batch."),
+    Table(
+        "recordings", "The shipped model on the shipped recordings", "fp16 on the device compared with fp32 on the CPU."
+    ),
 )
 
 
 def write(results: Results, folder: Path) -> Path:
-    """Write gpu.md; returns its path."""
+    """Write gpu.md and return its path."""
     path = folder / "gpu.md"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page(results), encoding="utf-8")
@@ -109,7 +117,7 @@ def write(results: Results, folder: Path) -> Path:
 
 
 def page(results: Results) -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [
         "# The GPU path, measured\n",
         "Rendered from `gpu.json` by `python -m loadtest.benchmarks.gpu render`; `make gpu` measures.\n",
@@ -121,12 +129,12 @@ def page(results: Results) -> str:
 
 
 def refresh(results: Results, document: Path) -> None:
-    """Write the summary between its two marks in a document. Raises: ValueError for a document without them."""
+    """Write the summary between its two marks in a document. Raises: ValueError if the marks are missing."""
     text = document.read_text(encoding="utf-8")
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"{document} has no place for the figures: {BEGIN} … {END}")
+        raise ValueError(f"{document}: the marks {BEGIN} and {END} are missing")
     document.write_text(f"{before}{BEGIN}\n{summary(results)}\n{END}{after}", encoding="utf-8")
 
 
@@ -151,13 +159,13 @@ def _measured_row(results: Results, section: str, case: Case, name: str) -> Row 
 
 
 def _where(results: Results, row: Row | None) -> str:
-    """Device and day of a row."""
+    """Return the device and date of a row."""
     machine = results.machine_of(row) if row else {}
     return f"{machine.get('device', '?')}, {str(machine.get('date', '?'))[:10]}" if row else ""
 
 
 def tables(results: Results, sections: Iterable[str] = ()) -> str:
-    """The tables of some sections, of all by default."""
+    """Return the tables of these sections; of all by default."""
     chosen = [table for table in TABLES if not sections or table.section in sections]
     return "\n".join(f"## {table.title}\n\n{_body(results, table)}\n" for table in chosen)
 
@@ -193,11 +201,11 @@ def _body(results: Results, table: Table) -> str:
     shown = _pivot(across, table) if across else []
     more = _flat([row for row in rows if table.across not in row.case], separated=bool(across))
     dry = ["", "**dry, CPU, no measurement**"] if any(results.runs[row.run].dry for row in rows) else []
-    return "\n".join([table.says, "", *shown, *more, *dry])
+    return "\n".join([table.caption, "", *shown, *more, *dry])
 
 
 def _pivot(rows: Sequence[Row], table: Table) -> list[str]:
-    """A table with a column for each value of `table.across`, and a line for each combination of `table.lines`."""
+    """Return a table with a column for each value of `table.across`, a line for each combination of `table.lines`."""
     columns = sorted({row.case[table.across] for row in rows}, key=lambda value: (isinstance(value, str), value))
     named = [key for key in table.lines if any(key in row.case for row in rows)]
     grouped: dict[tuple[Value, ...], dict[Value, Row]] = {}
@@ -219,7 +227,7 @@ def _cell(row: Row | None, names: Sequence[str]) -> str:
 
 
 def _flat(rows: Sequence[Row], *, separated: bool) -> list[str]:
-    """A line a row, a column for every entry of a case and every value; a table for rows of the same columns."""
+    """Return tables with a line per row and a column per case entry and value; one table per set of columns."""
     grouped: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         names = [name for name in row.values if name not in UNSHOWN]
@@ -238,11 +246,13 @@ def _failures(results: Results) -> str:
     lines = [
         [row.section, " ".join(f"{k}={v}" for k, v in row.case.items()), row.error.replace("|", "/")] for row in rows
     ]
-    return "\n".join(["## Cases that failed or were cut off", "", *_markdown(["section", "case", "error"], lines), ""])
+    return "\n".join(
+        ["## Cases that failed or did not finish", "", *_markdown(["section", "case", "error"], lines), ""]
+    )
 
 
 def _text(value: Value) -> str:
-    """A value in a cell."""
+    """Return a value as text of a cell."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -251,7 +261,7 @@ def _text(value: Value) -> str:
 
 
 def _number(value: float) -> str:
-    """Four digits at most after the point, and no more than a number's size is worth."""
+    """Return a number with four significant digits, or as an integer from 1,000 on."""
     form: Callable[[float], str] = "{:,.0f}".format if abs(value) >= 1_000 else "{:.4g}".format
     return form(value)
 

@@ -33,7 +33,7 @@ def test_sizes_of_the_large_network():
     assert step_flop(LARGE) == pytest.approx(0.56e9, rel=1e-2)
 
 
-def test_weights_and_states_are_those_of_the_network():
+def test_computed_sizes_match_the_network():
     config = NETWORKS["tiny"]
     network = Network(config)
     matrices = [each for name, each in network.named_parameters() if each.ndim == 2 and name != "lookahead.weight"]
@@ -42,7 +42,7 @@ def test_weights_and_states_are_those_of_the_network():
     assert sum(each.numel() * each.element_size() for each in state.values()) == state_bytes(config)
 
 
-def test_a_step_is_bound_by_its_weights_up_to_133_rows():
+def test_a_step_is_bound_by_reading_weights_up_to_133_rows():
     h100 = Ceilings.of_device(torch.device("cpu"))
     assert step_roofline_us(LARGE, 1, h100) == pytest.approx(94, rel=0.01)
     assert step_roofline_us(LARGE, 1, Ceilings(read_tb_s=4.3)) == pytest.approx(65, rel=0.01)
@@ -51,13 +51,13 @@ def test_a_step_is_bound_by_its_weights_up_to_133_rows():
 
 
 @pytest.mark.parametrize("name", ["ds2-5x1760", "ds2-7x1760"])
-def test_the_recipe_of_a_network_trains_the_sizes_that_are_measured(name):
+def test_the_training_recipe_of_a_network_has_the_measured_sizes(name):
     config, _ = read_recipe(RECIPES / f"{name}.json")
     measured = NETWORKS[name].to_dict()
     assert config.to_dict() == measured | {"version": "untrained"}
 
 
-def test_a_random_network_is_the_same_each_time_and_its_features_are_normalised():
+def test_a_random_network_is_reproducible_with_normalized_features():
     one, other = (random_network(ModelConfig(conv_channels=32, hidden=64, layers=1, lookahead=2)) for _ in range(2))
     assert all((a == b).all() for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
     recurrent = one.grus[0].recurrent.weight
@@ -66,7 +66,7 @@ def test_a_random_network_is_the_same_each_time_and_its_features_are_normalised(
 
 
 def planned(section):
-    """Cases of a full run on a GPU; nothing runs."""
+    """Return the cases of a full run on a GPU, without running them."""
     context = Context(torch.device("cuda"), FULL)
     return [case for case, _ in importlib.import_module(f"loadtest.benchmarks.gpu.sections.{section}").cases(context)]
 
