@@ -100,7 +100,7 @@ def test_a_refused_stream_retries_after_its_retry_after(manifest: Path) -> None:
     assert len(server.connections) - RECORDINGS <= 1 + 5  # 2.9 s hold eight recordings
 
 
-def test_refusals_are_timed_from_dialling_and_those_without_retry_after_counted(manifest: Path) -> None:
+def test_refusals_are_timed_from_dialing_and_those_without_retry_after_counted(manifest: Path) -> None:
     level, _ = under_load(manifest, lambda number: Plan(refuse=503 if number % 2 else 0))
     assert level.refusals is not None
     assert level.refusals.answer_ms is not None
@@ -109,7 +109,7 @@ def test_refusals_are_timed_from_dialling_and_those_without_retry_after_counted(
     assert level.refusals.without_retry_after == 0
     measures = LevelMeasures(T0, T0 + 10, {})
     playback = Playback(recording(), T0, measures)
-    playback.dialled(T0 + 0.04)
+    playback.dialed(T0 + 0.04)
     playback.refused(Refused(429, None, "quota"), T0 + 0.07)
     report = measures.report(streams=1, to_s=T0 + 10, policy="", generator_cpu_cores=0.0, server=ServerFigures())
     assert report.refusals is not None
@@ -165,7 +165,7 @@ def test_streams_of_a_given_length_are_composed_of_the_recordings(manifest: Path
     level = asyncio.run(asyncio.wait_for(main(), WITHIN_S))
     assert faults(level) == []
     assert level.compared > 0
-    assert lines[0] == f"{COMPOSED} recordings, each alone first"  # of every length
+    assert lines[0] == f"{COMPOSED} recordings, each first without load"
 
 
 def test_parts_of_the_latency_are_requested_and_reported(manifest: Path) -> None:

@@ -140,7 +140,7 @@ def test_the_last_line_of_stdout_is_the_json_document(
 def test_a_result_with_faults_gives_exit_code_1(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FakeListen(lambda number: Plan(garble=number == RECORDINGS)).in_thread() as server:
         assert run_loadtest(settings(manifest, server.url)) == 1
-    assert "differ from the one alone" in capsys.readouterr().out
+    assert "differ from those without load" in capsys.readouterr().out
 
 
 def test_a_missing_server_is_reported_with_its_address(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,8 +42,8 @@ class Tape:
     def sent(self, scheduled_s: float, sent_s: float) -> None:
         self.sends.append(_from_t0(scheduled_s, sent_s))
 
-    def refused(self, dialled_s: float, answered_s: float, refusal: Refused) -> None:
-        self.refusals.append(_from_t0(dialled_s, answered_s))
+    def refused(self, dialed_s: float, answered_s: float, refusal: Refused) -> None:
+        self.refusals.append(_from_t0(dialed_s, answered_s))
 
     def split(self, sent: SentStep, answered_s: float, parts: LatencySplit) -> None:
         self.splits.append((*(round(each - T0, 4) for each in (*sent, answered_s)), parts))
@@ -171,9 +171,9 @@ def test_a_playback_cut_at_the_end_of_the_level_is_not_compared() -> None:
     [
         ([answer(0.26, final=True)], 1011, "closed with 1011 why"),
         ([answer(0.26)], 1000, "no final after CloseStream"),
-        ([answer(0.16, final=True)], 1000, "steps were never answered"),
+        ([answer(0.16, final=True)], 1000, "steps without a result"),
         ([b'{"type":"Results"}', answer(0.26, final=True)], 1000, "unreadable message"),
-        ([b'{"type":"Error","description":"bad"}', answer(0.26, final=True)], 1000, "the server complained: bad"),
+        ([b'{"type":"Error","description":"bad"}', answer(0.26, final=True)], 1000, "error from the server: bad"),
     ],
 )
 def test_every_bad_end_is_a_failure_with_its_reason(messages: list[bytes], code: int, problem: str) -> None:

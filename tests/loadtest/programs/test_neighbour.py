@@ -21,7 +21,7 @@ from loadtest.reports.criteria import unmet
 from tests.support.clients.fake_listen import FakeListen
 from tests.support.clients.loadtest_bench import T0, settings, write_manifest
 
-SHORT = Plan(quiet_s=1, beside_s=2, after_s=1, visits=1, transition_s=1)
+SHORT = Plan(quiet_s=1, busy_s=2, after_s=1, visits=1, transition_s=1)
 
 
 def measured(p98_ms: list[float], plan: Plan, **changes: object) -> Offered:
@@ -43,7 +43,7 @@ def measured(p98_ms: list[float], plan: Plan, **changes: object) -> Offered:
 
 
 def test_phases_cover_the_plan_and_only_the_beginnings_of_visits_are_not_judged() -> None:
-    plan = Plan(quiet_s=10, beside_s=8, after_s=5, visits=2, transition_s=3)
+    plan = Plan(quiet_s=10, busy_s=8, after_s=5, visits=2, transition_s=3)
     phases = plan.phases()
     assert [(phase.from_s, phase.to_s) for phase in phases] == [
         (0, 10),
@@ -59,7 +59,7 @@ def test_phases_cover_the_plan_and_only_the_beginnings_of_visits_are_not_judged(
     assert plan.visits_s == ((10, 18), (23, 31))
 
 
-@pytest.mark.parametrize("wrong", [{"visits": 0}, {"quiet_s": 0}, {"beside_s": 3, "transition_s": 3}])
+@pytest.mark.parametrize("wrong", [{"visits": 0}, {"quiet_s": 0}, {"busy_s": 3, "transition_s": 3}])
 def test_a_plan_without_a_visit_or_with_one_that_is_all_transition_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(BadSettings):
         Plan(**wrong)
@@ -158,7 +158,7 @@ def test_a_visit_that_is_cancelled_stops_its_processes(monkeypatch: pytest.Monke
 def test_what_happens_beside_a_level_begins_with_it_and_ends_with_it(tmp_path: Path) -> None:
     seen: list[object] = []
 
-    async def beside(schedule: Schedule) -> None:
+    async def alongside(schedule: Schedule) -> None:
         seen.append(schedule)
         try:
             await asyncio.sleep(60.0)
@@ -166,7 +166,7 @@ def test_what_happens_beside_a_level_begins_with_it_and_ends_with_it(tmp_path: P
             seen.append("over")
 
     with FakeListen().in_thread() as server:
-        measure(settings(write_manifest(tmp_path), server.url), progress=lambda _: None, beside=beside)
+        measure(settings(write_manifest(tmp_path), server.url), progress=lambda _: None, alongside=alongside)
     assert isinstance(seen[0], Schedule)
     assert seen[1:] == ["over"]
 

@@ -58,7 +58,10 @@ def test_an_overloaded_server_serves_accepted_streams_refuses_the_rest_and_is_id
     assert refusals.answer_ms is not None
     assert refusals.answer_ms.count >= 2 * SLOTS
     server.wait_idle()
-    slow = {"accepted streams, chunk latency p98", "refusals, time to the answer p98"}  # this process does all the work
+    slow = {
+        "accepted streams, chunk latency p98",
+        "refusals, time to the response p98",
+    }  # this process does all the work
     not_offered = {"tasks"} if found.after.tasks is None else set[str]()
     assert {each.what for each in found.bars if not each.met} <= slow | not_offered, unmet(found.bars)
 
@@ -98,7 +101,7 @@ def refused_within(seconds: float, status: int = 503, without: int = 0) -> Refus
     [
         (overloaded(0.09, refused_within(0.04)), []),
         (overloaded(0.11, refused_within(0.04)), ["accepted streams, chunk latency p98"]),
-        (overloaded(0.09, refused_within(0.06)), ["refusals, time to the answer p98"]),
+        (overloaded(0.09, refused_within(0.06)), ["refusals, time to the response p98"]),
         (overloaded(0.09, refused_within(0.04, 429)), ["refusals with another status than 503"]),
         (overloaded(0.09, refused_within(0.04, without=1)), ["refusals without Retry-After"]),
     ],

@@ -80,7 +80,7 @@ def test_memory_may_not_grow_by_more_than_a_hundredth_after_the_first_minute() -
         ({"compared": 0}, "transcripts that differ from those alone"),
         ({"failed": 1}, "streams that failed"),
         ({"refused": 1}, "streams refused"),
-        ({"unanswered": 1}, "steps never answered"),
+        ({"unanswered": 1}, "steps without a result"),
     ],
 )
 def test_each_fault_of_a_level_is_missed(changes: dict[str, object], what: str) -> None:
