@@ -1,4 +1,4 @@
-"""`tutti plan`: the replicas that a load needs, or predictions for given loads, as lines and as a JSON document."""
+"""`tutti plan`: replicas needed for a load, or predictions for given loads, as text and as a JSON document."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loadtest.planning.plan_report import plan_lines, point_lines, provenance_li
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Lines and JSON document to print; not `possible` if no number of replicas keeps the objective."""
+    """Lines and JSON document to print; not `possible` if no number of replicas meets the objective."""
 
     lines: tuple[str, ...]
     document: str
@@ -23,7 +23,7 @@ class Output:
 
 
 def parse_levels(text: str) -> tuple[int, ...]:
-    """Positive numbers with commas. Raises: ValueError."""
+    """Parse positive numbers with commas. Raises: ValueError."""
     try:
         levels = tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -34,7 +34,7 @@ def parse_levels(text: str) -> tuple[int, ...]:
 
 
 def parse_client(text: str | None) -> Client | None:
-    """Three numbers with commas, µs. Raises: ValueError."""
+    """Parse three numbers with commas, in µs. Raises: ValueError."""
     if text is None:
         return None
     try:
@@ -47,7 +47,7 @@ def parse_client(text: str | None) -> Client | None:
 
 
 def answer(device: Calibration, serving: Serving, *, streams: int, slo_s: float, headroom: float, seed: int) -> Output:
-    """Find the number of replicas that carry the streams."""
+    """Estimate the number of replicas for this number of streams."""
     found = plan(device, serving, streams=streams, slo_s=slo_s, headroom=headroom, seed=seed)
     asked = {"streams": streams, "slo_ms": slo_s * 1e3, "headroom": headroom, **_serving(serving)}
     document: dict[str, Any] = {"asked": asked, "calibration": asdict(device.provenance), "plan": None}

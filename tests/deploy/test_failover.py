@@ -77,11 +77,11 @@ def judged(*outcomes: Outcome) -> list[str]:
 
 def test_each_criterion_can_fail() -> None:
     assert judged(outcome()) == []
-    assert judged(outcome("a")) == ["transcripts that differ from an undisturbed run"]
+    assert judged(outcome("a")) == ["transcripts that differ from a run without faults"]
     assert judged(outcome(finished=False)) == ["resumable streams that did not finish"]
     assert judged(outcome(told_s=1.9)) == ["audio lost"]
     assert [bar.what for bar in judge(figures([outcome()], {"x": "a b"}), None) if not bar.met] == [
-        "faults that no stream noticed"
+        "faults without an interrupted stream"
     ]
     plain = outcome(finished=False)
     plain.closes.append(1012)

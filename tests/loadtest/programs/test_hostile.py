@@ -118,28 +118,28 @@ SENT = Script(100)
 
 
 @pytest.mark.parametrize(
-    ("tally", "beside", "errors", "missed"),
+    ("tally", "attacked", "errors", "missed"),
     [
         (Tally(100), level(0.0119), {}, []),
         (Tally(99), level(0.01), {}, ["messages and handshakes that were not sent"]),
-        (Tally(100), level(0.013), {}, ["chunk latency p98 beside hostile clients, of that without"]),
+        (Tally(100), level(0.013), {}, ["chunk latency p98 with hostile clients, relative to without"]),
         (Tally(100), level(0.01, mismatched=1), {}, ["transcripts that differ from those alone"]),
         (Tally(100), level(0.01, compared=0), {}, ["transcripts that were not compared"]),
         (Tally(100), level(0.01, failed=1), {}, ["streams that failed or were refused"]),
-        (Tally(100, statuses={500: 1, 503: 9, 400: 9}), level(0.01), {}, ["answers with a status of failure"]),
-        (Tally(100, problems={"x": 1}), level(0.01), {}, ["acts that the server left unended"]),
+        (Tally(100, statuses={500: 1, 503: 9, 400: 9}), level(0.01), {}, ["responses with a server error status"]),
+        (Tally(100, problems={"x": 1}), level(0.01), {}, ["attacks that did not end"]),
         (Tally(100), level(0.01), {"x": 1}, ["errors in the server's log"]),
     ],
 )
 def test_each_criterion_can_be_missed(
-    tally: Tally, beside: LevelReport, errors: dict[str, int], missed: list[str]
+    tally: Tally, attacked: LevelReport, errors: dict[str, int], missed: list[str]
 ) -> None:
-    assert [each.what for each in judge(SENT, tally, [level(0.01)], [beside], errors) if not each.met] == missed
+    assert [each.what for each in judge(SENT, tally, [level(0.01)], [attacked], errors) if not each.met] == missed
 
 
 def test_the_median_of_the_rounds_is_judged_and_a_round_without_figures_is_missed() -> None:
-    def share(*beside: LevelReport) -> float | None:
-        found = judge(SENT, Tally(100), [level(0.01)] * len(beside), beside, {})
+    def share(*attacked: LevelReport) -> float | None:
+        found = judge(SENT, Tally(100), [level(0.01)] * len(attacked), attacked, {})
         return next(each.found for each in found if "p98" in each.what)
 
     assert share(level(0.01), level(0.05), level(0.011)) == pytest.approx(1.1, rel=0.01)
