@@ -78,7 +78,7 @@ class Proxy:
         return shutil.which(self.program) or (str(local) if local.exists() else None)
 
     def render(self, ports: Ports, replicas: Sequence[int], folder: Path) -> str:
-        """Return the shipped file with these ports. Raises: ValueError: an address is missing; PeerMissing: no checkout."""
+        """Return the shipped file with these ports. Raises: ValueError: address not found; PeerMissing: no checkout."""
         if not self.config.is_file():
             raise PeerMissing(f"{self.config} is missing: the proxies' files are only in a checkout, not in the wheel")
         text = self.config.read_text(encoding="utf-8")
