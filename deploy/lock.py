@@ -1,6 +1,6 @@
-"""Writes the locked requirements of the images: `python deploy/lock.py`; needs `uv` (tested with 0.13).
+"""Write the locked requirements of the images: `python deploy/lock.py`; needs `uv` (tested with 0.13).
 
-Owns which extras an image has. A release runs it, looks at the difference and commits it.
+Defines the extras of the images. Run it for a release, review the difference and commit it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 PLATFORM = "x86_64-manylinux_2_28"
 
 BUILD = "setuptools>=77"
-"""Build backend of the wheels: the image builds without isolation, so that it is locked too."""
+"""Build backend of the wheels; locked too, since the image builds without isolation."""
 
 LOCKS = {"requirements.lock": "torch==2.13.0+cpu", "requirements-cuda.lock": "torch==2.13.0"}
 
@@ -28,9 +28,9 @@ HEADER = """\
 
 
 def command(needs: Path, out: Path, torch: str) -> list[str]:
-    """The resolver's command line for one image."""
+    """Return the resolver's command line for one image."""
     extras = [part for extra in EXTRAS for part in ("--extra", extra)]
-    # Where wheels lie in a folder already (PIP_FIND_LINKS), they are found there instead of at torch's own index.
+    # Wheels in a local folder (PIP_FIND_LINKS) are used instead of torch's index.
     places = ["--find-links", links] if (links := os.environ.get("PIP_FIND_LINKS")) else ["--index", TORCH_INDEX]
     return [
         *("uv", "pip", "compile", "--quiet", "--generate-hashes", "--no-header", "--no-emit-index-url"),
@@ -43,12 +43,12 @@ def command(needs: Path, out: Path, torch: str) -> list[str]:
 
 
 def main() -> None:
-    """Write both; the exit code is uv's own if it fails."""
+    """Write both files; exits with uv's code if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         for name, torch in LOCKS.items():
             needs, out = Path(folder) / "needs.txt", Path(folder) / name
             needs.write_text(f"{BUILD}\n{torch}\n")
-            code = subprocess.run(command(needs, out, torch), check=False).returncode  # noqa: S603 - our own words
+            code = subprocess.run(command(needs, out, torch), check=False).returncode  # noqa: S603 - fixed arguments
             if code:
                 sys.exit(code)
             (HERE / name).write_text(HEADER + out.read_text())
