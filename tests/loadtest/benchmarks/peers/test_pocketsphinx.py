@@ -89,8 +89,8 @@ class Adapting:
 def test_a_text_does_not_depend_on_earlier_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(pocketsphinx._state, "decoder", Adapting())
     paths = [u.audio for u in samples()[:3]]
-    forwards = [pocketsphinx._recognise(path) for path in paths]
-    assert forwards == [pocketsphinx._recognise(path) for path in reversed(paths)][::-1]
+    forwards = [pocketsphinx._recognize(path) for path in paths]
+    assert forwards == [pocketsphinx._recognize(path) for path in reversed(paths)][::-1]
     assert "again" not in " ".join(forwards)
     assert len(set(forwards)) == 3
 
@@ -100,7 +100,7 @@ def test_it_recognizes_a_shipped_recording(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(pocketsphinx, "_state", {})
     pocketsphinx._load({})
     (yes,) = [u.audio for u in samples() if u.audio.stem == "yes"]
-    assert pocketsphinx._recognise(yes) == "yes"
+    assert pocketsphinx._recognize(yes) == "yes"
 
 
 def test_the_table_has_our_figures_by_source(tmp_path: Path) -> None:
