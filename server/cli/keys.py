@@ -24,7 +24,7 @@ NameOption = Annotated[str, typer.Option(help="Name of the key's owner: letters,
 StreamsOption = Annotated[
     int | None,
     typer.Option(
-        help="Most calls that the key may have open at once, each with any number of channels.", min=1, max=100_000
+        help="Maximum calls open at once with this key, each with any number of channels.", min=1, max=100_000
     ),
 ]
 OriginOption = Annotated[list[str] | None, typer.Option(help="Web origin that may use the key, https://…; repeatable.")]

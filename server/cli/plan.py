@@ -69,7 +69,7 @@ def plan(
     max_batch: Annotated[
         int,
         typer.Option(
-            help="Most streams in a batch.",
+            help="Maximum streams in a batch.",
             min=1,
             default_factory=default_of("max_batch"),
             envvar="TUTTI_MAX_BATCH",

@@ -49,9 +49,11 @@ def serve(
     policy: Annotated[str | None, typer.Option(help="eager, deadline or single. Default: {default}.")] = None,
     max_streams: Annotated[
         str | None,
-        typer.Option(help="Most concurrent channels; more get 503. auto: the estimated capacity. Default: {default}."),
+        typer.Option(
+            help="Maximum concurrent channels; more get 503. auto: the estimated capacity. Default: {default}."
+        ),
     ] = None,
-    max_batch: Annotated[int | None, typer.Option(help="Most streams in a batch. Default: {default}.")] = None,
+    max_batch: Annotated[int | None, typer.Option(help="Maximum streams in a batch. Default: {default}.")] = None,
     latency_budget_ms: Annotated[
         float | None, typer.Option(help="Deadline of a live step, ms. Default: {default}.")
     ] = None,

@@ -38,7 +38,7 @@ def train(
     ] = None,
     validate_every: Annotated[int, typer.Option(help="Updates between validations.", min=1)] = 500,
     save_every: Annotated[int, typer.Option(help="Updates between snapshots.", min=1)] = 200,
-    save_minutes: Annotated[float, typer.Option(help="Most minutes between snapshots.", min=0)] = 10,
+    save_minutes: Annotated[float, typer.Option(help="Maximum minutes between snapshots.", min=0)] = 10,
 ) -> None:
     """Train a model. The same command resumes an interrupted run from its last snapshot.
 
