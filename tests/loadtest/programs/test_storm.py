@@ -24,7 +24,7 @@ def test_streams_after_bursts_are_accepted(live_server: Start, monkeypatch: pyte
     assert found.steady_statuses == {101: 10}
     assert found.limit_after_storms >= 0.9 * found.limit_before
     assert not found.bars[0].found, unmet(found.bars)
-    assert "Answers to the storms: 101: " in storm.markdown(found)
+    assert "Responses to the storms: 101: " in storm.markdown(found)
     server.wait_idle()
 
 

@@ -60,7 +60,7 @@ def evaluated(manifest: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         (["turn", "the"], "lacks 2 of the 4 different words of the references (50% of all words)", 0.5),
     ],
 )
-def test_a_language_model_without_most_of_the_words_gives_a_warning(
+def test_a_language_model_without_most_of_the_words_is_reported(
     evaluated: Any, tmp_path: Path, words: list[str], lacks: str, share: float
 ) -> None:
     path = arpa(tmp_path, words)
@@ -70,7 +70,7 @@ def test_a_language_model_without_most_of_the_words_gives_a_warning(
     assert found["lm_unknown_words"] == share
 
 
-def test_a_language_model_with_nearly_all_words_gives_no_warning(evaluated: Any, tmp_path: Path) -> None:
+def test_a_language_model_with_nearly_all_words_is_not_reported(evaluated: Any, tmp_path: Path) -> None:
     warned, found = evaluated("--lm", arpa(tmp_path, ["turn", "the", "heating"]))
     assert "warning" not in warned
     assert found["lm_unknown_words"] == 0.25
@@ -90,12 +90,12 @@ def test_the_language_model_of_the_second_pass_is_checked_too(evaluated: Any, tm
     assert found["second_lm_unknown_words"] == 1.0
 
 
-def test_a_file_gives_one_warning_for_all_combinations(evaluated: Any, tmp_path: Path) -> None:
+def test_a_file_is_reported_once_for_all_combinations(evaluated: Any, tmp_path: Path) -> None:
     warned, _ = evaluated("--lm", arpa(tmp_path, ["yes"]), "--precision", "fp32,int8")
     assert warned.count("warning") == 1
 
 
-def test_greedy_decoding_and_the_shipped_model_give_no_warning(evaluated: Any, tmp_path: Path) -> None:
+def test_greedy_decoding_and_the_shipped_model_are_not_reported(evaluated: Any, tmp_path: Path) -> None:
     warned, found = evaluated("--lm", arpa(tmp_path, ["yes"]), "--decoder", "greedy")
     assert "warning" not in warned
     assert "lm_unknown_words" not in found
