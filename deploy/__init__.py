@@ -1,1 +1,1 @@
-"""Running it as a service."""
+"""Deployment: images, Compose, Kubernetes, proxies, monitoring, Ray."""

@@ -1,6 +1,6 @@
-"""Writes the locked requirements of the images: `python deploy/lock.py`; needs `uv` (tested with 0.13).
+"""Write the locked requirements of the images: `python deploy/lock.py`; needs `uv` (tested with 0.13).
 
-A release runs it, looks at the difference and commits it.
+Run it for a release, review the difference and commit it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CLIENT = "tutti-asr-client"  # resolved from clients/ ([tool.uv.sources]); the i
 PLATFORM = "x86_64-manylinux_2_28"
 
 BUILD = "setuptools>=77"
-"""Build backend of the wheels: the image builds without isolation, so that it is locked too."""
+"""Build backend of the wheels; locked too, since the image builds without isolation."""
 
 LOCKS = {"requirements.lock": ("otel",), "requirements-cuda.lock": ("otel", "torch")}
 """By lock, the extras that its image has."""
@@ -27,7 +27,7 @@ HEADER = """\
 
 
 def command(needs: Path, out: Path, extras: Sequence[str]) -> list[str]:
-    """The resolver's command line for one image."""
+    """Return the resolver's command line for one image."""
     return [
         *("uv", "pip", "compile", "--quiet", "--generate-hashes", "--no-header", "--no-emit-index-url"),
         *("--python-version", "3.11", "--python-platform", PLATFORM, "--no-annotate", "--upgrade"),
@@ -38,7 +38,7 @@ def command(needs: Path, out: Path, extras: Sequence[str]) -> list[str]:
 
 
 def main() -> None:
-    """Write both; the exit code is uv's own if it fails."""
+    """Write both files; exits with uv's code if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         for name, extras in LOCKS.items():
             needs, out = Path(folder) / "needs.txt", Path(folder) / name

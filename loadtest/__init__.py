@@ -1,5 +1,4 @@
-"""The load generator behind `tutti loadtest`, and the comparison behind `make bench`.
+"""Load generator (`tutti loadtest`), comparisons (`make bench`) and benchmarks.
 
-Knows the wire through `clients`; knows no model and no engine, and works against any server that
-speaks the protocol.
+Uses only the wire protocol, by way of `clients`, so it works with any server that speaks the protocol.
 """

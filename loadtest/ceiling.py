@@ -1,7 +1,4 @@
-"""Ceiling of the served figures: the bare model step, without server or sockets.
-
-Owns the form of that measurement; `tutti ceiling` makes it, in a process of its own.
-"""
+"""Upper bound of the served figures: the bare model step without server and sockets, measured by `tutti ceiling`."""
 
 from __future__ import annotations
 
@@ -14,13 +11,13 @@ import msgspec
 from loadtest.generator.settings import STEP_S
 
 COMMAND = (sys.executable, "-m", "server.cli", "ceiling", "--json")
-"""Its last line of output is a `Ceiling` as JSON."""
+"""The last line of its output is a `Ceiling` as JSON."""
 
 WITHIN_S = 180.0
 
 
 class Ceiling(msgspec.Struct, frozen=True):
-    """Median milliseconds of a model step by batch size, alone on the machine; nanoseconds of a read of its weights."""
+    """Median time of a model step in ms by batch size, and time of one read of its weights in ns."""
 
     step_ms: dict[int, float]
     precision: str = ""
@@ -29,12 +26,12 @@ class Ceiling(msgspec.Struct, frozen=True):
     in_caches: bool | None = None
 
     def streams(self, batch: int) -> float:
-        """Live streams that steps of this batch size could carry if nothing else took time."""
+        """Return the live streams possible at this batch size if only steps took time."""
         return batch * STEP_S * 1e3 / self.step_ms[batch]
 
 
 def measure_ceiling() -> Ceiling | None:
-    """Run `tutti ceiling`; None when it fails."""
+    """Run `tutti ceiling`; returns None if it fails."""
     try:
         done = subprocess.run(  # noqa: S603 - our own command
             COMMAND, cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=WITHIN_S, check=True

@@ -1,4 +1,4 @@
-"""`make bench`: the same load on our own server under one policy, or one decoder, after another, side by side."""
+"""`make bench`: the same load on our server with different policies or another option, compared in one table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HEADINGS = (
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """Documents by policy, or by the option `vary`; the first is the one that the others are measured against."""
+    """Documents by policy, or by value of the option `vary`; the first value is compared with the others."""
 
     command: str
     ceiling: Ceiling | None
@@ -48,10 +48,10 @@ def compare(
     ceiling: Callable[[], Ceiling | None] = measure_ceiling,
     serve_options: Sequence[str] = (),
 ) -> int:
-    """Measure each value, write the comparison, draw it; returns the exit code.
+    """Measure each value, write and plot the comparison; returns the exit code.
 
-    A fault of the first value makes the exit code bad; the others are baselines, which may break under a load that the
-    first one carries.
+    Only faults of the first value make the exit code bad: the others are baselines, which may fail under a load that
+    the first one sustains.
     """
     console = Console(stderr=True)
     comparison, results = measure_each(
@@ -76,9 +76,9 @@ def measure_each(
     vary: str = "policy",
     ceiling: Callable[[], Ceiling | None] = measure_ceiling,
 ) -> tuple[Comparison, dict[str, Result]]:
-    """Print the ceiling, start a server with each value in turn, measure all levels on it, print them side by side.
+    """Print the ceiling, start a server with each value in turn, measure all levels, print the comparison.
 
-    `settings.url` is replaced by that of each server. Raises: LoadTestError, ClientError.
+    `settings.url` is replaced by the URL of each server. Raises: LoadTestError, ClientError.
     """
     bare = ceiling()
     for line in ceiling_lines(bare):
@@ -96,7 +96,7 @@ def measure_each(
 
 
 def table(comparison: Comparison) -> list[tuple[str, ...]]:
-    """A row per level and policy; the ratio is to the first policy's p98 at the same level."""
+    """Return a row per level and policy; the ratio is to the first policy's p98 at the same level."""
     documents = list(comparison.runs.items())
     rows: list[tuple[str, ...]] = []
     for number, base in enumerate(documents[0][1].levels):
@@ -107,23 +107,23 @@ def table(comparison: Comparison) -> list[tuple[str, ...]]:
 
 
 def headings(comparison: Comparison) -> tuple[str, ...]:
-    """Those of `table`."""
+    """Return the headings of `table`."""
     return (HEADINGS[0], comparison.vary, *HEADINGS[2:])
 
 
 def markdown(comparison: Comparison, name: str, picture: str) -> str:
-    """The comparison as a page."""
+    """Return the comparison as a page."""
     lines = [f"# {name}", "", f"`{comparison.command}`", ""]
     lines += [f"{line}  " for line in ceiling_lines(comparison.ceiling)]
     lines += ["", "Chunk and final latency in ms, from the scheduled send of a step's last sample.  "]
-    lines += ["Decoding: its share of one core; cores: those that the whole server took.", ""]
+    lines += ["Decoding: share of one core; cores: CPU time of the whole server per second.", ""]
     lines += pages.table(headings(comparison), table(comparison), "---")
     place = next(iter(comparison.runs.values())).environment
     return "\n".join([*lines, "", *place_lines(place), "", f"![latencies]({picture})", ""])
 
 
 def ceiling_lines(ceiling: Ceiling | None) -> list[str]:
-    """The bare step times, and the streams that they would allow."""
+    """Return lines with the bare step times and the streams that they allow."""
     if ceiling is None:
         return ["Ceiling: not measured."]
     how = ", ".join(
@@ -139,7 +139,7 @@ def ceiling_lines(ceiling: Ceiling | None) -> list[str]:
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """The rows with aligned columns, then what is wrong with them."""
+    """Print the rows in aligned columns, then the faults of each level."""
     rows = [headings(comparison), *table(comparison)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     for row in rows:
@@ -172,19 +172,20 @@ def _row(policy: str, level: LevelReport, base: LevelReport) -> tuple[str, ...]:
 def main(
     *,
     streams: program.Levels = "10,50,100,200",
-    seconds: Annotated[float, typer.Option(help="Measured seconds of each level.")] = 20.0,
-    vary: Annotated[
-        str, typer.Option(help="The option of `tutti serve` to vary: policy, decoder, beams, …")
-    ] = "policy",
+    seconds: Annotated[float, typer.Option(help="Seconds measured at each level.")] = 20.0,
+    vary: Annotated[str, typer.Option(help="Option of `tutti serve` to vary: policy, decoder, beams, …")] = "policy",
     policies: Annotated[
-        str, typer.Option("--policies", "--values", help="Its values, the one to judge first.")
+        str,
+        typer.Option(
+            "--policies", "--values", help="Values with commas; only the first is judged, the others are baselines."
+        ),
     ] = POLICIES,
     name: program.ResultName = "policies",
     manifest: program.Manifest = None,
     seed: program.Seed = 1,
     serve_option: program.ServeOptions = None,
 ) -> None:
-    """Load the server under each policy, or other option, with the same streams; show the figures side by side."""
+    """Load a server with each policy, or each value of another option, by the same streams, and compare."""
 
     def work(command: str) -> int:
         settings = LoadSettings(url="", streams=parse_streams(streams), seconds=seconds, manifest=manifest, seed=seed)

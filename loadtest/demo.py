@@ -1,6 +1,6 @@
-"""`make demo`: a server of our own, one recording sent at the speed of speech, partials as they come, latencies.
+"""`make demo`: start a server, stream one recording in real time, show partials and latencies.
 
-Nothing is simulated: the server is a process, the connection a socket, the model the shipped one.
+Uses a real server process, socket and the shipped model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RECORDING = "demo.flac"
 
 
 def run_demo(console: Console) -> int:
-    """Start a server, stream the recording, stop the server; returns the exit code: 1 if the words are wrong."""
+    """Start a server, stream the recording, stop the server; returns the exit code, 1 for a wrong transcript."""
     return exit_code("demo", lambda: _demo(console))
 
 
@@ -40,7 +40,7 @@ def _demo(console: Console) -> int:
     if text != recording.text:
         console.print(f"\nexpected: {recording.text}", style="red")
         return EXIT_BAD
-    console.print("\nevery word is right.", style="green")
+    console.print("\nthe transcript is correct.", style="green")
     return EXIT_OK
 
 
@@ -67,7 +67,7 @@ async def _stream(path: Path, url: str, console: Console) -> str:
     console.print(f"\nfinal transcript: {transcript.text}", style="bold", highlight=False)
     cuts = statistics.quantiles(latencies_ms, n=50)
     console.print(
-        f"latency of {len(latencies_ms)} steps of 80 ms, from their last sample to their answer: "
+        f"latency of {len(latencies_ms)} steps of 80 ms, from the last sample to the result: "
         f"median {statistics.median(latencies_ms):.1f} ms, p98 {cuts[-1]:.1f} ms; "
         f"final text {final_ms:.1f} ms after the end of the audio",
         highlight=False,

@@ -1,11 +1,11 @@
-"""Errors that keep a load test from running; what happens *during* it is counted, not raised.
+"""Errors that prevent a load test; failures during a load test are counted, not raised.
 
 LoadTestError
-├── BadSettings       the options make no sense together         → the user
+├── BadSettings       invalid options                            → the user
 ├── BadManifest       the recordings cannot be found or read     → the user
-├── NoReference       a recording fails even when it is alone    → the operator: the server is broken
-├── ServerNotReady    a server we started did not become ready   → the operator: see its output
-├── PeerMissing       a recogniser to compare with is missing    → the user: install it
+├── NoReference       a recording fails even without load        → the operator: the server is broken
+├── ServerNotReady    a server started here is not ready in time → the operator: see its output
+├── PeerMissing       a recognizer to compare with is missing    → the user: install it
 └── BadFrame          the server broke the WebSocket framing     → counted as a failure of that stream
 """
 
@@ -13,15 +13,15 @@ from __future__ import annotations
 
 
 class LoadTestError(Exception):
-    """Base of all errors that this package raises."""
+    """Base of all errors of this package."""
 
 
 class BadSettings(LoadTestError):
-    """Options out of range."""
+    """Options are out of range or contradict each other."""
 
 
 class BadManifest(LoadTestError):
-    """The manifest or one of its recordings is unusable."""
+    """The manifest or one of its recordings cannot be used."""
 
 
 class NoReference(LoadTestError):
@@ -37,4 +37,4 @@ class PeerMissing(LoadTestError):
 
 
 class BadFrame(LoadTestError):
-    """The server broke the framing; nothing that follows on this connection can be read."""
+    """The server sent an invalid frame; the rest of the connection cannot be read."""

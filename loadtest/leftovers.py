@@ -1,6 +1,6 @@
-"""Leftovers of a load in the server's own metrics: sessions, slots, steps, tasks and memory.
+"""Resources left after a load, from the server's metrics: sessions, slots, steps, tasks and memory.
 
-Owns the wait until it is idle and the comparison. A figure that the server does not have counts as missed.
+Waits until the server is idle and compares. A figure that the server does not report counts as missed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOOK_EVERY_S = 0.2
 
 
 class IdleFigures(msgspec.Struct, frozen=True):
-    """Figures from the server's metrics; None for those that it does not have."""
+    """Figures from the server's metrics; None for those that it does not report."""
 
     sessions: float | None
     slots: float | None
@@ -28,7 +28,7 @@ class IdleFigures(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, scrape: Scrape) -> IdleFigures:
-        """Read one scrape."""
+        """Return the figures of a scrape."""
         found, memory = scrape.values.get, scrape.values.get(MEMORY)
         memory_mib = None if memory is None else round(memory / 2**20, 2)
         return cls(found(SESSIONS), found(SLOTS), found(QUEUED), found(TASKS), memory_mib)
@@ -37,7 +37,7 @@ class IdleFigures(msgspec.Struct, frozen=True):
 async def idle_figures(
     url: str, clock: Callable[[], float], *, within_s: float, tasks: float | None = None
 ) -> IdleFigures:
-    """The figures as soon as nothing is left (no more than `tasks` tasks, if that is known), or when time is up."""
+    """Return the figures once nothing is left (and at most `tasks` tasks, if given), or after `within_s`."""
     end_s = clock() + within_s
     while True:
         found = IdleFigures.of(await scrape_at(url, clock(), clock))
@@ -49,7 +49,7 @@ async def idle_figures(
 
 
 def judge_leftovers(before: IdleFigures, after: IdleFigures, *, memory_share: float = MEMORY_SHARE) -> list[Criterion]:
-    """The criteria: nothing of the load is left, and memory is that of the server after an equal load."""
+    """Return the criteria: nothing of the load is left, and memory is as after an equal load before."""
     memory_mib = before.memory_mib or 0.0
     return [
         Criterion("sessions left", 0, after.sessions),

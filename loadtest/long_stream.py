@@ -1,7 +1,7 @@
 """Long streams: latency and the server's memory in the last minute, compared with the first.
 
-`python -m loadtest.long_stream` starts a server, plays long streams made of the shipped recordings in real time, and
-writes `loadtest/results/long_stream.json` and `.md`. Owns the order of work.
+`python -m loadtest.long_stream` starts a server, plays long streams composed of the shipped recordings in real time,
+and writes `loadtest/results/long_stream.json` and `.md`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from loadtest.stability import LongRuns, drifts, markdown
 
 NAME = "long_stream"
 DIFFERENT = 3
-"""Streams that differ, so that one stream's text in another's result shows."""
+"""Number of distinct streams: text that leaks from one stream to another is detected."""
 
 
 def run(settings: LoadSettings, where: AbstractContextManager[str], folder: Path, command: str) -> int:
-    """Play, print, write; returns the exit code: bad where a level has faults or is not flat.
+    """Measure, print and write; returns the exit code: bad if a level has faults or drifts.
 
     Raises: LoadTestError, ClientError.
     """
@@ -53,14 +53,14 @@ def run(settings: LoadSettings, where: AbstractContextManager[str], folder: Path
 def main(
     *,
     streams: program.Levels = "1,20",
-    minutes: Annotated[float, typer.Option(help="Of each level and of each stream.")] = 10.0,
+    minutes: Annotated[float, typer.Option(help="Length of each stream and each level, minutes.")] = 10.0,
     url: program.ServerUrl = None,
     serve_option: program.ServeOptions = None,
-    manifest: Annotated[Path | None, typer.Option(help="JSON lines. Default: the shipped recordings.")] = None,
-    seed: Annotated[int, typer.Option(help="Decides order and pauses.")] = 1,
+    manifest: Annotated[Path | None, typer.Option(help="Recordings as JSON lines. Default: the shipped ones.")] = None,
+    seed: Annotated[int, typer.Option(help="Random seed for order and pauses.")] = 1,
     folder: program.Folder = program.RESULTS,
 ) -> None:
-    """Play streams of ten minutes and compare their last minute with their first."""
+    """Play long streams and compare their last minute with the first."""
 
     def work(command: str) -> int:
         levels = parse_streams(streams)

@@ -1,9 +1,9 @@
-"""A neighbour on the machine: what accepted streams feel while other processes compute beside the server.
+"""CPU contention: latency of accepted streams while other processes compute on the same machine.
 
-`python -m loadtest.neighbour` starts a server for each number of streams, offers them in real time, lets one busy
-process a core run beside them for some seconds, twice, and writes document, page and picture to `loadtest/results/`.
-The busy processes have the server's niceness, so the scheduler gives each half of a core that both want. They are
-started and stopped here, and end by themselves should this program be killed. Owns the phases, their criteria and page.
+`python -m loadtest.neighbour` starts a server for each number of streams, offers the streams in real time, twice runs
+one busy process per core for some seconds, and writes document, page and plot to `loadtest/results/`. The busy
+processes have the server's niceness, so the scheduler gives each of them half of a contended core. They are stopped
+here, and end by themselves if this program is killed.
 """
 
 from __future__ import annotations
@@ -60,18 +60,19 @@ class Phase:
     from_s: int
     to_s: int
     judged: bool = True
-    """Whether the objective holds here: not in the first seconds of a visit, which no server can foresee."""
+    """Whether the latency objective applies: not in the first seconds of a visit, which cannot be foreseen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Seconds of quiet, then `visits` times seconds beside the neighbour and seconds of quiet.
+    """Quiet seconds, then `visits` times busy seconds followed by quiet ones.
 
-    The second visit shows what the server has learned from the first. A visit's first `transition_s` are told apart.
+    The second visit shows how the server has adapted after the first. The first `transition_s` of a visit are reported
+    separately.
     """
 
     quiet_s: int = 10
-    beside_s: int = 10
+    busy_s: int = 10
     after_s: int = 20
     visits: int = 2
     transition_s: int = 3
@@ -79,23 +80,23 @@ class Plan:
     def __post_init__(self) -> None:
         """Raises: BadSettings."""
         if min(self.quiet_s, self.after_s, self.visits, self.transition_s) < 1:
-            raise BadSettings("phases last a second or more, and the neighbour comes once at least")
-        if self.beside_s <= self.transition_s:
-            raise BadSettings("a visit is longer than its first seconds, which are told apart")
+            raise BadSettings("--quiet, --after, --visits and --transition must be at least 1")
+        if self.busy_s <= self.transition_s:
+            raise BadSettings(f"--beside {self.busy_s}: must be longer than --transition {self.transition_s}")
 
     @property
     def seconds(self) -> int:
-        """All phases together."""
-        return self.quiet_s + self.visits * (self.beside_s + self.after_s)
+        """Length of all phases together."""
+        return self.quiet_s + self.visits * (self.busy_s + self.after_s)
 
     @property
     def visits_s(self) -> tuple[tuple[int, int], ...]:
         """(begin, end) of each visit, in seconds of the measured window."""
-        begins = [self.quiet_s + visit * (self.beside_s + self.after_s) for visit in range(self.visits)]
-        return tuple((begin, begin + self.beside_s) for begin in begins)
+        begins = [self.quiet_s + visit * (self.busy_s + self.after_s) for visit in range(self.visits)]
+        return tuple((begin, begin + self.busy_s) for begin in begins)
 
     def phases(self) -> tuple[Phase, ...]:
-        """All phases in their order."""
+        """Return all phases in order."""
         found = [Phase("before", 0, self.quiet_s)]
         for visit, (begin, end) in enumerate(self.visits_s, 1):
             comes = begin + self.transition_s
@@ -118,7 +119,7 @@ class Second(msgspec.Struct, frozen=True):
 
 
 class PhaseFigures(msgspec.Struct, frozen=True):
-    """One phase of a level: latency of the steps sent in it, mean of open streams, least limit of its seconds."""
+    """One phase of a level: latency of the steps sent in it, mean of open streams, lowest limit."""
 
     name: str
     judged: bool
@@ -128,7 +129,7 @@ class PhaseFigures(msgspec.Struct, frozen=True):
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """One number of offered streams: its phases, its seconds, and the whole as a load test reports it."""
+    """Results for one number of offered streams: by phase, by second, and the load test's report."""
 
     phases: tuple[PhaseFigures, ...]
     seconds: tuple[Second, ...]
@@ -136,7 +137,7 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 class Neighbour(msgspec.Struct, frozen=True):
-    """The document. `visits_s`: begin and end of each visit in seconds of a level."""
+    """The result document. `visits_s`: begin and end of each visit in seconds of a level."""
 
     command: str
     busy_processes: int
@@ -147,7 +148,7 @@ class Neighbour(msgspec.Struct, frozen=True):
 
 
 def figures(plan: Plan, level: LevelReport, by_second: Sequence[Latencies]) -> Offered:
-    """The figures of a level whose parts are seconds; a level that was cut short has fewer phases."""
+    """Return the figures of a level measured by the second; an interrupted level has fewer phases."""
     servers = [minute.server for minute in level.minutes]
     seconds = [
         Second(_ms(spread, "p50"), _ms(spread, "p98"), server.sessions, server.limit, server.slowdown)
@@ -166,7 +167,7 @@ def figures(plan: Plan, level: LevelReport, by_second: Sequence[Latencies]) -> O
 
 
 def judge(offered: Offered) -> list[Criterion]:
-    """The criteria of one number of offered streams: p98 of each judged phase, no stream failed, no text changed."""
+    """Return the criteria of a level: p98 of each judged phase, no failed streams, no changed transcripts."""
     name = f"{offered.level.streams} offered"
     bars = [
         Criterion(f"{name}, {phase.name}: p98", ACCEPTED_MS, _ms(phase.chunk_latency_ms, "p98"), "ms")
@@ -185,7 +186,7 @@ def _ms(spread: Spread | None, name: str) -> float | None:
 
 @contextlib.asynccontextmanager
 async def busy(processes: int, seconds: float) -> AsyncIterator[None]:
-    """Let as many processes compute, each on one core at most, and stop them on leaving or after `seconds`."""
+    """Run busy processes of one thread each; they are stopped on exit or after `seconds`."""
     command = [sys.executable, "-c", BUSY, str(seconds)]
     async with contextlib.AsyncExitStack() as running:
         for _ in range(processes):
@@ -194,26 +195,22 @@ async def busy(processes: int, seconds: float) -> AsyncIterator[None]:
 
 
 async def visit(plan: Plan, processes: int, schedule: Schedule, clock: Callable[[], float]) -> None:
-    """Let the neighbour come and go as planned, beside a level."""
+    """Run the busy processes as planned during a level."""
     for begin, end in plan.visits_s:
         await asyncio.sleep(schedule.from_s + begin - clock())
-        async with busy(processes, plan.beside_s):
+        async with busy(processes, plan.busy_s):
             await asyncio.sleep(schedule.from_s + end - clock())
 
 
 def markdown(found: Neighbour, plan: Plan, drawn: str) -> str:
-    """The page."""
-    lines = ["# A neighbour on the machine", "", f"`{found.command}`", ""]
-    lines += [f"{found.busy_processes} busy processes, one a core and of the server's niceness, computed beside the "]
-    lines[-1] += f"server {plan.visits} times for {plan.beside_s} s, {plan.after_s} s apart: each takes half of a core "
-    lines[-1] += "that both want. For each number of streams a server of its own was started, which knew of no "
-    lines[-1] += (
-        "neighbour. Chunk latency in ms from the scheduled send of a step's last sample; the load generator runs "
-    )
-    lines[-1] += (
-        "on the same cores, and its own lateness counts. Open: streams, mean of the seconds; limit: the lowest "
-    )
-    lines[-1] += f"that the server set. The objective is not asked of a visit's first {plan.transition_s} s."
+    """Return the page."""
+    lines = ["# CPU contention", "", f"`{found.command}`", ""]
+    lines += [f"{found.busy_processes} busy processes, one per core and with the server's niceness, ran during "]
+    lines[-1] += f"{plan.visits} visits of {plan.busy_s} s, {plan.after_s} s apart: each takes half of a contended "
+    lines[-1] += "core. Each number of streams was measured with a new server. Chunk latency in ms from the scheduled "
+    lines[-1] += "send of a step's last sample; the load generator runs on the same cores, and its own lag is "
+    lines[-1] += "included. Open: mean number of streams; limit: the lowest that the server set. The objective does "
+    lines[-1] += f"not apply to the first {plan.transition_s} s of a visit."
     rows = []
     for offered in found.levels:
         for phase in offered.phases:
@@ -223,18 +220,18 @@ def markdown(found: Neighbour, plan: Plan, drawn: str) -> str:
     lines += ["", *pages.table(("offered", "phase", "p50", "p98", "max", "open", "limit"), rows), ""]
     for offered in found.levels:
         level = offered.level
-        lines += [f"{level.streams} offered: {level.complete + level.cut} streams taken, {level.refused} refused, "]
+        lines += [f"{level.streams} offered: {level.complete + level.cut} streams accepted, {level.refused} refused, "]
         lines[-1] += f"{level.compared} transcripts compared with those alone, {level.mismatched} differ; the "
         lines[-1] += f"generator sent {percentile(level.generator_lag_ms, 'p98')} ms late (p98)"
         if level.uploads is not None and level.uploads.at_a_time:
-            lines[-1] += f"; {level.uploads.audio_s_per_s:.1f} s of uploads a second"
+            lines[-1] += f"; {level.uploads.audio_s_per_s:.1f} s of uploads per second"
         lines[-1] += ".  "
     lines += ["", *table(found.bars), "", *place_lines(found.environment), "", f"![second by second]({drawn})", ""]
     return "\n".join(lines)
 
 
 def draw(found: Neighbour, path: Path) -> None:
-    """Latency, and streams beside the limit, second by second: a column for each number of offered streams."""
+    """Plot latency, open streams and limit by second, with a column for each number of offered streams."""
     columns = len(found.levels)
     with picture(path, 2, columns, (4.5 * columns, 6), sharex=True) as axes:
         for above, below, offered in zip(axes[:columns], axes[columns:], found.levels, strict=True):
@@ -262,9 +259,9 @@ def run(
     *,
     processes: int | None = None,
 ) -> int:
-    """Measure each number of streams of `base` on a server of its own, print, write; returns the exit code.
+    """Measure each number of streams of `base` on a new server, print, write; returns the exit code.
 
-    `processes`: how many are busy, None = one a core. Raises: LoadTestError, ClientError.
+    `processes`: number of busy processes, by default one per core. Raises: LoadTestError, ClientError.
     """
     console, clock = Console(stderr=True), time.perf_counter
     cores = processes or len(os.sched_getaffinity(0))
@@ -272,8 +269,8 @@ def run(
     for streams in base.streams:
         with where() as url:
             asked = replace(base, url=url, streams=(streams,), seconds=float(plan.seconds), period_s=SECOND_S)
-            beside = lambda schedule: visit(plan, cores, schedule, clock)  # noqa: E731 - four arguments less
-            results.append(measure(asked, progress=console.print, beside=beside))
+            contention = lambda schedule: visit(plan, cores, schedule, clock)  # noqa: E731 - binds four arguments
+            results.append(measure(asked, progress=console.print, alongside=contention))
         print_remarks(results[-1].document.levels[0], console)
         if results[-1].document.interrupted:
             break
@@ -288,22 +285,24 @@ def run(
 def main(
     *,
     streams: Levels = "40,80,100",
-    quiet: Annotated[int, typer.Option(help="Seconds before the neighbour comes.")] = 10,
-    beside: Annotated[int, typer.Option(help="Seconds of each visit.")] = 10,
+    quiet: Annotated[int, typer.Option(help="Seconds before the first visit of the busy processes.")] = 10,
+    busy_s: Annotated[int, typer.Option("--beside", help="Seconds of each visit.")] = 10,
     after: Annotated[int, typer.Option(help="Seconds after each visit.")] = 20,
-    visits: Annotated[int, typer.Option(help="How often it comes.")] = 2,
-    transition: Annotated[int, typer.Option(help="Seconds of a visit in which the objective is not asked.")] = 3,
-    stream_s: Annotated[float, typer.Option(help="Seconds of a stream, about.")] = 15.0,
-    uploads: Annotated[int, typer.Option(help="Recordings posted at a time, beside the live streams.")] = 0,
+    visits: Annotated[int, typer.Option(help="Number of visits.")] = 2,
+    transition: Annotated[
+        int, typer.Option(help="First seconds of a visit, to which the objective does not apply.")
+    ] = 3,
+    stream_s: Annotated[float, typer.Option(help="Approximate length of a stream, seconds.")] = 15.0,
+    uploads: Annotated[int, typer.Option(help="Concurrent uploads alongside the live streams.")] = 0,
     url: ServerUrl = None,
     serve_option: ServeOptions = None,
     seed: Seed = 1,
     folder: Folder = RESULTS,
 ) -> None:
-    """Let other processes take half of each core for some seconds; see what accepted streams feel."""
+    """Measure the latency of accepted streams while other processes take half of each core for some seconds."""
 
     def work(command: str) -> int:
-        plan = Plan(quiet, beside, after, visits, transition)
+        plan = Plan(quiet, busy_s, after, visits, transition)
         base = LoadSettings(
             "", parse_streams(streams), warmup_s=ARRIVAL_S, stream_s=stream_s, seed=seed, retry=True, uploads=uploads
         )

@@ -1,7 +1,7 @@
-"""Overload test: three times the streams that a server takes; accepted ones keep their latency, nothing is left behind.
+"""Overload test: with three times the limit of streams, accepted ones keep their latency and no resources leak.
 
-`python -m loadtest.overload` starts a server, loads it to its limit, then far beyond it, and looks at what remains;
-writes `loadtest/results/overload.json` and `.md`. Owns the order of work and the criteria.
+`python -m loadtest.overload` starts a server, loads it to its limit, then far beyond it, checks for leaks, and writes
+`loadtest/results/overload.json` and `.md`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ ACCEPTED_MS, REFUSAL_MS = 100.0, 50.0
 
 IDLE_WITHIN_S = 10.0
 ARRIVAL_S = 5.0
-"""Time before the measured window: all handshakes begin in the first second, and two cores need longer for them."""
+"""Time before the measured window: all handshakes begin in the first second, and take longer on two cores."""
 
 
 class Overload(msgspec.Struct, frozen=True):
-    """The document."""
+    """The result document."""
 
     command: str
     limit: int
@@ -61,8 +61,8 @@ class Overload(msgspec.Struct, frozen=True):
 class Plan:
     """Phases: the limit itself for `full_s`, then `factor` times the limit for `seconds`.
 
-    A second overload of `full_s` follows: memory that the allocator keeps is bounded, a leak grows with each overload,
-    and only the second one shows the difference.
+    A second overload of `full_s` follows, which distinguishes a leak, growing with each overload, from memory retained
+    by the allocator, which is bounded.
     """
 
     factor: float = 3.0
@@ -73,11 +73,11 @@ class Plan:
     def __post_init__(self) -> None:
         """Raises: BadSettings."""
         if self.factor <= 1.0:
-            raise BadSettings("an overload is more than the limit")
+            raise BadSettings(f"--factor {self.factor:g}: must be more than 1")
 
 
 async def overload(url: str, plan: Plan, base: LoadSettings, command: str, console: Console) -> Overload:
-    """Load to the limit, overload, overload again; wait until idle after each.
+    """Load to the limit, overload twice, and wait until the server is idle after each.
 
     Raises: LoadTestError, ClientError.
     """
@@ -111,13 +111,13 @@ async def overload(url: str, plan: Plan, base: LoadSettings, command: str, conso
 
 
 def judge(level: LevelReport) -> list[Criterion]:
-    """The criteria of the overloaded level itself."""
+    """Return the criteria of the overloaded level."""
     chunk, refusals = level.chunk_latency_ms, level.refusals
     answer = refusals.answer_ms if refusals is not None else None
     other = None if refusals is None else sum(count for status, count in refusals.statuses.items() if status != 503)
     return [
         Criterion("accepted streams, chunk latency p98", ACCEPTED_MS, chunk.p98 if chunk else None, "ms"),
-        Criterion("refusals, time to the answer p98", REFUSAL_MS, answer.p98 if answer else None, "ms"),
+        Criterion("refusals, time to the response p98", REFUSAL_MS, answer.p98 if answer else None, "ms"),
         Criterion("refusals with another status than 503", 0, other),
         Criterion("refusals without Retry-After", 0, refusals.without_retry_after if refusals is not None else None),
         Criterion("accepted streams that failed", 0, level.failed),
@@ -126,15 +126,15 @@ def judge(level: LevelReport) -> list[Criterion]:
 
 
 def markdown(found: Overload) -> str:
-    """The page."""
+    """Return the page."""
     level, refusals = found.overloaded, found.overloaded.refusals
     lines = ["# Overload", "", f"`{found.command}`", ""]
     lines += [f"{level.streams} streams offered for {level.seconds:g} s to a server with room for {found.limit}, "]
-    lines[-1] += f"measured once all have asked to be let in, {ARRIVAL_S:g} s after the first. "
-    lines[-1] += f"Refused ones come back {'when they were told to' if found.retry else 'with their next stream'}. "
-    lines[-1] += "Chunk latency from the scheduled send of a step's last "
-    lines[-1] += "sample, refusals from dialling; tasks beside those of the fresh server, memory after a "
-    lines[-1] += "second overload beside that after the first."
+    lines[-1] += f"measured from {ARRIVAL_S:g} s after the first handshake on. "
+    lines[-1] += f"Refused clients retry {'after Retry-After' if found.retry else 'with their next stream'}. "
+    lines[-1] += "Chunk latency from the scheduled send of a step's last sample, refusals from the start of the "
+    lines[-1] += "connection; tasks compared with those of the new server, memory after the second overload with that "
+    lines[-1] += "after the first."
     lines += ["", *table(found.bars), ""]
     for name, at in (("Full", found.full), ("Overloaded", level)):
         if (chunk := at.chunk_latency_ms) is not None:
@@ -150,11 +150,11 @@ def markdown(found: Overload) -> str:
 
 
 async def _limit(url: str) -> int:
-    """The streams that the server takes: its estimate if it has one, else its number of slots."""
+    """Return the server's limit of streams: its estimate, or its number of slots if that is lower."""
     values = (await scrape_at(url, time.perf_counter(), time.perf_counter)).values
     limit = min(values.get(CAPACITY) or float("inf"), values.get(SESSIONS_MAX) or float("inf"))
     if limit == float("inf"):
-        raise BadSettings("the server does not say how many streams it takes: give --limit")
+        raise BadSettings("the server does not report its limit of streams: set --limit")
     return int(limit)
 
 
@@ -169,19 +169,19 @@ def run(where: AbstractContextManager[str], plan: Plan, base: LoadSettings, fold
 
 def main(
     *,
-    factor: Annotated[float, typer.Option(help="How many times its limit the server is offered.")] = 3.0,
-    seconds: Annotated[float, typer.Option(help="Of the overload.")] = 60.0,
-    limit: Annotated[int | None, typer.Option(help="Streams at the limit. Default: what the server says.")] = None,
-    stream_s: Annotated[float, typer.Option(help="Seconds of a stream, about.")] = 15.0,
+    factor: Annotated[float, typer.Option(help="Offered streams as a multiple of the limit.")] = 3.0,
+    seconds: Annotated[float, typer.Option(help="Seconds of the overload.")] = 60.0,
+    limit: Annotated[int | None, typer.Option(help="Limit of streams. Default: as reported by the server.")] = None,
+    stream_s: Annotated[float, typer.Option(help="Approximate length of a stream, seconds.")] = 15.0,
     retry: Annotated[
-        bool, typer.Option(help="Refused clients come back when they were told to; else with their next stream.")
+        bool, typer.Option(help="Refused clients retry after Retry-After; else with their next stream.")
     ] = True,
     url: ServerUrl = None,
     serve_option: ServeOptions = None,
     seed: Seed = 1,
     folder: Folder = RESULTS,
 ) -> None:
-    """Offer a server more streams than it takes; see what the accepted ones feel, and what is left."""
+    """Offer a server more streams than its limit; measure accepted streams, refusals and leaks."""
 
     def work(command: str) -> int:
         base = LoadSettings(url="", streams=(1,), warmup_s=ARRIVAL_S, stream_s=stream_s, seed=seed, retry=retry)

@@ -1,4 +1,4 @@
-"""Command lines of the load test programs: options that several share, exit codes, a red line for expected errors."""
+"""Command lines of the load test programs: shared options, exit codes, and output of expected errors."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from loadtest.errors import LoadTestError
 from tutti_asr_client.errors import ClientError
 
 EXIT_OK = 0
-EXIT_BAD = 1  # no server, or a result that must not be believed or accepted
+EXIT_BAD = 1  # no server, or a result that is invalid or misses a criterion
 EXIT_INTERRUPTED = 130
 
 RESULTS = Path(__file__).parent / "results"
 
-Folder = Annotated[Path, typer.Option(help="Where the results are written.")]
-Levels = Annotated[str, typer.Option(help="Levels: numbers of live streams, with commas.")]
+Folder = Annotated[Path, typer.Option(help="Folder for the results.")]
+Levels = Annotated[str, typer.Option(help="Load levels: numbers of live streams, with commas.")]
 Manifest = Annotated[
-    Path | None, typer.Option(help="JSON lines, perhaps with `language`. Default: the shipped recordings.")
+    Path | None, typer.Option(help="Recordings as JSON lines, optionally with `language`. Default: the shipped ones.")
 ]
-ResultName = Annotated[str, typer.Option(help="Files are written to loadtest/results/NAME.*")]
-Seed = Annotated[int, typer.Option(help="Decides starts and recordings.")]
-ServeOptions = Annotated[list[str] | None, typer.Option(help="Passed on to `tutti serve`; repeatable.")]
-ServerUrl = Annotated[str | None, typer.Option(help="A running server. Default: one of our own.")]
+ResultName = Annotated[str, typer.Option(help="Name of the result files, loadtest/results/NAME.*")]
+Seed = Annotated[int, typer.Option(help="Random seed for start times and recordings.")]
+ServeOptions = Annotated[list[str] | None, typer.Option(help="Option for `tutti serve`; repeatable.")]
+ServerUrl = Annotated[str | None, typer.Option(help="URL of a running server. Default: a server is started.")]
 
 
 def exit_code(name: str, work: Callable[[], int], *expected: type[Exception]) -> int:
-    """The exit code of a program's work; an expected error is one red line on stderr and `EXIT_BAD`."""
+    """Run `work` and return its exit code; an expected error is printed in red on stderr and returns `EXIT_BAD`."""
     errors: tuple[type[Exception], ...] = (LoadTestError, ClientError, *expected)
     try:
         return work()
@@ -44,6 +44,6 @@ def exit_code(name: str, work: Callable[[], int], *expected: type[Exception]) ->
 
 
 def carry_out(module: str, work: Callable[[str], int], *expected: type[Exception]) -> NoReturn:
-    """End a program with the exit code of its work, which gets the command line as a text. Raises: typer.Exit."""
+    """Run `work` with the command line as text and exit with its code. Raises: typer.Exit."""
     command = shlex.join(["python", "-m", module, *sys.argv[1:]])
     raise typer.Exit(exit_code(module.rpartition(".")[2], lambda: work(command), *expected))

@@ -1,6 +1,6 @@
-"""Server processes of our own: started on a free loopback port, polled until they are ready, stopped by process id.
+"""Server processes for measurements: started on a free loopback port, polled until ready, stopped by process ID.
 
-Knows the command line of `tutti serve` and its `/readyz`. Replicas, proxies and peers use the same functions.
+Uses `tutti serve` and its `/readyz`. Replicas, proxies and peers use the same functions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from loadtest.errors import ServerNotReady
 
 ROOT = Path(__file__).parents[1]
 READY_WITHIN_S = 120.0
-"""Loading the model and its warm-up batches, on a busy machine."""
+"""For loading and warming up the model on a busy machine."""
 
 ASK_EVERY_S = 0.1
 ANSWER_WITHIN_S = 10.0
@@ -30,29 +30,29 @@ STOP_WITHIN_S = 20.0
 SHOWN_LINES = 20
 
 ALL_IN = ("--max-streams", "1024")
-"""No stream is refused: on a slow machine the latency shall show. Later options overrule it."""
+"""Option to refuse no stream, so that a slow machine shows in the latency. Later options override it."""
 
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy
 
 
 def serve_command(port: int, options: Sequence[str]) -> list[str]:
-    """The command that serves on this port."""
+    """Return the command to serve on this port."""
     return [sys.executable, "-m", "server.cli", "serve", "--host", "127.0.0.1", "--port", str(port), *options]
 
 
 @contextlib.contextmanager
 def served(options: Sequence[str], log: Path | None = None) -> Iterator[str]:
-    """The URL of `served_process`."""
+    """Yield the URL of `served_process`."""
     with served_process(options, log) as (url, _):
         yield url
 
 
 @contextlib.contextmanager
 def served_process(options: Sequence[str], log: Path | None = None) -> Iterator[tuple[str, int]]:
-    """URL and process id of a server that is ready; it is stopped on leaving. `log` keeps what it prints.
+    """Yield URL and process ID of a ready server; it is stopped on exit. Its output goes to `log`, if given.
 
     Raises:
-        ServerNotReady: it ended, or took too long; with the end of what it printed.
+        ServerNotReady: it exited, or took too long; with the end of its output.
     """
     port = free_port()
     with tempfile.TemporaryFile() if log is None else log.open("w+b") as output:
@@ -65,12 +65,12 @@ def served_process(options: Sequence[str], log: Path | None = None) -> Iterator[
 
 
 def server_at(url: str | None, options: Sequence[str]) -> contextlib.AbstractContextManager[str]:
-    """The URL of a running server, or of one that is started with these options."""
+    """Yield the URL of a running server, or of a new one with these options."""
     return contextlib.nullcontext(url) if url is not None else served(options)
 
 
 def free_port() -> int:
-    """A loopback port on which nothing listens now."""
+    """Return a loopback port that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
@@ -78,7 +78,7 @@ def free_port() -> int:
 def start(
     command: Sequence[str], output: IO[bytes] | None, env: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own: a Ctrl-C ends the level first, and `stop` ends all its workers."""
+    """Start a process in a new session, so that Ctrl-C does not reach it and `stop` can end all its workers."""
     return subprocess.Popen(  # noqa: S603 - our own command
         command,
         cwd=ROOT,
@@ -98,7 +98,7 @@ def wait_until_ready(
     name: str = "the server",
     within_s: float = READY_WITHIN_S,
 ) -> None:
-    """Return when `ready` holds. Raises: ServerNotReady with the end of the output."""
+    """Wait until `ready()` is true. Raises: ServerNotReady, with the end of the output."""
     deadline_s = time.monotonic() + within_s
     while not ready():
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -118,19 +118,19 @@ def is_ready(port: int) -> bool:
 
 
 def get(port: int, path: str) -> bytes:
-    """The body of a page of the server on this port. Raises: OSError: no server, or an error status."""
+    """Return the body of a page of the server on this port. Raises: OSError if unreachable or for an error status."""
     with _direct.open(f"http://127.0.0.1:{port}{path}", timeout=ANSWER_WITHIN_S) as answer:
         body: bytes = answer.read()
     return body
 
 
 def stop(process: subprocess.Popen[bytes], within_s: float = STOP_WITHIN_S) -> None:
-    """SIGTERM; after `within_s`, or when it has ended, SIGKILL for what is left of its session."""
+    """Send SIGTERM and wait for `within_s`; then send SIGKILL to all processes of its session."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=within_s)
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # it leads its session, so the group bears its number
+        os.killpg(process.pid, signal.SIGKILL)  # it leads its session, so its process group has its ID
     process.wait()
 
 

@@ -1,7 +1,7 @@
-"""Soak test: streams come and go for half an hour at 70 % of capacity; the last minutes must be as the first.
+"""Soak test: streams come and go for half an hour at 70 % of capacity; the last minutes must be like the first.
 
 `python -m loadtest.soak --minutes 30 --capacity 400` starts a server, and writes `loadtest/results/soak.json`, `.md`
-and `.png`. `--minutes 3` compares single minutes, for continuous integration. Owns the order of work.
+and `.png`. With `--minutes 3` it compares single minutes, for continuous integration.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from loadtest.stability import Rule, Soak, draw_soak, soak_markdown
 NAME = "soak"
 
 LONG_MINUTES = 10
-"""From this length on, five minutes are compared with five: the rule of the half hour."""
+"""From this length on, the first and last five minutes are compared."""
 
 SHORT_RULE = Rule(window_minutes=1, latency_share=0.5, memory_share=0.02, slack_ms=5.0)
-"""One minute beside another on a shared machine: finds what grows without bound, not what drifts."""
+"""Compares single minutes on a shared machine: detects unbounded growth, not drift."""
 
 
 def run(
@@ -59,17 +59,19 @@ def run(
 
 def main(
     *,
-    capacity: Annotated[int, typer.Option(help="Streams that this machine sustains: loadtest/results/capacity.md.")],
-    minutes: Annotated[float, typer.Option(help="Measured, after the warm-up.")] = 30.0,
-    load: Annotated[float, typer.Option(help="Live streams on average, as a share of the capacity.")] = 0.7,
-    stream_s: Annotated[float, typer.Option(help="Mean duration of a stream.")] = 20.0,
-    warmup_s: Annotated[float, typer.Option(help="Seconds before the first measured one.")] = MINUTE_S,
+    capacity: Annotated[
+        int, typer.Option(help="Streams that this machine sustains, see loadtest/results/capacity.md.")
+    ],
+    minutes: Annotated[float, typer.Option(help="Minutes measured, after the warm-up.")] = 30.0,
+    load: Annotated[float, typer.Option(help="Mean number of live streams, as a share of the capacity.")] = 0.7,
+    stream_s: Annotated[float, typer.Option(help="Mean length of a stream, seconds.")] = 20.0,
+    warmup_s: Annotated[float, typer.Option(help="Seconds of warm-up.")] = MINUTE_S,
     url: ServerUrl = None,
     serve_option: ServeOptions = None,
-    seed: Annotated[int, typer.Option(help="Decides starts, durations and recordings.")] = 1,
+    seed: Annotated[int, typer.Option(help="Random seed for start times, lengths and recordings.")] = 1,
     folder: Folder = RESULTS,
 ) -> None:
-    """Play streams that come and go for half an hour; compare the last minutes with the first."""
+    """Play streams that come and go, and compare the last minutes with the first."""
 
     def work(command: str) -> int:
         streams = max(1, round(load * capacity))

@@ -1,4 +1,4 @@
-"""Stability of a long level: its last minutes compared with the first, by the rules of long streams and of a soak."""
+"""Stability of a long level: its last minutes compared with the first, for long streams and for a soak."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ HEADINGS = ("streams", "minute", "p50", "p98", "max", "decoding", "memory, MiB",
 
 LATENCY_FACTORS = {"p50": 1.5, "p98": 2.0}
 LATENCY_SLACK_MS = 2.0
-"""A minute's latency on a shared machine moves by this much without a cause of its own (loadtest/LOG.md)."""
+"""Normal variation of a minute's latency on a shared machine (loadtest/LOG.md)."""
 
 MEMORY_SHARE = 0.01
-"""Growth of the server after the first minute: what its allocator keeps of short-lived messages."""
+"""Allowed growth of the server's memory after the first minute: memory retained by the allocator."""
 
 
 class LongRuns(msgspec.Struct, frozen=True):
-    """The document of long streams: one level after another, each with its minutes."""
+    """The result document of long streams: levels, each with its minutes."""
 
     command: str
     levels: tuple[LevelReport, ...]
@@ -36,7 +36,7 @@ class LongRuns(msgspec.Struct, frozen=True):
 
 
 def drifts(level: LevelReport) -> list[str]:
-    """Figures that grew from the first minute to the last; empty when the level is flat, or has one minute only."""
+    """Return the figures that grew from the first minute to the last; empty for a stable or one-minute level."""
     if len(level.minutes) < 2:
         return []
     first, last = level.minutes[0], level.minutes[-1]
@@ -57,7 +57,7 @@ def drifts(level: LevelReport) -> list[str]:
 
 
 def minute_rows(levels: Sequence[LevelReport]) -> list[tuple[str, ...]]:
-    """A row for each minute of each level."""
+    """Return a row for each minute of each level."""
     rows = []
     for level in levels:
         for number, minute in enumerate(level.minutes, 1):
@@ -70,22 +70,22 @@ def minute_rows(levels: Sequence[LevelReport]) -> list[tuple[str, ...]]:
 
 
 def markdown(runs: LongRuns) -> str:
-    """The minutes as a page."""
+    """Return the minutes as a page."""
     lines = ["# Long streams, minute by minute", "", f"`{runs.command}`", ""]
     lines += [
-        "Chunk latency in ms from the scheduled send of a step's last sample. Decoding: its share of one core.",
+        "Chunk latency in ms from the scheduled send of a step's last sample. Decoding: share of one core.",
         "",
         *pages.table(HEADINGS, minute_rows(runs.levels)),
     ]
     for level in runs.levels:
-        verdict = "; ".join(drifts(level)) or "the last minute is as the first"
+        verdict = "; ".join(drifts(level)) or "the last minute is like the first"
         lines += ["", f"{level.streams} streams: {verdict}; {level.compared} transcripts compared with those alone, "]
         lines[-1] += f"{level.mismatched} differ."
     return "\n".join([*lines, "", *place_lines(runs.environment), ""])
 
 
 class Soak(msgspec.Struct, frozen=True):
-    """The document of a soak."""
+    """The result document of a soak."""
 
     command: str
     capacity: int
@@ -102,7 +102,7 @@ class Soak(msgspec.Struct, frozen=True):
 class Rule:
     """Bounds of the change between the first and the last `window_minutes`.
 
-    `slack_ms` is for short runs on shared machines, whose minutes differ without a cause of their own.
+    `slack_ms` allows for normal variation between minutes in short runs on shared machines.
     """
 
     window_minutes: int = 5
@@ -113,17 +113,17 @@ class Rule:
     def __post_init__(self) -> None:
         """Raises: BadSettings."""
         if self.window_minutes < 1:
-            raise BadSettings("the first and the last minutes that are compared must be one at least")
+            raise BadSettings(f"window_minutes {self.window_minutes}: must be at least 1")
 
     def windows(self, minutes: Sequence[Latencies]) -> tuple[Spread | None, Spread | None]:
-        """The latencies of the first and of the last minutes; None where they would overlap."""
+        """Return the latencies of the first and of the last minutes; None if they overlap."""
         if len(minutes) < 2 * self.window_minutes:
             return None, None
         first, last = minutes[: self.window_minutes], minutes[-self.window_minutes :]
         return Latencies.merged(first).spread(), Latencies.merged(last).spread()
 
     def judge(self, level: LevelReport, first: Spread | None, last: Spread | None) -> list[Criterion]:
-        """The criteria of a level; memory is compared from the end of the first measured minute on."""
+        """Return the criteria of a level; memory is compared with that at the end of the first measured minute."""
         span = f"{self.window_minutes} min"
         allowed = 0.0 if first is None else first.p98 * (1 + self.latency_share) + self.slack_ms
         memory = [minute.server.memory_mib for minute in level.minutes]
@@ -135,16 +135,16 @@ class Rule:
             Criterion("transcripts that differ from those alone", 0, level.mismatched if level.compared else None),
             Criterion("streams that failed", 0, level.failed),
             Criterion("streams refused", 0, level.refused),
-            Criterion("steps never answered", 0, level.unanswered),
+            Criterion("steps without a result", 0, level.unanswered),
         ]
 
 
 def soak_markdown(soak: Soak, picture: str) -> str:
-    """The minutes as a page."""
+    """Return the minutes as a page."""
     level = soak.level
     lines = ["# Soak", "", f"`{soak.command}`", ""]
     lines += [f"{level.streams} live streams on average, {soak.load:.0%} of a capacity of {soak.capacity}, coming "]
-    lines[-1] += f"and going for {level.seconds / 60:g} minutes: arrivals by chance, durations exponential. "
+    lines[-1] += f"and going for {level.seconds / 60:g} minutes: Poisson arrivals, exponential lengths. "
     lines[-1] += f"{level.complete} streams, "
     lines[-1] += f"{level.compared} transcripts compared with those alone, {level.mismatched} differ."
     lines += ["", *table(soak.bars), ""]
@@ -159,7 +159,7 @@ def soak_markdown(soak: Soak, picture: str) -> str:
 
 
 def draw_soak(soak: Soak, path: Path) -> None:
-    """Latency, memory and live streams over the minutes."""
+    """Plot latency, memory and live streams by minute."""
     minutes = soak.level.minutes
     at = range(1, len(minutes) + 1)
     with picture(path, 3, 1, (8, 7), sharex=True) as (above, middle, below):

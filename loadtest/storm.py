@@ -1,8 +1,7 @@
-"""Storms of short clients, then streams that come steadily: a storm must not lower what the server lets in afterwards.
+"""Bursts of short connections followed by steady arrivals: a burst must not lower the limit of streams afterwards.
 
-`python -m loadtest.storm` starts a server, sends a thousand clients within two seconds, each with 0.3 s of audio and
-then gone, a few times, and then opens streams ten a second; writes `loadtest/results/storm.json` and `.md`. Owns the
-order of work and the criteria.
+`python -m loadtest.storm` starts a server, several times connects a thousand clients within two seconds that send 0.3 s
+of audio and disconnect, then opens ten streams per second; writes `loadtest/results/storm.json` and `.md`.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ from loadtest.served import get, served
 NAME = "storm"
 PATH = "/v1/listen?encoding=linear16&sample_rate=16000"
 BYTES_PER_S = 32_000
-SHORT_S = 0.3  # audio of a client of a storm
+SHORT_S = 0.3  # audio sent by a client of a storm
 FRAME_S = 0.1
-BETWEEN_S = 1.0  # storms: the answers to one are over before the next
+BETWEEN_S = 1.0  # between storms, so that all responses to one precede the next
 LOST_SHARE = 0.05
-"""Share of the limit before the storms that may be missing an idle minute later: a warm-up measures no better."""
+"""Share by which the limit may be lower an idle minute after the storms: the precision of a warm-up."""
 MINUTE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Sizes of the storms, and of the steady arrivals after them."""
+    """Sizes of the storms and of the steady arrivals after them."""
 
     clients: int = 1_000
     within_s: float = 2.0
@@ -53,11 +52,11 @@ class Plan:
     def __post_init__(self) -> None:
         """Raises: BadSettings."""
         if min(self.clients, self.storms, self.streams) < 1 or min(self.within_s, self.per_s) <= 0:
-            raise BadSettings("clients, storms, streams, --within-s and --per-s must be positive")
+            raise BadSettings("--clients, --storms, --streams, --within-s and --per-s must be positive")
 
 
 class Storm(msgspec.Struct, frozen=True):
-    """The document."""
+    """The result document."""
 
     command: str
     bars: tuple[Criterion, ...]
@@ -69,7 +68,7 @@ class Storm(msgspec.Struct, frozen=True):
 
 
 async def short_client(target: Target, begin_s: float) -> None:
-    """Connect, send a little audio, and leave without a word."""
+    """Connect, send a little audio, and reset the connection."""
     await asyncio.sleep(begin_s)
     async with target.dial() as line:
         if await line.open_stream(PATH):
@@ -78,13 +77,13 @@ async def short_client(target: Target, begin_s: float) -> None:
 
 
 async def storm(target: Target, plan: Plan) -> None:
-    """Send all clients of one storm, and wait until they have gone."""
+    """Run all clients of one storm."""
     begins_s = [number * plan.within_s / plan.clients for number in range(plan.clients)]
     await asyncio.gather(*(short_client(target, begin_s) for begin_s in begins_s), return_exceptions=True)
 
 
 async def steady_stream(target: Target, begin_s: float, end_s: float) -> None:
-    """Connect after `begin_s`, and send audio in real time until `end_s`."""
+    """Connect after `begin_s` and send audio in real time until `end_s`."""
     loop = asyncio.get_running_loop()
     origin_s, size = loop.time(), int(FRAME_S * BYTES_PER_S)
     await asyncio.sleep(begin_s)
@@ -100,13 +99,13 @@ async def steady_stream(target: Target, begin_s: float, end_s: float) -> None:
 
 
 async def steady_streams(target: Target, plan: Plan) -> None:
-    """Open streams one after another; all stay open until the last has come."""
+    """Open streams one after another; all stay open until the last one is open."""
     begins_s = [number / plan.per_s for number in range(plan.streams)]
     await asyncio.gather(*(steady_stream(target, begin_s, begins_s[-1] + 2.0) for begin_s in begins_s))
 
 
 def limit_of(port: int) -> float:
-    """The server's limit of streams, as its metrics have it."""
+    """Return the server's limit of streams from its metrics."""
     for line in get(port, "/metrics").decode().splitlines():
         if line.startswith(f"{SESSIONS_MAX} "):
             return float(line.split()[1])
@@ -114,7 +113,7 @@ def limit_of(port: int) -> float:
 
 
 async def campaign(url: str, plan: Plan, command: str) -> Storm:
-    """Storm, let streams arrive, then wait for an idle minute."""
+    """Run the storms and the steady arrivals, then wait for an idle minute."""
     port, progress = urlsplit(url).port or 80, Console(stderr=True).print
     before = await asyncio.to_thread(limit_of, port)
     stormy = target_at(url, "none", Tally())
@@ -129,23 +128,23 @@ async def campaign(url: str, plan: Plan, command: str) -> Storm:
     last = await asyncio.to_thread(limit_of, port)
     statuses = Counter(steady.tally.statuses)
     bars = (
-        Criterion("streams that came steadily and were not let in", 0, plan.streams - statuses[101]),
-        Criterion("share of the limit that is missing after an idle minute", LOST_SHARE, max(0.0, 1 - last / before)),
+        Criterion("steady streams that were refused", 0, plan.streams - statuses[101]),
+        Criterion("decrease of the limit after an idle minute, as a share", LOST_SHARE, max(0.0, 1 - last / before)),
     )
     return Storm(command, bars, dict(stormy.tally.statuses), dict(statuses), before, after, last)
 
 
 def markdown(found: Storm) -> str:
-    """The page."""
+    """Return the page."""
     answers = ", ".join(f"{status}: {count}" for status, count in sorted(found.storm_statuses.items()))
     lines = ["# Storms of short clients", "", f"`{found.command}`", "", *table(found.bars), ""]
     lines += [f"Limit of streams: {found.limit_before:g} before, {found.limit_after_storms:g} after the last storm, "]
-    lines[-1] += f"{found.limit_after_minute:g} an idle minute later. Answers to the storms: {answers}."
+    lines[-1] += f"{found.limit_after_minute:g} an idle minute later. Responses to the storms: {answers}."
     return "\n".join([*lines, ""])
 
 
 def run(plan: Plan, options: list[str], folder: Path, command: str) -> int:
-    """Serve, campaign, print, write; returns the exit code. Raises: LoadTestError."""
+    """Start a server, run the measurement, print, write; returns the exit code. Raises: LoadTestError."""
     with (
         tempfile.TemporaryDirectory(prefix="tutti-") as name,
         served(options, Path(name) / "log") as url,
@@ -157,15 +156,15 @@ def run(plan: Plan, options: list[str], folder: Path, command: str) -> int:
 
 def main(
     *,
-    clients: Annotated[int, typer.Option(help="Clients of a storm.")] = 1_000,
-    within_s: Annotated[float, typer.Option(help="Seconds in which they all connect.")] = 2.0,
-    storms: Annotated[int, typer.Option(help="Storms, one after another.")] = 3,
-    streams: Annotated[int, typer.Option(help="Streams that come steadily afterwards.")] = 200,
-    per_s: Annotated[float, typer.Option(help="How many of them come a second.")] = 10.0,
+    clients: Annotated[int, typer.Option(help="Clients per storm.")] = 1_000,
+    within_s: Annotated[float, typer.Option(help="Seconds within which they connect.")] = 2.0,
+    storms: Annotated[int, typer.Option(help="Number of storms.")] = 3,
+    streams: Annotated[int, typer.Option(help="Steady streams afterwards.")] = 200,
+    per_s: Annotated[float, typer.Option(help="Steady streams opened per second.")] = 10.0,
     serve_option: ServeOptions = None,
     folder: Folder = RESULTS,
 ) -> None:
-    """Storm a server of our own with short clients, and see what it lets in afterwards."""
+    """Send bursts of short connections to a server, and measure which streams it accepts afterwards."""
 
     def work(command: str) -> int:
         return run(Plan(clients, within_s, storms, streams, per_s), list(serve_option or ()), folder, command)

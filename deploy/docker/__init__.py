@@ -1,1 +1,1 @@
-"""The images: what they are made of, and the health check inside them."""
+"""Container images and their health check."""

@@ -1,6 +1,6 @@
-"""The container's health check, for an image without curl: exit code 0 if the server on this machine answers with 200.
+"""Health check of the container, for an image without curl: exit code 0 if the local server answers 200.
 
-`python -I health.py [PATH]`; the path is `/healthz` unless given, address and port those of `TUTTI_HOST`, `TUTTI_PORT`.
+`python -I health.py [PATH]`; the default path is `/healthz`, address and port are `TUTTI_HOST` and `TUTTI_PORT`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ TIMEOUT_S = 3.0
 
 HEALTHY, UNHEALTHY = 0, 1
 HERE = "127.0.0.1"
-ALL_INTERFACES = ("", "0.0.0.0", "::")  # noqa: S104 - where a server listens, not this program
+ALL_INTERFACES = ("", "0.0.0.0", "::")  # noqa: S104 - addresses of the server, not of this program
 
 
 def check(path: str, port: int, host: str = HERE) -> int:
-    """Ask once; return the exit code. `host` is the one that the server listens on."""
+    """Check once and return the exit code. `host` is the address that the server listens on."""
     host = host.strip("[] ")
     connection = http.client.HTTPConnection(HERE if host in ALL_INTERFACES else host, port, timeout=TIMEOUT_S)
     try:

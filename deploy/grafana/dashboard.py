@@ -1,6 +1,6 @@
-"""The Grafana dashboard, generated: `python -m deploy.grafana.dashboard` writes deploy/grafana/dashboards/tutti.json.
+"""Generator of the Grafana dashboard: `python -m deploy.grafana.dashboard` writes deploy/grafana/dashboards/tutti.json.
 
-Owns how panels look and lie. What they ask is in `panels.py`.
+Defines the look and layout of panels; their queries are in `panels.py`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from deploy.grafana.panels import ROWS, Panel
 
 TARGET = Path(__file__).parent / "dashboards" / "tutti.json"
 SOURCE = model.DataSourceRef(type_val="prometheus", uid="prometheus")
-WIDTH, HEIGHT = 8, 8  # of 24 columns: three panels in a line
+WIDTH, HEIGHT = 8, 8  # of 24 columns: three panels in a row
 
 
 def build() -> str:
-    """Return the dashboard as Grafana imports it."""
+    """Return the dashboard as JSON for import into Grafana."""
     board = (
         dashboard.Dashboard("tutti")
         .uid("tutti")
-        .description("Streaming speech recognition: latency by part, load against capacity, health of the process.")
+        .description("Streaming speech recognition: latency by part, load and capacity, health of the process.")
         .tags(["tutti", "generated"])
         .refresh("10s")
         .time("now-30m", "now")

@@ -1,4 +1,4 @@
-"""Rows of the dashboard's panels with their queries, as data. Knows no layout."""
+"""Panels of the dashboard and their queries, as data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One graph. `unit` is Grafana's name of it; `line` a limit to draw."""
+    """One graph. `unit` is Grafana's name of the unit; `line` is a limit to draw."""
 
     title: str
     about: str
@@ -37,21 +37,21 @@ class Row:
 
 
 def quantile(share: float, metric: str, by: str = "instance") -> str:
-    """PromQL of a quantile of a histogram."""
+    """Return PromQL for a quantile of a histogram."""
     return f"histogram_quantile({share}, sum by ({by}, le) (rate({metric}_bucket{{{INSTANCES}}}[{RATE}])))"
 
 
 def rate(metric: str, by: str = "instance", only: str = "") -> str:
-    """PromQL of events a second."""
+    """Return PromQL for events per second."""
     return f"sum by ({by}) (rate({metric}{{{INSTANCES}{only}}}[{RATE}]))"
 
 
 def gauge(metric: str, by: str = "instance") -> str:
-    """PromQL of a gauge."""
+    """Return PromQL for a gauge."""
     return f"sum by ({by}) ({metric}{{{INSTANCES}}})"
 
 
-MODEL = "instance, model"  # where the models of a replica differ
+MODEL = "instance, model"  # for metrics that differ by model
 
 
 def _both(metric: str) -> tuple[Query, ...]:
@@ -72,26 +72,26 @@ ROWS = (
         (
             Panel(
                 "Result latency",
-                "From the last sample that a result needs to its frame written. The objective is p98 below 100 ms.",
+                "From the last sample of a result until its frame is written. The objective is p98 below 100 ms.",
                 "s",
                 _both("tutti_result_latency_seconds"),
                 line=0.1,
             ),
             Panel(
                 "Where the time goes, p98",
-                "The parts of a result's latency, in their order. They add up to it, quantiles only nearly so.",
+                "Parts of a result's latency, in order. They add up to the latency; their quantiles only nearly so.",
                 "s",
                 tuple(Query(quantile(0.98, f"tutti_{part}_seconds", by="job"), name) for part, name in STAGES),
             ),
             Panel(
                 "Where the time goes, p50",
-                "As beside, for the middle result.",
+                "The same parts at the median.",
                 "s",
                 tuple(Query(quantile(0.5, f"tutti_{part}_seconds", by="job"), name) for part, name in STAGES),
             ),
             Panel(
                 "Model step and search, p98",
-                "Of each model: one batch in the model, decoding its results, the second decode of an ended segment.",
+                "By model: one batch in the model, decoding its results, the second pass over a finished segment.",
                 "s",
                 (
                     Query(quantile(0.98, "tutti_batch_inference_seconds", by=MODEL), "step {{instance}} {{model}}"),
@@ -105,19 +105,19 @@ ROWS = (
             ),
             Panel(
                 "Final text after Finalize or the end",
-                "From Finalize, the end of the stream or an endpoint to the final text written.",
+                "From Finalize, the end of the stream or an endpoint until the final text is written.",
                 "s",
                 _both("tutti_finalize_latency_seconds"),
             ),
             Panel(
                 "First interim",
-                "From the first audio to the first words; speech that begins late counts against nobody.",
+                "From the first audio to the first words. Includes silence before the speech.",
                 "s",
                 _both("tutti_time_to_first_interim_seconds"),
             ),
             Panel(
                 "Streams that ended",
-                "How they ended, a second. `error` and `idle_timeout` are worth a look.",
+                "Streams per second by outcome. Watch `error` and `idle_timeout`.",
                 "cps",
                 (Query(rate("tutti_sessions_total", by="outcome"), "{{outcome}}"),),
                 stacked=True,
@@ -129,7 +129,7 @@ ROWS = (
         (
             Panel(
                 "Streams against capacity",
-                "Live channels open, the limit, and the estimate within the objective, at the present mix of models.",
+                "Open live channels, the limit, and the estimated capacity at the current mix of models.",
                 "short",
                 (
                     Query(gauge("tutti_sessions_active"), "open {{instance}}"),
@@ -139,7 +139,7 @@ ROWS = (
             ),
             Panel(
                 "Streams by model",
-                "Slots taken, also by uploads; what the replica could carry of that model alone; what is held back.",
+                "Slots in use, including uploads; the replica's capacity for this model alone; the reserve.",
                 "short",
                 (
                     Query(gauge("tutti_state_pool_slots_used", by=MODEL), "open {{instance}} {{model}}"),
@@ -149,14 +149,14 @@ ROWS = (
             ),
             Panel(
                 "Uploads",
-                "Bodies on their way, recordings that wait until live streams leave room, and those being recognized.",
+                "Bodies being received, recordings waiting for free capacity, and those being recognized.",
                 "short",
                 (Query(gauge("tutti_uploads_active", by="stage"), "{{stage}}"),),
                 stacked=True,
             ),
             Panel(
                 "Slower than at the start",
-                "Time of batches as a multiple of the warm-up's: 2 where others take half of the machine.",
+                "Time of batches relative to the warm-up: 2 if other processes take half of the machine.",
                 "short",
                 (
                     Query(gauge("tutti_slowdown_ratio", by=MODEL), "slowdown {{instance}} {{model}}"),
@@ -166,14 +166,14 @@ ROWS = (
             ),
             Panel(
                 "Refused",
-                "Handshakes and uploads that were not taken, a second, by reason.",
+                "Refused handshakes and uploads per second, by reason.",
                 "reqps",
                 (Query(rate("tutti_handshakes_rejected_total", by="reason"), "{{reason}}"),),
                 stacked=True,
             ),
             Panel(
                 "Rows of a batch",
-                "Mean and p98. Larger batches are how one machine carries more streams.",
+                "Mean and p98. Batches grow with the load.",
                 "short",
                 (
                     Query(
@@ -185,19 +185,19 @@ ROWS = (
             ),
             Panel(
                 "Steps that wait for a batch",
-                "Sampled. It grows without bound only when the model is too slow for the audio that comes.",
+                "Sampled. Grows without bound only if the model is too slow for the incoming audio.",
                 "short",
                 (Query(gauge("tutti_batch_queue_depth", by=MODEL), "{{instance}} {{model}}"),),
             ),
             Panel(
-                "Audio not yet recognised, p98",
-                "Seconds of audio that a stream is behind.",
+                "Audio not yet recognized, p98",
+                "Seconds of received but unprocessed audio of a stream.",
                 "s",
                 (Query(quantile(0.98, "tutti_audio_backlog_seconds"), "{{instance}}"),),
             ),
             Panel(
                 "Audio a second",
-                "Seconds of audio that come in each second, by encoding: live streams, and uploads many times faster.",
+                "Seconds of audio received per second, by encoding. Uploads are many times faster than live streams.",
                 "short",
                 (Query(rate("tutti_audio_seconds_total", by="encoding"), "{{encoding}}"),),
                 stacked=True,
@@ -209,7 +209,7 @@ ROWS = (
         (
             Panel(
                 "Event loop lag",
-                "How late a timer fires. Above 50 ms something holds the loop, and every stream waits for it.",
+                "Delay of a timer. Above 50 ms something blocks the event loop, and every stream waits for it.",
                 "s",
                 _both("tutti_event_loop_lag_seconds"),
                 line=0.05,
@@ -222,13 +222,13 @@ ROWS = (
             ),
             Panel(
                 "Memory",
-                "Resident. It follows the number of streams and stays flat at a steady load.",
+                "Resident memory. Follows the number of streams and is flat at a steady load.",
                 "bytes",
                 (Query(gauge("process_resident_memory_bytes"), "{{instance}}"),),
             ),
             Panel(
                 "GPU memory",
-                "The allocator's view; 0 without a GPU.",
+                "As reported by the allocator; 0 without a GPU.",
                 "bytes",
                 (
                     Query(
@@ -246,7 +246,7 @@ ROWS = (
             ),
             Panel(
                 "Ready, and draining",
-                "1 while new streams may come; streams still open on a replica that drains.",
+                "Ready: 1 while new streams are accepted. Draining: streams still open on a draining replica.",
                 "short",
                 (
                     Query(gauge("tutti_ready"), "ready {{instance}}"),

@@ -1,4 +1,4 @@
-"""Draws the dashboard without Grafana: the same panels and queries, asked of a Prometheus.
+"""Draw the dashboard without Grafana: the same panels, with queries to a Prometheus server.
 
 `python -m deploy.grafana.picture http://127.0.0.1:9090 docs/images/dashboard.png --minutes 5`
 """
@@ -24,17 +24,17 @@ TIMEOUT_S = 10.0
 
 
 def filled(expr: str, window: str) -> str:
-    """Return the expression with Grafana's variables replaced: every replica, rates over `window`."""
+    """Return the expression with Grafana's variables replaced: all replicas, rates over `window`."""
     return expr.replace("$instance", ".*").replace(RATE, window)
 
 
 def named(legend: str, labels: dict[str, str]) -> str:
-    """Fill a legend's `{{label}}`."""
+    """Replace `{{label}}` in a legend."""
     return re.sub(r"{{(\w+)}}", lambda found: labels.get(found[1], ""), legend).strip()
 
 
 def series(prometheus: str, expr: str, minutes: float) -> list[dict[str, Any]]:
-    """Query a range of time up to now. Raises: httpx.HTTPError."""
+    """Query a time range up to now. Raises: httpx.HTTPError."""
     end = time.time()
     asked: dict[str, str | float] = {
         "query": expr,
@@ -70,7 +70,7 @@ def _draw(panel: Panel, axes: Axes, prometheus: str, minutes: float, window: str
 
 
 def picture(prometheus: str, to: Path, minutes: float, window: str) -> None:
-    """Draw all panels into one file."""
+    """Draw all panels to one file."""
     panels = [panel for row in ROWS for panel in row.panels]
     lines = -(-len(panels) // COLUMNS)
     figure = Figure(figsize=(15, 2.6 * lines), layout="constrained")
@@ -86,7 +86,7 @@ def main(
     minutes: Annotated[float, typer.Option(help="How far back.")] = 5.0,
     window: Annotated[str, typer.Option(help="Over which rates are taken.")] = "15s",
 ) -> None:
-    """Picture the dashboard's panels with matplotlib."""
+    """Draw the dashboard's panels with matplotlib."""
     picture(prometheus.rstrip("/"), to, minutes, window)
 
 

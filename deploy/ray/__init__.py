@@ -1,1 +1,1 @@
-"""Replicas placed, supervised and scaled by Ray; audio goes client, HAProxy, replica, and never through Ray."""
+"""Replicas placed, supervised and scaled by Ray; audio goes from client to HAProxy to replica, not through Ray."""

@@ -16,18 +16,24 @@ from deploy.ray.scaling import Rule
 
 def main(
     *,
-    address: Annotated[str, typer.Option(help="Of the Ray cluster; `local` starts one here.")] = "auto",
-    haproxy: Annotated[str, typer.Option(help="Its runtime API: host:port, or a socket's path.")] = "127.0.0.1:9999",
-    least: Annotated[int, typer.Option(help="Replicas at least.")] = 1,
-    most: Annotated[int, typer.Option(help="Replicas at most.")] = 4,
-    share: Annotated[float, typer.Option(help="Of their capacity that replicas should be filled to.")] = 0.7,
-    down_after_s: Annotated[float, typer.Option(help="Fewer must do for so long before one drains.")] = 300.0,
-    cpus: Annotated[float, typer.Option(help="Of each replica.")] = 2.0,
-    gpus: Annotated[float, typer.Option(help="Of each replica; a share if several live on one.")] = 0.0,
-    host: Annotated[str | None, typer.Option(help="Where replicas listen. Default: their node's address.")] = None,
-    serve_option: Annotated[list[str] | None, typer.Option(help="Passed on to `tutti serve`; repeatable.")] = None,
+    address: Annotated[str, typer.Option(help="Address of the Ray cluster; `local` starts one here.")] = "auto",
+    haproxy: Annotated[
+        str, typer.Option(help="HAProxy's runtime API: host:port, or the path of a socket.")
+    ] = "127.0.0.1:9999",
+    least: Annotated[int, typer.Option(help="Minimum number of replicas.")] = 1,
+    most: Annotated[int, typer.Option(help="Maximum number of replicas.")] = 4,
+    share: Annotated[float, typer.Option(help="Target load as a share of the replicas' capacity.")] = 0.7,
+    down_after_s: Annotated[
+        float, typer.Option(help="Seconds for which fewer replicas must suffice before one drains.")
+    ] = 300.0,
+    cpus: Annotated[float, typer.Option(help="CPU cores per replica.")] = 2.0,
+    gpus: Annotated[float, typer.Option(help="GPUs per replica; a fraction if several share one.")] = 0.0,
+    host: Annotated[
+        str | None, typer.Option(help="Address that replicas listen on. Default: their node's address.")
+    ] = None,
+    serve_option: Annotated[list[str] | None, typer.Option(help="Option for `tutti serve`; repeatable.")] = None,
 ) -> None:
-    """Place, supervise and scale replicas with Ray; keep HAProxy's servers equal to them. Ctrl-C drains everybody."""
+    """Place, supervise and scale replicas with Ray, and update HAProxy's servers. Ctrl-C drains all replicas."""
     try:
         rule = Rule(least, most, share, down_after_s)
     except ValueError as error:

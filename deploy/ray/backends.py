@@ -1,7 +1,7 @@
-"""HAProxy's servers kept equal to the replicas: the commands for each change, and the socket that carries them.
+"""Update of HAProxy's servers to the current replicas: the commands for each change, and the socket to send them.
 
-The configuration has a fixed number of places (`server-template`), all in maintenance; a place is given an address and
-made ready. A place whose replica drains takes no new streams and keeps its old ones.
+The configuration has a fixed number of places (`server-template`), all in maintenance; a place gets an address and is
+made ready. A place with a draining replica gets no new streams and keeps its open ones.
 Source: HAProxy 2.6 management guide, 9.3, "set server".
 """
 
@@ -16,18 +16,18 @@ TIMEOUT_S = 2.0
 
 
 class State(StrEnum):
-    """State of a place, in HAProxy's words."""
+    """State of a place, as named by HAProxy."""
 
     READY = "ready"
     DRAIN = "drain"
 
 
 class NoPlace(Exception):
-    """More replicas than the configuration has places."""
+    """There are more replicas than places in the configuration."""
 
 
 class HAProxyError(Exception):
-    """HAProxy does not answer, or refuses a command; the message says which."""
+    """HAProxy does not answer, or rejects a command, named in the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +46,19 @@ class Places:
         self._taken: dict[str, tuple[str, Backend]] = {}
 
     def change(self, wanted: Mapping[str, Backend]) -> list[str]:
-        """Return the commands that make HAProxy's servers those of `wanted`, by replica. Raises: NoPlace."""
+        """Return the commands to set HAProxy's servers to `wanted`, by replica name. Raises: NoPlace."""
         commands = []
         for name in [name for name in self._taken if name not in wanted]:
             place, _ = self._taken.pop(name)
             self._free.append(place)
-            # Streams that are still open there belong to a replica that is gone: cut, they resume elsewhere at once.
+            # Cut streams that are still open to the lost replica, so that they resume elsewhere at once.
             commands += [f"set server {place} state maint", f"shutdown sessions server {place}"]
         for name, backend in wanted.items():
             commands += self._put(name, backend)
         return commands
 
     def everything(self) -> list[str]:
-        """Return the commands that set every place, for an HAProxy in an unknown state."""
+        """Return the commands to set all places, for an HAProxy in an unknown state."""
         commands = [f"set server {place} state maint" for place in self._free]
         for place, backend in self._taken.values():
             commands += _set(place, backend)
@@ -72,7 +72,7 @@ class Places:
         elif self._free:
             place = self._free.pop()
         else:
-            raise NoPlace("more replicas than HAProxy's configuration has places for")
+            raise NoPlace("more replicas than places in HAProxy's configuration: raise the range of server-template")
         self._taken[name] = (place, backend)
         return _set(place, backend)
 
@@ -89,13 +89,13 @@ def _split(address: str) -> tuple[str, int]:
 
 
 class RuntimeApi:
-    """HAProxy's runtime API at `host:port` or at the path of a socket."""
+    """Client of HAProxy's runtime API at `host:port` or at the path of a socket."""
 
     def __init__(self, where: str) -> None:
         self._where = where
 
     def send(self, command: str) -> str:
-        """Carry one command; its answer. Raises: HAProxyError."""
+        """Send one command and return its answer. Raises: HAProxyError."""
         try:
             with self._connect() as connection:
                 connection.sendall(command.encode() + b"\n")

@@ -1,7 +1,7 @@
-"""Control loop: keeps the fleet as large as its load needs, and HAProxy's servers equal to it.
+"""Control loop: scales the fleet with its load and updates HAProxy's servers.
 
-Ray places the replicas' actors and reports lost ones. Audio does not pass through here: without the controller
-HAProxy and the replicas go on as they are.
+Ray places the replicas' actors and reports lost ones. Audio does not pass through the controller: without it HAProxy
+and the replicas continue unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.ray")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Settings of a cluster. `host` None: the address of the node that Ray chose."""
+    """Settings of a cluster. With `host` None, replicas use the address of their node."""
 
     haproxy: str
     rule: Rule = field(default_factory=Rule)
@@ -44,7 +44,7 @@ class Plan:
 
 
 class Controller:
-    """The controller of a cluster; `turn` is one round of its loop."""
+    """Controller of a cluster; `turn` is one iteration of its loop."""
 
     def __init__(self, plan: Plan, clock: Callable[[], float] = time.monotonic) -> None:
         self._plan = plan
@@ -55,10 +55,10 @@ class Controller:
         self._actors: dict[str, Any] = {}
         self._numbers = itertools.count(1)
         self._last_summary = ""
-        self._in_step = False  # HAProxy may have been restarted, or know another controller's replicas
+        self._in_step = False  # False: HAProxy may have been restarted, or have another controller's replicas
 
     def run(self, stop: Callable[[], bool]) -> None:
-        """Work until `stop` holds, then drain all replicas and wait for their end."""
+        """Run until `stop()` is true, then drain all replicas and wait until they have ended."""
         while not stop():
             self.turn()
             time.sleep(self._plan.period_s)
@@ -70,14 +70,14 @@ class Controller:
             time.sleep(self._plan.period_s)
 
     def turn(self) -> None:
-        """Ask the replicas, decide, act."""
+        """Query the replicas, then start, drain or end replicas and update HAProxy."""
         self._ask_replicas()
         orders = self.fleet.orders(self._clock())
         for name in orders.end:
-            _log.warning("replica lost: it does not answer", replica=name)
+            _log.warning("replica lost: no answer", replica=name)
             self._end(name)
         for name in orders.drain:
-            _log.info("replica drains", replica=name)
+            _log.info("replica draining", replica=name)
             self._drain(name)
         for _ in range(orders.start):
             self._start()
@@ -95,7 +95,7 @@ class Controller:
             try:
                 figures: Figures = ray.get(answer, timeout=0)
             except GetTimeoutError:
-                continue  # not placed yet, or silent: its timeouts decide
+                continue  # not placed yet, or silent: timeouts decide
             except RayError as error:
                 _log.warning("replica lost", replica=name, error=type(error).__name__)
                 self.fleet.gone(name)
@@ -113,7 +113,7 @@ class Controller:
         actor = ray.remote(_Placed).options(**options).remote(plan.host, plan.serve_options, dict(plan.environment))
         self._actors[name] = actor
         self.fleet.started(name, self._clock())
-        _log.info("replica starts", replica=name)
+        _log.info("replica starting", replica=name)
 
     def _drain(self, name: str) -> None:
         self._actors[name].drain.remote()
@@ -131,11 +131,11 @@ class Controller:
             self._in_step = True
         except HAProxyError as error:
             self._in_step = False
-            _log.warning("HAProxy is not told", error=str(error))
+            _log.warning("HAProxy update failed", error=str(error))
 
 
 class _Placed(Replica):
-    """A replica that takes the address of its node."""
+    """A replica that uses the address of its node."""
 
     def __init__(self, host: str | None, options: Sequence[str], environment: Mapping[str, str]) -> None:
         node = ray.util.get_node_ip_address()

@@ -1,6 +1,6 @@
-"""Life cycle of the replicas: starting, ready, draining, gone. Pure: times and figures are arguments, orders results.
+"""Life cycle of the replicas: starting, ready, draining, gone. Pure: takes times and figures, returns orders.
 
-A replica that does not answer for a while, or never gets ready, is lost.
+A replica that does not answer for some time, or does not become ready, counts as lost.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from deploy.ray.scaling import Load, Rule, Scaling
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds until a replica counts as lost: from its start without getting ready, and without an answer."""
+    """Seconds until a replica counts as lost: from its start if it is not ready, and since its last answer."""
 
     start_s: float = 180.0
     silent_s: float = 10.0
@@ -23,7 +23,7 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """Orders for the controller: replicas to start, to drain, to end at once because they are lost."""
+    """Orders for the controller: number of replicas to start; replicas to drain; lost replicas to end."""
 
     start: int
     drain: tuple[str, ...]
@@ -33,14 +33,14 @@ class Orders:
 @dataclass(slots=True)
 class _Member:
     since_s: float
-    heard_s: float
+    answered_s: float
     figures: Figures | None = None
     draining: bool = False
     was_ready: bool = False
 
 
 class Fleet:
-    """The members by name."""
+    """The replicas by name."""
 
     def __init__(self, rule: Rule, timeouts: Timeouts) -> None:
         self._scaling = Scaling(rule)
@@ -52,21 +52,21 @@ class Fleet:
         self._members[name] = _Member(now, now)
 
     def gone(self, name: str) -> None:
-        """A replica was ended, or Ray says that it is lost."""
+        """A replica was ended, or Ray reported it lost."""
         self._members.pop(name, None)
 
     def answered(self, name: str, figures: Figures, now: float) -> None:
-        """A replica's actor answered. Without figures of the server in it, the replica counts as silent."""
+        """A replica's actor answered. Without figures of the server, the replica counts as silent."""
         member = self._members[name]
         member.figures = figures
         if figures.ended:
             self.gone(name)
         elif figures.limit:
-            member.heard_s = now
+            member.answered_s = now
             member.was_ready |= figures.ready
 
     def orders(self, now: float) -> Orders:
-        """The orders that follow from all answers so far."""
+        """Return the orders that follow from all answers so far."""
         lost = tuple(name for name, member in self._members.items() if self._is_lost(member, now))
         for name in lost:
             self.gone(name)
@@ -79,7 +79,7 @@ class Fleet:
         return Orders(max(0, wanted - len(staying)), leaving, lost)
 
     def drain_all(self) -> tuple[str, ...]:
-        """Drain all; returns those that did not drain yet."""
+        """Mark all replicas as draining; returns those that were not."""
         names = tuple(name for name, member in self._members.items() if not member.draining)
         for name in names:
             self._members[name].draining = True
@@ -87,7 +87,7 @@ class Fleet:
 
     @property
     def backends(self) -> Mapping[str, Backend]:
-        """HAProxy's servers: replicas that were ready once. Those that drain get no new streams."""
+        """Servers for HAProxy: replicas that have been ready. Draining ones get no new streams."""
         return {
             name: Backend(member.figures.address, State.DRAIN if member.draining else State.READY)
             for name, member in self._members.items()
@@ -108,7 +108,7 @@ class Fleet:
 
     def _is_lost(self, member: _Member, now: float) -> bool:
         if member.was_ready:
-            return now - member.heard_s > self._timeouts.silent_s
+            return now - member.answered_s > self._timeouts.silent_s
         return now - member.since_s > self._timeouts.start_s
 
     def _emptiest(self, staying: Mapping[str, _Member], count: int) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
-"""One replica as a Ray actor: the unchanged server as a process on a port of its own, on the node that Ray chose.
+"""A replica as a Ray actor: runs the unchanged server as a process with its own port, on the node chosen by Ray.
 
-The actor starts the server, reads its metrics, drains it, and ends it by its own death.
+The actor starts the server, reads its metrics and drains it; the server is killed when the actor dies.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ PR_SET_PDEATHSIG = 1
 ANSWER_WITHIN_S = 1.0
 GAUGES = ("tutti_ready", "tutti_sessions_max", "tutti_estimated_session_capacity")
 ACTIVE = "tutti_sessions_active"
-ALL_INTERFACES = ("0.0.0.0", "::")  # noqa: S104 - nobody can be reached there
+ALL_INTERFACES = ("0.0.0.0", "::")  # noqa: S104 - not addresses of a host
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of a replica from its metrics; zeros and False without an answer."""
+    """Figures of a replica from its metrics; zero and False without an answer."""
 
     address: str
     ended: bool
@@ -35,12 +35,12 @@ class Figures:
 
 
 class Replica:
-    """Runs `tutti serve`. Only the controller calls its methods, one after another."""
+    """Runs `tutti serve`. Methods are called only by the controller, one at a time."""
 
     def __init__(self, host: str, options: Sequence[str], environment: Mapping[str, str], node: str = "") -> None:
-        """Start the server on a free port of `host`; it is ready later.
+        """Start the server on a free port of `host`, without waiting until it is ready.
 
-        `node` is the address of the machine, at which others reach a server that listens on all interfaces.
+        `node` is the address of the machine, by which a server on all interfaces can be reached.
         """
         host = host.strip("[]")
         with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
@@ -68,18 +68,18 @@ class Replica:
         )
 
     def drain(self) -> None:
-        """Begin the server's own drain; `figures` says when it has ended. A second call ends it at once."""
+        """Start the server's drain; `figures` reports its end. A second call ends it at once."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
 
 
 def address(host: str, port: int) -> str:
-    """Host and port as one text, with brackets around IPv6: `[::1]:8080`."""
+    """Return host and port as one text, with brackets around IPv6: `[::1]:8080`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def read(exposition: str) -> dict[str, float]:
-    """The gauges of interest, those with labels summed."""
+    """Return the gauges of interest, summed over labels."""
     values: dict[str, float] = {}
     for line in exposition.splitlines():
         name = line.partition("{")[0].partition(" ")[0]
@@ -89,5 +89,5 @@ def read(exposition: str) -> dict[str, float]:
 
 
 def _die_with_parent() -> None:
-    """Let the kernel end the server with its actor, so that none runs without supervision."""
+    """Make the kernel kill the server when its actor dies, so that none runs unsupervised."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,6 +1,6 @@
-"""Number of replicas that the load needs. Pure: time and loads are arguments.
+"""Number of replicas needed for the load. Pure: time and loads are arguments.
 
-Up at once, because callers wait; down slowly and one at a time, because streams must end or move first.
+Scales up at once, because callers wait; down slowly, one at a time, because streams must end or move first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The operator's rule. `share`: part of the limits up to which the fleet is filled."""
+    """Scaling rule. `share`: target load as a share of the limits."""
 
     least: int = 1
     most: int = 4
@@ -30,20 +30,22 @@ class Rule:
     def __post_init__(self) -> None:
         """Raises: ValueError."""
         if not 1 <= self.least <= self.most:
-            raise ValueError("at least one replica, and at most no fewer than at least")
+            raise ValueError(
+                f"--least {self.least}, --most {self.most}: must be 1 replica or more, with --least <= --most"
+            )
         if not 0 < self.share <= 1:
-            raise ValueError("the share to fill lies above 0 and is 1 at most")
+            raise ValueError(f"--share {self.share:g}: must be above 0 and at most 1")
 
 
 class Scaling:
-    """Applies the rule; remembers since when fewer replicas are enough."""
+    """Applies the rule; records since when fewer replicas suffice."""
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
         self._fewer_since_s: float | None = None
 
     def wanted(self, loads: Sequence[Load], present: int, now: float) -> int:
-        """The wanted number of replicas; `present` run or start, `loads` are of those that run."""
+        """Return the wanted number of replicas; `present` are running or starting, `loads` are of running ones."""
         if not loads:
             return max(self.rule.least, present)
         enough = self._bounded(self._needed(loads))
@@ -54,7 +56,7 @@ class Scaling:
             self._fewer_since_s = now
         if now - self._fewer_since_s < self.rule.down_after_s:
             return present
-        self._fewer_since_s = now  # the next replica leaves after another `down_after_s`
+        self._fewer_since_s = now  # the next replica drains after another `down_after_s`
         return present - 1
 
     def _needed(self, loads: Sequence[Load]) -> int:

@@ -1,8 +1,8 @@
-"""Python of the engine around a model that does nothing: what steps cost to queue, and a batch of them to run.
+"""Python overhead of the engine around a model that does nothing: time to queue steps, and to run a batch of them.
 
 `python -m loadtest.benchmarks.engine_python` measures this tree; `--against DIRECTORY` compares it with another one,
-whose `batching` is measured by the same code in turn. Times are processor time of the one thread that does all, so that
-a busy machine disturbs them little. The last line is one JSON document.
+whose `batching` is measured by the same code in alternation. Times are CPU time of a single thread, so that other
+processes have little influence. The last line is one JSON document.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from batching.events import EngineEvent
 
 SIZES = (1, 8, 32, 128)
 STREAMS = 2_048
-STEPS = 6  # of each stream
+STEPS = 6  # per stream
 STEP_S = 0.08
 REPEATS = 9
-SAMPLES = 1_280  # of a step: 80 ms at 16 kHz
+SAMPLES = 1_280  # per step: 80 ms at 16 kHz
 
 Costs = dict[str, float]
-"""Microseconds by name and rows: `push 32` is what other threads do for 32 steps; `take 32`, what the model thread does
-to queue them, `batch 32` to run a batch of them, and `take + batch 32` for both."""
+"""Microseconds by name and rows: `push 32` is the work of other threads for 32 steps; `take 32` is that of the model
+thread to queue them, `batch 32` to run a batch of them, and `take + batch 32` for both."""
 
 
 class IdleModel:
-    """A slot model that answers with the same memory every time."""
+    """A slot model that always returns the same memory."""
 
     state_bytes = 8
 
@@ -66,12 +66,12 @@ class IdleModel:
 
 
 class DrivenEngine(Engine):
-    """An engine without its thread, the work of which is done here."""
+    """An engine whose work is done in the calling thread."""
 
     def __init__(self, largest: int) -> None:
         self.last: deque[EngineEvent] = deque(maxlen=1)
         model: Any = IdleModel(STREAMS, largest)
-        # Each reading is later by the time between two streams' steps, so all streams are live ones in real time.
+        # Each reading is later by the time between two streams' steps, so that all streams are live in real time.
         clock = itertools.count(1.0, STEP_S / STREAMS).__next__
         super().__init__(
             model, policy=Policy.EAGER, max_queued=STEPS, deliver=self.last.append, step_s=STEP_S, clock=clock
@@ -80,7 +80,7 @@ class DrivenEngine(Engine):
         self._drain_commands()
 
     def times(self, streams: Sequence[int], inputs: NDArray[np.int16]) -> tuple[float, float, float, float]:
-        """Clock readings around the push, the taking and the batch of one step of each stream."""
+        """Return clock readings around pushing, queuing and running one step of each stream."""
         clock = time.thread_time
         began_s = clock()
         for stream in streams:
@@ -93,7 +93,7 @@ class DrivenEngine(Engine):
 
 
 def measure(rows: int) -> NDArray[np.float64]:
-    """(3,) microseconds to push `rows` steps, to take them, and to run a batch of them."""
+    """Return the microseconds to push `rows` steps, to queue them, and to run a batch of them, (3,)."""
     engine = DrivenEngine(rows)
     inputs: NDArray[np.int16] = np.zeros(SAMPLES, np.int16)
     parts = [engine.streams[first : first + rows] for first in range(0, STREAMS, rows)]
@@ -103,7 +103,7 @@ def measure(rows: int) -> NDArray[np.float64]:
 
 
 def _reading_s() -> float:
-    """Seconds that one reading of the clock takes, which is much beside a batch of one row."""
+    """Return the seconds that a clock reading takes, which is significant for a batch of one row."""
     clock = time.thread_time
     began_s = clock()
     for _ in range(1_000):
@@ -112,7 +112,7 @@ def _reading_s() -> float:
 
 
 def costs() -> Costs:
-    """The median of several runs of each."""
+    """Return the medians of several runs."""
     found: dict[str, list[float]] = {}
     for _ in range(REPEATS):
         for rows in SIZES:
@@ -123,11 +123,11 @@ def costs() -> Costs:
 
 
 def _costs_of(tree: Path) -> Costs:
-    """The same of another tree's `batching`, in a process of its own."""
+    """Measure the `batching` of another tree, in a separate process."""
     path = {"PYTHONPATH": str(tree)}
     command = [sys.executable, __file__]
     environment = {**os.environ, **path, "PYTHONDONTWRITEBYTECODE": "1"}
-    ran = subprocess.run(  # noqa: S603 - our own command
+    ran = subprocess.run(  # noqa: S603 - this program
         command, env=environment, check=True, capture_output=True, text=True, cwd=tree
     )
     found: Costs = json.loads(ran.stdout.splitlines()[-1])
@@ -135,7 +135,7 @@ def _costs_of(tree: Path) -> Costs:
 
 
 def _compare(here: Path, other: Path, rounds: int) -> dict[str, dict[str, float]]:
-    """Medians over rounds in turn: this tree, the other one, and the ratio within each round."""
+    """Return medians over alternating rounds: this tree, the other one, and the ratio within each round."""
     pairs = [(_costs_of(here), _costs_of(other)) for _ in range(rounds)]
     return {
         name: {
@@ -153,9 +153,9 @@ def _processor() -> str:
 
 
 def main() -> None:
-    """Measure, compare, print."""
+    """Measure, compare and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--against", type=Path, help="another tree, to compare with")
+    parser.add_argument("--against", type=Path, help="another tree to compare with")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     if options.against is None:

@@ -1,6 +1,6 @@
-"""Check of the simulator: calibrate, load the real server at three levels, predict each, compare.
+"""Check of the simulator: calibrate, load the real server at three levels, and compare with predictions.
 
-The prediction uses the calibration and the generator's own cost, measured at another, lighter load; never a latency.
+Predictions use the calibration and the generator's costs at a lighter load, but no measured latency.
 Files are written to loadtest/results/simulation.*.
 """
 
@@ -35,14 +35,14 @@ HEADINGS = (
 SHARES = (0.4, 0.6, 0.8)
 LIGHT_STREAMS = 40
 STREAM_S = 15.0
-"""Seconds of a stream: opening one costs the loop as much as twenty steps, and calls do not come every two seconds."""
+"""Length of a stream, s: opening one takes the loop as long as twenty steps, and real calls are longer than 2 s."""
 TOLERANCE = 0.25
 SLO_MS = 100.0
 COMMAND_WITHIN_S = 300.0
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """One side of a comparison."""
+    """Measured or predicted figures."""
 
     p50: float
     p90: float
@@ -51,7 +51,7 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One load; `off` is how far the predicted p98 lies from the measured one, as a share of that."""
+    """One load; `off` is the relative error of the predicted p98."""
 
     streams: int
     stream_s: float
@@ -61,23 +61,23 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """The document."""
+    """The result document."""
 
     command: str
     rows: tuple[Row, ...]
     client_us: tuple[float, float, float]
-    """The generator: a message sent, an answer read, the tick of its clock."""
+    """Costs of the generator: to send a message, to read a result, tick of its clock."""
     calibration: dict[str, Any]
     environment: Environment
 
     @property
     def within(self) -> bool:
-        """True if every prediction is within the tolerance."""
+        """Whether every prediction is within the tolerance."""
         return all(abs(row.off) <= TOLERANCE for row in self.rows)
 
 
 def client_costs(light: LevelReport) -> tuple[float, float, float]:
-    """Costs of the generator in µs, from a light load: half its processor time for each direction, its clock's tick.
+    """Return the costs of the generator in µs at a light load: half its CPU time for each direction, its clock's tick.
 
     A timer that counts ticks is late by half a tick in the mean.
     """
@@ -88,14 +88,14 @@ def client_costs(light: LevelReport) -> tuple[float, float, float]:
 
 
 def mean_stream_s(level: LevelReport) -> float:
-    """Mean duration of a connection of this level, from their number."""
+    """Return the mean length of a connection of this level, from their number."""
     return level.streams * level.seconds / max(1, level.complete)
 
 
 def tutti(*arguments: str) -> str:
-    """Run a `tutti` command; returns the last line of its output. Raises: ServerNotReady with its error output."""
+    """Run a `tutti` command and return the last line of its output. Raises: ServerNotReady, with its error output."""
     command = [sys.executable, "-m", "server.cli", *arguments]
-    done = subprocess.run(  # noqa: S603 - our own command
+    done = subprocess.run(  # noqa: S603 - this program
         command, cwd=ROOT, capture_output=True, text=True, timeout=COMMAND_WITHIN_S, check=False
     )
     if done.returncode:
@@ -121,14 +121,14 @@ def compare(level: LevelReport, calibration: Path, client_us: Sequence[float]) -
 
 
 def markdown(check: Check) -> str:
-    """The comparison as a page."""
+    """Return the comparison as a page."""
     lines = ["# Simulated and measured", "", f"`{check.command}`", ""]
     lines += ["Chunk latency in ms, clients and server on the same machine, policy eager, greedy decoding.", ""]
     rows = []
     for row in check.rows:
-        real, said = row.measured, row.predicted
-        figures = (*(f"{ms:.1f}" for ms in (real.p50, said.p50, real.p98, said.p98)), f"{row.off:+.0%}")
-        rows.append((str(row.streams), *figures, pages.number(real.batch), pages.number(said.batch)))
+        real, predicted = row.measured, row.predicted
+        figures = (*(f"{ms:.1f}" for ms in (real.p50, predicted.p50, real.p98, predicted.p98)), f"{row.off:+.0%}")
+        rows.append((str(row.streams), *figures, pages.number(real.batch), pages.number(predicted.batch)))
     lines += pages.table(HEADINGS, rows, "---")
     send, receive, tick = check.client_us
     lines += ["", f"The generator: {send:.0f} µs to send, {receive:.0f} µs to receive, clock tick {tick:.0f} µs.  "]
@@ -136,7 +136,7 @@ def markdown(check: Check) -> str:
 
 
 def draw(check: Check, path: Path) -> None:
-    """Percentiles against streams, measured and predicted."""
+    """Plot percentiles by streams, measured and predicted."""
     with picture(path, 1, 1, (6, 4.2)) as (axes,):
         streams = [row.streams for row in check.rows]
         for number, name in enumerate(("p50", "p98")):
@@ -149,13 +149,13 @@ def draw(check: Check, path: Path) -> None:
 def check_simulation(
     streams: tuple[int, ...], calibration: Path | None, *, seconds: float, seed: int, console: Console
 ) -> tuple[tuple[Row, ...], tuple[float, float, float], Path]:
-    """Calibrate, load, predict; returns the comparison, the generator's costs and the calibration that was used.
+    """Calibrate, load, predict; returns the comparison, the generator's costs and the calibration.
 
     Raises: LoadTestError, ClientError.
     """
     if calibration is None:
         calibration = Path("build/calibration.json").resolve()
-        console.print("calibrating, under a minute")
+        console.print("calibrating, less than a minute")
         tutti("calibrate", "--out", str(calibration), "--decoder", "greedy")
     calibration = calibration.resolve()
     if not streams:
@@ -171,13 +171,17 @@ def check_simulation(
 
 def main(
     *,
-    streams: Annotated[str, typer.Option(help="Loads, with commas. Default: 40, 60, 80 % of simulated capacity.")] = "",
-    seconds: Annotated[float, typer.Option(help="Measured seconds of each load.")] = 10.0,
-    calibration: Annotated[Path | None, typer.Option(help="Default: calibrate now.", exists=True)] = None,
-    folder: Annotated[Path, typer.Option(help="Where simulation.json, .md and .png go.")] = RESULTS,
+    streams: Annotated[
+        str, typer.Option(help="Loads with commas. Default: 40, 60 and 80 % of the simulated capacity.")
+    ] = "",
+    seconds: Annotated[float, typer.Option(help="Seconds measured at each load.")] = 10.0,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Calibration file. Default: calibrate now.", exists=True)
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Folder for simulation.json, .md and .png.")] = RESULTS,
     seed: Seed = 1,
 ) -> None:
-    """Calibrate, load the real server at three levels, and compare p98 with what `tutti plan` predicts."""
+    """Calibrate, load the real server at three levels, and compare p98 with the predictions of `tutti plan`."""
     console = Console(stderr=True)
 
     def work(command: str) -> int:

@@ -1,10 +1,10 @@
-"""How training gains from more processes on this machine: weak and strong scaling, with what an update's time goes to.
+"""Weak and strong scaling of training over processes on this machine, with the parts of an update's time.
 
 Usage: python -m loadtest.benchmarks.training_scaling --manifest speech.jsonl --noise noise.jsonl --processes 2
 
-Three kinds of runs take turns: one process with one micro-batch an update, one process with as many as there are
-processes, and all processes with those. Writes a JSON document and a page. The figures are of audio
-a second; nothing is learned from so few updates, and no model is kept.
+Three kinds of runs alternate: one process with one micro-batch per update, one process with as many micro-batches as
+processes, and all processes with as many. Writes a JSON document and a page. Figures are audio per second; the updates
+are too few to train a model, and none is kept.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from model.training.acoustic.recipe import RECIPES, Recipe, read_recipe
 from model.training.acoustic.trainer import Trainer
 
 NAME = "training_scaling"
-WARM_UP = 4  # updates before the first that counts: shapes are new, and audio is not yet made ahead
+WARM_UP = 4  # updates before the first measured one, with new shapes and without prefetched audio
 PARTS = ("audio", "compute", "wait", "exchange", "step")
-WEAK, STRONG = 0.85, 0.8  # of the number of processes, at least: 1.7 and 1.6 for two
+WEAK, STRONG = 0.85, 0.8  # minimum speedup per process: 1.7 and 1.6 for two processes
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One kind of run. Parts are seconds of an update, mean over processes."""
+    """One kind of run. `parts_s` are seconds of an update, mean over processes."""
 
     processes: int
     micro_batches: int
@@ -55,7 +55,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """The document."""
+    """The result document."""
 
     command: str
     precision: str
@@ -68,7 +68,7 @@ class Found(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every process of a run is given."""
+    """Input of every process of a run."""
 
     config: ModelConfig
     recipe: Recipe
@@ -86,7 +86,7 @@ def _work(job: Job, team: Team, _: object) -> bool:
         job.config, recipe, corpus, read_manifests(job.noise, texts=False), torch.device("cpu"), team=team
     )
     trainer.fit_features()
-    trainer.start_from(trainer.network)  # else the first epoch would go from short to long
+    trainer.start_from(trainer.network)  # otherwise the first epoch is sorted by length
     rows = []
     before_s, heard_s = time.perf_counter(), 0.0
     for progress in trainer.run():
@@ -100,7 +100,7 @@ def _work(job: Job, team: Team, _: object) -> bool:
 
 
 def measure(job: Job, processes: int) -> tuple[str, list[list[float]]]:
-    """One run. Returns the precision, and a row an update: seconds, seconds of audio, parts (means over processes)."""
+    """Run once. Returns the precision and a row per update: seconds, seconds of audio, parts (means over processes)."""
     with tempfile.TemporaryDirectory() as folder:
         launch.run(processes, partial(_work, replace(job, folder=Path(folder))))
         found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(Path(folder).iterdir())]
@@ -109,13 +109,13 @@ def measure(job: Job, processes: int) -> tuple[str, list[list[float]]]:
 
 
 def run(job: Job, processes: int, rounds: int, command: str, progress: Callable[[str], None]) -> Found:
-    """Carry out. Raises: ModelError."""
+    """Run all measurements. Raises: ModelError."""
     kinds = [(1, 1), (1, processes), (processes, processes)]
     rows: dict[tuple[int, int], list[list[float]]] = {kind: [] for kind in kinds}
     precision = ""
     for number in range(rounds):
         for count, micro_batches in kinds:
-            progress(f"round {number + 1}: {count} process(es), {micro_batches} micro-batches an update …")
+            progress(f"round {number + 1}: {count} process(es), {micro_batches} micro-batches per update …")
             one = replace(job, recipe=replace(job.recipe, micro_batches=micro_batches))
             precision, more = measure(one, count)
             rows[count, micro_batches] += more
@@ -137,14 +137,14 @@ def run(job: Job, processes: int, rounds: int, command: str, progress: Callable[
 
 
 def _case(processes: int, micro_batches: int, rows: list[list[float]]) -> Case:
-    """Medians over updates, which other work on the machine disturbs less than means."""
+    """Return medians over updates, which other processes influence less than means."""
     parts = {part: round(median(row[2 + i] for row in rows), 4) for i, part in enumerate(PARTS)}
     rate = median(row[1] / row[0] for row in rows)
     return Case(processes, micro_batches, round(rate, 1), round(median(row[0] for row in rows), 4), parts)
 
 
 def markdown(found: Found) -> str:
-    """The page."""
+    """Return the page."""
     lines = ["# Training in several processes", "", f"`{found.command}`", "", *table(found.bars), ""]
     lines += [
         (
@@ -171,13 +171,14 @@ def markdown(found: Found) -> str:
 
 def main(
     *,
-    manifest: Annotated[list[Path], typer.Option(help="Training recordings, JSON lines; repeatable.")],
-    noise: Annotated[list[Path] | None, typer.Option(help="Noise and room responses; repeatable.")] = None,
-    recipe: Annotated[Path, typer.Option(help="JSON; its micro-batches are replaced.")] = RECIPES / "small.json",
-    processes: Annotated[int, typer.Option(help="2, 4, …: a core each.")] = 2,
-    updates: Annotated[int, typer.Option(help="Of each run.", min=1)] = 20,
+    manifest: Annotated[list[Path], typer.Option(help="Training recordings as JSON lines; repeatable.")],
+    noise: Annotated[list[Path] | None, typer.Option(help="Noise and room impulse responses; repeatable.")] = None,
+    recipe: Annotated[Path, typer.Option(help="Training recipe, JSON; its micro-batches are replaced.")] = RECIPES
+    / "small.json",
+    processes: Annotated[int, typer.Option(help="Processes of one core each: 2, 4, …")] = 2,
+    updates: Annotated[int, typer.Option(help="Updates per run.", min=1)] = 20,
     rounds: Annotated[int, typer.Option(help="Runs of each kind.", min=1)] = 2,
-    cache: Annotated[Path, typer.Option(help="Where decoded audio is kept between runs.")] = Path("build/audio"),
+    cache: Annotated[Path, typer.Option(help="Folder in which decoded audio is cached.")] = Path("build/audio"),
     folder: Folder = RESULTS,
 ) -> None:
     """Measure weak and strong scaling of training, with the parts of an update."""

@@ -1,1 +1,1 @@
-"""`python -m loadtest.capacity`: the number of live streams that one machine carries."""
+"""`python -m loadtest.capacity`: capacity of one machine in live streams."""

@@ -1,7 +1,6 @@
 """Capacity of one machine in live streams: latency, batch sizes and the knee, for each policy.
 
-`python -m loadtest.capacity` is what `make bench` runs: it writes `loadtest/results/capacity.json`, `.md` and `.png`.
-Owns the order of work.
+`make bench` runs `python -m loadtest.capacity`, which writes `loadtest/results/capacity.json`, `.md` and `.png`.
 """
 
 from __future__ import annotations
@@ -21,30 +20,30 @@ from loadtest.reports.criteria import conclude
 
 LEVELS = "10,50,100,200,300,400,500,600"
 SPARE = 64
-"""Slots beyond the highest level: a stream that ends and its successor overlap for a moment."""
+"""Slots above the highest level, since an ending stream and its successor overlap briefly."""
 
 GIVE_UP_MS = 1000.0
-"""A policy whose p98 is ten objectives late is past its knee: higher levels only take longer to say so."""
+"""A policy whose p98 is ten times the objective is past its knee; higher levels are skipped."""
 
 
 def parse_seconds(text: str, levels: int) -> tuple[float, ...]:
-    """Seconds of each level: one number for all, or as many as there are levels.
+    """Parse the seconds of each level: one number for all, or one for each.
 
     Raises: BadSettings.
     """
     try:
         seconds = tuple(float(part) for part in text.split(","))
     except ValueError as error:
-        raise BadSettings(f"--seconds wants numbers with commas between them, not {text!r}") from error
+        raise BadSettings(f"--seconds {text}: must be numbers with commas, such as 30,60") from error
     if len(seconds) not in (1, levels):
-        raise BadSettings(f"--seconds wants one number or {levels}, one for each level")
+        raise BadSettings(f"--seconds {text}: must be one number, or {levels}, one for each level")
     return seconds * levels if len(seconds) == 1 else seconds
 
 
 def run(
     settings: LoadSettings, policies: list[str], serve_options: list[str], *, folder: Path, name: str, command: str
 ) -> int:
-    """Measure, print, write; returns the exit code: bad where the first policy misses a criterion."""
+    """Measure, print, write; returns the exit code: bad if the first policy misses a criterion."""
     console = Console(stderr=True)
     comparison, results = measure_each(
         settings, policies, serve_options=serve_options, command=command, console=console
@@ -59,17 +58,21 @@ def run(
 def main(
     *,
     streams: program.Levels = LEVELS,
-    seconds: Annotated[str, typer.Option(help="Measured seconds: one number, or one for each level.")] = "60",
-    policies: Annotated[str, typer.Option(help="The one to judge first.")] = "eager,deadline,single",
-    stream_s: Annotated[float, typer.Option(help="Seconds of a stream, about; 0: one recording each.")] = 15.0,
-    decoder: Annotated[str, typer.Option(help="As `tutti serve --decoder`.")] = "greedy",
+    seconds: Annotated[str, typer.Option(help="Seconds measured: one number, or one for each level.")] = "60",
+    policies: Annotated[
+        str, typer.Option(help="Policies with commas; only the first is judged.")
+    ] = "eager,deadline,single",
+    stream_s: Annotated[
+        float, typer.Option(help="Approximate length of a stream, seconds; 0: one recording each.")
+    ] = 15.0,
+    decoder: Annotated[str, typer.Option(help="Decoder, as for `tutti serve`.")] = "greedy",
     name: program.ResultName = "capacity",
     manifest: program.Manifest = None,
     serve_option: program.ServeOptions = None,
     seed: program.Seed = 1,
     folder: program.Folder = program.RESULTS,
 ) -> None:
-    """Load the server under each policy with more and more streams; judge latency, tail and capacity."""
+    """Load a server with increasing numbers of streams for each policy; judge latency, tail and capacity."""
 
     def work(command: str) -> int:
         levels = parse_streams(streams)

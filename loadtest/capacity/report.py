@@ -1,7 +1,4 @@
-"""Report on capacity: criteria, page, and the picture with latency and batch sizes against load.
-
-Owns the objective. Starts nothing.
-"""
+"""Report on capacity: objective, criteria, page, and the plot of latency and batch sizes against load."""
 
 from __future__ import annotations
 
@@ -25,18 +22,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 OBJECTIVE_MS = 100.0
-"""p98 of the chunk latency within which a level counts as carried. Source of the percentile: Deep Speech 2, §7."""
+"""Limit of the p98 chunk latency for a level to count as sustained. Source of the percentile: Deep Speech 2, §7."""
 
 WANTED_MS = {100: 10.0, 300: 25.0, 400: OBJECTIVE_MS}
-"""p98 that is wanted at these numbers of streams, on two cores with the generator beside."""
+"""Target p98 at these numbers of streams, on two cores shared with the load generator."""
 
 TAIL_RATIO = 2.0
 TAIL_SHARE = 0.8
-"""p98 over median is at most this much up to this share of the capacity: the tail does not grow before the knee."""
+"""Limit of p98 over median, up to this share of the capacity: the tail must not grow before the knee."""
 
 
 class Capacity(msgspec.Struct, frozen=True):
-    """The document."""
+    """The result document."""
 
     comparison: Comparison
     bars: tuple[Criterion, ...]
@@ -44,7 +41,7 @@ class Capacity(msgspec.Struct, frozen=True):
 
 
 def carried(levels: Sequence[LevelReport]) -> int:
-    """The highest level within the objective and without faults, all lower ones being so too; 0 for none."""
+    """Return the highest level up to which all meet the objective without faults; 0 if none does."""
     most = 0
     for level in sorted(levels, key=lambda level: level.streams):
         chunk = level.chunk_latency_ms
@@ -55,7 +52,7 @@ def carried(levels: Sequence[LevelReport]) -> int:
 
 
 def judge(levels: Sequence[LevelReport]) -> list[Criterion]:
-    """The criteria of one policy: latency at the levels that have an objective, the tail, and right texts."""
+    """Return the criteria of a policy: latency at levels with a target, tail, and transcripts."""
     bars = []
     for level in levels:
         chunk, wanted_ms = level.chunk_latency_ms, WANTED_MS.get(level.streams)
@@ -76,24 +73,24 @@ def judge(levels: Sequence[LevelReport]) -> list[Criterion]:
 
 
 def markdown(found: Capacity, picture: str) -> str:
-    """The page."""
+    """Return the page."""
     comparison = found.comparison
     lines = ["# Capacity", "", f"`{comparison.command}`", ""]
     lines += [f"{line}  " for line in ceiling_lines(comparison.ceiling)]
     how = "one recording each" if found.stream_s is None else f"of about {found.stream_s:g} s, one connection each"
-    lines += ["", f"Live streams {how}; latency in ms from the scheduled send of a step's last sample. Carried: the "]
-    lines[-1] += f"highest level with p98 ≤ {OBJECTIVE_MS:g} ms, nothing failed, refused or different."
+    lines += ["", f"Live streams {how}; latency in ms from the scheduled send of a step's last sample. Sustained: the "]
+    lines[-1] += f"highest level with p98 ≤ {OBJECTIVE_MS:g} ms and nothing failed, refused or different."
     most = {policy: carried(document.levels) for policy, document in comparison.runs.items()}
     base = next(iter(most.values()))
     rows = [(name, str(streams), f"{base / streams:.1f}×" if streams else "–") for name, streams in most.items()]
-    lines += ["", *pages.table(("policy", "streams carried", "ratio"), rows), "", *table(found.bars), ""]
+    lines += ["", *pages.table(("policy", "streams sustained", "ratio"), rows), "", *table(found.bars), ""]
     lines += [*pages.table(headings(comparison), level_table(comparison), "---"), "", *_split_lines(comparison), ""]
     place = next(iter(comparison.runs.values())).environment
     return "\n".join([*lines, *place_lines(place), "", f"![latency and batch sizes against load]({picture})", ""])
 
 
 def draw(results: Mapping[str, Result], path: Path) -> None:
-    """One picture: percentiles and distributions of the latency, and batch sizes by load under the first policy."""
+    """Plot percentiles and distributions of the latency, and batch sizes by load for the first policy."""
     first = next(iter(results))
     with plot.picture(path, 1, 3, (16, 4.4)) as (left, middle, right):
         plot.percentiles(left, results, ("p98",))
@@ -104,7 +101,7 @@ def draw(results: Mapping[str, Result], path: Path) -> None:
 
 
 def _batch_sizes(axes: Axes, levels: Sequence[LevelReport]) -> None:
-    """A bar for each level: shares of its batches by number of rows. Source: Deep Speech 2, §7."""
+    """Plot a bar per level with the shares of batches by number of rows. Source: Deep Speech 2, §7."""
     shown = [level for level in levels if level.server.batch_sizes]
     edges = sorted({edge for level in shown for edge, count in (level.server.batch_sizes or {}).items() if count})
     bottoms = [0.0] * len(shown)
@@ -121,15 +118,15 @@ def _batch_sizes(axes: Axes, levels: Sequence[LevelReport]) -> None:
 
 
 def _split_lines(comparison: Comparison) -> list[str]:
-    """What latencies under the first policy are made of: of all answers, and of the slowest."""
+    """Return a table of the parts of the latency for the first policy: of all results, and of the slowest."""
     policy, document = next(iter(comparison.runs.items()))
     rows = []
     for level in document.levels:
         if level.parts is not None:
-            for answers, parts in (("all", level.parts.every), ("slowest 2 %", level.parts.slowest)):
-                rows.append((str(level.streams), answers, *(f"{each:.2f}" for each in msgspec.structs.astuple(parts))))
-    names = ("streams", "answers", *(field.name for field in msgspec.structs.fields(Parts)))
+            for which, parts in (("all", level.parts.every), ("slowest 2 %", level.parts.slowest)):
+                rows.append((str(level.streams), which, *(f"{each:.2f}" for each in msgspec.structs.astuple(parts))))
+    names = ("streams", "results", *(field.name for field in msgspec.structs.fields(Parts)))
     explained = (
-        "opening: due before the handshake was answered; generator: left late; rest: sockets and both event loops"
+        "opening: due before the handshake was complete; generator: sent late; rest: sockets and both event loops"
     )
-    return [f"What latency is made of under {policy}, mean ms ({explained}):", "", *pages.table(names, rows)]
+    return [f"Parts of the latency with policy {policy}, mean ms ({explained}):", "", *pages.table(names, rows)]

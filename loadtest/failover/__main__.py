@@ -1,8 +1,8 @@
 """Failover test: live streams through a real proxy while a replica is killed or hangs, or all are restarted in turn.
 
-`python -m loadtest.failover --proxy haproxy --fault kill` starts replicas and the shipped proxy, plays the streams in
-real time, makes the fault in the middle of their words and compares their transcripts with an undisturbed run.
-Writes `loadtest/results/failover.json`, `.md` and `.png`. Owns the order of work.
+`python -m loadtest.failover --proxy haproxy --fault kill` starts replicas and the shipped proxy, plays streams in real
+time, injects the fault, and compares the transcripts with a run without faults. Writes
+`loadtest/results/failover.json`, `.md` and `.png`.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from loadtest.reports.criteria import show, unmet
 from loadtest.reports.environment import describe
 
 DIFFERENT_AUDIOS = 12
-"""Each is played undisturbed first, which takes time."""
+"""Number of distinct audios; each is first played without a fault, which takes time."""
 
 SPREAD_S = 2.0
-"""Streams start within it: a handshake costs a server some milliseconds, and conversations do not begin together."""
+"""Streams start within this time: real conversations do not begin together, and a handshake takes milliseconds."""
 
 NOTICED_WITHIN_S = 3.0
-"""Between two restarts: the proxy sees the replica that is back."""
+"""Time between two restarts for the proxy to detect the restarted replica."""
 
 SHARE_OF_DRAIN = 0.6
-"""Of the drain's time that a short plain stream takes: it must fit, with its handshake and its last words."""
+"""Length of a short plain stream as a share of the drain timeout, so that it ends within the drain."""
 
 
 class Fault(StrEnum):
-    """The fault of the replicas."""
+    """Injected fault."""
 
     KILL = "kill"
     HANG = "hang"
@@ -63,7 +63,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run."""
+    """Settings of a run."""
 
     proxy: str = "haproxy"
     fault: Fault = Fault.KILL
@@ -72,29 +72,29 @@ class Plan:
     stream_s: float = 30.0
     fault_after_s: float = 10.0  # from the start of the first stream
     drain_timeout_s: float = 5.0
-    plain: int = 6  # plain short streams at a time, and as many long ones in all, while replicas are restarted
+    plain: int = 6  # concurrent short plain streams, and total of long plain ones, while replicas are restarted
     seed: int = 1
 
     def __post_init__(self) -> None:
         """Raises: BadSettings."""
         if self.proxy not in PROXIES:
-            raise BadSettings(f"{self.proxy} is none of {', '.join(PROXIES)}")
+            raise BadSettings(f"--proxy {self.proxy}: must be one of {', '.join(PROXIES)}")
         if not 2 <= self.replicas <= SHIPPED_REPLICAS:
-            raise BadSettings(f"2 to {SHIPPED_REPLICAS} replicas, as in the proxies' files")
+            raise BadSettings(f"--replicas {self.replicas}: must be 2 to {SHIPPED_REPLICAS}, as in the proxies' files")
         if not SPREAD_S < self.fault_after_s < self.stream_s:
-            raise BadSettings("the fault belongs into the middle of the streams")
+            raise BadSettings(f"--fault-after-s {self.fault_after_s:g}: must be above {SPREAD_S:g}, below --stream-s")
         if self.fault is Fault.ROLLING and self.drain_timeout_s * SHARE_OF_DRAIN < 1.0:
-            raise BadSettings("no stream is short beside this drain")
+            raise BadSettings(f"--drain-timeout-s {self.drain_timeout_s:g}: too short for --fault rolling")
 
     @property
     def serve_options(self) -> list[str]:
-        """Of each replica: they share the machine, so small compute and a decoder that costs little."""
+        """Options of each replica: one thread and a cheap decoder, since the replicas share the machine."""
         return ["--decoder", "greedy", "--threads", "1", "--drain-timeout-s", str(self.drain_timeout_s)]
 
 
 @dataclass(slots=True)
 class Played:
-    """The outcomes of a run."""
+    """Outcomes of a run."""
 
     resumable: list[Outcome] = field(default_factory=list)
     short: list[Outcome] = field(default_factory=list)
@@ -103,7 +103,7 @@ class Played:
 
 
 class Run:
-    """One fault under load."""
+    """Run of one fault under load."""
 
     def __init__(self, url: str, plan: Plan, servers: list[Replica], progress: Callable[[str], None]) -> None:
         self._url = url
@@ -114,7 +114,7 @@ class Run:
         self._played = Played()
 
     async def play(self) -> tuple[Played, Mapping[str, str]]:
-        """Play undisturbed, then with the fault. Returns: outcomes, each audio's text. Raises: LoadTestError."""
+        """Play without, then with the fault. Returns: outcomes, and each audio's text. Raises: LoadTestError."""
         plan = self._plan
         long = audios(min(DIFFERENT_AUDIOS, plan.streams), plan.stream_s, plan.seed)
         short = audios(min(DIFFERENT_AUDIOS, plan.streams), plan.drain_timeout_s * SHARE_OF_DRAIN, plan.seed)
@@ -135,18 +135,20 @@ class Run:
         return self._played, references
 
     async def _references(self, wanted: list[Audio]) -> dict[str, str]:
-        """The text of each audio without a fault: one at a time, at full speed. Raises: NoReference."""
-        self._progress(f"{len(wanted)} recordings undisturbed …")
+        """Return each audio's text without a fault, played one at a time at full speed. Raises: NoReference."""
+        self._progress(f"{len(wanted)} recordings without a fault …")
         texts: dict[str, str] = {}
         for audio in wanted:
             outcome = await play_resumable(self._url, audio, realtime=False)
             if not outcome.finished or outcome.lost_at or outcome.lost_s or not outcome.text:
-                raise NoReference(f"{audio.name} fails undisturbed: {outcome.problem or 'audio is not accounted for'}")
+                raise NoReference(
+                    f"{audio.name} fails without a fault: {outcome.problem or 'finals do not cover its audio'}"
+                )
             texts[audio.name] = outcome.text
         return texts
 
     async def _resumable(self, audio: Audio, delay_s: float) -> None:
-        """One stream after another until the fault is over, one at least."""
+        """Play consecutive streams until the fault is over, at least one."""
         await asyncio.sleep(delay_s)
         while True:
             self._played.resumable.append(await play_resumable(self._url, audio))
@@ -172,13 +174,13 @@ class Run:
             case Fault.ROLLING:
                 for server in self._servers:
                     code = await server.restart(self._plan.drain_timeout_s)
-                    self._progress(f"restarted: the old one ended with {code}")
+                    self._progress(f"restarted; the old process exited with {code}")
                     await asyncio.sleep(NOTICED_WITHIN_S)
         self._over.set()
 
 
 async def failover(plan: Plan, command: str, progress: Callable[[str], None]) -> FaultRun:
-    """Carry out a plan. Raises: LoadTestError."""
+    """Run a plan. Raises: LoadTestError."""
     async with replicas(plan.replicas, plan.serve_options) as servers:
         with PROXIES[plan.proxy].running([server.port for server in servers]) as proxy:
             played, references = await Run(proxy.url, plan, servers, progress).play()
@@ -199,7 +201,7 @@ async def failover(plan: Plan, command: str, progress: Callable[[str], None]) ->
         long=long,
         resume_ms=resume.spread(),
         caught_up_ms=caught_up_times(played.resumable).spread(),
-        since_fault_ms=None if rolling else since_fault.spread(),  # there are several faults in it
+        since_fault_ms=None if rolling else since_fault.spread(),  # a rolling restart has several faults
         resume_cdf=resume.cdf(),
         since_fault_cdf=[] if rolling else since_fault.cdf(),
         environment=describe(plan.seed),
@@ -207,7 +209,7 @@ async def failover(plan: Plan, command: str, progress: Callable[[str], None]) ->
 
 
 def run(plan: Plan, folder: Path, command: str, console: Console) -> int:
-    """Carry out, print, write; returns the exit code. Raises: LoadTestError."""
+    """Run, print, write; returns the exit code. Raises: LoadTestError."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         found = runner.run(failover(plan, command, lambda line: console.print(line, highlight=False)))
     show(found.bars, console)
@@ -222,18 +224,20 @@ def run(plan: Plan, folder: Path, command: str, console: Console) -> int:
 
 def main(
     *,
-    proxy: Annotated[str, typer.Option(help="haproxy, nginx or envoy.")] = "haproxy",
-    fault: Annotated[Fault, typer.Option(help="kill -9 of one replica, SIGSTOP of one, or a restart of all in turn.")],
-    replicas: Annotated[int, typer.Option(help="Server processes.")] = SHIPPED_REPLICAS,
+    proxy: Annotated[str, typer.Option(help="Proxy: haproxy, nginx or envoy.")] = "haproxy",
+    fault: Annotated[
+        Fault, typer.Option(help="kill: SIGKILL of one replica; hang: SIGSTOP of one; rolling: restart of all in turn.")
+    ],
+    replicas: Annotated[int, typer.Option(help="Number of replicas.")] = SHIPPED_REPLICAS,
     streams: Annotated[int, typer.Option(help="Live resumable streams.")] = 60,
-    stream_s: Annotated[float, typer.Option(help="Seconds of a stream.")] = 30.0,
+    stream_s: Annotated[float, typer.Option(help="Length of a stream, seconds.")] = 30.0,
     fault_after_s: Annotated[float, typer.Option(help="Seconds of streaming before the fault.")] = 10.0,
-    drain_timeout_s: Annotated[float, typer.Option(help="Of the replicas.")] = 5.0,
-    plain: Annotated[int, typer.Option(help="Clients that cannot resume, for --fault rolling; of each length.")] = 6,
-    seed: Annotated[int, typer.Option(help="Decides the recordings.")] = 1,
+    drain_timeout_s: Annotated[float, typer.Option(help="Drain timeout of the replicas, seconds.")] = 5.0,
+    plain: Annotated[int, typer.Option(help="Clients that cannot resume, of each length, with --fault rolling.")] = 6,
+    seed: Annotated[int, typer.Option(help="Random seed for the recordings.")] = 1,
     folder: Folder = RESULTS,
 ) -> None:
-    """Make a replica fail under live streams; see that nothing is lost, and how long it takes."""
+    """Inject a fault under live streams; check that nothing is lost, and measure the time to resume."""
 
     def work(command: str) -> int:
         plan = Plan(proxy, fault, replicas, streams, stream_s, fault_after_s, drain_timeout_s, plain, seed)

@@ -1,6 +1,6 @@
-"""The proxies of deploy/ in front of replicas on this machine: the shipped files with other addresses, really started.
+"""The proxies of deploy/, started in front of local replicas from the shipped files with addresses replaced.
 
-Owns the form of an address in each file, and the proxy's process. Knows no stream, and of a replica its port.
+Owns the address formats of each file and the proxy's process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STOPS_WITHIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Loopback ports of a proxy: for clients, for clients with TLS, for its statistics, and for control."""
+    """Loopback ports of a proxy: for clients, clients with TLS, statistics, and control."""
 
     audio: int
     tls: int
@@ -36,13 +36,13 @@ class Ports:
 
     @classmethod
     def free(cls) -> Ports:
-        """Four that are free now."""
+        """Return four free ports."""
         return cls(free_port(), free_port(), free_port(), free_port())
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """A certificate: as one PEM file with its key, and as two files `tls.crt` and `tls.key` in one folder."""
+    """A certificate as one PEM file with its key, and as two files `tls.crt` and `tls.key` in a folder."""
 
     both: Path
     folder: Path
@@ -50,7 +50,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A proxy that listens, and where the file that it runs with lies."""
+    """A running proxy and the path of its configuration file."""
 
     ports: Ports
     config: Path
@@ -58,41 +58,41 @@ class Running:
 
     @property
     def url(self) -> str:
-        """The address for clients."""
+        """URL for clients."""
         return f"ws://127.0.0.1:{self.ports.audio}"
 
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """One of the shipped proxies: its file, what is to be replaced in it, and its command line."""
+    """A shipped proxy: its file, the replacements in it, and its command line."""
 
     program: str
     config: Path
-    replica: Callable[[str, int], str]  # host, port: as the file has it
+    replica: Callable[[str, int], str]  # address of a host and port in the file's format
     addresses: Callable[[Ports, Path], Mapping[str, str]]
     command: Callable[[Path], list[str]]
 
     def found(self) -> str | None:
-        """The program, on the path or beside this Python; None if it is not installed."""
-        beside = Path(sys.executable).parent / self.program
-        return shutil.which(self.program) or (str(beside) if beside.exists() else None)
+        """Return the program, from PATH or from the folder of this Python; None if it is not installed."""
+        local = Path(sys.executable).parent / self.program
+        return shutil.which(self.program) or (str(local) if local.exists() else None)
 
     def render(self, ports: Ports, replicas: Sequence[int], folder: Path) -> str:
-        """The shipped file for these ports. Raises: ValueError: an address is not in it; PeerMissing: no checkout."""
+        """Return the shipped file with these ports. Raises: ValueError: address not found; PeerMissing: no checkout."""
         if not self.config.is_file():
-            raise PeerMissing(f"{self.config} is not there: the proxies' files are in a checkout, not in the wheel")
+            raise PeerMissing(f"{self.config} is missing: the proxies' files are only in a checkout, not in the wheel")
         text = self.config.read_text(encoding="utf-8")
         for number in range(SHIPPED_REPLICAS):
             shipped = self.replica(f"replica-{number + 1}", 8080)
             if text.count(shipped) != 1:
-                raise ValueError(f"{self.config}: {shipped!r} is not in it once")
+                raise ValueError(f"{self.config}: {shipped!r} must occur exactly once")
             if number < len(replicas):
                 text = text.replace(shipped, self.replica("127.0.0.1", replicas[number]))
             else:
                 text = "".join(line for line in text.splitlines(keepends=True) if shipped not in line)
         for old, new in self.addresses(ports, folder).items():
             if old not in text:
-                raise ValueError(f"{self.config}: no {old!r} in it")
+                raise ValueError(f"{self.config}: {old!r} is missing")
             text = text.replace(old, new)
         return text
 
@@ -100,7 +100,7 @@ class Proxy:
     def running(
         self, replicas: Sequence[int], *, tls: Tls | None = None, change: Callable[[str], str] | None = None
     ) -> Iterator[Running]:
-        """Start it before these ports; it is stopped on leaving. `change` edits the file that it runs with.
+        """Start it in front of these ports; it is stopped on exit. `change` edits its configuration.
 
         Raises:
             PeerMissing: it is not installed.
@@ -127,7 +127,7 @@ class Proxy:
     def _lay_out(
         self, ports: Ports, replicas: Sequence[int], folder: Path, tls: Tls | None
     ) -> tuple[Path, dict[str, str]]:
-        """Write its files, with a certificate where there is one; return the first, and its variables."""
+        """Write its files, with the certificate if given; returns the main file and environment variables."""
         text, env = self.render(ports, replicas, folder), {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
         if tls is not None:
             text = text.replace("#tls: ", "")
@@ -172,10 +172,10 @@ PROXIES: Mapping[str, Proxy] = {
         addresses=lambda ports, folder: {
             "listen 8080": f"listen 127.0.0.1:{ports.audio}",
             "listen 127.0.0.1:8404": f"listen 127.0.0.1:{ports.figures}",
-            "/tmp/nginx": str(folder / "nginx"),  # noqa: S108 - of the shipped file
+            "/tmp/nginx": str(folder / "nginx"),  # noqa: S108 - in the shipped file
             "/etc/nginx/tutti/": f"{folder}/tls/",
         },
-        # In the foreground: its master is the process that is stopped.
+        # in the foreground, so that the started process is the master
         command=lambda config: ["-c", str(config), "-p", str(config.parent), "-g", "daemon off;"],
     ),
     "envoy": Proxy(

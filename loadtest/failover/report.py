@@ -1,6 +1,6 @@
-"""Report on faults: outcomes of the streams added up, criteria, page and picture.
+"""Report on injected faults: totals of the streams, criteria, page and plot.
 
-Knows no socket and no process. Results of several runs stay side by side in one document, one for each proxy and fault.
+One document has the results of several runs, one for each proxy and fault.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from loadtest.reports.pages import place_lines
 NAME = "failover"
 MAX_PROBLEMS = 20
 RESTARTED = 1012
-"""Close code "service restart" (RFC 6455, IANA), which a drain sends."""
+"""Close code "service restart" (RFC 6455, IANA), sent by a drain."""
 
 
 class StreamFigures(msgspec.Struct, frozen=True):
-    """Streams of one kind, added up. Counts, unless a unit is named."""
+    """Totals of the streams of one kind; counts unless a unit is named."""
 
     streams: int
     finished: int
     equal: int  # word for word
-    interrupted: int  # that lost a connection
+    interrupted: int  # streams that lost a connection
     reconnections: int
     by_ticket: int  # resumed exactly where they were
     by_replay: int  # replayed from the last final
@@ -43,7 +43,7 @@ class StreamFigures(msgspec.Struct, frozen=True):
 
 
 class FaultRun(msgspec.Struct, frozen=True):
-    """One proxy, one fault."""
+    """Results for one proxy and one fault."""
 
     proxy: str
     fault: str
@@ -54,22 +54,22 @@ class FaultRun(msgspec.Struct, frozen=True):
     resumable: StreamFigures
     short: StreamFigures | None  # plain clients whose streams fit into the drain
     long: StreamFigures | None  # plain clients whose streams do not
-    resume_ms: Spread | None  # loss noticed → taken up again
-    caught_up_ms: Spread | None  # loss noticed → all audio sent
-    since_fault_ms: Spread | None  # fault → taken up again
+    resume_ms: Spread | None  # from detecting the loss to resuming
+    caught_up_ms: Spread | None  # from detecting the loss to sending all audio
+    since_fault_ms: Spread | None  # from the fault to resuming
     resume_cdf: list[tuple[float, float]]
     since_fault_cdf: list[tuple[float, float]]
     environment: Environment
 
 
 class Failover(msgspec.Struct, frozen=True):
-    """The document: the newest run of each proxy and fault."""
+    """The result document: the newest run of each proxy and fault."""
 
     runs: tuple[FaultRun, ...]
 
 
 def figures(outcomes: Sequence[Outcome], references: Mapping[str, str]) -> StreamFigures:
-    """Add up streams of one kind. `references`: each audio's text of an undisturbed run."""
+    """Total the streams of one kind. `references`: each audio's text without a fault."""
     all_events = [outcome.events for outcome in outcomes]
     return StreamFigures(
         streams=len(outcomes),
@@ -90,17 +90,17 @@ def figures(outcomes: Sequence[Outcome], references: Mapping[str, str]) -> Strea
 
 
 def resume_times(outcomes: Iterable[Outcome]) -> Latencies:
-    """From each loss that was noticed to the resumption of the stream."""
+    """Return the times from detecting a loss to resuming the stream."""
     return _added(seconds for outcome in outcomes for seconds in outcome.events.resume_s)
 
 
 def caught_up_times(outcomes: Iterable[Outcome]) -> Latencies:
-    """From each loss to the time when all audio has been sent."""
+    """Return the times from detecting a loss to sending all audio."""
     return _added(seconds for outcome in outcomes for seconds in outcome.events.caught_up_s)
 
 
 def since(outcomes: Iterable[Outcome], fault_at: float) -> Latencies:
-    """From the fault to the next connection of each stream that lost its own."""
+    """Return the times from the fault to the next connection, of each stream that lost its connection."""
     firsts = ([at for at in outcome.connected_at if at > fault_at] for outcome in outcomes if outcome.lost_at)
     return _added(min(ats) - fault_at for ats in firsts if ats)
 
@@ -113,15 +113,17 @@ def _added(seconds: Iterable[float]) -> Latencies:
 
 
 def judge(resumable: StreamFigures, short: StreamFigures | None) -> list[Criterion]:
-    """The criteria: nothing of a resumable stream is lost, and no plain one that fits into the drain is interrupted."""
+    """Return the criteria: resumable streams lose nothing; plain ones shorter than the drain are not interrupted."""
     bars = [
         Criterion("resumable streams that did not finish", 0, resumable.streams - resumable.finished),
-        Criterion("transcripts that differ from an undisturbed run", 0, resumable.finished - resumable.equal),
+        Criterion("transcripts that differ from a run without faults", 0, resumable.finished - resumable.equal),
         Criterion("audio lost", 0, resumable.lost_s, "s"),
-        Criterion("faults that no stream noticed", 0, int(not resumable.interrupted)),
+        Criterion("faults without an interrupted stream", 0, int(not resumable.interrupted)),
     ]
     if short is not None:
-        bars.append(Criterion("plain streams shorter than the drain that saw 1012", 0, short.closes.get(RESTARTED, 0)))
+        bars.append(
+            Criterion("plain streams shorter than the drain closed with 1012", 0, short.closes.get(RESTARTED, 0))
+        )
         bars.append(
             Criterion("plain streams shorter than the drain that did not finish", 0, short.streams - short.finished)
         )
@@ -129,7 +131,7 @@ def judge(resumable: StreamFigures, short: StreamFigures | None) -> list[Criteri
 
 
 def merged(path: Path, run: FaultRun) -> Failover:
-    """The document at `path` with this run in place of the last one of its kind; an unreadable document is replaced."""
+    """Return the document at `path` with this run instead of the last one of its kind; ignores an invalid document."""
     try:
         kept = msgspec.json.decode(path.read_bytes(), type=Failover).runs
     except (OSError, msgspec.DecodeError):
@@ -139,8 +141,8 @@ def merged(path: Path, run: FaultRun) -> Failover:
 
 
 def markdown(document: Failover) -> str:
-    """The page."""
-    lines = ["# Failover", "", "Live streams through a real proxy while a replica fails. Bars of each run:", ""]
+    """Return the page."""
+    lines = ["# Failover", "", "Live streams through a real proxy while a replica fails. Criteria of each run:", ""]
     for run in document.runs:
         lines += [f"## {run.proxy}, {run.fault}", "", f"`{run.command}`", "", *table(run.bars), ""]
         lines += [f"{run.replicas} replicas, drain {run.drain_timeout_s:g} s.  ", _streams("Resumable", run.resumable)]
@@ -148,9 +150,9 @@ def markdown(document: Failover) -> str:
         lines += [
             f"{name}: p50 {spread.p50:.0f}, p98 {spread.p98:.0f}, max {spread.max:.0f} ms of {spread.count}.  "
             for name, spread in (
-                ("Loss to taken up", run.resume_ms),
+                ("Loss to resumed", run.resume_ms),
                 ("Loss to all audio sent", run.caught_up_ms),
-                ("Fault to taken up", run.since_fault_ms),
+                ("Fault to resumed", run.since_fault_ms),
             )
             if spread is not None
         ]
@@ -162,17 +164,17 @@ def _streams(name: str, kind: StreamFigures) -> str:
     closes = ", ".join(f"{count} by {code}" for code, count in kind.closes.items()) or "none"
     text = f"{name} streams: {kind.streams}, {kind.finished} finished, {kind.equal} equal word for word, "
     text += f"{kind.interrupted} lost a connection ({closes}); "
-    text += f"{kind.by_ticket} times taken up by ticket, {kind.by_replay} from the last final, "
-    return text + f"{kind.replayed_s:g} s said again, {kind.lost_s:g} s lost.  "
+    text += f"{kind.by_ticket} times resumed by ticket, {kind.by_replay} from the last final, "
+    return text + f"{kind.replayed_s:g} s sent again, {kind.lost_s:g} s lost.  "
 
 
 def draw(document: Failover, path: Path) -> None:
-    """Distributions of the times to resume, a line a run."""
+    """Plot the distributions of the times to resume, with a line per run."""
     with picture(path, 1, 2, (11, 4.2)) as (left, right):
         for run in document.runs:
             for axes, cdf in ((left, run.resume_cdf), (right, run.since_fault_cdf)):
                 if cdf:
                     milliseconds, shares = zip(*cdf, strict=True)
                     axes.step(milliseconds, shares, where="post", label=f"{run.proxy}, {run.fault}")
-        left.set(xlabel="loss noticed to taken up, ms", ylabel="share of streams at or below", ylim=(0, 1))
-        right.set(xlabel="fault to taken up, ms", ylim=(0, 1))
+        left.set(xlabel="from loss to resumed, ms", ylabel="share of streams at or below", ylim=(0, 1))
+        right.set(xlabel="from fault to resumed, ms", ylim=(0, 1))

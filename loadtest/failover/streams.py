@@ -1,7 +1,4 @@
-"""A stream during a fault, resumable or not, and its outcome: text, closes, losses and times.
-
-Owns the audio that is played and the conversation with the server. Knows no proxy and no replica.
-"""
+"""Streams during a fault, resumable or not, and their outcome: text, closes, losses and times."""
 
 from __future__ import annotations
 
@@ -26,62 +23,62 @@ from tutti_asr_client.stream import open_stream
 from tutti_asr_client.transcript import Transcript
 
 PAUSE_S = 0.6
-"""Between two recordings: an endpoint, so that a stream has finals and the words of two do not run together."""
+"""Pause between two recordings, long enough for an endpoint, so that a stream has several finals."""
 
 PATIENCE_S = 120.0
-"""Time for which a resumable stream tries to find a replica."""
+"""Time for which a resumable stream tries to reconnect."""
 
 DEAD_AFTER_S = 20.0
-"""A server without an answer to a ping for this time counts as lost: later than by the tested health checks."""
+"""A server that does not answer a ping within this time counts as lost; longer than the tested health checks."""
 
 SAME_S = 0.005
-"""Times of neighbouring finals within it touch: servers round theirs to the millisecond."""
+"""Tolerance for consecutive finals to be adjacent, since servers round times to milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Audio:
-    """(S,) int16 samples at 16 kHz, of several recordings."""
+    """Audio of several recordings, (S,) int16 at 16 kHz."""
 
     name: str
     pcm: NDArray[np.int16]
 
     @property
     def duration_s(self) -> float:
-        """Seconds."""
+        """Length in seconds."""
         return len(self.pcm) / SAMPLE_RATE
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Outcome of a stream. `finished`: its summary and a normal close came; times are those of the event loop."""
+    """Outcome of a stream. `finished`: it got `Metadata` and a normal close. Times are those of the event loop."""
 
     audio: Audio
     text: str = ""
     finished: bool = False
     problem: str = ""
-    closes: list[int] = field(default_factory=list)  # codes other than 1000 that it was closed with
+    closes: list[int] = field(default_factory=list)  # close codes other than 1000
     statuses: list[int] = field(default_factory=list)  # of refused handshakes
     events: ConnectionEvents = field(default_factory=ConnectionEvents)
     connected_at: list[float] = field(default_factory=list)
     lost_at: list[float] = field(default_factory=list)
-    covered_s: float = 0.0  # audio that the finals account for
-    gaps_s: float = 0.0  # audio between two finals that none accounts for
+    covered_s: float = 0.0  # audio covered by finals
+    gaps_s: float = 0.0  # audio between two finals that none covers
 
     @property
     def lost_s(self) -> float:
-        """Audio that no final accounts for."""
+        """Audio not covered by finals."""
         behind_s = self.audio.duration_s - self.covered_s
         return max(self.events.lost_s, self.gaps_s + (behind_s if behind_s > SAME_S else 0.0))
 
     def take(self, results: Results) -> None:
-        """Account for a final."""
+        """Add a final."""
         gap_s = results.start - self.covered_s
         self.gaps_s += gap_s if gap_s > SAME_S else 0.0
         self.covered_s = max(self.covered_s, results.cursor_s)
 
 
 def audios(count: int, seconds: float, seed: int) -> list[Audio]:
-    """`count` of them, of shipped recordings until `seconds` are full; each begins with another. Raises: AudioError."""
+    """Return `count` audios of `seconds`, composed of shipped recordings in different order. Raises: AudioError."""
     recordings, rng, made = read_recordings(None)[""], random.Random(seed), list[Audio]()
     rng.shuffle(recordings)
     pause = np.zeros(round(PAUSE_S * SAMPLE_RATE), np.int16)
@@ -93,7 +90,7 @@ def audios(count: int, seconds: float, seed: int) -> list[Audio]:
 
 
 async def play_resumable(url: str, audio: Audio, *, resumable: bool = True, realtime: bool = True) -> Outcome:
-    """Play with resumption and retries. Problems are in the outcome; nothing is raised."""
+    """Play with resumption and retries. Problems are stored in the outcome, not raised."""
     loop = asyncio.get_running_loop()
     outcome = Outcome(audio)
 
@@ -121,7 +118,7 @@ async def play_resumable(url: str, audio: Audio, *, resumable: bool = True, real
 
 
 async def play_plain(url: str, audio: Audio) -> Outcome:
-    """Play as a client that does not reconnect; nothing is raised."""
+    """Play as a client that does not reconnect. Problems are stored in the outcome, not raised."""
     outcome = Outcome(audio)
     try:
         async with connect(url, dead_after_s=DEAD_AFTER_S) as client:
@@ -143,7 +140,7 @@ def _note_failure(outcome: Outcome, error: ClientError) -> None:
 async def _converse(
     stream: ListenClient | ResilientClient, messages: AsyncIterator[Message], outcome: Outcome, *, realtime: bool
 ) -> None:
-    """Send all of it and take all answers. Raises: ClientError."""
+    """Send all audio and receive all messages. Raises: ClientError."""
     transcript, summaries = Transcript(), 0
     sender = asyncio.create_task(_send(stream, outcome.audio, realtime=realtime))
     try:
@@ -158,7 +155,7 @@ async def _converse(
         sender.cancel()
         await asyncio.wait({sender})
     if summaries != 1:
-        raise BadMessage(f"{summaries} summaries came")
+        raise BadMessage(f"received {summaries} Metadata messages, expected 1")
     outcome.finished = True
 
 

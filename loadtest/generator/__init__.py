@@ -1,1 +1,1 @@
-"""The load generator: live streams paced in real time, open loop."""
+"""Open-loop load generator of live streams in real time."""

@@ -1,6 +1,6 @@
-"""The server's messages: the few fields that a load test needs.
+"""Decoding of the server's messages: only the fields that a load test needs.
 
-At thousands of messages a second the rest is skipped.
+Other fields are skipped, to handle thousands of messages per second.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ class _Channel(msgspec.Struct, frozen=True):
 
 
 class LatencySplit(msgspec.Struct, frozen=True):
-    """Added by `latency=true`: the parts of the latency of this result, in order."""
+    """Parts of a result's latency in order, as sent with `latency=true`."""
 
     queue_ms: float
     step_ms: float
     handover_ms: float
     decode_ms: float
-    write_ms: float  # of the connection's result before it
+    write_ms: float  # of the connection's previous result
 
 
 class Report(StepTimings, frozen=True):
-    """The fields that tutti adds to a result."""
+    """Fields that tutti adds to a result."""
 
     latency: LatencySplit | None = None
 
@@ -51,11 +51,11 @@ class Answer(msgspec.Struct, frozen=True, tag="Results"):
 
 
 class Summary(msgspec.Struct, frozen=True, tag="Metadata"):
-    """`Metadata`: the last message before the close."""
+    """A `Metadata` message: the last one before the close."""
 
 
 class ServerError(msgspec.Struct, frozen=True, tag="Error"):
-    """`Error`: the server rejected a message."""
+    """An `Error` message: the server rejected a message."""
 
     description: str = ""
 
@@ -64,10 +64,10 @@ _decoder: msgspec.json.Decoder[Answer | Summary | ServerError] = msgspec.json.De
 
 
 def decode_answer(frame: bytes) -> Answer | Summary | ServerError | None:
-    """The message in one text frame; None for a type that a load test does not use.
+    """Return the message in a text frame; None for a type that a load test does not use.
 
     Raises:
-        BadMessage: it has not the shape of its type.
+        BadMessage: it does not have the fields of its type.
     """
     try:
         return _decoder.decode(frame)

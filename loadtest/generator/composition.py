@@ -1,6 +1,6 @@
-"""Streams longer than a recording: recordings in random order with pauses between them, as files with a manifest.
+"""Composition of long streams: recordings in random order with pauses, written as files with a manifest.
 
-The shipped recordings are single utterances; a live client's stream lasts longer.
+The shipped recordings are single utterances; a live client's stream is longer.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tutti_asr_client.files.audio import read_pcm
 
 PCM = NDArray[np.int16]
 PAUSES_S = (0.1, 1.5)
-"""Between two recordings: some are too short for an endpoint, some long enough."""
+"""Range of pauses between two recordings: some too short for an endpoint, some long enough."""
 
 
 def compose(
     recordings: Sequence[PCM], seconds: float, rng: random.Random, pauses_s: tuple[float, float] = PAUSES_S
 ) -> PCM:
-    """(S,) int16: recordings in random order with pauses between them, cut at `seconds`."""
+    """Return recordings in random order with pauses between them, cut at `seconds`: (S,) int16."""
     wanted, parts, length = round(seconds * SAMPLE_RATE), list[PCM](), 0
     while length < wanted:
         pause = np.zeros(round(rng.uniform(*pauses_s) * SAMPLE_RATE), np.int16)
@@ -37,7 +37,7 @@ def compose(
 
 
 def read_recordings(manifest: Path | None) -> dict[str, list[PCM]]:
-    """(S,) int16 of the recordings of each language. Raises: BadManifest, AudioError."""
+    """Return the recordings of each language, (S,) int16. Raises: BadManifest, AudioError."""
     found: dict[str, list[PCM]] = {}
     for line in read_manifest(manifest):
         found.setdefault(line.language, []).append(read_pcm(Path(line.audio), SAMPLE_RATE))
@@ -45,9 +45,9 @@ def read_recordings(manifest: Path | None) -> dict[str, list[PCM]]:
 
 
 def write_streams(folder: Path, lengths_s: Sequence[float], seed: int, manifest: Path | None) -> Path:
-    """Write one recording of each length, all different, and return their manifest. Raises: BadManifest, AudioError.
+    """Write one distinct recording of each length and return their manifest. Raises: BadManifest, AudioError.
 
-    A recording is in one language; languages take turns.
+    Each is in one language; languages alternate.
     """
     recordings, rows = read_recordings(manifest), []
     for number, (seconds, language) in enumerate(zip(lengths_s, cycle(recordings))):

@@ -1,8 +1,8 @@
-"""A WebSocket client connection at the least cost per message.
+"""WebSocket client connection with little overhead per message.
 
-A thin shell: websockets' sans-I/O protocol for the handshake, frames of our own after it, on an event loop
-transport. It adds no task, no queue and no future to a message, so that one process can carry hundreds of streams
-beside the server under test. Its listener interprets the messages.
+Uses the websockets library's sans-I/O protocol for the handshake and `frames.py` afterwards, on an event loop
+transport. There is no task, queue or future per message, so that one process can play hundreds of streams on the
+machine of the server under test. A listener interprets the messages.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from tutti_asr_client.live import ABNORMAL_CLOSE, refusal
 HEAD_END = b"\r\n\r\n"
 SWITCHED = b"HTTP/1.1 101"
 PROTOCOL_ERROR = 1002
-"""RFC 6455 §7.4.1: the peer broke the protocol."""
+"""Protocol error. Source: RFC 6455 §7.4.1."""
 
 
 class Listener(Protocol):
-    """Receives the events of a connection, each with the clock's time."""
+    """Receives the events of a connection with their time."""
 
     def opened(self, now: float) -> None:
         """The server has accepted the stream."""
         ...
 
     def message(self, frame: bytes, now: float) -> None:
-        """A text message has come."""
+        """A text message was received."""
         ...
 
     def refused(self, refusal: Refused, now: float) -> None:
-        """The server answered the handshake with an HTTP error."""
+        """The server refused the handshake with an HTTP error."""
         ...
 
     def closed(self, code: int, reason: str, now: float) -> None:
@@ -51,7 +51,7 @@ class Listener(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """One connection. Its listener gets `opened`, messages, then `closed`; or only `refused`."""
+    """One connection. Calls `opened`, `message`, then `closed` of its listener; or only `refused`."""
 
     __slots__ = (
         "_clock",
@@ -72,19 +72,19 @@ class Connection(asyncio.Protocol):
         self, uri: WebSocketURI, headers: Mapping[str, str], listener: Listener, clock: Callable[[], float]
     ) -> None:
         self.is_open = False  # messages can be sent
-        self._handshake: ClientProtocol | None = ClientProtocol(uri)  # until the handshake is answered
-        self._head = b""  # received part of the head of the answer
-        self._refusing = False  # the answer is an error, which may have a body
+        self._handshake: ClientProtocol | None = ClientProtocol(uri)  # until the handshake is complete
+        self._head = b""  # received part of the response's head
+        self._refusing = False  # the response is an error, which may have a body
         self._headers = headers
         self._listener = listener
         self._clock = clock
         self._transport: asyncio.Transport | None = None
         self._frames = FrameReader()
-        self._over = False  # the listener has got `closed` or `refused`
+        self._over = False  # `closed` or `refused` was called
         self._code, self._reason = ABNORMAL_CLOSE, ""
 
     def send(self, frame: bytes) -> None:
-        """Send a masked frame; what the socket does not take at once is kept by the transport."""
+        """Send a masked frame; the transport buffers what the socket does not accept."""
         assert self._transport is not None
         self._transport.write(frame)
 
@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The TCP connection stands: ask for the WebSocket."""
+        """The TCP connection is open: send the handshake."""
         self._transport = cast(asyncio.Transport, transport)
         assert self._handshake is not None
         request = self._handshake.connect()
@@ -103,7 +103,7 @@ class Connection(asyncio.Protocol):
         self._transport.writelines(self._handshake.data_to_send())
 
     def data_received(self, data: bytes) -> None:
-        """Bytes have come."""
+        """Bytes were received."""
         now = self._clock()
         if self._handshake is None:
             self._read(data, now)
@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
             self._read_answer(self._handshake, data, now)
 
     def eof_received(self) -> None:
-        """The server sends no more: an answer that ends with its connection is whole now."""
+        """The server closed its side: a response without a length is complete now."""
         if self._handshake is not None:
             self._handshake.receive_eof()
             self._answered(self._handshake, self._clock())
@@ -124,7 +124,7 @@ class Connection(asyncio.Protocol):
         self._report_closed(self._clock())
 
     def _read_answer(self, handshake: ClientProtocol, data: bytes, now: float) -> None:
-        """Give the library the answer to the handshake, without the frames that follow a good one."""
+        """Pass the handshake response to the library, without the frames after a successful one."""
         if not self._refusing:
             self._head += data
             head, end, rest = self._head.partition(HEAD_END)
@@ -182,8 +182,8 @@ class Connection(asyncio.Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Dialler:
-    """Opens connections to one address, which was looked up once."""
+class Dialer:
+    """Opens connections to one address, which is looked up once."""
 
     url: str
     uri: WebSocketURI
@@ -192,29 +192,29 @@ class Dialler:
     clock: Callable[[], float]
 
     @classmethod
-    async def to(cls, url: str, headers: Mapping[str, str], clock: Callable[[], float]) -> Dialler:
-        """Look up the addresses of a `ws://` or `wss://` URL; the first that answers is taken. Raises: OSError."""
+    async def to(cls, url: str, headers: Mapping[str, str], clock: Callable[[], float]) -> Dialer:
+        """Look up the addresses of a `ws://` or `wss://` URL and use the first reachable one. Raises: OSError."""
         uri = parse_uri(url)
         loop = asyncio.get_running_loop()
-        unanswered: OSError = OSError("no address")
+        last_error: OSError = OSError("no address")
         for *_, address in await loop.getaddrinfo(uri.host, uri.port, type=socket.SOCK_STREAM):
             host, port = str(address[0]), int(address[1])
             try:
                 transport, _ = await loop.create_connection(asyncio.Protocol, host, port)
             except OSError as error:
-                unanswered = error
+                last_error = error
                 continue
             transport.abort()
             return cls(url, uri, (host, port), headers, clock)
-        raise unanswered
+        raise last_error
 
     def connection(self, listener: Listener, language: str = "") -> Connection:
-        """A connection that is not open yet, for speech in a language or in the one that the URL asks for."""
+        """Return a connection that is not open yet, for this language or that of the URL."""
         uri = parse_uri(listen_url(self.url, {"language": language})) if language else self.uri
         return Connection(uri, self.headers, listener, self.clock)
 
     async def open(self, connection: Connection) -> None:
-        """Begin a connection; its events go to its listener. Raises: OSError."""
+        """Open a connection; its events go to its listener. Raises: OSError."""
         host, port = self.address
         await asyncio.get_running_loop().create_connection(
             lambda: connection,

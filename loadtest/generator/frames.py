@@ -1,7 +1,7 @@
-"""WebSocket frames of an open connection: built once and sent often, cut from the received bytes.
+"""Building and parsing of WebSocket frames after the handshake. Sans-I/O.
 
-Sans-I/O. The handshake is left to the websockets library; its general parser took a third of the generator's time
-(loadtest/LOG.md). Source: RFC 6455 §5.
+The general parser of the websockets library took a third of the generator's CPU time (loadtest/LOG.md). Source: RFC
+6455 §5.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from loadtest.errors import BadFrame
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 
 FINAL, MASKED = 0x80, 0x80
-MEDIUM, LONG = 126, 127  # values of the length field that say that 2 or 8 bytes of length follow
+MEDIUM, LONG = 126, 127  # values of the length field: 2 or 8 bytes of length follow
 MAX_MESSAGE_BYTES = 1 << 20
 
 
 def masked(opcode: int, payload: bytes, key: bytes | None = None) -> bytes:
-    """One whole message as a client must send it, masked with `key` (4 bytes; default: random)."""
+    """Return a whole message as one client frame, masked with `key` (4 bytes; random by default)."""
     mask = os.urandom(4) if key is None else key
     length = len(payload)
     if length < MEDIUM:
@@ -35,17 +35,17 @@ def masked(opcode: int, payload: bytes, key: bytes | None = None) -> bytes:
 
 
 class FrameReader:
-    """Cuts what a server sends into messages and control frames."""
+    """Parses received bytes into messages and control frames."""
 
     __slots__ = ("_fragments", "_opcode", "_rest")
 
     def __init__(self) -> None:
         self._rest = b""
         self._fragments: list[bytes] = []
-        self._opcode = CONTINUATION  # of the message whose fragments are kept
+        self._opcode = CONTINUATION  # of the fragmented message
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """(opcode, payload) of everything that is complete now.
+        """Return (opcode, payload) of all complete messages and control frames.
 
         Raises:
             BadFrame: masked, too long, or a fragment out of order.
@@ -74,14 +74,14 @@ class FrameReader:
         return [frame for frame in found if frame[0] != CONTINUATION]
 
     def _is_whole(self, first: int) -> bool:
-        """True for a frame that is a whole message, or a control frame, which may lie between fragments."""
+        """Whether a frame is a whole message, or a control frame, which may come between fragments."""
         return first & FINAL != 0 and (first & 0x08 != 0 or (first & 0x0F != CONTINUATION and not self._fragments))
 
     def _joined(self, first: int, payload: bytes) -> tuple[int, bytes]:
-        """The message that this fragment ends; CONTINUATION when more of it follows."""
+        """Return the message completed by this fragment; CONTINUATION if more fragments follow."""
         opcode = first & 0x0F
         if (opcode == CONTINUATION) is not bool(self._fragments) or opcode & 0x08:
-            raise BadFrame("a fragment out of order")
+            raise BadFrame("fragment out of order")
         if opcode != CONTINUATION:
             self._opcode = opcode
         self._fragments.append(payload)
@@ -94,7 +94,7 @@ class FrameReader:
     def _refuse_unreadable(self) -> None:
         length = self._rest[1]
         if length & MASKED:
-            raise BadFrame("a masked frame")
+            raise BadFrame("masked frame from a server")
         wide = {MEDIUM: 2, LONG: 8}.get(length, 0)
         if wide and len(self._rest) >= 2 + wide and int.from_bytes(self._rest[2 : 2 + wide], "big") > MAX_MESSAGE_BYTES:
-            raise BadFrame("a message that is too long")
+            raise BadFrame(f"message longer than {MAX_MESSAGE_BYTES} bytes")

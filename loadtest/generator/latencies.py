@@ -1,7 +1,4 @@
-"""Latencies: appended while a level runs, percentiles and distribution when it is over.
-
-Knows not what is measured.
-"""
+"""Collection of latencies during a level; percentiles and distribution afterwards."""
 
 from __future__ import annotations
 
@@ -12,14 +9,14 @@ import msgspec
 import numpy as np
 
 PERCENTILES = (50, 90, 95, 98, 99)
-"""The reported percentiles: Deep Speech 2 reported p98."""
+"""Reported percentiles; p98 as in Deep Speech 2."""
 
 CDF_POINTS = 500
-"""Of a drawn distribution: more than a picture has pixels for."""
+"""Points of a plotted distribution, more than a plot has pixels."""
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """Percentiles in milliseconds, of `count` measurements."""
+    """Percentiles, maximum and mean in milliseconds, of `count` measurements."""
 
     p50: float
     p90: float
@@ -32,7 +29,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Latencies:
-    """Seconds, four bytes each: half an hour of 300 streams takes 27 MB, and half a microsecond's precision at 5 s."""
+    """Latencies in seconds as float32: 27 MB for half an hour of 300 streams; precision 0.5 µs at 5 s."""
 
     __slots__ = ("_seconds", "add")
 
@@ -42,7 +39,7 @@ class Latencies:
 
     @classmethod
     def merged(cls, parts: Iterable[Latencies]) -> Latencies:
-        """All measurements of several."""
+        """Return all measurements of several parts."""
         whole = cls()
         for part in parts:
             whole._seconds.extend(part._seconds)
@@ -52,7 +49,7 @@ class Latencies:
         return len(self._seconds)
 
     def spread(self) -> Spread | None:
-        """The percentiles, each a value that occurred; None when nothing was recorded."""
+        """Return the percentiles, each a measured value; None without measurements."""
         if not self._seconds:
             return None
         found = np.frombuffer(self._seconds, np.float32).astype(np.float64)
@@ -70,7 +67,7 @@ class Latencies:
         )
 
     def cdf(self) -> list[tuple[float, float]]:
-        """(milliseconds, share of measurements at or below), rising; all values, or enough of them for a picture."""
+        """Return (milliseconds, share of measurements at or below) in ascending order, thinned to `CDF_POINTS`."""
         values, counts = np.unique(np.frombuffer(self._seconds, np.float32).astype(np.float64), return_counts=True)
         if not len(values):
             return []

@@ -1,6 +1,6 @@
-"""One level of load: N streams at a time until the end, each recording played on a connection of its own.
+"""One level of load: N concurrent streams until the end, each recording on its own connection.
 
-Owns the choice of recordings, the start of each and the end of the level. Knows no percentiles and prints nothing.
+Owns the choice of recordings, start times and the end of the level.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from loadtest.generator.arrivals import Arrivals, rate_hz, retry_s
-from loadtest.generator.connection import Dialler
+from loadtest.generator.connection import Dialer
 from loadtest.generator.frames import TEXT, masked
 from loadtest.generator.measures import LevelMeasures
 from loadtest.generator.pacer import Pacer
@@ -23,22 +23,22 @@ from loadtest.generator.settings import STEP_S
 from tutti_asr_client.errors import Refused
 
 START_SPREAD_S = 1.0
-"""Streams start at random within the first second, so that their steps do not arrive together; with a short
-warm-up within its half, so that all play when measuring begins, and always over one step."""
+"""Streams start at random times within the first second, so that their steps do not arrive together; within half of
+a short warm-up, so that all are live when measuring begins; and over at least one step."""
 
 LEAD_S = 0.05
-"""Between scheduling the streams and the first start: the generator must not begin late."""
+"""Time between scheduling the streams and the first start, so that the generator does not start late."""
 
 DIAL_AFTER_S = STEP_S / 2
-"""A connection is opened in the middle of its first step: long enough before the step is sent, and long
-enough after the previous recording's end that its slot is free again."""
+"""A connection is opened in the middle of its first step: early enough before the step is sent, and late enough after
+the previous recording's end for its slot to be free."""
 
 CLOSE_STREAM = masked(TEXT, b'{"type":"CloseStream"}')
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Clock times of a level: streams begin after `begin_s`, and are measured from `from_s` until `end_s`."""
+    """Clock times of a level: streams begin after `begin_s` and are measured from `from_s` until `end_s`."""
 
     begin_s: float
     from_s: float
@@ -47,7 +47,7 @@ class Schedule:
 
     @classmethod
     def starting(cls, now: float, *, warmup_s: float, seconds: float) -> Schedule:
-        """A level that begins at once."""
+        """Return the schedule of a level that begins now."""
         begin_s = now + LEAD_S
         spread_s = min(START_SPREAD_S, max(STEP_S, warmup_s / 2))
         return cls(begin_s, begin_s + warmup_s, begin_s + warmup_s + seconds, spread_s)
@@ -55,7 +55,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """How a level is filled with streams, and which of them send faster than speech."""
+    """Arrival mode of a level, and its streams faster than real time."""
 
     arrivals: Arrivals = Arrivals.FIXED
     retry: bool = False
@@ -65,7 +65,7 @@ class Traffic:
 
 
 class Level:
-    """Plays N streams; `end_s` moves forward when it is stopped early."""
+    """Plays N streams until `end_s`, which becomes earlier if it is stopped."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Level:
         measures: LevelMeasures,
         *,
         recordings: Sequence[Recording],
-        dialler: Dialler,
+        dialer: Dialer,
         rng: random.Random,
         clock: Callable[[], float],
         traffic: Traffic = Traffic(),
@@ -83,19 +83,19 @@ class Level:
         self._schedule = schedule
         self._measures = measures
         self._recordings = recordings
-        self._dialler = dialler
+        self._dialer = dialer
         self._rng = rng
         self._clock = clock
         self._pacer = Pacer(asyncio.get_running_loop(), clock)
         self._playing: set[Player] = set()
-        self._fast: set[Player] = set()  # of those that play
-        self._waiting: set[int] = set()  # numbers of refused streams that come back by themselves
+        self._fast: set[Player] = set()  # subset of `_playing`
+        self._waiting: set[int] = set()  # numbers of refused streams that retry
         self._number = 0
-        self._quiet = asyncio.Event()  # no player is left
+        self._quiet = asyncio.Event()  # set when no player is left
         self._quiet.set()
 
     async def run(self, streams: int, *, stop: asyncio.Event, drain_s: float) -> float:
-        """Play until the end or until `stop`, then wait for the last answers; returns CPU seconds used."""
+        """Play until the end or until `stop`, then wait for the last results; returns the CPU seconds used."""
         for _ in range(streams):
             self._begin(self._first_start_s())
         for _ in range(self._traffic.fast_streams):
@@ -114,7 +114,7 @@ class Level:
         return cpu_s
 
     def ended(self, player: Player, outcome: Outcome | None) -> None:
-        """A player is done; the outcome is None when the level was over before it began."""
+        """A player has ended; `outcome` is None if the level was over before it began."""
         self._playing.discard(player)
         if outcome is not None:
             self._measures.ended(outcome)
@@ -134,7 +134,7 @@ class Level:
         return self._schedule.begin_s + self._rng.random() * self._schedule.spread_s
 
     def _await_arrival(self, after_s: float, arrivals_hz: float) -> None:
-        """Begin a stream at a random time, and wait for the next: a Poisson process."""
+        """Schedule the next arrival of a Poisson process."""
         start_s = after_s + self._rng.expovariate(arrivals_hz)
         if start_s < self.end_s:
             self._pacer.at(start_s, lambda: self._arrive(start_s, arrivals_hz))
@@ -144,7 +144,7 @@ class Level:
         self._await_arrival(start_s, arrivals_hz)
 
     def _begin(self, start_s: float) -> None:
-        """Play one recording from `start_s`, and the next when its audio has been spoken."""
+        """Play one recording from `start_s`; with fixed arrivals, the next one follows at its end."""
         left_s = self.end_s - start_s
         if left_s < STEP_S:
             return
@@ -156,14 +156,14 @@ class Level:
             self._pacer.at(playback.end_s, lambda: self._follow(number, playback.end_s))
 
     def _follow(self, number: int, start_s: float) -> None:
-        """The audio of a stream is over: it goes on with another recording, unless a refusal made it wait."""
+        """Continue a stream with another recording at the end of its audio, unless it waits after a refusal."""
         if number in self._waiting:
             self._waiting.discard(number)
         else:
             self._begin(start_s)
 
     def _begin_fast(self, start_s: float) -> None:
-        """Play a recording faster than speech; the next follows when this one has been answered."""
+        """Play a recording faster than real time; the next one follows after the last result."""
         if self.end_s - start_s < STEP_S:
             return
         playback = Playback(
@@ -173,34 +173,34 @@ class Level:
 
     def _play(self, playback: Playback) -> Player:
         self._number += 1
-        player = Player(playback, self, self._pacer, self._dialler, self._clock, number=self._number)
+        player = Player(playback, self, self._pacer, self._dialer, self._clock, number=self._number)
         self._playing.add(player)
         self._quiet.clear()
         return player
 
 
 class Player:
-    """Plays one recording on a connection of its own: sends each message at its scheduled time, awaits no answer."""
+    """Plays one recording on its own connection: sends each message at its scheduled time, without awaiting results."""
 
-    __slots__ = ("_clock", "_connection", "_dialler", "_level", "_opening", "_over", "_pacer", "_playback", "number")
+    __slots__ = ("_clock", "_connection", "_dialer", "_level", "_opening", "_over", "_pacer", "_playback", "number")
 
     def __init__(
         self,
         playback: Playback,
         level: Level,
         pacer: Pacer,
-        dialler: Dialler,
+        dialer: Dialer,
         clock: Callable[[], float],
         *,
         number: int = 0,
     ) -> None:
-        self.number = number  # among the players of a level
+        self.number = number  # unique within a level
         self._playback = playback
         self._level = level
         self._pacer = pacer
-        self._dialler = dialler
+        self._dialer = dialer
         self._clock = clock
-        self._connection = dialler.connection(self, playback.recording.language)
+        self._connection = dialer.connection(self, playback.recording.language)
         self._opening: asyncio.Task[None] | None = None
         self._over = False
         pacer.at(playback.start_s + DIAL_AFTER_S, self._dial)
@@ -211,11 +211,11 @@ class Player:
         self._tick()
 
     def message(self, frame: bytes, now: float) -> None:
-        """A text message has come."""
+        """A text message was received."""
         self._playback.message(frame, now)
 
     def refused(self, refusal: Refused, now: float) -> None:
-        """The server answered the handshake with an HTTP error."""
+        """The server refused the handshake with an HTTP error."""
         self._end(self._playback.refused(refusal, now))
 
     def closed(self, code: int, reason: str, now: float) -> None:
@@ -223,7 +223,7 @@ class Player:
         self._end(self._playback.closed(code, reason, now))
 
     def abandon(self, problem: str) -> None:
-        """End it from this side."""
+        """Abort the connection with this problem as outcome."""
         if self._opening is not None:
             self._opening.cancel()
         self._end(self._playback.failed(problem, self._clock()))
@@ -234,17 +234,17 @@ class Player:
         if now >= self._level.end_s:
             self._end(None)
         else:
-            self._playback.dialled(now)
+            self._playback.dialed(now)
             self._opening = asyncio.get_running_loop().create_task(self._open())
 
     async def _open(self) -> None:
         try:
-            await self._dialler.open(self._connection)
+            await self._dialer.open(self._connection)
         except OSError as error:
             self._end(self._playback.failed(f"cannot connect: {error.strerror or error}", self._clock()))
 
     def _tick(self) -> None:
-        """Send what is due; when nothing is left, or the level is over, close the stream."""
+        """Send messages that are due; close the stream after the last one or at the end of the level."""
         playback, connection = self._playback, self._connection
         if self._over or not connection.is_open:
             return

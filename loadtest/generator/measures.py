@@ -1,6 +1,6 @@
-"""Figures of one level: latencies while it runs, a report when it is over.
+"""Figures of one level: collected while it runs, reported afterwards.
 
-Owns the counters and the measured window. Knows no socket and no clock.
+Owns the counters and the measured window; does no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHOWN_PROBLEMS = 20
 
 
 class Mismatch(msgspec.Struct, frozen=True):
-    """A recording whose text under load differs from its reference text (`alone`)."""
+    """A recording whose text under load differs from its reference text without load (`alone`)."""
 
     recording: str
     alone: str
@@ -33,28 +33,30 @@ class Mismatch(msgspec.Struct, frozen=True):
 
 
 class ServerFigures(msgspec.Struct, frozen=True):
-    """Figures of the level from the server's `/metrics`; None for those that it does not have."""
+    """Figures of a level from the server's `/metrics`; None for those that it does not report."""
 
     mean_batch: float | None = None
     cpu_cores: float | None = None
-    decode_cores: float | None = None  # seconds spent decoding in a second: the share of one core
+    decode_cores: float | None = None  # decoding time per second: share of one core
     memory_mib: float | None = None  # resident, at the end
-    decoder_mib: float | None = None  # of it, what the decoder says that it holds
+    decoder_mib: float | None = None  # part of it held by the decoder
     sessions: float | None = None  # open at the end
     limit: float | None = None  # of sessions, at the end
     slowdown: float | None = None  # of batches against the warm-up, at the end
-    batch_sizes: dict[int, int] | None = None  # by class: at most this number of rows, and more than the class before
+    batch_sizes: dict[int, int] | None = (
+        None  # number of batches by size class; the key is the largest size of the class
+    )
 
 
 class MinuteReport(msgspec.Struct, frozen=True):
-    """One minute of a level that lasts several, or one part of it of another length (`LoadSettings.period_s`)."""
+    """One minute of a longer level, or one period of another length (`LoadSettings.period_s`)."""
 
     chunk_latency_ms: Spread | None
     server: ServerFigures
 
 
 class RefusalFigures(msgspec.Struct, frozen=True):
-    """Handshakes that were refused while the level was measured; from dialling to the answer."""
+    """Handshakes refused within the measured window; time from the connection attempt to the response."""
 
     answer_ms: Spread | None
     statuses: dict[int, int]
@@ -62,7 +64,7 @@ class RefusalFigures(msgspec.Struct, frozen=True):
 
 
 class UploadFigures(msgspec.Struct, frozen=True):
-    """Uploads that were posted beside the live streams."""
+    """Uploads alongside the live streams."""
 
     at_a_time: int
     done: int
@@ -72,7 +74,7 @@ class UploadFigures(msgspec.Struct, frozen=True):
 
 
 class LevelReport(msgspec.Struct, frozen=True):
-    """One level as it stands in the JSON document."""
+    """One level of the JSON document."""
 
     streams: int
     seconds: float
@@ -96,23 +98,23 @@ class LevelReport(msgspec.Struct, frozen=True):
     generator_lag_ms: Spread | None
     generator_cpu_cores: float
     server: ServerFigures
-    minutes: tuple[MinuteReport, ...] = ()  # of a level of more than one
+    minutes: tuple[MinuteReport, ...] = ()  # for a level of several minutes
     arrivals: str = "fixed"
     refusals: RefusalFigures | None = None
-    fast_latency_ms: Spread | None = None  # of the streams that send faster than speech, which no other figure counts
+    fast_latency_ms: Spread | None = None  # of streams faster than real time, which no other figure includes
     uploads: UploadFigures | None = None
-    handover_ms: Spread | None = None  # with `split`: from the model's thread to the event loop's
-    write_ms: Spread | None = None  # with `split`: from a result's text to the socket
+    handover_ms: Spread | None = None  # with `split`: from the model thread to the event loop
+    write_ms: Spread | None = None  # with `split`: from the text of a result to the socket
     parts: Composition | None = None  # with `split`
 
 
 def minutes_in(seconds: float, period_s: float = MINUTE_S) -> int:
-    """Whole and begun minutes, or parts of `period_s`; what rounding has added begins none."""
+    """Return the number of minutes, or of periods of `period_s`, including a partial one; tolerates rounding errors."""
     return max(1, math.ceil(seconds / period_s - 1e-6))
 
 
 class LevelMeasures(Recorder):
-    """Collects one level: steps scheduled inside the measured window, and all playbacks."""
+    """Collects the figures of a level: steps scheduled within the measured window, and all playbacks."""
 
     def __init__(self, from_s: float, to_s: float, references: Mapping[str, str], period_s: float = MINUTE_S) -> None:
         self.final_ = Latencies()
@@ -136,34 +138,34 @@ class LevelMeasures(Recorder):
 
     @property
     def chunk(self) -> Latencies:
-        """The latencies of all steps."""
+        """Latencies of all steps."""
         return Latencies.merged(self.minutes)
 
     def covers(self, when_s: float) -> bool:
-        """True for a time inside the measured window."""
+        """Whether a time is within the measured window."""
         return self._from_s <= when_s < self._to_s
 
     def step_answered(self, scheduled_s: float, answered_s: float) -> None:
-        """A whole step was covered by a `Results`."""
+        """A whole step was covered by a `Results` message."""
         if self._from_s <= scheduled_s < self._to_s:
             minute = min(int((scheduled_s - self._from_s) / self._period_s), len(self.minutes) - 1)
             self.minutes[minute].add(answered_s - scheduled_s)
 
     def step_unanswered(self, scheduled_s: float, given_up_s: float) -> None:
-        """A step that no `Results` will cover: its age is the least that its latency can be."""
+        """A step will get no result: its age is a lower bound of its latency."""
         if self._from_s <= scheduled_s < self._to_s:
             self.unanswered += 1
         self.step_answered(scheduled_s, given_up_s)
 
     def step_timings(self, answered_s: float, timings: StepTimings) -> None:
-        """The server's own account of one answer."""
+        """The server's timings of one result."""
         if self._from_s <= answered_s < self._to_s:
             self.queue_wait.add(timings.queue_wait_ms * 1e-3)
             self.step.add(timings.step_ms * 1e-3)
             self.decode.add(timings.decode_ms * 1e-3)
 
     def split(self, sent: SentStep, answered_s: float, parts: LatencySplit) -> None:
-        """All parts of one answer."""
+        """Record all parts of the latency of one result."""
         if self._from_s <= sent.scheduled_s < self._to_s:
             self.handover.add(parts.handover_ms * 1e-3)
             self.write.add(parts.write_ms * 1e-3)
@@ -172,24 +174,24 @@ class LevelMeasures(Recorder):
             self.parts.add(answered_s - sent.scheduled_s, opening_s, sent.sent_s - could_s, parts)
 
     def sent(self, scheduled_s: float, sent_s: float) -> None:
-        """A message left; how late it did is the generator's own lag."""
+        """A message was sent; its delay is the generator's own lag."""
         if self._from_s <= scheduled_s < self._to_s:
             self.lag.add(sent_s - scheduled_s)
 
     def final(self, scheduled_s: float, answered_s: float) -> None:
-        """A recording that was sent whole got its last final."""
+        """The last final of a completely sent recording was received."""
         if self._from_s <= scheduled_s < self._to_s:
             self.final_.add(answered_s - scheduled_s)
 
-    def refused(self, dialled_s: float, answered_s: float, refusal: Refused) -> None:
-        """A handshake was answered with an HTTP error."""
-        if self.covers(dialled_s):
-            self.refusal.add(answered_s - dialled_s)
+    def refused(self, dialed_s: float, answered_s: float, refusal: Refused) -> None:
+        """A handshake was refused with an HTTP error."""
+        if self.covers(dialed_s):
+            self.refusal.add(answered_s - dialed_s)
             self._refused[refusal.status] += 1
             self._unadvised += refusal.retry_after_s is None
 
     def ended(self, outcome: Outcome) -> None:
-        """A playback is over: count it; if it is complete, compare its text with the reference."""
+        """Count an ended playback; if it is complete, compare its text with the reference."""
         self._endings[outcome.ending] += 1
         if outcome.problem:
             self._problems[outcome.problem] += 1
@@ -211,7 +213,7 @@ class LevelMeasures(Recorder):
         arrivals: str = "fixed",
         uploads: UploadFigures | None = None,
     ) -> LevelReport:
-        """The level in figures; `to_s` is where the window really ended, should it have been stopped."""
+        """Return the report of the level; `to_s` is the actual end of the window, if it was stopped early."""
         seconds = max(0.0, min(self._to_s, to_s) - self._from_s)
         steps = sum(len(minute) for minute in self.minutes)
         return LevelReport(
@@ -253,7 +255,7 @@ class LevelMeasures(Recorder):
         return RefusalFigures(self.refusal.spread(), dict(self._refused), self._unadvised)
 
     def _by_minute(self, servers: Sequence[ServerFigures]) -> tuple[MinuteReport, ...]:
-        """The minutes that were measured; empty for a level of one."""
+        """Return the measured minutes; empty for a level of one minute."""
         if len(self.minutes) < 2:
             return ()
         return tuple(
@@ -264,23 +266,23 @@ class LevelMeasures(Recorder):
 
 
 class FastMeasures(Recorder):
-    """Streams that send faster than speech: their steps wait for their own backlog, and count apart."""
+    """Figures of streams faster than real time, kept separate because their steps wait for their own backlog."""
 
     def __init__(self, level: LevelMeasures) -> None:
         self.latencies = Latencies()
         self._level = level
 
     def step_answered(self, scheduled_s: float, answered_s: float) -> None:
-        """As `LevelMeasures`."""
+        """See `LevelMeasures`."""
         if self._level.covers(scheduled_s):
             self.latencies.add(answered_s - scheduled_s)
 
     def step_unanswered(self, scheduled_s: float, given_up_s: float) -> None:
-        """As `LevelMeasures`."""
+        """See `LevelMeasures`."""
         if self._level.covers(scheduled_s):
             self._level.unanswered += 1
         self.step_answered(scheduled_s, given_up_s)
 
-    def refused(self, dialled_s: float, answered_s: float, refusal: Refused) -> None:
-        """As `LevelMeasures`."""
-        self._level.refused(dialled_s, answered_s, refusal)
+    def refused(self, dialed_s: float, answered_s: float, refusal: Refused) -> None:
+        """See `LevelMeasures`."""
+        self._level.refused(dialed_s, answered_s, refusal)

@@ -1,7 +1,6 @@
 """One timer for all streams: calls functions at their scheduled time.
 
-Owns the heap of scheduled calls. Knows neither audio nor sockets. There is no task per stream, and no
-message waits for another stream's answer.
+Owns the heap of scheduled calls. There is no task per stream, and no message waits for a result of another stream.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable
 
 TICK_S = 0.001
-"""The granularity of the event loop's timers (libuv counts milliseconds)."""
+"""Granularity of the event loop's timers (libuv counts milliseconds)."""
 
 
 class Pacer:
-    """Calls scheduled functions from the event loop; late ones in the order in which they were due."""
+    """Calls scheduled functions from the event loop; late ones in the order of their times."""
 
     def __init__(self, loop: AbstractEventLoop, clock: Callable[[], float]) -> None:
         self._loop = loop
@@ -28,18 +27,18 @@ class Pacer:
         self._wakes_s = math.inf
 
     def at(self, when_s: float, call: Callable[[], None]) -> None:
-        """Run `call` once, when the clock shows `when_s` or as soon after it as can be."""
+        """Run `call` once at `when_s` or as soon as possible afterwards."""
         heapq.heappush(self._due, (when_s, next(self._order), call))
         if when_s < self._wakes_s:
             self._arm()
 
     def close(self) -> None:
-        """Forget everything that is still to come."""
+        """Cancel all scheduled calls."""
         self._due.clear()
         self._disarm()
 
     def _fire(self) -> None:
-        self._timer, self._wakes_s = None, -math.inf  # calls may add to the heap: armed once, at the end
+        self._timer, self._wakes_s = None, -math.inf  # calls may add to the heap: arm once, at the end
         while self._due and self._due[0][0] <= self._clock():
             heapq.heappop(self._due)[2]()
         self._wakes_s = math.inf

@@ -1,6 +1,6 @@
-"""What latencies are made of: the parts of each answer's latency, and their means over all answers and the slowest.
+"""Parts of the latency of results: means over all results and over the slowest 2 %.
 
-A mean of all says where time goes, not what makes an answer late; that is what the slowest two in a hundred are for.
+The mean of all results shows where time is spent; the slowest 2 % show what causes high latencies.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import numpy as np
 
 from loadtest.generator.answers import LatencySplit
 
-SLOWEST = 0.02  # as p98 has it
+SLOWEST = 0.02  # beyond p98
 NAMES = ("opening", "generator", "queue", "step", "handover", "decode", "write")
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """Mean milliseconds of some answers, from a step's scheduled send to its answer; the parts add up to the latency.
+    """Mean milliseconds from a step's scheduled send to its result; the parts add up to `latency`.
 
-    `opening`: the step was due before the handshake was answered. `generator`: it left late. `queue` to `write` are the
-    server's own account, `write` that of the connection's result before. `rest`: until the server had read it, and
-    until the generator had read the answer.
+    `opening`: the step was due before the handshake was complete. `generator`: it was sent late. `queue` to `write` are
+    reported by the server; `write` is that of the connection's previous result. `rest`: until the server has read the
+    step, and until the generator has read the result.
     """
 
     latency: float
@@ -36,20 +36,20 @@ class Parts(msgspec.Struct, frozen=True):
 
 
 class Composition(msgspec.Struct, frozen=True):
-    """The parts of all answers and of the slowest `SLOWEST`."""
+    """Parts of all results and of the slowest share (`SLOWEST`)."""
 
     every: Parts
     slowest: Parts
 
 
 class Breakdown:
-    """Collects the parts, four bytes each."""
+    """Collects the parts as float32."""
 
     def __init__(self) -> None:
         self._ms = array("f")
 
     def add(self, latency_s: float, opening_s: float, generator_s: float, split: LatencySplit) -> None:
-        """Take one answer, that of the last step it covers."""
+        """Add one result, with the times of the last step that it covers."""
         self._ms.extend(
             (
                 latency_s * 1e3,
@@ -64,7 +64,7 @@ class Breakdown:
         )
 
     def composition(self) -> Composition | None:
-        """Return the means; None without any answer."""
+        """Return the means; None without results."""
         if not self._ms:
             return None
         rows = np.frombuffer(self._ms, np.float32).reshape(-1, 1 + len(NAMES)).astype(np.float64)

@@ -1,11 +1,11 @@
-"""One recording on one connection: messages that are due, steps that were answered, and the outcome.
+"""Playback of one recording on one connection: due messages, results, and the outcome.
 
 Owns the timing rules of the load test. Pure: time is an argument.
 
 * Latency of a step: from the *scheduled* send time of its last sample to the first `Results` whose
-  `start + duration` covers it. A late sender or a slow handshake counts as latency.
+  `start + duration` covers it. A late send or a slow handshake counts as latency.
 * Final latency: from the scheduled end of the audio, when `CloseStream` is sent, to the last final.
-* A step that is never answered is not forgotten: it enters with the age that it had in the end.
+* A step without a result is included with its age at the end.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ CURSOR_TOLERANCE_S = STEP_S / 80
 
 
 class Ending(enum.Enum):
-    """Kinds of end of a playback."""
+    """How a playback ended."""
 
     COMPLETE = "complete"
-    CUT = "cut"  # the level was over; all that was sent was answered
+    CUT = "cut"  # at the end of the level, with results for everything sent
     REFUSED = "refused"
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A playback that has ended."""
+    """Result of an ended playback."""
 
     recording: Recording
     ending: Ending
@@ -46,7 +46,7 @@ class Outcome:
 
 
 class SentStep(NamedTuple):
-    """When a step was due, when the connection stood, and when the step left."""
+    """Times at which a step was due, the connection was open, and the step was sent."""
 
     scheduled_s: float
     opened_s: float
@@ -54,40 +54,40 @@ class SentStep(NamedTuple):
 
 
 class Recorder:
-    """Takes the measurements of playbacks; this base class keeps none. Times are the clock's."""
+    """Receives the measurements of playbacks; this base class ignores them. Times are clock times."""
 
     def sent(self, scheduled_s: float, sent_s: float) -> None:
-        """A message left."""
+        """A message was sent."""
 
     def step_answered(self, scheduled_s: float, answered_s: float) -> None:
-        """A whole step was covered by a `Results`."""
+        """A whole step was covered by a `Results` message."""
 
     def step_unanswered(self, scheduled_s: float, given_up_s: float) -> None:
-        """A whole step was sent, and no `Results` will cover it."""
+        """A whole step was sent but will get no result."""
 
     def step_timings(self, answered_s: float, timings: StepTimings) -> None:
-        """The server's own account of one answer."""
+        """The server's timings of one result."""
 
     def split(self, sent: SentStep, answered_s: float, parts: LatencySplit) -> None:
-        """The server's account of all parts of one answer, where it was asked for, and the last step that it covers."""
+        """The server's parts of the latency of one result, if requested, and the last step that it covers."""
 
     def final(self, scheduled_s: float, answered_s: float) -> None:
-        """A recording that was sent whole got its last final."""
+        """The last final of a completely sent recording was received."""
 
-    def refused(self, dialled_s: float, answered_s: float, refusal: Refused) -> None:
-        """A handshake was answered with an HTTP error."""
+    def refused(self, dialed_s: float, answered_s: float, refusal: Refused) -> None:
+        """A handshake was refused with an HTTP error."""
 
 
 class Playback:
-    """A recording that begins at `start_s`, `speed` times as fast as it was spoken.
+    """A recording played from `start_s` at `speed` times real time.
 
-    Gives the frames that are due, and takes the messages that come back.
+    Returns the frames that are due, and handles received messages.
     """
 
     __slots__ = (
         "_answered",
         "_closing_s",
-        "_dialled_s",
+        "_dialed_s",
         "_due_s",
         "_final_s",
         "_long_steps",
@@ -113,14 +113,14 @@ class Playback:
         *,
         long_steps: bool = False,
     ) -> None:
-        """With `long_steps`, of the messages that an answer covers only that is measured which completed its step."""
+        """With `long_steps`, only the message that completes a model step is measured."""
         self.recording = recording
         self.start_s = start_s
         self.cut = False
         self._due_s = tuple(start_s + end_s / speed for end_s in recording.ends_s)  # clock times
-        self.end_s = self._due_s[-1]  # when the audio has been spoken, if it is not cut
-        self.next_s: float | None = self._due_s[0]  # when the next message is due; None when nothing is left to send
-        self._dialled_s = start_s
+        self.end_s = self._due_s[-1]  # end of the audio, if it is not cut
+        self.next_s: float | None = self._due_s[0]  # when the next message is due; None if nothing is left to send
+        self._dialed_s = start_s
         self._recorder = recorder
         self._long_steps = long_steps
         self._sent = 0
@@ -132,16 +132,16 @@ class Playback:
         self._texts: list[str] = []
         self._problem = ""
 
-    def dialled(self, now: float) -> None:
+    def dialed(self, now: float) -> None:
         """The connection is being opened."""
-        self._dialled_s = now
+        self._dialed_s = now
 
     def opened(self, now: float) -> None:
-        """The connection stands."""
+        """The connection is open."""
         self._opened_s = now
 
     def take(self, now: float) -> bytes:
-        """The frame that is due, which is sent at `now`."""
+        """Return the due frame, sent at `now`."""
         scheduled_s = self.next_s
         assert scheduled_s is not None
         assert self._opened_s is not None
@@ -149,17 +149,17 @@ class Playback:
         self._sent += 1
         self._sent_s.append(now)
         self.next_s = self._due_s[self._sent] if self._sent < len(self._due_s) else None
-        if self._opened_s <= scheduled_s:  # otherwise it waited for the handshake, not for us
+        if self._opened_s <= scheduled_s:  # otherwise it waited for the handshake
             self._recorder.sent(scheduled_s, now)
         return frame
 
     def close(self, scheduled_s: float) -> None:
-        """`CloseStream` is sent: at the end of the audio, or before it when the level is over."""
+        """`CloseStream` is sent, at the end of the audio or of the level."""
         self.cut = self._sent < len(self._due_s)
         self._closing_s, self.next_s = scheduled_s, None
 
     def message(self, frame: bytes, now: float) -> None:
-        """A text message has come."""
+        """Handle a received text message."""
         try:
             answer = decode_answer(frame)
         except BadMessage as error:
@@ -177,18 +177,18 @@ class Playback:
                 if self._closing_s is not None:
                     self._final_s = now
         elif isinstance(answer, ServerError):
-            self._problem = self._problem or f"the server complained: {answer.description}"
+            self._problem = self._problem or f"error from the server: {answer.description}"
 
     def refused(self, refusal: Refused, now: float) -> Outcome:
-        """The handshake was refused."""
-        self._recorder.refused(self._dialled_s, now, refusal)
+        """The handshake was refused; returns the outcome."""
+        self._recorder.refused(self._dialed_s, now, refusal)
         return Outcome(self.recording, Ending.REFUSED, str(refusal), retry_after_s=refusal.retry_after_s)
 
     def closed(self, code: int, reason: str, now: float) -> Outcome:
-        """The connection has ended, and with it the playback."""
+        """The connection has ended; returns the outcome."""
         problem = self._fault(code, reason)
         if self._give_up(now) and not problem:
-            problem = "steps were never answered"
+            problem = "steps without a result"
         if problem:
             return Outcome(self.recording, Ending.FAILED, problem)
         if self.cut:
@@ -199,12 +199,12 @@ class Playback:
         return Outcome(self.recording, Ending.COMPLETE, text=joined(self._texts))
 
     def failed(self, problem: str, now: float) -> Outcome:
-        """The connection is given up; `problem` is the reason."""
+        """The connection was given up for the reason `problem`; returns the outcome."""
         self._give_up(now)
         return Outcome(self.recording, Ending.FAILED, problem)
 
     def _fault(self, code: int, reason: str) -> str:
-        """The fault of its end; empty for none."""
+        """Return what is wrong with the end of the connection; empty if nothing."""
         ended = f"closed with {code}" + (f" {reason}" if reason else "")
         if code != NORMAL_CLOSE:
             return ended
@@ -215,7 +215,7 @@ class Playback:
         return self._problem
 
     def _cover(self, cursor_s: float, now: float) -> bool:
-        """Account for the steps that end at or before the cursor; True for any. Only whole steps are measured."""
+        """Record the whole steps that end at or before the cursor; returns whether there were any."""
         before = self._answered
         sent = min(self._sent, self.recording.steps)
         ends_s = self.recording.ends_s
@@ -228,9 +228,9 @@ class Playback:
         return self._answered > before
 
     def _cover_long(self, cursor_s: float, sent: int, now: float) -> bool:
-        """Account for the message in which the cursor lies; those before it had to wait for it, whatever the load.
+        """Record the message that contains the cursor; earlier ones had to wait for it regardless of load.
 
-        What comes after `CloseStream` answers that, not a message.
+        Results after `CloseStream` belong to it, not to a message.
         """
         before = self._answered
         while self._answered < sent and self.recording.ends_s[self._answered] < cursor_s:
@@ -247,7 +247,7 @@ class Playback:
         return SentStep(self._due_s[step], self._opened_s, self._sent_s[step])
 
     def _give_up(self, now: float) -> int:
-        """Record the steps that were sent and not answered; returns how many."""
+        """Record the sent steps without a result; returns their number."""
         missing = range(self._answered, min(self._sent, self.recording.steps))
         for step in missing:
             self._recorder.step_unanswered(self._due_s[step], now)

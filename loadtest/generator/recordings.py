@@ -1,6 +1,6 @@
-"""The recordings that are played, cut into the messages in which they are sent, and their reference texts.
+"""Recordings of a load test: read from a manifest, cut into messages, with reference texts.
 
-Owns their choice from a manifest and, per stream, from those that fit into the time left. Knows no socket.
+Also chooses the recordings for a level and, for each stream, one that fits into the remaining time.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from tutti_asr_client.files.transcribe import transcribe_file
 from tutti_asr_client.files.transcriber import Transcriber
 
 LONGEST_SHARE = 1 / 3
-"""Recordings up to a third of a level are preferred: then each stream completes several, which can be compared."""
+"""Recordings up to a third of a level are preferred, so that each stream completes several for comparison."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One file as messages: whole steps, then perhaps a shorter rest."""
+    """One file as messages: whole steps, then possibly a shorter one."""
 
     path: Path
     messages: tuple[bytes, ...]
-    ends_s: tuple[float, ...]  # when each message's last sample is spoken, from the start
+    ends_s: tuple[float, ...]  # end of each message's audio, from the start
     steps: int  # number of messages that are whole steps
-    frames: tuple[bytes, ...] = ()  # the messages as they go over the wire, masked once
-    language: str = ""  # asked for with it; empty: the server's first one
+    frames: tuple[bytes, ...] = ()  # the messages as masked frames
+    language: str = ""  # requested language; empty: the server's default
 
     @property
     def duration_s(self) -> float:
@@ -46,36 +46,36 @@ class Recording:
 
 
 class Line(msgspec.Struct):
-    """One line of a manifest; `audio` is a path relative to it until it has been read."""
+    """One line of a manifest; `audio` in the file is relative to it."""
 
     audio: str
     duration: float | None = None
     text: str = ""
-    language: str = ""  # lines of several make a load of several
+    language: str = ""  # a manifest may have several languages
 
 
 def shipped_manifest() -> Path:
-    """The manifest of the recordings that come with the model."""
+    """Return the manifest of the shipped recordings."""
     return Path(loadtest.__file__).parent.parent / "model" / "samples" / "samples.jsonl"
 
 
 def read_manifest(manifest: Path | None) -> list[Line]:
-    """The lines of a manifest, or of the shipped one. Raises: BadManifest: there is none, or it cannot be read."""
+    """Return the lines of a manifest, or of the shipped one. Raises: BadManifest if it is missing or invalid."""
     source = shipped_manifest() if manifest is None else manifest
     try:
         lines = [msgspec.json.decode(line, type=Line) for line in source.read_bytes().splitlines() if line.strip()]
     except (OSError, msgspec.DecodeError) as error:
         raise BadManifest(f"{source}: {error}") from error
     if not lines:
-        raise BadManifest(f"{source}: no recordings in it")
+        raise BadManifest(f"{source}: contains no recordings")
     return [msgspec.structs.replace(line, audio=str(source.parent / line.audio)) for line in lines]
 
 
 def load(manifest: Path | None, *, level_s: float, at_most: int, seed: int) -> tuple[Recording, ...]:
-    """Up to `at_most` recordings, shortest first; those that fit a level several times are preferred.
+    """Return up to `at_most` recordings, shortest first; those that fit into a level several times are preferred.
 
     Raises:
-        BadManifest: no such manifest, a line that cannot be read, or a file that is not audio.
+        BadManifest: the manifest is missing or invalid, or a file is not audio.
     """
     lines = read_manifest(manifest)
     short = [line for line in lines if line.duration is None or line.duration <= level_s * LONGEST_SHARE]
@@ -108,19 +108,19 @@ def cut(path: Path) -> Recording:
 
 
 def choose(recordings: Sequence[Recording], left_s: float, rng: random.Random) -> Recording:
-    """Any of the recordings, given shortest first, that ends within `left_s`; if none does, the shortest."""
+    """Return a random recording, from a list sorted by length, that fits into `left_s`; else the shortest."""
     fitting = bisect.bisect_right(recordings, left_s, key=lambda recording: recording.duration_s)
     return recordings[rng.randrange(fitting)] if fitting else recordings[0]
 
 
 async def reference_texts(recordings: Sequence[Recording], speaking: Callable[[str], Transcriber]) -> dict[str, str]:
-    """The text of each recording by its path when it is the only stream: what load must not change.
+    """Return the text of each recording without load, by path; load must not change it.
 
-    The recordings go through the same server, as fast as it answers; `speaking` gives what hears a language.
+    The recordings are sent to the same server as fast as possible; `speaking` returns the transcriber of a language.
 
     Raises:
-        Unreachable, Refused: the server takes no stream.
-        NoReference: a recording fails although it is alone.
+        Unreachable, Refused: the server accepts no stream.
+        NoReference: a recording fails without load.
     """
     texts: dict[str, str] = {}
     for recording in recordings:
@@ -128,6 +128,6 @@ async def reference_texts(recordings: Sequence[Recording], speaking: Callable[[s
         if isinstance(outcome, Failed):
             if isinstance(outcome.error, Unreachable | Refused):
                 raise outcome.error
-            raise NoReference(f"{outcome.path}: {outcome.problem} (alone, before any load)") from outcome.error
+            raise NoReference(f"{outcome.path}: {outcome.problem} (without load)") from outcome.error
         texts[str(outcome.path)] = outcome.text
     return texts

@@ -1,6 +1,6 @@
-"""Recordings posted to `/v1/listen` beside the live streams, a fixed number at a time, one after another.
+"""Uploads to `/v1/listen` alongside the live streams, with a fixed concurrency.
 
-Owns the HTTP requests, at the least cost for the process that measures.
+HTTP requests are written directly to the socket, to save CPU time of the measuring process.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from loadtest.generator.settings import SAMPLE_RATE
 from tutti_asr_client.address import http_url
 
 UPLOAD_S = 60.0
-"""Audio of one upload: long enough to keep a server busy."""
+"""Length of an upload's audio: enough to keep a server busy."""
 
 REFUSED_PAUSE_S = 0.5
-"""Pause before a refused upload is tried again: a full server must not be stormed."""
+"""Pause before a refused upload is retried."""
 
 
 def wav(recordings: Sequence[Recording], seconds: float) -> bytes:
-    """A WAV file of about `seconds`: the recordings one after another, over and over."""
+    """Return a WAV file of `seconds` with the recordings, repeated as needed."""
     samples, wanted = bytearray(), round(seconds * SAMPLE_RATE) * 2
     while len(samples) < wanted:
         for recording in recordings:
@@ -36,7 +36,7 @@ def wav(recordings: Sequence[Recording], seconds: float) -> bytes:
 
 
 class Uploads:
-    """`count` loops that post the same file; what ended between `start` and `stop` is counted."""
+    """Posts the same file in `count` concurrent loops, and counts completed uploads between `start` and `stop`."""
 
     def __init__(self, url: str, body: bytes, count: int, clock: Callable[[], float], api_key: str | None) -> None:
         parts = urlsplit(http_url(url, "/v1/listen"))
@@ -50,12 +50,12 @@ class Uploads:
         self._done = self._refused = self._failed = 0
 
     def start(self) -> None:
-        """Begin to post."""
+        """Start the loops."""
         self._began_s = self._clock()
         self._tasks = [asyncio.create_task(self._post_over_and_over()) for _ in range(self._count)]
 
     async def stop(self) -> UploadFigures | None:
-        """End; what is on its way is given up. None where nothing was to be posted."""
+        """Stop and cancel uploads in progress; returns None if `count` is 0."""
         seconds = self._clock() - self._began_s
         for task in self._tasks:
             task.cancel()
@@ -75,7 +75,7 @@ class Uploads:
                 await asyncio.sleep(REFUSED_PAUSE_S)
 
     async def _post(self) -> int:
-        """The status of one upload; 0 when there was no answer."""
+        """Return the status of one upload; 0 without a response."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             reader, writer = await asyncio.open_connection(*self._address)
             try:

@@ -1,1 +1,1 @@
-"""`python -m loadtest.hostile`: a server among hostile clients."""
+"""`python -m loadtest.hostile`: a server under attack by hostile clients."""

@@ -1,8 +1,7 @@
-"""Hostile clients beside well-behaved ones, whose latency and texts must not suffer; nothing may break or be left.
+"""Hostile clients alongside well-behaved ones, whose latency and texts must not suffer; nothing may break or leak.
 
-`python -m loadtest.hostile` starts a server, plays live streams to it, in turn alone and beside
-clients that send broken handshakes and messages of every kind; writes `loadtest/results/hostile.json` and `.md`. Owns
-the order of work and the criteria.
+`python -m loadtest.hostile` starts a server and plays live streams, alternately without and with clients that send
+broken handshakes and messages of every kind; writes `loadtest/results/hostile.json` and `.md`.
 """
 
 from __future__ import annotations
@@ -44,31 +43,32 @@ from loadtest.served import served
 NAME = "hostile"
 
 P98_SHARE = 1.2
-"""Bound of the well-behaved streams' p98 beside hostile clients, as a multiple of that without them.
+"""Limit of the well-behaved streams' p98 with hostile clients, as a multiple of that without them.
 
-Each round compares the two within two minutes, and the median of the rounds counts: a shared machine has slow minutes.
+Each round compares the two within two minutes; the median of the rounds is judged, since a shared machine has slow
+minutes.
 """
 
-IDLE_WITHIN_S = 30.0  # half-open connections are held for the idle and the handshake timeout of the server
-SPARE_S = 5.0  # of a round, beyond the time that the messages should take
+IDLE_WITHIN_S = 30.0  # the server holds half-open connections for its idle and handshake timeouts
+SPARE_S = 5.0  # added to the time that the messages of a round should take
 FIRST_SHARE, FIRST_LEAST = 0.1, 1_000
-"""Messages before the measurement, as a share and at least: caches fill, memory grows to the size that this needs."""
+"""Messages of the warm-up, as a share and as a minimum, which fill caches and grow memory to its working size."""
 
 MEMORY_SHARE = 0.02
-"""Growth of the server's memory over all rounds: what the allocator keeps of connections of every kind."""
+"""Allowed growth of the server's memory over all rounds: memory retained by the allocator."""
 
-FAULTS = (500, 502, 504)  # statuses of a fault of the server; 503 is that of a full one
+FAULTS = (500, 502, 504)  # status codes of server faults; 503 means that it is full
 
 
 class Hostile(msgspec.Struct, frozen=True):
-    """The document."""
+    """The result document."""
 
     command: str
     bars: tuple[Criterion, ...]
     tally: Tally
     errors_logged: dict[str, int]
-    quiet: tuple[LevelReport, ...]  # of each round
-    beside: tuple[LevelReport, ...]
+    quiet: tuple[LevelReport, ...]  # by round, without attacks
+    attacked: tuple[LevelReport, ...] = msgspec.field(name="beside")  # by round, during attacks
     before: IdleFigures
     after: IdleFigures
     files_before: float | None
@@ -88,25 +88,25 @@ class Plan:
     def __post_init__(self) -> None:
         """Raises: BadSettings."""
         if self.script.messages < 1 or self.script.per_s <= 0 or self.script.at_a_time < 1:
-            raise BadSettings("messages, their rate and connections at a time must be positive")
+            raise BadSettings("--messages, --per-s and --at-a-time must be positive")
         if self.rounds < 1:
-            raise BadSettings("there must be a round")
+            raise BadSettings(f"--rounds {self.rounds}: must be at least 1")
 
     @property
     def scripts(self) -> tuple[Script, ...]:
-        """One for each round."""
+        """Scripts of the rounds."""
         messages = -(-self.script.messages // self.rounds)
         return tuple(replace(self.script, messages=messages, seed=self.script.seed + i) for i in range(self.rounds))
 
     @property
     def warm_up(self) -> Script:
-        """Before anything is measured."""
+        """Script of the warm-up."""
         messages = max(FIRST_LEAST, round(self.script.messages * FIRST_SHARE))
         return replace(self.script, messages=messages, seed=self.script.seed + self.rounds)
 
 
 async def campaign(url: str, log: Path, key_file: Path, plan: Plan, base: LoadSettings, *, command: str) -> Hostile:
-    """Measure the streams in turn without and beside the hostile clients, then the leftovers.
+    """Measure the streams alternately without and with hostile clients, then check for leaks.
 
     Raises: LoadTestError, ClientError.
     """
@@ -115,44 +115,44 @@ async def campaign(url: str, log: Path, key_file: Path, plan: Plan, base: LoadSe
     tasks = (await idle_figures(url, clock, within_s=IDLE_WITHIN_S)).tasks
     await run_swarm(url, key_file, plan.warm_up)
     quiet: list[LevelReport] = []
-    beside: list[LevelReport] = []
+    attacked: list[LevelReport] = []
     tallies: list[Tally] = []
     for number, script in enumerate(plan.scripts, start=1):
-        progress(f"round {number} of {plan.rounds}: without hostile clients, then beside {script.messages} messages")
+        progress(f"round {number} of {plan.rounds}: without hostile clients, then with {script.messages} messages")
         quiet_level = await measure_levels(replace(settings, seconds=plan.quiet_s), progress=progress)
         if number == 1:
             before = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=tasks)
             files_before = await _open_files(url)
         attacking = asyncio.create_task(run_swarm(url, key_file, script))
         among_s = script.messages / script.per_s + SPARE_S
-        beside_level = await measure_levels(replace(settings, seconds=among_s), progress=progress)
+        attacked_level = await measure_levels(replace(settings, seconds=among_s), progress=progress)
         tallies.append(await attacking)
         quiet += quiet_level.document.levels
-        beside += beside_level.document.levels
+        attacked += attacked_level.document.levels
     after = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=tasks)
     files_after = await _open_files(url)
     errors, tally = errors_in(log), total(tallies)
     before = msgspec.structs.replace(before, tasks=tasks)
-    judged = judge(plan.script, tally, quiet, beside, errors)
+    judged = judge(plan.script, tally, quiet, attacked, errors)
     judged += judge_leftovers(before, after, memory_share=MEMORY_SHARE)
-    judged.append(Criterion("open files", (files_before or 0) + 1, files_after))  # one is the scrape's own
+    judged.append(Criterion("open files", (files_before or 0) + 1, files_after))  # one belongs to the scrape
     return Hostile(
         command,
         tuple(judged),
         tally,
         errors,
         tuple(quiet),
-        tuple(beside),
+        tuple(attacked),
         before,
         after,
         files_before,
         files_after,
-        beside_level.document.environment,
+        attacked_level.document.environment,
     )
 
 
 async def run_swarm(url: str, key_file: Path, script: Script) -> Tally:
-    """Run the hostile clients in a process of their own. Raises: BadSettings when it fails."""
+    """Run the hostile clients in a separate process. Raises: BadSettings if it fails."""
     options = ("--messages", script.messages, "--per-s", script.per_s, "--at-a-time", script.at_a_time)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "loadtest.hostile.swarm", url, *map(str, options), "--seed", str(script.seed),
@@ -164,12 +164,12 @@ async def run_swarm(url: str, key_file: Path, script: Script) -> Tally:
         if process.returncode is None:
             process.terminate()
     if process.returncode:
-        raise BadSettings(f"the hostile clients ended with {process.returncode}")
+        raise BadSettings(f"the process of the hostile clients failed with exit code {process.returncode}")
     return msgspec.json.decode(printed, type=Tally)
 
 
 def total(tallies: Sequence[Tally]) -> Tally:
-    """Add up."""
+    """Return the sum of the tallies."""
     found = Tally(sum(tally.messages for tally in tallies))
     for tally in tallies:
         found.acts.update(tally.acts)
@@ -179,32 +179,34 @@ def total(tallies: Sequence[Tally]) -> Tally:
     return found
 
 
-def shares(quiet: Sequence[LevelReport], beside: Sequence[LevelReport]) -> list[float]:
-    """Chunk latency p98 beside hostile clients, of that without, in each round in which both were measured."""
-    pairs = [(a.chunk_latency_ms, b.chunk_latency_ms) for a, b in zip(quiet, beside, strict=True)]
+def shares(quiet: Sequence[LevelReport], attacked: Sequence[LevelReport]) -> list[float]:
+    """Return the ratio of chunk latency p98 with hostile clients to that without, for each measured round."""
+    pairs = [(a.chunk_latency_ms, b.chunk_latency_ms) for a, b in zip(quiet, attacked, strict=True)]
     return [round(b.p98 / a.p98, 3) for a, b in pairs if a is not None and b is not None and a.p98]
 
 
 def judge(
-    script: Script, tally: Tally, quiet: Sequence[LevelReport], beside: Sequence[LevelReport], errors: dict[str, int]
+    script: Script, tally: Tally, quiet: Sequence[LevelReport], attacked: Sequence[LevelReport], errors: dict[str, int]
 ) -> list[Criterion]:
-    """The criteria: latency and texts of the streams, answers to the attacks, errors in the log."""
-    ratios = shares(quiet, beside)
-    share = statistics.median(ratios) if len(ratios) == len(beside) else None
+    """Return the criteria: latency and texts of the streams, responses to the attacks, errors in the log."""
+    ratios = shares(quiet, attacked)
+    share = statistics.median(ratios) if len(ratios) == len(attacked) else None
     return [
         Criterion("messages and handshakes that were not sent", 0, max(0, script.messages - tally.messages)),
-        Criterion("chunk latency p98 beside hostile clients, of that without", P98_SHARE, share),
-        Criterion("transcripts that differ from those alone", 0, sum(level.mismatched for level in (*quiet, *beside))),
-        Criterion("transcripts that were not compared", 0, 0 if all(level.compared for level in beside) else 1),
-        Criterion("streams that failed or were refused", 0, sum(level.failed + level.refused for level in beside)),
-        Criterion("answers with a status of failure", 0, sum(tally.statuses.get(status, 0) for status in FAULTS)),
-        Criterion("acts that the server left unended", 0, sum(tally.problems.values())),
+        Criterion("chunk latency p98 with hostile clients, relative to without", P98_SHARE, share),
+        Criterion(
+            "transcripts that differ from those alone", 0, sum(level.mismatched for level in (*quiet, *attacked))
+        ),
+        Criterion("transcripts that were not compared", 0, 0 if all(level.compared for level in attacked) else 1),
+        Criterion("streams that failed or were refused", 0, sum(level.failed + level.refused for level in attacked)),
+        Criterion("responses with a server error status", 0, sum(tally.statuses.get(status, 0) for status in FAULTS)),
+        Criterion("attacks that did not end", 0, sum(tally.problems.values())),
         Criterion("errors in the server's log", 0, sum(errors.values())),
     ]
 
 
 def errors_in(log: Path) -> dict[str, int]:
-    """Errors in the server's log and their counts; a line that is no JSON is one."""
+    """Count the errors in the server's log; a line that is not JSON counts as an error."""
     found: Counter[str] = Counter()
     for line in log.read_bytes().splitlines():
         try:
@@ -217,22 +219,22 @@ def errors_in(log: Path) -> dict[str, int]:
 
 
 def markdown(found: Hostile) -> str:
-    """The page."""
+    """Return the page."""
     tally = found.tally
-    lines = ["# Among hostile clients", "", f"`{found.command}`", ""]
+    lines = ["# Hostile clients", "", f"`{found.command}`", ""]
     lines += [f"{tally.messages} broken, giant, slow, misplaced and endless messages, handshakes and uploads in "]
-    lines[-1] += f"{sum(tally.acts.values())} connections, beside {found.beside[0].streams} live streams."
+    lines[-1] += f"{sum(tally.acts.values())} connections, alongside {found.attacked[0].streams} live streams."
     lines += ["", *table(found.bars), ""]
-    lines += ["| round | p50, p98 without them, ms | p50, p98, max beside them, ms | p98 of p98 | compared | differ |"]
+    lines += ["| round | p50, p98 without them, ms | p50, p98, max with them, ms | ratio of p98 | compared | differ |"]
     lines += ["|---:|---:|---:|---:|---:|---:|"]
-    for number, (alone, among) in enumerate(zip(found.quiet, found.beside, strict=True), start=1):
+    for number, (alone, among) in enumerate(zip(found.quiet, found.attacked, strict=True), start=1):
         a, b = alone.chunk_latency_ms, among.chunk_latency_ms
         cells = "| – | – | – |"
         if a is not None and b is not None:
             cells = f"| {a.p50:.1f}, {a.p98:.1f} | {b.p50:.1f}, {b.p98:.1f}, {b.max:.1f} | {b.p98 / a.p98:.2f} |"
         lines += [f"| {number} {cells} {alone.compared + among.compared} | {alone.mismatched + among.mismatched} |"]
     lines += [""]
-    for name, counts in (("Answers", tally.statuses), ("Close codes", tally.closes), ("Acts", tally.acts)):
+    for name, counts in (("Responses", tally.statuses), ("Close codes", tally.closes), ("Attacks", tally.acts)):
         lines += [f"{name}: {_counts(counts.items())}.  "]
     lines += [f"Memory of the idle server: {found.before.memory_mib} MiB before, {found.after.memory_mib} MiB after.  "]
     return "\n".join([*lines, "", *place_lines(found.environment), ""])
@@ -247,7 +249,7 @@ async def _open_files(url: str) -> float | None:
 
 
 def run(plan: Plan, base: LoadSettings, options: Sequence[str], folder: Path, command: str) -> int:
-    """Serve, campaign, print, write; returns the exit code. Raises: LoadTestError, ClientError."""
+    """Start a server, run the measurement, print, write; returns the exit code. Raises: LoadTestError, ClientError."""
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="tutti-") as name:
         place = Path(name)
@@ -258,7 +260,7 @@ def run(plan: Plan, base: LoadSettings, options: Sequence[str], folder: Path, co
         with served(served_with, log) as url, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             known = replace(base, api_key=key)
             found = runner.run(campaign(url, log, place / "key", plan, known, command=command))
-    for level in found.beside:
+    for level in found.attacked:
         print_remarks(level, console)
     for error, count in (found.errors_logged | found.tally.problems).items():
         console.print(f"{count} × {error}", style="red", highlight=False, markup=False)
@@ -268,16 +270,16 @@ def run(plan: Plan, base: LoadSettings, options: Sequence[str], folder: Path, co
 def main(
     *,
     messages: Annotated[int, typer.Option(help="Hostile messages and handshakes.")] = 200_000,
-    per_s: Annotated[float, typer.Option(help="So many a second.")] = 300.0,
-    at_a_time: Annotated[int, typer.Option(help="Hostile connections at a time.")] = 32,
-    streams: Annotated[int, typer.Option(help="Well-behaved live streams beside them.")] = 20,
-    quiet_s: Annotated[float, typer.Option(help="Seconds of those streams without hostile clients, a round.")] = 20.0,
-    rounds: Annotated[int, typer.Option(help="Rounds without them and beside them, in turn.")] = 5,
+    per_s: Annotated[float, typer.Option(help="Hostile messages per second.")] = 300.0,
+    at_a_time: Annotated[int, typer.Option(help="Concurrent hostile connections.")] = 32,
+    streams: Annotated[int, typer.Option(help="Well-behaved live streams.")] = 20,
+    quiet_s: Annotated[float, typer.Option(help="Seconds without hostile clients in each round.")] = 20.0,
+    rounds: Annotated[int, typer.Option(help="Rounds, each without and with hostile clients.")] = 5,
     serve_option: ServeOptions = None,
-    seed: Annotated[int, typer.Option(help="Decides everything that is sent.")] = 1,
+    seed: Annotated[int, typer.Option(help="Random seed of the attacks.")] = 1,
     folder: Folder = RESULTS,
 ) -> None:
-    """Be hostile to a server of our own; see what others feel, and what is left."""
+    """Attack a server started here; measure well-behaved streams and check for leaks."""
 
     def work(command: str) -> int:
         plan = Plan(Script(messages, per_s, at_a_time, seed), streams, quiet_s, rounds)

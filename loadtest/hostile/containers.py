@@ -1,4 +1,4 @@
-"""Audio containers that are broken, live and uploaded: headers that lie, end nowhere or hold no audio, and damage."""
+"""Broken audio containers, live and uploaded: wrong, endless or empty headers, and damage."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from loadtest.generator.frames import BINARY, masked
 from loadtest.hostile.raw_connection import Target
 
 OPUS_HEAD = b"OpusHead\x01\x01\0\0\x80\xbb\0\0\0\0\0"
-OPEN = (1 << 56) - 1  # the size of an EBML element that does not end
-LIVE_BYTES = 200_000  # of one container
+OPEN = (1 << 56) - 1  # EBML element of unknown size
+LIVE_BYTES = 200_000  # sent of one container
 SIZES = (0, 1, 0x7FFFFFFF, 0xFFFFFFFF, 100_000)
 
 
 async def live_container(target: Target, rng: random.Random) -> None:
-    """A broken container in messages of any size, and an end of any kind."""
+    """Send a broken container in messages of any size, with any kind of end."""
     content = broken(target.file, target.audio, rng)[:LIVE_BYTES]
     path = rng.choice(("/v1/listen", "/v1/listen", "/v1/listen?encoding=flac", "/v1/listen?encoding=ogg-opus"))
     async with target.dial() as line:
@@ -34,7 +34,7 @@ async def live_container(target: Target, rng: random.Random) -> None:
 
 
 async def uploaded_container(target: Target, rng: random.Random) -> None:
-    """A broken container as the body of an upload."""
+    """Upload a broken container."""
     body = broken(target.file, target.audio, rng)[:LIVE_BYTES]
     head = f"POST /v1/listen HTTP/1.1\r\nHost: x\r\nAuthorization: Token {target.key}\r\n"
     head += f"Content-Length: {len(body)}\r\n\r\n"
@@ -46,7 +46,7 @@ async def uploaded_container(target: Target, rng: random.Random) -> None:
 
 
 def broken(file: bytes, audio: bytes, rng: random.Random) -> bytes:
-    """Return a container in which something is wrong; `file` is a whole FLAC recording, `audio` samples."""
+    """Return a broken container; `file` is a whole FLAC recording, `audio` has samples."""
     built = rng.choice(_KINDS)(file, audio[: rng.choice((0, 2, 3_200, 64_000))], rng)
     way = rng.randrange(4)
     if way == 0:
@@ -60,7 +60,7 @@ def broken(file: bytes, audio: bytes, rng: random.Random) -> bytes:
     return bytes(whole)
 
 
-def _wav(file: bytes, audio: bytes, rng: random.Random) -> bytes:  # noqa: ARG001 - one form for all kinds
+def _wav(file: bytes, audio: bytes, rng: random.Random) -> bytes:  # noqa: ARG001 - common signature
     channels, bits = rng.choice((0, 1, 2, 255)), rng.choice((0, 8, 16, 32, 64))
     form = struct.pack(
         "<HHIIHH", rng.choice((1, 3, 6, 7, 85, 0xFFFE)), channels, rng.choice((0, 16_000, 2**31)), 1, 1, bits
@@ -76,7 +76,7 @@ def _flac(file: bytes, audio: bytes, rng: random.Random) -> bytes:
     return rng.choice((file[:4] + cover + file[4:], file[:42] + audio, file[:42] + cover, file))
 
 
-def _ogg(file: bytes, audio: bytes, rng: random.Random) -> bytes:  # noqa: ARG001 - one form for all kinds
+def _ogg(file: bytes, audio: bytes, rng: random.Random) -> bytes:  # noqa: ARG001 - common signature
     pages = [_page(OPUS_HEAD, 2), _page(b"OpusTags" + bytes(8), 0)]
     for _ in range(rng.randint(1, 300)):
         packet = rng.choice((b"", b"\xfb\x06", b"\xfc\xff\xfe", audio[:200], rng.randbytes(60)))
@@ -84,7 +84,7 @@ def _ogg(file: bytes, audio: bytes, rng: random.Random) -> bytes:  # noqa: ARG00
     return b"".join(pages)
 
 
-def _webm(file: bytes, audio: bytes, rng: random.Random) -> bytes:  # noqa: ARG001 - one form for all kinds
+def _webm(file: bytes, audio: bytes, rng: random.Random) -> bytes:  # noqa: ARG001 - common signature
     kind = rng.choice((b"A_OPUS", b"A_PCM/FLOAT/IEEE", b"A_VORBIS", b"V_VP8"))
     entry = _element(0xD7, b"\1") + _element(0x83, rng.choice((b"\1", b"\2"))) + _element(0x86, kind)
     entry += _element(

@@ -1,6 +1,6 @@
-"""Floods of frames that cost the client nothing: pings, pongs, empty frames, one-byte fragments, pipelined requests.
+"""Floods of frames that are cheap for the client: pings, pongs, empty frames, one-byte fragments, pipelined requests.
 
-Of the frames of a flood one in `FRAMES_A_MESSAGE` counts as a message, so that floods leave room for other attacks.
+One in `FRAMES_A_MESSAGE` frames of a flood counts as a message, so that floods leave room for other attacks.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from loadtest.hostile.raw_connection import Line, Target
 FRAMES_A_MESSAGE = 50
 MOST_FRAMES = 2_000
 OTHERS = ("/vosk", "/v1/realtime?intent=transcription", "/v1/twilio?reply=true")
-NO_KEY = b"\0\0\0\0"  # frames of a flood are built once
+NO_KEY = b"\0\0\0\0"  # constant mask, so that frames are built once
 
 
 async def pings(target: Target, rng: random.Random) -> None:
-    """Pings, whose pongs are read or left unread."""
+    """Send pings; their pongs may be left unread."""
     deaf = rng.random() < 0.5
     async with target.dial(receive_buffer=2_048 if deaf else None) as line:
         if await line.open_stream(LISTEN):
@@ -29,7 +29,7 @@ async def pings(target: Target, rng: random.Random) -> None:
 
 
 async def unsolicited_pongs(target: Target, rng: random.Random) -> None:
-    """Pongs that no ping asked for."""
+    """Send unsolicited pongs."""
     async with target.dial() as line:
         if await line.open_stream(LISTEN):
             await _flood(line, rng, masked(PONG, rng.randbytes(rng.choice((0, 4, 125))), NO_KEY))
@@ -38,7 +38,7 @@ async def unsolicited_pongs(target: Target, rng: random.Random) -> None:
 
 
 async def empty_frames(target: Target, rng: random.Random) -> None:
-    """Messages of no bytes, and a message of empty fragments without an end."""
+    """Send empty messages, and a message of endless empty fragments."""
     path = rng.choice((LISTEN, *OTHERS))
     async with target.dial() as line:
         if not await line.open_stream(path):
@@ -53,7 +53,7 @@ async def empty_frames(target: Target, rng: random.Random) -> None:
 
 
 async def tiny_fragments(target: Target, rng: random.Random) -> None:
-    """A message in fragments of one byte, which ends or does not."""
+    """Send a message in one-byte fragments, with or without an end."""
     async with target.dial() as line:
         if not await line.open_stream(LISTEN):
             return
@@ -64,7 +64,7 @@ async def tiny_fragments(target: Target, rng: random.Random) -> None:
 
 
 async def early_pings(target: Target, rng: random.Random) -> None:
-    """Pings behind a handshake that is not answered yet."""
+    """Send pings right after a handshake, before its response."""
     async with target.dial() as line:
         if await line.send(target.head(LISTEN)):
             await _flood(line, rng, masked(PING, b"early", NO_KEY))
@@ -72,7 +72,7 @@ async def early_pings(target: Target, rng: random.Random) -> None:
 
 
 async def pipelined(target: Target, rng: random.Random) -> None:
-    """Many requests at once, whose answers are read, or are not, or which are followed by an end or a handshake."""
+    """Send many pipelined requests; the responses may be left unread, and an end or a handshake may follow."""
     request = rng.choice((b"GET /healthz", b"GET /metrics", b"POST /v1/listen")) + b" HTTP/1.1\r\nHost: x\r\n"
     request += rng.choice((b"", b"Content-Length: 3\r\nExpect: 100-continue\r\n")) + b"\r\n"
     async with target.dial(receive_buffer=2_048) as line:
@@ -91,7 +91,7 @@ async def pipelined(target: Target, rng: random.Random) -> None:
 
 
 async def _flood(line: Line, rng: random.Random, frame: bytes) -> bool:
-    """Send a frame many times in a few pieces; returns False when the server takes no more."""
+    """Send a frame many times in a few writes; returns False if the server accepts no more."""
     for _ in range(rng.randint(1, 4)):
         count = rng.randint(FRAMES_A_MESSAGE, MOST_FRAMES // 4)
         if not await line.send(frame * count, messages=count // FRAMES_A_MESSAGE):
@@ -101,6 +101,6 @@ async def _flood(line: Line, rng: random.Random, frame: bytes) -> bool:
 
 
 def _fragment(opcode: int, payload: bytes) -> bytes:
-    """A frame of a message that goes on."""
+    """Return a frame of an unfinished message."""
     whole = masked(opcode, payload, NO_KEY)
     return bytes([whole[0] & ~FINAL]) + whole[1:]

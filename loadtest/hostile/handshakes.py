@@ -1,4 +1,4 @@
-"""Attacks before a stream is open: handshakes, requests and uploads that are broken, slow, huge or not allowed."""
+"""Attacks before a stream is open: broken, slow, huge or unauthorized handshakes, requests and uploads."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SLOW_BYTES = 60
 
 
 async def garbage(target: Target, rng: random.Random) -> None:
-    """Random bytes instead of a request."""
+    """Send random bytes instead of a request."""
     async with target.dial() as line:
         await line.send(rng.randbytes(rng.randint(1, 4_000)))
         await _leave(line, rng)
 
 
 async def truncated(target: Target, rng: random.Random) -> None:
-    """A valid handshake that stops before its end."""
+    """Send an incomplete handshake."""
     head = target.head(LISTEN)
     async with target.dial() as line:
         await line.send(head[: rng.randrange(len(head) - 1)])
@@ -36,7 +36,7 @@ async def truncated(target: Target, rng: random.Random) -> None:
 
 
 async def slow_loris(target: Target, rng: random.Random) -> None:
-    """A head that never ends, a byte at a time."""
+    """Send an endless head byte by byte."""
     head = target.head(LISTEN, {"X-Slow": "x" * 200})
     async with target.dial() as line:
         for byte in head[: rng.randint(2, SLOW_BYTES)]:
@@ -48,7 +48,7 @@ async def slow_loris(target: Target, rng: random.Random) -> None:
 
 
 async def giant_head(target: Target, rng: random.Random) -> None:
-    """Too many headers, or too long ones, or too long a query."""
+    """Send too many or too long headers, or too long a query."""
     size = rng.choice((1_000, 9_000, 70_000, 300_000))
     many = "".join(f"X-{number}: y\r\n" for number in range(size // 10))
     heads = (
@@ -63,7 +63,7 @@ async def giant_head(target: Target, rng: random.Random) -> None:
 
 
 async def broken_handshake(target: Target, rng: random.Random) -> None:
-    """A handshake in which one thing is wrong."""
+    """Send a handshake with one error."""
     wrong: tuple[dict[str, str], ...] = (
         {"Sec-WebSocket-Version": rng.choice(("", "12", "x"))},
         {"Sec-WebSocket-Key": rng.choice(("", "short", "=" * 24))},
@@ -86,7 +86,7 @@ async def broken_handshake(target: Target, rng: random.Random) -> None:
 
 
 async def bad_credentials(target: Target, rng: random.Random) -> None:
-    """No key, a wrong one, or an unsigned token, in any form."""
+    """Send no key, a wrong one, or an unsigned token, in any form."""
     claims = {"aud": "tutti", "sub": "x" * rng.randint(0, 50), "iat": 0, "exp": rng.choice((0, 2**40, "x", None))}
     parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in _jwt(claims, rng)]
     secret = rng.choice(
@@ -104,7 +104,7 @@ async def bad_credentials(target: Target, rng: random.Random) -> None:
 
 
 async def bad_origin(target: Target, rng: random.Random) -> None:
-    """An origin that is not allowed, or no origin."""
+    """Send a disallowed or invalid origin."""
     origin = rng.choice(("https://evil.example", "null", "http://", "\x7f", "http://[", "https://a:99999999"))
     async with target.dial() as line:
         if await line.send(target.head(LISTEN, {"Origin": origin})):
@@ -112,7 +112,7 @@ async def bad_origin(target: Target, rng: random.Random) -> None:
 
 
 async def bad_query(target: Target, rng: random.Random) -> None:
-    """Random parameters, most of them invalid."""
+    """Send random parameters, most of them invalid."""
     pairs = [f"{rng.choice(NAMES)}={_value(rng)}" for _ in range(rng.randint(1, 12))]
     path = rng.choice(SOCKETS)
     async with target.dial() as line:
@@ -123,7 +123,7 @@ async def bad_query(target: Target, rng: random.Random) -> None:
 
 
 async def half_open(target: Target, rng: random.Random) -> None:
-    """A connection without a byte."""
+    """Open a connection without sending a byte."""
     async with target.dial() as line:
         await line.send(b"")
         await asyncio.sleep(rng.random())
@@ -131,7 +131,7 @@ async def half_open(target: Target, rng: random.Random) -> None:
 
 
 async def bad_upload(target: Target, rng: random.Random) -> None:
-    """An upload that is no recording, or whose body does not fit its head."""
+    """Upload something that is not a recording, or whose body does not match its head."""
     flipped = bytearray(target.file[: rng.randint(1, len(target.file))])
     for _ in range(rng.randint(0, 20)):
         flipped[rng.randrange(len(flipped))] = rng.randrange(256)
@@ -154,7 +154,7 @@ async def bad_upload(target: Target, rng: random.Random) -> None:
 
 
 async def bad_grant(target: Target, rng: random.Random) -> None:
-    """A malformed request for a token."""
+    """Send a malformed request for a token."""
     body = rng.choice((b"[" * 5_000, b'{"ttl_seconds":1e999}', b'{"ttl_seconds":0}', b"\xff", b"null", b"{" * 3))
     head = f"POST /v1/auth/grant HTTP/1.1\r\nHost: x\r\nAuthorization: Token {target.key}\r\n"
     async with target.dial() as line:
@@ -164,7 +164,7 @@ async def bad_grant(target: Target, rng: random.Random) -> None:
 
 
 async def _leave(line: Line, rng: random.Random) -> None:
-    """Reset, half-close, or wait a while for the server to end the connection."""
+    """Reset, half-close, or wait some time for the server to close the connection."""
     way = rng.randrange(4)
     if way == 0:
         line.reset()

@@ -1,6 +1,6 @@
-"""A raw connection of a hostile client: any bytes to a server, and its answers.
+"""Raw connection of a hostile client: sends any bytes and reads responses.
 
-Owns the socket and its timeouts, and counts every message that is sent. Knows no attack.
+Owns the socket and its timeouts, and counts every sent message.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ READ_BYTES = 65_536
 
 @dataclass(slots=True)
 class Tally:
-    """Attacks by name (`acts`), messages sent, answers and problems of the hostile clients."""
+    """Counts of the hostile clients: attacks by name (`acts`), messages sent, responses and problems."""
 
     messages: int = 0
     acts: dict[str, int] = field(default_factory=Counter)
@@ -35,7 +35,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server, a valid key, and audio."""
+    """Target of the attacks: server, a valid key, and audio."""
 
     host: str
     port: int
@@ -46,7 +46,7 @@ class Target:
 
     @contextlib.asynccontextmanager
     async def dial(self, *, receive_buffer: int | None = None) -> AsyncIterator[Line]:
-        """A TCP connection, dropped on leaving."""
+        """Open a TCP connection, aborted on exit."""
         sock = socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET)
         try:
             sock.setblocking(False)
@@ -60,7 +60,7 @@ class Target:
     def head(
         self, path: str, headers: Mapping[str, str] | None = None, *, key: str | None = "", method: str = "GET"
     ) -> bytes:
-        """The head of a WebSocket handshake; a header whose value is empty is left out, `key` None sends none."""
+        """Return the head of a WebSocket handshake; omits headers with empty values, and the key if it is None."""
         wanted = {
             "Host": f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}",
             "Upgrade": "websocket",
@@ -75,7 +75,7 @@ class Target:
 
 
 class Line:
-    """One connection. A server that has closed it is no error here."""
+    """One connection. It is not an error if the server closes it."""
 
     def __init__(self, target: Target, sock: socket.socket) -> None:
         self.target = target
@@ -86,7 +86,7 @@ class Line:
         self.gone = False
 
     async def send(self, data: bytes, messages: int = 1) -> bool:
-        """Send bytes that count as `messages`; returns False when the server takes no more."""
+        """Send bytes that count as `messages`; returns False if the server accepts no more."""
         self.target.tally.messages += messages
         try:
             async with asyncio.timeout(ANSWER_WITHIN_S):
@@ -96,11 +96,11 @@ class Line:
         return not self.gone
 
     async def say(self, text: str | bytes) -> bool:
-        """Send a text message as a client should."""
+        """Send a valid text message."""
         return await self.send(masked(TEXT, text if isinstance(text, bytes) else text.encode(errors="replace")))
 
     async def answer(self) -> int | None:
-        """The status of the answer to a request, None where there is none in time."""
+        """Return the status of the response to a request, None if there is none in time."""
         head = b""
         while b"\r\n\r\n" not in head:
             part = await self._read()
@@ -117,11 +117,11 @@ class Line:
         return status
 
     async def open_stream(self, path: str, headers: Mapping[str, str] | None = None) -> bool:
-        """Shake hands as a client should; returns whether a stream is open."""
+        """Perform a valid handshake; returns whether a stream is open."""
         return await self.send(self.target.head(path, headers)) and await self.answer() == 101
 
     async def until_closed(self, within_s: float = ANSWER_WITHIN_S) -> None:
-        """Read what comes, up to the server's close, the end or the time."""
+        """Read until the server closes, the connection ends or the time is up."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while not self.gone:
@@ -131,14 +131,14 @@ class Line:
                     self._take(part)
 
     def reset(self) -> None:
-        """End the connection by RST."""
+        """Reset the connection (RST)."""
         with contextlib.suppress(OSError):
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NONE)
         self._sock.close()
         self.gone = True
 
     def half_close(self) -> None:
-        """Send no more, and go on reading."""
+        """Half-close: stop sending and keep reading."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
 
@@ -150,13 +150,13 @@ class Line:
             return b""
 
     def _take(self, data: bytes) -> None:
-        """Count the code of a close frame, once the connection is a WebSocket."""
+        """Count the code of a close frame, after the handshake."""
         if not self._upgraded:
             return
         try:
             frames = self._frames.feed(data)
         except BadFrame as error:
-            self.target.tally.problems[f"the server broke the framing: {error}"] += 1
+            self.target.tally.problems[f"invalid frame from the server: {error}"] += 1
             self.gone = True
             return
         for opcode, payload in frames:

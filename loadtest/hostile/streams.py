@@ -1,4 +1,4 @@
-"""Attacks on open streams: frames, texts and audio that are broken, huge, out of order or left unread."""
+"""Attacks on open streams: broken, huge or misordered frames, texts and audio, and unread responses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PART_BYTES = 3_200  # a tenth of a second
 
 
 async def random_frames(target: Target, rng: random.Random) -> None:
-    """Frames with wrong opcodes, bits, masks and lengths."""
+    """Send frames with wrong opcodes, bits, masks and lengths."""
     async with target.dial() as line:
         if await line.open_stream(LISTEN):
             for _ in range(rng.randint(1, 20)):
@@ -29,7 +29,7 @@ async def random_frames(target: Target, rng: random.Random) -> None:
 
 
 async def giant_messages(target: Target, rng: random.Random) -> None:
-    """A message that is too large, or says so, or never ends."""
+    """Send a message that is or claims to be too large, or never ends."""
     async with target.dial() as line:
         if not await line.open_stream(LISTEN):
             return
@@ -50,7 +50,7 @@ async def giant_messages(target: Target, rng: random.Random) -> None:
 
 
 async def interleaved(target: Target, rng: random.Random) -> None:
-    """Fragments with other messages between them, and floods of pings."""
+    """Send fragments interleaved with other messages and floods of pings."""
     async with target.dial() as line:
         if not await line.open_stream(LISTEN):
             return
@@ -66,7 +66,7 @@ async def interleaved(target: Target, rng: random.Random) -> None:
 
 
 async def wrong_order(target: Target, rng: random.Random) -> None:
-    """Good messages in an order that makes no sense."""
+    """Send valid messages in an invalid order."""
     async with target.dial() as line:
         if not await line.open_stream(f"{LISTEN}&resumable={rng.choice(('true', 'false'))}"):
             return
@@ -83,7 +83,7 @@ async def wrong_order(target: Target, rng: random.Random) -> None:
 
 
 async def bad_texts(target: Target, rng: random.Random) -> None:
-    """Text that is no JSON, or JSON of a wrong shape, or no text."""
+    """Send text that is not JSON, has the wrong fields, or is not UTF-8."""
     path = rng.choice((LISTEN, LISTEN, *OTHERS))
     async with target.dial() as line:
         if not await line.open_stream(path):
@@ -95,7 +95,7 @@ async def bad_texts(target: Target, rng: random.Random) -> None:
 
 
 async def bad_media(target: Target, rng: random.Random) -> None:
-    """Audio that cannot be decoded, or stops being decodable."""
+    """Send audio that cannot be decoded, from the start or later."""
     encoding = rng.choice(MEDIA)
     path = f"/v1/listen?encoding={encoding}" if encoding else "/v1/listen"
     broken = bytearray(target.file)
@@ -112,7 +112,7 @@ async def bad_media(target: Target, rng: random.Random) -> None:
 
 
 async def odd_audio(target: Target, rng: random.Random) -> None:
-    """Audio a byte at a time, in odd pieces, far too fast, in empty messages."""
+    """Send audio in single bytes, odd sizes or empty messages, or far too fast."""
     async with target.dial() as line:
         if not await line.open_stream(LISTEN):
             return
@@ -132,7 +132,7 @@ async def odd_audio(target: Target, rng: random.Random) -> None:
 
 
 async def deaf(target: Target, rng: random.Random) -> None:
-    """A client that causes many answers and reads none."""
+    """Cause many results and read none."""
     async with target.dial(receive_buffer=2_048) as line:
         if not await line.open_stream(f"{LISTEN}&interim_results=true&step_results=true"):
             return
@@ -146,7 +146,7 @@ async def deaf(target: Target, rng: random.Random) -> None:
 
 
 async def strange_close(target: Target, rng: random.Random) -> None:
-    """An end in the middle of a frame, or by a close that is none."""
+    """End in the middle of a frame, or with an invalid close frame."""
     codes = (0, 999, 1_001, 1_004, 1_005, 1_006, 1_015, 2_999, 4_999, 65_535)
     closes = (
         masked(CLOSE, b"\x03"),
@@ -164,7 +164,7 @@ async def strange_close(target: Target, rng: random.Random) -> None:
 
 
 async def impatient(target: Target, rng: random.Random) -> None:
-    """Messages behind the handshake before it is answered, and perhaps an end with them."""
+    """Send messages, and possibly an end, before the response to the handshake."""
     audio = [masked(BINARY, target.audio[:PART_BYTES]) for _ in range(rng.randint(1, 10))]
     path = rng.choice((LISTEN, "/v1/listen?encoding=nonsense", *OTHERS))
     async with target.dial() as line:
@@ -177,7 +177,7 @@ async def impatient(target: Target, rng: random.Random) -> None:
 
 
 async def _end(line: Line, rng: random.Random) -> None:
-    """Close properly, or reset, or half-close, or leave the connection to the server."""
+    """Close properly, reset, half-close, or wait for the server."""
     way = rng.randrange(4)
     if way == 0:
         await line.say('{"type":"CloseStream"}')
@@ -194,7 +194,7 @@ def _frame(rng: random.Random) -> bytes:
     whole = bytearray(masked(rng.randrange(16), payload))
     way = rng.randrange(5)
     if way == 0:
-        whole[0] ^= rng.choice((0x40, 0x20, 0x10, 0x80))  # reserved bits, or no end
+        whole[0] ^= rng.choice((0x40, 0x20, 0x10, 0x80))  # reserved bits, or not final
     elif way == 1:
         whole[1] &= 0x7F  # not masked
     elif way == 2:

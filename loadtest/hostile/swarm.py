@@ -1,7 +1,7 @@
-"""A swarm of hostile clients: attacks at a steady rate of messages, a bounded number at a time, from one seed.
+"""Swarm of hostile clients: seeded attacks at a steady rate of messages with bounded concurrency.
 
-Runs as a process of its own beside the one that measures, at low priority, so that its own cost does not show in
-other clients' latencies: `python -m loadtest.hostile.swarm URL …`. Prints one JSON document, its tally.
+`python -m loadtest.hostile.swarm URL …` runs as a separate process with low priority, so that its CPU time does not add
+to the measured latencies. Prints its tally as one JSON document.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from loadtest.hostile.raw_connection import Tally, Target
 Attack = Callable[[Target, random.Random], Awaitable[None]]
 
 ATTACK_WITHIN_S = 20.0
-"""An attack takes a few seconds at most; one that takes longer waits for an answer that is missing."""
+"""An attack takes a few seconds; a longer one waits for a response that is missing."""
 NICENESS = 19
-"""Hostile clients compute on machines of their own; here they get only what the server leaves of this one."""
+"""Real hostile clients use other machines; here they get only CPU time that the server does not need."""
 
 ATTACKS: Mapping[Attack, float] = {
     early.garbage: 3, early.truncated: 3, early.slow_loris: 1, early.giant_head: 1, early.broken_handshake: 5,
@@ -41,12 +41,12 @@ ATTACKS: Mapping[Attack, float] = {
     floods.empty_frames: 0.5, floods.tiny_fragments: 0.5, floods.early_pings: 0.2, floods.pipelined: 0.5,
     containers.live_container: 3, containers.uploaded_container: 1,
 }  # fmt: skip
-"""Relative frequencies: attacks that make the server compute are rare, for that cost is no fault."""
+"""Relative frequencies; attacks that make the server compute are rare, since that cost is not a fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Number of messages, their rate, connections at a time, and the seed."""
+    """Number of messages, their rate, concurrency, and the seed."""
 
     messages: int
     per_s: float = 300.0
@@ -55,7 +55,7 @@ class Script:
 
 
 async def attack(target: Target, script: Script, clock: Callable[[], float]) -> None:
-    """Attack until the script's messages have been sent and every attack has ended; counts in the target's tally."""
+    """Attack until all messages are sent and every attack has ended; counts in the target's tally."""
     rng = random.Random(script.seed)
     room = asyncio.Semaphore(script.at_a_time)
     attacks, weights = list(ATTACKS), list(ATTACKS.values())
@@ -78,7 +78,7 @@ async def _attack_once(chosen: Attack, target: Target, rng: random.Random, room:
         async with asyncio.timeout(ATTACK_WITHIN_S):
             await chosen(target, rng)
     except TimeoutError:
-        target.tally.problems[f"{name}: not over within {ATTACK_WITHIN_S:g} s"] += 1
+        target.tally.problems[f"{name}: not finished within {ATTACK_WITHIN_S:g} s"] += 1
     except OSError as error:
         target.tally.problems[f"{name}: {error.strerror or error}"] += 1
     finally:
@@ -86,7 +86,7 @@ async def _attack_once(chosen: Attack, target: Target, rng: random.Random, room:
 
 
 def target_at(url: str, key: str, tally: Tally) -> Target:
-    """The server at `url`, and the shipped recordings."""
+    """Return a target with the server at `url` and the shipped recordings."""
     where = urlsplit(url)
     path = min(shipped_manifest().parent.glob("*.flac"))
     audio = b"".join(cut(path).messages)
@@ -94,15 +94,15 @@ def target_at(url: str, key: str, tally: Tally) -> Target:
 
 
 def main(
-    url: Annotated[str, typer.Argument(help="A server of your own.")],
+    url: Annotated[str, typer.Argument(help="Server to attack. Only attack servers that you operate.")],
     *,
-    messages: Annotated[int, typer.Option(help="Messages and handshakes.")] = 1_000,
-    per_s: Annotated[float, typer.Option(help="Messages a second.")] = 300.0,
-    at_a_time: Annotated[int, typer.Option(help="Connections at a time.")] = 32,
-    seed: Annotated[int, typer.Option(help="Decides everything.")] = 1,
-    key_file: Annotated[Path | None, typer.Option(help="A file with a key that is let in.")] = None,
+    messages: Annotated[int, typer.Option(help="Number of messages and handshakes.")] = 1_000,
+    per_s: Annotated[float, typer.Option(help="Messages per second.")] = 300.0,
+    at_a_time: Annotated[int, typer.Option(help="Concurrent connections.")] = 32,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 1,
+    key_file: Annotated[Path | None, typer.Option(help="File with a valid API key.")] = None,
 ) -> None:
-    """Be hostile to a server; print what was done and what was answered."""
+    """Attack a server; print counts of attacks and responses."""
     os.nice(NICENESS)
     key = key_file.read_text(encoding="utf-8").strip() if key_file is not None else "none"
     tally = Tally()

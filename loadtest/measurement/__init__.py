@@ -1,1 +1,1 @@
-"""One level of load after another against a running server, and what is reported of it."""
+"""Load tests of a running server, level by level, and their reports."""

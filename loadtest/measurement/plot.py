@@ -1,6 +1,6 @@
-"""Pictures of a load test: percentiles against streams, and the distribution of each level.
+"""Plots of a load test: percentiles by streams, and the distribution of each level.
 
-matplotlib is imported when a picture is drawn.
+matplotlib is imported when needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LINE_STYLES = ("-", "--", ":", "-.")
 
 @contextlib.contextmanager
 def picture(path: Path, rows: int, columns: int, size: tuple[float, float], **options: Any) -> Iterator[list[Any]]:
-    """Axes to draw on; on leaving they get grids and legends and are written in the format of the path's suffix."""
+    """Yield axes to draw on; adds grids and legends and saves in the format of the path's suffix."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -41,21 +41,21 @@ def picture(path: Path, rows: int, columns: int, size: tuple[float, float], **op
 
 
 def draw(results: Mapping[str, Result], path: Path) -> None:
-    """One picture of one or more load tests, by label: percentiles and distributions."""
+    """Plot percentiles and distributions of load tests by label."""
     with picture(path, 1, 2, (11, 4.2)) as (left, right):
         percentiles(left, results, PERCENTILES)
         distributions(right, results)
 
 
 def percentiles(axes: Axes, results: Mapping[str, Result], names: Sequence[str]) -> None:
-    """Percentiles against streams, a line for each and for each label."""
+    """Plot percentiles by streams, a line for each percentile and label."""
     for (label, result), style in zip(results.items(), LINE_STYLES * len(results), strict=False):
         _percentiles(axes, label, result, style=style, names=names)
     axes.set(xlabel="live streams", ylabel="chunk latency, ms", yscale="log")
 
 
 def distributions(axes: Axes, results: Mapping[str, Result]) -> None:
-    """The cumulative distribution of each level."""
+    """Plot the cumulative distribution of each level."""
     for (label, result), style in zip(results.items(), LINE_STYLES * len(results), strict=False):
         _distributions(axes, label, result, style)
     axes.set(xlabel="chunk latency, ms", ylabel="share of steps at or below", xscale="log", ylim=(0, 1))

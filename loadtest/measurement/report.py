@@ -1,7 +1,4 @@
-"""A load test's result, as one JSON document and as a table.
-
-Owns the form of both. Knows no socket.
-"""
+"""Result of a load test, as a JSON document and as a table."""
 
 from __future__ import annotations
 
@@ -20,24 +17,24 @@ from loadtest.reports.pages import number, percentile
 PERCENTILE_NAMES = ("p50", "p90", "p95", "p98", "p99", "max")
 
 LAG_WARNING_MS = 5.0
-"""A generator whose sends are later than this at p99 measures itself: a quarter of the 20 ms objective."""
+"""Lag of sends at p99 above which the generator distorts the results: a quarter of the 20 ms objective."""
 
 
 class Document(msgspec.Struct, frozen=True):
-    """The document that `--json` prints as the last line."""
+    """The JSON document printed as the last line with `--json`."""
 
     levels: tuple[LevelReport, ...]
     environment: Environment
     interrupted: bool = False
 
     def encoded(self) -> str:
-        """One line of JSON."""
+        """Return one line of JSON."""
         return msgspec.json.encode(self).decode()
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The document, and each level's distribution as (ms, share at or below) and latencies by minute."""
+    """The document, each level's distribution as (ms, share at or below), and latencies by minute."""
 
     document: Document
     cdfs: tuple[tuple[tuple[float, float], ...], ...]
@@ -45,36 +42,36 @@ class Result:
 
 
 def faults(level: LevelReport) -> list[str]:
-    """Faults of this level's result; empty when it is good."""
+    """Return the faults of a level's result; empty if it is valid."""
     found = []
     if level.failed:
         found.append(f"{level.failed} failed")
     if level.mismatched:
-        found.append(f"{level.mismatched} of {level.compared} transcripts differ from the one alone")
+        found.append(f"{level.mismatched} of {level.compared} transcripts differ from those without load")
     if level.unanswered:
-        found.append(f"{level.unanswered} steps never answered")
+        found.append(f"{level.unanswered} steps without a result")
     if not level.steps:
         found.append("no step was measured")
     return found
 
 
 def warnings(level: LevelReport) -> list[str]:
-    """Reasons to doubt this level's figures that are not the server's fault."""
+    """Return reasons to doubt a level's figures that are not the server's fault."""
     found = []
     lag = level.generator_lag_ms
     if lag is not None and lag.p99 > LAG_WARNING_MS:
-        found.append(f"the generator itself was late: p99 {lag.p99:.1f} ms; latencies include it")
+        found.append(f"the load generator was late: p99 {lag.p99:.1f} ms; latencies include this")
     if level.uploads is not None and level.uploads.failed:
         found.append(f"{level.uploads.failed} uploads failed")
     if level.steps and not level.compared:
-        found.append("no recording was complete, so no transcript was compared: use more seconds")
+        found.append("no recording completed, so no transcript was compared: increase --seconds")
     if level.refused:
-        found.append(f"{level.refused} handshakes refused: fewer streams played than asked for")
+        found.append(f"{level.refused} handshakes refused: fewer streams than requested")
     return found
 
 
 def print_table(document: Document, console: Console) -> None:
-    """The levels side by side, then their warnings and problems."""
+    """Print the levels in one table, then their warnings and problems."""
     table = Table("live streams", title="latency from the scheduled send, ms", title_justify="left")
     for level in document.levels:
         table.add_column(str(level.streams), justify="right")
@@ -90,7 +87,7 @@ def print_table(document: Document, console: Console) -> None:
 
 
 def print_minutes(level: LevelReport, console: Console) -> None:
-    """The first and the last minute of a level of several."""
+    """Print the first and the last minute of a level of several minutes."""
     for name, minute in (("first", level.minutes[0]), ("last", level.minutes[-1])) if level.minutes else ():
         p50, p98 = (percentile(minute.chunk_latency_ms, at) for at in ("p50", "p98"))
         latency, memory = f"chunk p50 {p50}, p98 {p98} ms", f"memory {number(minute.server.memory_mib)} MiB"
@@ -98,7 +95,7 @@ def print_minutes(level: LevelReport, console: Console) -> None:
 
 
 def print_remarks(level: LevelReport, console: Console) -> None:
-    """Faults, warnings, problems and mismatches of one level."""
+    """Print the faults, warnings, problems and mismatches of a level."""
     for fault in faults(level):
         console.print(f"{level.streams} streams: {fault}", style="red", highlight=False)
     for warning in warnings(level):
@@ -139,4 +136,4 @@ ROWS: Sequence[tuple[str, Callable[[LevelReport], str]]] = (
     ("uploaded, audio s per s", lambda level: number(level.uploads.audio_s_per_s if level.uploads else None)),
     ("failed", lambda level: str(level.failed)),
 )
-"""Lines of the table: name, and the cell of a level."""
+"""Lines of the table: name, and function that returns the cell of a level."""

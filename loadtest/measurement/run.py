@@ -1,6 +1,6 @@
-"""`tutti loadtest`: one level after another against a running server.
+"""`tutti loadtest`: measures a running server level by level.
 
-Owns the order of work, Ctrl-C and the exit code.
+Handles Ctrl-C and the exit code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rich.console import Console
 from loadtest.generator import recordings
 from loadtest.generator.arrivals import Arrivals, even_lengths_s, exponential_lengths_s
 from loadtest.generator.composition import write_streams
-from loadtest.generator.connection import Dialler
+from loadtest.generator.connection import Dialer
 from loadtest.generator.level import Level, Schedule, Traffic
 from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures, minutes_in
 from loadtest.generator.recordings import Recording
@@ -41,7 +41,7 @@ from tutti_asr_client.errors import Unreachable
 from tutti_asr_client.files.transcriber import RemoteTranscriber
 
 COMPOSED = 16
-"""Different streams of a given length: each is first recognised without load, which takes time."""
+"""Number of distinct composed streams: each is first recognized without load, which takes time."""
 
 QUERY: dict[str, QueryValue] = {
     "encoding": "linear16",
@@ -51,16 +51,16 @@ QUERY: dict[str, QueryValue] = {
 }
 
 THRESHOLDS = (10_000, 50, 1_000)
-"""Of the garbage collector: young objects, and hardly ever a full collection."""
+"""Garbage collection thresholds: young objects only, almost never a full collection."""
 
 Clock = Callable[[], float]
 Progress = Callable[[str], None]
-Beside = Callable[[Schedule], Awaitable[None]]
-"""What happens beside a level: begun with it, and cancelled at its end."""
+Alongside = Callable[[Schedule], Awaitable[None]]
+"""A task that runs during a level and is canceled at its end."""
 
 
 def run_loadtest(settings: LoadSettings, *, as_json: bool = False, plot_path: Path | None = None) -> int:
-    """Run, print (a table, or progress on stderr and one JSON document last), draw; returns the exit code."""
+    """Run, print (a table, or progress on stderr and one JSON document last) and plot; returns the exit code."""
     return exit_code("loadtest", lambda: _run_and_report(settings, Console(stderr=as_json), as_json, plot_path))
 
 
@@ -76,21 +76,21 @@ def _run_and_report(settings: LoadSettings, console: Console, as_json: bool, plo
     return EXIT_BAD if any(faults(level) for level in result.document.levels) else EXIT_OK
 
 
-def measure(settings: LoadSettings, *, progress: Progress, beside: Beside | None = None) -> Result:
-    """Run all levels; the first Ctrl-C ends the level that is running, and what was measured is kept.
+def measure(settings: LoadSettings, *, progress: Progress, alongside: Alongside | None = None) -> Result:
+    """Run all levels; the first Ctrl-C ends the current level and keeps its results.
 
     Raises:
-        LoadTestError, ClientError: it could not begin.
-        KeyboardInterrupt: before there was anything to keep.
+        LoadTestError, ClientError: it could not start.
+        KeyboardInterrupt: interrupted before the first level.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(measure_levels(settings, progress=progress, beside=beside))
+        return runner.run(measure_levels(settings, progress=progress, alongside=alongside))
 
 
 async def measure_levels(
-    settings: LoadSettings, *, progress: Progress, clock: Clock = time.perf_counter, beside: Beside | None = None
+    settings: LoadSettings, *, progress: Progress, clock: Clock = time.perf_counter, alongside: Alongside | None = None
 ) -> Result:
-    """As `measure`, in a running event loop."""
+    """Like `measure`, in a running event loop."""
 
     def speaking(language: str) -> RemoteTranscriber:
         url = listen_url(settings.url, {"language": language} if language else {})
@@ -98,9 +98,9 @@ async def measure_levels(
 
     with tempfile.TemporaryDirectory(prefix="tutti-") as folder:
         played = _recordings(settings, Path(folder))
-        progress(f"{len(played)} recordings, each alone first")
+        progress(f"{len(played)} recordings, each first without load")
         texts = await recordings.reference_texts(played, speaking)
-    load = _Load(settings, played, texts, await _dialler(settings, clock), clock, beside)
+    load = _Load(settings, played, texts, await _dialer(settings, clock), clock, alongside)
     levels: list[tuple[LevelReport, LevelMeasures]] = []
     with _stopping_on_interrupt() as stop:
         for streams, seconds in settings.levels:
@@ -109,7 +109,7 @@ async def measure_levels(
             progress(f"{streams} streams for {settings.warmup_s:g} + {seconds:g} s")
             levels.append(await load.run_level(streams, seconds, stop))
             if _beyond(levels[-1][0], settings.give_up_ms):
-                progress(f"p98 beyond {settings.give_up_ms:g} ms: no higher level")
+                progress(f"p98 above {settings.give_up_ms:g} ms: no higher level")
                 break
     reports = tuple(report for report, _ in levels)
     document = Document(reports, environment.describe(settings.seed), stop.is_set())
@@ -123,9 +123,9 @@ def _beyond(level: LevelReport, give_up_ms: float | None) -> bool:
 
 
 def _recordings(settings: LoadSettings, folder: Path) -> tuple[Recording, ...]:
-    """The recordings as they are, or composed streams of the given length.
+    """Return the recordings, or composed streams of the given length.
 
-    Composed streams are all played, however short the level: without the longer ones all would end together.
+    All composed streams are played even in a short level: without the longer ones all would end together.
     """
     manifest, level_s = settings.manifest, min(seconds for _, seconds in settings.levels)
     if settings.stream_s is not None:
@@ -137,19 +137,19 @@ def _recordings(settings: LoadSettings, folder: Path) -> tuple[Recording, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """Settings, recordings and clock that all levels of a load test share."""
+    """Settings, recordings and clock shared by all levels of a load test."""
 
     settings: LoadSettings
     played: Sequence[Recording]
     texts: Mapping[str, str]
-    dialler: Dialler
+    dialer: Dialer
     clock: Clock
-    beside: Beside | None
+    alongside: Alongside | None
 
     async def run_level(self, streams: int, seconds: float, stop: asyncio.Event) -> tuple[LevelReport, LevelMeasures]:
         settings, clock = self.settings, self.clock
         gc.collect()
-        gc.freeze()  # a full collection in the middle would look like latency
+        gc.freeze()  # a full collection during a level would add to the latency
         gc.set_threshold(*THRESHOLDS)
         schedule = Schedule.starting(clock(), warmup_s=settings.warmup_s, seconds=seconds)
         measures = LevelMeasures(schedule.from_s, schedule.end_s, self.texts, settings.period_s)
@@ -158,7 +158,7 @@ class _Load:
             schedule,
             measures,
             recordings=self.played,
-            dialler=self.dialler,
+            dialer=self.dialer,
             rng=rng,
             clock=clock,
             traffic=Traffic(
@@ -169,7 +169,7 @@ class _Load:
         scraping = self._scrape_every_period(schedule)
         began_s = clock()
         uploads.start()
-        async with _begun(self.beside, schedule):
+        async with _begun(self.alongside, schedule):
             cpu_s = await level.run(streams, stop=stop, drain_s=settings.drain_s)
         uploaded = await uploads.stop()
         scrapes = await self._scraped(scraping)
@@ -192,7 +192,7 @@ class _Load:
         return [asyncio.create_task(scrape_at(self.settings.url, when_s, self.clock)) for when_s in times_s]
 
     async def _scraped(self, scraping: Sequence[asyncio.Task[Scrape]]) -> list[Scrape]:
-        """Those that were due before the level ended, which may be early, and one of now."""
+        """Return the scrapes due before the level ended, which may be early, and a new one."""
         last = await scrape_at(self.settings.url, self.clock(), self.clock)
         for task in scraping:
             task.cancel()
@@ -200,19 +200,19 @@ class _Load:
         return [*(task.result() for task in scraping if not task.cancelled()), last]
 
 
-async def _dialler(settings: LoadSettings, clock: Clock) -> Dialler:
+async def _dialer(settings: LoadSettings, clock: Clock) -> Dialer:
     headers = {} if settings.api_key is None else {"Authorization": f"Token {settings.api_key}"}
     try:
         query = QUERY | {"latency": True} if settings.split else QUERY
-        return await Dialler.to(listen_url(settings.url, query), headers, clock)
+        return await Dialer.to(listen_url(settings.url, query), headers, clock)
     except OSError as error:
         raise Unreachable(settings.url, str(error)) from error
 
 
 @contextlib.asynccontextmanager
-async def _begun(beside: Beside | None, schedule: Schedule) -> AsyncIterator[None]:
-    """Run `beside` as a task until the level is over. Raises: what it raised."""
-    task = None if beside is None else asyncio.ensure_future(beside(schedule))
+async def _begun(alongside: Alongside | None, schedule: Schedule) -> AsyncIterator[None]:
+    """Run `alongside` as a task until the level is over. Raises: its exception."""
+    task = None if alongside is None else asyncio.ensure_future(alongside(schedule))
     try:
         yield
     finally:
@@ -224,7 +224,7 @@ async def _begun(beside: Beside | None, schedule: Schedule) -> AsyncIterator[Non
 
 @contextlib.contextmanager
 def _stopping_on_interrupt() -> Iterator[asyncio.Event]:
-    """An event that the first Ctrl-C sets; the second one interrupts as usual."""
+    """Yield an event that is set by the first Ctrl-C; the second one interrupts as usual."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -234,7 +234,7 @@ def _stopping_on_interrupt() -> Iterator[asyncio.Event]:
 
     try:
         loop.add_signal_handler(signal.SIGINT, interrupted)
-    except (RuntimeError, ValueError, NotImplementedError):  # not in the main thread, which handles signals
+    except (RuntimeError, ValueError, NotImplementedError):  # not in the main thread
         yield stop
         return
     try:

@@ -1,6 +1,6 @@
-"""The server's side of a level, from its `/metrics`: batch sizes, processor time, decoding time and memory.
+"""Figures of a level from the server's `/metrics`: batch sizes, CPU time, decoding time and memory.
 
-Owns the scrapes and their differences. Every figure is optional: another server may not have it.
+Scrapes the metrics and computes differences. Every figure is optional: another server may not report it.
 """
 
 from __future__ import annotations
@@ -52,25 +52,25 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never 
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """The counters at one time."""
+    """Metrics at one time."""
 
     at_s: float
     values: Mapping[str, float]
 
 
 async def scrape_at(url: str, when_s: float, clock: Callable[[], float]) -> Scrape:
-    """The counters of the server that `url` names at `when_s`; empty when it has none to show."""
+    """Scrape the server at `url` at time `when_s`; empty if it has no metrics."""
     await asyncio.sleep(when_s - clock())
     try:
         text = await asyncio.to_thread(_fetch, http_url(url, "/metrics"))
         values = read(text)
-    except (OSError, http.client.HTTPException, ValueError):  # no server, no such page, not metrics
+    except (OSError, http.client.HTTPException, ValueError):  # no server, no such page, or not metrics
         values = {}
     return Scrape(clock(), values)
 
 
 def figures(before: Scrape, after: Scrape) -> ServerFigures:
-    """Figures of the time between two scrapes."""
+    """Return the figures of the time between two scrapes."""
     grown = {name: after.values[name] - before.values[name] for name in before.values.keys() & after.values.keys()}
     batches = grown.get("tutti_batches_total", 0.0)
     rows = grown.get("tutti_batch_rows_total")
@@ -89,7 +89,7 @@ def figures(before: Scrape, after: Scrape) -> ServerFigures:
 
 
 def _batch_sizes(grown: Mapping[str, float]) -> dict[int, int] | None:
-    """Batches by size class, from the cumulative buckets of the histogram."""
+    """Return the number of batches by size class, from the cumulative buckets of the histogram."""
     edges = sorted(
         (float(edge), count)
         for name, _, edge in (key.partition("=") for key in grown)
@@ -121,9 +121,9 @@ def _fetch(url: str) -> str:
 
 
 def read(text: str) -> dict[str, float]:
-    """The wanted samples of an exposition, summed over labels; a bucket is kept by its edge, as `name=edge`.
+    """Return the wanted samples of an exposition, summed over labels; buckets under `name=edge`.
 
-    The other lines are not parsed: that would take the thread that paces the streams off its work.
+    Other lines are not parsed, since parsing delays the thread that paces the streams.
 
     Raises:
         ValueError: not the Prometheus text format.

@@ -1,1 +1,1 @@
-"""`tutti calibrate` and `tutti plan`: measured costs in, capacity out."""
+"""`tutti calibrate` and `tutti plan`: measure costs, and estimate capacity from them."""

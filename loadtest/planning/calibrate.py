@@ -1,7 +1,7 @@
-"""`tutti calibrate`: batch times of this machine, and the costs of the server around the model.
+"""`tutti calibrate`: measures batch times on this machine and the server's overhead around the model.
 
-First the engine alone in this process, then a server of its own under rising loads. The result is one file, with
-everything that a capacity plan needs.
+Measures first the engine alone in this process, then a new server under rising loads. The result is one file for
+`tutti plan`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 96, 128)
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 1.0)
 LEVELS = (20, 80, 160, 320)
 FULL = 0.6
-"""Share of the event loop's time from which no higher level is tried: it would be an overload."""
+"""Share of the event loop's time above which no higher level is measured, since it would be an overload."""
 WINDOW_S = 3.0
-SPEECH_S = 60.0  # then the same again
-SHORT_STREAMS = 60  # one after another, for the cost of opening one
+SPEECH_S = 60.0  # length of the audio, which is repeated
+SHORT_STREAMS = 60  # consecutive streams, to measure the cost of opening one
 
 Progress = Callable[[str], None]
 
@@ -42,9 +42,9 @@ Progress = Callable[[str], None]
 def calibrate(
     *, model_path: Path | None, device: str, precision: str, threads: int, decoder: str, progress: Progress
 ) -> Calibration:
-    """Measure batch times, costs and interference; under a minute.
+    """Measure batch times, costs and interference; takes less than a minute.
 
-    Raises: ModelError; ServerNotReady or OSError if the server does not run.
+    Raises: ModelError; ServerNotReady or OSError if the server fails.
     """
     shorten_switches()
     model = load_model(model_path, device=device, precision=precision, threads=threads)
@@ -63,21 +63,21 @@ def calibrate(
 
         windows = measure_rising_loads(load)
         most = max(windows)
-        progress(f"server: {most} streams without answers, then {SHORT_STREAMS} short ones")
+        progress(f"server: {most} streams without results, then {SHORT_STREAMS} short ones")
         silent = loopback.load(port, pid, audio, streams=most, seconds=WINDOW_S, answers=False)
         short = loopback.short_streams(port, pid, audio[0], SHORT_STREAMS)
     table = ServiceTable.of(times.step_s, QUANTILES)
     step_s = model.config.step_samples / model.config.sample_rate
     overheads = fit_overheads(times, windows, silent, short, table=table)
     interference = fit_interference(windows, table)
-    # `--out` is left out: it would hold a path of this machine.
+    # without `--out`, which would contain a local path
     command = shlex.join(["tutti", "calibrate", "--decoder", decoder, "--precision", precision, "--device", device])
     provenance = _provenance(model, command)
     return Calibration(provenance, step_s, table, overheads, interference, round(short.rows / SHORT_STREAMS) - 1)
 
 
 def speech(languages: Sequence[str], step_samples: int) -> list[bytes]:
-    """Steps of the shipped recordings in one of the languages, else in English: noise costs another time to decode."""
+    """Return steps of shipped speech in one of the languages, else in English: decoding noise takes another time."""
     recordings = read_recordings(shipped_manifest().with_name("both.jsonl"))
     spoken = next((recordings[language] for language in languages if language in recordings), recordings[""])
     pcm = compose(spoken, SPEECH_S, Random(1))
@@ -85,7 +85,7 @@ def speech(languages: Sequence[str], step_samples: int) -> list[bytes]:
 
 
 def measure_rising_loads(load: Callable[[int], loopback.Window]) -> dict[int, loopback.Window]:
-    """Return the measurements at each number of streams, up to the first that fills the event loop."""
+    """Return the measurements at each number of streams, up to the first above `FULL`."""
     windows: dict[int, loopback.Window] = {}
     for streams in LEVELS:
         windows[streams] = load(streams)
@@ -102,9 +102,9 @@ def fit_overheads(
     *,
     table: ServiceTable,
 ) -> Overheads:
-    """Fit costs by least squares over the loads: of loop and decoding, a time per batch, per row and per second.
+    """Fit the costs of event loop and decoding per batch, per row and per second, by least squares over the loads.
 
-    A row without an answer costs less by the time of writing. `path_s` is the rest of the quickest median round trip.
+    A row without a result saves the time of writing. `path_s` is the remainder of the shortest median round trip.
     """
     done = np.array([(window.batches, window.rows, WINDOW_S) for window in windows.values()])
     batch_s, row_s, idle_s = _non_negative_fit(done, [window.loop_s for window in windows.values()])
@@ -127,9 +127,9 @@ def fit_overheads(
 
 
 def fit_interference(windows: dict[int, loopback.Window], table: ServiceTable) -> Interference:
-    """Fit the time of batches beyond the engine's median: its mean by the loop's load, its spread at the highest load.
+    """Fit the time of batches beyond the engine's median: the mean by the loop's load, the spread at the highest load.
 
-    The lightest load is left out: a machine that sleeps between two steps is slow in another way.
+    The lightest load is omitted, because idle times between steps slow a machine down in other ways.
     """
     busy, longer = [], []
     for window in list(windows.values())[1:] or windows.values():
@@ -145,7 +145,7 @@ def fit_interference(windows: dict[int, loopback.Window], table: ServiceTable) -
 
 
 def _non_negative_fit(done: NDArray[np.float64], seconds: Sequence[float]) -> list[float]:
-    """Least squares: seconds per unit of each column, negative ones set to zero one by one, the lowest first."""
+    """Fit seconds per unit of each column by least squares; negative ones are set to zero, the lowest first."""
     used = list(range(done.shape[1]))
     while True:
         found, *_ = np.linalg.lstsq(done[:, used], np.asarray(seconds), rcond=None)

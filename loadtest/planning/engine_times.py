@@ -1,4 +1,4 @@
-"""Times of the real engine: of batches of each size, and from one full batch to the next."""
+"""Times of the real engine: of batches by size, and from one full batch to the next."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from batching.events import BatchDone, EngineEvent
 from batching.slot_model import SlotModel
 
 BATCHES = 60
-"""Timed batches of each size: one lies beyond p98."""
+"""Timed batches of each size, so that one is above p98."""
 
-WARM_UP = 4  # batches that are not timed
+WARM_UP = 4  # untimed batches
 WAIT_S = 60.0
 
 MakeSlots = Callable[..., SlotModel]
@@ -26,20 +26,20 @@ MakeSlots = Callable[..., SlotModel]
 
 @dataclass(frozen=True, slots=True)
 class EngineTimes:
-    """Seconds by rows: each batch's step, and the median from one batch's start to the next."""
+    """Seconds by rows: step of each batch, and median time from one batch's start to the next."""
 
     step_s: dict[int, list[float]]
     cycle_s: dict[int, float]
 
     def outside_s(self) -> tuple[float, float]:
-        """Seconds of a cycle that are not the step: for each batch, and for each row."""
+        """Return the seconds of a cycle outside the step: per batch, and per row."""
         outside = [self.cycle_s[rows] - statistics.median(self.step_s[rows]) for rows in self.cycle_s]
         row_s, batch_s = np.polyfit(list(self.cycle_s), outside, 1)
         return max(0.0, float(batch_s)), max(0.0, float(row_s))
 
 
 def measure_engine(make_slots: MakeSlots, sizes: Sequence[int], batches: int = BATCHES) -> EngineTimes:
-    """Time full batches of each size that the model takes, one after another. Raises: queue.Empty if it hangs."""
+    """Time full batches of each size that the model supports. Raises: queue.Empty if it hangs."""
     steps, cycles = {}, {}
     largest = len(make_slots(capacity=max(sizes), largest=max(sizes)).inputs)
     for rows in [size for size in sizes if size <= largest]:
@@ -50,7 +50,7 @@ def measure_engine(make_slots: MakeSlots, sizes: Sequence[int], batches: int = B
 
 
 def _batches(slots: SlotModel, rows: int, batches: int) -> list[BatchDone]:
-    """Batches of exactly `rows` rows: all steps of as many streams wait before the engine starts."""
+    """Run batches of exactly `rows` rows: all steps of `rows` streams are queued before the engine starts."""
     events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
     engine = Engine(slots, policy=Policy.EAGER, max_queued=WARM_UP + batches, deliver=events.put, chunks=False)
     audio = np.random.default_rng(rows).integers(-300, 300, (8, *slots.inputs.shape[1:]), dtype=np.int16)

@@ -1,7 +1,7 @@
-"""Client with little overhead for a server on this machine: measures the server's processor time and round trips.
+"""Client with little overhead for a server on this machine: measures the server's CPU time and round trips.
 
-Plain sockets and one selector, frames made beforehand: the time that this client takes must not hide the server's.
-The costs are fitted by `loadtest.planning.calibrate`.
+Uses plain sockets, one selector and prepared frames, so that the client's time does not hide the server's. The costs
+are fitted by `loadtest.planning.calibrate`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from loadtest.generator.frames import BINARY, CLOSE, TEXT, FrameReader, masked
 HOST = "127.0.0.1"
 KEY = "dHV0dGktY2FsaWJyYXRlIQ=="  # any 16 bytes, in base64
 TIMEOUT_S = 10.0
-MASK = bytes(4)  # leaves a payload as it is
+MASK = bytes(4)  # leaves the payload unchanged
 SILENT = "encoding=linear16&sample_rate=16000"
 ANSWERED = SILENT + "&interim_results=true&step_results=true&latency=true"
 COUNTERS = ("tutti_batches_total", "tutti_batch_rows_total", "tutti_decode_seconds_sum")
@@ -32,21 +32,21 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Counters of a server over a stretch of steady load."""
+    """Counters of a server over a period of steady load."""
 
     loop_s: float
-    """Processor time of its event loop's thread."""
+    """CPU time of its event loop's thread."""
     batches: float
     rows: float
     decode_s: float
-    """The part of `loop_s` that decoding took."""
+    """Part of `loop_s` spent on decoding."""
     round_trips_s: tuple[float, ...] = ()
-    """From a step sent to its answer read; empty if no answers were asked for."""
+    """From sending a step to reading its result; empty if no results were requested."""
     steps: tuple[tuple[int, float], ...] = ()
-    """Rows and seconds of the batches that the answers name."""
+    """Rows and seconds of the batches named in the results."""
 
     def since(self, before: Window) -> Window:
-        """The difference to an earlier state of the counters."""
+        """Return the difference to earlier counters."""
         return Window(
             self.loop_s - before.loop_s,
             self.batches - before.batches,
@@ -56,9 +56,9 @@ class Window:
 
 
 def load(port: int, pid: int, audio: Sequence[bytes], *, streams: int, seconds: float, answers: bool) -> Window:
-    """Send the steps of `audio` in turn on each stream, in real time, for 1 s and then for the measured `seconds`.
+    """Send steps of `audio` on each stream in real time, for 1 s and then for the measured `seconds`.
 
-    Each stream begins at another place of the audio. Raises: OSError, BadFrame.
+    Streams begin at different positions of the audio. Raises: OSError, BadFrame.
     """
     query, places = ANSWERED if answers else SILENT, [stream * len(audio) // streams for stream in range(streams)]
     opened = [_Stream(_connect(port, query), place) for place in places]
@@ -76,7 +76,7 @@ def load(port: int, pid: int, audio: Sequence[bytes], *, streams: int, seconds: 
             _run(selector, opened, frames, step_s, until_s=time.perf_counter() + seconds)
             done = _counts(port, pid).since(before)
         round_trips_s = tuple(took_s for stream in opened for took_s in stream.round_trips_s)
-        # The answer to each row names its batch; batches of one size differ by their time in microseconds.
+        # The result of each row names its batch; batches of one size are distinguished by their time in microseconds.
         steps = {step for stream in opened for step in stream.steps}
         return replace(done, round_trips_s=round_trips_s, steps=tuple(steps))
     finally:
@@ -85,7 +85,7 @@ def load(port: int, pid: int, audio: Sequence[bytes], *, streams: int, seconds: 
 
 
 def short_streams(port: int, pid: int, audio: bytes, count: int) -> Window:
-    """Open `count` streams one after another; each sends one step and closes. Raises: OSError, BadFrame."""
+    """Run `count` consecutive streams of one step. Raises: OSError, BadFrame."""
     step, close = masked(BINARY, audio, MASK), masked(TEXT, b'{"type":"CloseStream"}', MASK)
     before = _counts(port, pid)
     for _ in range(count):
@@ -113,24 +113,24 @@ class _Results(msgspec.Struct):
 
 @dataclass(slots=True, eq=False)
 class _Stream:
-    """One connection: times of the steps sent, and the answers read."""
+    """One connection: times of sent steps, and received results."""
 
     socket: socket.socket
-    place: int = 0  # in the audio, of the next step
-    closing: bool = False  # the server has sent its close
+    place: int = 0  # position of the next step in the audio
+    closing: bool = False  # the server has sent a close frame
     frames: FrameReader = field(default_factory=FrameReader)
     sent_s: deque[float] = field(default_factory=deque)
     round_trips_s: list[float] = field(default_factory=list)
     steps: set[tuple[int, float]] = field(default_factory=set)
 
     def read(self, now: float) -> None:
-        """Read what has arrived; each `Results` answers the oldest step.
+        """Read received data; each `Results` belongs to the oldest step.
 
-        Raises: ConnectionError when the server has closed.
+        Raises: ConnectionError if the server closed the connection.
         """
         data = self.socket.recv(1 << 16)
         if not data:
-            raise ConnectionError("the server closed a stream of the calibration")
+            raise ConnectionError("the server closed a stream during calibration")
         for opcode, payload in self.frames.feed(data):
             self.closing = self.closing or opcode == CLOSE
             if opcode == TEXT and self.sent_s and b'"Results"' in payload:
@@ -143,7 +143,7 @@ class _Stream:
 def _run(
     selector: selectors.BaseSelector, opened: list[_Stream], frames: Sequence[bytes], step_s: float, *, until_s: float
 ) -> None:
-    """Send and read until `until_s`: message n goes to stream n modulo their number."""
+    """Send and read until `until_s`; message n goes to stream n modulo the number of streams."""
     gap_s = step_s / len(opened)
     begin_s, number = time.perf_counter(), 0
     while (now := time.perf_counter()) < until_s:
@@ -166,21 +166,21 @@ def _connect(port: int, query: str) -> socket.socket:
         f"Sec-WebSocket-Key: {KEY}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
     )
     head = b""
-    while not head.endswith(b"\r\n\r\n"):  # one byte at a time: a frame may follow
+    while not head.endswith(b"\r\n\r\n"):  # byte by byte: a frame may follow
         byte = connection.recv(1)
         if not byte:
-            raise ConnectionError("the server closed in the handshake")
+            raise ConnectionError("the server closed the connection during the handshake")
         head += byte
     if b" 101 " not in head.split(b"\r\n", 1)[0]:
-        raise ConnectionError(f"the server refused: {head.splitlines()[0].decode()}")
+        raise ConnectionError(f"the server refused the handshake: {head.splitlines()[0].decode()}")
     return connection
 
 
 def _counts(port: int, pid: int) -> Window:
-    """Everything since the server's start; its event loop runs on the main thread. Source: Linux, sched-stats.rst."""
+    """Return counters since the server's start; its event loop is the main thread. Source: Linux, sched-stats.rst."""
     with _direct.open(f"http://{HOST}:{port}/metrics", timeout=TIMEOUT_S) as answer:
         lines = answer.read().decode().splitlines()
-    values = dict.fromkeys(COUNTERS, 0.0)  # of all models
+    values = dict.fromkeys(COUNTERS, 0.0)  # summed over models
     for line in lines:
         name = line.partition("{")[0].partition(" ")[0]
         if name in values:

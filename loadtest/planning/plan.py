@@ -1,24 +1,21 @@
-"""`tutti plan`: the replicas that a load needs, or predictions for given loads, as lines and as a JSON document."""
+"""`tutti plan`: replicas needed for a load, or predictions for given loads, as text and as a JSON document."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from batching.batcher import Policy
 from batching.simulation.calibration import Calibration, Client
 from batching.simulation.planning import Point, Serving, plan, run_load
 from loadtest.planning.plan_report import plan_lines, point_lines, provenance_line
 
-COMPARED = (Policy.EAGER, Policy.SINGLE)
-
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Lines and JSON document to print; not `possible` if no number of replicas keeps the objective."""
+    """Lines and JSON document to print; not `possible` if no number of replicas meets the objective."""
 
     lines: tuple[str, ...]
     document: str
@@ -26,7 +23,7 @@ class Output:
 
 
 def parse_levels(text: str) -> tuple[int, ...]:
-    """Positive numbers with commas. Raises: ValueError."""
+    """Parse positive numbers with commas. Raises: ValueError."""
     try:
         levels = tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -37,7 +34,7 @@ def parse_levels(text: str) -> tuple[int, ...]:
 
 
 def parse_client(text: str | None) -> Client | None:
-    """Three numbers with commas, µs. Raises: ValueError."""
+    """Parse three numbers with commas, in µs. Raises: ValueError."""
     if text is None:
         return None
     try:
@@ -50,7 +47,7 @@ def parse_client(text: str | None) -> Client | None:
 
 
 def answer(device: Calibration, serving: Serving, *, streams: int, slo_s: float, headroom: float, seed: int) -> Output:
-    """Find the number of replicas that carry the streams."""
+    """Estimate the number of replicas for this number of streams."""
     found = plan(device, serving, streams=streams, slo_s=slo_s, headroom=headroom, seed=seed)
     asked = {"streams": streams, "slo_ms": slo_s * 1e3, "headroom": headroom, **_serving(serving)}
     document: dict[str, Any] = {"asked": asked, "calibration": asdict(device.provenance), "plan": None}
@@ -69,23 +66,20 @@ def answer(device: Calibration, serving: Serving, *, streams: int, slo_s: float,
 def predict(
     device: Calibration,
     serving: Serving,
-    policies: Sequence[Policy],
     loads: Sequence[int],
     *,
     seconds: float | None,
     client: Client | None,
     seed: int,
 ) -> Output:
-    """Simulate each load on one replica, under each policy."""
-    lines, levels = [provenance_line(device)], []
-    for policy in policies:
-        served = replace(serving, policy=policy)
-        points = [
-            Point(streams, run_load(device, served, streams, seconds=seconds, client=client, seed=seed))
-            for streams in loads
-        ]
-        lines += point_lines(policy.value, points)
-        levels += [{"policy": policy.value, **_point(point)} for point in points]
+    """Simulate each load on one replica."""
+    points = [
+        Point(streams, run_load(device, serving, streams, seconds=seconds, client=client, seed=seed))
+        for streams in loads
+    ]
+    policy = serving.policy.value
+    lines = [provenance_line(device), *point_lines(policy, points)]
+    levels = [{"policy": policy, **_point(point)} for point in points]
     document = {"asked": _serving(serving), "calibration": asdict(device.provenance), "levels": levels}
     return Output(tuple(lines), json.dumps(document))
 

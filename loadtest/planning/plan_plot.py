@@ -1,4 +1,4 @@
-"""Latency and batch size against load, one colour a policy; for chosen loads, the distribution of batch sizes too.
+"""Plot of latency and batch size against load by policy; for given loads also the distribution of batch sizes.
 
 The only module of this folder that imports matplotlib.
 """
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
-"""Loads, as shares of what a replica could carry with full batches; the knee lies between the last of them."""
+"""Loads as shares of a replica's maximum with full batches; the knee is between the last ones."""
 
-SECONDS = 4.0  # simulated at each load: enough for p98; a plot takes half a minute
+SECONDS = 4.0  # simulated at each load; enough for p98, and a plot takes half a minute
 
 
 def draw(
     device: Calibration, serving: Serving, path: Path, *, loads: Sequence[int] | None = None, seed: int = 1
 ) -> None:
-    """Simulate each policy up to the load that it does not carry, and write the picture."""
+    """Simulate each policy up to the first unstable load, and write the plot."""
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
@@ -62,7 +62,7 @@ def draw(
 
 
 def _sizes(axes: Axes, points: Sequence[Point]) -> None:
-    """Draw the share of batches by their number of rows, eager."""
+    """Plot the share of batches by number of rows, for the policy eager."""
     for point in points:
         batches = point.outcome.batches
         total = sum(batches.values())

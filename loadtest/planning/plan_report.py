@@ -1,4 +1,4 @@
-"""Plans, predictions and calibrations as lines of text. Computes nothing."""
+"""Plans, predictions and calibrations as lines of text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HEADINGS = ("streams", "p50", "p90", "p98", "p99", "batch", "in batches ≥ 2", 
 
 
 def provenance_line(device: Calibration) -> str:
-    """Model, precision and machine of a calibration."""
+    """Return model, precision and machine of a calibration."""
     at = device.provenance
     parts = [at.model, at.precision, at.hardware]
     parts += [f"{at.cores} cores, {at.threads} for compute"] if at.cores else []
@@ -21,17 +21,17 @@ def provenance_line(device: Calibration) -> str:
 
 
 def plan_lines(found: Plan | None, serving: Serving, streams: int, slo_s: float, headroom: float) -> list[str]:
-    """The replicas that are needed, or why none suffice; the clients' network is not included."""
+    """Return lines with the needed replicas, or why the target is impossible; without the clients' network."""
     asked = f"{streams:,} live streams, p98 ≤ {slo_s * 1e3:g} ms, policy {serving.policy.value}"
     asked += f", batches of at most {serving.max_batch}"
     if found is None or found.at.outcome.latency_ms is None:
-        return [asked, "not possible: one stream on one replica takes longer than that"]
+        return [asked, "not possible: a single stream on one replica exceeds this latency"]
     at, latency = found.at.outcome, found.at.outcome.latency_ms
     rows = (
         ("replicas", f"{found.replicas:,}"),
         (
-            "streams a replica",
-            f"{found.streams_per_replica:,} of the {found.capacity:,} it carries within the objective",
+            "streams per replica",
+            f"{found.streams_per_replica:,} of {found.capacity:,} possible within the objective",
         ),
         ("headroom", f"{headroom:.0%}"),
         ("latency p50, p98", f"{latency.p50:.1f}, {latency.p98:.1f} ms"),
@@ -45,12 +45,12 @@ def plan_lines(found: Plan | None, serving: Serving, streams: int, slo_s: float,
         asked,
         *(f"  {name:{width}}  {value}" for name, value in rows),
         f"{at_limit}batches of {limit.mean_batch:.1f}, model thread {limit.model_busy:.0%} busy.",
-        "Latency is the server's own: the way over the network to its clients comes on top.",
+        "Latency is that of the server; the clients' network adds to it.",
     ]
 
 
 def point_lines(label: str, points: Sequence[Point]) -> list[str]:
-    """A table of loads on one replica, latencies in ms."""
+    """Return a table of loads on one replica, latencies in ms."""
     rows = [HEADINGS, *(_cells(point) for point in points)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
@@ -58,7 +58,7 @@ def point_lines(label: str, points: Sequence[Point]) -> list[str]:
 
 
 def calibration_lines(device: Calibration) -> list[str]:
-    """Costs of a calibration."""
+    """Return lines with the costs of a calibration."""
     costs, table = device.overheads, device.table
     parts = {
         "a stream": costs.open_s,
@@ -66,16 +66,16 @@ def calibration_lines(device: Calibration) -> list[str]:
         "a step received": costs.receive_s,
         "decoded": costs.decode_s,
         "written": costs.write_s,
-        "on its way": costs.path_s,
+        "in transit": costs.path_s,
     }
-    beside = device.interference
-    longer = f"{beside.idle_s * 1e3:.2f} … {(beside.idle_s + beside.busy_s) * 1e3:.2f}"
+    interference = device.interference
+    longer = f"{interference.idle_s * 1e3:.2f} to {(interference.idle_s + interference.busy_s) * 1e3:.2f}"
     return [
         provenance_line(device),
         "  batch, median ms: " + ", ".join(f"{rows}: {table.median(rows) * 1e3:.2f}" for rows in table.rows),
         "  event loop, µs: " + ", ".join(f"{name} {seconds * 1e6:.0f}" for name, seconds in parts.items()),
-        f"  engine outside the step: {costs.engine_s * 1e6:.0f} µs a batch",
-        f"  in the server a batch takes {longer} ms longer than in the engine alone: event loop idle … busy",
+        f"  engine outside the step: {costs.engine_s * 1e6:.0f} µs per batch",
+        f"  batches in the server take {longer} ms longer than in the engine alone (event loop idle to busy)",
     ]
 
 

@@ -1,1 +1,1 @@
-"""What a measurement reports: its criteria, its page, and the machine that it was made on."""
+"""Reports of measurements: criteria, pages, and the environment."""

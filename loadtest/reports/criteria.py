@@ -1,4 +1,4 @@
-"""Criteria of a measurement, each met or missed: how they are shown, and the exit code that follows from them."""
+"""Criteria of a measurement, met or missed: tables, output, and the resulting exit code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loadtest.reports import pages
 
 
 class Criterion(msgspec.Struct, frozen=True):
-    """One figure and its bound. `found` is None where it could not be measured, which is not met."""
+    """A figure and its upper bound. `found` is None if it could not be measured, which counts as missed."""
 
     what: str
     at_most: float
@@ -22,23 +22,23 @@ class Criterion(msgspec.Struct, frozen=True):
 
     @property
     def met(self) -> bool:
-        """Whether the figure was measured and keeps within its bound."""
+        """Whether the figure was measured and is within its bound."""
         return self.found is not None and self.found <= self.at_most
 
     @property
     def line(self) -> str:
-        """The criterion as a sentence."""
+        """The criterion as a line of text."""
         found = "not measured" if self.found is None else f"{self.found:g}{_spaced(self.unit)}"
         return f"{self.what}: {found} (at most {self.at_most:g}{_spaced(self.unit)})"
 
 
 def unmet(criteria: Iterable[Criterion]) -> list[str]:
-    """The lines of those that were not met."""
+    """Return the lines of missed criteria."""
     return [criterion.line for criterion in criteria if not criterion.met]
 
 
 def table(criteria: Iterable[Criterion]) -> list[str]:
-    """Lines of a Markdown table."""
+    """Return the lines of a Markdown table."""
     lines = ["| what | at most | found | |", "|---|---:|---:|---|"]
     for one in criteria:
         unit, found = _spaced(one.unit), pages.number(one.found, "g")
@@ -47,13 +47,13 @@ def table(criteria: Iterable[Criterion]) -> list[str]:
 
 
 def show(criteria: Iterable[Criterion], console: Console) -> None:
-    """A line each, green or red."""
+    """Print a line per criterion, in green or red."""
     for criterion in criteria:
         console.print(criterion.line, style="green" if criterion.met else "red", highlight=False)
 
 
 def conclude(found: msgspec.Struct, criteria: Sequence[Criterion], page: str, folder: Path, name: str) -> int:
-    """Show the criteria, write NAME.json and NAME.md, print the result; returns the exit code."""
+    """Print the criteria, write NAME.json and NAME.md, print the result; returns the exit code."""
     show(criteria, Console(stderr=True))
     pages.show_written(found, pages.write(found, page, folder, name))
     return EXIT_BAD if unmet(criteria) else EXIT_OK

@@ -1,7 +1,4 @@
-"""Environment of a measurement: machine, versions, commit, seed and date.
-
-Owns the `environment` part of the JSON document.
-"""
+"""Environment of a measurement: machine, versions, commit, seed and date; `environment` in the JSON document."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ class Environment(msgspec.Struct, frozen=True):
 
 
 def describe(seed: int) -> Environment:
-    """This machine, this checkout, now."""
+    """Describe this machine, this checkout and the current time."""
     return Environment(
         hardware=_processor(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
@@ -56,7 +53,7 @@ def _processor() -> str:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """The versions of those that are installed."""
+    """Return the versions of installed packages."""
     found: dict[str, str] = {}
     for name in packages:
         try:
@@ -67,13 +64,13 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The checkout's commit, with `+` if files differ from it; empty for an installed package."""
+    """Return the checkout's commit, with `+` if files are modified; empty for an installed package."""
     checkout = Path(__file__).parents[2]
     if not (checkout / ".git").exists():
-        return ""  # git would name the repository that the environment lies in
+        return ""  # git would describe an enclosing repository
     try:
         done = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],  # noqa: S607 - the user's git
+            ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],  # noqa: S607 - git from PATH
             cwd=checkout,
             capture_output=True,
             text=True,

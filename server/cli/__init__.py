@@ -1,6 +1,6 @@
-"""The `tutti` command: its subcommands, each of which reads options and calls the one function that does the work.
+"""The `tutti` command and its subcommands; each reads its options and calls one function that does the work.
 
-Every import of weight stands inside its command, so that `tutti --help` and the clients never load torch.
+Heavy imports are inside the commands, so that `tutti --help` and the clients never load torch.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ EXIT_BROKEN_PIPE = 141
 
 
 def main() -> None:
-    """Run the command line. A reader that goes, as `head` does, ends it without a word."""
+    """Run the command line. Exits without an error message if the output pipe is closed, for example by `head`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # terminals that know ASCII alone
+            stream.reconfigure(errors="backslashreplace")  # for terminals limited to ASCII
     try:
         try:
             app()
@@ -97,6 +97,6 @@ def main() -> None:
 
 
 def _end_silently() -> None:
-    """Exit; what is buffered for the lost reader is dropped, for the interpreter would complain of it."""
+    """Exit and drop buffered output: the interpreter would otherwise report a second error when it flushes."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(EXIT_BROKEN_PIPE)

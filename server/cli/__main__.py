@@ -1,4 +1,4 @@
-"""`python -m server.cli` is `tutti`."""
+"""Entry point: `python -m server.cli` is the same as `tutti`."""
 
 from server.cli import main
 

@@ -1,7 +1,7 @@
 """Errors of the command line: one line each on standard error, `tutti: WHAT: what is wrong; what to do`.
 
 WHAT is the option with its value, the `TUTTI_…` variable with its value, or an argument; values of keys are never
-shown. Wrong usage ends with exit status 2, a command that fails with 1. Knows no command.
+shown. Wrong usage exits with status 2, a failed command with 1. This module does not depend on any command.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
-"""The base of all errors of usage: click's, or that of typer's own copy of click, by typer's version."""
-SHOWN = 60  # characters of a value that an error repeats
-PLAIN = (  # of pydantic's messages, and of typer's and click's, which are the same or begin with other words
+"""Base class of all usage errors: click's, or that of typer's own copy of click, depending on typer's version."""
+SHOWN = 60  # characters of a value that an error shows
+PLAIN = (  # rewrites of pydantic's, typer's and click's messages
     (r"Value error, ", ""),
     (r"Input should be a valid integer.*", "must be a whole number"),
     (r"Input should be a valid boolean.*", "must be true or false"),
@@ -40,19 +40,19 @@ PLAIN = (  # of pydantic's messages, and of typer's and click's, which are the s
 
 
 def fail(error: Exception | str, options: Mapping[str, Any] | None = None) -> NoReturn:
-    """End a command that failed, with its error in one line; `options` are those that were given, by setting."""
+    """Exit with status 1 and the error in one line; `options` are the given ones, by setting."""
     _say(_named(str(error), options or {}))
     raise typer.Exit(EXIT_FAILED) from (error if isinstance(error, Exception) else None)
 
 
 def refuse(problem: Exception | str) -> NoReturn:
-    """End a command that was used wrongly, with what is wrong in one line."""
+    """Exit with status 2 (wrong usage) and the problem in one line."""
     _say(str(problem))
     raise typer.Exit(EXIT_USAGE) from (problem if isinstance(problem, Exception) else None)
 
 
 def complain(problem: str) -> None:
-    """Write a problem that ends nothing."""
+    """Print a problem and continue."""
     _say(problem)
 
 
@@ -61,25 +61,25 @@ def _say(problem: str) -> None:
 
 
 def bad_option(option: str, value: object, problem: str) -> typer.BadParameter:
-    """Return the error of an option's value, for what only a command knows of it."""
+    """Return a usage error for an option's value, for checks that only the command can make."""
     return typer.BadParameter(f"{option} {shorten(str(value))}: {problem}")
 
 
 def shorten(value: str) -> str:
-    """Return a value as an error shows it: quoted where it is empty or has spaces, and no longer than `SHOWN`."""
+    """Return a value for an error message: quoted if empty or with spaces, cut to `SHOWN` characters."""
     text = value if len(value) <= SHOWN else f"{value[:SHOWN]}…"
     return repr(text) if not text or text != "".join(text.split()) else text
 
 
 def plainly(message: str) -> str:
-    """Return a message of pydantic's, typer's or click's as the end of a sentence about a value."""
-    for pattern, said in PLAIN:
-        message = re.sub(f"^{pattern}", said, message)
+    """Return a message of pydantic, typer or click as the end of a sentence about a value."""
+    for pattern, replacement in PLAIN:
+        message = re.sub(f"^{pattern}", replacement, message)
     return message.rstrip(".")
 
 
 class OneLineErrors(TyperGroup):
-    """The root of the command line: every error of usage, of its commands too, ends it in one line."""
+    """Root command group: reports every usage error, its commands' included, in one line."""
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         """Read the arguments."""
@@ -87,7 +87,7 @@ class OneLineErrors(TyperGroup):
             return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command. A file that cannot be read or written is an error in one line, too."""
+        """Run a command. A file that cannot be read or written is also reported in one line."""
         with _in_one_line():
             try:
                 return super().invoke(ctx)
@@ -108,13 +108,13 @@ def _in_one_line() -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # the help is shown already
+        if type(error).__name__ == "NoArgsIsHelpError":  # the help has been shown
             raise
         refuse(_described(error))
 
 
 def _described(error: typer.BadParameter) -> str:
-    """Return an error of usage as one line."""
+    """Return a usage error as one line."""
     parameter, context = getattr(error, "param", None), error.ctx
     if parameter is not None and type(error).__name__ == "MissingParameter":
         return f"{name_of(parameter)}: is missing; {_help_of(context)}"
@@ -140,14 +140,14 @@ def _help_of(context: Any) -> str:
 
 
 def name_of(parameter: Any) -> str:
-    """Return the name of an option or an argument as its help shows it."""
+    """Return the name of an option or an argument as shown in the help."""
     if parameter.param_type_name == "option":
         return str(max(parameter.opts, key=len))
     return str(parameter.metavar or parameter.name).upper()
 
 
 def _with_value(parameter: Any, context: Any) -> str:
-    """Return an option's name and value, or those of the variable that it came from."""
+    """Return an option's name and value, or the name and value of the variable that set it."""
     source = context.get_parameter_source(parameter.name)
     if source is not None and source.name == "ENVIRONMENT":
         return f"{parameter.envvar}={'…' if is_secret(parameter.name) else shorten(os.environ[parameter.envvar])}"
@@ -155,19 +155,19 @@ def _with_value(parameter: Any, context: Any) -> str:
     if given is None or is_secret(parameter.name):
         return name_of(parameter)
     text = " ".join(given) if isinstance(given, (list, tuple)) else str(given)
-    if parameter.name == "url":  # its query or its user may be a secret
+    if parameter.name == "url":  # its query or user part may be secret
         text = re.sub(r"\?.*", "?…", re.sub(r"//[^/@]*@", "//…@", text))
     return f"{name_of(parameter)} {shorten(text)}"
 
 
 GIVEN = "tutti.given"
-"""Key in a context's `meta`: the texts of the command line, by parameter."""
+"""Key in a context's `meta`: the values as typed on the command line, by parameter."""
 
 
 def check_given(command: Any, context: Any, arguments: list[str]) -> None:
-    """Keep the texts that were given, and refuse empty ones. Raises: UsageError.
+    """Store the values as typed, and reject empty ones. Raises: UsageError.
 
-    Empty is what a script gives whose variable is not set; as a path it would be the folder that it runs in.
+    A script with an unset variable passes an empty value; as a path it would mean the working directory.
     """
     given, _, _ = command.make_parser(context).parse_args(args=list(arguments))
     context.meta[GIVEN] = given
@@ -179,7 +179,7 @@ def check_given(command: Any, context: Any, arguments: list[str]) -> None:
 
 
 def check_numbers(command: Any, context: Any) -> None:
-    """Refuse infinities and NaN in options. Raises: UsageError."""
+    """Reject infinities and NaN in options. Raises: UsageError."""
     for parameter in command.get_params(context):
         value = context.params.get(parameter.name)
         if isinstance(value, float) and not math.isfinite(value):
@@ -187,25 +187,25 @@ def check_numbers(command: Any, context: Any) -> None:
 
 
 def is_secret(name: str) -> bool:
-    """Whether values of an option or setting are never shown."""
+    """Whether values of an option or setting are secret and must not be shown."""
     return re.search(r"key|token|secret", name) is not None and not name.endswith(("_file", "per_key"))
 
 
 def setting_name(setting: str, options: Mapping[str, Any]) -> str:
-    """Return the option that a setting came from, or else its variable."""
+    """Return the option that set this setting, or else its variable."""
     if options.get(setting) not in (None, [], ()):
         return f"--{setting.replace('_', '-')}"
     return _variable(setting)
 
 
 def _variable(setting: str) -> str:
-    """Return the variable of a setting as it is spelled in the environment, where any case will do."""
+    """Return the variable of a setting as spelled in the environment; case is ignored."""
     name = f"TUTTI_{setting}".upper()
     return next((found for found in os.environ if found.upper() == name), name)
 
 
 def _named(problem: str, options: Mapping[str, Any]) -> str:
-    """Return an error that begins with a setting's name with what the setting came from in its place."""
+    """Replace the setting's name at the start of an error by the option or variable that set it."""
     head, colon, rest = problem.partition(": ")
     if not (colon and re.fullmatch(r"[a-z_]+", head)):
         return problem
@@ -215,23 +215,24 @@ def _named(problem: str, options: Mapping[str, Any]) -> str:
 
 
 def problems_of(error: ValidationError, options: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with settings, one sentence for each; `options` are those that were given."""
+    """Return one sentence for each invalid setting; `options` are the given ones."""
     found: dict[str, list[tuple[str, str]]] = {}
     for problem in error.errors():
         at = problem["loc"] or problem.get("ctx", {}).get("settings", ())
         setting = str(at[0]) if at else ""
         inner = ".".join(str(part) for part in at[1:] if isinstance(part, int) or str(part).isidentifier())
         found.setdefault(setting, []).append((inner, plainly(problem["msg"])))
-    return [_problem(setting, said, options) for setting, said in found.items()]
+    return [_problem(setting, messages, options) for setting, messages in found.items()]
 
 
-def _problem(setting: str, said: list[tuple[str, str]], options: Mapping[str, Any]) -> str:
+def _problem(setting: str, messages: list[tuple[str, str]], options: Mapping[str, Any]) -> str:
     if not setting:
-        return "; ".join(problem for _, problem in said)
-    alternatives = [problem for _, problem in said]
+        return "; ".join(problem for _, problem in messages)
+    alternatives = [problem for _, problem in messages]
     if len(alternatives) > 1 and all(text.startswith("must be ") for text in alternatives):
         alternatives = ["must be " + _either(text.removeprefix("must be ") for text in alternatives)]
-    inner = f"{said[0][0]}: " if said[0][0] and isinstance(said[0][0], str) and "." in said[0][0] else ""
+    first = messages[0][0]
+    inner = f"{first}: " if first and isinstance(first, str) and "." in first else ""
     return f"{_setting_with_value(setting, options)}: {inner}{alternatives[0]}"
 
 
@@ -240,7 +241,7 @@ def _either(texts: Iterable[str]) -> str:
 
 
 def _setting_with_value(setting: str, options: Mapping[str, Any]) -> str:
-    """Return what a setting came from, and its value unless it may hold a secret."""
+    """Return the option or variable of a setting, with its value unless it may be secret."""
     from server.settings import Settings
 
     name = setting_name(setting, options)

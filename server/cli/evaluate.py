@@ -1,4 +1,4 @@
-"""`tutti evaluate`: the combinations to run, from lists with commas, or a running server."""
+"""`tutti evaluate`: error rates of each requested combination of precision, decoder and codec, or of a server."""
 
 from __future__ import annotations
 
@@ -35,28 +35,34 @@ def evaluate(
     manifest: ManifestOption,
     precision: Annotated[
         str | None,
-        typer.Option(help="auto, fp32, bf16, fp16 (GPU), int8 (CPU); several with commas. Default: {default}."),
+        typer.Option(help="auto, fp32, bf16, fp16 (GPU) or int8 (CPU); or several with commas. Default: {default}."),
     ] = None,
     decoder: Annotated[
-        str | None, typer.Option(help="greedy, beam, or both with a comma. Default: what `tutti serve` takes.")
+        str | None, typer.Option(help="greedy, beam, or both with a comma. Default: as `tutti serve`.")
     ] = None,
-    beams: Annotated[int | None, typer.Option(help="Hypotheses that beam search keeps.")] = None,
+    beams: Annotated[int | None, typer.Option(help="Beam width: hypotheses kept per stream.")] = None,
     lm: Annotated[
-        str | None, typer.Option(help="An .arpa or .lm language model, or off. Default: the shipped one.")
+        str | None, typer.Option(help="Language model, .arpa or .lm; or off. Default: the shipped one.")
     ] = None,
     grammars: GrammarsOption = None,
-    keyterm: Annotated[list[str] | None, typer.Option(help="A word or phrase to listen for; repeatable.")] = None,
+    keyterm: Annotated[list[str] | None, typer.Option(help="Key term: a word or phrase to favor; repeatable.")] = None,
     codec: Annotated[
-        str | None, typer.Option(help="none, mulaw, alaw: as over a telephone, 8 kHz; several with commas.")
+        str | None,
+        typer.Option(
+            help="Encode recordings at 8 kHz, as telephony does: none, mulaw or alaw; or several with commas."
+        ),
     ] = None,
     part: PartOption = Part.ALL,
     partials: Annotated[
-        bool, typer.Option("--partials", help="Also how steady the partials are: shown words that change, delays.")
+        bool,
+        typer.Option(
+            "--partials", help="Also measure partial results: words that change after being shown, and delays."
+        ),
     ] = False,
     url: UrlOption = None,
     as_json: JsonOption = False,
-    texts: Annotated[Path | None, typer.Option(help="Write every transcript there, as JSON lines.")] = None,
-    concurrency: Annotated[int, typer.Option(help="Recordings at a time.", min=1)] = 32,
+    texts: Annotated[Path | None, typer.Option(help="Write all transcripts to this file, as JSON lines.")] = None,
+    concurrency: Annotated[int, typer.Option(help="Recordings decoded at once.", min=1)] = 32,
     api_key: KeyOption = None,
     language: LanguageOption = None,
     grammar: GrammarOption = None,
@@ -64,9 +70,10 @@ def evaluate(
     model: ModelOption = None,
     device: DeviceSetting = None,
 ) -> None:
-    """Word and character error rates by source: of each combination of precision, decoder and codec, or of a server.
+    """Measure word and character error rates by source, for each combination of precision, decoder and codec.
 
-    The figures of partials are in audio time: delays are the decoder's own, whatever the machine's speed.
+    With --url, measures a running server instead. Delays of partial results are in audio time: they do not depend on
+    the speed of the machine.
     """
     from model.errors import ModelError
     from server.errors import SettingsError
@@ -94,8 +101,8 @@ def evaluate(
 
 
 def combinations(options: dict[str, Any], concurrency: int) -> list[Settings]:
-    """Settings of every precision with every decoder, precisions outermost. Raises: typer.Exit."""
-    # A slot is free again only after its recording's last batch, so there are more slots than recordings at a time.
+    """Return settings for every precision with every decoder, precisions outermost. Raises: typer.Exit."""
+    # A slot is freed only after its recording's last batch, so there are more slots than concurrent recordings.
     shared = {**options, "max_batch": concurrency, "max_streams": 2 * concurrency}
     names = [(options[name] or "").split(",") for name in ("precision", "decoder")]
     return [
@@ -105,7 +112,7 @@ def combinations(options: dict[str, Any], concurrency: int) -> list[Settings]:
 
 
 def _codecs(named: str | None) -> list[str | None]:
-    """Codecs to apply to the recordings, None for none. Raises: typer.BadParameter."""
+    """Return the codecs to apply to the recordings; None means no codec. Raises: typer.BadParameter."""
     from server.tools.evaluate import TABLES
 
     names = (named or "none").split(",")
@@ -118,7 +125,7 @@ def _codecs(named: str | None) -> list[str | None]:
 
 
 def _refuse(options: dict[str, Any]) -> None:
-    """Refuse options that a running server has decided. Raises: typer.BadParameter."""
+    """Reject options that the running server determines. Raises: typer.BadParameter."""
     given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
     if given:
-        raise typer.BadParameter(f"{', '.join(given)}: is decided by the running server; leave it out, or --url")
+        raise typer.BadParameter(f"{', '.join(given)}: cannot be combined with --url; the server determines it")

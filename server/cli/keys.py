@@ -1,4 +1,4 @@
-"""`tutti keys`: an API key, its line in the keys file, or the key that replicas share for tickets."""
+"""`tutti keys`: create API keys, lines of the keys file, and the key that replicas share for resume tickets."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ import typer
 from server.cli.errors import fail, refuse, shorten
 from server.cli.options import SettingsCommand
 
-PREFIX = "tutti_"  # names the program that a found key belongs to
+PREFIX = "tutti_"  # lets secret scanners recognize a leaked key
 KEY_BYTES = 32
 NEW_FILE_MODE = 0o600
 
-keys = typer.Typer(help="API keys: make them, and write the file of their digests.", no_args_is_help=True)
+keys = typer.Typer(help="Create API keys and write the file of their digests.", no_args_is_help=True)
 
-NameOption = Annotated[str, typer.Option(help="Whose key it is: letters, digits and . _ @ -")]
+NameOption = Annotated[str, typer.Option(help="Name of the key's owner: letters, digits and . _ @ -")]
 StreamsOption = Annotated[
     int | None,
-    typer.Option(help="Calls that it may have open at a time, each of any number of channels.", min=1, max=100_000),
+    typer.Option(
+        help="Maximum calls open at once with this key, each with any number of channels.", min=1, max=100_000
+    ),
 ]
-OriginOption = Annotated[list[str] | None, typer.Option(help="A web page that may use it, https://…; repeatable.")]
-FileOption = Annotated[Path | None, typer.Option(help="The keys file, to which the line is added.", dir_okay=False)]
+OriginOption = Annotated[list[str] | None, typer.Option(help="Web origin that may use the key, https://…; repeatable.")]
+FileOption = Annotated[Path | None, typer.Option(help="Keys file to which the line is appended.", dir_okay=False)]
 
 
 @keys.command(cls=SettingsCommand)
 def new(
     *, name: NameOption = "", streams: StreamsOption = None, origin: OriginOption = None, file: FileOption = None
 ) -> None:
-    """Make a key. It is printed once; the file holds its digest only."""
+    """Create a key. It is printed once; the file holds only its digest."""
     key = PREFIX + secrets.token_urlsafe(KEY_BYTES)
     _keep(_line(key, name, streams, origin or []), file, err=True)
     typer.echo(key)
@@ -43,23 +45,23 @@ def new(
 def hash_(
     *, name: NameOption = "", streams: StreamsOption = None, origin: OriginOption = None, file: FileOption = None
 ) -> None:
-    """Read a key from standard input, where no list of processes shows it; print or add its line."""
+    """Read a key from standard input and print its line for the keys file, or append it with --file."""
     key = typer.prompt("Key", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
     if not key.strip():
-        fail("no key on standard input")
+        fail("standard input: contains no key; send the key as one line")
     _keep(_line(key.strip(), name, streams, origin or []), file, err=False)
 
 
 @keys.command(cls=SettingsCommand)
 def resume() -> None:
-    """Make the key that replicas share so that a stream resumes at any of them (`TUTTI_RESUME_KEYS`)."""
+    """Create the key that replicas share so that a stream can resume on any of them (`TUTTI_RESUME_KEYS`)."""
     from server.resume.seal import new_key
 
     typer.echo(new_key())
 
 
 def _line(key: str, name: str, streams: int | None, origins: list[str]) -> str:
-    """The line of the keys file. What the server could not read is refused."""
+    """Return the line for the keys file; exits if the server could not read it."""
     from server.access.keys import NAME
     from server.access.origins import origin_of
 
@@ -77,7 +79,7 @@ def _line(key: str, name: str, streams: int | None, origins: list[str]) -> str:
 
 
 def _keep(line: str, file: Path | None, *, err: bool) -> None:
-    """Append the line to the file; without a file print it, on standard error (`err`) beside a printed key."""
+    """Append the line to the file; without a file print it, on standard error (`err`) if the key goes to stdout."""
     if file is None:
         typer.echo(line, err=err)
         return

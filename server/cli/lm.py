@@ -1,4 +1,4 @@
-"""`tutti lm`: making a language model, measuring it, tuning how much it counts."""
+"""`tutti lm`: build, prune and measure language models, and tune their weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ lm = typer.Typer(name="lm", help="Word n-gram language models for beam search.",
 
 
 class Average(StrEnum):
-    """The word error rate that tuning minimises."""
+    """The word error rate that tuning minimizes."""
 
     MEAN = "mean"
     POOLED = "pooled"
@@ -39,38 +39,41 @@ def train(
     texts: Annotated[
         list[str],
         typer.Argument(
-            help="Texts, a sentence a line, .counts of words and pairs, or ARPA models; FILE:WEIGHT to mix."
+            help="Texts with one sentence a line, .counts of words and pairs, or ARPA models; FILE:WEIGHT to mix."
         ),
     ],
     *,
-    out: Annotated[Path, typer.Option(help="The model to write, .arpa or .arpa.gz.")],
-    order: Annotated[int, typer.Option(help="Words of the longest n-grams.", min=1, max=6)] = 3,
+    out: Annotated[Path, typer.Option(help="Model file to write, .arpa or .arpa.gz.")],
+    order: Annotated[int, typer.Option(help="Order of the model: words in its longest n-grams.", min=1, max=6)] = 3,
     held_out: Annotated[
-        list[Path] | None, typer.Option(help="Text to tune the weights of the mixture on; repeatable.")
+        list[Path] | None, typer.Option(help="Text on which the mixture weights are tuned; repeatable.")
     ] = None,
     min_count: Annotated[
-        str | None, typer.Option(help="Least counts by order, with commas: 1,1,2 drops trigrams seen once.")
+        str | None, typer.Option(help="Minimum counts by order, with commas: 1,1,2 drops trigrams seen once.")
     ] = None,
-    vocabulary_size: Annotated[int | None, typer.Option(help="Keep the most frequent words.", min=1)] = None,
+    vocabulary_size: Annotated[
+        int | None, typer.Option(help="Keep only this many of the most frequent words.", min=1)
+    ] = None,
     prune: Annotated[
-        float, typer.Option(help="Drop n-grams whose absence raises perplexity by less than this share.", min=0.0)
+        float, typer.Option(help="Drop n-grams whose removal raises perplexity by less than this fraction.", min=0.0)
     ] = 0.0,
-    digits: Annotated[int, typer.Option(help="Digits after the point in the file.", min=2, max=7)] = 4,
+    digits: Annotated[int, typer.Option(help="Decimal places in the file.", min=2, max=7)] = 4,
     mix: Annotated[
         str | None,
         typer.Option(
-            help="shipped:SHARE, the share of the shipped model, or none. Default: shipped:0.7 for English and Chinese "
-            "texts without weights; none with weights, --held-out or --as-written. A grammar needs none."
+            help="shipped:SHARE to mix in the shipped model with this share, or none. Default: shipped:0.7 for English "
+            "and Chinese texts without weights; none with weights, --held-out or --as-written. For a grammar use none."
         ),
     ] = None,
     as_written: Annotated[
-        bool, typer.Option("--as-written", help="Leave the words as they are: for languages other than English.")
+        bool, typer.Option("--as-written", help="Do not normalize words: for languages other than English.")
     ] = False,
 ) -> None:
-    """Make an ARPA model: interpolated modified Kneser-Ney, texts mixed by weight, pruned by entropy.
+    """Build an ARPA model: interpolated modified Kneser-Ney, texts mixed by weight, pruned by entropy.
 
-    Texts are spelled as the English acoustic model spells, or left as written. Without weights or a held-out text, all
-    texts count as one, mixed with the shipped model: a text of its own lacks most of what people say.
+    Texts are normalized to the spelling of the English acoustic model, unless --as-written is given. Without weights or
+    a held-out text, all texts are joined and mixed with the shipped model, since a small text covers little of
+    general speech.
     """
     from dataclasses import replace
 
@@ -92,7 +95,7 @@ def train(
     try:
         options = replace(options, mix=_mixed(mix, paths, options))
         if options.mix is not None:
-            typer.echo(f"mixed with the shipped model, {options.mix[1]:g} of it; --mix none leaves it out")
+            typer.echo(f"mixed with the shipped model, share {options.mix[1]:g}; --mix none leaves it out")
         write_arpa(out, make(paths, options, typer.echo), digits=digits)
     except (ModelError, OSError) as error:
         fail(error)
@@ -101,15 +104,15 @@ def train(
 
 @lm.command(cls=SettingsCommand)
 def prune(
-    model: Annotated[Path, typer.Argument(help="An .arpa or .arpa.gz model.")],
+    model: Annotated[Path, typer.Argument(help="Model file, .arpa or .arpa.gz.")],
     *,
     threshold: Annotated[
-        float, typer.Option(help="Drop n-grams whose absence raises perplexity by less than this share.", min=0.0)
+        float, typer.Option(help="Drop n-grams whose removal raises perplexity by less than this fraction.", min=0.0)
     ],
-    out: Annotated[Path, typer.Option(help="The model to write, .arpa or .arpa.gz.")],
-    digits: Annotated[int, typer.Option(help="Digits after the point in the file.", min=2, max=7)] = 4,
+    out: Annotated[Path, typer.Option(help="Model file to write, .arpa or .arpa.gz.")],
+    digits: Annotated[int, typer.Option(help="Decimal places in the file.", min=2, max=7)] = 4,
 ) -> None:
-    """Make a smaller model of a larger one, by entropy; its words all stay."""
+    """Prune a model by entropy; no words are removed."""
     from model.errors import ModelError
     from model.lm.arpa import Ngrams, read_arpa, write_arpa
     from model.training.language_model.pruning import prune as pruned
@@ -124,10 +127,12 @@ def prune(
 
 @lm.command(cls=SettingsCommand)
 def perplexity(
-    model: Annotated[Path, typer.Argument(help="An .arpa, .arpa.gz or .lm model.")],
-    texts: Annotated[list[Path], typer.Argument(help="Texts, a sentence a line; a .jsonl manifest goes by source.")],
+    model: Annotated[Path, typer.Argument(help="Model file, .arpa, .arpa.gz or .lm.")],
+    texts: Annotated[
+        list[Path], typer.Argument(help="Texts with one sentence a line, or .jsonl manifests, reported by source.")
+    ],
 ) -> None:
-    """Perplexity per word and sentence end, unknown words left out, and the share of those."""
+    """Measure perplexity per word and sentence end without unknown words, and the share of unknown words."""
     from model.errors import ModelError
     from model.lm.language_model import LanguageModel
 
@@ -149,31 +154,36 @@ def tune(
     *,
     manifest: ManifestOption,
     language_model: Annotated[
-        Path | None, typer.Option("--lm", help="A language model. Default: the shipped one.")
+        Path | None, typer.Option("--lm", help="Language model to tune for. Default: the shipped one.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Weights, JSON. Default: beside the language model.")] = None,
-    start: Annotated[Path | None, typer.Option(help="Weights to start from, JSON.")] = None,
-    trials: Annotated[int, typer.Option(help="Weights to try.", min=1)] = 100,
+    out: Annotated[
+        Path | None, typer.Option(help="File for the weights, JSON. Default: next to the language model.")
+    ] = None,
+    start: Annotated[Path | None, typer.Option(help="File of weights to start from, JSON.")] = None,
+    trials: Annotated[int, typer.Option(help="Number of weight settings to try.", min=1)] = 100,
     objective: Annotated[
-        Average, typer.Option(help="mean of the sources' word error rates, or that of all words pooled.")
+        Average,
+        typer.Option(help="Minimize the mean of the sources' word error rates, or the rate of all words pooled."),
     ] = Average.MEAN,
     beams: Annotated[
         int,
-        typer.Option(help="Hypotheses that beam search keeps.", min=1, max=1_024, default_factory=default_of("beams")),
+        typer.Option(
+            help="Beam width: hypotheses kept per stream.", min=1, max=1_024, default_factory=default_of("beams")
+        ),
     ],
-    threads: Annotated[int, typer.Option(help="Recordings decoded at a time.", min=1)] = 2,
-    seed: Annotated[int, typer.Option(help="Decides what is tried.")] = 1,
+    threads: Annotated[int, typer.Option(help="Recordings decoded at once.", min=1)] = 2,
+    seed: Annotated[int, typer.Option(help="Random seed of the search.")] = 1,
     part: PartOption = Part.A,
     accurate: Annotated[
         bool,
-        typer.Option("--accurate", help="For finals=accurate: over the mean with the network that reads segments."),
+        typer.Option("--accurate", help="Tune for finals=accurate: on outputs averaged with the second-pass model's."),
     ] = False,
     model: ModelOption = None,
     precision: PrecisionOption,
 ) -> None:
-    """Search for the weights of the language model, of words and of unknown words that make the fewest errors.
+    """Search for the language-model, word and unknown-word weights with the fewest errors.
 
-    The search uses part A of the recordings; its result is also measured on part B, whose speakers are held out.
+    The search uses part A of the recordings; the best weights are also measured on part B, which has other speakers.
     """
     from concurrent.futures import ThreadPoolExecutor
     from dataclasses import replace
@@ -196,7 +206,7 @@ def tune(
         acoustic = load_own(model, precision=precision, threads=0)
         other = other_of(acoustic.config) if accurate else None
         if accurate and other is None:
-            fail(f"--accurate: no other shipped model writes the symbols of {acoustic.config.name}")
+            fail(f"--accurate: no second shipped model has the output symbols of {acoustic.config.name}")
         compute = (
             partial(mean_outputs_of, acoustic, load_segment_model(other[0])) if other else partial(outputs_of, acoustic)
         )
@@ -204,7 +214,7 @@ def tune(
         phones = acoustic.config.phones
         path = language_model_path(language_model, acoustic.config.language)
         if path is None:
-            fail(f"no language model of {acoustic.config.language!r} is shipped: --lm names one")
+            fail(f"--lm: no language model is shipped for {acoustic.config.language!r}; give one")
         language = Language.load(path, phones, acoustic.config.language, acoustic_model)
         first = DecodingWeights.load(start) if start is not None else language.weights
         utterances = read_manifests(manifest)
@@ -232,7 +242,7 @@ def tune(
             report=lambda trial: typer.echo(_row(trial, sources)),
         )
         held_out = decode(decoder(done[0].weights), rest, executor)
-    typer.echo("\nthe best of all\n" + "\n".join([_heading(sources), *(_row(trial, sources) for trial in done[:10])]))
+    typer.echo("\nthe ten best\n" + "\n".join([_heading(sources), *(_row(trial, sources) for trial in done[:10])]))
     if held_out:
         last = Trial(done[0].weights, held_out)
         typer.echo("\n".join(["\nthe best on part B", _heading(sorted(held_out)), _row(last, sorted(held_out))]))
@@ -242,7 +252,7 @@ def tune(
 
 
 def _mixed(asked: str | None, paths: Sequence[Path], options: TrainingOptions) -> tuple[Path, float] | None:
-    """The shipped model of the texts' language and its share. Raises: typer.BadParameter, LanguageModelError."""
+    """Return the shipped model of the texts' language and its share. Raises: typer.BadParameter, LanguageModelError."""
     from model.decoder import language_model_path
     from model.text.letters import has_ideographs
     from model.training.language_model.train import NO_TEXTS, read_lines
@@ -258,7 +268,9 @@ def _mixed(asked: str | None, paths: Sequence[Path], options: TrainingOptions) -
     if name != "shipped" or not 0 < found < 1:
         raise bad_option("--mix", asked, "must be none or shipped:SHARE, with a share such as 0.7")
     if others:
-        raise bad_option("--mix", asked, "excludes weights, --held-out, counts and models; name the model as a source")
+        raise bad_option(
+            "--mix", asked, "cannot be combined with weights, --held-out, .counts or models; list it as a text"
+        )
     chinese = any(has_ideographs(line) for line in read_lines(paths[0], as_written=True))
     path = language_model_path(None, "zh" if chinese else "en")
     return None if path is None else (path, found)
@@ -274,7 +286,7 @@ def _weighted(texts: Sequence[str]) -> tuple[list[Path], tuple[float, ...]]:
             try:
                 weights.append(float(weight))
             except ValueError:
-                raise bad_option("TEXTS", text, "must be a file that is there, or FILE:WEIGHT") from None
+                raise bad_option("TEXTS", text, "must be an existing file, or FILE:WEIGHT") from None
             paths.append(Path(name))
         else:
             paths.append(Path(text))
@@ -294,7 +306,7 @@ def _counts(text: str | None) -> tuple[int, ...]:
 
 
 def _named_texts(path: Path) -> dict[str, list[str]]:
-    """Return the lines of a text by its name, or those of a manifest by source."""
+    """Return the lines of a text under its name, or those of a manifest by source."""
     from model.recordings import read_manifest
     from model.text.letters import ideographs_apart
     from model.training.language_model.train import read_lines

@@ -1,4 +1,4 @@
-"""`tutti loadtest`, `tutti demo` and `tutti ceiling`: load on a server, a first look, and what the model could do."""
+"""`tutti loadtest`, `tutti demo` and `tutti ceiling`: load a server, show it at work, time the bare model."""
 
 from __future__ import annotations
 
@@ -24,27 +24,32 @@ from server.cli.options import (
 def loadtest(
     *,
     url: Annotated[
-        str, typer.Option(help="The server to load: a machine of your own.", callback=server_url)
+        str, typer.Option(help="Server to load. Only load servers that you operate.", callback=server_url)
     ] = "ws://127.0.0.1:8080",
-    streams: Annotated[str, typer.Option(help="Levels: numbers of live streams, with commas.")] = "10,50,100",
-    seconds: Annotated[float, typer.Option(help="Measured seconds of each level.", min=0.1, max=3_600)] = 20.0,
+    streams: Annotated[str, typer.Option(help="Load levels: numbers of live streams, with commas.")] = "10,50,100",
+    seconds: Annotated[float, typer.Option(help="Seconds measured at each level.", min=0.1, max=3_600)] = 20.0,
     manifest: Annotated[
-        Path | None, typer.Option(help="JSON lines, perhaps with `language`. Default: the shipped recordings.")
+        Path | None,
+        typer.Option(help="Recordings as JSON lines, optionally with `language`. Default: the shipped recordings."),
     ] = None,
     as_json: JsonOption = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw percentiles and distributions into this PNG.")] = None,
-    seed: Annotated[int, typer.Option(help="Decides starts and recordings.")] = 1,
+    plot: Annotated[Path | None, typer.Option(help="Plot percentiles and distributions to this PNG file.")] = None,
+    seed: Annotated[int, typer.Option(help="Random seed for start times and recordings.")] = 1,
     api_key: KeyOption = None,
-    policy_label: Annotated[str, typer.Option(help="Name of the run in tables and plots.")] = "",
+    policy_label: Annotated[str, typer.Option(help="Label of the run in tables and plots.")] = "",
     stream_seconds: Annotated[
-        float | None, typer.Option(help="Length of a stream, about. Default: a recording.", min=0.5)
+        float | None, typer.Option(help="Approximate length of a stream, seconds. Default: one recording.", min=0.5)
     ] = None,
-    churn: Annotated[bool, typer.Option("--churn", help="Streams come at random times, last at random.")] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="Refused streams come back when they were told to.")] = False,
-    uploads: Annotated[int, typer.Option(help="Recordings posted at a time alongside the live streams.", min=0)] = 0,
-    explain: Annotated[bool, typer.Option("--explain", help="The parts of each answer's latency too.")] = False,
+    churn: Annotated[bool, typer.Option("--churn", help="Random arrival times and stream lengths.")] = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Refused streams retry after the server's Retry-After.")
+    ] = False,
+    uploads: Annotated[int, typer.Option(help="Concurrent uploads alongside the live streams.", min=0)] = 0,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also break each result's latency into its parts.")
+    ] = False,
 ) -> None:
-    """Load a server with live streams paced in real time, open loop; check every transcript; report latencies."""
+    """Load a server with open-loop live streams in real time, check every transcript, report latencies."""
     from loadtest.errors import BadSettings
     from loadtest.generator.arrivals import Arrivals
     from loadtest.generator.settings import LoadSettings, parse_streams
@@ -75,7 +80,7 @@ def loadtest(
 
 
 def demo() -> None:
-    """Start a server, stream a shipped recording in real time, show partials, final text and latencies."""
+    """Start a server, stream a shipped recording in real time, and show partials, the final text and latencies."""
     from rich.console import Console
 
     from loadtest.demo import run_demo
@@ -91,7 +96,7 @@ def ceiling(
     device: DeviceOption,
     precision: PrecisionOption,
 ) -> None:
-    """Time the bare model step by batch size: the ceiling of what a server can do on this machine."""
+    """Time the bare model step by batch size: the upper bound of a server on this machine."""
     from loadtest.planning.engine_times import measure_engine
     from model.acoustic import load_model
     from model.errors import ModelError

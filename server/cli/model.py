@@ -1,4 +1,4 @@
-"""`tutti model` and `tutti export`: what a model is; which ones a running server has loaded; ours for others."""
+"""`tutti model` and `tutti export`: examine models, load and unload those of a running server, export to ONNX."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from server.cli.errors import EXIT_FAILED, fail
 from server.cli.operate import HERE, AdminKeyOption, AdminUrlOption, ask_admin
 from server.cli.options import DeviceOption, JsonOption, PrecisionOption, SettingsCommand
 
-model = typer.Typer(name="model", help="Acoustic models: ours, and published ones in ONNX form.", no_args_is_help=True)
+model = typer.Typer(name="model", help="Acoustic models: checkpoints, and published ONNX models.", no_args_is_help=True)
 
 
-LOADING_S = 120.0  # a large model is read from a slow disk
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="As `tutti model list` says it.")]
+LOADING_S = 120.0  # enough for a large model on a slow disk
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Model name as listed by `tutti model list`.")]
 
 
 @model.callback()
@@ -29,20 +29,20 @@ def check(
     directory: Annotated[
         Path | None,
         typer.Argument(
-            metavar="DIR", help="A published model's folder or file, or a checkpoint. Default: the shipped model."
+            metavar="DIR", help="Folder or file of a published model, or a checkpoint. Default: the shipped model."
         ),
     ] = None,
     *,
     audio: Annotated[
-        Path | None, typer.Option(help="Recognise this recording, and compare with sherpa-onnx where it is installed.")
+        Path | None, typer.Option(help="Transcribe this recording, and compare with sherpa-onnx if it is installed.")
     ] = None,
     device: DeviceOption,
     precision: PrecisionOption,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what a model is, whether batches change its results, how fast it is here, and what it recognises.
+    """Describe a model: its size, batch invariance, speed on this machine, and the text of a recording.
 
-    Exit status 1 if it cannot be loaded, if symbols depend on the batch, or if sherpa-onnx writes other tokens.
+    Exit status 1 if it cannot be loaded, if symbols depend on the batch, or if sherpa-onnx outputs different tokens.
     """
     from model.errors import ModelError
     from server.cli.options import settings_from
@@ -65,37 +65,39 @@ def check(
 
 @model.command(name="list", cls=SettingsCommand)
 def list_(*, url: AdminUrlOption = HERE, admin_key: AdminKeyOption = None) -> None:
-    """Say what each model of a running server is doing: loaded, loading, unloading, not loaded; and its streams."""
+    """List the models of a running server: loaded, loading, unloading or not loaded; and their streams."""
     for state in ask_admin(url, "GET", "models", admin_key, timeout_s=LOADING_S):
-        _tell(state)
+        _show(state)
 
 
 @model.command(cls=SettingsCommand)
 def load(name: NameArgument, *, url: AdminUrlOption = HERE, admin_key: AdminKeyOption = None) -> None:
-    """Have a running server load a model; streams of its others go on. Returns once it takes streams."""
-    _tell(ask_admin(url, "POST", f"models/{quote(name, safe='')}/load", admin_key, timeout_s=LOADING_S))
+    """Load a model in a running server, without interrupting streams. Returns when the model accepts streams."""
+    _show(ask_admin(url, "POST", f"models/{quote(name, safe='')}/load", admin_key, timeout_s=LOADING_S))
 
 
 @model.command(cls=SettingsCommand)
 def unload(name: NameArgument, *, url: AdminUrlOption = HERE, admin_key: AdminKeyOption = None) -> None:
-    """Have a running server unload a model: no new streams of it, and when the open ones have ended, no memory."""
-    _tell(ask_admin(url, "POST", f"models/{quote(name, safe='')}/unload", admin_key, timeout_s=LOADING_S))
+    """Unload a model of a running server: it accepts no new streams, and is freed when the open ones have ended."""
+    _show(ask_admin(url, "POST", f"models/{quote(name, safe='')}/unload", admin_key, timeout_s=LOADING_S))
 
 
-def _tell(state: dict[str, Any]) -> None:
+def _show(state: dict[str, Any]) -> None:
     default = ", the default" if state["default"] else ""
     typer.echo(f"{state['name']}: {state['phase']}{default}, {state['streams']} streams")
 
 
 def export(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write model.onnx and tokens.txt in.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder to which model.onnx and tokens.txt are written.")
+    ],
     *,
     model: Annotated[
         Path | None,
-        typer.Option(help="A .safetensors checkpoint, or a shipped one's name. Default: the shipped model."),
+        typer.Option(help="A .safetensors checkpoint, or the name of a shipped one. Default: the shipped model."),
     ] = None,
 ) -> None:
-    """Write a model of ours in the form that sherpa-onnx reads, as a streaming NeMo CTC model."""
+    """Export a checkpoint to ONNX for sherpa-onnx, as a streaming NeMo CTC model."""
     from model import checkpoint
     from model.errors import ModelError, require
 

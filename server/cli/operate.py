@@ -1,4 +1,4 @@
-"""`tutti doctor` and `tutti drain`: what operators run beside a server."""
+"""`tutti doctor` and `tutti drain`: check a machine and its settings; drain a running server."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from server.cli.serve import serve
 POLL_S = 0.5
 TIMEOUT_S = 5.0
 HERE = "http://127.0.0.1:8080"
-NO_KEY = "the server has admin keys: --admin-key or TUTTI_ADMIN_KEY gives one"
+NO_KEY = "the server requires an admin key: set --admin-key or TUTTI_ADMIN_KEY"
 
 
 def _http_url(value: str) -> str:
-    """Check the address of a server: a `callback`."""
+    """Check the address of a server; used as an option's `callback`."""
     try:
         parts = urlsplit(value)
         valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and value.isprintable()
@@ -35,17 +35,18 @@ def _http_url(value: str) -> str:
     return value
 
 
-AdminUrlOption = Annotated[str, typer.Option(help="The server, as reached from here.", callback=_http_url)]
+AdminUrlOption = Annotated[str, typer.Option(help="Address of the server.", callback=_http_url)]
 AdminKeyOption = Annotated[
-    str | None, typer.Option(help="If the server has one.", envvar="TUTTI_ADMIN_KEY", callback=printable)
+    str | None,
+    typer.Option(help="Admin key, if the server requires one.", envvar="TUTTI_ADMIN_KEY", callback=printable),
 ]
 
 
 @same_options_as(serve)
 def doctor(context: typer.Context, *, as_json: JsonOption = False, **_: Any) -> None:
-    """Check installation, machine and model with the options and variables of `tutti serve`, and say what to mend.
+    """Check installation, machine and model with the options and variables of `tutti serve`; say what to fix.
 
-    Exit status 1 if something would go wrong; warnings leave it at 0.
+    Exit status 1 if a check fails; 0 if there are only warnings.
     """
     from server.tools import doctor as report
     from server.tools.doctor_access import CHECKS as ACCESS
@@ -55,12 +56,12 @@ def doctor(context: typer.Context, *, as_json: JsonOption = False, **_: Any) -> 
     settings = settings_from({name: value for name, value in context.params.items() if name != "as_json"})
     findings: list[report.Finding] = []
 
-    def tell(finding: report.Finding) -> None:
+    def show(finding: report.Finding) -> None:
         findings.append(finding)
         if not as_json:
             typer.echo(report.line(finding))
 
-    well = report.examine(settings, (*MACHINE, *ACCESS, *MODEL), tell)
+    well = report.examine(settings, (*MACHINE, *ACCESS, *MODEL), show)
     if as_json:
         typer.echo(report.document(findings, well=well))
     raise typer.Exit(0 if well else EXIT_FAILED)
@@ -69,10 +70,10 @@ def doctor(context: typer.Context, *, as_json: JsonOption = False, **_: Any) -> 
 def drain(
     *,
     url: AdminUrlOption = HERE,
-    wait: Annotated[bool, typer.Option("--wait", help="Return when nobody is left.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when all streams have ended.")] = False,
     admin_key: AdminKeyOption = None,
 ) -> None:
-    """Begin the drain of a running server: no new streams, the open ones may end; for preStop hooks and people."""
+    """Drain a running server: it accepts no new streams, and open ones may end. Suits preStop hooks."""
     state = ask_admin(url, "POST", "drain", admin_key)
     typer.echo(json.dumps(state))
     while wait and state["phase"] != "drained":
@@ -83,9 +84,9 @@ def drain(
 def ask_admin(
     url: str, method: str, path: str, admin_key: str | None, *, timeout_s: float = TIMEOUT_S, or_if_gone: Any = None
 ) -> Any:
-    """Ask what stands below `/admin/`, never through a proxy; `or_if_gone` is the answer of a server that is not there.
+    """Send a request to `/admin/PATH`, never through a proxy; `or_if_gone` is returned if the server is unreachable.
 
-    Raises: typer.Exit, after a line that says why it is refused.
+    Raises: typer.Exit, after one line with the reason.
     """
     try:
         return _answer(url, method, path, admin_key, timeout_s)
@@ -96,13 +97,13 @@ def ask_admin(
             return or_if_gone
         fail(f"{url}: {getattr(error, 'reason', None) or error or type(error).__name__}")
     except ValueError:
-        fail(f"{url}: the answer is not JSON; is this the address of a tutti server?")
+        fail(f"{url}: the response is not JSON; is this the address of a tutti server?")
 
 
 def _refusal(error: urllib.error.HTTPError, admin_key: str | None) -> str:
-    """Return a refusal with what to do: the server's own words, unless something else has answered with a page."""
+    """Return the reason for an HTTP error: the response body if it is plain text, else the status phrase."""
     if error.code == HTTPStatus.UNAUTHORIZED:
-        return f"{error.code}: {NO_KEY if admin_key is None else 'this is not one of its admin keys'}"
+        return f"{error.code}: {NO_KEY if admin_key is None else 'not one of the admin keys of the server'}"
     plain = error.headers.get_content_type() == "text/plain"
     return f"{error.code}: {error.read(1_000).decode(errors='replace').strip() if plain else error.reason}"
 

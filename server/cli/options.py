@@ -1,6 +1,6 @@
-"""Options that several commands share, the class of all commands, and settings made of options.
+"""Options shared by commands, the command class, and settings built from options.
 
-Defaults in help texts are looked up in the settings when help is shown; nothing heavy is imported before.
+Defaults in help texts are looked up in the settings when help is shown, so that importing this module is cheap.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., None])
 DEVICES = "auto, cpu or cuda."
-PRECISIONS = "auto (the fastest here), int8 (CPU; same text on every processor), bf16, fp32 or fp16 (GPU)."
+PRECISIONS = "auto (the fastest on this machine), int8 (CPU; same text on every processor), bf16, fp32 or fp16 (GPU)."
 
 
 class Part(StrEnum):
@@ -46,7 +46,7 @@ def default_of(setting: str) -> Callable[[], Any]:
 
 
 def one_of(*names: str) -> Callable[[str | None], str | None]:
-    """Return the `callback` of an option that takes these names, for options whose help lists them by itself."""
+    """Return a `callback` that accepts only these names, for options whose help text lists them."""
 
     def check(value: str | None) -> str | None:
         if value is not None and value not in names:
@@ -57,14 +57,14 @@ def one_of(*names: str) -> Callable[[str | None], str | None]:
 
 
 def printable(value: str | None) -> str | None:
-    """Check a key, which is sent in a header: a `callback`."""
+    """Check that a key can be sent in a header; used as an option's `callback`."""
     if value is not None and not (value.isascii() and value.isprintable() and " " not in value):
         raise typer.BadParameter("must be printable ASCII without spaces")
     return value
 
 
 def server_url(value: str | None) -> str | None:
-    """Check the address of a server for streams, or several with commas: a `callback`."""
+    """Check the address of a server, or several with commas; used as an option's `callback`."""
     if value is None:
         return None
     from tutti_asr_client.address import listen_url
@@ -79,7 +79,7 @@ def server_url(value: str | None) -> str | None:
 
 
 def same_options_as(other: Callable[..., None]) -> Callable[[Command], Command]:
-    """Give a command all options of another one, before its own; it reads them from typer's context."""
+    """Give a command all options of another one, before its own; it reads their values from typer's context."""
 
     def share(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True)
@@ -94,9 +94,9 @@ def same_options_as(other: Callable[..., None]) -> Callable[[Command], Command]:
 
 
 class SettingsCommand(TyperCommand):
-    """A command whose help and completion show defaults of settings instead of `{default}` and of `default_of`.
+    """A command that fills in defaults of settings in its help and completion, for `{default}` and `default_of`.
 
-    It refuses empty texts, numbers that are not finite, and unknown `TUTTI_…` variables.
+    It rejects empty values, numbers that are not finite, and unknown `TUTTI_…` variables.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -105,7 +105,7 @@ class SettingsCommand(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         finally:
-            check_numbers(self, ctx)  # first of all, so also where another option is missing
+            check_numbers(self, ctx)  # also if another option is missing: this error takes precedence
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -122,12 +122,12 @@ class SettingsCommand(TyperCommand):
         return super().invoke(ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help of the command."""
+        """Write the help of the command, with defaults of settings filled in."""
         self._look_up_defaults()
         super().format_help(ctx, formatter)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Complete a word; some shells show the options' help beside it."""
+        """Complete a word; some shells show the help of each option."""
         self._look_up_defaults()
         return super().shell_complete(ctx, incomplete)
 
@@ -148,16 +148,16 @@ ModelOption = Annotated[
 ]
 LanguageOption = Annotated[
     str | None,
-    typer.Option(help="What is spoken: en or zh; with --url, what the server has. Default: en."),
+    typer.Option(help="Spoken language: en or zh; with --url, any that the server offers. Default: en."),
 ]
-GrammarOption = Annotated[str | None, typer.Option(help="The one kind of phrase that is said: digits. Default: none.")]
+GrammarOption = Annotated[str | None, typer.Option(help="Restrict recognition to one grammar: digits. Default: none.")]
 GrammarsOption = Annotated[
-    Path | None, typer.Option(help="Folder of own grammars, LANGUAGE-NAME.arpa, besides digits. Default: none.")
+    Path | None, typer.Option(help="Folder of additional grammars, LANGUAGE-NAME.arpa. Default: none.")
 ]
 ModelsOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="A .safetensors checkpoint, or small, medium or mandarin; or several as NAME=PATH, the default first. "
+        help="A .safetensors checkpoint, or small, medium or mandarin; for several, NAME=PATH each, the default first. "
         "Default: English, and Mandarin on demand."
     ),
 ]
@@ -190,34 +190,38 @@ ThreadsOption = Annotated[
     ),
 ]
 DecoderOption = Annotated[
-    str | None, typer.Option(help="auto (beam where there is a language model), greedy or beam. Default: {default}.")
+    str | None, typer.Option(help="auto (beam if there is a language model), greedy or beam. Default: {default}.")
 ]
 BeamsOption = Annotated[
-    int | None, typer.Option(help="Hypotheses that beam search keeps, 1 to 1,024. Default: {default}.")
+    int | None, typer.Option(help="Beam width: hypotheses kept per stream, 1 to 1,024. Default: {default}.")
 ]
 LmOption = Annotated[
     str | None,
-    typer.Option(help="Language model of the beam search: .arpa, .arpa.gz, .lm; or off. Default: the shipped one."),
+    typer.Option(help="Language model for beam search: .arpa, .arpa.gz or .lm; or off. Default: the shipped one."),
 ]
 FinalsOption = Annotated[
     str | None,
-    typer.Option(help="fast, or accurate: ended segments are read again by another model. Default: {default}."),
+    typer.Option(
+        help="fast, or accurate: a second pass over each finished segment, with a larger model. Default: {default}."
+    ),
 ]
-UrlOption = Annotated[str | None, typer.Option(help="A running server, e.g. ws://127.0.0.1:8080.", callback=server_url)]
+UrlOption = Annotated[str | None, typer.Option(help="Running server, e.g. ws://127.0.0.1:8080.", callback=server_url)]
 KeyOption = Annotated[
-    str | None, typer.Option(help="API key of that server.", envvar="TUTTI_API_KEY", callback=printable)
+    str | None, typer.Option(help="API key for the server.", envvar="TUTTI_API_KEY", callback=printable)
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document as the last line.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document as the last line.")]
 PartOption = Annotated[
-    Part, typer.Option(help="Half of the speakers of each source: A, which `tutti lm tune` uses, or B, or all.")
+    Part, typer.Option(help="Which half of each source's speakers: A (used by `tutti lm tune`), B, or all.")
 ]
-ManifestOption = Annotated[list[Path], typer.Option(help="JSON lines with audio and text; repeatable.")]
+ManifestOption = Annotated[
+    list[Path], typer.Option(help="Recordings as JSON lines with `audio` and `text`; repeatable.")
+]
 
 
 def settings_from(options: Mapping[str, Any]) -> Settings:
-    """Settings from the options that were given, `TUTTI_…` variables and defaults.
+    """Return settings from the given options, `TUTTI_…` variables and defaults.
 
-    Bad values end the command with the exit status of wrong usage, each named in one line by its option or variable.
+    Bad values end the command with exit status 2 and one line each, which names the option or variable.
     """
     from pydantic import ValidationError
 
@@ -234,7 +238,7 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
 
 
 def model_for(language: str | None, model: Path | None) -> Path | None:
-    """The model that was named, or the shipped one of a language; None for the default. Raises: typer.Exit."""
+    """Return the given model, or the shipped one of the language; None for the default. Raises: typer.Exit."""
     if language is None or model is not None:
         return model
     from model.checkpoint import shipped_for

@@ -1,4 +1,4 @@
-"""`tutti calibrate` and `tutti plan`: costs measured on this machine, and the replicas that a load needs."""
+"""`tutti calibrate` and `tutti plan`: measure costs on this machine; estimate the replicas needed for a load."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 def calibrate(
     *,
-    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("build/calibration.json"),
+    out: Annotated[Path, typer.Option(help="Calibration file to write.")] = Path("build/calibration.json"),
     decoder: Annotated[
-        str, typer.Option(help="greedy or beam, as the server to be planned for.", callback=one_of("greedy", "beam"))
+        str, typer.Option(help="greedy or beam: that of the planned server.", callback=one_of("greedy", "beam"))
     ] = "greedy",
     threads: ThreadsOption,
     model: ModelOption = None,
     device: DeviceOption,
     precision: PrecisionOption,
 ) -> None:
-    """Measure batch times and the server's own costs on this machine, for `tutti plan`; the machine should be idle."""
+    """Measure batch times and server overhead for `tutti plan`. Run it on an otherwise idle machine."""
     from loadtest.errors import LoadTestError
     from loadtest.planning.calibrate import calibrate as measure
     from loadtest.planning.plan_report import calibration_lines
@@ -52,9 +52,11 @@ def calibrate(
 
 def plan(
     *,
-    streams: Annotated[int, typer.Option(help="Live streams to be carried, by all replicas together.", min=1)] = 1_000,
-    slo_ms: Annotated[float, typer.Option(help="p98 chunk latency not to be exceeded, ms.", min=0.1)] = 100.0,
-    calibration: Annotated[Path | None, typer.Option(help="From `tutti calibrate`. Default: the shipped one.")] = None,
+    streams: Annotated[int, typer.Option(help="Live streams, total of all replicas.", min=1)] = 1_000,
+    slo_ms: Annotated[float, typer.Option(help="Latency target: p98 of chunk latency, ms.", min=0.1)] = 100.0,
+    calibration: Annotated[
+        Path | None, typer.Option(help="File of `tutti calibrate`. Default: the shipped one.")
+    ] = None,
     policy: Annotated[
         str,
         typer.Option(
@@ -67,7 +69,7 @@ def plan(
     max_batch: Annotated[
         int,
         typer.Option(
-            help="Rows of a batch, at most.",
+            help="Maximum streams in a batch.",
             min=1,
             default_factory=default_of("max_batch"),
             envvar="TUTTI_MAX_BATCH",
@@ -76,51 +78,52 @@ def plan(
     latency_budget_ms: Annotated[
         float,
         typer.Option(
-            help="Deadline of a step, ms, for --policy deadline.",
+            help="Deadline of a step with --policy deadline, ms.",
             min=0.001,
             default_factory=default_of("latency_budget_ms"),
             envvar="TUTTI_LATENCY_BUDGET_MS",
         ),
     ],
-    headroom: Annotated[float, typer.Option(help="Share of a replica that stays free.", min=0.0, max=0.9)] = 0.2,
+    headroom: Annotated[
+        float, typer.Option(help="Share of each replica's capacity kept free.", min=0.0, max=0.9)
+    ] = 0.2,
     levels: Annotated[
-        str | None, typer.Option(help="Simulate these numbers of streams on one replica instead.")
+        str | None, typer.Option(help="Simulate one replica with these numbers of streams, with commas, instead.")
     ] = None,
     seconds: Annotated[float | None, typer.Option(help="Seconds to simulate at each of --levels.", min=1.0)] = None,
-    stream_s: Annotated[float, typer.Option(help="Mean length of a stream, seconds.", min=0.1)] = 60.0,
+    stream_s: Annotated[float, typer.Option(help="Mean stream length, seconds.", min=0.1)] = 60.0,
     client_us: Annotated[
-        str | None, typer.Option(help="A generator on the same machine: µs to send, to receive, of its clock's tick.")
+        str | None,
+        typer.Option(help="Add a load generator on the same machine: µs to send, to receive, and its clock's tick."),
     ] = None,
-    deep_speech: Annotated[
-        bool, typer.Option("--deep-speech", help="Deep Speech 2's deployment: 10, 20 and 30 streams.")
-    ] = False,
     as_json: JsonOption = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw latency and batch size against load into this PNG.")] = None,
-    seed: Annotated[int, typer.Option(help="Decides starts and batch times.")] = 1,
+    plot: Annotated[
+        Path | None, typer.Option(help="Plot latency and batch size against load to this PNG file.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed for start times and batch times.")] = 1,
 ) -> None:
     """Estimate the number of replicas needed for N streams at a latency target, by simulation with the real batcher.
 
     A stream is one channel: count a stereo call with `multichannel=true` as two.
 
-    The calibration that ships with the program is of one machine, which is named: calibrate on your own.
+    The shipped calibration describes one machine, named in the output. For another machine run `tutti calibrate`.
     """
     from batching.batcher import Policy
-    from batching.simulation.calibration import DEEP_SPEECH_STREAMS, Calibration, deep_speech_2, shipped
+    from batching.simulation.calibration import Calibration, shipped
     from batching.simulation.planning import Serving
     from loadtest.planning import plan as plan_runs
 
     serving = Serving(Policy(policy), max_batch, latency_budget_ms / 1e3, stream_s)
     with _named("--calibration", calibration):
-        device = deep_speech_2() if deep_speech else Calibration.load(calibration) if calibration else shipped()
+        device = Calibration.load(calibration) if calibration else shipped()
     with _named("--levels", levels):
-        loads = plan_runs.parse_levels(levels) if levels else DEEP_SPEECH_STREAMS if deep_speech else None
+        loads = plan_runs.parse_levels(levels) if levels else None
     with _named("--client-us", client_us):
         client = plan_runs.parse_client(client_us)
     if loads is None:
         found = plan_runs.answer(device, serving, streams=streams, slo_s=slo_ms / 1e3, headroom=headroom, seed=seed)
     else:
-        policies = plan_runs.COMPARED if deep_speech else (serving.policy,)
-        found = plan_runs.predict(device, serving, policies, loads, seconds=seconds, client=client, seed=seed)
+        found = plan_runs.predict(device, serving, loads, seconds=seconds, client=client, seed=seed)
     typer.echo("\n".join(found.lines), err=as_json)
     if plot is not None:
         _draw(device, serving, loads, plot, seed)

@@ -1,4 +1,4 @@
-"""`tutti train` and `tutti synthesize`: a model from recordings, and recordings from speech synthesizers."""
+"""`tutti train` and `tutti synthesize`: train a model from recordings; make recordings with speech synthesizers."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from server.cli.options import DeviceOption
 
 def train(
     *,
-    manifest: Annotated[list[Path], typer.Option(help="Training recordings, JSON lines; repeatable.")],
-    out: Annotated[Path, typer.Option(help="The checkpoint to write, NAME.safetensors.")],
+    manifest: Annotated[list[Path], typer.Option(help="Training recordings as JSON lines; repeatable.")],
+    out: Annotated[Path, typer.Option(help="Checkpoint to write, NAME.safetensors.")],
     recipe: Annotated[
-        Path | None, typer.Option(help="JSON. Default: model/training/acoustic/recipes/small.json.")
+        Path | None, typer.Option(help="Training recipe, JSON. Default: model/training/acoustic/recipes/small.json.")
     ] = None,
-    init: Annotated[Path | None, typer.Option(help="A checkpoint to start from, or a shipped one's name.")] = None,
+    init: Annotated[Path | None, typer.Option(help="Checkpoint to start from, or the name of a shipped one.")] = None,
     teacher: Annotated[
-        list[Path] | None, typer.Option(help="A checkpoint or shipped model to learn from (distillation); repeatable.")
+        list[Path] | None, typer.Option(help="Checkpoint or shipped model to distill from; repeatable.")
     ] = None,
     lexicon: Annotated[
-        Path | None, typer.Option(help="Pronunciations, which languages other than English and Mandarin need.")
+        Path | None, typer.Option(help="Pronunciation lexicon; required for languages other than English and Mandarin.")
     ] = None,
     validation: Annotated[list[Path] | None, typer.Option(help="Held-out recordings; repeatable.")] = None,
-    noise: Annotated[list[Path] | None, typer.Option(help="Noise and room responses; repeatable.")] = None,
-    cache: Annotated[Path, typer.Option(help="Where decoded audio is kept between runs.")] = Path("build/audio"),
+    noise: Annotated[list[Path] | None, typer.Option(help="Noise and room impulse responses; repeatable.")] = None,
+    cache: Annotated[Path, typer.Option(help="Folder in which decoded audio is cached.")] = Path("build/audio"),
     device: DeviceOption,
     processes: Annotated[
         int | None,
         typer.Option(
-            help="1, 2, 4, …, of one thread each; any number gives the same model. Default: a core each.", min=1
+            help="Processes of one thread each: 1, 2, 4, …; all give the same model. Default: one per core.", min=1
         ),
     ] = None,
     validate_every: Annotated[int, typer.Option(help="Updates between validations.", min=1)] = 500,
-    save_every: Annotated[int, typer.Option(help="Updates between snapshots of the run.", min=1)] = 200,
-    save_minutes: Annotated[float, typer.Option(help="Minutes between snapshots, where updates are slow.", min=0)] = 10,
+    save_every: Annotated[int, typer.Option(help="Updates between snapshots.", min=1)] = 200,
+    save_minutes: Annotated[float, typer.Option(help="Maximum minutes between snapshots.", min=0)] = 10,
 ) -> None:
-    """Train a model. An interrupted run goes on from its last snapshot when the same command is given again.
+    """Train a model. The same command resumes an interrupted run from its last snapshot.
 
-    Under torchrun it is one of the processes that torchrun starts, on any number of machines.
+    Can be started by torchrun, on any number of machines.
     """
     from model.checkpoint import named
     from model.errors import ModelError
@@ -77,36 +77,36 @@ def synthesize(
     out: Annotated[Path, typer.Argument(help="Folder for the recordings and their manifest, synthetic.jsonl.")],
     *,
     hours: Annotated[float, typer.Option(help="Hours of speech.", min=0)] = 7.0,
-    seed: Annotated[int, typer.Option(help="Decides texts and voices.")] = 1,
+    seed: Annotated[int, typer.Option(help="Random seed for texts and voices.")] = 1,
     jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
-    dev: Annotated[bool, typer.Option("--dev", help="Sentences of the held-out split.")] = False,
+    dev: Annotated[bool, typer.Option("--dev", help="Use sentences of the held-out split.")] = False,
     mandarin: Annotated[
         Path | None,
-        typer.Option(help="Mandarin in place of English: texts of `python -m model.training.mandarin.texts`."),
+        typer.Option(help="Mandarin instead of English: texts from `python -m model.training.mandarin.texts`."),
     ] = None,
     texts: Annotated[
-        Path | None, typer.Option(help="Say these, a sentence a line, in the language of --voice.")
+        Path | None, typer.Option(help="Texts to speak, one sentence a line, in the language of --voice.")
     ] = None,
-    voice: Annotated[str, typer.Option(help="espeak-ng's voice for --texts, such as es.")] = "en-us",
+    voice: Annotated[str, typer.Option(help="espeak-ng voice for --texts, such as es.")] = "en-us",
     neural: Annotated[
         bool,
         typer.Option(
-            "--neural", help="Kokoro's voices, English or Mandarin; model/training/recipes/voices.sh installs them."
+            "--neural", help="Use Kokoro voices, English or Mandarin; model/training/recipes/voices.sh installs them."
         ),
     ] = False,
 ) -> None:
-    """Make synthetic speech for training with espeak-ng and flite, or neural voices; in many voices."""
+    """Make synthetic speech for training in many voices, with espeak-ng and flite or a neural synthesizer."""
     from model.errors import ModelError
     from model.training.synthesis.sentences import Split
     from model.training.synthesis.synthesize import Texts
     from model.training.synthesis.synthesize import synthesize as make
 
     try:
-        said = None if texts is None else Texts(texts, voice)
+        given = None if texts is None else Texts(texts, voice)
         split: Split = "dev" if dev else "train"
-        typer.echo(make(out, hours, seed, jobs, split=split, mandarin=mandarin, texts=said, neural=neural))
+        typer.echo(make(out, hours, seed, jobs, split=split, mandarin=mandarin, texts=given, neural=neural))
     except ModelError as error:
         fail(error)
     except KeyboardInterrupt:
-        typer.echo("interrupted; the finished rows are in the manifest", err=True)
+        typer.echo("interrupted; the finished recordings are in the manifest", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None

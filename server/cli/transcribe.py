@@ -1,4 +1,4 @@
-"""`tutti transcribe`: recordings through a server, or through the engine in this process."""
+"""`tutti transcribe`: transcribe recordings through a server, or with the engine in this process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OF_A_SERVER = ["retry", "resumable", "api_key"]
 
 
 class OutputFormat(StrEnum):
-    """What is written of each recording."""
+    """Format of the transcripts."""
 
     TEXT = "text"
     SRT = "srt"
@@ -52,29 +52,33 @@ def transcribe(
     *,
     url: UrlOption = None,
     keyterm: Annotated[
-        list[str] | None, typer.Option(help="A word or phrase to listen for; repeatable. Needs beam search.")
+        list[str] | None, typer.Option(help="Key term: a word or phrase to favor; repeatable. Needs beam search.")
     ] = None,
     smart_format: Annotated[
-        bool, typer.Option("--smart-format", help="Capitals, marks at the ends of utterances, and digits.")
+        bool,
+        typer.Option(
+            "--smart-format", help="Capitalize, punctuate the ends of utterances, and write numbers as digits."
+        ),
     ] = False,
-    realtime: Annotated[bool, typer.Option("--realtime", help="Send at the speed of speech.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON lines; the same as --format json.")] = False,
+    realtime: Annotated[bool, typer.Option("--realtime", help="Send audio in real time.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines; the same as --format json.")] = False,
     output_format: Annotated[
         OutputFormat | None,
-        typer.Option("--format", help="text, srt, vtt or json. Default: by the suffix of --out, else text."),
+        typer.Option("--format", help="text, srt, vtt or json. Default: from the suffix of --out, else text."),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="File of the transcript; of several recordings, the folder of theirs.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the transcript; for several recordings, a folder.")] = None,
     api_key: KeyOption = None,
     retry: Annotated[
         float,
-        typer.Option(help="Seconds of patience with a server that is absent, full or restarting. 0: none.", min=0),
+        typer.Option(
+            help="Seconds to keep retrying if the server is unreachable, full or restarting; 0: no retry.", min=0
+        ),
     ] = 30.0,
     resumable: Annotated[
-        bool, typer.Option("--resumable", help="Ask for tickets, so that any replica can go on where one was lost.")
+        bool,
+        typer.Option("--resumable", help="Request resume tickets, so that another replica can continue a lost stream."),
     ] = False,
-    concurrency: Annotated[int, typer.Option(help="Recordings at a time.", min=1)] = 8,
+    concurrency: Annotated[int, typer.Option(help="Recordings transcribed at once.", min=1)] = 8,
     decoder: DecoderOption = None,
     beams: BeamsOption = None,
     lm: LmOption = None,
@@ -86,11 +90,10 @@ def transcribe(
     device: DeviceOption,
     precision: PrecisionOption,
 ) -> None:
-    """Transcribe recordings: through a server with --url, else with the engine in this process.
+    """Transcribe recordings through a server (--url), or with the engine in this process.
 
-    A terminal shows the text as it grows, a pipe gets plain text: a line for each recording, in their order. What
-    chooses the engine (--decoder, --beams, --lm, --model, --device, --precision) is for
-    this process alone.
+    On a terminal the text is shown as it grows; in a pipe each recording is one line of plain text, in the given order.
+    Engine options (--decoder, --beams, --lm, --grammars, --model, --device, --precision) cannot be combined with --url.
     """
     _check(context, url)
     if as_json and output_format not in (None, OutputFormat.JSON):
@@ -106,7 +109,7 @@ def transcribe(
         refuse(str(error))
     shared: dict[str, Any] = {"realtime": realtime, "concurrency": concurrency, "display": display}
     shared["read"] = RecordingReader(complain)
-    # Only the options that were given: the address may have a query of its own.
+    # Only the given options: the address may have its own query.
     asked: dict[str, Any] = {"keyterm": keyterm} if keyterm else {}
     asked |= {"smart_format": True} if smart_format else {}
     asked |= {"grammar": grammar} if grammar else {}
@@ -126,7 +129,7 @@ def transcribe(
     options: dict[str, Any] = {"decoder": decoder, "beams": beams, "lm": lm, "device": device, "precision": precision}
     options |= {"model": model_for(language, model)}
     options |= {"grammars": grammars}
-    # A slot is free again only after its recording's last batch.
+    # A slot is freed only after its recording's last batch.
     settings = settings_from({**options, "max_batch": concurrency, "max_streams": 2 * concurrency})
     try:
         code = run(recordings, lambda: open_local(settings, **asked), **shared)
@@ -136,7 +139,7 @@ def transcribe(
 
 
 def _display(recordings: list[Path], roots: list[Path], form: OutputFormat | None, out: Path | None) -> Display:
-    """Return what shows the results. Raises: BadInput."""
+    """Return the display of the results. Raises: BadInput."""
     from server.tools.recordings import BadInput
     from server.tools.transcripts import JsonOutput, TextOutput, format_of, outputs_of
 
@@ -148,16 +151,16 @@ def _display(recordings: list[Path], roots: list[Path], form: OutputFormat | Non
 
         return TerminalDisplay(Console())
     if out is None and chosen in ("srt", "vtt") and len(recordings) > 1:
-        raise BadInput(f"--format {chosen}: several recordings need --out FOLDER")
+        raise BadInput(f"--format {chosen}: requires --out FOLDER for several recordings")
     targets = None if out is None else outputs_of(recordings, roots, out, chosen)
     return JsonOutput(targets) if chosen == "json" else TextOutput(recordings, chosen, complain, targets)
 
 
 def _check(context: typer.Context, url: str | None) -> None:
-    """Refuse options that would be ignored."""
+    """Reject options that would be ignored."""
     for name in OF_THIS_PROCESS if url is not None else OF_A_SERVER:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             option = f"--{name.replace('_', '-')}"
-            where = "is chosen by the server; leave it out with --url" if url is not None else "needs --url"
+            where = "cannot be combined with --url; the server determines it" if url is not None else "needs --url"
             refuse(f"{option}: {where}")

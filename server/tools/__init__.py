@@ -1,1 +1,1 @@
-"""Programs that run beside a server, never inside one."""
+"""Programs for operators and developers; none of them is part of a running server."""

@@ -1,4 +1,4 @@
-"""Findings of `tutti doctor` on installation, machine and model: how checks run and how they are shown. Read-only."""
+"""Findings of `tutti doctor`: how checks run and how results are shown. Read-only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server.settings import Settings
 
 
 class Verdict(StrEnum):
-    """Result of a check. A warning costs speed or comfort; a failure means that serving would go wrong."""
+    """Result of a check. A warning concerns speed or convenience; with a failure the server would not work."""
 
     OK = "ok"
     WARN = "warn"
@@ -22,7 +22,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report; `advice` says what to do, and is empty where nothing needs doing."""
+    """One line of the report; `advice` says what to do and is empty for passed checks."""
 
     name: str
     verdict: Verdict
@@ -31,70 +31,69 @@ class Finding:
 
 
 def ok(name: str, found: str) -> Finding:
-    """A finding with nothing to mend."""
+    """Return the finding of a passed check."""
     return Finding(name, Verdict.OK, found)
 
 
 def warn(name: str, found: str, advice: str) -> Finding:
-    """A finding that costs speed or comfort."""
+    """Return a finding that concerns speed or convenience."""
     return Finding(name, Verdict.WARN, found, advice)
 
 
 def fail(name: str, found: str, advice: str) -> Finding:
-    """A finding that keeps the server from working."""
+    """Return a finding with which the server would not work."""
     return Finding(name, Verdict.FAIL, found, advice)
 
 
-MENDS = {
+EXPECTED = {
     "admin_keys_file": "a file to which `tutti keys new --file` has written",
     "allowed_origins": "origins of pages such as https://example.org",
     "api_keys_file": "a file to which `tutti keys new --file` has written",
-    "models_file": "tables [[model]], as docs/models.md has them",
-    "resume_keys": "keys that `tutti keys resume` makes",
-    "resume_keys_file": "keys that `tutti keys resume` makes, one a line",
-    "token_keys": "texts of 32 bytes or more",
-    "token_keys_file": "a text of 32 bytes or more a line",
+    "models_file": "a TOML file with [[model]] tables, see docs/models.md",
+    "resume_keys": "keys created by `tutti keys resume`",
+    "resume_keys_file": "keys created by `tutti keys resume`, one per line",
+    "token_keys": "secrets of 32 bytes or more",
+    "token_keys_file": "secrets of 32 bytes or more, one per line",
 }
-"""What a setting takes, for the advice on a value that cannot be applied."""
+"""Valid values of a setting, shown as advice on an invalid value."""
 
 
 def misset(name: str, error: SettingsError) -> Finding:
-    """The finding of a setting that cannot be applied; the error begins with its name."""
+    """Return the finding of an invalid setting; the error begins with its name."""
     setting, _, problem = str(error).partition(": ")
-    return fail(name, problem, f"correct {spelled(setting)}: {MENDS.get(setting, 'or leave it out')}")
+    return fail(name, problem, f"correct {spelled(setting)}: {EXPECTED.get(setting, 'or leave it out')}")
 
 
 Check = Callable[[Settings], Iterator[Finding]]
 
 
-def examine(settings: Settings, checks: Sequence[Check], tell: Callable[[Finding], None]) -> bool:
-    """Run the checks in their order and tell each finding at once; return whether none failed.
+def examine(settings: Settings, checks: Sequence[Check], show: Callable[[Finding], None]) -> bool:
+    """Run the checks in order and pass each finding to `show` at once; return whether none failed.
 
-    A check that cannot be carried out has failed, and the others go on.
+    A check that raises counts as failed, and the next one runs.
     """
     well = True
     for check in checks:
         try:
             for finding in check(settings):
-                tell(finding)
+                show(finding)
                 well = well and finding.verdict is not Verdict.FAIL
         except SettingsError as error:
-            tell(misset(check.__name__.replace("_", " "), error))
+            show(misset(check.__name__.replace("_", " "), error))
             well = False
-        except Exception as error:  # noqa: BLE001 - a doctor has to survive whatever the patient has
-            tell(
-                fail(check.__name__.replace("_", " "), f"{type(error).__name__}: {error}", "mend this, and look again")
-            )
+        except Exception as error:  # noqa: BLE001 - any error of a check is a finding
+            name = check.__name__.replace("_", " ")
+            show(fail(name, f"{type(error).__name__}: {error}", "fix this, then run `tutti doctor` again"))
             well = False
     return well
 
 
 def line(finding: Finding) -> str:
-    """A finding as text: the verdict, then the advice on a line of its own."""
+    """Return a finding as text: the verdict, then the advice on its own line."""
     text = f"{finding.verdict:<4}  {finding.name}: {finding.found}"
     return f"{text}\n      → {finding.advice}" if finding.advice else text
 
 
 def document(findings: Sequence[Finding], *, well: bool) -> str:
-    """All findings as one line of JSON."""
+    """Return all findings as one line of JSON."""
     return json.dumps({"ok": well, "checks": [asdict(finding) for finding in findings]}, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Checks of what a server reads before it listens, for `tutti doctor`: keys, origins, the file of models. Read-only."""
+"""Checks of keys, allowed origins and the models file, for `tutti doctor`. Read-only."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from server.tools.doctor import Check, Finding, misset, ok, warn
 
 
 def keys(settings: Settings) -> Iterator[Finding]:
-    """Keys of clients, operators, tokens and tickets, and origins of pages; each file is read."""
+    """Check keys of clients, operators, tokens and tickets, and allowed origins; reads each file."""
     found = list(_misset(settings))
     yield from found
     if found:
         return
-    said = said_of_keys(settings)
+    summary = said_of_keys(settings)
     if settings.api_keys or settings.api_keys_file is not None or _is_local(settings.host):
-        yield ok("keys", said)
+        yield ok("keys", summary)
     else:
         yield warn(
-            "keys", said, f"set {spelled('api_keys')} or {spelled('api_keys_file')}, unless the network is closed"
+            "keys", summary, f"set {spelled('api_keys')} or {spelled('api_keys_file')}, unless the network is private"
         )
     yield ok("admin", said_of_admin(settings))
 
@@ -57,14 +57,14 @@ def _is_local(host: str) -> bool:
 
 
 def models_file(settings: Settings) -> Iterator[Finding]:
-    """The tables of several models; whether each can be loaded is another check's."""
+    """Check the models file; whether each model can be loaded is checked by `doctor_model`."""
     if settings.models_file is None:
         return
     try:
         yield ok("models file", f"{len(outlines_of(settings))} models in {settings.models_file}")
     except SettingsError as error:
         yield misset("models file", error)
-    except ModelError:  # its own finding names the model
+    except ModelError:  # reported by doctor_model, with the model's name
         return
 
 

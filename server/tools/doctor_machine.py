@@ -1,4 +1,4 @@
-"""Checks of the installation and the machine, for `tutti doctor`. They write at most a temporary file."""
+"""Checks of the installation and the machine, for `tutti doctor`. They write nothing but a temporary file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from server.settings import Settings
 from server.tools.doctor import Check, Finding, fail, ok, warn
 
 EXTRAS = {"otel": "opentelemetry.exporter.otlp.proto.http", "torch": "torch"}
-"""A module that each extra brings."""
+"""A module of each extra, to detect whether it is installed."""
 WANTED_FLAGS = ("avx2", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_bf16")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 FINE_TICK_S = 1e-5
@@ -36,7 +36,7 @@ GIB = 2**30
 
 
 def versions(_: Settings) -> Iterator[Finding]:
-    """Python and the packages that the distribution requires."""
+    """Check Python and the packages that the distribution requires."""
     yield ok("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     wrong: list[str] = []
     for text in requires("tutti-asr") or []:
@@ -44,9 +44,9 @@ def versions(_: Settings) -> Iterator[Finding]:
         if needed.marker is None or needed.marker.evaluate({"extra": ""}):
             wrong += _unmet(needed)
     if wrong:
-        yield fail("packages", "; ".join(wrong), "pip install -e . in the checkout, or build the image anew")
+        yield fail("packages", "; ".join(wrong), "run pip install -e . in the checkout, or rebuild the image")
     else:
-        yield ok("packages", f"tutti {version('tutti-asr')}, all that it requires is there")
+        yield ok("packages", f"tutti {version('tutti-asr')}, all required packages installed")
 
 
 def _unmet(needed: Requirement) -> list[str]:
@@ -54,18 +54,18 @@ def _unmet(needed: Requirement) -> list[str]:
         found = version(needed.name)
     except PackageNotFoundError:
         return [f"{needed.name} is missing"]
-    return [] if needed.specifier.contains(found, prereleases=True) else [f"{needed} is needed, {found} is there"]
+    return [] if needed.specifier.contains(found, prereleases=True) else [f"{needed} is required, {found} is installed"]
 
 
 def extras(settings: Settings) -> Iterator[Finding]:
-    """Optional packages; those that the settings need must be installed."""
-    there = [name for name, module in EXTRAS.items() if _importable(module)]
-    missing = [name for name in EXTRAS if name not in there]
+    """Check optional packages; those that the settings require must be installed."""
+    installed = [name for name, module in EXTRAS.items() if _importable(module)]
+    missing = [name for name in EXTRAS if name not in installed]
     asked = {"otel": settings.otel_endpoint is not None}
     needed = [name for name in missing if asked.get(name)]
-    found = f"installed: {', '.join(there) or 'none'}; not installed: {', '.join(missing) or 'none'}"
+    found = f"installed: {', '.join(installed) or 'none'}; not installed: {', '.join(missing) or 'none'}"
     if needed:
-        yield fail("extras", found, f"{spelled('otel_endpoint')} needs it: {install_hint('otel')}")
+        yield fail("extras", found, f"{spelled('otel_endpoint')} needs an extra: {install_hint('otel')}")
     else:
         yield ok("extras", found)
 
@@ -73,12 +73,12 @@ def extras(settings: Settings) -> Iterator[Finding]:
 def _importable(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # of a parent
+    except ModuleNotFoundError:  # a parent package is missing
         return False
 
 
 def synthesizers(_: Settings) -> Iterator[Finding]:
-    """Programs that training needs and serving does not: pronunciations of words, and synthetic speech."""
+    """Check the programs that training needs and serving does not: pronunciations and synthetic speech."""
     missing = []
     try:
         pronounce(["yes"])
@@ -90,11 +90,11 @@ def synthesizers(_: Settings) -> Iterator[Finding]:
         advice = "serving needs neither; for `tutti train` and `tutti synthesize`: apt-get install espeak-ng flite"
         yield warn("training", "; ".join(missing), advice)
     else:
-        yield ok("training", "espeak-ng and flite work: pronunciations and synthetic speech can be made")
+        yield ok("training", "espeak-ng and flite work, for pronunciations and synthetic speech")
 
 
 def processor(settings: Settings) -> Iterator[Finding]:
-    """Usable cores, a CPU quota below them, and the instructions that decide the precision."""
+    """Check usable cores, the CPU quota, and the instructions that decide the precision."""
     text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     values = dict(row.split(":", 1) for row in text.splitlines() if ":" in row)
     fields = {name.strip(): value.strip() for name, value in values.items()}
@@ -104,16 +104,16 @@ def processor(settings: Settings) -> Iterator[Finding]:
     found = f"{named}, {cores} cores, {', '.join(f for f in WANTED_FLAGS if f in flags) or 'no AVX2'}"
     threads = settings.threads or max(1, cores - 1)
     if quota is not None and threads > max(1, int(quota) - 1):
-        advice = f"{spelled('threads', max(1, int(quota) - 1))}: more would wait"
-        yield warn("processor", f"{found}, and a quota of {quota:g} cores for {threads} threads", advice)
+        advice = f"set {spelled('threads', max(1, int(quota) - 1))}: more threads would be throttled"
+        yield warn("processor", f"{found}, but a quota of {quota:g} cores for {threads} threads", advice)
     elif cores < 2:  # the event loop and the model thread
-        yield warn("processor", found, "give it two cores: the event loop needs one beside the model")
+        yield warn("processor", found, "use at least two cores: one for the event loop, one for the model")
     else:
         yield ok("processor", found)
 
 
 def _cpu_quota() -> float | None:
-    """Cores that the control group allows, None for no limit. Source: Linux, cgroup-v2.rst, cpu.max."""
+    """Return the CPU quota of the control group in cores, None for no limit. Source: Linux, cgroup-v2.rst, cpu.max."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
         return None if quota == "max" else int(quota) / int(period)
@@ -122,14 +122,14 @@ def _cpu_quota() -> float | None:
 
 
 def memory(_: Settings) -> Iterator[Finding]:
-    """Memory that this process may take; the check `model` compares it with the states of the streams."""
+    """Check free memory; the check `model` compares it with the size of all stream states."""
     free = free_memory()
     found = f"{free / GIB:.1f} GiB free"
-    yield ok("memory", found) if free > GIB else warn("memory", found, "model and libraries take about 1 GiB")
+    yield ok("memory", found) if free > GIB else warn("memory", found, "model and libraries need about 1 GiB")
 
 
 def free_memory() -> int:
-    """Bytes that may still be taken, by the machine and by the control group."""
+    """Return free memory in bytes: the least of the machine's and the control group's."""
     rows = dict(row.split(":", 1) for row in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
     free = int(rows["MemAvailable"].split()[0]) * 1024
     try:
@@ -141,25 +141,25 @@ def free_memory() -> int:
 
 
 def files(settings: Settings) -> Iterator[Finding]:
-    """Open files against streams; the server raises the soft limit by itself."""
+    """Check the limit of open files against the number of streams; the server raises the soft limit itself."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = files_needed(settings.slots)
     found = f"{'no limit' if hard == resource.RLIM_INFINITY else hard} for {settings.slots} streams, {needed} needed"
     if hard != resource.RLIM_INFINITY and hard < needed:
-        advice = f"raise it: ulimit -Hn {needed}, LimitNOFILE= of systemd; or fewer streams: {spelled('max_streams')}"
+        advice = f"raise it: ulimit -Hn {needed}, or LimitNOFILE= in systemd; or lower {spelled('max_streams')}"
         yield fail("open files", found, advice)
     else:
         yield ok("open files", found)
 
 
 def ports(settings: Settings) -> Iterator[Finding]:
-    """Addresses that the server is to listen on are free."""
+    """Check that the addresses to listen on are free."""
     wanted = {"port": settings.port, "vosk_port": settings.vosk_port}
     for setting, port in wanted.items():
         if port:
             yield _port(setting, settings.host, port)
     if settings.port and settings.port == settings.vosk_port:
-        found = f"{settings.port} is the port of vosk's clients and of all others"
+        found = f"{settings.port} is set both as the port and as the vosk port"
         yield fail("vosk port", found, f"choose another {spelled('vosk_port')}")
 
 
@@ -179,26 +179,26 @@ def _port(setting: str, host: str, port: int) -> Finding:
         elif error.errno == errno.EACCES:
             advice = f"choose a port of 1024 or more: {spelled(setting)}"
         else:
-            advice = f"stop what listens there, or choose another {spelled(setting)}"
+            advice = f"stop the process that uses this port, or choose another {spelled(setting)}"
         return fail(name, f"{shown}: {error.strerror}", advice)
     return ok(name, f"{shown} is free")
 
 
 def clocks(_: Settings) -> Iterator[Finding]:
-    """The monotonic clock, which times everything, and the wall clock, on which tokens and tickets expire."""
+    """Check the monotonic clock, used for all intervals, and the wall clock, by which tokens and tickets expire."""
     info = time.get_clock_info("perf_counter")
-    found = f"{info.implementation}, a tick of {info.resolution * 1e9:.0f} ns"
+    found = f"{info.implementation}, resolution {info.resolution * 1e9:.0f} ns"
     if info.monotonic and info.resolution <= FINE_TICK_S:
         yield ok("monotonic clock", found)
     else:
-        yield warn("monotonic clock", found, "latencies will be coarse: choose another clock source of the kernel")
+        yield warn("monotonic clock", found, "latency figures will be coarse: choose another kernel clock source")
     with tempfile.NamedTemporaryFile() as file:
         apart_s = abs(os.fstat(file.fileno()).st_mtime - time.time())
     newest = max(path.stat().st_mtime for path in Path(server.__file__).parent.rglob("*.py"))
     now = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())} UTC"
-    advice = "set it, and keep it by NTP: tokens and tickets expire by it"
+    advice = "set it and run NTP: tokens and tickets expire by it"
     if apart_s > CLOCKS_APART_S:
-        yield warn("wall clock", f"{now}, {apart_s:.0f} s from the times of new files", advice)
+        yield warn("wall clock", f"{now}, {apart_s:.0f} s apart from the timestamps of new files", advice)
     elif newest > time.time() + CLOCKS_APART_S:
         yield warn("wall clock", f"{now}, earlier than this installation", advice)
     else:
@@ -206,11 +206,11 @@ def clocks(_: Settings) -> Iterator[Finding]:
 
 
 def proxies(_: Settings) -> Iterator[Finding]:
-    """Proxies in the environment, which clients on this machine would go through, and exported traces too."""
+    """Check for proxies in the environment, which local clients and the trace exporter would use."""
     names = [name for name in os.environ if name.lower() in PROXIES and os.environ[name]]
-    spared = os.environ.get("no_proxy", os.environ.get("NO_PROXY", ""))
-    if names and not any(host in spared.split(",") for host in ("localhost", "127.0.0.1", "*")):
-        advice = "clients here would go through it, even to this machine: NO_PROXY=localhost,127.0.0.1"
+    exempt = os.environ.get("no_proxy", os.environ.get("NO_PROXY", ""))
+    if names and not any(host in exempt.split(",") for host in ("localhost", "127.0.0.1", "*")):
+        advice = "local clients would use the proxy even for this machine: set NO_PROXY=localhost,127.0.0.1"
         yield warn("proxies", ", ".join(sorted(names)), advice)
     else:
         yield ok("proxies", f"{', '.join(sorted(names))}, not for this machine" if names else "none set")

@@ -1,4 +1,4 @@
-"""Recordings through a recogniser, in this process or behind a URL, as recorded or through a telephone codec."""
+"""Evaluate recordings with an engine in this process or a server, as recorded or through a telephone codec."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from tutti_asr_client.messages import Results
 from tutti_asr_client.transcript import Transcript
 
 OpenTranscriber = Callable[[], AbstractAsyncContextManager[Transcriber]]
-LINE_RATE = 8_000  # Hz of a telephone line
+LINE_RATE = 8_000  # Hz, sample rate of telephony
 TABLES: dict[str, Callable[[], PCM]] = {"mulaw": mulaw_table, "alaw": alaw_table}
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Texts in manifest order, seconds of recognition, and figures of the partials if they were measured."""
+    """Texts in manifest order, recognition time in seconds, and stability of partials if measured."""
 
     utterances: Sequence[Utterance]
     texts: tuple[str, ...]
@@ -45,7 +45,7 @@ class Evaluation:
     stability: Stability | None = None
 
     def figures(self) -> dict[str, object]:
-        """JSON-ready: error rates pooled and by source, speed, and a digest of all texts to compare runs by."""
+        """Return, JSON-ready, error rates pooled and by source, speed, and a digest of all texts to compare runs."""
         rows = [
             (u.source, comparable(u.text), comparable(text))
             for u, text in zip(self.utterances, self.texts, strict=True)
@@ -68,14 +68,14 @@ class Evaluation:
         }
 
     def by_part(self) -> dict[str, object]:
-        """JSON-ready error rates of the parts A and B of the recordings (`model/evaluation/parts`)."""
+        """Return, JSON-ready, error rates of parts A and B of the recordings (`model/evaluation/parts`)."""
         rows = zip(parts_of(self.utterances), self.utterances, self.texts, strict=True)
         scored = [(part, (u.source, comparable(u.text), comparable(text))) for part, u, text in rows]
         named = sorted({part for part, _ in scored})
         return {name: report(by_source(row for part, row in scored if part == name)) for name in named}
 
     def lines(self, **facts: object) -> list[str]:
-        """One JSON line a recording: audio, source, reference and text, and `facts` on each."""
+        """Return a JSON line for each recording: audio, source, reference, text, and `facts`."""
         return [
             json.dumps({"audio": u.audio.name, "source": u.source, "reference": u.text, "text": text, **facts})
             for u, text in zip(self.utterances, self.texts, strict=True)
@@ -83,23 +83,23 @@ class Evaluation:
 
 
 class EvaluationFailed(Exception):
-    """Recognition of some recordings failed, so that figures would be too good; or the query is refused."""
+    """Some recordings failed, so error rates would be too low; or the query was refused."""
 
 
 class Watch(SilentDisplay):
-    """Keeps the views of a client: words of each message, by recording."""
+    """Records what a client would show: the words of each message, by recording."""
 
     def __init__(self) -> None:
         self._views: dict[Path, list[View]] = {}
 
-    def results(self, path: Path, results: Results, transcript: Transcript) -> None:  # noqa: ARG002 - a display's form
-        """Keep one message."""
+    def results(self, path: Path, results: Results, transcript: Transcript) -> None:  # noqa: ARG002 - interface of a display
+        """Record one message."""
         words = tuple(ShownWord(word.word, word.end) for word in results.words)
         stable = results.tutti.stable_words if results.tutti is not None else None
         self._views.setdefault(path, []).append(View(results.cursor_s, words, stable or 0, results.is_final))
 
     def stability(self) -> Stability:
-        """Figures over all recordings."""
+        """Return stability figures over all recordings."""
         found = Stability()
         for views in self._views.values():
             found.follow(views)
@@ -109,9 +109,9 @@ class Watch(SilentDisplay):
 async def evaluate(
     utterances: Sequence[Utterance], opener: OpenTranscriber, concurrency: int, *, partials: bool = False
 ) -> Evaluation:
-    """Recognise every recording, `concurrency` at a time. Raises: EvaluationFailed naming the first failures.
+    """Recognize all recordings, `concurrency` at once. Raises: EvaluationFailed naming the first failures.
 
-    One recording goes first and is not timed: compiling and reading at first use is no part of the speed.
+    One recording is run first without timing, to exclude compilation and loading from the speed.
     """
     watch = Watch() if partials else None
     files = [u.audio for u in utterances]
@@ -139,24 +139,24 @@ def remote(url: str, api_key: str | None, query: Mapping[str, Any]) -> OpenTrans
 
 @asynccontextmanager
 async def open_coded(settings: Settings, codec: str, **query: Any) -> AsyncIterator[CodedTranscriber]:
-    """Open `open_local` behind a line of this codec. Raises: ModelError; NotRecognised; KeyError for no such codec."""
+    """Open `open_local` for audio in this codec. Raises: ModelError; NotRecognized; KeyError for an unknown codec."""
     table = TABLES[codec]()
     async with open_local(settings, sample_rate=LINE_RATE, **query) as local:
         yield CodedTranscriber(local, table)
 
 
 class CodedTranscriber:
-    """Codes recordings as a telephone line does before recognition; a `Transcriber` of the client by structure."""
+    """Encodes and decodes recordings by a telephone codec before recognition; implements the client's `Transcriber`."""
 
     sample_rate = LINE_RATE
 
     def __init__(self, local: LocalTranscriber, table: PCM) -> None:
-        """Take the value of each code, (256,) int16."""
+        """`table` has the sample value of each code, (256,) int16."""
         self._local = local
         self._table = table
 
     def stream(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Any, None]:
-        """Recognise one recording of int16 mono PCM at the line's rate. Raises: NotRecognised."""
+        """Recognize one recording of int16 mono PCM at `LINE_RATE`. Raises: NotRecognized."""
         return self._local.stream(self._line(pcm))
 
     async def _line(self, pcm: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
@@ -165,7 +165,7 @@ class CodedTranscriber:
 
 
 def coded(pcm: PCM, table: PCM) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """The code whose value is nearest to each sample: (S,) int16 -> (S,) uint8. Source: ITU-T G.711."""
+    """Return the code with the nearest value for each sample: (S,) int16 -> (S,) uint8. Source: ITU-T G.711."""
     order = np.argsort(table, kind="stable")
     values = table[order].astype(np.int32)
     limits = (values[1:] + values[:-1]) / 2

@@ -1,4 +1,4 @@
-"""The result of `tutti evaluate`: one JSON document, and one table with a column for each combination that was run."""
+"""Output of `tutti evaluate`: one JSON document, and a table with a column for each combination."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 Figures = dict[str, Any]
-_WIDTH = 120  # where the output is no terminal
+_WIDTH = 120  # if the output is not a terminal
 _IN_TABLE = {
     *("wer", "cer", "by_source", "by_part", "utterances", "precision", "decoder", "codec"),
     *("words", "insertions", "deletions", "substitutions", "references_normalized", "references_with_digits"),
@@ -18,12 +18,12 @@ _IN_TABLE = {
 
 
 def document(combinations: Sequence[Figures]) -> Figures:
-    """Every combination under `combinations`, and the keys of the first one beside it."""
+    """Return all combinations under `combinations`, with the keys of the first one also at the top level."""
     return {**combinations[0], "combinations": list(combinations)}
 
 
 def report_console(*, as_json: bool) -> Console:
-    """Console of the table: standard error if JSON takes standard output."""
+    """Return the console for the table: standard error if JSON goes to standard output."""
     console = Console(stderr=as_json)
     return console if console.is_terminal else Console(stderr=as_json, width=_WIDTH)
 
@@ -40,17 +40,17 @@ def print_report(combinations: Sequence[Figures], console: Console) -> None:
 
 
 def _notes(figures: Figures) -> list[str]:
-    """What was done to the references, in sentences."""
+    """Return sentences about the normalization of references."""
     notes, of = [], f"of the {figures['utterances']} references"
     if count := figures.get("references_normalized"):
-        notes.append(f"capitals, marks and punctuation of {count} {of} are normalized before they are compared")
+        notes.append(f"capitals and punctuation of {count} {of} are normalized before comparison")
     if count := figures.get("references_with_digits"):
-        notes.append(f"{count} {of} have digits, which transcripts spell as words: each counts as an error")
+        notes.append(f"{count} {of} have digits, but transcripts spell numbers as words: each counts as an error")
     return notes
 
 
 def report_table(combinations: Sequence[Figures]) -> Table:
-    """Rates pooled and by source, the largest difference in log-probabilities, the speed, and the partials if any."""
+    """Return the table: error rates pooled and by source, largest log-prob difference, speed, and partials if any."""
     table = Table(title=f"{combinations[0]['utterances']} recordings", title_justify="left")
     table.add_column("")
     for figures in combinations:

@@ -1,4 +1,4 @@
-"""Runs of `tutti evaluate`: combinations of precision, decoder and codec over the same recordings, in turn."""
+"""Runs of `tutti evaluate`: each combination of precision, decoder and codec over the same recordings."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from server.tools.evaluate import Evaluation, OpenTranscriber, evaluate, open_co
 from server.tools.evaluate_report import Figures, document, print_report, report_console
 from server.tools.local import open_local
 
-MOST_UNKNOWN = 0.25  # share of all words, above which a language model is said to lack the references' words
+MOST_UNKNOWN = 0.25  # share of unknown words above which a language model gets a warning
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Options that all combinations share."""
+    """Options shared by all combinations."""
 
     manifests: Sequence[Path]
     concurrency: int
@@ -47,12 +47,12 @@ class Asked:
 
     @property
     def utterances(self) -> list[Utterance]:
-        """The recordings to evaluate. Raises: ManifestError."""
+        """Return the recordings to evaluate. Raises: ManifestError."""
         utterances = selected(read_manifests(self.manifests), self.part)
         check_audio(utterances)
         for utterance in utterances:
             if not comparable(utterance.text):
-                raise ManifestError(f"{utterance.where}: text: {utterance.text[:60]!r} has no word to compare with")
+                raise ManifestError(f"{utterance.where}: text: {utterance.text[:60]!r} contains no words")
         return utterances
 
 
@@ -63,11 +63,11 @@ def run_remote(asked: Asked, url: str, api_key: str | None) -> None:
 
 
 def run_local(asked: Asked, combinations: Sequence[Settings]) -> None:
-    """Evaluate the engine in this process, and compare with fp32. Raises: ModelError, EvaluationFailed."""
+    """Evaluate the engine in this process and compare log-probs with fp32. Raises: ModelError, EvaluationFailed."""
     utterances = asked.utterances
     combinations = [settings.of_default for settings in combinations]
     facts = _model_facts(combinations, utterances)
-    unknown = cache(partial(_unknown, utterances))  # one warning a file
+    unknown = cache(partial(_unknown, utterances))  # one warning per file
     for settings, shared in zip(combinations, facts, strict=True):
         if isinstance(settings.lm, Path) and shared["decoder"] == "beam":
             shared["lm_unknown_words"] = unknown(settings.lm)
@@ -80,7 +80,7 @@ def run_local(asked: Asked, combinations: Sequence[Settings]) -> None:
 
 
 def _unknown(utterances: Sequence[Utterance], path: Path) -> float:
-    """Share of the references' words that a language model lacks; a warning where it is most of them."""
+    """Return the share of reference words that a language model lacks; prints a warning if it is large."""
     model = LanguageModel.load(path)
     lines = [ideographs_apart(comparable(u.text)) for u in utterances]
     distinct = {word for line in lines for word in line.split()}
@@ -98,7 +98,7 @@ def _unknown(utterances: Sequence[Utterance], path: Path) -> float:
 
 def _opener(settings: Settings, codec: str | None, query: Mapping[str, Any]) -> OpenTranscriber:
     if _decoder_name(settings) == "greedy":
-        query = {**query, "keyterm": ()}  # it takes none, and the same command may compare both decoders
+        query = {**query, "keyterm": ()}  # unsupported, but one command may compare both decoders
     if codec is None:
         return partial(open_local, settings, **query)
     return partial(open_coded, settings, codec, **query)
@@ -111,7 +111,7 @@ def _decoder_name(settings: Settings) -> str:
 
 
 def _model_facts(combinations: Sequence[Settings], utterances: Sequence[Utterance]) -> list[Figures]:
-    """Facts of each combination: model, device, precision, and the difference that a reduced precision makes."""
+    """Return facts of each combination: model, device, precision, and log-prob differences of reduced precisions."""
     facts: list[Figures] = []
     for settings in combinations:
         model = load_model(
@@ -128,7 +128,7 @@ def _model_facts(combinations: Sequence[Settings], utterances: Sequence[Utteranc
             }
         )
     if isinstance(model, PublishedModel):
-        return facts  # its reduced precision is another graph
+        return facts  # a reduced precision is a separate graph, which cannot be compared
     reduced = sorted({str(fact["precision"]) for fact in facts} - {"fp32"})
     if reduced:
         first = combinations[0]
@@ -144,10 +144,10 @@ def _run(
     asked: Asked, utterances: Sequence[Utterance], opener: OpenTranscriber, facts: Figures
 ) -> tuple[Figures, Evaluation]:
     evaluation = asyncio.run(evaluate(utterances, opener, asked.concurrency, partials=asked.partials))
-    told = {name: value for name, value in asked.query.items() if value and name != "keyterm"}
-    told |= {"keyterms": list(asked.query["keyterm"])} if asked.query.get("keyterm") else {}
+    query = {name: value for name, value in asked.query.items() if value and name != "keyterm"}
+    query |= {"keyterms": list(asked.query["keyterm"])} if asked.query.get("keyterm") else {}
     parts = {"by_part": evaluation.by_part()} if asked.part == "all" else {"part": asked.part}
-    return {**evaluation.figures(), **parts, **facts, **told}, evaluation
+    return {**evaluation.figures(), **parts, **facts, **query}, evaluation
 
 
 def _report(asked: Asked, runs: Sequence[tuple[Figures, Evaluation]]) -> None:

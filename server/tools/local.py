@@ -1,7 +1,7 @@
-"""A recogniser in this process: the sessions, engine and decoding of a server, without a socket.
+"""Recognition in this process: the sessions, engine and decoding of a server, without a socket.
 
-Its messages are the frames that a server would have written, so a recording gives the same text either way. It fits
-`tutti_asr_client.files.transcriber.Transcriber` by structure.
+Its messages are the frames that a server would send, so a recording gets the same text either way. Implements the
+protocol `tutti_asr_client.files.transcriber.Transcriber`.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from tutti_asr_client.address import QueryValue, query_pairs
 from tutti_asr_client.errors import ClientError
 from tutti_asr_client.messages import Message, decode
 
-AHEAD_S = 2.0  # audio in the engine for each recording: enough to keep a row of every batch busy
+AHEAD_S = 2.0  # audio queued in the engine for each recording: enough for a row in every batch
 
 
-class NotRecognised(ClientError):
-    """Recognition of one recording failed, and the others go on; or the query for all of them is refused."""
+class NotRecognized(ClientError):
+    """Recognition of one recording failed; or the query for all of them was refused."""
 
 
 @asynccontextmanager
 async def open_local(settings: Settings, **query: QueryValue) -> AsyncIterator[LocalTranscriber]:
     """Load the default model and run its engine inside the context; `query` has the parameters of /v1/listen.
 
-    Raises: ModelError; NotRecognised for a query that cannot be honoured.
+    Raises: ModelError; NotRecognized if the query is not supported.
     """
-    slots = {"max_streams": 1, "max_uploads": settings.slots}  # no objective: recordings wait for their turn
+    slots = {"max_streams": 1, "max_uploads": settings.slots}  # as uploads, which have no latency objective
     settings = settings.of_default.model_copy(update=slots)
     models, vad = await asyncio.to_thread(load_served, settings)
     replica = build_replica(settings, models, vad, time.perf_counter)
@@ -53,13 +53,13 @@ async def open_local(settings: Settings, **query: QueryValue) -> AsyncIterator[L
 
 
 class LocalTranscriber:
-    """Turns recordings into a server's messages; several may run side by side and share batches."""
+    """Turns recordings into a server's messages; several can run concurrently and share batches."""
 
     def __init__(self, replica: Replica, **query: QueryValue) -> None:
-        """Read the query. Raises: NotRecognised if a server would refuse it, or if the decoder takes no key terms."""
+        """Parse the query. Raises: NotRecognized if a server would refuse it, or if key terms would be ignored."""
         self._replica = replica
         self._model = replica.models.default
-        # the query of the remote transcriber
+        # as sent by the remote transcriber
         asked: dict[str, QueryValue] = {"encoding": "linear16", "sample_rate": self.sample_rate}
         asked |= {"interim_results": True, "step_results": True, **query}
         try:
@@ -74,25 +74,25 @@ class LocalTranscriber:
             )
             self._model.check_finals(self._request.finals, self._request.without_accurate)
         except BadParameter as error:
-            raise NotRecognised(str(error)) from error
-        biasing = sorted(BIASING & set(self._request.ignored))  # a server names them in a header
+            raise NotRecognized(str(error)) from error
+        biasing = sorted(BIASING & set(self._request.ignored))  # a server lists them in a header
         if biasing:
-            raise NotRecognised(f"{biasing[0]}: greedy decoding knows no key terms; choose the beam decoder")
+            raise NotRecognized(f"{biasing[0]}: not supported by greedy decoding; choose the beam decoder")
 
     @property
     def sample_rate(self) -> int:
-        """Hz of the PCM that it takes: the model's own."""
+        """Sample rate of the input in Hz: the model's."""
         return self._model.config.sample_rate
 
     async def stream(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
-        """Recognise one recording of little-endian int16 mono PCM. Raises: NotRecognised."""
+        """Recognize one recording of little-endian int16 mono PCM. Raises: NotRecognized."""
         try:
-            async for message in self._recognise(pcm):
+            async for message in self._recognize(pcm):
                 yield message
         except Refused as error:
-            raise NotRecognised(str(error)) from error
+            raise NotRecognized(str(error)) from error
 
-    async def _recognise(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
+    async def _recognize(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
         model, request = self._model, self._request
         session = model.session(request.live_options(self.sample_rate), self._replica.limits)
         sink = _Sink(Projector(request, 1, take_request_id(), created_now(), model.card))
@@ -126,7 +126,7 @@ class LocalTranscriber:
 
 
 class _Sink:
-    """Queue of frames between results and reader, bounded by the results of `AHEAD_S` of audio."""
+    """Queue of frames between engine and reader, bounded by the results of `AHEAD_S` of audio."""
 
     def __init__(self, projector: Projector) -> None:
         self._projector = projector
@@ -148,7 +148,7 @@ class _Sink:
         self._changed.set()
 
     def fail(self, error: Exception) -> None:
-        """End with an error, after the frames in the queue."""
+        """End with an error, after the queued frames."""
         self._error, self._ended = error, True
         self._changed.set()
 
@@ -158,7 +158,7 @@ class _Sink:
         await self._changed.wait()
 
     async def next(self) -> bytes | None:
-        """The oldest frame, or None after the last. Raises: the error that ended the recording."""
+        """Return the oldest frame, or None after the last. Raises: the error that ended the recording."""
         while not self._frames and not self._ended:
             await self.progress()
         if self._frames:

@@ -1,6 +1,6 @@
-"""`tutti model check`: what a model is, whether its rows are independent, how fast it is here, what it recognises.
+"""`tutti model check`: a model's properties, batch invariance, speed on this machine, and transcript of a recording.
 
-Every figure is in one document, which the command prints as JSON or as lines.
+All figures are in one document, which the command prints as JSON or as lines.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from server.settings import Settings
 from server.tools.sherpa import as_shown, first_difference, sherpa_tokens, sherpa_version
 
 BATCHES = (1, 8, 32, 128)
-LONGEST_S = 3_600.0  # of the audio
+LONGEST_S = 3_600.0  # limit of the audio's length
 Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The options of the command."""
+    """Options of the command."""
 
     model: Path | None
     audio: Path | None
@@ -46,21 +46,21 @@ class Asked:
 
 
 def check(asked: Asked, settings: Settings) -> Document:
-    """Load the model and answer every question. Raises: ModelError, BadAudio."""
+    """Load the model and measure everything. Raises: ModelError, BadAudio."""
     model = load_model(asked.model, device=asked.device, precision=asked.precision, threads=settings.threads)
     tokens = _tokens(model)
-    heard = None if asked.audio is None else _recognised(model, tokens, asked.audio)
+    audio = None if asked.audio is None else _recognized(model, tokens, asked.audio)
     rows = _rows(model, tokens.blank)
     wrong = []
     if others := [str(size) for size, same in rows["equal_tokens"].items() if not same]:
-        wrong.append(f"streams in batches of {', '.join(others)} have other symbols than alone: --reproducible")
-    if heard is not None and heard["sherpa"].get("equal") is False:
-        wrong.append("sherpa-onnx writes other tokens")
+        wrong.append(f"symbols in batches of {', '.join(others)} differ from those alone: serve with --reproducible")
+    if audio is not None and audio["sherpa"].get("equal") is False:
+        wrong.append("sherpa-onnx outputs different tokens")
     return {
         "model": _facts(model, tokens, asked.model or SHIPPED),
         "rows": rows,
         "speed": _speed(model, settings),
-        **({} if heard is None else {"audio": heard}),
+        **({} if audio is None else {"audio": audio}),
         "wrong": wrong,
         "ok": not wrong,
     }
@@ -108,7 +108,7 @@ def _rows(model: AcousticModel, blank: int) -> Document:
 
 
 def _speed(model: AcousticModel, settings: Settings) -> Document:
-    """Batches timed as a server's start times them, and the estimate of live streams that it makes of that."""
+    """Time batches as a server does at its start, and estimate the number of live streams from them."""
     slots = model.slots(capacity=settings.max_batch, largest=settings.max_batch)
     batch_s = Stepper(slots).warm_up(time.perf_counter)
     step_s, largest = model.config.step_samples / model.config.sample_rate, len(slots.inputs)
@@ -126,11 +126,11 @@ def _speed(model: AcousticModel, settings: Settings) -> Document:
     }
 
 
-def _recognised(model: AcousticModel, tokens: Tokens, path: Path) -> Document:
-    """Text of a recording, and whether sherpa-onnx writes the same tokens."""
+def _recognized(model: AcousticModel, tokens: Tokens, path: Path) -> Document:
+    """Transcribe a recording, and compare the tokens with those of sherpa-onnx."""
     pcm = _read(path, model.config.sample_rate)
     config = model.config
-    if not isinstance(model, PublishedModel):  # whose outputs end with the audio
+    if not isinstance(model, PublishedModel):  # a published model needs no silence: its outputs end with the audio
         pcm = np.concatenate([pcm, np.zeros(config.flush_steps * config.step_samples, np.int16)])
     (outputs,) = log_probs_of(model, [pcm])
     decoder = decoder_of(model, decoder="greedy" if isinstance(model, PublishedModel) else "auto")
@@ -148,7 +148,7 @@ def _recognised(model: AcousticModel, tokens: Tokens, path: Path) -> Document:
 def _sherpa(model: AcousticModel, ours: list[str], pcm: NDArray[np.int16]) -> Document:
     found = sherpa_version()
     if not isinstance(model, PublishedModel):
-        return {"version": found, "left_out": "it does not read checkpoints of ours: see `tutti export`"}
+        return {"version": found, "left_out": "it cannot read this checkpoint: see `tutti export`"}
     if found is None:
         return {"version": None, "left_out": "it is not installed"}
     different = first_difference(ours, sherpa_tokens(model, pcm))
@@ -161,7 +161,7 @@ def _sherpa(model: AcousticModel, ours: list[str], pcm: NDArray[np.int16]) -> Do
 
 
 def _read(path: Path, sample_rate: int) -> NDArray[np.int16]:
-    """Samples (S,) of any file that an upload may be, mixed down. Raises: BadAudio, which names the file."""
+    """Read a file of any format accepted for uploads as mono samples (S,). Raises: BadAudio, which names the file."""
     blocks = []
     try:
         form = AudioForm(Encoding.CONTAINER, None)
@@ -173,5 +173,5 @@ def _read(path: Path, sample_rate: int) -> NDArray[np.int16]:
     except Refused as error:
         raise BadAudio(f"{path}: {error}") from error
     if not sum(map(len, blocks)):
-        raise BadAudio(f"{path} holds no audio")
+        raise BadAudio(f"{path} contains no audio")
     return np.concatenate(blocks)

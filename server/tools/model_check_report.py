@@ -1,4 +1,4 @@
-"""The document of `tutti model check` as lines for people: a name, and what was found."""
+"""The document of `tutti model check` as lines of text: a name and a finding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAME_WIDTH = 16
 
 
 def lines(document: Document) -> Iterator[str]:
-    """All lines, those of what is wrong last."""
+    """Yield all lines, problems last."""
     rows = [*_facts(document["model"]), *_rows(document["rows"]), *_speed(document["speed"])]
     if "audio" in document:
         rows += _audio(document["audio"])
@@ -25,30 +25,33 @@ def _facts(model: Document) -> Iterator[tuple[str, str]]:
     yield "kind", f"{model['kind']}, {model['precision']}"
     window, shift = f"window {model['window_ms']:g} ms", f"shift {model['shift_ms']:g} ms"
     yield "audio", f"{model['sample_rate']} Hz, {window}, {shift}, output frames of {model['frame_ms']:g} ms"
-    latency = f"{model['latency_ms']:g} ms at most from a sound until the step that decodes it has its audio"
-    yield "latency", latency if model["kind"] == "ctc-rnn" else f"{latency}, by the window"
+    latency = f"at most {model['latency_ms']:g} ms from a sound until the step that decodes it has its audio"
+    yield "latency", latency if model["kind"] == "ctc-rnn" else f"{latency}, due to the window"
     yield "symbols", f"{model['symbols']}: {model['spelling']}"
-    yield "size", f"{model['file_bytes'] / MB:.1f} MB of files, {model['state_bytes'] / 1024:.1f} KiB of state a stream"
+    yield (
+        "size",
+        f"{model['file_bytes'] / MB:.1f} MB of files, {model['state_bytes'] / 1024:.1f} KiB of state per stream",
+    )
 
 
 def _rows(rows: Document) -> Iterator[tuple[str, str]]:
     if rows["one_row"]:
-        yield "rows", "independent: the graph takes one row, so streams are stepped one at a time"
+        yield "rows", "independent: the graph has one row, so streams are run one at a time"
         return
     bits, tokens = _sizes(rows["equal_bits"], same=False), _sizes(rows["equal_tokens"], same=False)
     sizes = _sizes(rows["equal_bits"], same=True)
     if sizes:
-        yield "rows", f"in batches of {sizes} as alone, to the bit"
+        yield "rows", f"in batches of {sizes} bit-identical to alone"
     if bits:
-        largest = f"outputs by {rows['largest_difference']:.1e} at most"
-        yield "", f"in batches of {bits} not to the bit, {largest}: --reproducible steps rows one at a time"
-        yield "", f"other symbols in batches of {tokens}" if tokens else "the same symbols in all of them"
-    yield from _too_large(rows["left_out"], "this model's largest is smaller")
+        largest = f"outputs differ by at most {rows['largest_difference']:.1e}"
+        yield "", f"in batches of {bits} not bit-identical, {largest}; --reproducible runs rows one at a time"
+        yield "", f"different symbols in batches of {tokens}" if tokens else "the same symbols in all batches"
+    yield from _too_large(rows["left_out"], "above this model's largest batch")
 
 
 def _too_large(sizes: Sequence[int], reason: str) -> Iterator[tuple[str, str]]:
     if sizes:
-        yield "", f"no batches of {', '.join(map(str, sizes))}: {reason}"
+        yield "", f"not measured in batches of {', '.join(map(str, sizes))}: {reason}"
 
 
 def _sizes(equal: Mapping[int, bool], *, same: bool) -> str:
@@ -60,9 +63,9 @@ def _speed(speed: Document) -> Iterator[tuple[str, str]]:
     for rows, milliseconds in speed["batch_ms"].items():
         yield name, f"batch of {rows}: {milliseconds:.1f} ms, real-time factor {speed['real_time_factor'][rows]:.4f}"
         name = ""
-    yield from _too_large(speed["left_out"], f"this model's largest is {speed['largest_batch']}")
-    objective = f"answers within {speed['objective_ms']:g} ms"
-    yield "live streams", f"about {speed['live_streams']} on this machine, {objective}, as a server's start estimates"
+    yield from _too_large(speed["left_out"], f"this model's largest batch is {speed['largest_batch']}")
+    objective = f"for results within {speed['objective_ms']:g} ms"
+    yield "live streams", f"about {speed['live_streams']} on this machine {objective}, by the server's estimate"
 
 
 def _audio(audio: Document) -> Iterator[tuple[str, str]]:
@@ -74,9 +77,9 @@ def _audio(audio: Document) -> Iterator[tuple[str, str]]:
         yield "sherpa-onnx", f"{sherpa['version']}: the same {sherpa['tokens']} tokens"
     else:
         place = sherpa["first_difference"]
-        found = f"token {place['place']} is {_token(place['theirs'])} there, {_token(place['ours'])} here"
+        found = f"token {place['place']} is {_token(place['theirs'])} in sherpa-onnx, {_token(place['ours'])} here"
         yield "sherpa-onnx", f"{sherpa['version']}: {found}"
 
 
 def _token(token: str | None) -> str:
-    return "no more" if token is None else repr(token)
+    return "missing" if token is None else repr(token)

@@ -1,4 +1,4 @@
-"""Recordings of the command line: paths, folders and standard input to samples, by the decoder of uploads."""
+"""Read recordings given on the command line: files, folders and standard input, with the decoder for uploads."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ SUFFIXES = frozenset(
 
 
 class BadInput(Exception):
-    """A path that names no recording."""
+    """A path is not a recording, or an output path is invalid."""
 
 
 def recordings_of(paths: Sequence[Path]) -> list[Path]:
-    """Return the recordings that paths name; a folder is all those in it, at any depth. Raises: BadInput."""
+    """Return the recordings under the given paths; folders are searched recursively. Raises: BadInput."""
     if list(paths).count(STDIN) > 1:
-        raise BadInput("-: standard input can be read once")
+        raise BadInput("-: standard input can be given only once")
     return [recording for path in paths for recording in _recordings(path)]
 
 
@@ -58,21 +58,21 @@ def _recordings(path: Path) -> Iterator[Path]:
     elif path.is_dir():
         found = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
         if not found:
-            raise BadInput(f"{path}: no recording in this folder ({', '.join(sorted(SUFFIXES))})")
+            raise BadInput(f"{path}: no recording in this folder; expected files with {', '.join(sorted(SUFFIXES))}")
         yield from found
     else:
         raise BadInput(f"{path}: no such file or folder")
 
 
 class RecordingReader:
-    """Reads one file a call as (S,) int16 mono samples; calls may run on several threads."""
+    """Reads a file as (S,) int16 mono samples. Thread-safe."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
-        """`warn` gets a sentence for each thing that a file lacks."""
+        """`warn` is called with each warning about damaged or incomplete audio."""
         self._warn = warn
 
     def __call__(self, path: Path, sample_rate: int) -> NDArray[np.int16]:
-        """Return the samples of a file at a rate in Hz. Raises: AudioError."""
+        """Return the samples of a file, resampled to `sample_rate` in Hz. Raises: AudioError."""
         try:
             body = sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
             recording = Recording(body, audio_form(None, None), rate=sample_rate, max_s=float("inf"))
@@ -87,5 +87,5 @@ class RecordingReader:
             self._warn(f"{path}: {warning}")
         samples = np.concatenate(blocks)
         if not len(samples):
-            raise AudioError(path, "holds no audio")
+            raise AudioError(path, "contains no audio")
         return samples

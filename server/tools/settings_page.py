@@ -1,6 +1,6 @@
-"""`docs/settings.md`: every setting with its variable, option, default and meaning, read from `server/settings.py`.
+"""Generator of `docs/settings.md`: each setting's variable, option, default and meaning, from `server/settings.py`.
 
-`python -m server.tools.settings_page` writes the page; a test compares it.
+`python -m server.tools.settings_page` writes the page; a test checks that it is current.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def page() -> str:
 
 
 def _meanings(source: str) -> dict[str, tuple[str, str]]:
-    """Return of each setting the heading that stands above it, or nothing, and its docstring in one line."""
+    """Return, for each setting, the heading comment above it ("" if none) and its docstring in one line."""
     [settings_class] = [each for each in ast.parse(source).body if getattr(each, "name", "") == Settings.__name__]
     assert isinstance(settings_class, ast.ClassDef), "the settings are a class"
     lines, found = source.splitlines(), {}

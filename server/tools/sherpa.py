@@ -1,4 +1,4 @@
-"""What sherpa-onnx, where it is installed, recognises with the files of a published model, beside what we do."""
+"""Tokens of sherpa-onnx, if it is installed, for the files of a published model, to compare with ours."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ FACTORIES = {
     "nemo-transducer": "from_transducer",
 }
 RAW_SILENCE_S = 0.66
-"""Silence after the audio of a model that takes samples: as in sherpa-onnx's examples."""
-UNWRITTEN = "<unk>"  # which sherpa-onnx leaves out of some models' tokens
+"""Silence after the audio for models with raw samples as input. Source: sherpa-onnx's examples."""
+UNWRITTEN = "<unk>"  # omitted by sherpa-onnx for some models
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first place at which two lists of tokens differ; None where a list has ended."""
+    """First position at which two lists of tokens differ; None if a list has ended."""
 
     place: int
     ours: str | None
@@ -40,7 +40,7 @@ class Difference:
 
 
 def sherpa_version() -> str | None:
-    """Version of the installed sherpa-onnx."""
+    """Return the version of the installed sherpa-onnx, None if it is not installed."""
     try:
         return version("sherpa-onnx")
     except PackageNotFoundError:
@@ -48,9 +48,9 @@ def sherpa_version() -> str | None:
 
 
 def sherpa_tokens(model: PublishedModel, pcm: NDArray[np.int16]) -> list[str]:
-    """Tokens that sherpa-onnx writes for samples (S,) int16, followed by silence; the text between words as a space.
+    """Return the tokens of sherpa-onnx for samples (S,) int16 followed by silence; word boundaries as spaces.
 
-    The silence makes it decode exactly the windows that a flush of ours does. See `model.published.timing`.
+    With this silence it decodes exactly the windows that our flush does. See `model.published.timing`.
     """
     import sherpa_onnx
 
@@ -74,7 +74,7 @@ def sherpa_tokens(model: PublishedModel, pcm: NDArray[np.int16]) -> list[str]:
 
 
 def as_shown(tokens: Sequence[str]) -> list[str]:
-    """Tokens as both sides show them: `▁` as a space, printable bytes as letters, without those that one side drops."""
+    """Return tokens in a common form: `▁` as a space, printable bytes as letters, without `UNWRITTEN`."""
     return [_BYTE.sub(_letter, token).replace("▁", " ") for token in tokens if token != UNWRITTEN]
 
 
@@ -84,7 +84,7 @@ def _letter(byte: re.Match[str]) -> str:
 
 
 def first_difference(ours: Sequence[str], theirs: Sequence[str]) -> Difference | None:
-    """The first place at which they differ, None if they are equal."""
+    """Return the first difference, None if the lists are equal."""
     for place, (one, other) in enumerate(zip_longest(ours, theirs)):
         if one != other:
             return Difference(place, one, other)

@@ -1,4 +1,4 @@
-"""`python -m server.tools.ticket_cost`: size of a ticket of the shipped model, and the time to make and to read one."""
+"""`python -m server.tools.ticket_cost`: size of a resume ticket of the shipped model, and time to write and read it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from server.resume.seal import Seal
 from server.resume.tickets import Ticket, read_ticket, write_ticket
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
-RUNS = 50  # of each operation, whose median counts
+RUNS = 50  # of each operation; the median is reported
 
 
 class SavedRun:
-    """A session and its place in a pool of one slot."""
+    """A session and its slot in a pool of one."""
 
     def __init__(self, model: AcousticModel, decoder: Decoder) -> None:
         self._model, self._decoder = model, decoder
@@ -45,8 +45,8 @@ class SavedRun:
         options = SessionOptions(sample_rate=self._model.config.sample_rate, resumable=True)
         return Session(options, self._model.config, self._decoder, Limits(max_backlog_s=1e9))
 
-    def hear(self, samples: PCM, until_s: float) -> None:
-        """Recognise (S,) int16 up to this stream time."""
+    def recognize(self, samples: PCM, until_s: float) -> None:
+        """Recognize (S,) int16 up to this stream time."""
         session, channel = self._session, self._session.channels[0]
         for piece in session.samples(samples[: round(until_s * self._model.config.sample_rate), np.newaxis], 0.0):
             assert isinstance(piece.tag, StepTag)
@@ -55,17 +55,17 @@ class SavedRun:
             session.decoded(channel, piece.tag)
 
     def saved(self) -> SavedStream:
-        """Return the state behind the last whole step."""
+        """Return the state after the last complete step."""
         resumption = self._session.resumption
         assert resumption is not None, "the session was made resumable"
         resumption.mark()
         self._session.exported(self._session.channels[0], self._stepper.pool.export(self._handle))
         saved = resumption.order.take_saved()
-        assert saved is not None, "nothing is on its way"
+        assert saved is not None, "no step is pending"
         return saved
 
     def restore(self, saved: SavedStream) -> None:
-        """Go on from it, in another session."""
+        """Continue from a saved state, in a new session."""
         self._session = self._new_session()
         assert self._session.resumption is not None, "the session was made resumable"
         self._session.resumption.restoring(saved)()
@@ -74,10 +74,12 @@ class SavedRun:
 
 @app.command()
 def report(
-    audio: Annotated[Path | None, typer.Option(help="Mono, at the model's rate; a shipped sample by default.")] = None,
-    at_s: Annotated[float, typer.Option(help="Stream time of the ticket.")] = 2.0,
+    audio: Annotated[
+        Path | None, typer.Option(help="Mono recording at the model's sample rate. Default: a shipped sample.")
+    ] = None,
+    at_s: Annotated[float, typer.Option(help="Stream time of the ticket, seconds.")] = 2.0,
 ) -> None:
-    """Print size of a ticket and the time that it takes to make and to read, for each decoder."""
+    """Print the size of a ticket and the times to save, write, read and restore it, for each decoder."""
     table = Table("decoder", "state", "search", "ticket", "save ms", "write ms", "read ms", "restore ms")
     decoders: tuple[DecoderName, ...] = ("greedy", "beam")
     figures = [_measure(decoder, audio, at_s) for decoder in decoders]
@@ -92,7 +94,7 @@ def report(
 def _measure(name: DecoderName, audio: Path | None, at_s: float) -> dict[str, str | int | float]:
     model = load_own()
     run = SavedRun(model, make_decoder(config=model.config, decoder=name))
-    run.hear(_samples(audio), at_s)
+    run.recognize(_samples(audio), at_s)
     saved, seal = run.saved(), Seal([bytes(32)])
     ticket = Ticket(bytes(16), "00000000-0000-0000-0000-000000000000", 0.0, bytes(16), bytes(16), ((),), saved)
     text = write_ticket(ticket, seal)

@@ -1,4 +1,4 @@
-"""Transcripts of the command line as text, subtitles or JSON lines: to standard output, a file, or a folder."""
+"""Write transcripts as text, subtitles or JSON lines to standard output, a file, or a folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUFFIXES = {"text": ".txt", "srt": ".srt", "vtt": ".vtt", "json": ".json"}
 
 
 def format_of(asked: str | None, out: Path | None) -> str:
-    """Return the format asked for, else that of the output's suffix, else text."""
+    """Return the requested format, else that of the output's suffix, else text."""
     if asked is not None:
         return asked
     named = {suffix: name for name, suffix in SUFFIXES.items()}
@@ -36,9 +36,9 @@ def rendered(result: Transcribed, form: str) -> str:
 
 
 def outputs_of(recordings: Sequence[Path], roots: Sequence[Path], out: Path, form: str) -> dict[Path, Path]:
-    """Return the file that each transcript is written to: `out` for one recording, else one in the folder `out`.
+    """Return the output file of each recording: `out` for a single one, else a file in the folder `out`.
 
-    Raises: BadInput for a folder that is missing, or two transcripts in one file.
+    Raises: BadInput if a folder is missing, or if two transcripts would go to the same file.
     """
     one_file = len(recordings) == 1 and not out.is_dir() and not any(root.is_dir() for root in roots)
     if one_file:
@@ -47,7 +47,7 @@ def outputs_of(recordings: Sequence[Path], roots: Sequence[Path], out: Path, for
         targets = {recordings[0]: out}
     else:
         if out.exists() and not out.is_dir():
-            raise BadInput(f"--out: {out} is a file; several transcripts need a folder")
+            raise BadInput(f"--out: {out} is a file; give a folder for several transcripts")
         targets = {path: out / _relative(path, roots).with_suffix(SUFFIXES[form]) for path in recordings}
     taken: dict[Path, Path] = {}
     for path, target in targets.items():
@@ -67,7 +67,7 @@ def _relative(path: Path, roots: Sequence[Path]) -> Path:
 
 
 class TextOutput(SilentDisplay):
-    """Writes each transcript once it is complete, in the order of the recordings; failures go to `complain`."""
+    """Writes complete transcripts in the order of the recordings; failures go to `complain`."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class TextOutput(SilentDisplay):
         self._done: dict[Path, list[FileResult]] = {}
 
     def done(self, result: FileResult) -> None:
-        """Write the result, and those that waited for it."""
+        """Write the result, and later ones that were waiting for it."""
         self._done.setdefault(result.path, []).append(result)
         while self._order and self._done.get(self._order[0]):
             path = self._order.pop(0)
@@ -102,7 +102,7 @@ class TextOutput(SilentDisplay):
 
 
 class JsonOutput(SilentDisplay):
-    """Writes JSON lines, to standard output or to the file of each recording."""
+    """Writes JSON lines to standard output or to the file of each recording."""
 
     def __init__(self, targets: dict[Path, Path] | None = None) -> None:
         self._targets = targets

@@ -1,4 +1,4 @@
-"""The gauge of open streams and its limit are in one unit, channels: a real server of stereo calls drives the alert."""
+"""The gauge of open streams and its limit both count channels: stereo calls to a real server trigger the alert."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SLOTS = 10
 
 
 def series_of(text: str) -> list[dict[str, str]]:
-    """What a server's page of metrics says of its sessions, as series of a quarter of an hour that do not change."""
+    """Return the session metrics of a server as constant series of fifteen minutes."""
     found = []
     for family in text_string_to_metric_families(text):
         if family.name in GAUGES:
@@ -36,7 +36,7 @@ def series_of(text: str) -> list[dict[str, str]]:
 
 
 def check_alert(folder: Path, text: str, *, share: float, fires: bool) -> None:
-    """Have promtool evaluate the shipped rules on these metrics."""
+    """Evaluate the shipped rules on these metrics with promtool."""
     program = shutil.which("promtool")
     if program is None:
         missing("promtool not installed")
@@ -59,7 +59,7 @@ def check_alert(folder: Path, text: str, *, share: float, fires: bool) -> None:
 
 
 def _unnamed(alerts: list[dict[str, object]]) -> list[dict[str, object]]:
-    """A sum has no name."""
+    """Return the alerts without the metric name in their labels, since a sum has none."""
     return [{**alert, "labels": str(alert["labels"]).removeprefix("ALERTS")} for alert in alerts]
 
 
@@ -69,14 +69,14 @@ def _unnamed(alerts: list[dict[str, object]]) -> list[dict[str, object]]:
         ([STEREO] * 5, 1.0, True),
         ([*[STEREO] * 4, {}], 0.9, True),
         ([STEREO] * 4, 0.8, False),
-        ([{"channels": 2}] * 5, 0.5, False),  # mixed to one channel
+        ([{"channels": 2}] * 5, 0.5, False),  # downmixed to one channel
     ],
 )
-def test_the_alert_of_a_replica_near_its_capacity_counts_channels(
+def test_the_near_capacity_alert_counts_channels(
     live_server: Start, tmp_path: Path, calls: list[dict[str, object]], share: float, fires: bool
 ) -> None:
     server = live_server(max_streams=SLOTS)
-    server.replica.metrics.estimated_capacity.set_function(lambda: 100.0)  # whatever this machine carries
+    server.replica.metrics.estimated_capacity.set_function(lambda: 100.0)  # independent of this machine
     with contextlib.ExitStack() as opened:
         for query in calls:
             opened.enter_context(server.listen(**query))
@@ -86,7 +86,7 @@ def test_the_alert_of_a_replica_near_its_capacity_counts_channels(
     assert server.metric('tutti_sessions_active{protocol="deepgram"}') == 0
 
 
-def test_a_replica_that_drains_counts_the_channels_that_are_left(live_server: Start) -> None:
+def test_a_draining_replica_counts_its_remaining_channels(live_server: Start) -> None:
     server = live_server(max_streams=SLOTS)
     with server.listen(**STEREO) as call, server.listen():
         server.replica.sessions.draining = True
@@ -95,7 +95,7 @@ def test_a_replica_that_drains_counts_the_channels_that_are_left(live_server: St
         call.finish()
 
 
-def test_calls_of_any_number_of_channels_end_as_one_call(live_server: Start) -> None:
+def test_a_call_with_several_channels_counts_as_one_call(live_server: Start) -> None:
     server = live_server(max_streams=SLOTS)
     with server.listen(**STEREO) as call:
         call.finish()

@@ -1,4 +1,4 @@
-"""compose.yaml and its variants fit the published schema, agree with the other files and expose one port."""
+"""compose.yaml and its variants match the published schema and the other files, and expose one port."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ FILES = sorted(COMPOSE.glob("compose*.yaml"))
 MAIN: dict[str, Any] = yaml.safe_load((COMPOSE / "compose.yaml").read_text())
 SERVICES = MAIN["services"]
 REPLICAS = [f"replica-{number + 1}" for number in range(SHIPPED_REPLICAS)]
-FLUSH_S = 10.0  # the closes behind a drain, and the process's own end
+FLUSH_S = 10.0  # for the closes after a drain and the exit of the process
 
 
 def schema() -> dict[str, Any]:
-    """The compose specification, as check-jsonschema carries it."""
+    """Return the Compose specification included in check-jsonschema."""
     need_package("check_jsonschema")
     text = (files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json").read_text()
     found: dict[str, Any] = json.loads(text)
@@ -34,7 +34,7 @@ def schema() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_compose_files_fit_the_specification(path: Path) -> None:
+def test_compose_files_match_the_specification(path: Path) -> None:
     jsonschema.validate(yaml.safe_load(path.read_text()), schema())
 
 
@@ -73,13 +73,13 @@ def test_the_grace_period_covers_the_drain() -> None:
 
 
 def default_of(variable: str) -> str:
-    """What `${NAME:-default}` is when nothing is set."""
+    """Return the default of `${NAME:-default}`."""
     match = re.fullmatch(r"\$\{\w+:-(.+)\}", variable)
     assert match
     return match[1]
 
 
-def test_only_haproxys_port_8080_is_published_beyond_loopback() -> None:
+def test_only_port_8080_of_haproxy_is_published_beyond_loopback() -> None:
     published = {name: service.get("ports", []) for name, service in SERVICES.items()}
     for name, ports in published.items():
         for port in ports:

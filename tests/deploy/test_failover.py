@@ -1,4 +1,4 @@
-"""Failover: a small run with everything real, and the arithmetic behind its criteria."""
+"""Failover: a small run with real servers and proxy, and the computation of its criteria."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ SMALL = Plan(replicas=2, streams=6, stream_s=8.0, fault_after_s=4.0)
 
 @pytest.fixture(scope="module")
 def killed() -> FaultRun:
-    """Six streams through HAProxy; one of two replicas is killed in the middle of their words."""
+    """Run six streams through HAProxy, of whose two replicas one is killed."""
     need("haproxy")
     return asyncio.run(failover(SMALL, "command", lambda _: None))
 
 
-def test_streams_of_a_killed_replica_go_on_with_equal_text(killed: FaultRun) -> None:
+def test_streams_of_a_killed_replica_resume_with_the_same_text(killed: FaultRun) -> None:
     assert not unmet(killed.bars), killed.resumable
     found = killed.resumable
     assert (found.streams, found.finished, found.equal, found.lost_s) == (6, 6, 6, 0.0)
     assert found.interrupted == found.reconnections == found.by_ticket
-    assert 2 <= found.interrupted <= 4, "least connections: half of them"
+    assert 2 <= found.interrupted <= 4, "half of the streams, by least connections"
     assert set(found.closes) == {1006}
     assert killed.resume_ms is not None
     assert killed.since_fault_ms is not None
     assert killed.since_fault_ms.count == found.interrupted
 
 
-def test_runs_of_other_proxies_and_faults_stay_in_the_file(tmp_path: Path, killed: FaultRun) -> None:
+def test_results_of_other_proxies_and_faults_are_kept(tmp_path: Path, killed: FaultRun) -> None:
     path = tmp_path / "failover.json"
     path.write_text("something else")
     other = msgspec.structs.replace(killed, proxy="nginx")
@@ -77,11 +77,11 @@ def judged(*outcomes: Outcome) -> list[str]:
 
 def test_each_criterion_can_fail() -> None:
     assert judged(outcome()) == []
-    assert judged(outcome("a")) == ["transcripts that differ from an undisturbed run"]
+    assert judged(outcome("a")) == ["transcripts that differ from a run without faults"]
     assert judged(outcome(finished=False)) == ["resumable streams that did not finish"]
     assert judged(outcome(told_s=1.9)) == ["audio lost"]
     assert [bar.what for bar in judge(figures([outcome()], {"x": "a b"}), None) if not bar.met] == [
-        "faults that no stream noticed"
+        "faults without an interrupted stream"
     ]
     plain = outcome(finished=False)
     plain.closes.append(1012)
@@ -99,7 +99,7 @@ def test_a_gap_between_finals_counts_as_lost_and_an_overlap_does_not() -> None:
     assert forgotten.lost_s == 0.4
 
 
-def test_times_count_from_the_loss_and_from_the_fault() -> None:
+def test_times_are_measured_from_the_loss_and_from_the_fault() -> None:
     lost = outcome()
     for took_s in (0.0, 0.25):
         lost.events.add(Connected("url", None, Beginning.TICKET, 0.0, took_s))
@@ -113,7 +113,7 @@ def test_times_count_from_the_loss_and_from_the_fault() -> None:
     assert (resume.count, resume.max, fault.count, fault.max) == (1, 250.0, 1, 1500.0)
 
 
-def test_recordings_are_as_long_as_asked_and_each_is_another() -> None:
+def test_audios_have_the_given_length_and_differ() -> None:
     made = audios(3, 4.0, seed=1)
     assert [audio.duration_s for audio in made] == [4.0] * 3
     assert len({audio.pcm.tobytes() for audio in made}) == 3
@@ -131,6 +131,6 @@ def test_recordings_are_as_long_as_asked_and_each_is_another() -> None:
         {"fault": Fault.ROLLING, "drain_timeout_s": 1.0},
     ],
 )
-def test_an_invalid_plan_is_refused(wrong: dict[str, object]) -> None:
+def test_an_invalid_plan_is_rejected(wrong: dict[str, object]) -> None:
     with pytest.raises(BadSettings):
         replace(SMALL, **wrong)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The images' files are linted, locked and agree with the program.
+"""Files of the images pass linters, are locked and match the program.
 
 `tests/support/deployment/rehearse_image.py` executes them.
 """
@@ -42,15 +42,15 @@ OWN = "tutti-asr-client"  # built from the checkout, like the program itself
 
 
 def program(name: str) -> str:
-    """A program of the `deploy` extra; without it the test is skipped, in CI it fails."""
-    beside = Path(sys.executable).parent / name
-    if not beside.exists():
+    """Return a program of the `deploy` extra; if it is missing, skip the test, or fail in CI."""
+    local = Path(sys.executable).parent / name
+    if not local.exists():
         missing(f"{name} not installed")
-    return str(beside)
+    return str(local)
 
 
 def locked(name: str) -> dict[str, tuple[str, int]]:
-    """Version and number of hashes by package."""
+    """Return version and number of hashes by package."""
     found: dict[str, tuple[str, int]] = {}
     for entry in re.split(r"\n(?=[a-z])", (DEPLOY / name).read_text()):
         if match := re.match(r"([a-zA-Z0-9._-]+)(?:\[[^\]]*\])?==([^\s;]+)", entry):
@@ -68,7 +68,7 @@ def test_the_linter_rejects_a_bad_dockerfile(tmp_path: Path) -> None:
     assert subprocess.run([program("hadolint"), tmp_path / "Dockerfile"], capture_output=True, check=False).returncode
 
 
-def test_images_run_as_a_user_without_rights_and_check_health_without_curl() -> None:
+def test_images_run_as_an_unprivileged_user_and_check_health_without_curl() -> None:
     replica = DOCKERFILE.split("AS replica")[1]
     assert re.search(r"^USER [1-9]\d+:[1-9]\d+$", replica, re.MULTILINE)
     assert "HEALTHCHECK" in replica
@@ -80,7 +80,7 @@ def test_images_run_as_a_user_without_rights_and_check_health_without_curl() -> 
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_every_package_of_the_project_is_locked_in_a_version_that_it_admits(name: str) -> None:
+def test_every_required_package_is_locked_in_an_allowed_version(name: str) -> None:
     extras = PROJECT["project"]["optional-dependencies"]
     lines = [*PROJECT["project"]["dependencies"], *(line for extra in LOCKS[name] for line in extras[extra])]
     wanted = [needed for line in lines if (needed := Requirement(line)).name != OWN]
@@ -100,7 +100,7 @@ def test_only_the_cuda_image_has_torch_and_cuda() -> None:
     assert [name for name in locked("requirements-cuda.lock") if name.startswith("nvidia")]
 
 
-def test_dockerignore_lets_the_program_through_and_no_local_files() -> None:
+def test_dockerignore_includes_the_program_and_no_local_files() -> None:
     lets_through = DockerIgnore((DOCKER / "Dockerfile.dockerignore").read_text())
     for path in (
         "server/cli/__init__.py",
@@ -129,18 +129,18 @@ def test_dockerignore_lets_the_program_through_and_no_local_files() -> None:
             assert path == "." or lets_through(path), path
 
 
-def test_the_health_check_follows_the_servers_answers(live_server: Callable[..., LiveServer]) -> None:
+def test_the_health_check_reflects_the_response_of_the_server(live_server: Callable[..., LiveServer]) -> None:
     server = live_server()
     port = int(server.host.rsplit(":", 1)[1])
     assert check("/healthz", port) == HEALTHY
     server.replica.sessions.draining = True
-    assert check("/healthz", port) == HEALTHY, "what drains is alive"
+    assert check("/healthz", port) == HEALTHY, "a draining replica is alive"
     assert check("/readyz", port) == UNHEALTHY
     assert check("/healthz", closed_port()) == UNHEALTHY
 
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "[::]", "::1", "[::1]", "localhost"])
-def test_the_health_check_asks_where_the_server_listens(live_server: Callable[..., LiveServer], host: str) -> None:
+def test_the_health_check_uses_the_address_of_the_server(live_server: Callable[..., LiveServer], host: str) -> None:
     if ":" in host:
         need_ipv6()
     server = live_server(**({"host": host} if host else {}))
@@ -159,9 +159,9 @@ def test_start_sh_copies_the_compiler_cache_and_execs_the_server(tmp_path: Path,
     words = [shell, "-c", script, "start", shell, "-c", f'cat {place}/code.nbi 2>/dev/null; echo "$$" "$PPID"']
     env = {"NUMBA_CACHE_DIR": str(place), "PATH": os.environ["PATH"]}
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=env) as process:
-        said, _ = process.communicate(timeout=20)
-    assert said.startswith("code") == writable
-    assert said.removeprefix("code").split() == [str(process.pid), str(os.getpid())], "signals reach the server"
+        output, _ = process.communicate(timeout=20)
+    assert output.startswith("code") == writable
+    assert output.removeprefix("code").split() == [str(process.pid), str(os.getpid())], "signals reach the server"
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_start_sh_copies_the_compiler_cache_and_execs_the_server(tmp_path: Path,
         ("avx2 avx512f avx512_vnni", {"ATEN_CPU_CAPABILITY": "avx2"}, ("", "unset")),
     ],
 )
-def test_start_sh_names_a_processor_that_the_image_was_compiled_for(
+def test_start_sh_selects_a_processor_that_the_image_was_compiled_for(
     tmp_path: Path, flags: str, variables: dict[str, str], expected: tuple[str, str]
 ) -> None:
     (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
@@ -184,12 +184,12 @@ def test_start_sh_names_a_processor_that_the_image_was_compiled_for(
     assert done.stdout == "|".join(expected) + "\n"
 
 
-def test_the_image_is_compiled_for_the_processors_that_start_sh_names() -> None:
+def test_the_image_is_compiled_for_the_processors_of_start_sh() -> None:
     named = set(re.findall(r'NUMBA_CPU_NAME=(\S+) NUMBA_CPU_FEATURES="?([^"\s]*)', DOCKERFILE))
     assert named == {WITH_VNNI, (LEVELS[1], "")}
 
 
-def test_every_variable_that_deploy_sets_is_a_setting() -> None:
+def test_every_variable_set_in_deploy_is_a_setting() -> None:
     known = {f"TUTTI_{name.upper()}" for name in Settings.model_fields} | NOT_OF_THE_SERVER
     files = [path for path in DEPLOY.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     named = {(path.name, name) for path in files for name in re.findall(r"TUTTI_[A-Z_]+[A-Z]", path.read_text())}

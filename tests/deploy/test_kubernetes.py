@@ -1,4 +1,4 @@
-"""The Kubernetes manifests, built by kustomize, fit the published schemas and agree with the server's settings."""
+"""The Kubernetes manifests, built by kustomize, match the published schemas and the server's settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Manifest = dict[str, Any]
 
 @cache
 def built(folder: Path) -> tuple[Manifest, ...]:
-    """What `kubectl apply -k` would send."""
+    """Return the manifests that `kubectl apply -k` would send."""
     need_programs("kubectl")
     done = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True, check=False, timeout=30)
     assert done.returncode == 0, done.stderr
@@ -31,13 +31,13 @@ def built(folder: Path) -> tuple[Manifest, ...]:
 
 
 def of_kind(manifests: tuple[Manifest, ...], kind: str) -> Manifest:
-    """The only one of its kind."""
+    """Return the only manifest of this kind."""
     [found] = [each for each in manifests if each["kind"] == kind]
     return found
 
 
 def with_components(folder: Path, *names: str) -> tuple[Manifest, ...]:
-    """The overlay `cpu` with components, as a user adds them."""
+    """Build the overlay `cpu` with components, as a user adds them."""
     relative = {
         name: Path(*[".."] * len(folder.parts[1:])) / KUBERNETES.relative_to("/") / name
         for name in ("overlays/cpu", *(f"components/{name}" for name in names))
@@ -54,12 +54,12 @@ def with_components(folder: Path, *names: str) -> tuple[Manifest, ...]:
 
 @pytest.fixture(params=OVERLAYS)
 def manifests(request: pytest.FixtureRequest) -> tuple[Manifest, ...]:
-    """Each overlay."""
+    """Return the manifests of each overlay."""
     return built(KUBERNETES / "overlays" / request.param)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_manifests_fit_the_schema_of_kubernetes(manifests: tuple[Manifest, ...], version: str) -> None:
+def test_manifests_match_the_schema_of_kubernetes(manifests: tuple[Manifest, ...], version: str) -> None:
     validate = need_package("kubernetes_validate")
     template = yaml.safe_load((KUBERNETES / "secret.template.yaml").read_text())
     for manifest in (*manifests, template):
@@ -90,15 +90,15 @@ def test_variables_of_the_pod_are_settings_of_the_server(
     for each in pod["containers"][0]["env"]:
         assert each["name"].removeprefix("TUTTI_").lower() in Settings.model_fields
         monkeypatch.setenv(each["name"], each["value"])
-    assert Settings().threads == 1, "unset, it would be the node's cores"
-    assert not pod["enableServiceLinks"], "a service's TUTTI_PORT would be no port number"
+    assert Settings().threads == 1, "the default would be the node's cores"
+    assert not pod["enableServiceLinks"], "TUTTI_PORT of a service would not be a port number"
 
 
 def test_the_pod_runs_without_privileges(manifests: tuple[Manifest, ...]) -> None:
     pod = of_kind(manifests, "Deployment")["spec"]["template"]["spec"]
     [container] = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"]
-    assert pod["securityContext"]["runAsUser"] == 10001, "the image's own"
+    assert pod["securityContext"]["runAsUser"] == 10001, "the user of the image"
     assert not pod["automountServiceAccountToken"]
     assert container["securityContext"]["readOnlyRootFilesystem"]
     assert not container["securityContext"]["allowPrivilegeEscalation"]
@@ -130,13 +130,13 @@ def test_the_ingress_routes_audio_paths_and_no_operator_paths(manifests: tuple[M
     assert of_kind(manifests, "Ingress")["spec"]["tls"]
 
 
-def test_scaling_goes_by_streams_up_at_once_and_down_slowly(manifests: tuple[Manifest, ...]) -> None:
+def test_scaling_is_by_streams_fast_up_and_slow_down(manifests: tuple[Manifest, ...]) -> None:
     spec = of_kind(manifests, "HorizontalPodAutoscaler")["spec"]
     [metric] = spec["metrics"]
     assert metric["pods"]["metric"]["name"] == "tutti_sessions_active"
     assert spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 300
     assert spec["behavior"]["scaleDown"]["policies"] == [{"type": "Pods", "value": 1, "periodSeconds": 120}]
-    assert "replicas" not in of_kind(manifests, "Deployment")["spec"], "the autoscaler's word"
+    assert "replicas" not in of_kind(manifests, "Deployment")["spec"], "set by the autoscaler"
 
 
 def test_the_keda_component_replaces_the_autoscaler(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real server: each query of the dashboard and each alert has data, and a page."""
+"""A real Prometheus scrapes a real server: every query of the dashboard and every alert has data and a runbook."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WITHIN_S = 30.0
 
 
 def need(program: str) -> str:
-    """Where a program lies; without it the test is skipped, in CI it fails."""
+    """Return the path of a program; if it is missing, skip the test, or fail in CI."""
     found = shutil.which(program)
     if found is None:
         missing(f"{program} not installed")
@@ -44,7 +44,7 @@ def rules(kind: str) -> list[dict[str, Any]]:
 
 
 class Prometheus:
-    """A server of its own on a free port, with the shipped rules."""
+    """A Prometheus server on a free port with the shipped rules."""
 
     def __init__(self, folder: Path, target: str) -> None:
         with socket.socket() as free:
@@ -84,7 +84,7 @@ class Prometheus:
         return list(answer.json()["data"]["result"])
 
     def wait_for(self, expr: str) -> list[dict[str, Any]]:
-        """The answer as soon as there is one."""
+        """Wait for a result and return it."""
         end_s = time.monotonic() + WITHIN_S
         while not (found := self.ask(expr)):
             assert time.monotonic() < end_s, f"no data for {expr}"
@@ -114,10 +114,10 @@ def test_every_query_of_the_dashboard_has_data(watched: Prometheus) -> None:
         for panel in row.panels:
             for query in panel.queries:
                 found = watched.wait_for(filled(query.expr, "1m"))
-                assert named(query.legend, found[0]["metric"]), "a series with a name"
+                assert named(query.legend, found[0]["metric"]), "every series has a legend"
 
 
-def test_every_recorded_series_and_every_side_of_an_alert_has_data(watched: Prometheus) -> None:
+def test_every_recorded_series_and_every_operand_of_an_alert_has_data(watched: Prometheus) -> None:
     for rule in rules("record"):
         watched.wait_for(rule["record"])
     for rule in rules("alert"):
@@ -151,7 +151,7 @@ def test_alerts_fire_on_their_conditions() -> None:
     assert [rule["alert"] for rule in rules("alert") if rule["alert"] not in tested] == []
 
 
-def test_each_alert_has_its_page_and_each_page_its_alert() -> None:
+def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
     names = {rule["alert"] for rule in rules("alert")}
     assert {page.stem for page in (ROOT / "docs" / "runbooks").glob("Tutti*.md")} == names
     for rule in rules("alert"):
@@ -161,7 +161,7 @@ def test_each_alert_has_its_page_and_each_page_its_alert() -> None:
             assert heading in page.read_text(), page.name
 
 
-def test_the_committed_dashboard_is_what_the_code_generates() -> None:
+def test_the_committed_dashboard_is_current() -> None:
     assert dashboard.TARGET.read_text() == dashboard.build(), "run: python -m deploy.grafana.dashboard"
     ids = [panel["title"] for panel in json.loads(dashboard.build())["panels"]]
     assert len(ids) == len(set(ids)) == sum(1 + len(row.panels) for row in ROWS)

@@ -1,4 +1,4 @@
-"""The proxies' shipped files, run for real before real servers: balance, refusals, drains, deaths, timeouts."""
+"""The shipped proxy files with real proxies and servers: balancing, refusals, drains, failures, timeouts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ every_proxy = pytest.mark.parametrize("name", list(PROXIES))
 
 
 @every_proxy
-def test_a_stream_passes_uncompressed_though_the_client_offers_to_compress(live_server: Start, name: str) -> None:
+def test_a_stream_is_uncompressed_although_the_client_offers_compression(live_server: Start, name: str) -> None:
     with proxied(name, live_server()) as proxy, listen(proxy) as client:
         response = client.socket.response
         assert response is not None
@@ -38,12 +38,12 @@ def test_streams_spread_over_the_replicas(live_server: Start, name: str) -> None
     with proxied(name, *servers) as proxy, ExitStack() as stack:
         for _ in range(12):
             stack.enter_context(listen(proxy))
-        # Envoy draws two and takes the better one: not always four each.
+        # Envoy chooses the better of two random servers, so not always four each.
         assert min(len(server.replica.sessions) for server in servers) >= 1
 
 
 @every_proxy
-def test_a_handshake_that_a_full_replica_refuses_is_taken_by_another(live_server: Start, name: str) -> None:
+def test_a_handshake_refused_by_a_full_replica_is_accepted_by_another(live_server: Start, name: str) -> None:
     full, free = live_server(max_streams=1), live_server(max_streams=8)
     with full.listen(), proxied(name, full, free) as proxy, ExitStack() as stack:
         for text in ("one", "two", "three", "four"):
@@ -54,7 +54,7 @@ def test_a_handshake_that_a_full_replica_refuses_is_taken_by_another(live_server
 
 
 @every_proxy
-def test_when_all_replicas_are_full_the_client_gets_a_replicas_refusal(live_server: Start, name: str) -> None:
+def test_if_all_replicas_are_full_the_client_gets_the_refusal_of_one(live_server: Start, name: str) -> None:
     servers = [live_server(max_streams=1) for _ in range(2)]
     with servers[0].listen(), servers[1].listen(), proxied(name, *servers) as proxy:
         with pytest.raises(InvalidStatus) as refused:
@@ -65,7 +65,7 @@ def test_when_all_replicas_are_full_the_client_gets_a_replicas_refusal(live_serv
         assert b"SERVICE_UNAVAILABLE" in (response.body or b"")
 
 
-def test_haproxys_own_refusal_looks_like_a_replicas(live_server: Start) -> None:
+def test_a_refusal_by_haproxy_has_the_form_of_a_replicas(live_server: Start) -> None:
     server = live_server(drain_timeout_s=WAIT_S)
     with proxied("haproxy", server) as proxy, server.listen() as held:
         server.replica.sessions.draining = True
@@ -104,7 +104,7 @@ def test_a_draining_replica_keeps_its_streams_and_gets_no_new_ones(live_server: 
             assert transcript(client.finish()) == "to the end"
 
 
-def test_haproxy_cuts_the_streams_of_a_replica_that_hangs_and_new_ones_go_elsewhere(live_server: Start) -> None:
+def test_haproxy_cuts_streams_of_a_hanging_replica_and_routes_new_ones_elsewhere(live_server: Start) -> None:
     hangs, other = (live_server(idle_timeout_s=10 * WAIT_S) for _ in range(2))
     with proxied("haproxy", hangs, other) as proxy, listen(proxy) as first, listen(proxy) as second:
         wait_until(lambda: len(hangs.replica.sessions) == len(other.replica.sessions) == 1)
@@ -120,7 +120,7 @@ def test_haproxy_cuts_the_streams_of_a_replica_that_hangs_and_new_ones_go_elsewh
 
 
 def _cut_one(first: Client, second: Client) -> tuple[Client, Client]:
-    """Return the stream of two that the proxy cuts, and the other."""
+    """Return, of two streams, the one that the proxy cuts, and the other."""
     found: list[tuple[Client, Client]] = []
 
     def look() -> bool:
@@ -133,7 +133,7 @@ def _cut_one(first: Client, second: Client) -> tuple[Client, Client]:
 
 
 PLAIN = (("location /admin { return 404; }", "location /admin { proxy_pass http://replicas; }"),)
-"""nginx as people write it by hand: no header says that a request is of another machine."""
+"""A minimal nginx configuration: no header shows that a request comes from another machine."""
 WITH_ADDRESS = (
     (
         "location /admin { return 404; }",
@@ -142,18 +142,18 @@ WITH_ADDRESS = (
 )
 
 
-def test_admin_is_closed_to_everybody_who_comes_through_a_plain_proxy_pass(live_server: Start) -> None:
+def test_admin_is_closed_through_a_plain_proxy_pass(live_server: Start) -> None:
     server = live_server(admin_local=False)
     with proxied("nginx", server, changes=PLAIN) as proxy, http(proxy) as client, server.http as direct:
         for method, path in (("POST", "/admin/drain"), ("GET", "/admin/models"), ("POST", "/admin/models/x/unload")):
             refused = client.request(method, path)
             assert (refused.status_code, "TUTTI_ADMIN_KEYS" in refused.text) == (403, True)
-            assert direct.request(method, path).status_code == 403, "nothing tells the two apart"
+            assert direct.request(method, path).status_code == 403, "the two cannot be distinguished"
         assert not server.replica.sessions.draining
         assert client.get("/readyz").status_code == 200
 
 
-def test_admin_local_is_for_peers_of_this_machine_without_a_proxys_headers(live_server: Start) -> None:
+def test_admin_local_is_for_local_peers_without_proxy_headers(live_server: Start) -> None:
     server = live_server(admin_local=True, drain_linger_s=WAIT_S)
     with proxied("nginx", server, changes=WITH_ADDRESS) as proxy, http(proxy) as client, server.http as direct:
         assert client.post("/admin/drain").status_code == 403
@@ -188,7 +188,7 @@ def test_uploads_pass(live_server: Start, name: str) -> None:
         assert "a whole recording" in answer.text
 
 
-SHORT_LIVED = {  # every limit but the one on an open stream, set to what a silent second exceeds
+SHORT_LIVED = {  # all timeouts except that of an open stream, set below one second
     "haproxy": (
         ("timeout client 60s", "timeout client 1s"),
         ("timeout server 150s", "timeout server 1s"),
@@ -200,8 +200,8 @@ SHORT_LIVED = {  # every limit but the one on an open stream, set to what a sile
 
 
 @every_proxy
-def test_an_open_stream_outlives_the_limits_on_requests(live_server: Start, name: str) -> None:
-    """The server's own idle limit is the event that is waited for: it must be that which ends the stream."""
+def test_an_open_stream_is_not_subject_to_request_timeouts(live_server: Start, name: str) -> None:
+    """Wait for the server's idle timeout, which must be what ends the stream."""
     with proxied(name, live_server(idle_timeout_s=2.0), changes=SHORT_LIVED[name]) as proxy, listen(proxy) as client:
         _, code, reason = client.rest()
         assert code == 1011, reason
@@ -215,7 +215,7 @@ def test_an_open_stream_outlives_the_limits_on_requests(live_server: Start, name
         ("envoy", ("stream_idle_timeout: 60s", "stream_idle_timeout: 1s")),
     ],
 )
-def test_the_limit_on_an_open_stream_is_this_one(live_server: Start, name: str, change: tuple[str, str]) -> None:
+def test_this_setting_is_the_timeout_of_an_open_stream(live_server: Start, name: str, change: tuple[str, str]) -> None:
     with proxied(name, live_server(idle_timeout_s=WAIT_S), changes=(change,)) as proxy, listen(proxy) as client:
         with pytest.raises(ConnectionClosed) as closed:
             client.receive()
@@ -231,7 +231,7 @@ def test_haproxy_serves_its_statistics(live_server: Start) -> None:
 
 
 @every_proxy
-def test_rendering_refuses_a_configuration_without_a_replicas_address(name: str, tmp_path: Path) -> None:
+def test_rendering_rejects_a_configuration_without_the_address_of_a_replica(name: str, tmp_path: Path) -> None:
     proxy = PROXIES[name]
     broken = tmp_path / "broken.cfg"
     broken.write_text(proxy.config.read_text().replace("replica-2", "replica-x"))
@@ -247,9 +247,9 @@ def test_a_stopped_proxy_leaves_no_process(live_server: Start, name: str) -> Non
 
 
 def processes_with(word: str) -> list[str]:
-    """Return ids of processes whose command line contains `word`."""
+    """Return the IDs of processes whose command line contains `word`."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):  # gone since
+        with suppress(OSError):  # the process has ended
             found += [path.parent.name] if word in path.read_text() else []
     return found

@@ -1,4 +1,4 @@
-"""The fleet's rules and HAProxy's commands, pure; then a real HAProxy, a Ray cluster of two nodes and real servers."""
+"""Scaling rules and HAProxy commands; then a real HAProxy, a Ray cluster of two nodes and real servers."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def figures(active: int = 0, limit: int = 100, *, ready: bool = True, ended: boo
         ([Load(3, 0)], 1, 1),
     ],
 )
-def test_the_fleet_grows_at_once_to_what_its_streams_need(loads: list[Load], present: int, wanted: int) -> None:
+def test_the_fleet_scales_up_at_once(loads: list[Load], present: int, wanted: int) -> None:
     assert Scaling(Rule(1, 4, 0.7)).wanted(loads, present, 0.0) == wanted
 
 
-def test_the_fleet_shrinks_late_and_one_by_one() -> None:
+def test_the_fleet_scales_down_late_and_one_by_one() -> None:
     scaling = Scaling(Rule(1, 4, 0.7, down_after_s=60))
     idle = [Load(0, 100)] * 3
     assert [scaling.wanted(idle, 3, now) for now in (0, 30, 59.9)] == [3, 3, 3]
@@ -49,18 +49,18 @@ def test_the_fleet_shrinks_late_and_one_by_one() -> None:
     busy = [Load(140, 100)]
     scaling = Scaling(Rule(1, 4, 0.7, down_after_s=60))
     assert scaling.wanted(idle, 3, 0) == 3
-    assert scaling.wanted([Load(70, 100)] * 3, 3, 30) == 3, "a moment of load"
-    assert scaling.wanted(idle, 3, 61) == 3, "begins anew"
+    assert scaling.wanted([Load(70, 100)] * 3, 3, 30) == 3, "a short load restarts the wait"
+    assert scaling.wanted(idle, 3, 61) == 3, "the wait is not over"
     assert scaling.wanted(busy, 1, 62) == 2
 
 
 @pytest.mark.parametrize("rule", [(0, 4, 0.7), (3, 2, 0.7), (1, 4, 0.0), (1, 4, 1.1)])
-def test_an_invalid_scaling_rule_is_refused(rule: tuple[int, int, float]) -> None:
+def test_an_invalid_scaling_rule_is_rejected(rule: tuple[int, int, float]) -> None:
     with pytest.raises(ValueError, match=r"replica|share"):
         Rule(*rule)
 
 
-def test_a_replica_starts_runs_drains_the_emptiest_first_and_is_gone() -> None:
+def test_a_replica_starts_becomes_ready_drains_and_is_removed() -> None:
     fleet = Fleet(Rule(1, 3, 0.5, down_after_s=10), Timeouts(start_s=60, silent_s=5))
     assert fleet.orders(0).start == 1
     fleet.started("a", 0)
@@ -82,7 +82,7 @@ def test_a_replica_starts_runs_drains_the_emptiest_first_and_is_gone() -> None:
     assert fleet.drain_all() == ("a",)
 
 
-def test_a_replica_that_is_silent_or_never_ready_is_lost_and_replaced() -> None:
+def test_a_silent_or_never_ready_replica_is_lost_and_replaced() -> None:
     fleet = Fleet(Rule(1, 3), Timeouts(start_s=60, silent_s=5))
     fleet.started("a", 0)
     assert fleet.orders(59).end == ()
@@ -96,7 +96,7 @@ def test_a_replica_that_is_silent_or_never_ready_is_lost_and_replaced() -> None:
     assert fleet.backends == {}
 
 
-def test_haproxy_is_told_each_change_once() -> None:
+def test_haproxy_gets_each_change_once() -> None:
     places = Places(2)
     ready, draining = Backend("10.0.0.1:81", State.READY), Backend("10.0.0.1:81", State.DRAIN)
     assert places.change({"a": ready}) == [
@@ -121,14 +121,14 @@ def test_haproxy_is_told_each_change_once() -> None:
     ]
 
 
-def test_addresses_of_ipv6_have_brackets_and_haproxy_gets_them_without() -> None:
+def test_ipv6_addresses_have_brackets_except_for_haproxy() -> None:
     assert (address("10.0.0.1", 80), address("fd00::1", 80)) == ("10.0.0.1:80", "[fd00::1]:80")
     places = Places(1)
     assert places.change({"a": Backend("[fd00::1]:80", State.READY)})[0].endswith("addr fd00::1 port 80")
 
 
 @pytest.mark.parametrize(
-    ("host", "node", "told"),
+    ("host", "node", "reported"),
     [
         ("127.0.0.1", "10.0.0.1", "127.0.0.1"),
         ("[::1]", "10.0.0.1", "[::1]"),
@@ -136,8 +136,8 @@ def test_addresses_of_ipv6_have_brackets_and_haproxy_gets_them_without() -> None
         ("::", "fd00::1", "[fd00::1]"),
     ],
 )
-def test_a_replica_gives_an_address_at_which_others_reach_it(
-    monkeypatch: pytest.MonkeyPatch, host: str, node: str, told: str
+def test_a_replica_reports_a_reachable_address(
+    monkeypatch: pytest.MonkeyPatch, host: str, node: str, reported: str
 ) -> None:
     if ":" in host:
         need_ipv6()
@@ -145,19 +145,19 @@ def test_a_replica_gives_an_address_at_which_others_reach_it(
     ended = SimpleNamespace(poll=lambda: 0)
     monkeypatch.setattr("subprocess.Popen", lambda command, **_: (started.append(command), ended)[1])
     found = Replica(host, (), {}, node).figures().address
-    assert found.rpartition(":")[0] == told
+    assert found.rpartition(":")[0] == reported
     (command,) = started
     assert command[command.index("--port") + 1] == found.rpartition(":")[2]
 
 
-def test_gauges_are_read_and_protocols_summed() -> None:
+def test_gauges_are_summed_over_protocols() -> None:
     text = "# HELP x y\ntutti_ready 1.0\n"
     text += 'tutti_sessions_active{protocol="a"} 2.0\ntutti_sessions_active{protocol="b"} 3.0\n'
     assert read(text) == {"tutti_ready": 1.0, "tutti_sessions_active": 5.0}
 
 
 @pytest.mark.timeout(420)
-def test_a_fleet_of_two_nodes_grows_loses_one_and_shrinks_and_no_word_is_lost() -> None:
+def test_a_fleet_that_grows_loses_a_node_and_shrinks_loses_no_word() -> None:
     if shutil.which("haproxy", path="/usr/sbin:/usr/bin") is None:
         missing("haproxy not installed")
     if importlib.util.find_spec("ray") is None:

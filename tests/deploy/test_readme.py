@@ -1,4 +1,4 @@
-"""The commands of deploy/README.md work, as far as they can without a container engine or a cluster."""
+"""The commands of deploy/README.md that need neither a container engine nor a cluster work."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ README = (ROOT / "deploy" / "README.md").read_text()
 
 
 def block(kind: str) -> str:
-    """The only block of this kind."""
+    """Return the only block of this kind."""
     [found] = re.findall(rf"^```{kind}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
     return found
 
 
 @pytest.fixture(scope="module")
 def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The keys that its commands make."""
+    """Run the commands that create the keys; returns their folder."""
     need_programs("openssl", "sha256sum")
     folder = tmp_path_factory.mktemp("checkout")
     words = ["bash", "-euo", "pipefail", "-c", block("sh secrets")]
     done = subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True)
-    (folder / "told").write_text(done.stdout.rsplit("API key: ", 1)[1].strip())
+    (folder / "printed").write_text(done.stdout.rsplit("API key: ", 1)[1].strip())
     return folder / "deploy" / "compose" / "secrets"
 
 
-def test_the_commands_of_the_page_make_valid_keys(secrets: Path) -> None:
+def test_the_commands_create_valid_keys(secrets: Path) -> None:
     [key] = read_keys(read_secrets("key", (), secrets / "resume_keys"))
     assert len(key) == KEY_BYTES
-    told = (secrets.parents[2] / "told").read_text()
+    printed = (secrets.parents[2] / "printed").read_text()
     [known] = parse_keys(read_secrets("key", (), secrets / "api_keys"))
-    assert known.digest == Key.of(told).digest, "the key that it tells is the one that the server knows"
+    assert known.digest == Key.of(printed).digest, "the printed key is the one that the server accepts"
     Settings(api_keys_file=secrets / "api_keys", token_keys_file=secrets / "token_keys")
 
 
-def test_compose_mounts_the_keys_that_the_commands_make(secrets: Path) -> None:
+def test_compose_mounts_the_created_keys(secrets: Path) -> None:
     compose = (ROOT / "deploy" / "compose" / "compose.yaml").read_text()
     wanted = set(re.findall(r"file: \./secrets/(\w+)", compose))
     assert wanted == {path.name for path in secrets.iterdir()}
-    assert all(path.stat().st_mode & 0o004 for path in secrets.iterdir()), "user 10001 reads them"
+    assert all(path.stat().st_mode & 0o004 for path in secrets.iterdir()), "readable by user 10001"
 
 
-def test_the_pages_plan_command_runs() -> None:
+def test_the_plan_command_runs() -> None:
     [line] = re.findall(r"^tutti (plan .*)$", README, re.MULTILINE)
     words = [sys.executable, "-m", "server.cli", *line.split()]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
@@ -59,7 +59,7 @@ def test_the_pages_plan_command_runs() -> None:
     assert "replicas" in done.stdout
 
 
-def test_paths_named_on_the_page_exist() -> None:
+def test_paths_in_the_readme_exist() -> None:
     named = set(re.findall(r"(?<![\w/])(?:deploy|docs|model|tests)/[\w./-]+\w", README))
     assert len(named) > 10
     made = {name for name in named if name.startswith("deploy/compose/secrets")}

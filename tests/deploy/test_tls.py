@@ -1,4 +1,4 @@
-"""TLS at the edge, with a certificate that the test makes: the proxies' files in their TLS variants."""
+"""TLS variants of the proxy files, with a certificate created by the test."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ every_proxy = pytest.mark.parametrize("name", list(PROXIES))
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
-    """A certificate of our own for 127.0.0.1."""
+    """Create a self-signed certificate for 127.0.0.1."""
     folder = tmp_path_factory.mktemp("tls")
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tutti")])
@@ -51,7 +51,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
 
 
 def port(name: str, proxy: Running) -> int:
-    """Envoy's one listener speaks TLS then; the others have a second."""
+    """Return the TLS port: Envoy's only listener, or the second one of other proxies."""
     return proxy.ports.audio if name == "envoy" else proxy.ports.tls
 
 
@@ -68,8 +68,8 @@ def test_a_stream_passes_over_tls(live_server: Start, name: str, tls: Tls) -> No
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 @every_proxy
-def test_old_tls_and_http_2_are_refused(live_server: Start, name: str, tls: Tls) -> None:
-    """Streams that share a socket would block one another."""
+def test_old_tls_and_http_2_are_rejected(live_server: Start, name: str, tls: Tls) -> None:
+    """Over HTTP/2, streams on one socket would block each other."""
     with proxied(name, live_server(), tls=tls) as proxy:
         address = ("127.0.0.1", port(name, proxy))
         offering = ssl.create_default_context(cafile=str(tls.folder / "tls.crt"))

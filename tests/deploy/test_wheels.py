@@ -1,4 +1,4 @@
-"""The wheels: built from the checkout, installed outside it, they serve and demonstrate the shipped model."""
+"""Wheels built from the checkout and installed outside it serve and demonstrate the shipped model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.needs import need_package, need_programs
 
 PACKAGES = ("batching", "loadtest", "model", "server")
 SOURCES = (*PACKAGES, "clients", "pyproject.toml", "README.md", "LICENSE")
-BUILD_WITHIN_S = READY_WITHIN_S = DEMO_WITHIN_S = 200.0  # on a busy machine, where the beam search is compiled first
+BUILD_WITHIN_S = READY_WITHIN_S = DEMO_WITHIN_S = 200.0  # on a busy machine, including compilation of the beam search
 DATA = {
     "batching/simulation/calibration.json",
     "model/samples/demo.flac",
@@ -46,7 +46,7 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Both wheels, built through source distributions from a copy of the checkout: a build writes into its source."""
+    """Build both wheels by way of source distributions, from a copy of the checkout: builds write to their source."""
     need_package("build")
     folder = tmp_path_factory.mktemp("wheels")
     left_out = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "*.lm")
@@ -66,7 +66,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def installed(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` folder of an environment with the wheels; other packages are those of this environment, by a path."""
+    """Return the `bin` folder of an environment with the wheels; other packages come from this environment."""
     folder = tmp_path_factory.mktemp("installed")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     python = folder / "bin" / "python"
@@ -80,7 +80,7 @@ def installed(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def take_compiled_code(source: Path, target: Path) -> None:
-    """Copy the checkout's compiled beam search, if there is one; numba accepts it for files of equal size and time."""
+    """Copy the checkout's compiled beam search, if any; numba accepts it for files of equal size and time."""
     for path in source.glob("*.py"):
         os.utime(target / path.name, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
     (target / "__pycache__").mkdir(exist_ok=True)
@@ -89,14 +89,14 @@ def take_compiled_code(source: Path, target: Path) -> None:
 
 
 def outside(installed: Path) -> dict[str, str]:
-    """The variables of a process that knows nothing of the checkout."""
+    """Return environment variables without references to the checkout."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TUTTI_", "PYTHON"))}
     return kept | {"PATH": f"{installed}:{os.environ['PATH']}", "HOME": str(installed.parent)}
 
 
 @contextmanager
 def serving(installed: Path, folder: Path) -> Iterator[int]:
-    """`tutti serve` on a free port; ready."""
+    """Start `tutti serve` on a free port and wait until it is ready."""
     port = free_port()
     words = [installed / "tutti", "serve", "--host", "127.0.0.1", "--port", str(port)]
     with (folder / "log").open("wb") as log:
@@ -123,7 +123,7 @@ def is_ready(port: int) -> bool:
         return False
 
 
-def test_the_wheels_hold_every_package_and_its_data_and_nothing_else(wheels: list[Path]) -> None:
+def test_the_wheels_contain_all_packages_and_data_and_nothing_else(wheels: list[Path]) -> None:
     program, client = sorted(wheels, key=lambda path: "client" in path.name)
     names = set(zipfile.ZipFile(program).namelist())
     sources = {path.relative_to(ROOT).as_posix() for top in PACKAGES for path in (ROOT / top).rglob("*.py")}
@@ -137,7 +137,7 @@ def test_the_wheels_hold_every_package_and_its_data_and_nothing_else(wheels: lis
     assert "tutti_asr_client/py.typed" in zipfile.ZipFile(client).namelist()
 
 
-def test_the_installed_program_is_not_the_checkouts(installed: Path, tmp_path: Path) -> None:
+def test_the_installed_program_is_used(installed: Path, tmp_path: Path) -> None:
     words = [installed / "python", "-c", "import server, tutti_asr_client as c; print(server.__file__, c.__file__)"]
     done = subprocess.run(words, cwd=tmp_path, env=outside(installed), capture_output=True, text=True, check=True)
     assert [Path(name).is_relative_to(installed.parent) for name in done.stdout.split()] == [True, True]
@@ -158,16 +158,16 @@ def test_the_installed_server_transcribes(installed: Path, tmp_path: Path) -> No
                 assert said in answer.read().decode(), path
 
 
-def test_the_installed_demo_recognises_every_word(installed: Path, tmp_path: Path) -> None:
+def test_the_installed_demo_recognizes_every_word(installed: Path, tmp_path: Path) -> None:
     words = [installed / "tutti", "demo"]
     done = subprocess.run(
         words, cwd=tmp_path, env=outside(installed), capture_output=True, text=True, timeout=DEMO_WITHIN_S, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search("every word is right", done.stdout)
+    assert re.search("the transcript is correct", done.stdout)
 
 
-def test_the_commit_of_another_repository_is_not_named_as_the_programs(installed: Path) -> None:
+def test_the_commit_of_another_repository_is_not_reported(installed: Path) -> None:
     need_programs("git")
     git = ["git", "-C", str(installed.parent), "-c", "user.name=a", "-c", "user.email=a@example.org"]
     for words in (["init", "--quiet"], ["commit", "--quiet", "--allow-empty", "--message=theirs"]):

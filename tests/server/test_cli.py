@@ -1,4 +1,4 @@
-"""The command line: fast help, light clients, clear exit codes."""
+"""The command line: fast help, no heavy imports in clients, exit codes, defaults in help texts."""
 
 import json
 import os
@@ -30,7 +30,7 @@ runner = CliRunner()
 
 
 def run(*arguments, code=""):
-    """Run the command in a process of its own; `code` runs after it."""
+    """Run the command in a separate process; `code` runs after it."""
     program = f"import sys\nfrom server.cli import app\napp({list(arguments)!r}, standalone_mode=False)\n{code}"
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
 
@@ -41,15 +41,15 @@ def command(*arguments):
     return subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_help_answers_in_well_under_a_second_and_loads_nothing_heavy():
+def test_help_is_fast_and_imports_nothing_heavy():
     start = time.perf_counter()
     done = run("--help", code="assert not {'torch', 'numpy', 'fastapi'} & set(sys.modules), 'heavy imports'")
     assert done.returncode == 0, done.stderr
     assert "transcribe" in done.stdout
-    assert time.perf_counter() - start < 5  # generous: CI machines stall; `time tutti --help` says 0.4 s
+    assert time.perf_counter() - start < 5  # generous for slow CI machines; `time tutti --help` takes 0.4 s
 
 
-TRIES = 3  # of what other work on the machine may disturb
+TRIES = 3  # of a timing that other processes may disturb
 COMMANDS = [
     *(
         ["serve"],
@@ -75,7 +75,7 @@ COMMANDS = [
     *(["model", "check"], ["model", "list"], ["model", "load"], ["model", "unload"], ["export"]),
     *(["keys", "new"], ["keys", "hash"], ["keys", "resume"]),
 ]
-IN_WORDS = {  # values that help texts describe
+IN_WORDS = {  # defaults that help texts describe in words
     "model": {"the shipped model", "English, and Mandarin on demand"},
     "lm": {"the shipped one"},
     "models_file": {"none"},
@@ -84,15 +84,15 @@ IN_WORDS = {  # values that help texts describe
     "threads": {"all cores but one"},
     "unload_idle_minutes": {"never"},
 }
-OWN_DEFAULTS = {  # options of the same name as a setting, with another meaning
+OWN_DEFAULTS = {  # options with the name of a setting but another default
     ("calibrate", "decoder"): "greedy",
-    ("evaluate", "decoder"): "what `tutti serve` takes",
+    ("evaluate", "decoder"): "as `tutti serve`",
     ("lm tune", "threads"): "2",
 }
 
 
 def named_defaults(command):
-    """(option, default) wherever the command's help names a default, as `Default: X.` or `[default: X]`."""
+    """Yield (option, default) for each `Default: X.` or `[default: X]` in the command's help."""
     shown = runner.invoke(app, [*command, "--help"], env={"COLUMNS": "400", "NO_COLOR": "1", "TERM": "dumb"})
     assert shown.exit_code == 0, shown.output
     for row in re.findall(r"^│ +--([a-z-]+) +(.*?) *│$", shown.stdout, re.MULTILINE):
@@ -110,7 +110,7 @@ def test_every_command_is_in_the_list_whose_defaults_are_checked():
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_defaults_in_help_texts_are_those_of_the_settings(command):
+def test_defaults_in_help_texts_match_the_settings(command):
     for option, shown in named_defaults(command):
         if option not in Settings.model_fields:
             continue
@@ -126,8 +126,8 @@ def test_defaults_in_help_texts_are_those_of_the_settings(command):
             assert shown == str(default), option
 
 
-def test_help_of_serving_names_the_defaults_of_the_settings():
-    """Rich would take defaults in square brackets for markup and drop them."""
+def test_help_of_serve_shows_the_defaults_of_the_settings():
+    """Rich would treat defaults in square brackets as markup and drop them."""
     defaults = dict(named_defaults(["serve"]))
     assert defaults.items() >= {"host": "127.0.0.1", "port": "8080", "policy": "eager", "max_batch": "128"}.items()
     assert defaults.items() >= {"latency_budget_ms": "100", "device": "auto"}.items()
@@ -165,14 +165,14 @@ def test_key_terms_and_formatting_are_sent_to_the_server(live_server, tmp_path):
     text = json.loads(result.stdout.splitlines()[-1])["text"]
     assert text.startswith("Hello+foo bar+baz")
     kept = runner.invoke(app, [*where[:-1], f"ws://{server.host}?keyterm=foo&smart_format=true"])
-    assert json.loads(kept.stdout.splitlines()[-1])["text"].startswith("Hello+foo"), "the query of the address is kept"
+    assert json.loads(kept.stdout.splitlines()[-1])["text"].startswith("Hello+foo"), "the address keeps its query"
     many = [part for i in range(201) for part in ("--keyterm", f"t{i}")]
     refused = runner.invoke(app, [*where, *many])
     assert refused.exit_code == 1
     assert "keyterm" in json.loads(refused.stdout.splitlines()[-1])["error"]
 
 
-def test_key_terms_and_decoders_apply_to_transcription_in_this_process(tmp_path):
+def test_key_terms_and_decoder_options_apply_without_a_server(tmp_path):
     import soundfile
 
     path = tmp_path / "silence.wav"
@@ -194,7 +194,7 @@ def test_a_missing_file_is_a_usage_error():
     assert "absent.wav" in result.output
 
 
-def test_an_unreachable_server_is_named_and_exits_with_1():
+def test_an_unreachable_server_is_reported_with_exit_status_1():
     done = command(
         "transcribe", str(SAMPLES.parent / "yes.flac"), "--url", "ws://127.0.0.1:9", "--json", "--retry", "0"
     )
@@ -212,19 +212,19 @@ def test_an_unreachable_server_is_named_and_exits_with_1():
         (["loadtest", "--streams", "ten"], "--streams"),
     ],
 )
-def test_a_bad_option_is_named_and_exits_with_2(arguments, named):
+def test_a_bad_option_is_reported_with_exit_status_2(arguments, named):
     result = runner.invoke(app, arguments)
     assert result.exit_code == 2
     assert named in result.output
 
 
-def test_a_missing_model_is_named_and_exits_with_1():
+def test_a_missing_model_is_reported_with_exit_status_1():
     done = command("serve", "--port", "0", "--model", "absent.safetensors")
     assert done.returncode == 1
     assert "absent.safetensors" in done.stderr
 
 
-def test_a_precision_that_the_device_lacks_exits_with_1():
+def test_an_unsupported_precision_exits_with_status_1():
     done = command("serve", "--port", "0", "--device", "cpu", "--precision", "fp16")
     assert done.returncode == 1
     assert "fp16 needs a GPU" in done.stderr
@@ -245,7 +245,7 @@ AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 
 
 def errors_of_every_command(precision, *model, out, environment):
-    """The last lines of all commands that take a precision; each must exit with 1, in one line."""
+    """Return the error of all commands with --precision; each must exit with 1 and print the same single line."""
     recording = str(SAMPLES.parent / "yes.flac")
     commands = [
         ["serve", "--port", "0"],
@@ -265,14 +265,14 @@ def errors_of_every_command(precision, *model, out, environment):
     return errors[0]
 
 
-def test_a_precision_that_the_processor_lacks_is_refused_by_every_command_in_one_line(tmp_path):
-    """The processor has no AVX-512, or torch and oneDNN are set to ignore it."""
+def test_every_command_rejects_a_precision_without_processor_support_in_one_line(tmp_path):
+    """bf16 needs AVX-512; torch and oneDNN are set to ignore it."""
     error = errors_of_every_command("bf16", out=str(tmp_path / "out.json"), environment=AVX2)
     assert error.startswith("tutti: precision bf16 needs a processor with")
     assert error.endswith("use --precision int8, fp32 or auto")
 
 
-def test_8_bit_weights_that_a_checkpoint_lacks_are_asked_for_by_every_command_in_one_line(tmp_path):
+def test_every_command_rejects_int8_without_8_bit_weights_in_one_line(tmp_path):
     save_network(TorchModel.random().network, tmp_path / "float.safetensors")
     model = ("--model", str(tmp_path / "float.safetensors"))
     error = errors_of_every_command("int8", *model, out=str(tmp_path / "out.json"), environment={})
@@ -283,13 +283,13 @@ def test_8_bit_weights_that_a_checkpoint_lacks_are_asked_for_by_every_command_in
     )
 
 
-def test_a_missing_language_model_is_named_and_exits_with_1():
+def test_a_missing_language_model_is_reported_with_exit_status_1():
     done = command("serve", "--port", "0", "--lm", "absent.arpa")
     assert done.returncode == 1
     assert "absent.arpa" in done.stderr
 
 
-def test_evaluate_ends_with_one_line_of_json():
+def test_evaluate_prints_one_json_document_as_its_last_line():
     result = runner.invoke(app, ["evaluate", "--manifest", str(SAMPLES), "--json"])
     assert result.exit_code == 0, result.output
     figures = json.loads(result.stdout.splitlines()[-1])
@@ -299,14 +299,14 @@ def test_evaluate_ends_with_one_line_of_json():
     assert figures["precision"] == load_model().precision
 
 
-def test_a_missing_manifest_is_named_and_exits_with_1():
+def test_a_missing_manifest_is_reported_with_exit_status_1():
     result = runner.invoke(app, ["evaluate", "--manifest", "absent.jsonl"])
     assert result.exit_code == 1
     assert "absent.jsonl" in result.output
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-def test_the_ceiling_measures_every_precision(precision):
+def test_ceiling_measures_every_precision(precision):
     need_precision(precision)
     model = Int8Model(random_quantized(), "x") if precision == "int8" else TorchModel.random(precision=precision)
     figures = ceiling.measure(model, (1, 2))
@@ -314,8 +314,8 @@ def test_the_ceiling_measures_every_precision(precision):
     assert min(figures.product_gflops, figures.step_gflops) > 0
 
 
-def test_the_ceiling_counts_two_operations_for_each_weight_and_frame():
-    """Twice as many frames in the first convolution."""
+def test_ceiling_counts_two_operations_per_weight_and_frame():
+    """The first convolution has twice as many frames."""
     model = TorchModel.random()
     weights = {name: each for name, each in model.network.state_dict().items() if name.endswith(".weight")}
     sizes = {name: each.numel() for name, each in weights.items() if each.ndim == 2 and "lookahead" not in name}
@@ -323,13 +323,13 @@ def test_the_ceiling_counts_two_operations_for_each_weight_and_frame():
     assert ceiling.step_operations(model.config) == 2 * model.config.frames_per_step * per_frame
 
 
-def test_the_ceiling_is_one_json_document():
+def test_ceiling_prints_one_json_document():
     gains = []
-    while not any(gains) and len(gains) < TRIES:  # other work may slow one of the two batches
+    while not any(gains) and len(gains) < TRIES:  # other processes may slow one of the two batches
         result = runner.invoke(app, ["ceiling", "--json"])
         assert result.exit_code == 0, result.output
         figures = json.loads(result.stdout.splitlines()[-1])
         assert 1.0 < figures["read_ns"] < 10_000.0
         assert figures["in_caches"] == (figures["read_ns"] <= SLOW_NS)
         gains.append(figures["step_ms"]["64"] < 64 * figures["step_ms"]["1"])
-    assert any(gains), "batching gains nothing"
+    assert any(gains), "batching does not help"

@@ -1,4 +1,4 @@
-"""Errors of the command line: every command names a bad option or variable in one line, whichever layer refuses it."""
+"""Errors of the command line: one line that names the option or variable, whichever layer rejects it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ran(*arguments: str, **variables: str) -> Any:
 
 
 def one_line(result: Any, status: int = 2) -> re.Match[str]:
-    """The error of a command, which must be one line of the shape that all have."""
+    """Return the match of a command's error, which must be a single line of the common form."""
     assert result.exit_code == status, result.output
     assert isinstance(result.exception, SystemExit), result.exception
     assert not result.stdout
@@ -52,7 +52,7 @@ COMMANDS = dict(every_command())
 
 
 def bad_values(parameter: Any) -> list[str]:
-    """Values that no option of this type takes."""
+    """Values that are invalid for any option of this type."""
     kind = str(parameter.type_descriptor.annotation)
     bad = [] if parameter.default == "" else [""]
     if re.search(r"\b(int|float)\b", kind):
@@ -74,7 +74,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "parameter", "bad"), CASES)
-def test_a_bad_value_of_any_option_of_any_command_is_named_in_one_line(
+def test_every_option_of_every_command_reports_a_bad_value_in_one_line(
     name: tuple[str, ...], parameter: Any, bad: str
 ) -> None:
     option = max(parameter.opts, key=len)
@@ -85,32 +85,32 @@ def test_a_bad_value_of_any_option_of_any_command_is_named_in_one_line(
 
 
 def required(command: Any) -> Iterator[str]:
-    """What a command cannot do without."""
+    """Yield the required options and arguments of a command."""
     for parameter in command.params:
         if parameter.required:
             yield from (parameter.opts[0], "0") if parameter.param_type_name == "option" else ("a",)
 
 
 @pytest.mark.parametrize("name", COMMANDS, ids=" ".join)
-def test_unknown_options_and_variables_are_refused_in_one_line_by_every_command(name: tuple[str, ...]) -> None:
+def test_every_command_rejects_unknown_options_and_variables_in_one_line(name: tuple[str, ...]) -> None:
     assert one_line(ran(*name, "--no-such-option"))["where"] == "--no-such-option"
     found = one_line(ran(*name, *required(COMMANDS[name]), TUTTI_MAX_STREAM="3"))
     assert (found["where"], found["problem"]) == ("TUTTI_MAX_STREAM", "not a setting; did you mean TUTTI_MAX_STREAMS?")
 
 
 @pytest.mark.parametrize("name", [name for name, one in COMMANDS.items() if any(each.required for each in one.params)])
-def test_what_is_missing_is_named(name: tuple[str, ...]) -> None:
+def test_a_missing_option_or_argument_is_named(name: tuple[str, ...]) -> None:
     found = one_line(ran(*name))
     assert found["problem"].startswith("is missing; see `")
 
 
-def test_help_needs_no_clean_environment() -> None:
+def test_help_works_with_unknown_variables_set() -> None:
     assert ran("serve", "--help", TUTTI_MAX_STREAM="3").exit_code == 0
     shown = ran()
     assert "Usage" in shown.output
 
 
-BY_COMMANDS = {  # what only a command itself can check
+BY_COMMANDS = {  # values that only the command itself can check
     "unknown command": (["sreve"], "sreve"),
     "unexpected argument": (["serve", "now"], "now"),
     "option without a value": (["serve", "--port"], "--port"),
@@ -152,7 +152,7 @@ BY_COMMANDS = {  # what only a command itself can check
 
 
 @pytest.mark.parametrize(("arguments", "named"), BY_COMMANDS.values(), ids=BY_COMMANDS)
-def test_what_commands_find_wrong_has_the_same_shape(arguments: list[str], named: str) -> None:
+def test_errors_found_by_commands_have_the_common_form(arguments: list[str], named: str) -> None:
     assert one_line(ran(*arguments))["where"] == named
 
 
@@ -171,16 +171,16 @@ def test_what_commands_find_wrong_has_the_same_shape(arguments: list[str], named
         (["transcribe", RECORDING], "TUTTI_PRECISION", "fp8"),
     ],
 )
-def test_a_bad_value_of_the_environment_names_the_variable(arguments: list[str], variable: str, value: str) -> None:
+def test_a_bad_variable_is_named_with_its_value(arguments: list[str], variable: str, value: str) -> None:
     found = one_line(ran(*arguments, **{variable: value}))
     assert (found["where"], found["value"]) == (variable, f"={value}")
 
 
-def test_an_option_counts_and_not_the_variable_that_it_overrides() -> None:
+def test_an_option_overrides_its_variable() -> None:
     assert one_line(ran("serve", "--port", "70000", TUTTI_PORT="80"))["where"] == "--port"
 
 
-def test_each_of_several_bad_settings_has_its_line() -> None:
+def test_each_bad_setting_is_reported_on_its_own_line() -> None:
     result = ran("serve", "--port", "70000", TUTTI_BEAMS="0", TUTTI_RESUME_KEYS="[", TUTTI_MODELS="[")
     assert result.exit_code == 2
     lines = result.stderr.splitlines()
@@ -204,7 +204,7 @@ NO_FILE = {
 
 
 @pytest.mark.parametrize(("arguments", "named"), NO_FILE.values(), ids=NO_FILE)
-def test_what_is_not_there_fails_in_one_line(arguments: list[str], named: str) -> None:
+def test_a_missing_file_or_server_is_reported_in_one_line(arguments: list[str], named: str) -> None:
     program = [sys.executable, "-m", "server.cli", *arguments]
     done = subprocess.run(program, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 1
@@ -214,7 +214,7 @@ def test_what_is_not_there_fails_in_one_line(arguments: list[str], named: str) -
     assert named in lines[0]
 
 
-def test_a_file_that_cannot_be_written_is_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_file_is_reported_without_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     out = tmp_path / "file" / "plan.png"
     command = import_module("server.cli.plan")

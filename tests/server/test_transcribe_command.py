@@ -1,4 +1,4 @@
-"""`tutti transcribe`: kinds of recording, formats, outputs, folders, standard input, bad values, pipes that close."""
+"""`tutti transcribe`: containers, output formats, folders, standard input, bad values, closed pipes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.support.servers.spelling import silence, spell
 
 Start = Callable[..., LiveServer]
 runner = CliRunner()
-LOGGED = re.compile(r"^\d{4}-\d\d-\d\d \d\d:.*\n", re.MULTILINE)  # by the server, which is in this process
+LOGGED = re.compile(r"^\d{4}-\d\d-\d\d \d\d:.*\n", re.MULTILINE)  # log lines of the server in this process
 
 
 def say(path: Path, text: str) -> Path:
-    """A file in which the model of these tests hears the text."""
+    """Write a file that the spelling model of these tests transcribes as `text`."""
     path.parent.mkdir(exist_ok=True)
     soundfile.write(path, np.concatenate([spell(text), silence(0.5)]), 16_000)
     return path
@@ -39,12 +39,12 @@ def transcribe(*arguments: object) -> Result:
 
 
 def printed(result: Result) -> str:
-    """What the command alone wrote."""
+    """Return the output of the command without the server's log lines."""
     return LOGGED.sub("", result.stdout)
 
 
 def process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[bytes]:
-    """The command as a user runs it."""
+    """Run the command as a user does."""
     environment = os.environ | options.pop("environment", {})
     words = [sys.executable, "-m", "server.cli", "transcribe", *map(str, arguments)]
     return subprocess.run(words, capture_output=True, timeout=60, check=False, env=environment, **options)
@@ -61,7 +61,7 @@ def test_a_pipe_gets_plain_text_in_the_order_of_the_recordings(server: list[str]
     assert printed(result) == "a long one " * 8 + "a long one\nshort\n"
 
 
-def test_compressed_containers_are_read_as_uploads_are(server: list[str], tmp_path: Path) -> None:
+def test_compressed_containers_are_read(server: list[str], tmp_path: Path) -> None:
     path = tmp_path / "speech.mka"
     path.write_bytes(container("matroska", "flac", spell("hello")[:, None], 16_000))
     assert printed(transcribe(path, *server)) == "hello\n"
@@ -75,7 +75,7 @@ def test_compressed_containers_are_read_as_uploads_are(server: list[str], tmp_pa
         )
 
 
-def test_formats_and_outputs(server: list[str], tmp_path: Path) -> None:
+def test_output_formats_and_files(server: list[str], tmp_path: Path) -> None:
     path = say(tmp_path / "in" / "a.wav", "one two")
     assert printed(transcribe(path, *server, "--format", "srt")).startswith("1\n00:00:00,")
     assert printed(transcribe(path, *server, "--format", "vtt")).startswith("WEBVTT\n\n00:00:00.")
@@ -97,7 +97,7 @@ def test_standard_input_is_a_recording(server: list[str], tmp_path: Path) -> Non
     assert (done.returncode, done.stdout) == (0, b"hello\n")
 
 
-def test_a_truncated_file_is_transcribed_and_named(server: list[str], tmp_path: Path) -> None:
+def test_a_truncated_file_is_transcribed_with_a_warning(server: list[str], tmp_path: Path) -> None:
     path = say(tmp_path / "a.wav", "hello")
     path.write_bytes(path.read_bytes()[:-100])
     result = transcribe(path, *server)
@@ -131,7 +131,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_value_is_one_sentence(name: str, tmp_path: Path) -> None:
+def test_a_bad_value_is_reported_in_one_line(name: str, tmp_path: Path) -> None:
     file = say(tmp_path / "a.wav", "x")
     say(tmp_path / "x" / "a.wav", "x")
     (tmp_path / "empty").mkdir()
@@ -143,7 +143,7 @@ def test_a_bad_value_is_one_sentence(name: str, tmp_path: Path) -> None:
     assert isinstance(result.exception, SystemExit)
 
 
-def test_hosts_that_cannot_be_looked_up_are_unreachable(tmp_path: Path) -> None:
+def test_hosts_without_an_address_are_unreachable(tmp_path: Path) -> None:
     path = say(tmp_path / "a.wav", "x")
     for host in ("a" * 300, "no-such-host.invalid", "127.0.0.1:9/?token=secret", "user:secret@127.0.0.1:9"):
         result = transcribe(path, "--url", f"ws://{host}", "--retry", "0")
@@ -152,7 +152,7 @@ def test_hosts_that_cannot_be_looked_up_are_unreachable(tmp_path: Path) -> None:
         assert "secret" not in result.output
 
 
-def test_an_absent_server_is_retried_as_long_as_asked(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_retried_for_the_given_time(tmp_path: Path) -> None:
     path = say(tmp_path / "a.wav", "x")
     result = transcribe(path, "--url", "ws://127.0.0.1:9/?token=secret", "--retry", "0.6")
     assert result.exit_code == 1
@@ -161,9 +161,7 @@ def test_an_absent_server_is_retried_as_long_as_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_a_reader_that_goes_ends_the_command_without_a_word(
-    server: list[str], tmp_path: Path, options: list[str]
-) -> None:
+def test_a_closed_pipe_ends_the_command_silently(server: list[str], tmp_path: Path, options: list[str]) -> None:
     paths = [say(tmp_path / f"{number}.wav", "hello there") for number in range(4)]
     read, write = os.pipe()
     os.close(read)
@@ -173,7 +171,7 @@ def test_a_reader_that_goes_ends_the_command_without_a_word(
     assert (done.returncode, done.stderr) == (EXIT_BROKEN_PIPE, b"")
 
 
-def test_a_terminal_of_ascii_alone_gets_escapes(server: list[str], tmp_path: Path) -> None:
+def test_an_ascii_terminal_gets_escapes(server: list[str], tmp_path: Path) -> None:
     path = say(tmp_path / "\u00e9\u4f60.wav", "hello")
     ascii_only = {"PYTHONIOENCODING": "ascii"}
     lines = process(path, *server, "--json", environment=ascii_only)

@@ -13,12 +13,12 @@ from loadtest.benchmarks.gpu.sections import child
 
 RESULTS = Path(__file__).parents[2] / "results"
 DOCUMENT = Path(__file__).parents[3] / "docs" / "gpu.md"
-DRY_FOLDER = Path("build/gpu-dry")  # never loadtest/results: a dry run measures nothing
+DRY_FOLDER = Path("build/gpu-dry")  # not loadtest/results: a dry run measures nothing
 PART_S = 480.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse the command line and do it; returns the exit code."""
+    """Run the command line; returns the exit code."""
     options = _parser().parse_args(arguments)
     return int(options.work(options))
 
@@ -26,34 +26,33 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadtest.benchmarks.gpu", description=__doc__)
     commands = parser.add_subparsers(required=True)
-    run = commands.add_parser("run", help="measure one part or all")
+    run = commands.add_parser("run", help="measure one part, or all parts")
     run.add_argument("--part", default="all", choices=[*PARTS, "all"])
-    run.add_argument("--sections", default="", help="instead of a part: names, with commas")
-    run.add_argument("--dry", action="store_true", help="tiny sizes on a CPU: takes every path and measures nothing")
-    run.add_argument("--brief", action="store_true", help="fewer sizes, shorter levels: each section in half a minute")
-    run.add_argument("--folder", type=Path, default=None, help="where gpu.json and gpu.md are written")
+    run.add_argument("--sections", default="", help="sections to measure instead of a part, with commas")
+    run.add_argument("--dry", action="store_true", help="run all code with tiny sizes on a CPU, to test it")
+    run.add_argument("--brief", action="store_true", help="fewer sizes and shorter levels: half a minute per section")
+    run.add_argument("--folder", type=Path, default=None, help="folder for gpu.json and gpu.md")
     run.add_argument("--device", default="auto", choices=["auto", "cuda", "cpu"])
-    run.add_argument("--seconds", type=float, default=PART_S, help="of a part")
-    run.add_argument("--commit", default="", help="where this folder is no checkout")
+    run.add_argument("--seconds", type=float, default=PART_S, help="time limit of each part")
+    run.add_argument("--commit", default="", help="commit to record if this folder is not a checkout")
     run.set_defaults(work=_run)
-    foretell = commands.add_parser("predict", help="print what the cost model says, measured figures beside")
-    foretell.add_argument("--folder", type=Path, default=RESULTS)
-    foretell.set_defaults(work=_predict)
-    render = commands.add_parser("render", help="write gpu.md from gpu.json, and the figures of docs/gpu.md")
+    render = commands.add_parser("render", help="write gpu.md and the table of docs/gpu.md from gpu.json")
     render.add_argument("--folder", type=Path, default=RESULTS)
     render.set_defaults(work=_render)
-    merge = commands.add_parser("merge", help="join documents, later ones after earlier ones, and render")
+    merge = commands.add_parser("merge", help="merge several gpu.json files, oldest first, and render")
     merge.add_argument("documents", nargs="+", type=Path)
     merge.add_argument("--folder", type=Path, default=RESULTS)
     merge.set_defaults(work=_merge)
-    samples = commands.add_parser("samples", help="decode the shipped recordings for a machine that cannot")
+    samples = commands.add_parser(
+        "samples", help="decode the shipped recordings to arrays, for a GPU host without soundfile"
+    )
     samples.set_defaults(work=_samples)
     _hidden(commands)
     return parser
 
 
 def _hidden(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The commands of the processes that `run` starts."""
+    """Add the internal commands of the processes that `run` starts."""
     facts = commands.add_parser("facts")
     facts.add_argument("--device", required=True)
     facts.add_argument("--commit", default="")
@@ -76,7 +75,7 @@ def _hidden(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def _run(options: argparse.Namespace) -> int:
     device = _device("cpu" if options.dry else options.device)
     if device == "cpu" and not options.dry:
-        print("loadtest.benchmarks.gpu: torch sees no GPU here; --dry takes every path on a CPU", file=sys.stderr)  # noqa: T201
+        print("loadtest.benchmarks.gpu: torch finds no GPU; use --dry to test on a CPU", file=sys.stderr)  # noqa: T201
         return 1
     folder = options.folder or (DRY_FOLDER if options.dry else RESULTS)
     settings = Settings(folder / records.NAME, device, options.seconds, options.dry, options.commit, options.brief)
@@ -100,11 +99,6 @@ def _device(asked: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _predict(options: argparse.Namespace) -> int:
-    print(report.predicted(records.read(options.folder / records.NAME)))  # noqa: T201
-    return 0
-
-
 def _render(options: argparse.Namespace) -> int:
     results = records.read(options.folder / records.NAME)
     print(f"wrote {report.write(results, options.folder)}")  # noqa: T201
@@ -117,7 +111,7 @@ def _render(options: argparse.Namespace) -> int:
 def _merge(options: argparse.Namespace) -> int:
     whole = records.merged(records.read(path) for path in options.documents)
     if any(run.dry for run in whole.runs) and options.folder == RESULTS:
-        print("loadtest.benchmarks.gpu: a dry run is no result", file=sys.stderr)  # noqa: T201
+        print("loadtest.benchmarks.gpu: dry runs cannot be merged into the results", file=sys.stderr)  # noqa: T201
         return 1
     records.write(whole, options.folder / records.NAME)
     return _render(options)

@@ -1,4 +1,4 @@
-"""The machine of a run: device, driver, versions, clocks before and after, commit, date. It changes no setting."""
+"""Facts about the machine of a run: device, driver, versions, clocks, commit, date. Read-only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUERY = "name,driver_version,clocks.sm,clocks.mem,temperature.gpu,power.draw,mem
 
 
 def describe(device: torch.device, commit: str = "") -> dict[str, Any]:
-    """Facts that every row of a run shares; `commit` where this folder is no checkout."""
+    """Return the facts shared by all rows of a run; `commit` is used if this folder is not a checkout."""
     facts: dict[str, Any] = {
         "device": _processor() if device.type != "cuda" else torch.cuda.get_device_name(device),
         "cores": len(os.sched_getaffinity(0)),
@@ -42,7 +42,7 @@ def describe(device: torch.device, commit: str = "") -> dict[str, Any]:
 
 
 def clocks() -> dict[str, str]:
-    """What nvidia-smi says of the first device now; empty where it cannot be asked."""
+    """Return clocks, temperature and power of the first device from nvidia-smi; empty if it is unavailable."""
     done = _output(["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"])
     lines = done.splitlines()
     return dict(zip(QUERY.split(","), (part.strip() for part in lines[0].split(",")), strict=False)) if lines else {}

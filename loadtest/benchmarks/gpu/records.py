@@ -1,6 +1,6 @@
-"""The document `gpu.json`: runs, each with the machine it ran on, and their rows, appended as they are measured.
+"""The document `gpu.json`: runs with their machine, and their rows, appended as they are measured.
 
-A row is written to disk before the next case begins, so a run that is cut off keeps what it had measured.
+A row is written to disk before the next case begins, so an interrupted run keeps its results.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from model.checkpoint import write_atomically
 
 Value = float | int | str | bool | None
 Case = dict[str, Value]
-"""What tells a row from the others of its section: network, rows, rung, …"""
+"""Parameters that identify a row within its section: network, rows, rung, …"""
 Values = dict[str, Value]
-"""What was measured, by name; units are in the names."""
+"""Measured values by name; names include units."""
 
 NAME = "gpu.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One call of the program on one machine. `machine` has device, driver, versions, clocks, commit and date."""
+    """One run of the program. `machine` has device, driver, versions, clocks, commit and date."""
 
     part: str
     machine: dict[str, Any]
@@ -34,7 +34,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One case of one section; `run` is the index of its run. With an error, `values` is empty."""
+    """Result of one case; `run` is the index of its run. `values` is empty if there is an `error`."""
 
     run: int
     section: str
@@ -45,14 +45,13 @@ class Row:
 
 @dataclass(slots=True)
 class Results:
-    """All runs and rows, and the reasons given for predictions that were missed, by `prediction key`."""
+    """All runs and rows."""
 
     runs: list[Run] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
-    reasons: dict[str, str] = field(default_factory=dict)
 
     def latest(self, section: str) -> list[Row]:
-        """The rows of a section, of each case the last one measured; a failure does not replace a measured row."""
+        """Return the last row of each case of a section; a failure does not replace a measured row."""
         found: dict[str, Row] = {}
         for row in self.rows:
             key = json.dumps(row.case, sort_keys=True)
@@ -62,7 +61,7 @@ class Results:
         return list(found.values())
 
     def value(self, section: str, case: Mapping[str, Value], name: str) -> float | None:
-        """One measured number of the row whose case has these entries; None if it was never measured."""
+        """Return a number of the latest row whose case has these entries; None if it was never measured."""
         for row in reversed(self.latest(section)):
             number = row.values.get(name)
             if case.items() <= row.case.items() and isinstance(number, int | float):
@@ -70,46 +69,44 @@ class Results:
         return None
 
     def machine_of(self, row: Row) -> dict[str, Any]:
-        """The machine that a row was measured on."""
+        """Return the machine on which a row was measured."""
         return self.runs[row.run].machine
 
 
 def read(path: Path) -> Results:
-    """Read a document; an absent file is one without runs. Raises: ValueError for a file of another form."""
+    """Read a document; a missing file gives an empty one. Raises: ValueError for an invalid file."""
     if not path.exists():
         return Results()
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         runs = [Run(**each) for each in document["runs"]]
         rows = [Row(**each) for each in document["rows"]]
-        return Results(runs, rows, dict(document.get("reasons", {})))
+        return Results(runs, rows)
     except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is no result of loadtest.benchmarks.gpu: {error}") from error
+        raise ValueError(f"{path}: not a result file of loadtest.benchmarks.gpu: {error}") from error
 
 
 def write(results: Results, path: Path) -> None:
-    """Write the document to a file beside `path`, flush it to disk, rename it."""
+    """Write the document atomically: to a temporary file, flushed to disk and renamed."""
     document = {
         "runs": [dataclasses.asdict(run) for run in results.runs],
         "rows": [dataclasses.asdict(row) for row in results.rows],
-        "reasons": results.reasons,
     }
     lists = {key: _lines(document[key]) for key in ("runs", "rows")}
-    text = f'{{\n"runs": {lists["runs"]},\n"rows": {lists["rows"]},\n"reasons": {json.dumps(results.reasons)}\n}}\n'
+    text = f'{{\n"runs": {lists["runs"]},\n"rows": {lists["rows"]}\n}}\n'
     write_atomically(path, text.encode())
 
 
 def _lines(entries: Any) -> str:
-    """A JSON list with an entry a line: a row more is a line more in a diff."""
+    """Return a JSON list with one entry per line, for readable diffs."""
     return "[\n" + ",\n".join(json.dumps(entry) for entry in entries) + "\n]"
 
 
 def merged(documents: Iterable[Results]) -> Results:
-    """One document of several, later ones after earlier ones."""
+    """Return one document from several, given oldest first."""
     whole = Results()
     for each in documents:
         first = len(whole.runs)
         whole.runs += each.runs
         whole.rows += [dataclasses.replace(row, run=row.run + first) for row in each.rows]
-        whole.reasons |= each.reasons
     return whole

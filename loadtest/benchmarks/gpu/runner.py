@@ -1,6 +1,6 @@
-"""Runs the sections of a part, each in a process of its own under a deadline, and writes every row as it comes.
+"""Runner of a part: each section in its own process with a time limit; every row is written at once.
 
-A section whose process ends early, hangs or loses the device is started again behind the case at fault.
+If a section's process crashes, hangs or loses the device, it is restarted after the case that failed.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ from typing import Any
 from loadtest.benchmarks.gpu import records
 from loadtest.benchmarks.gpu.sections.child import BEGIN, FACTS, LOST, ROW
 
-PARTS: dict[str, dict[str, float]] = {  # sections in the order of their value, with the most seconds of each
+PARTS: dict[str, dict[str, float]] = {  # sections by importance, with a time limit in seconds
     "1": {"compile": 100, "probe": 60, "bits": 140, "correct": 180, "sanitizer": 90},
     "2": {"steps": 230, "recurrence": 200, "products": 60},
     "3": {"streams": 260, "catchup": 90, "recordings": 90},
 }
-HANG_S = 150.0  # without a line: more than the slowest compilation takes
-GRACE_S = 10.0  # for a section to end by itself after its time
-MOST_STARTS = 5  # of one section
-TAIL = 12  # lines of a process that ended badly
+HANG_S = 150.0  # without output; longer than the slowest compilation
+GRACE_S = 10.0  # for a section to end by itself after its time limit
+MOST_STARTS = 5  # starts of one section
+TAIL = 12  # last lines kept of a process's output
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One run: where it writes, on what, how long."""
+    """Settings of a run: output file, device, time limit."""
 
     path: Path
     device: str
-    seconds: float  # of a part
+    seconds: float  # time limit of a part
     dry: bool = False
     commit: str = ""
     brief: bool = False
 
 
 class Runner:
-    """Owns the document while a run goes on."""
+    """Runs sections and owns the document during a run."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._results = records.read(settings.path)
 
     def run(self, part: str, sections: dict[str, float]) -> records.Results:
-        """Run these sections, each for at most so many seconds, within the part's; returns the whole document."""
+        """Run these sections with their time limits, within the part's limit; returns the whole document."""
         ends_s = time.monotonic() + self._settings.seconds
         self._results.runs.append(records.Run(part, self._facts(), self._settings.dry))
         self._write()
         for section, most_s in sections.items():
             left_s = ends_s - time.monotonic()
             if left_s < GRACE_S:
-                self._append(section, {}, {}, "not run: the part's time had ended")
+                self._append(section, {}, {}, "not run: the part's time was up")
                 continue
             self._section(section, min(most_s, left_s - GRACE_S / 2))
         self._note_clocks()
@@ -69,7 +69,7 @@ class Runner:
         lines = _Child(["facts", "--device", self._settings.device, "--commit", self._settings.commit])
         found = [json.loads(line.removeprefix(FACTS)) for line in lines.until(HANG_S) if line.startswith(FACTS)]
         if not found:
-            raise RuntimeError(f"the device does not answer: {' / '.join(lines.tail)}")
+            raise RuntimeError(f"cannot query the device: {' / '.join(lines.tail)}")
         facts: dict[str, Any] = found[0]
         return facts
 
@@ -81,7 +81,7 @@ class Runner:
         self._write()
 
     def _section(self, section: str, seconds: float) -> None:
-        """Start the section, and again behind the case that ended or held up its process, while there is time."""
+        """Run the section; while there is time, restart it after a case at which its process crashed or hung."""
         ends_s, first = time.monotonic() + seconds, 0
         for _ in range(MOST_STARTS):
             left_s = ends_s - time.monotonic()
@@ -93,7 +93,7 @@ class Runner:
             first = at + 1
 
     def _start(self, section: str, first: int, seconds: float) -> int | None:
-        """One process; returns the case at which it failed, None if it came to its end."""
+        """Run one process; returns the index of the case at which it failed, None if it completed."""
         options = ["--first", str(first), "--seconds", f"{seconds:.0f}", "--device", self._settings.device]
         child = _Child(
             [
@@ -104,36 +104,36 @@ class Runner:
                 *(["--brief"] if self._settings.brief else []),
             ]
         )
-        at, case, answered = first, {}, True
+        at, case, reported = first, {}, True
         for line in child.until(seconds + GRACE_S):
             if line.startswith(BEGIN):
                 number, _, text = line.removeprefix(BEGIN).partition(" ")
-                at, case, answered = int(number), json.loads(text), False
+                at, case, reported = int(number), json.loads(text), False
             elif line.startswith(ROW):
                 row = json.loads(line.removeprefix(ROW))
                 self._append(section, row["case"], row["values"], row["error"])
-                answered = True
+                reported = True
         if child.code == 0:
             return None
-        if not answered or child.code != LOST:
-            said = " / ".join(child.tail)[-300:]
-            self._append(section, {} if answered else case, {}, f"the process ended, {child.ending}: {said}")
+        if not reported or child.code != LOST:
+            output = " / ".join(child.tail)[-300:]
+            self._append(section, {} if reported else case, {}, f"the process ended, {child.ending}: {output}")
         return at
 
     def _append(self, section: str, case: records.Case, values: records.Values, error: str) -> None:
         row = records.Row(len(self._results.runs) - 1, section, case, values, error)
         self._results.rows.append(row)
         self._write()
-        said = error or " ".join(f"{name}={value}" for name, value in values.items())
+        result = error or " ".join(f"{name}={value}" for name, value in values.items())
         named = " ".join(f"{name}={value}" for name, value in case.items())
-        print(f"{section}: {named}: {said}"[:220], flush=True)  # noqa: T201 - what is happening, for a log
+        print(f"{section}: {named}: {result}"[:220], flush=True)  # noqa: T201 - progress
 
     def _write(self) -> None:
         records.write(self._results, self._settings.path)
 
 
 class _Child:
-    """A process of this program whose lines are read as they come, and which is ended when it says nothing."""
+    """Child process of this program; its output is read line by line, and it is killed if there is none."""
 
     def __init__(self, arguments: list[str]) -> None:
         command = [sys.executable, "-u", "-m", "loadtest.benchmarks.gpu", *arguments]
@@ -148,7 +148,7 @@ class _Child:
 
     @property
     def code(self) -> int | None:
-        """Exit code, once it has ended."""
+        """Exit code, None while it runs."""
         return self._process.returncode
 
     def _read(self) -> None:
@@ -158,7 +158,7 @@ class _Child:
         self._lines.put(None)
 
     def until(self, seconds: float) -> Iterator[str]:
-        """Its lines as they come, for at most so many seconds, and no longer than `HANG_S` without one."""
+        """Yield its output lines for at most `seconds`; stops after `HANG_S` without a line."""
         ends_s = time.monotonic() + seconds
         while True:
             try:

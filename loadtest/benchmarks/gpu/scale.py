@@ -1,4 +1,4 @@
-"""Sizes of a run: the full ones, fewer for a device at hand for minutes, and tiny ones for `--dry` on a CPU."""
+"""Sizes of a run: full, brief (for a device available for minutes), and tiny ones for `--dry` on a CPU."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is measured."""
+    """Sizes of all measurements."""
 
     networks: tuple[str, ...]
     step_rows: tuple[int, ...]
-    replays: int  # of a step, host to host
+    replays: int  # of a step measured host to host
     hidden: tuple[int, ...]
     frames: tuple[int, ...]
     recurrence_rows: tuple[int, ...]
-    copies: int  # of a layer's weights, taken in turn, so that they come from memory and not from the cache
-    company: tuple[int, ...]  # batch sizes in which a row must have the bits that it has alone
-    product: int  # edge of the square product that gives the arithmetic ceiling
+    copies: int  # of a layer's weights, used in turn, so that they are read from memory, not from the cache
+    batch_sizes: tuple[int, ...]  # batch sizes in which a row must be bit-identical to the row alone
+    product: int  # edge of the square product that measures the arithmetic ceiling
     buffer_bytes: int  # of the bandwidth probes
     columns: tuple[int, ...]  # of the products
     streams: tuple[int, ...]
@@ -28,7 +28,7 @@ class Scale:
     uploads: int
     live: int
     upload_steps: int
-    sequence: int  # steps in a row that are compared with the reference
+    sequence: int  # consecutive steps compared with the reference
 
 
 FULL = Scale(
@@ -39,7 +39,7 @@ FULL = Scale(
     frames=(2, 4, 16, 64),
     recurrence_rows=(1, 2, 4, 8, 16),
     copies=4,
-    company=(2, 3, 7, 8, 9, 16, 17, 33, 64, 128),
+    batch_sizes=(2, 3, 7, 8, 9, 16, 17, 33, 64, 128),
     product=8_192,
     buffer_bytes=1 << 30,
     columns=(2, 4, 8, 16, 32, 64, 128, 256),
@@ -50,12 +50,12 @@ FULL = Scale(
     upload_steps=200,
     sequence=200,
 )
-BRIEF = replace(  # for a device that is at hand for minutes: fewer sizes and shorter levels, the telling ones first
+BRIEF = replace(  # for a device available for minutes: fewer sizes and shorter levels, the most important first
     FULL,
     networks=("ds2-7x1760", "tutti-small"),
     step_rows=(8, 1, 16, 64),
     replays=1_000,
-    company=(2, 8, 9, 17, 64),
+    batch_sizes=(2, 8, 9, 17, 64),
     streams=(10, 1_000, 4_000, 1, 100),
     level_s=4.0,
     upload_steps=100,
@@ -69,7 +69,7 @@ DRY = Scale(
     frames=(2, 4),
     recurrence_rows=(1, 2),
     copies=2,
-    company=(2, 3),
+    batch_sizes=(2, 3),
     product=64,
     buffer_bytes=1 << 16,
     columns=(2,),
@@ -84,7 +84,7 @@ DRY = Scale(
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a section is given: the device, the sizes, and the moment by which it should have ended."""
+    """Input of a section: device, sizes, and the time by which it should end."""
 
     device: torch.device
     scale: Scale
@@ -92,5 +92,5 @@ class Context:
 
     @property
     def left_s(self) -> float:
-        """Seconds left."""
+        """Seconds until `ends_s`."""
         return self.ends_s - time.monotonic()

@@ -1,6 +1,6 @@
-"""What is measured, by one name each: the steps of every rung, the persistent recurrence, products, slot models.
+"""Subjects of the measurements: steps of every rung, the persistent recurrence, products, slot models.
 
-The only file here that knows how the GPU path is called; sections know `Bench`, `recurrence`, `product` and `slots`.
+Only this file calls the GPU path directly; sections use `Bench`, `recurrence`, `product` and `slots`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from model.torch_network.precision import cast as cast_network
 
 EAGER, GRAPH, PERSISTENT = "eager", "graph", "persistent"  # as in `model.gpu.rungs`
 SPLIT, REFERENCE = "persistent, split", "reference"
-"""Not served on a GPU: each layer as a product and a persistent recurrence, and the contract on a CPU."""
+"""Not used for serving on a GPU: each layer as a product and a persistent recurrence; the CPU reference."""
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
@@ -36,14 +36,14 @@ class Step(Protocol):
 
 
 class EagerStep:
-    """The rung `eager`: gather, the network as it is written, scatter, one torch call after another."""
+    """The rung `eager`: gather, the network as written, scatter, by separate torch calls."""
 
     def __init__(self, network: Network, slabs: Mapping[str, Tensor]) -> None:
         self._network, self._slabs = network, slabs
 
     @torch.inference_mode()
     def enqueue(self, block: StepBlock, rows: int, steps: int) -> None:
-        """Step the first `rows` rows; every row counts, whatever `block.rows` says."""
+        """Step the first `rows` rows, ignoring `block.rows`."""
         config = self._network.config
         pcm = block.pcm[:rows, : steps * config.step_samples]
         state = {name: slab.index_select(0, block.read[:rows]) for name, slab in self._slabs.items()}
@@ -54,24 +54,24 @@ class EagerStep:
 
 
 def rungs(device: torch.device) -> tuple[str, ...]:
-    """The rungs that can run there: on a CPU the eager step in fp32 and, where it is there, the reference."""
+    """Return the rungs that can run on a device; on a CPU the eager step in fp32 and, if present, the reference."""
     if device.type == "cuda":
         return (PERSISTENT, SPLIT, GRAPH, EAGER)
     return (EAGER, REFERENCE) if importable("model.gpu.reference") else (EAGER,)
 
 
 def fastest(device: torch.device) -> str:
-    """The rung that should be fastest there."""
+    """Return the rung expected to be fastest on a device."""
     return rungs(device)[0] if device.type == "cuda" else rungs(device)[-1]
 
 
 def served(device: torch.device) -> str:
-    """The rung whose slot model serves there."""
+    """Return the rung used for serving on a device."""
     return PERSISTENT if device.type == "cuda" else REFERENCE
 
 
 def importable(module: str) -> bool:
-    """Whether a module of the GPU path is in this checkout."""
+    """Whether a module of the GPU path exists in this checkout."""
     try:
         importlib.import_module(module)
     except ImportError:
@@ -80,9 +80,9 @@ def importable(module: str) -> bool:
 
 
 def persistent_layers(network: Network, device: torch.device, *, whole: bool) -> dict[str, Any]:
-    """Options of a step with persistent kernels: whole layers where they fit, or recurrences alone.
+    """Return options of a step with persistent kernels: whole layers where they fit, or only recurrences.
 
-    Raises: whatever says that they cannot run here.
+    Raises: any error of kernels that cannot run on this device.
     """
     from model.gpu.rungs import persistent_parts
 
@@ -91,14 +91,14 @@ def persistent_layers(network: Network, device: torch.device, *, whole: bool) ->
 
 
 def recurrence(weight: Tensor, bias: Tensor, device: torch.device) -> Any:
-    """The persistent kernel of U (3H, H) fp16 and c (3H,) fp32."""
+    """Return the persistent kernel for U (3H, H) fp16 and c (3H,) fp32."""
     from model.gpu.cuda.persistent import PersistentGru
 
     return PersistentGru(weight, bias.float(), device)
 
 
 def whole_layers(grus: Sequence[Any], device: torch.device) -> list[Any]:
-    """Kernels of one launch a layer, each with a normalisation before it. Raises: ValueError where none fits."""
+    """Return kernels with one launch per layer, including normalization. Raises: ValueError if none fits."""
     from model.gpu.cuda.layer import PersistentLayer, layer_layout
     from model.gpu.cuda.persistent import Workspace
 
@@ -109,7 +109,7 @@ def whole_layers(grus: Sequence[Any], device: torch.device) -> list[Any]:
 
 
 class Workspaces:
-    """Those of a step's persistent kernels."""
+    """Return the workspaces of a step's persistent kernels."""
 
     def __init__(self, workspaces: Sequence[Any]) -> None:
         self._each = list({id(each): each for each in workspaces}.values())
@@ -120,13 +120,13 @@ class Workspaces:
             each.check()
 
     def reset(self) -> None:
-        """Begin afresh."""
+        """Reset the error."""
         for each in self._each:
             each.reset()
 
 
 def checked(workspace: Any) -> None:
-    """Wait, and ask whether a persistent kernel gave up; the next case begins afresh. Raises: KernelError."""
+    """Wait for the device and check whether a persistent kernel gave up; resets the error. Raises: KernelError."""
     try:
         workspace.check()
     except Exception:
@@ -135,7 +135,7 @@ def checked(workspace: Any) -> None:
 
 
 def make_step(rung: str, network: Network, slabs: dict[str, Tensor], rows: int, steps: int) -> tuple[Step, Any]:
-    """The step of a rung over these slabs, for so many rows and steps at most, and the workspace of its kernels."""
+    """Return the step of a rung over these slabs, for at most `rows` rows and `steps` steps, and its workspaces."""
     if rung == EAGER:
         return EagerStep(network, slabs), None
     if rung == REFERENCE:
@@ -152,7 +152,7 @@ def make_step(rung: str, network: Network, slabs: dict[str, Tensor], rows: int, 
 
 
 def product(weight: Tensor, bias: Tensor, columns: int) -> Callable[[Tensor, Tensor], None]:
-    """Our product as a function of x (N, K) and y (N, M), of W (M, K) fp16 and N columns."""
+    """Return our product for W (M, K) fp16 and N columns, as a function of x (N, K) and y (N, M)."""
     from model.gpu.triton.products import Product, Scratch
 
     made = Product(weight, bias)
@@ -162,7 +162,7 @@ def product(weight: Tensor, bias: Tensor, columns: int) -> Callable[[Tensor, Ten
 
 @cache
 def network_of(name: str, device: torch.device, precision: str) -> Network:
-    """A network with random weights on a device; the same object each time."""
+    """Return a network with random weights on a device; cached."""
     if precision == "fp32":
         return cast_network(random_network(NETWORKS[name]), "fp32", device)
     network = cast_network(random_network(NETWORKS[name]), precision, device)
@@ -170,12 +170,12 @@ def network_of(name: str, device: torch.device, precision: str) -> Network:
 
 
 def precision_of(rung: str, device: torch.device) -> str:
-    """fp16, but fp32 for the eager step on a CPU."""
+    """Return the precision of a rung: fp16, or fp32 for the eager step on a CPU."""
     return "fp32" if rung == EAGER and device.type == "cpu" else "fp16"
 
 
 class Bench:
-    """One rung's step of one network over its own slabs and block, with streams whose audio is noise."""
+    """One rung's step of one network with its own slabs and block, on streams of noise."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ class Bench:
         self._warm: dict[str, Tensor] = {}
 
     def block(self, steps: int = 1) -> StepBlock:
-        """The buffers of chunks of so many steps; rows and index are the same for all."""
+        """Return the buffers for chunks of `steps` steps; rows and index are shared."""
         if steps not in self._blocks:
             frames = steps * self.config.frames_per_step
             pcm = noise(self.largest_rows, steps * self.config.step_samples).to(self.device)
@@ -213,14 +213,14 @@ class Bench:
         return self._blocks[steps]
 
     def fill(self, read: Sequence[int]) -> None:
-        """Set which slots the rows read and write; the other rows pad."""
+        """Set the slots that rows read and write; the other rows are padding."""
         rows, pad = len(read), self.largest_rows - len(read)
         both = [[*read, *[self.capacity] * pad], [*read, *[self.capacity + 1] * pad]]
         self._index.copy_(torch.tensor(both, dtype=torch.int32))
         self._rows.fill_(rows)
 
     def warm_states(self) -> None:
-        """Give every slot a state that is not zero and depends on the slot alone; the same each time."""
+        """Give every slot a nonzero state that depends only on the slot."""
         if not self._warm:
             generator = torch.Generator().manual_seed(2)
             for name, slab in self.slabs.items():
@@ -230,7 +230,7 @@ class Bench:
             slab[: self.capacity].copy_(self._warm[name])
 
     def outputs(self, slots: Sequence[int], pcm: Tensor) -> Tensor:
-        """Step these slots once over their audio (B, k * S); returns (B, k * T, outputs) on the host."""
+        """Step these slots over their audio (B, k * S); returns (B, k * T, outputs) on the host."""
         steps = pcm.shape[1] // self.config.step_samples
         block = self.block(steps)
         block.out.fill_(float("nan"))
@@ -241,7 +241,7 @@ class Bench:
         return block.out[: len(slots)].to("cpu", copy=True)
 
     def check(self) -> None:
-        """Wait, and ask whether a kernel gave up. Raises: KernelError; RuntimeError."""
+        """Wait for the device and check whether a kernel gave up. Raises: KernelError; RuntimeError."""
         if self._workspace is not None:
             checked(self._workspace)
         if error := int(self._error[0]):
@@ -249,11 +249,11 @@ class Bench:
             raise RuntimeError(f"a kernel gave up waiting for another (error {error})")
 
     def states(self, slots: Sequence[int]) -> dict[str, Tensor]:
-        """The states of these slots on the host."""
+        """Return the states of these slots, on the host."""
         return {name: slab[list(slots)].cpu() for name, slab in self.slabs.items()}
 
     def replay(self, rows: int, steps: int = 1) -> Work:
-        """The graph of a step of so many rows."""
+        """Return the graph of a step with `rows` rows."""
         if (rows, steps) not in self._graphs:
             block = self.block(steps)
             self._graphs[rows, steps] = captured(lambda: self.step.enqueue(block, rows, steps), self.device)
@@ -261,12 +261,12 @@ class Bench:
 
 
 def bucket(rows: int) -> int:
-    """The smallest bucket with room for so many rows; beyond the largest the number itself."""
+    """Return the smallest bucket for `rows` rows; above the largest one, `rows` itself."""
     return next((each for each in BUCKETS if each >= rows), rows)
 
 
 def bench(name: str, rung: str, device: torch.device, *, rows: int, capacity: int = 0, steps: int = 1) -> Bench:
-    """A bench of a named network."""
+    """Return a bench of a named network."""
     network = network_of(name, device, precision_of(rung, device))
     return Bench(network, rung, capacity=capacity or rows, largest_rows=rows, largest_steps=steps)
 
@@ -274,10 +274,10 @@ def bench(name: str, rung: str, device: torch.device, *, rows: int, capacity: in
 def slots(
     network: Network, rung: str, device: torch.device, *, capacity: int, largest: int, steps: int = 1
 ) -> SlotModel:
-    """The slot model that serves, over `capacity` streams; with `steps` > 1 it may take chunks of so many steps."""
+    """Return the slot model for serving `capacity` streams, with chunks of up to `steps` steps."""
     precision = precision_of(rung, device)
     on_cpu = device.type != "cuda"
-    named = GRAPH if rung == REFERENCE else rung  # where the reference stands in for the kernels
+    named = GRAPH if rung == REFERENCE else rung  # the reference replaces the kernels
     model = TorchModel(network, "random", device=device.type, precision=precision, rung=named, cpu_fp16=on_cpu)
     made: Any = model.slots(capacity=capacity, largest=largest)
     if hasattr(made, "chunk_steps"):
@@ -286,14 +286,14 @@ def slots(
 
 
 def cudnn_layer(hidden: int, device: torch.device) -> nn.GRU:
-    """A GRU layer as torch calls cuDNN for it, its input product included."""
+    """Return a GRU layer by cuDNN as called by torch, including the input product."""
     layer = nn.GRU(hidden, hidden, batch_first=True).to(device=device, dtype=torch.float16).requires_grad_(False)
     layer.flatten_parameters()
     return layer
 
 
 def versions() -> dict[str, str]:
-    """Versions of what computes."""
+    """Return the versions of the libraries used."""
     found = {}
     for name in ("torch", "triton", "numpy", "nvidia-cuda-nvrtc", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12"):
         try:

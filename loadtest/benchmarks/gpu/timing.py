@@ -1,6 +1,6 @@
-"""Times: of work on the device by events around replays of a graph, and of a call by the host's clock.
+"""Timing: of device work by events around graph replays, and of calls by the host's clock.
 
-On a CPU the same calls time the plain function, so that a dry run takes every path; such times mean nothing.
+On a CPU the plain function is timed instead, so that a dry run covers all code; such times are meaningless.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from loadtest.benchmarks.gpu.records import Values
 
 Work = Callable[[], object]
 
-WARM_REPLAYS = 10  # clocks rise, pages and instruction caches fill
-GROUP_US = 1_000.0  # a group of replays between two events lasts about so long: events resolve about 1 µs
+WARM_REPLAYS = 10  # until clocks have risen and caches are filled
+GROUP_US = 1_000.0  # length of a group of replays between two events, whose resolution is about 1 µs
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A distribution of times of one thing, in µs."""
+    """Distribution of times in µs."""
 
     median_us: float
     p10_us: float
@@ -32,7 +32,7 @@ class Spread:
     count: int
 
     def values(self, prefix: str = "") -> Values:
-        """As values of a row."""
+        """Return the values of a row."""
         return {
             f"{prefix}us": round(self.median_us, 3),
             f"{prefix}us_p10": round(self.p10_us, 3),
@@ -41,20 +41,20 @@ class Spread:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value below which a share of an ascending sequence lies, by nearest rank."""
+    """Return the quantile of an ascending sequence, by nearest rank."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def spread(times_us: Sequence[float]) -> Spread:
-    """Median, 10th and 90th percentile."""
+    """Return the median, 10th and 90th percentile."""
     ordered = sorted(times_us)
     return Spread(statistics.median(ordered), percentile(ordered, 0.1), percentile(ordered, 0.9), len(ordered))
 
 
 def captured(work: Work, device: torch.device) -> Work:
-    """Run the work once as it is, then capture it; returns the replay. On a CPU the work itself.
+    """Run the work once, then capture it; returns a function that replays it. On a CPU, returns the work itself.
 
-    The first run compiles and loads what a capture may not.
+    The first run compiles and loads kernels, which is not possible during capture.
     """
     if device.type != "cuda":
         work()
@@ -76,7 +76,7 @@ def captured(work: Work, device: torch.device) -> Work:
 
 
 def device_time(work: Work, device: torch.device, *, groups: int = 25, per_call: int = 1) -> Spread:
-    """Time of one of the `per_call` equal pieces that a call of `work` has; medians over groups of calls."""
+    """Measure the time of one of the `per_call` equal parts of a call; medians over groups of calls."""
     if device.type != "cuda":
         return spread([_host_us(work) / per_call for _ in range(max(2, min(groups, 3)))])
     for _ in range(WARM_REPLAYS):
@@ -86,7 +86,7 @@ def device_time(work: Work, device: torch.device, *, groups: int = 25, per_call:
 
 
 def _events_us(work: Work, calls: int, groups: int) -> list[float]:
-    """µs a call, of each group."""
+    """Return µs per call, for each group."""
     marks = [device_event(timing=True) for _ in range(groups + 1)]
     marks[0].record()
     for mark in marks[1:]:
@@ -98,7 +98,7 @@ def _events_us(work: Work, calls: int, groups: int) -> list[float]:
 
 
 def device_event(*, timing: bool = False) -> Any:
-    """An event of the device, which torch does not annotate."""
+    """Return a new event of the device."""
     return torch.cuda.Event(enable_timing=timing)  # type: ignore[no-untyped-call,unused-ignore]
 
 
@@ -109,11 +109,11 @@ def _host_us(work: Work) -> float:
 
 
 def host_times(work: Work, count: int) -> list[float]:
-    """Host µs of each of `count` calls, ascending; the work waits for the device itself."""
+    """Return host µs of `count` calls, ascending; the work itself must wait for the device."""
     return sorted(_host_us(work) for _ in range(count))
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for the device; a CPU has nothing to wait for."""
+    """Wait for the device; does nothing on a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,7 +1,7 @@
 """Measurement of key terms: recall of words that the language model does not know, and errors in all other words.
 
 `python -m loadtest.benchmarks.keyterms --manifest …` writes `loadtest/results/keyterms.json` and `.md`. The acoustic
-model runs once a recording; its output is then decoded without terms and with lists of several lengths.
+model runs once per recording; its output is decoded without terms and with lists of several lengths.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from model.recordings import PCM, read_manifests
 
 
 def with_closing_silence(config: ModelConfig, cases: Sequence[Case]) -> list[PCM]:
-    """The recordings, each with the silence that a closing stream gets."""
+    """Return the recordings, each with the silence added when a stream closes."""
     return [np.pad(case.pcm, (0, config.flush_steps * config.step_samples)) for case in cases]
 
 
 def decode(decoder: Decoder, config: ModelConfig, outputs: Sequence[LogProbs], biases: Sequence[Bias]) -> Iterator[str]:
-    """The text of each recording, decoded step by step as a stream is, each with its own key terms."""
+    """Return the text of each recording, decoded step by step like a stream, with its own key terms."""
     for log_probs, bias in zip(outputs, biases, strict=True):
         state = decoder.start(config.delay_frames, bias)
         for first in range(0, len(log_probs), config.frames_per_step):
@@ -57,7 +57,7 @@ def measure(
     weight: float | None,
     seed: int,
 ) -> list[Row]:
-    """Decode every recording without key terms, with its own terms, and with its own and each number of distractors."""
+    """Decode every recording without key terms, with its own terms, and with each number of distractors added."""
     rows = []
     for count in (None, 0, *distractors):
         lists = [()] * len(cases) if count is None else term_lists(cases, pool, count, seed)
@@ -72,7 +72,7 @@ def measure(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is measured: recordings, lists of key terms, acoustic model and decoder."""
+    """Settings: recordings, lists of key terms, acoustic model and decoder."""
 
     manifests: Sequence[Path]
     sentences: int
@@ -86,10 +86,10 @@ class Options:
 
 
 def run(options: Options, command: str) -> Keyterms:
-    """Make the cases, run the model, decode and score. Raises: ModelError, BadSettings."""
+    """Create the cases, run the model, decode and score. Raises: ModelError, BadSettings."""
     path = language_model_path(options.lm)
     if path is None:
-        raise BadSettings("key terms are measured against a language model's vocabulary: name one with --lm")
+        raise BadSettings("--lm: required, since key terms are words outside a language model's vocabulary")
     lm = LanguageModel.load(path)
     model = load_own(options.model, precision=options.precision, threads=0)
     cases = real_cases(read_manifests(options.manifests), lm.__contains__, model.config.sample_rate)
@@ -119,18 +119,18 @@ def run(options: Options, command: str) -> Keyterms:
 
 def main(
     *,
-    manifest: Annotated[list[Path], typer.Option(help="Real recordings, JSON lines; repeatable.")],
-    sentences: Annotated[int, typer.Option(help="Synthetic sentences with a name.", min=0)] = 160,
-    distractors: Annotated[str, typer.Option(help="Lengths of the lists, with commas.")] = "10,50,100",
-    weight: Annotated[float | None, typer.Option(help="Of every term. [default: 1]")] = None,
-    beams: Annotated[int, typer.Option(help="Hypotheses that beam search keeps.", min=1, max=MAX_BEAMS)] = BEAMS,
+    manifest: Annotated[list[Path], typer.Option(help="Real recordings as JSON lines; repeatable.")],
+    sentences: Annotated[int, typer.Option(help="Number of synthetic sentences with a name.", min=0)] = 160,
+    distractors: Annotated[str, typer.Option(help="Numbers of distractors, with commas.")] = "10,50,100",
+    weight: Annotated[float | None, typer.Option(help="Weight of every term. [default: 1]")] = None,
+    beams: Annotated[int, typer.Option(help="Beam width: hypotheses kept per stream.", min=1, max=MAX_BEAMS)] = BEAMS,
     lm: Annotated[Path | None, typer.Option(help="Language model. [default: the shipped one]")] = None,
     model: Annotated[Path | None, typer.Option(help="Checkpoint. [default: the shipped one]")] = None,
     precision: Annotated[str, typer.Option(help="auto, fp32, bf16, fp16 or int8.")] = "auto",
-    seed: Annotated[int, typer.Option(help="Decides sentences, voices and lists.")] = 1,
-    folder: Annotated[Path, typer.Option(help="Where keyterms.json and .md are written.")] = RESULTS,
+    seed: Annotated[int, typer.Option(help="Random seed for sentences, voices and lists.")] = 1,
+    folder: Annotated[Path, typer.Option(help="Folder for keyterms.json and .md.")] = RESULTS,
 ) -> None:
-    """Recall of key terms that the language model does not know, and the error rate of all other words."""
+    """Measure recall of key terms unknown to the language model, and the error rate of all other words."""
 
     def work(command: str) -> int:
         lengths = [int(part) for part in distractors.split(",")]

@@ -1,6 +1,6 @@
-"""Recordings for the measurement of key terms: rare words of real ones, and names spoken by synthesizers.
+"""Recordings for the measurement of key terms: real ones with rare words, and synthetic ones with names.
 
-Owns the choice of terms, the sentences with names, and each recording's list of distractors. A seed decides all of it.
+Defines the choice of terms, the sentences with names, and the list of distractors of each recording, all from a seed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from model.training.synthesis.voices import random_voice, speak
 
 REAL, SYNTHETIC = "real", "synthetic"
 MIN_LETTERS = 4
-"""Shorter words that no vocabulary has are mostly slips of a reference."""
+"""Minimum length of a term: shorter unknown words are mostly errors of a reference."""
 
 PEAK = 0.5
-"""Share of full scale for synthesized speech: -6 dBFS, as recordings are."""
+"""Peak of synthesized speech as a share of full scale: -6 dBFS, like the recordings."""
 
 GIVEN = ("agatha", "bartholomew", "cordelia", "dashiell", "eudora", "ferdinand", "gwendolyn", "horatio")
 
@@ -42,7 +42,7 @@ warburton wigglesworth winterbottom wolstenholme yamaguchi yarborough zabriskie 
 """
 
 NAMES = tuple(_SURNAMES.split())
-"""Surnames of many origins; those that the language model knows are left out."""
+"""Surnames of many origins; those known to the language model are omitted."""
 
 SENTENCES = (
     "please call {} back tomorrow morning",
@@ -60,7 +60,7 @@ Pcm = NDArray[np.int16]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One recording, (S,) int16, its reference text, and the key terms in it; often none."""
+    """One recording, (S,) int16, its reference text, and the key terms spoken in it; often none."""
 
     kind: str
     pcm: Pcm
@@ -69,7 +69,7 @@ class Case:
 
 
 def real_cases(utterances: Sequence[Utterance], knows: Callable[[str], bool], sample_rate: int) -> list[Case]:
-    """Every recording; the words of its reference that the language model does not know are its terms."""
+    """Return a case per recording; its terms are the words of the reference unknown to the language model."""
     return [
         Case(REAL, read_pcm(utterance.audio, sample_rate), utterance.text, unknown_words(utterance.text, knows))
         for utterance in utterances
@@ -77,12 +77,12 @@ def real_cases(utterances: Sequence[Utterance], knows: Callable[[str], bool], sa
 
 
 def unknown_words(text: str, knows: Callable[[str], bool]) -> tuple[str, ...]:
-    """The words of a text that would make key terms, each once."""
+    """Return the distinct words of a text that can be key terms."""
     return tuple(w for w in dict.fromkeys(text.split()) if len(w) >= MIN_LETTERS and not knows(w))
 
 
 def names(knows: Callable[[str], bool]) -> list[str]:
-    """Names that the language model does not know; every fourth with a given name before it, as a phrase."""
+    """Return names unknown to the language model; every fourth is a phrase with a given name."""
     unknown = [name for name in NAMES if not knows(name)]
     return [
         f"{GIVEN[place // 4 % len(GIVEN)]} {name}" if place % 4 == 3 else name for place, name in enumerate(unknown)
@@ -90,7 +90,7 @@ def names(knows: Callable[[str], bool]) -> list[str]:
 
 
 def spoken_names(knows: Callable[[str], bool], count: int, seed: int) -> Iterator[tuple[str, str]]:
-    """`count` sentences, each with its name, in random order. Names come round again when they run out."""
+    """Yield `count` sentences with their names, in random order; names are repeated when all have been used."""
     rng = Random(f"{seed}/names")
     pool = names(knows)
     for place in range(count if pool else 0):
@@ -101,7 +101,7 @@ def spoken_names(knows: Callable[[str], bool], count: int, seed: int) -> Iterato
 
 
 def synthetic_cases(knows: Callable[[str], bool], count: int, seed: int) -> list[Case]:
-    """Sentences with names in many voices of espeak-ng and flite. Raises: SynthesizerError."""
+    """Return sentences with names, spoken by many voices of espeak-ng and flite. Raises: SynthesizerError."""
     rng = Random(f"{seed}/voices")
     cases = []
     for text, name in spoken_names(knows, count, seed):
@@ -112,9 +112,9 @@ def synthetic_cases(knows: Callable[[str], bool], count: int, seed: int) -> list
 
 
 def term_lists(cases: Sequence[Case], pool: Sequence[str], distractors: int, seed: int) -> list[tuple[str, ...]]:
-    """For each recording its own terms, and `distractors` others of the pool that are not said in it.
+    """Return, for each recording, its own terms and `distractors` others of the pool that are not spoken in it.
 
-    A longer list contains the shorter one, so that lists of different lengths differ by their distractors alone.
+    A longer list contains the shorter one, so that lists of different lengths differ only by additional distractors.
     """
     lists = []
     for place, case in enumerate(cases):

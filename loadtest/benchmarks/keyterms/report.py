@@ -17,7 +17,7 @@ NAME = "keyterms"
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One kind of recording under one condition; `distractors` is None where no list was given."""
+    """One kind of recording under one condition; `distractors` is None without a list."""
 
     kind: str
     distractors: int | None
@@ -32,7 +32,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Keyterms(msgspec.Struct, frozen=True):
-    """The whole measurement."""
+    """The result document."""
 
     command: str
     settings: dict[str, str | int | float | None]
@@ -58,7 +58,7 @@ def row(kind: str, distractors: int | None, scores: Sequence[TermScore]) -> Row:
 
 
 def cells(one: Row) -> tuple[str, ...]:
-    """A row as cells of a table."""
+    """Return a row as cells of a table."""
     given = "none" if one.distractors is None else f"own + {one.distractors} others" if one.distractors else "own"
     return (
         f"{one.kind}, {one.recordings}",
@@ -71,7 +71,7 @@ def cells(one: Row) -> tuple[str, ...]:
 
 
 def table(found: Keyterms) -> Table:
-    """The rows for a terminal."""
+    """Return the rows as a table for a terminal."""
     shown = Table(*HEADINGS, title="key terms that the language model does not know", title_justify="left")
     for one in found.rows:
         shown.add_row(*cells(one))
@@ -79,12 +79,12 @@ def table(found: Keyterms) -> Table:
 
 
 def markdown(found: Keyterms) -> str:
-    """The measurement as a page."""
+    """Return the measurement as a page."""
     settings = ", ".join(f"{name} {value}" for name, value in found.settings.items() if value is not None)
     lines = ["# Key terms that the language model does not know", "", f"`{found.command}`", ""]
     lines += [
-        "Own: the terms that are said in a recording, if any. Others: terms that are not said in it. Real recordings",
-        "without such a term are decoded too, with the others alone: what a list does to words that are not on it.",
+        "Own: terms spoken in a recording, if any. Others: terms not spoken in it. Real recordings without terms are",
+        "decoded with only the others, to measure the effect of a list on other words.",
         "",
     ]
     table_lines = pages.table(HEADINGS, map(cells, found.rows))
@@ -92,5 +92,5 @@ def markdown(found: Keyterms) -> str:
 
 
 def write(found: Keyterms, folder: Path) -> list[Path]:
-    """Write keyterms.json and keyterms.md; returns their paths."""
+    """Write keyterms.json and keyterms.md and return their paths."""
     return pages.write(found, markdown(found), folder, NAME)

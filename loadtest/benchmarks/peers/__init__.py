@@ -1,5 +1,5 @@
 """Comparison with other servers of the same weights under the same load.
 
-`python -m loadtest.benchmarks.peers` starts one after another and compares them. Each server is a program of its own
-(`python -m loadtest.benchmarks.peers.fastapi_torch` and so on) and speaks the frames that the load generator knows.
+`python -m loadtest.benchmarks.peers` starts the servers in turn and compares them. Each server is a separate program
+(`python -m loadtest.benchmarks.peers.fastapi_torch` and so on) with the protocol of the load generator.
 """

@@ -1,6 +1,6 @@
 """`python -m loadtest.benchmarks.peers`: tutti and other servers with the same weights, machine and load.
 
-Finds the most live streams that each server sustains within the latency objective, and writes one report.
+Finds the highest number of live streams that each server sustains within the latency objective, and writes a report.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ EXPORT_WITHIN_S = 300.0
 
 def main(
     *,
-    peers: Annotated[str, typer.Option(help="Who is measured, with commas; default: ours and every peer.")] = "",
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds over all of them.")] = 3,
-    seconds: Annotated[float, typer.Option(help="Measured seconds of each level.")] = 8.0,
-    stream_s: Annotated[float, typer.Option(help="Seconds of a stream; the next one takes its place.")] = 6.0,
-    objective_ms: Annotated[float, typer.Option(help="p98 chunk latency that a level must keep.")] = 100.0,
-    common: Annotated[int, typer.Option(help="Streams of the level that all are compared at; 0: none.")] = 10,
-    seed: Annotated[int, typer.Option(help="Decides starts and recordings.")] = 1,
-    keep: Annotated[bool, typer.Option(help="Add to the levels of the earlier runs of this name.")] = False,
+    peers: Annotated[str, typer.Option(help="Servers to measure, with commas. Default: tutti and all peers.")] = "",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds over all servers.")] = 3,
+    seconds: Annotated[float, typer.Option(help="Seconds measured at each level.")] = 8.0,
+    stream_s: Annotated[float, typer.Option(help="Mean length of a stream, seconds; a new one follows.")] = 6.0,
+    objective_ms: Annotated[float, typer.Option(help="Limit of the p98 chunk latency, ms.")] = 100.0,
+    common: Annotated[int, typer.Option(help="Streams of a level measured for all servers; 0: none.")] = 10,
+    seed: Annotated[int, typer.Option(help="Random seed for start times and recordings.")] = 1,
+    keep: Annotated[bool, typer.Option(help="Add to the results of earlier runs of this name.")] = False,
     name: ResultName = "peers",
     folder: Annotated[Path, typer.Option()] = RESULTS,
-    onnx: Annotated[Path, typer.Option(help="A published model; or where sherpa's is written.")] = ROOT
+    onnx: Annotated[Path, typer.Option(help="Folder of a published model, or for the exported model.")] = ROOT
     / "build"
     / "onnx",
 ) -> None:
-    """Compare; the last line of stdout is the JSON document."""
+    """Compare servers; the last line of stdout is the JSON document."""
     plan = bench.Plan(rounds, seconds, stream_s, objective_ms, common, seed, onnx)
     console = Console(stderr=True)
 
@@ -53,7 +53,7 @@ def main(
         _export(contestants, onnx)
         try:
             probes.extend(bench.run(plan, contestants, tuple(probes), partial(console.print, highlight=False)))
-        except KeyboardInterrupt:  # the levels before it are in the list
+        except KeyboardInterrupt:  # earlier levels are in the list
             code = EXIT_INTERRUPTED
         if probes:
             place, versions = environment.describe(seed), environment.versions(PACKAGES)
@@ -65,21 +65,21 @@ def main(
 
 
 def read(path: Path) -> tuple[Probe, ...]:
-    """The levels of an earlier run; none if there was none. Raises: BadManifest."""
+    """Return the levels of an earlier run, if any. Raises: BadManifest."""
     if not path.exists():
         return ()
     try:
         return msgspec.json.decode(path.read_bytes(), type=Findings, strict=False).probes
     except msgspec.DecodeError as error:
-        raise BadManifest(f"{path}: not a comparison: {error}") from error
+        raise BadManifest(f"{path}: not a result file of this program: {error}") from error
 
 
 def _export(contestants: tuple[Contestant, ...], folder: Path) -> None:
-    """Write the network for sherpa, in a process of its own: it takes torch. Raises: ServerNotReady."""
+    """Export the network for sherpa-onnx in a separate process, since it needs torch. Raises: ServerNotReady."""
     if not any("{onnx}" in one.command and not one.name.endswith(PUBLISHED) for one in contestants):
         return
     try:
-        subprocess.run(  # noqa: S603 - our own command
+        subprocess.run(  # noqa: S603 - this program
             [sys.executable, "-m", "model.export_onnx", str(folder), "--int8"],
             cwd=ROOT,
             check=True,
@@ -87,7 +87,7 @@ def _export(contestants: tuple[Contestant, ...], folder: Path) -> None:
             timeout=EXPORT_WITHIN_S,
         )
     except subprocess.SubprocessError as error:
-        raise ServerNotReady(f"the network could not be exported: {error}") from error
+        raise ServerNotReady(f"cannot export the network: {error}") from error
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Rounds of the comparison: server after server, level after level. One server runs at a time."""
+"""Rounds of the comparison: servers in turn, each level by level. One server runs at a time."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tutti_asr_client.errors import ClientError
 
 WARMUP_S = 2.0
 DRAIN_S = 5.0
-"""After a level beyond capacity answers come late or never; a longer wait would only take time."""
+"""Wait after a level; above capacity results come late or never, so a longer wait is useless."""
 
 RECORDINGS = 8
-"""Different streams; each is recognised without load before every level, and the slowest server takes 10 ms a step."""
+"""Number of distinct streams; each is first recognized without load, at 10 ms per step on the slowest server."""
 
 AGAIN = 1.15
-"""Later rounds begin where the earlier ones ended, and take steps this small from there."""
+"""Step of later rounds, which start at the result of the earlier ones."""
 
 AGAIN_LEVELS = 4
 
@@ -38,9 +38,9 @@ class Plan:
 
     rounds: int
     seconds: float
-    stream_s: float  # mean duration of a stream: most end within a level, and are compared
+    stream_s: float  # mean length of a stream: most end within a level, and are compared
     objective_ms: float
-    common: int  # a level that every server is measured at, in its first round
+    common: int  # a level measured for every server in its first round
     seed: int
     onnx: Path
 
@@ -48,7 +48,7 @@ class Plan:
 def run(
     plan: Plan, contestants: Sequence[Contestant], kept: Sequence[Probe], progress: Callable[[str], None]
 ) -> Iterator[Probe]:
-    """Measure; each level is yielded when it is over, so that an interruption loses none."""
+    """Measure, and yield each completed level, so that none is lost by an interruption."""
     probes = list(kept)
     for _ in range(plan.rounds):
         for contestant in contestants:
@@ -95,7 +95,7 @@ def _level(plan: Plan, contestant: Contestant, number: int, server: Running, str
         return Probe(contestant.name, number, streams, sustained=False, chunk_latency_ms=None, problem=str(error))
     if result.document.interrupted:
         raise KeyboardInterrupt
-    seconds = WARMUP_S + plan.seconds  # the reference pass before is short beside it
+    seconds = WARMUP_S + plan.seconds  # the reference pass is much shorter
     spent = server.cpu_by_name()
     spent.subtract(cpu)
     ran = Counter(server.batches())
@@ -137,14 +137,14 @@ def _probe(
 
 
 def sustained(level: LevelReport, objective_ms: float) -> bool:
-    """Every step answered, p98 within the objective. A text that differs is another matter: it is reported."""
+    """Whether every step has a result and p98 meets the objective. Different texts are reported separately."""
     spread = level.chunk_latency_ms
     whole = not (level.failed or level.refused or level.unanswered)
     return spread is not None and whole and spread.p98 <= objective_ms
 
 
 def line(probe: Probe) -> str:
-    """One level in one line."""
+    """Return a level as one line."""
     spread: Spread | None = probe.chunk_latency_ms
     if spread is None:
         return f"{probe.streams} streams: {probe.problem}"
@@ -154,5 +154,5 @@ def line(probe: Probe) -> str:
     lost = probe.failed + probe.refused + probe.unanswered
     return (
         f"{probe.streams} streams: p50 {spread.p50:.1f} p98 {spread.p98:.1f} ms"
-        f"{'' if probe.sustained else ' too much'}{batch}{bad}{f', {lost} lost' if lost else ''}; cores {cores}"
+        f"{'' if probe.sustained else ' not sustained'}{batch}{bad}{f', {lost} lost' if lost else ''}; cores {cores}"
     )

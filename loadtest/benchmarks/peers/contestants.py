@@ -1,7 +1,7 @@
 """The servers of the comparison: command line and settings of each.
 
-The settings of a peer are those that served it best on two cores with the load generator beside it; the others that
-were tried can be named too.
+Each peer has the settings that performed best on two cores shared with the load generator; other settings that were
+tried can be selected by name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from loadtest.errors import BadSettings, PeerMissing
 
 OURS = "tutti"
-PUBLISHED = "-published"  # ends the names of those that serve the published model which `--onnx` names
+PUBLISHED = "-published"  # suffix of names of servers with the published model of `--onnx`
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +21,13 @@ class Contestant:
     """One server with its settings."""
 
     name: str
-    letter: str  # of the comparison; empty for ours
+    letter: str  # in the report; empty for tutti
     title: str
     command: tuple[str, ...]  # `--port N` is added
-    first: int  # streams with which the search begins
-    bar: float = 0.0  # the wanted ratio of our streams to its
-    needs: str = ""  # a package of the `peers` extra
-    default: bool = True  # runs when none is named
+    first: int  # streams at the start of the search
+    bar: float = 0.0  # target ratio of our streams to its
+    needs: str = ""  # required package of the `peers` extra
+    default: bool = True  # measured by default
 
 
 def _module(name: str, *options: str) -> tuple[str, ...]:
@@ -35,7 +35,7 @@ def _module(name: str, *options: str) -> tuple[str, ...]:
 
 
 def _variant(of: Contestant, name: str, title: str, first: int, *options: str) -> Contestant:
-    """The same server with other settings; it runs when it is named."""
+    """Return the same server with other settings, measured only if named."""
     return replace(of, name=name, title=title, first=first, command=(*of.command, *options), default=False)
 
 
@@ -81,11 +81,11 @@ ALL = (
 
 
 def chosen(names: str) -> tuple[Contestant, ...]:
-    """The contestants of a list with commas; the default ones for an empty one. Raises: BadSettings, PeerMissing."""
+    """Return the servers of a list with commas; by default the default ones. Raises: BadSettings, PeerMissing."""
     by_name = {contestant.name: contestant for contestant in ALL}
     asked = names.split(",") if names else [contestant.name for contestant in ALL if contestant.default]
     if unknown := [name for name in asked if name not in by_name]:
-        raise BadSettings(f"no peer is called {', '.join(unknown)}; there are {', '.join(by_name)}")
+        raise BadSettings(f"--peers {', '.join(unknown)}: must be one of {', '.join(by_name)}")
     found = tuple(by_name[name] for name in asked)
     missing = {one.needs for one in found if one.needs and importlib.util.find_spec(one.needs) is None}
     if missing:

@@ -1,6 +1,6 @@
-"""Peer (a): FastAPI and torch, one stream at a time, which is what a user writes first.
+"""Peer (a): FastAPI and torch without batching, the simplest implementation.
 
-The network is stepped per message with the stream's own state: on the event loop, or in a thread.
+Each message runs a step of the network with the stream's state, on the event loop or in a thread.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from loadtest.errors import BadSettings
 
 
 class OneAtATime:
-    """Steps the network for one stream."""
+    """Runs steps of the network for single streams."""
 
     def __init__(self, network: PeerNetwork, sizes: BatchSizes, *, in_thread: bool) -> None:
         self._network, self._sizes, self._in_thread = network, sizes, in_thread
 
     def fresh(self) -> State:
-        """The state of a new stream."""
+        """Return the state of a new stream."""
         return self._network.fresh_state()
 
     async def step(self, pcm: bytes, state: State) -> tuple[Sequence[int], State]:
-        """One step, alone in its batch."""
+        """Run one step in a batch of one."""
         self._sizes.ran(1)
         if self._in_thread:
             return await asyncio.to_thread(self._network.step_one, pcm, state)
@@ -38,9 +38,9 @@ class OneAtATime:
 def main(
     *,
     port: Annotated[int, typer.Option()],
-    threads: Annotated[int, typer.Option(help="torch's threads within an operation.")] = 1,
-    recorded: Annotated[bool, typer.Option(help="Run the step as tutti does, not the module as written.")] = False,
-    in_thread: Annotated[bool, typer.Option(help="Step in a thread, not on the event loop.")] = False,
+    threads: Annotated[int, typer.Option(help="Threads of torch.")] = 1,
+    recorded: Annotated[bool, typer.Option(help="Use tutti's recorded step instead of the module as written.")] = False,
+    in_thread: Annotated[bool, typer.Option(help="Run steps in a thread, not on the event loop.")] = False,
     precision: Annotated[str, typer.Option()] = "auto",
 ) -> None:
     """Serve until stopped."""

@@ -1,4 +1,4 @@
-"""The JSON document of a comparison, and the figures that follow from it. Pure."""
+"""JSON document of a comparison, and figures derived from it. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CDF_POINTS = 200
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """One level on one server."""
+    """Result of one level on one server."""
 
     peer: str
     round: int
@@ -29,22 +29,22 @@ class Probe(msgspec.Struct, frozen=True):
     refused: int = 0
     unanswered: int = 0
     generator_cores: float = 0.0
-    server_cores: dict[str, float] = {}  # by the name of the process
-    batch_sizes: dict[int, float] = {}  # batches by their size, or by the upper edge of a class of sizes
-    cdf: Cdf = ()  # of the common level alone
-    searched: bool = True  # a level of the search, not one that all have in common
-    problem: str = ""  # the reason why it was not measured
+    server_cores: dict[str, float] = {}  # by process name
+    batch_sizes: dict[int, float] = {}  # number of batches by size, or by the upper edge of a size class
+    cdf: Cdf = ()  # only for the common level
+    searched: bool = True  # a level of the search, not the common one
+    problem: str = ""  # why it was not measured
 
     @property
     def mean_batch(self) -> float | None:
-        """Rows of a mean batch."""
+        """Mean rows of a batch."""
         batches = sum(self.batch_sizes.values())
         rows = sum(size * count for size, count in self.batch_sizes.items())
         return rows / batches if batches else None
 
 
 class Findings(msgspec.Struct, frozen=True):
-    """A comparison, as it stands in the JSON document."""
+    """The result document."""
 
     command: str
     objective_ms: float
@@ -56,44 +56,44 @@ class Findings(msgspec.Struct, frozen=True):
     probes: tuple[Probe, ...]
 
     def peers(self) -> list[Contestant]:
-        """The servers that were measured, in the order of the comparison."""
+        """Return the measured servers, in the order of the comparison."""
         measured = {probe.peer for probe in self.probes}
         return [contestant for contestant in ALL if contestant.name in measured]
 
     def of(self, peer: str) -> list[Probe]:
-        """The levels of one server."""
+        """Return the levels of one server."""
         return [probe for probe in self.probes if probe.peer == peer]
 
     def by_round(self, peer: str) -> list[int]:
-        """The most streams that it sustained, round by round."""
+        """Return the highest number of sustained streams, by round."""
         best: dict[int, int] = {}
         for probe in self.of(peer):
             best[probe.round] = max(best.get(probe.round, 0), probe.streams if probe.sustained else 0)
         return [best[number] for number in sorted(best)]
 
     def sustained(self, peer: str) -> float | None:
-        """The median of the rounds; None when it was not measured."""
+        """Return the median of the rounds; None if it was not measured."""
         rounds = self.by_round(peer)
         return statistics.median(rounds) if rounds else None
 
     def ratio(self, peer: str) -> float | None:
-        """Ratio of our streams to its."""
+        """Return the ratio of our streams to its."""
         ours, theirs = self.sustained(OURS), self.sustained(peer)
         return ours / theirs if ours is not None and theirs else None
 
     def edge(self, peer: str) -> Probe | None:
-        """Its level nearest to the median that it sustained."""
+        """Return its level nearest to the median of sustained streams."""
         middle = self.sustained(peer)
         good = [probe for probe in self.of(peer) if probe.sustained and probe.searched]
         return min(good, key=lambda probe: abs(probe.streams - (middle or 0.0)), default=None)
 
 
 def thinned(cdf: Cdf) -> Cdf:
-    """A distribution of at most about `CDF_POINTS` points; the last one stays."""
+    """Return a distribution thinned to about `CDF_POINTS` points, including the last one."""
     every = max(1, len(cdf) // CDF_POINTS)
     return (*cdf[:-1:every], *cdf[-1:])
 
 
 def next_round(probes: Sequence[Probe], peer: str) -> int:
-    """The number of the next round."""
+    """Return the number of the next round."""
     return 1 + max((probe.round for probe in probes if probe.peer == peer), default=0)

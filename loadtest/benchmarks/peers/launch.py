@@ -1,4 +1,4 @@
-"""A server of a comparison: started, its processor time and batch sizes read, stopped with all its processes."""
+"""Server process of a comparison: start, CPU time and batch sizes, and stop with all its child processes."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from loadtest.benchmarks.peers import processes
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A server that is ready."""
+    """A ready server."""
 
     port: int
     pid: int
 
     @property
     def url(self) -> str:
-        """The address that streams connect to."""
+        """URL for streams."""
         return f"ws://127.0.0.1:{self.port}"
 
     def cpu_by_name(self) -> Counter[str]:
-        """Processor seconds of its processes until now."""
+        """Return the CPU seconds of its processes until now."""
         return processes.cpu_by_name(processes.tree(self.pid))
 
     def batches(self) -> dict[int, float]:
-        """Batches by size until now; empty for a server without `/batches`."""
+        """Return the number of batches by size until now; empty for a server without `/batches`."""
         try:
             return msgspec.json.decode(served.get(self.port, "/batches"), type=dict[int, float], strict=False)
         except (OSError, msgspec.DecodeError):
@@ -40,10 +40,10 @@ class Running:
 
 @contextlib.contextmanager
 def launched(command: Sequence[str]) -> Iterator[Running]:
-    """A server that is ready; it is stopped on leaving.
+    """Start a server and yield it when it is ready; it is stopped on exit.
 
     Raises:
-        ServerNotReady: it ended, or took too long; with the end of what it printed.
+        ServerNotReady: it exited, or took too long; with the end of its output.
     """
     port = served.free_port()
     with tempfile.TemporaryFile() as output:

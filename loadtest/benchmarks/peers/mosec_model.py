@@ -1,6 +1,6 @@
-"""The model of peer (c): a mosec worker, which batches by itself. States come with the request and go with the answer.
+"""Model of peer (c): a mosec worker with mosec's batching. States are part of requests and responses.
 
-Started by `loadtest.benchmarks.peers.mosec_proxy`; mosec speaks only HTTP, so the proxy has the sockets.
+Started by `loadtest.benchmarks.peers.mosec_proxy`, which has the WebSockets, since mosec supports only HTTP.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from mosec import Server, Worker
 from loadtest.benchmarks.peers.network import PeerNetwork
 
 OPTIONS = "TUTTI_PEER_OPTIONS"
-"""Our options come by the environment: mosec reads argv itself, and starts its workers as processes."""
+"""Variables for our options: mosec reads argv itself, and starts its workers as processes."""
 
 
 class StepWorker(Worker):
-    """Request: packed state, then PCM. Answer: number of rows in the batch, symbols, the next packed state."""
+    """Request: packed state, then PCM. Response: number of rows in the batch, symbols, next packed state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,15 +29,15 @@ class StepWorker(Worker):
         gc.freeze()
 
     def deserialize(self, data: bytes) -> bytes:
-        """Bytes as they came."""
+        """Return the request's bytes unchanged."""
         return data
 
     def serialize(self, data: bytes) -> bytes:
-        """Bytes as they go."""
+        """Return the response's bytes unchanged."""
         return data
 
     def forward(self, data: list[bytes]) -> list[bytes]:
-        """One step of each stream in the batch."""
+        """Run one step of each stream in the batch."""
         at = self._network.row_bytes
         rows = [np.frombuffer(one, np.uint8, at) for one in data]
         symbols, after = self._network.step_rows([one[at:] for one in data], rows)

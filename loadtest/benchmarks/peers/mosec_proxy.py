@@ -1,7 +1,7 @@
-"""Peer (c): mosec's dynamic batching behind a small WebSocket proxy, because mosec speaks only HTTP.
+"""Peer (c): mosec's dynamic batching behind a small WebSocket proxy, because mosec supports only HTTP.
 
-The proxy keeps each stream's state as packed bytes and posts it with every step over kept-alive loopback connections.
-It starts mosec as a child and stops it by its pid.
+The proxy keeps each stream's state as packed bytes and posts it with every step over persistent loopback connections.
+It starts mosec as a child process and stops it by its process ID.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STOP_WITHIN_S = 10.0
 
 
 class Posted:
-    """Steps that are posted to mosec."""
+    """Runs steps by posting them to mosec."""
 
     def __init__(self, url: str, card: Card, row_bytes: int, sizes: BatchSizes) -> None:
         self._url, self._row_bytes, self._sizes = url, row_bytes, sizes
@@ -41,22 +41,22 @@ class Posted:
         self.session: aiohttp.ClientSession | None = None
 
     def fresh(self) -> bytes:
-        """The packed state of a new stream."""
+        """Return the packed state of a new stream."""
         return bytes(self._row_bytes)
 
     async def step(self, pcm: bytes, state: bytes) -> tuple[Sequence[int], bytes]:
-        """One step, in the batch that mosec makes. Raises: RuntimeError."""
+        """Run one step in a batch formed by mosec. Raises: RuntimeError."""
         assert self.session is not None
         async with self.session.post(self._url, data=state + pcm) as answer:
             body = await answer.read()
             if answer.status != 200:
-                raise RuntimeError(f"mosec answered {answer.status}")
+                raise RuntimeError(f"mosec responded with status {answer.status}")
         self._sizes.ran_row(int.from_bytes(body[:2], "little"))
         after = 2 + self._frames
         return body[2:after], body[after:]
 
     async def is_ready(self) -> bool:
-        """True when a step can run."""
+        """Whether a step can run."""
         with contextlib.suppress(aiohttp.ClientError, RuntimeError):
             await self.step(bytes(self._step_bytes), self.fresh())
             return True
@@ -65,7 +65,7 @@ class Posted:
 
 @contextlib.asynccontextmanager
 async def _session_of(steps: Posted, _: FastAPI) -> AsyncIterator[None]:
-    """Connections to mosec while the proxy serves; it begins when a step can run."""
+    """Open connections to mosec while the proxy runs; waits until a step can run."""
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         steps.session = session
         while not await steps.is_ready():  # noqa: ASYNC110 - mosec becomes ready without a signal
@@ -96,17 +96,19 @@ def _mosec(port: int, **settings: int) -> Iterator[None]:
 def main(
     *,
     port: Annotated[int, typer.Option()],
-    threads: Annotated[int, typer.Option(help="torch's threads within an operation.")] = 1,
-    workers: Annotated[int, typer.Option(help="Processes with the model.")] = 1,
+    threads: Annotated[int, typer.Option(help="Threads of torch.")] = 1,
+    workers: Annotated[int, typer.Option(help="Model processes.")] = 1,
     max_batch: Annotated[int, typer.Option()] = 64,
-    max_wait_ms: Annotated[int, typer.Option(help="How long a batch waits to fill; mosec takes 1 at least.")] = 5,
+    max_wait_ms: Annotated[int, typer.Option(help="Time that a batch waits to fill, ms; mosec's minimum is 1.")] = 5,
 ) -> None:
     """Serve until stopped."""
     network = PeerNetwork(threads=1, recorded=False)
     inner, sizes = served.free_port(), BatchSizes()
     steps = Posted(f"http://127.0.0.1:{inner}/inference", network.card, network.row_bytes, sizes)
     gc.freeze()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again at its end, which would leave mosec
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(0)
+    )  # uvicorn raises the signal again at its end, which would leave mosec running
     with _mosec(inner, threads=threads, workers=workers, max_batch=max_batch, max_wait_ms=max_wait_ms):
         serve(create_app(lambda: StepSession(network.card, steps), sizes, partial(_session_of, steps)), port)
 

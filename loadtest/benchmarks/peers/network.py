@@ -1,8 +1,7 @@
-"""The shipped network as the peers of this folder run it: the only file here that knows `model`.
+"""The shipped network for the peers of this folder; the only file here that imports `model`.
 
-Two ways to run a step: the PyTorch module called as it is written, which is what a user does first, or `recorded`, the
-step that tutti itself runs. State can be packed into one row of bytes a stream, which is the least that a framework can
-be asked to carry from one process to another.
+There are two ways to run a step: the PyTorch module as written, or `recorded`, tutti's own step. The state of a stream
+can be packed into one row of bytes, the simplest form to pass between processes of a framework.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ Row = NDArray[np.uint8]
 
 
 class PeerNetwork:
-    """The shipped weights in the precision that suits the machine, as tutti has them."""
+    """The shipped weights, in the precision that tutti chooses for the machine."""
 
     def __init__(self, *, threads: int, recorded: bool, precision: str = "auto") -> None:
-        """Load the weights. Raises: BadSettings for a precision that this machine does not have."""
+        """Load the weights. Raises: BadSettings for a precision that this machine does not support."""
         set_up_torch(threads)
         try:
             self._model = TorchModel.load(precision=precision)
@@ -48,32 +47,32 @@ class PeerNetwork:
 
     @property
     def row_bytes(self) -> int:
-        """Size of one stream's packed state."""
+        """Bytes of one stream's packed state."""
         return sum(size for _, _, _, size in self._fields)
 
     def fresh_state(self) -> State:
-        """The state of one new stream."""
+        """Return the state of a new stream."""
         return self._model.network.fresh_state(1)
 
     def fresh_row(self) -> Row:
-        """The same, packed: (row_bytes,)."""
+        """Return the packed state of a new stream, (row_bytes,)."""
         return np.zeros(self.row_bytes, np.uint8)
 
     @torch.inference_mode()
     def step(self, pcm: Tensor, state: State) -> tuple[list[list[int]], State]:
-        """int16 PCM (B, step_samples) -> best letter of each frame (B, T), next state."""
+        """Run int16 PCM (B, step_samples); returns the best letter of each frame (B, T) and the next state."""
         run = self._model.step if self._recorded else self._model.network
         log_probs, after = run(pcm, state)
         letters = log_probs[:, :, : len(self.card.vocabulary)]
         return cast(list[list[int]], letters.argmax(dim=2).tolist()), after
 
     def step_one(self, pcm: bytes, state: State) -> tuple[list[int], State]:
-        """One stream's step."""
+        """Run a step of one stream."""
         symbols, after = self.step(_samples([pcm]), state)
         return symbols[0], after
 
     def step_rows(self, pcm: Sequence[bytes], rows: Sequence[Row]) -> tuple[list[list[int]], NDArray[np.uint8]]:
-        """A batch of steps with packed states: symbols (B, T), next rows (B, row_bytes)."""
+        """Run a batch of steps with packed states; returns symbols (B, T) and next rows (B, row_bytes)."""
         packed = torch.from_numpy(np.stack(rows))  # (B, row_bytes)
         state, at = {}, 0
         for name, shape, dtype, size in self._fields:
@@ -84,12 +83,12 @@ class PeerNetwork:
         return symbols, torch.cat(columns, dim=1).numpy()
 
     def warm_up(self, sizes: Sequence[int]) -> None:
-        """Run a step of each batch size: the libraries prepare a shape at its first sight."""
+        """Run a step of each batch size, since the libraries prepare each shape on first use."""
         for size in sizes:
             self.step_rows([bytes(self.card.step_bytes)] * size, [self.fresh_row()] * size)
 
     def _layout(self) -> list[tuple[str, tuple[int, ...], torch.dtype, int]]:
-        """Name, shape, dtype and bytes of each tensor in a packed row."""
+        """Return name, shape, dtype and bytes of each tensor in a packed row."""
         found = []
         for name, tensor in self.fresh_state().items():
             found.append((name, tuple(tensor.shape[1:]), tensor.dtype, tensor[0].numel() * tensor.element_size()))
@@ -97,5 +96,5 @@ class PeerNetwork:
 
 
 def _samples(pcm: Sequence[bytes]) -> Tensor:
-    """(B, step_samples) int16."""
+    """Return the audio of a batch, (B, step_samples) int16."""
     return torch.from_numpy(np.frombuffer(b"".join(pcm), np.int16).reshape(len(pcm), -1).copy())

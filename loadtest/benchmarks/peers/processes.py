@@ -1,6 +1,6 @@
-"""The tree of a server's processes, read from /proc (Linux): processor time by name, and the end of all of them.
+"""Process tree of a server, from /proc (Linux): CPU time by name, and termination of all processes.
 
-Ray and mosec start processes of their own, which count as the server's and must not outlive it.
+Ray and mosec start child processes, which count as part of the server and must not outlive it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAME_AT, PARENT_AT, USER_AT, SYSTEM_AT, BEGAN_AT = 1, 3, 13, 14, 21
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process; pid and start time together are unique."""
+    """One process, identified by process ID and start time."""
 
     pid: int
     parent: int
@@ -32,20 +32,20 @@ class Process:
 
 
 def tree(root: int) -> list[Process]:
-    """A process and all that descends from it."""
+    """Return a process and all its descendants."""
     by_parent: dict[int, list[Process]] = {}
     found: list[Process] = []
     for process in _all():
         by_parent.setdefault(process.parent, []).append(process)
         if process.pid == root:
             found.append(process)
-    for process in found:  # grows while it is walked
+    for process in found:  # grows during the iteration
         found += by_parent.get(process.pid, [])
     return found
 
 
 def cpu_by_name(processes: list[Process]) -> Counter[str]:
-    """Seconds of processor time by the name of the process."""
+    """Return CPU seconds by process name."""
     spent: Counter[str] = Counter()
     for process in processes:
         spent[process.name] += process.cpu_s  # type: ignore[assignment]  # a Counter adds floats as well
@@ -53,7 +53,7 @@ def cpu_by_name(processes: list[Process]) -> Counter[str]:
 
 
 def stop(server: subprocess.Popen[bytes]) -> None:
-    """Ask the server to end, wait, and end what is left of its tree."""
+    """Terminate the server, wait, and kill the rest of its process tree."""
     left = tree(server.pid)
     server.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -71,7 +71,7 @@ def _all() -> Iterator[Process]:
     for folder in PROC.iterdir():
         if not folder.name.isdigit():
             continue
-        with contextlib.suppress(OSError):  # it ended meanwhile
+        with contextlib.suppress(OSError):  # the process has ended
             head, _, rest = (folder / "stat").read_text().rpartition(") ")
             fields = [head.split(" (", 1)[0], head.split(" (", 1)[1], *rest.split()]
             cpu_s = (int(fields[USER_AT]) + int(fields[SYSTEM_AT])) / ticks
@@ -80,6 +80,6 @@ def _all() -> Iterator[Process]:
 
 
 def _module(folder: Path) -> str:
-    """The module that `python -m` runs, without its packages; empty for other programs."""
+    """Return the module run by `python -m`, without its packages; empty for other programs."""
     words = (folder / "cmdline").read_text(errors="replace").split("\0")
     return words[words.index("-m") + 1].rpartition(".")[2] if "-m" in words[:-1] else ""

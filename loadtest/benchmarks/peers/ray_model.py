@@ -1,7 +1,7 @@
 """Peer (b): Ray Serve. A FastAPI ingress keeps each stream's socket and state; a model deployment batches the steps.
 
-`@serve.batch` gathers the calls that wait while a batch runs. The state travels with each call and comes back with its
-answer, packed into one array: Ray's calls know no affinity, so the caller has to carry it.
+`@serve.batch` gathers the calls that wait while a batch runs. Each call and response includes the state, packed into an
+array, since Ray's calls have no affinity to a process.
 """
 
 import gc
@@ -24,18 +24,18 @@ from loadtest.benchmarks.peers.network import PeerNetwork, Row
 from loadtest.benchmarks.peers.service import BatchSizes, StepSession, converse
 
 CALLS = 4096
-"""Calls that may be under way: more than any level has streams."""
+"""Limit of concurrent calls: more than the streams of any level."""
 
 ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0"}
-"""Ray's workers inherit it, and OMP_NUM_THREADS too: without it torch takes two threads wherever our code happens to
-run, and half as many streams are carried. Ray's switch RAY_SERVE_THROUGHPUT_OPTIMIZED was tried: no more streams."""
+"""Inherited by Ray's workers, like OMP_NUM_THREADS, without which torch uses two threads in each of them and
+half as many streams are sustained. Ray's option RAY_SERVE_THROUGHPUT_OPTIMIZED was tried: no more streams."""
 
 app = FastAPI()
 
 
 @serve.deployment(max_ongoing_requests=CALLS, ray_actor_options={"num_cpus": 0})
 class Model:
-    """Steps batches."""
+    """Runs batches of steps."""
 
     def __init__(self, threads: int, max_batch: int, wait_s: float) -> None:
         self._network = PeerNetwork(threads=threads, recorded=True)
@@ -47,20 +47,20 @@ class Model:
 
     @serve.batch
     async def step(self, pcm: list[bytes], rows: list[Row]) -> list[tuple[list[int], Row]]:
-        """One step of each stream in the batch."""
+        """Run one step of each stream in the batch."""
         self._sizes.ran(len(pcm))
         symbols, after = self._network.step_rows(pcm, rows)
         return list(zip(symbols, after, strict=True))
 
     async def batches(self) -> dict[str, float]:
-        """Batches by size."""
+        """Return the number of batches by size."""
         return self._sizes.as_json()
 
 
 @serve.deployment(max_ongoing_requests=CALLS, ray_actor_options={"num_cpus": 0})
 @serve.ingress(app)
 class Ingress:
-    """Keeps sockets and states."""
+    """Holds sockets and states."""
 
     def __init__(self, model: Any) -> None:
         network = PeerNetwork(threads=1, recorded=False)
@@ -68,38 +68,38 @@ class Ingress:
         gc.freeze()
 
     def fresh(self) -> Row:
-        """The packed state of a new stream."""
+        """Return the packed state of a new stream."""
         return np.zeros(self._row_bytes, np.uint8)
 
     async def step(self, pcm: bytes, state: Row) -> tuple[Sequence[int], Row]:
-        """One step, in the batch that Ray makes."""
+        """Run one step in a batch formed by Ray."""
         symbols, after = await self._model.step.remote(pcm, state)
         return symbols, after
 
     @app.get("/readyz")
     async def ready(self) -> dict[str, bool]:
-        """Answers when the model does."""
+        """Respond when the model is ready."""
         await self.step(bytes(self._card.step_bytes), self.fresh())
         return {"ready": True}
 
     @app.get("/batches")
     async def batches(self) -> dict[str, float]:
-        """Batches by size."""
+        """Return the number of batches by size."""
         found: dict[str, float] = await self._model.batches.remote()
         return found
 
     @app.websocket("/v1/listen")
     async def listen(self, socket: WebSocket) -> None:
-        """One stream."""
+        """Serve one stream."""
         await converse(socket, StepSession(self._card, self))
 
 
 def main(
     *,
     port: Annotated[int, typer.Option()],
-    threads: Annotated[int, typer.Option(help="torch's threads within an operation.")] = 1,
+    threads: Annotated[int, typer.Option(help="Threads of torch.")] = 1,
     max_batch: Annotated[int, typer.Option()] = 64,
-    max_wait_ms: Annotated[float, typer.Option(help="How long a batch waits to fill.")] = 0.0,
+    max_wait_ms: Annotated[float, typer.Option(help="Time that a batch waits to fill, ms.")] = 0.0,
 ) -> None:
     """Serve until stopped."""
     stop = threading.Event()

@@ -1,4 +1,4 @@
-"""The comparison as JSON, as a page and as pictures."""
+"""The comparison as JSON, as a page and as plots."""
 
 from __future__ import annotations
 
@@ -20,33 +20,32 @@ HEADINGS = (
 )  # fmt: skip
 
 NOTES = """
-Sustained: every step of every stream answered, p98 chunk latency within the objective, from the scheduled send of a
-step's last sample; the load generator runs on the same cores. Rounds are interleaved; a server's figure is their
-median. All answer each step with the text so far and the end of a stream with a final; greedy decoding everywhere.
+Sustained: every step of every stream has a result, and p98 chunk latency, from the scheduled send of a step's last
+sample, meets the objective; the load generator runs on the same cores. Rounds alternate; a server's figure is their
+median. All servers answer each step with the text so far and the end of a stream with a final; all decode greedily.
 
-- (a) steps the PyTorch module as it is written, in the precision that tutti takes, one stream at a time on the event
-  loop.
-- (b) and (c) run tutti's own step in batches; each stream's state is packed into one array of bytes and goes with
-  every call, because neither keeps a stream with a worker.
-- (c) speaks HTTP alone; a WebSocket proxy in a process of its own posts the steps over kept-alive connections.
+- (a) runs the PyTorch module as written, in tutti's precision, one stream at a time on the event loop.
+- (b) and (c) run tutti's own step in batches; each stream's state is packed into one array of bytes and sent with
+  every call, because neither keeps a stream on one worker.
+- (c) supports only HTTP; a WebSocket proxy in a separate process posts the steps over persistent connections.
 - (d) computes its own features (Hann window, Slaney's mel filters, pre-emphasis), whose energies the graph maps to
-  ours: a fit, so its texts are not tutti's. It answers a step with the text of the step before, whose windows are
-  complete; the 80 ms are not counted against it. int8 is onnxruntime's dynamic quantisation, whose scales depend on
-  the batch.
-- Texts that differ: complete recordings whose text under load was not the one that the same server gives them alone.
+  ours approximately, so its texts differ from tutti's. It answers a step with the text of the previous step, whose
+  windows are complete; these 80 ms are not counted against it. int8 is onnxruntime's dynamic quantization, whose scales
+  depend on the batch.
+- Texts that differ: complete recordings whose text under load is not that of the same server without load.
 - tutti does more than the others for each step: endpoints, word times, segments, metrics, admission.
 """
 
 
 def write(findings: Findings, folder: Path, name: str) -> list[Path]:
-    """Write NAME.json, NAME.md and NAME.png; returns their paths."""
+    """Write NAME.json, NAME.md and NAME.png and return their paths."""
     paths = [*pages.write(findings, markdown(findings, f"{name}.png"), folder, name), folder / f"{name}.png"]
     draw(findings, paths[-1])
     return paths
 
 
 def rows(findings: Findings) -> list[tuple[str, ...]]:
-    """One line a server."""
+    """Return a line per server."""
     return [_row(findings, contestant) for contestant in findings.peers()]
 
 
@@ -71,8 +70,8 @@ def _row(findings: Findings, contestant: Contestant) -> tuple[str, ...]:
 
 
 def markdown(findings: Findings, image: str) -> str:
-    """The comparison as a page."""
-    lines = ["# Live streams: tutti and what people would use instead", "", f"`{findings.command}`", ""]
+    """Return the comparison as a page."""
+    lines = ["# Live streams: tutti and alternatives", "", f"`{findings.command}`", ""]
     lines += [
         f"Most live streams at p98 chunk latency ≤ {findings.objective_ms:g} ms; levels of {findings.seconds:g} s,"
     ]
@@ -84,7 +83,7 @@ def markdown(findings: Findings, image: str) -> str:
         NOTES,
         "## Where the time goes",
         "",
-        "Processor time at the sustained level, in cores.",
+        "CPU time at the sustained level, in cores.",
         "",
     ]
     lines += [text for contestant in findings.peers() if (text := _where(findings, contestant))]
@@ -104,7 +103,7 @@ def _where(findings: Findings, contestant: Contestant) -> str:
 
 
 def draw(findings: Findings, path: Path) -> None:
-    """Latency at the common level, p98 against streams, and batch sizes against streams."""
+    """Plot latency at the common level, and p98 and batch sizes by streams."""
     with picture(path, 1, 3, (16, 4.6)) as (left, middle, right):
         for number, contestant in enumerate(findings.peers()):
             color, probes = f"C{number}", findings.of(contestant.name)
@@ -144,7 +143,7 @@ def _batches(axes: Axes, contestant: Contestant, probes: list[Probe], color: str
 
 
 def quantile(sizes: dict[int, float], at: float) -> int:
-    """The size of the batch that the share `at` of all batches does not exceed."""
+    """Return the quantile `at` of batch sizes."""
     left = at * sum(sizes.values())
     for size in sorted(sizes):
         left -= sizes[size]

@@ -1,7 +1,7 @@
-"""Search for the most streams that a server sustains, in few levels. Pure: results of levels are arguments.
+"""Search for the highest number of streams that a server sustains, in few levels. Pure: results are arguments.
 
-From the first guess up or down by a factor until a good and a bad level enclose the answer, then between them until
-they lie close together.
+Starts from a guess and goes up or down by a factor until the result lies between a good and a bad level, then narrows
+the interval.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ import math
 from dataclasses import dataclass
 
 CLOSE = 1.08
-"""Good and bad level this close are close enough: rounds differ from one another by as much."""
+"""Relative distance of good and bad level at which the search ends; rounds vary by as much."""
 
 MOST = 2_048
 
 
 @dataclass(slots=True)
 class Search:
-    """Ask for `next_level`, run it, `add` its result."""
+    """Search: get `next_level`, run it, `add` its result."""
 
     first: int
     factor: float = 1.5
-    levels: int = 8  # at most
-    good: int = 0  # the best level that was sustained
-    bad: int | None = None  # the least that was not
+    levels: int = 8  # maximum number of levels
+    good: int = 0  # highest sustained level
+    bad: int | None = None  # lowest level that was not sustained
     tried: int = 0
 
     def next_level(self) -> int | None:
-        """The streams of the next level; None when the answer is known well enough, or time is up."""
+        """Return the streams of the next level; None if the result is precise enough, or after `levels` levels."""
         if self.tried >= self.levels:
             return None
         if not self.tried:
@@ -36,7 +36,7 @@ class Search:
         return None if level in (self.good, self.bad) or not 1 <= level <= MOST else level
 
     def add(self, level: int, *, sustained: bool) -> None:
-        """Take the result of a level."""
+        """Add the result of a level."""
         self.tried += 1
         if sustained:
             self.good = max(self.good, level)

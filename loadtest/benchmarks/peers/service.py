@@ -1,4 +1,4 @@
-"""Servers of the peers that are FastAPI applications: one conversation a connection, `/readyz` and batch sizes as JSON.
+"""FastAPI application of peers: one session per connection, `/readyz`, and batch sizes as JSON.
 
 Each message is answered before the next one is read.
 """
@@ -21,61 +21,61 @@ S = TypeVar("S")
 
 @dataclass(slots=True)
 class BatchSizes:
-    """Rows by the size of the batch that they were in, shown as JSON under `/batches`."""
+    """Counts rows by the size of their batch, for `/batches`."""
 
     rows: Counter[int] = field(default_factory=Counter)
 
     def ran(self, size: int) -> None:
-        """A batch was run."""
+        """Count a batch."""
         self.rows[size] += size
 
     def ran_row(self, size: int) -> None:
-        """One row of a batch of this size was run: for servers that see rows alone."""
+        """Count one row of a batch of this size, for servers that see only single rows."""
         self.rows[size] += 1
 
     def as_json(self) -> dict[str, float]:
-        """Batches by size, for a JSON object."""
+        """Return the number of batches by size, for a JSON object."""
         return {str(size): rows / size for size, rows in sorted(self.rows.items())}
 
 
 class Session(Protocol):
-    """One stream: audio in, `Results` frames out."""
+    """One stream, from audio to `Results` frames."""
 
     def audio(self, data: bytes) -> AsyncIterator[str]:
-        """Take audio; yields the answers to it."""
+        """Process audio and yield its results."""
         ...
 
     async def end(self) -> str:
-        """No audio follows; returns the final."""
+        """End the stream and return the final."""
         ...
 
 
 class Steps(Protocol[S]):
-    """Runs the steps of any stream, whose state its caller keeps."""
+    """Runs steps of streams; the caller keeps their states."""
 
     def fresh(self) -> S:
-        """The state of a new stream."""
+        """Return the state of a new stream."""
         ...
 
     async def step(self, pcm: bytes, state: S) -> tuple[Sequence[int], S]:
-        """The best symbols of one step, and the next state."""
+        """Return the best symbols of one step and the next state."""
         ...
 
 
 class StepSession(Generic[S]):
-    """A stream whose steps are run by `Steps` and decoded here."""
+    """A stream with steps run by `Steps`, decoded here."""
 
     def __init__(self, card: Card, steps: Steps[S]) -> None:
         self._stream, self._steps, self._state = Stream(card), steps, steps.fresh()
 
     async def audio(self, data: bytes) -> AsyncIterator[str]:
-        """Run the steps that are whole now; each is answered by the text so far."""
+        """Run complete steps, and yield the text so far after each."""
         for pcm in self._stream.audio(data):
             await self._run(pcm)
             yield self._stream.partial()
 
     async def end(self) -> str:
-        """Run the last steps; returns the final."""
+        """Run the last steps and return the final."""
         for pcm in self._stream.rest():
             await self._run(pcm)
         return self._stream.final()
@@ -97,7 +97,7 @@ async def converse(socket: WebSocket, session: Session) -> None:
                 return
             async for answer in session.audio(message.get("bytes") or b""):
                 await socket.send_text(answer)
-    except (WebSocketDisconnect, RuntimeError):  # it left while it was answered
+    except (WebSocketDisconnect, RuntimeError):  # the client disconnected
         return
 
 
@@ -106,7 +106,7 @@ def create_app(
     sizes: BatchSizes,
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
 ) -> FastAPI:
-    """An application that serves a session for each connection."""
+    """Return an application with a session for each connection."""
     app = FastAPI(lifespan=lifespan)
 
     @app.get("/readyz")

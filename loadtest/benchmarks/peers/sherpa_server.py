@@ -1,9 +1,9 @@
-"""Peer (d): sherpa-onnx behind a server loop like the one it publishes (its Python streaming server).
+"""Peer (d): sherpa-onnx with a server loop like that of its published Python streaming server.
 
-A queue of streams that have a chunk ready, one consumer that takes what is there, up to a maximum, and decodes it as
-one batch in a thread, a future for each stream. When the queue is empty the consumer sleeps a while, as the published
-one does. Features, batching of states and greedy CTC are sherpa's. A chunk needs a few samples beyond its end (centred
-windows), so each answer is one step older than it says: a courtesy of 80 ms.
+Streams with a complete chunk are queued; one consumer takes all of them, up to a maximum, and decodes them as one batch
+in a thread, with a future for each stream. When the queue is empty the consumer sleeps, as the published one does.
+Features, batching of states and greedy CTC are sherpa's. A chunk needs a few samples beyond its end (centered windows),
+so each result is one step older than stated; these 80 ms are not counted against it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from model.published.published_model import PublishedModel
 
 SAMPLE_RATE = 16_000
 TAIL_S = 0.5
-"""Silence after the last audio: the network's lookahead of 320 ms, and a chunk that must fill."""
+"""Silence after the last audio: the network's lookahead of 320 ms, and the rest of a chunk."""
 
 
 class Consumer:
-    """Batches of ready streams."""
+    """Batches ready streams."""
 
     def __init__(self, recognizer: Any, *, max_batch: int, max_wait_ms: float) -> None:
         self._recognizer = recognizer
@@ -42,13 +42,13 @@ class Consumer:
         self.sizes = BatchSizes()
 
     async def decode(self, stream: Any) -> None:
-        """Return when one chunk of this stream has been decoded."""
+        """Wait until one chunk of this stream has been decoded."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.put_nowait((stream, done))
         await done
 
     async def run(self) -> None:
-        """Decode batch after batch."""
+        """Decode batches continuously."""
         loop = asyncio.get_running_loop()
         while True:
             if self._queue.empty():
@@ -64,17 +64,17 @@ class Consumer:
 
 
 class SherpaSession:
-    """One stream of sherpa's."""
+    """One stream in sherpa-onnx."""
 
     def __init__(self, recognizer: Any, consumer: Consumer, *, sparing: bool) -> None:
-        """A sparing session answers only messages that complete a chunk: for models with longer chunks."""
+        """A `sparing` session answers only messages that complete a chunk, for models with longer chunks."""
         self._recognizer, self._consumer = recognizer, consumer
         self._sparing = sparing
         self._stream = recognizer.create_stream()
         self._received = 0  # bytes
 
     async def audio(self, data: bytes) -> AsyncIterator[str]:
-        """Take audio and decode the chunks that are ready; one answer a message."""
+        """Add audio and decode complete chunks; yields one result per message."""
         if data:
             self._received += len(data)
             self._accept(np.frombuffer(data, np.int16).astype(np.float32) / 32768)
@@ -83,7 +83,7 @@ class SherpaSession:
             yield await self._answer(is_final=False)
 
     async def end(self) -> str:
-        """No audio follows; returns the last answer."""
+        """End the stream and return the last result."""
         self._accept(np.zeros(round(TAIL_S * SAMPLE_RATE), np.float32))
         return await self._answer(is_final=True)
 
@@ -105,7 +105,7 @@ async def _consuming(consumer: Consumer, _: FastAPI) -> AsyncIterator[None]:
 
 
 def _published(folder: Path, threads: int) -> Any:
-    """The recogniser of a published model. Raises: PublishedModelError."""
+    """Return a recognizer of a published model. Raises: PublishedModelError."""
     found = PublishedModel.load(folder, device="cpu")
     files = {role: path.name for role, path in found.files.graphs.items()}
     return _recognizer(found.contract.kind, folder, threads, files)
@@ -121,12 +121,14 @@ def _recognizer(kind: str, folder: Path, threads: int, files: Mapping[str, str])
 def main(
     *,
     port: Annotated[int, typer.Option()],
-    folder: Annotated[Path, typer.Option(help="What `python -m model.export_onnx` wrote.")],
-    model: Annotated[str, typer.Option(help="model.onnx or model.int8.onnx")] = "model.onnx",
-    published: Annotated[bool, typer.Option(help="The folder holds a published model, of whatever kind.")] = False,
-    threads: Annotated[int, typer.Option(help="onnxruntime's threads within an operation.")] = 1,
-    max_batch: Annotated[int, typer.Option(help="The published default is 50.")] = 50,
-    max_wait_ms: Annotated[float, typer.Option(help="The published default is 10.")] = 10.0,
+    folder: Annotated[Path, typer.Option(help="Folder written by `python -m model.export_onnx`.")],
+    model: Annotated[str, typer.Option(help="Model file: model.onnx or model.int8.onnx.")] = "model.onnx",
+    published: Annotated[bool, typer.Option(help="The folder contains a published model of any kind.")] = False,
+    threads: Annotated[int, typer.Option(help="Threads of onnxruntime.")] = 1,
+    max_batch: Annotated[int, typer.Option(help="Largest batch; the published default is 50.")] = 50,
+    max_wait_ms: Annotated[
+        float, typer.Option(help="Time that a batch waits, ms; the published default is 10.")
+    ] = 10.0,
 ) -> None:
     """Serve until stopped."""
     recognizer = (

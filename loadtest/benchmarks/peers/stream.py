@@ -1,7 +1,7 @@
-"""A stream in a peer's server: audio in, steps out; symbols in, frames out. Pure.
+"""A stream in a peer's server: cuts audio into steps, and decodes symbols to frames. Pure.
 
-Owns the few frames of `/v1/listen` that the load generator reads, and greedy CTC decoding. Every peer answers each step
-with its whole text so far, and the end of the stream with a final.
+Implements the frames of `/v1/listen` that the load generator reads, and greedy CTC decoding. Every peer answers each
+step with the text so far, and the end of the stream with a final.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ BYTES_PER_S = 16_000 * SAMPLE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """Facts of the model that a server needs to cut audio into steps and to decode symbols."""
+    """Facts of the model needed to cut audio into steps and to decode symbols."""
 
     step_bytes: int
-    frames_per_step: int  # output frames, each with its best symbol
-    delay_frames: int  # output frames before the audio's own, of a fresh stream
-    flush_steps: int  # of silence, which push the last letters out
+    frames_per_step: int  # output frames
+    delay_frames: int  # output frames of a new stream that precede the audio
+    flush_steps: int  # steps of silence to flush the last letters
     vocabulary: tuple[str, ...]
 
 
 class Stream:
-    """Steps of one stream, and its text."""
+    """Steps and text of one stream."""
 
     def __init__(self, card: Card) -> None:
         self._card = card
@@ -41,11 +41,11 @@ class Stream:
 
     @property
     def text(self) -> str:
-        """The words so far."""
+        """Text so far."""
         return " ".join("".join(self._letters).split())
 
     def audio(self, data: bytes) -> list[bytes]:
-        """Take audio of any length; returns the whole steps that can run now."""
+        """Add audio of any length and return the complete steps."""
         self._received += len(data)
         self._waiting += data
         size = self._card.step_bytes
@@ -55,14 +55,14 @@ class Stream:
         return steps
 
     def rest(self) -> list[bytes]:
-        """The steps after the last audio: what is left of it, and silence."""
+        """Return the last steps: remaining audio, and silence."""
         size = self._card.step_bytes
         rest = [bytes(self._waiting).ljust(size, b"\0")] if self._waiting else []
         self._waiting.clear()
         return rest + [bytes(size)] * self._card.flush_steps
 
     def add_symbols(self, symbols: Sequence[int]) -> None:
-        """Decode one more step: the best symbol of each of its frames."""
+        """Decode one step, from the best symbol of each frame."""
         self._answered += 1
         for symbol in symbols:
             if self._skip:
@@ -73,21 +73,21 @@ class Stream:
             self._previous = symbol
 
     def partial(self) -> str:
-        """The answer to the last step."""
+        """Return the interim result after the last step."""
         return results(self._answered * self._card.step_bytes / BYTES_PER_S, self.text, is_final=False)
 
     def final(self) -> str:
-        """The answer to the end of the stream."""
+        """Return the final result of the stream."""
         return results(self._received / BYTES_PER_S, self.text, is_final=True)
 
 
 def is_close(text: str | None) -> bool:
-    """True for a text frame that ends the audio."""
+    """Whether a text frame ends the audio."""
     return text is not None and "CloseStream" in text
 
 
 def results(cursor_s: float, text: str, *, is_final: bool) -> str:
-    """A `Results` frame about all audio up to the cursor."""
+    """Return a `Results` frame for all audio up to the cursor."""
     frame = {
         "type": "Results",
         "start": 0.0,
@@ -99,4 +99,4 @@ def results(cursor_s: float, text: str, *, is_final: bool) -> str:
 
 
 METADATA = '{"type":"Metadata"}'
-"""The last frame of a stream; only a normal close follows it."""
+"""Last frame of a stream, followed by a normal close."""

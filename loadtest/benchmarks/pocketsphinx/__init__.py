@@ -1,1 +1,1 @@
-"""pocketsphinx on the same recordings, with its own language model and with ours."""
+"""Comparison with pocketsphinx on the same recordings, with its own language model and with ours."""

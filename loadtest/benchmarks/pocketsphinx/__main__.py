@@ -1,6 +1,6 @@
-"""Error rates of pocketsphinx beside ours on the same recordings, as JSON, Markdown and a table.
+"""Error rates of pocketsphinx and tutti on the same recordings, as JSON, Markdown and a table.
 
-It runs twice: with its own language model, and with ours, which leaves its acoustic model alone to compare.
+It runs twice: with its own language model, and with ours, to compare only the acoustic models.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from model.recordings import Utterance, read_manifests, read_pcm
 NAME = "pocketsphinx"
 WITH_OURS = f"{NAME} with our language model"
 RATE = 16_000
-FILES_AT_A_TIME = 8  # handed to a process at once: few, so that no process is left with much at the end
+FILES_AT_A_TIME = 8  # recordings passed to a process at once; few, to balance the load
 _NOT_OURS = re.compile(r"[^a-z' ]")
-_state: dict[str, Any] = {}  # of a worker process: its decoder
+_state: dict[str, Any] = {}  # decoder of a worker process
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Word and character error rates of one set of recordings."""
+    """Word and character error rates of a set of recordings."""
 
     wer: float
     cer: float
@@ -47,7 +47,7 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class Pooled(Rates, frozen=True):
-    """Rates over all recordings, and by source."""
+    """Error rates over all recordings, and by source."""
 
     by_source: dict[str, Rates]
 
@@ -66,7 +66,7 @@ class _Evaluation(_Combination, frozen=True):
 
 
 class WithOurs(msgspec.Struct, frozen=True):
-    """It with our language model, and where the pronunciations of its words come from."""
+    """Rates with our language model, and the sources of its words' pronunciations."""
 
     rates: Pooled
     real_time_factor: float | None
@@ -74,13 +74,13 @@ class WithOurs(msgspec.Struct, frozen=True):
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """One other recogniser over the same recordings; `ours` by the name of the combination."""
+    """Rates of another recognizer on the same recordings; `ours` by name of the combination."""
 
     name: str
     command: str
     settings: dict[str, str | int]
     rates: Pooled
-    real_time_factor: float | None  # processor seconds, if each process has a core, per second of audio
+    real_time_factor: float | None  # CPU seconds per second of audio, if each process has a core
     ours: dict[str, Pooled]
     environment: Environment
     with_our_language_model: WithOurs | None = None
@@ -97,19 +97,19 @@ def require() -> None:
 
 
 def spelled(text: str) -> str:
-    """The text in the letters that references are written in: `mr.` becomes `mr`, `well-known` two words."""
+    """Normalize a text like the references: `mr.` becomes `mr`, `well-known` two words."""
     return " ".join(_NOT_OURS.sub("", text.lower().replace("-", " ")).split())
 
 
 def transcribe(utterances: Sequence[Utterance], processes: int, options: Mapping[str, str]) -> list[str]:
-    """Texts of pocketsphinx, each recording recognised as if it were the first; `options` are its decoder's.
+    """Return the texts of pocketsphinx, independent of earlier recordings; `options` are for its decoder.
 
-    Its model normalises by the cepstral mean of the whole recording, and its features begin anew for each, without the
-    noise of the last one, so that neither the order of the recordings nor the number of processes changes a text.
+    Its features are normalized by the cepstral mean of the whole recording and reset for each, so that texts depend
+    neither on the order of the recordings nor on the number of processes.
     """
     pool = ProcessPoolExecutor(processes, get_context("spawn"), _load, (options,))
     try:
-        return list(pool.map(_recognise, [u.audio for u in utterances], chunksize=FILES_AT_A_TIME))
+        return list(pool.map(_recognize, [u.audio for u in utterances], chunksize=FILES_AT_A_TIME))
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -118,7 +118,7 @@ def _load(options: Mapping[str, str]) -> None:
     _state["decoder"] = importlib.import_module("pocketsphinx").Decoder(samprate=RATE, loglevel="FATAL", **options)
 
 
-def _recognise(path: Path) -> str:
+def _recognize(path: Path) -> str:
     decoder = _state["decoder"]
     decoder.reinit_feat()
     decoder.start_utt()
@@ -129,9 +129,9 @@ def _recognise(path: Path) -> str:
 
 
 def measure(manifests: Sequence[Path], processes: int, ours: Path | None, command: str) -> Peer:
-    """Run it twice over the manifests. Raises: PeerMissing, ManifestError, TrainingError, BadManifest (our figures)."""
+    """Run it twice over the manifests. Raises: PeerMissing, ManifestError, TrainingError, BadManifest."""
     require()
-    beside = read_ours(ours) if ours is not None else {}
+    our_rates = read_ours(ours) if ours is not None else {}
     utterances = read_manifests(manifests)
     rates, factor = _rates(utterances, processes, {})
     with tempfile.TemporaryDirectory(prefix="tutti-") as folder:
@@ -144,19 +144,19 @@ def measure(manifests: Sequence[Path], processes: int, ours: Path | None, comman
         settings={"samprate": RATE, "processes": processes},
         rates=rates,
         real_time_factor=factor,
-        ours=beside,
+        ours=our_rates,
         environment=environment.describe(0),
         with_our_language_model=with_ours,
     )
 
 
 def dictionary() -> Path:
-    """The dictionary that its wheel brings."""
+    """Return the dictionary in its wheel."""
     return Path(importlib.import_module("pocketsphinx").get_model_path("en-us/cmudict-en-us.dict"))
 
 
 def _rates(utterances: Sequence[Utterance], processes: int, options: Mapping[str, str]) -> tuple[Pooled, float | None]:
-    """Error rates, and processor seconds per second of audio."""
+    """Return error rates, and CPU seconds per second of audio."""
     began_s = time.monotonic()
     texts = transcribe(utterances, processes, options)
     elapsed_s = time.monotonic() - began_s
@@ -166,17 +166,17 @@ def _rates(utterances: Sequence[Utterance], processes: int, options: Mapping[str
 
 
 def pooled(rates: dict[str, object]) -> Pooled:
-    """The figures of `model.evaluation.scoring.report`, typed."""
+    """Return the figures of `model.evaluation.scoring.report`, typed."""
     return msgspec.convert(rates, Pooled)
 
 
 def read_ours(path: Path) -> dict[str, Pooled]:
-    """Our rates by combination, from the last line of the file. Raises: BadManifest."""
+    """Return our rates by combination, from the last line of the file. Raises: BadManifest."""
     try:
         last = path.read_bytes().splitlines()[-1]
         evaluation = msgspec.json.decode(last, type=_Evaluation)
     except (OSError, IndexError, msgspec.DecodeError) as error:
-        raise BadManifest(f"{path}: not what `tutti evaluate --json` prints: {error}") from error
+        raise BadManifest(f"{path}: not the output of `tutti evaluate --json`: {error}") from error
     return {
         one.label: Pooled(one.wer, one.cer, one.utterances, one.by_source)
         for one in evaluation.combinations or (evaluation,)
@@ -184,17 +184,17 @@ def read_ours(path: Path) -> dict[str, Pooled]:
 
 
 def read_kept(folder: Path, name: str, ours: Path | None) -> Peer:
-    """The result that an earlier run wrote, with our figures of now beside it. Raises: BadManifest."""
+    """Return the result of an earlier run, with new figures of ours. Raises: BadManifest."""
     path = folder / f"{name}.json"
     try:
         kept = msgspec.json.decode(path.read_bytes(), type=Peer)
     except (OSError, msgspec.DecodeError) as error:
-        raise BadManifest(f"{path}: no kept result: {error}") from error
+        raise BadManifest(f"{path}: not a result of an earlier run: {error}") from error
     return kept if ours is None else msgspec.structs.replace(kept, ours=read_ours(ours))
 
 
 def rows(peer: Peer) -> list[tuple[str, ...]]:
-    """Source, recordings, then the word error rate of the peer and of each of our combinations."""
+    """Return rows: source, recordings, then the word error rates of the peer and of our combinations."""
     runs = [*_its_runs(peer).values(), *peer.ours.values()]
     found = [
         (source, str(rates.utterances), *(_wer(run.by_source.get(source)) for run in runs))
@@ -204,7 +204,7 @@ def rows(peer: Peer) -> list[tuple[str, ...]]:
 
 
 def by_source_table(peer: Peer) -> Table:
-    """The rows for a terminal."""
+    """Return the rows as a table for a terminal."""
     table = Table(*_headings(peer), title="word error rate", title_justify="left")
     for row in rows(peer):
         table.add_row(*row)
@@ -212,10 +212,10 @@ def by_source_table(peer: Peer) -> Table:
 
 
 def markdown(peer: Peer) -> str:
-    """The comparison as a page."""
+    """Return the comparison as a page."""
     settings = ", ".join(f"{name} {value}" for name, value in peer.settings.items())
     lines = [f"# {peer.name} on the same recordings", "", f"`{peer.command}`", ""]
-    lines += ["Word error rate. Its own English model and language model, as its wheel brings them.", ""]
+    lines += ["Word error rate, with the English acoustic and language model of its wheel.", ""]
     lines += pages.table(_headings(peer), rows(peer))
     if (with_ours := peer.with_our_language_model) is not None:
         found = with_ours.words
@@ -223,13 +223,13 @@ def markdown(peer: Peer) -> str:
             "",
             f"Words of our language model: {found.dictionary:,} in its dictionary, {found.pronounced:,} pronounced by",
         ]
-        lines += [f"espeak-ng, {found.left_out:,} left out. Real-time factor with it: {with_ours.real_time_factor}."]
+        lines += [f"espeak-ng, {found.left_out:,} omitted. Real-time factor with it: {with_ours.real_time_factor}."]
     lines += ["", f"{settings}; real-time factor {peer.real_time_factor} of one core.  "]
     return "\n".join([*lines, *pages.place_lines(peer.environment), ""])
 
 
 def write(peer: Peer, folder: Path) -> list[Path]:
-    """Write NAME.json and NAME.md; returns their paths."""
+    """Write NAME.json and NAME.md and return their paths."""
     return pages.write(peer, markdown(peer), folder, peer.name)
 
 
@@ -248,17 +248,19 @@ def _wer(rates: Rates | None) -> str:
 
 def main(
     *,
-    manifest: Annotated[list[Path] | None, typer.Option(help="JSON lines with audio and text; repeatable.")] = None,
-    kept: Annotated[bool, typer.Option("--kept", help="Do not run it: take the kept result, with new --ours.")] = False,
-    ours: Annotated[Path | None, typer.Option(help="What `tutti evaluate --json` printed, to stand beside it.")] = None,
-    processes: Annotated[int, typer.Option(help="Recordings at a time.", min=1)] = 2,
-    folder: Annotated[Path, typer.Option(help="Where pocketsphinx.json and .md are written.")] = RESULTS,
+    manifest: Annotated[
+        list[Path] | None, typer.Option(help="Recordings as JSON lines with `audio` and `text`; repeatable.")
+    ] = None,
+    kept: Annotated[bool, typer.Option("--kept", help="Use the result of an earlier run, with new --ours.")] = False,
+    ours: Annotated[Path | None, typer.Option(help="Output of `tutti evaluate --json` for the comparison.")] = None,
+    processes: Annotated[int, typer.Option(help="Recordings processed at once.", min=1)] = 2,
+    folder: Annotated[Path, typer.Option(help="Folder for pocketsphinx.json and .md.")] = RESULTS,
 ) -> None:
-    """Word error rates of pocketsphinx by source."""
+    """Measure word error rates of pocketsphinx by source."""
 
     def work(command: str) -> int:
         if kept == bool(manifest):
-            raise BadSettings("either --manifest, to run it, or --kept, for the result of an earlier run")
+            raise BadSettings("set either --manifest, to run it, or --kept, to use the result of an earlier run")
         peer = read_kept(folder, NAME, ours) if kept else measure(manifest or [], processes, ours, command)
         console = Console(stderr=True)
         console.print(by_source_table(peer))

@@ -1,7 +1,7 @@
-"""Our language model in the form that pocketsphinx reads: plain ARPA, and a dictionary of the words in it.
+"""Conversion of our language model for pocketsphinx: plain ARPA, and a dictionary of its words.
 
-Words that its own dictionary lacks are pronounced by espeak-ng, whose phones are mapped to the 39 of CMUdict. A word
-with a phone that none of them resembles is left out, and so are marks that are no words.
+Words missing from its own dictionary are pronounced by espeak-ng, whose phones are mapped to the 39 of CMUdict. Words
+with a phone without an equivalent are omitted, and so are symbols that are not words.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from model.training.lexicon.spoken import Pronunciations
 
-# espeak-ng's American English beside CMUdict's phones, by the sounds that both describe:
+# Phones of espeak-ng's American English mapped to those of CMUdict:
 # `ᵻ` is the vowel of "roses", `ɐ` that of "about", `ɾ` the t of "water".
 ARPABET: Mapping[str, str] = {
     "ɪ": "IH", "ᵻ": "IH", "iː": "IY", "i": "IY", "ɛ": "EH", "æ": "AE", "ə": "AH", "ʌ": "AH", "ɐ": "AH", "ɑː": "AA",
@@ -28,13 +28,13 @@ ARPABET: Mapping[str, str] = {
     "tʃ": "CH", "dʒ": "JH", "l": "L", "ɹ": "R", "r": "R", "w": "W", "j": "Y", "ʔ": "T",
 }  # fmt: skip
 _MODEL, _DICTIONARY = "words.arpa", "words.dict"
-_VARIANT = re.compile(r"\(\d+\)$")  # of a word's second and later pronunciations
+_VARIANT = re.compile(r"\(\d+\)$")  # suffix of a word's second and later pronunciations
 _WORD = re.compile(r"[a-z][a-z']*|'[a-z']+")
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Where each word of a language model got its pronunciation from; in words."""
+    """Number of words of a language model by source of their pronunciation."""
 
     dictionary: int
     pronounced: int
@@ -42,7 +42,7 @@ class Words:
 
 
 def write(arpa: Path, dictionary: Path, folder: Path) -> Words:
-    """Write `words.arpa` and `words.dict` into the folder. Raises: OSError, TrainingError without espeak-ng."""
+    """Write `words.arpa` and `words.dict` to the folder. Raises: OSError; TrainingError without espeak-ng."""
     folder.mkdir(parents=True, exist_ok=True)
     with gzip.open(arpa, "rb") as zipped, (folder / _MODEL).open("wb") as plain:
         shutil.copyfileobj(zipped, plain)
@@ -58,12 +58,12 @@ def write(arpa: Path, dictionary: Path, folder: Path) -> Words:
 
 
 def options(folder: Path) -> dict[str, str]:
-    """What makes pocketsphinx read the files that were written into the folder."""
+    """Return the options with which pocketsphinx reads the files in the folder."""
     return {"lm": str(folder / _MODEL), "dict": str(folder / _DICTIONARY)}
 
 
 def unigrams(arpa: Iterable[str]) -> Iterable[str]:
-    r"""Words of an ARPA file that are spelled as words, in order."""
+    r"""Yield the words of an ARPA file in order, without symbols that are not words."""
     lines = iter(arpa)
     for line in lines:
         if line.strip() == "\\1-grams:":
@@ -77,7 +77,7 @@ def unigrams(arpa: Iterable[str]) -> Iterable[str]:
 
 
 def selected(dictionary: Iterable[str], words: set[str]) -> tuple[list[str], set[str]]:
-    """Return the dictionary's lines for these words, other pronunciations included, and the words found."""
+    """Return the dictionary's lines for these words, including alternative pronunciations, and the words found."""
     lines, found = [], set()
     for line in dictionary:
         word = _VARIANT.sub("", line.split(maxsplit=1)[0])
@@ -88,7 +88,7 @@ def selected(dictionary: Iterable[str], words: set[str]) -> tuple[list[str], set
 
 
 def pronounced(words: Sequence[str]) -> dict[str, str]:
-    """Return CMUdict phones of each word that they can express. Raises: TrainingError without espeak-ng."""
+    """Return the CMUdict phones of each word that they can express. Raises: TrainingError without espeak-ng."""
     spoken = Pronunciations.of(words)
     found = {}
     for word in words:

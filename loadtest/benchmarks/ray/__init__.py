@@ -1,1 +1,1 @@
-"""`python -m loadtest.benchmarks.ray.trial`: replicas that Ray places and scales, under live streams."""
+"""`python -m loadtest.benchmarks.ray.trial`: replicas placed and scaled by Ray, under live streams."""

@@ -1,4 +1,4 @@
-"""HAProxy with the fleet's configuration on free ports of this machine, for trials and tests."""
+"""HAProxy with the configuration of deploy/ray on free local ports, for trials and tests."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ READY_WITHIN_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Address for clients, and of the runtime API for the controller."""
+    """URL for clients, and address of the runtime API for the controller."""
 
     url: str
     control: str
 
     def place(self, count: int, address: str) -> None:
-        """Put one replica in front, without a controller. Raises: HAProxyError."""
+        """Add one replica without a controller. Raises: HAProxyError."""
         for command in Places(count).change({"only": Backend(address, State.READY)}):
             RuntimeApi(self.control).send(command)
 
 
 @contextlib.contextmanager
 def edge() -> Iterator[Edge]:
-    """Start HAProxy; it is ended on leaving. Raises: PeerMissing, ServerNotReady."""
+    """Start HAProxy; it is stopped on exit. Raises: PeerMissing, ServerNotReady."""
     program = shutil.which("haproxy", path="/usr/sbin:/usr/bin:/sbin:/bin")
     if program is None:
         raise PeerMissing("haproxy is not installed")

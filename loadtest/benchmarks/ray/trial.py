@@ -1,4 +1,4 @@
-"""The Ray fleet tried on this machine: two nodes, a real HAProxy, live streams that grow, lose a node, and end.
+"""Trial of the Ray fleet on this machine: two nodes, a real HAProxy, and live streams; a node is lost.
 
 `python -m loadtest.benchmarks.ray.trial` writes `loadtest/results/ray.json` and `.md`. Owns the order of work and the
 bars.
@@ -37,36 +37,36 @@ from loadtest.reports.criteria import Criterion, conclude, table
 from loadtest.reports.environment import Environment, describe
 
 NAME = "ray"
-STORE_BYTES = 80 * 2**20  # nothing is kept in Ray's object store
-WITHIN_S = 240.0  # a replica that starts on a slow machine beside other work takes minutes
+STORE_BYTES = 80 * 2**20  # minimum; Ray's object store is not used
+WITHIN_S = 240.0  # a replica may take minutes to start on a busy machine
 LOOKS_EVERY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Size of the trial. A replica takes `room` streams; `streams` need two replicas at the share of the rule."""
+    """Size of the trial. A replica accepts `room` streams; `streams` need two replicas at the share of the rule."""
 
     streams: int = 12
     room: int = 12
     stream_s: float = 45.0
-    compared: int = 25  # streams of which the latency is compared; 0: do not
+    compared: int = 25  # streams for the comparison of latency; 0: none
     compared_s: float = 20.0
     seed: int = 1
 
     @property
     def serve_options(self) -> tuple[str, ...]:
-        """Of each replica."""
+        """Options of each replica."""
         room = max(self.room, self.compared)
         return ("--decoder", "greedy", "--threads", "1", "--drain-timeout-s", "5", "--max-streams", str(room))
 
     @property
     def rule(self) -> Rule:
-        """A rule by which the streams need two replicas, and no stream one."""
+        """Scaling rule: two replicas for the streams, one without streams."""
         return Rule(1, 2, share=0.7 * self.streams / max(self.room, self.compared), down_after_s=5.0)
 
 
 class Found(msgspec.Struct, frozen=True):
-    """The document. Latencies are those of chunks, in ms, through HAProxy in both cases."""
+    """The result document. Latencies are of chunks, in ms, through HAProxy in both cases."""
 
     command: str
     bars: tuple[Criterion, ...]
@@ -80,7 +80,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Fleet:
-    """The controller in a thread of its own."""
+    """The controller in a separate thread."""
 
     def __init__(self, plan: Plan) -> None:
         self._controller = Controller(plan)
@@ -97,23 +97,23 @@ class Fleet:
 
     @property
     def ready(self) -> int:
-        """Replicas that take streams."""
+        """Number of ready replicas."""
         return sum(backend.state == "ready" for backend in self._controller.fleet.backends.values())
 
     async def wait(self, holds: Callable[[], bool]) -> float:
-        """Seconds until it holds. Raises: LoadTestError."""
+        """Wait for a condition and return the seconds. Raises: LoadTestError."""
         loop = asyncio.get_running_loop()
         begin_s = loop.time()
         while not holds():
             if loop.time() - begin_s > WITHIN_S:
-                raise LoadTestError(f"the fleet has {self.ready} replicas ready and should not")
+                raise LoadTestError(f"the fleet still has {self.ready} ready replicas after {WITHIN_S:g} s")
             await asyncio.sleep(LOOKS_EVERY_S)
         return round(loop.time() - begin_s, 1)
 
 
 @contextlib.contextmanager
 def two_nodes() -> Iterator[tuple[Cluster, Any]]:
-    """A cluster on this machine: a head with room for one replica and a spare, and a node that may be lost."""
+    """Start a local cluster: a head with room for one replica and a spare, and a node that can be lost."""
     node = {"object_store_memory": STORE_BYTES, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, **node})
     try:
@@ -128,7 +128,7 @@ def two_nodes() -> Iterator[tuple[Cluster, Any]]:
 async def lose_a_node(
     url: str, fleet: Fleet, cluster: Cluster, node: Any, trial: Trial
 ) -> tuple[list[float], list[str]]:
-    """Grow, lose a node in the middle, end, shrink; returns the seconds of each, and the problems."""
+    """Scale up, lose a node, scale down; returns the seconds of each, and the problems."""
     loop = asyncio.get_running_loop()
     wanted = audios(min(4, trial.streams), trial.stream_s, trial.seed)
     texts = {audio.name: (await play_resumable(url, audio, realtime=False)).text for audio in wanted}
@@ -139,14 +139,14 @@ async def lose_a_node(
         streams.extend(loop.create_task(task) for task in tasks)
 
     def grown() -> bool:
-        """Whether there are two replicas; a slow machine starts one in more time than streams last, so more follow."""
+        """Whether there are two replicas; plays new streams if a slow machine needs longer than they last."""
         if fleet.ready < 2 and all(stream.done() for stream in streams):
             play()
         return fleet.ready == 2
 
     up_s = await fleet.wait(grown)
     play()
-    await asyncio.sleep(5.0)  # both replicas have streams now
+    await asyncio.sleep(5.0)  # until both replicas have streams
     await asyncio.to_thread(cluster.remove_node, node, allow_graceful=False)
     await fleet.wait(lambda: fleet.ready == 1)
     replaced_s = await fleet.wait(grown)
@@ -162,11 +162,11 @@ async def _play(url: str, audio: Audio, number: int) -> Outcome:
 
 def _problems(outcomes: list[Outcome], texts: dict[str, str]) -> list[str]:
     bad = [one for one in outcomes if not one.finished or one.lost_s or one.text != texts[one.audio.name]]
-    return [f"{one.audio.name}: {one.problem or 'another text'}, {one.lost_s:.2f} s lost" for one in bad]
+    return [f"{one.audio.name}: {one.problem or 'different text'}, {one.lost_s:.2f} s lost" for one in bad]
 
 
 def _uninterrupted(outcomes: list[Outcome]) -> list[str]:
-    return [] if any(one.lost_at for one in outcomes) else ["no stream was interrupted: the node had none"]
+    return [] if any(one.lost_at for one in outcomes) else ["no stream was interrupted: the lost node had none"]
 
 
 def _latency(url: str, trial: Trial) -> LevelReport:
@@ -182,7 +182,7 @@ async def _without_ray(trial: Trial) -> LevelReport:
 
 
 def run(trial: Trial, command: str, progress: Callable[[str], None]) -> Found:
-    """Carry out. Raises: LoadTestError, ClientError."""
+    """Run the trial. Raises: LoadTestError, ClientError."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         without, with_ray = None, None
         if trial.compared:
@@ -206,9 +206,9 @@ def run(trial: Trial, command: str, progress: Callable[[str], None]) -> Found:
                     with_ray = _latency(proxy.url, trial)
             with Fleet(replace(plan, rule=trial.rule)) as fleet:
                 runner.run(fleet.wait(lambda: fleet.ready == 1))
-                progress("growing, losing a node, shrinking …")
+                progress("scaling up, losing a node, scaling down …")
                 seconds, problems = runner.run(lose_a_node(proxy.url, fleet, cluster, node, trial))
-    bars = [Criterion("streams that failed, lost audio or have another text", 0, len(problems))]
+    bars = [Criterion("streams that failed, lost audio or have a different text", 0, len(problems))]
     bars += [
         Criterion("streams that failed in the comparison", 0, level.failed) for level in (without, with_ray) if level
     ]
@@ -226,15 +226,15 @@ def run(trial: Trial, command: str, progress: Callable[[str], None]) -> Found:
 
 
 def markdown(found: Found, trial: Trial) -> str:
-    """The page."""
+    """Return the page."""
     lines = ["# Replicas placed by Ray", "", f"`{found.command}`", "", *table(found.bars), ""]
     both = 2 * trial.streams
     lines += [
         (
             f"Two nodes of one machine. One replica, then {trial.streams} streams: a second one was ready after "
             f"{found.scaled_up_s:g} s. With {both} streams on both, the node of the second was killed; a new replica "
-            f"was ready {found.replaced_s:g} s after the loss was seen. When the streams had ended, the fleet was one "
-            f"replica after {found.scaled_down_s:g} s. Every stream was played to its end, its text compared."
+            f"was ready {found.replaced_s:g} s after the loss was detected. After the streams had ended, the fleet was "
+            f"one replica after {found.scaled_down_s:g} s. Every stream was played to its end and its text compared."
         )
     ]
     lines += ["", f"Chunk latency of {trial.compared} streams through HAProxy, ms:", ""]
@@ -245,10 +245,12 @@ def markdown(found: Found, trial: Trial) -> str:
 
 def main(
     *,
-    streams: Annotated[int, typer.Option(help="Live streams, twice: as many join when there are two replicas.")] = 12,
+    streams: Annotated[
+        int, typer.Option(help="Live streams; the same number is added when there are two replicas.")
+    ] = 12,
     folder: Folder = RESULTS,
 ) -> None:
-    """Scale from one replica to two under load and back, kill a node in between; compare latency without Ray."""
+    """Scale from one replica to two and back, kill a node in between; compare latency with and without Ray."""
 
     def work(command: str) -> int:
         console, trial = Console(stderr=True), Trial(streams=streams)

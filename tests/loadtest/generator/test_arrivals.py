@@ -1,4 +1,4 @@
-"""Arrivals of streams in a level: churn, retries after refusals, fast streams, uploads beside them."""
+"""Arrivals of streams in a level: churn, retries after refusals, fast streams, uploads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def under_load(
     return asyncio.run(asyncio.wait_for(main(), WITHIN_S))
 
 
-def test_stream_durations_have_the_given_mean_and_distribution() -> None:
+def test_stream_lengths_have_the_given_mean_and_distribution() -> None:
     for lengths_s in (exponential_lengths_s, even_lengths_s):
         found = lengths_s(20.0, 16)
         assert statistics.mean(found) == pytest.approx(20.0)
@@ -68,7 +68,7 @@ def test_a_refused_client_waits_for_its_retry_after_with_jitter() -> None:
 
 
 @pytest.mark.parametrize("stream_s", [None, 1.0])
-def test_each_stream_asks_for_the_language_of_its_recordings(manifest: Path, stream_s: float | None) -> None:
+def test_each_stream_requests_the_language_of_its_recordings(manifest: Path, stream_s: float | None) -> None:
     lines = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
     lines[2]["language"] = "zh"
     manifest.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
@@ -76,31 +76,31 @@ def test_each_stream_asks_for_the_language_of_its_recordings(manifest: Path, str
     assert (level.mismatched, level.failed) == (0, 0)
     first_step = read_pcm(manifest.parent / "r2.wav", 16_000)[:STEP_SAMPLES].tobytes()
     sent = [seen for seen in server.connections if seen.audio]
-    heard = {(*seen.query.get("language", ["none"]), seen.audio.startswith(first_step)) for seen in sent}
-    assert heard == {("zh", True), ("none", False)}
+    requested = {(*seen.query.get("language", ["none"]), seen.audio.startswith(first_step)) for seen in sent}
+    assert requested == {("zh", True), ("none", False)}
 
 
-def test_churning_streams_arrive_at_the_rate_that_keeps_the_level(manifest: Path) -> None:
+def test_churning_streams_arrive_at_the_rate_of_the_level(manifest: Path) -> None:
     level, server = under_load(manifest, arrivals=Arrivals.CHURN, streams=(6,), seconds=1.5)
     assert faults(level) == []
     assert level.arrivals == "churn"
     came = len(server.connections) - RECORDINGS
-    assert came == pytest.approx(6 + 6 / 0.36 * 1.6, abs=14)  # those at the start, and a rate of 6 per 0.36 s
+    assert came == pytest.approx(6 + 6 / 0.36 * 1.6, abs=14)  # 6 at the start, and 6 per 0.36 s
     assert level.audio_s_per_s == pytest.approx(6, abs=3.5)
     assert level.compared > 0
 
 
 def test_a_refused_stream_retries_after_its_retry_after(manifest: Path) -> None:
-    """One stream, refused at first with a Retry-After of 2 s; its next recording would follow after 0.36 s."""
+    """One stream is refused with a Retry-After of 2 s; its next recording would follow after 0.36 s."""
     level, server = under_load(
         manifest, lambda number: Plan(refuse=503 if number == 0 else 0), streams=(1,), seconds=2.9, retry=True
     )
     assert level.refused == 1
     assert level.complete + level.cut >= 1
-    assert len(server.connections) - RECORDINGS <= 1 + 5  # 2.9 s hold eight recordings
+    assert len(server.connections) - RECORDINGS <= 1 + 5  # eight recordings fit into 2.9 s
 
 
-def test_refusals_are_timed_from_dialling_and_those_without_retry_after_counted(manifest: Path) -> None:
+def test_refusals_are_timed_from_the_connection_attempt_and_missing_retry_after_is_counted(manifest: Path) -> None:
     level, _ = under_load(manifest, lambda number: Plan(refuse=503 if number % 2 else 0))
     assert level.refusals is not None
     assert level.refusals.answer_ms is not None
@@ -109,7 +109,7 @@ def test_refusals_are_timed_from_dialling_and_those_without_retry_after_counted(
     assert level.refusals.without_retry_after == 0
     measures = LevelMeasures(T0, T0 + 10, {})
     playback = Playback(recording(), T0, measures)
-    playback.dialled(T0 + 0.04)
+    playback.dialed(T0 + 0.04)
     playback.refused(Refused(429, None, "quota"), T0 + 0.07)
     report = measures.report(streams=1, to_s=T0 + 10, policy="", generator_cpu_cores=0.0, server=ServerFigures())
     assert report.refusals is not None
@@ -118,7 +118,7 @@ def test_refusals_are_timed_from_dialling_and_those_without_retry_after_counted(
     assert (report.refusals.statuses, report.refusals.without_retry_after) == ({429: 1}, 1)
 
 
-def test_a_fast_stream_is_paced_faster_and_counted_apart() -> None:
+def test_a_fast_stream_is_paced_faster_and_counted_separately() -> None:
     measures = LevelMeasures(T0, T0 + 10, {})
     playback = Playback(recording(4, 0.0), T0, measures.fast, speed=4.0)
     due = []
@@ -135,7 +135,7 @@ def test_a_fast_stream_is_paced_faster_and_counted_apart() -> None:
     assert measures.unanswered == 4
 
 
-def test_fast_streams_play_beside_the_others(manifest: Path) -> None:
+def test_fast_streams_are_played_alongside_the_others(manifest: Path) -> None:
     level, server = under_load(manifest, streams=(1,), seconds=1.0, fast_streams=2, fast_factor=4.0)
     assert faults(level) == []
     assert level.fast_latency_ms is not None
@@ -144,11 +144,11 @@ def test_fast_streams_play_beside_the_others(manifest: Path) -> None:
     assert len(server.connections) - RECORDINGS > 8
 
 
-def test_uploads_are_posted_over_and_over_and_counted(manifest: Path) -> None:
+def test_uploads_are_repeated_and_counted(manifest: Path) -> None:
     level, _ = under_load(manifest, uploads=2, streams=(1,))
     assert level.uploads is not None
     assert level.uploads.at_a_time == 2
-    assert level.uploads.failed > 0, "this server takes no uploads"
+    assert level.uploads.failed > 0, "this server does not accept uploads"
     assert level.uploads.done == 0
     assert level.failed == 0
     assert wav([recording()], 1.0)[:4] == b"RIFF"
@@ -159,13 +159,13 @@ def test_streams_of_a_given_length_are_composed_of_the_recordings(manifest: Path
 
     async def main() -> LevelReport:
         async with FakeListen().running() as server:
-            asked = settings(manifest, server.url, stream_s=1.0, seconds=2.4)  # a third of it is 0.8 s
+            asked = settings(manifest, server.url, stream_s=1.0, seconds=2.4)  # a third of 2.4 s is 0.8 s
             return (await measure_levels(asked, progress=lines.append)).document.levels[0]
 
     level = asyncio.run(asyncio.wait_for(main(), WITHIN_S))
     assert faults(level) == []
     assert level.compared > 0
-    assert lines[0] == f"{COMPOSED} recordings, each alone first"  # of every length
+    assert lines[0] == f"{COMPOSED} recordings, each first without load"
 
 
 def test_parts_of_the_latency_are_requested_and_reported(manifest: Path) -> None:
@@ -182,6 +182,6 @@ def test_parts_of_the_latency_are_requested_and_reported(manifest: Path) -> None
 @pytest.mark.parametrize(
     "changes", [{"uploads": -1}, {"fast_factor": 0.5}, {"stream_s": 0.1}, {"level_seconds": (1.0, 2.0)}]
 )
-def test_traffic_settings_out_of_range_are_refused(changes: dict[str, object]) -> None:
+def test_traffic_settings_out_of_range_are_rejected(changes: dict[str, object]) -> None:
     with pytest.raises(BadSettings):
         settings(Path("m"), **changes)

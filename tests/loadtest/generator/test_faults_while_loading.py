@@ -1,4 +1,4 @@
-"""The load generator reports each known delay and fault of a server."""
+"""The load generator reports known delays and faults of a server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def manifest(tmp_path: Path) -> Path:
 
 
 def under_load(manifest: Path, plan: Callable[[int], Plan], **changes: object) -> LevelReport:
-    """The report of one level; `plan` treats its connections, counted after those of the reference pass."""
+    """Return the report of one level; `plan` applies to connections numbered after those of the reference pass."""
 
     async def main() -> LevelReport:
         after_reference = FakeListen(lambda number: plan(number - RECORDINGS) if number >= RECORDINGS else Plan())
@@ -46,7 +46,7 @@ def test_a_server_without_faults_gets_a_clean_report_that_includes_its_delay(man
     assert level.chunk_latency_ms is not None
     assert level.final_latency_ms is not None
     assert 20 <= level.chunk_latency_ms.p50 < 200
-    assert 20 <= level.final_latency_ms.p50 < 300  # the final waits behind the answer to the last step
+    assert 20 <= level.final_latency_ms.p50 < 300  # the final follows the result of the last step
     assert level.compared == level.complete >= 3
     assert level.steps == pytest.approx(3 * LEVEL_S / STEP_S * STEPS / (STEPS + 0.5), abs=4)
     assert (level.queue_wait_ms.mean, level.step_ms.mean, level.decode_ms.p98) == pytest.approx((1.0, 2.0, 0.5), 0.01)  # type: ignore[union-attr]
@@ -61,21 +61,21 @@ def test_a_garbled_transcript_is_a_mismatch(manifest: Path) -> None:
     assert faults(level)
 
 
-def test_a_dropped_answer_shows_as_the_latency_of_a_whole_step(manifest: Path) -> None:
+def test_a_dropped_result_adds_the_length_of_a_step_to_the_latency(manifest: Path) -> None:
     level = under_load(manifest, lambda _: Plan(skip_step=1))
     assert faults(level) == []
     assert level.chunk_latency_ms is not None
     assert level.chunk_latency_ms.max >= 80
 
 
-def test_a_stream_that_never_gets_an_answer_is_a_failure(manifest: Path) -> None:
+def test_a_stream_without_results_is_a_failure(manifest: Path) -> None:
     level = under_load(manifest, lambda number: Plan(silent=number == 0))
     assert level.failed == 1
     assert level.unanswered > 0
     assert "no end within" in next(iter(level.problems))
 
 
-def test_refusals_are_counted_apart_from_failures(manifest: Path) -> None:
+def test_refusals_are_not_counted_as_failures(manifest: Path) -> None:
     level = under_load(manifest, lambda number: Plan(refuse=503 if number % 2 else 0))
     assert level.refused >= 1
     assert level.failed == 0
@@ -140,7 +140,7 @@ def test_the_last_line_of_stdout_is_the_json_document(
 def test_a_result_with_faults_gives_exit_code_1(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FakeListen(lambda number: Plan(garble=number == RECORDINGS)).in_thread() as server:
         assert run_loadtest(settings(manifest, server.url)) == 1
-    assert "differ from the one alone" in capsys.readouterr().out
+    assert "differ from those without load" in capsys.readouterr().out
 
 
 def test_a_missing_server_is_reported_with_its_address(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:

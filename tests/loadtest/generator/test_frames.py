@@ -1,4 +1,4 @@
-"""The generator's own WebSocket frames against the websockets library."""
+"""The generator's WebSocket frames, checked with the websockets library."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def library_reads(data: bytes) -> Frame:
 
 @pytest.mark.parametrize("length", [0, 1, 5, 125, 126, 2_560, 65_535, 65_536])
 @pytest.mark.parametrize("opcode", [TEXT, BINARY])
-def test_the_library_reads_the_frames_that_are_sent(opcode: int, length: int) -> None:
+def test_the_library_reads_our_frames(opcode: int, length: int) -> None:
     payload = random.Random(length).randbytes(length)
     frame = library_reads(masked(opcode, payload))
     assert (frame.opcode, bytes(frame.data), frame.fin) == (OPCODES[opcode], payload, True)
 
 
-def test_a_mask_of_zeros_leaves_the_payload_as_it_is() -> None:
+def test_a_zero_mask_leaves_the_payload_unchanged() -> None:
     assert (
         masked(BINARY, b"\x01\x02" * 100, bytes(4)) == bytes([0x82, 0x80 | 126, 0, 200, 0, 0, 0, 0]) + b"\x01\x02" * 100
     )
 
 
-def test_each_frame_has_a_mask_of_its_own() -> None:
+def test_each_frame_has_a_different_mask() -> None:
     assert masked(BINARY, bytes(8)) != masked(BINARY, bytes(8))
 
 
@@ -66,7 +66,7 @@ def test_each_frame_has_a_mask_of_its_own() -> None:
     ),
     st.lists(st.integers(0, 2_000)),
 )
-def test_messages_do_not_depend_on_how_the_bytes_are_cut(frames: list[tuple[int, bytes]], cuts: list[int]) -> None:
+def test_messages_do_not_depend_on_the_chunking_of_bytes(frames: list[tuple[int, bytes]], cuts: list[int]) -> None:
     data = b"".join(from_server(opcode, payload) for opcode, payload in frames)
     edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     reader = FrameReader()
@@ -89,13 +89,13 @@ def test_fragments_are_joined_and_a_ping_between_them_is_kept() -> None:
     ],
     ids=["masked", "no beginning", "no end", "too long"],
 )
-def test_a_server_that_breaks_the_framing_is_refused(data: bytes) -> None:
+def test_invalid_frames_are_rejected(data: bytes) -> None:
     with pytest.raises(BadFrame):
         FrameReader().feed(data)
 
 
-def test_the_library_accepts_a_whole_conversation() -> None:
-    """Against websockets' own server protocol: two messages and the answer to its close."""
+def test_the_library_accepts_a_complete_session() -> None:
+    """Two messages and a reply to the close, with websockets' server protocol."""
     server = ServerProtocol()
     server.receive_data(
         b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -108,10 +108,10 @@ def test_the_library_accepts_a_whole_conversation() -> None:
     server.send_close(1000, "")
     server.receive_data(masked(CLOSE, (1000).to_bytes(2, "big")))
     assert server.close_rcvd is not None
-    assert (server.close_rcvd.code, server.state) == (1000, State.CLOSING)  # nothing but the end of TCP is missing
+    assert (server.close_rcvd.code, server.state) == (1000, State.CLOSING)  # only the TCP close is missing
 
 
-def test_a_server_that_breaks_the_framing_under_load_is_a_failure(tmp_path) -> None:
+def test_an_invalid_frame_under_load_is_a_failure(tmp_path) -> None:
     async def main() -> LevelReport:
         plan = lambda number: Plan(broken_frame=number == RECORDINGS + 1)  # noqa: E731
         async with FakeListen(plan).running() as server:

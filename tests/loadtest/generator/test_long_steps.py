@@ -1,4 +1,4 @@
-"""Latency of steps that are longer than a message: only the message that completes a step is measured."""
+"""Latency of steps longer than a message: only the message that completes a step is measured."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def answer(playing: Playback, cursor_s: float, now: float) -> None:
     playing.message((frame % cursor_s).encode(), now)
 
 
-def test_an_answer_is_measured_from_the_message_in_which_its_step_ends() -> None:
+def test_a_result_is_measured_from_the_message_that_completes_its_step() -> None:
     recorder = Recorder()
     playing = playback(recorder, long_steps=True)
     answer(playing, 0.3, 100.33)  # ends in the fourth message, sent at 0.32
@@ -44,13 +44,13 @@ def test_an_answer_is_measured_from_the_message_in_which_its_step_ends() -> None
     assert recorder.latencies == [0.01, 0.02]
 
 
-def test_without_the_option_every_message_that_it_covers_is_measured() -> None:
+def test_without_the_option_every_covered_message_is_measured() -> None:
     recorder = Recorder()
     answer(playback(recorder, long_steps=False), 0.24, 100.25)
     assert recorder.latencies == [0.17, 0.09, 0.01]
 
 
-def test_what_answers_the_close_is_no_step() -> None:
+def test_a_result_after_close_stream_is_not_a_step() -> None:
     recorder = Recorder()
     playing = playback(recorder, long_steps=True)
     answer(playing, 0.3, 100.33)

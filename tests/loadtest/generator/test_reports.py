@@ -1,4 +1,4 @@
-"""Reports of the load test, and the recordings that it plays."""
+"""Reports and recordings of the load test."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def manifest(tmp_path: Path) -> Path:
     return write_manifest(tmp_path)
 
 
-def test_measures_keep_to_their_window_and_add_up() -> None:
+def test_only_the_measured_window_is_counted() -> None:
     measures = LevelMeasures(T0, T0 + 10, {"r": "right"})
     measures.step_answered(T0 - 1, T0 + 5)  # warm-up
     for milliseconds in range(1, 101):
@@ -48,7 +48,7 @@ def test_measures_keep_to_their_window_and_add_up() -> None:
     assert len(faults(report)) == 2
 
 
-def test_nothing_measured_is_none_and_a_fault() -> None:
+def test_a_level_without_measurements_is_a_fault() -> None:
     measures = LevelMeasures(T0, T0 + 10, {})
     report = measures.report(streams=1, to_s=T0, policy="", generator_cpu_cores=0.0, server=ServerFigures())
     assert report.chunk_latency_ms is None
@@ -62,14 +62,14 @@ def test_a_cdf_ends_at_one() -> None:
     assert [(round(at), share) for at, share in latencies.cdf()] == [(1, 0.5), (2, 0.75), (4, 1.0)]
 
 
-def test_recordings_are_cut_into_whole_steps_and_a_rest(manifest: Path) -> None:
+def test_recordings_are_cut_into_whole_steps_and_a_remainder(manifest: Path) -> None:
     [first, *_] = load(manifest, level_s=9.0, at_most=9, seed=1)
     assert first.steps == STEPS
     assert [len(message) for message in first.messages] == [2560] * STEPS + [1280]
     assert first.duration_s == pytest.approx(0.36)
 
 
-def test_short_recordings_are_preferred_and_the_number_is_bounded(manifest: Path) -> None:
+def test_short_recordings_are_preferred_and_the_number_is_limited(manifest: Path) -> None:
     lines = [json.dumps({"audio": f"r{n % RECORDINGS}.wav", "duration": 0.36 if n % 2 else 99.0}) for n in range(8)]
     manifest.write_text("\n".join(lines))
     assert len(load(manifest, level_s=9.0, at_most=9, seed=1)) == 4
@@ -77,13 +77,13 @@ def test_short_recordings_are_preferred_and_the_number_is_bounded(manifest: Path
     assert len(load(manifest, level_s=0.1, at_most=3, seed=1)) == 3  # none fits: the shortest
 
 
-def test_the_seed_decides_which_recordings_are_taken(manifest: Path) -> None:
+def test_the_seed_determines_the_recordings(manifest: Path) -> None:
     taken = [[r.path for r in load(manifest, level_s=9.0, at_most=1, seed=seed)] for seed in (1, 1, 2, 3, 4, 5)]
     assert taken[0] == taken[1]
     assert len({path for [path] in taken}) > 1
 
 
-def test_a_recording_that_fits_into_the_time_left_is_chosen() -> None:
+def test_a_recording_that_fits_into_the_remaining_time_is_chosen() -> None:
     pool = [recording(steps, 0.0) for steps in (2, 4, 8)]
     rng = random.Random(1)
     assert {choose(pool, 1.0, rng).steps for _ in range(50)} == {2, 4, 8}
@@ -92,7 +92,7 @@ def test_a_recording_that_fits_into_the_time_left_is_chosen() -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "not json", '{"audio": "missing.wav"}'])
-def test_a_manifest_that_cannot_be_used_is_named(tmp_path: Path, content: str | None) -> None:
+def test_an_invalid_manifest_is_named(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "list.jsonl"
     if content is not None:
         path.write_text(content)
@@ -105,7 +105,7 @@ def test_the_shipped_recordings_can_be_played() -> None:
     assert load(None, level_s=20.0, at_most=3, seed=1)
 
 
-def test_settings_out_of_range_are_refused() -> None:
+def test_settings_out_of_range_are_rejected() -> None:
     assert parse_streams("10,50") == (10, 50)
     for text in ("ten", "", "1,,2"):
         with pytest.raises(BadSettings):
@@ -126,7 +126,7 @@ def lasting(*minutes: MinuteReport) -> LevelReport:
     return msgspec.structs.replace(report, minutes=minutes)
 
 
-def test_a_level_of_several_minutes_is_measured_minute_by_minute() -> None:
+def test_a_level_of_several_minutes_is_reported_by_minute() -> None:
     measures = LevelMeasures(T0, T0 + 130, {})
     for at_s, latency_s in ((0.0, 0.001), (59.9, 0.001), (60.0, 0.002), (129.9, 0.003)):
         measures.step_answered(T0 + at_s, T0 + at_s + latency_s)
@@ -140,11 +140,11 @@ def test_a_level_of_several_minutes_is_measured_minute_by_minute() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "minutes"), [(0.6, 1), (60.0, 1), (60.0000001, 1), (61.0, 2), (600.0, 10)])
-def test_rounding_does_not_begin_a_minute(seconds: float, minutes: int) -> None:
+def test_rounding_errors_do_not_add_a_minute(seconds: float, minutes: int) -> None:
     assert minutes_in(seconds) == minutes
 
 
-def test_a_level_of_one_minute_has_no_minutes_of_its_own() -> None:
+def test_a_level_of_one_minute_has_no_report_by_minute() -> None:
     measures = LevelMeasures(T0, T0 + 60, {})
     measures.step_answered(T0, T0 + 1)
     report = measures.report(streams=1, to_s=T0 + 60, policy="", generator_cpu_cores=0.0, server=ServerFigures())
@@ -162,7 +162,7 @@ def test_growth_from_the_first_to_the_last_minute_is_reported() -> None:
     assert drifts(lasting()) == []
 
 
-def test_the_share_of_decoding_is_its_seconds_in_a_second() -> None:
+def test_decode_cores_are_decoding_seconds_per_second() -> None:
     before = Scrape(T0, {"tutti_decode_seconds_sum": 3.0, "process_cpu_seconds_total": 10.0})
     after = Scrape(
         T0 + 20,
@@ -177,7 +177,7 @@ def test_the_share_of_decoding_is_its_seconds_in_a_second() -> None:
     assert figures(after, after).decode_cores is None
 
 
-def test_long_streams_are_made_of_whole_recordings_with_pauses_and_differ() -> None:
+def test_long_streams_are_different_sequences_of_recordings_with_pauses() -> None:
     tone = np.full(16_000, 7, np.int16)
     first, again, other = (compose([tone], 10.0, random.Random(seed)) for seed in (1, 1, 2))
     assert len(first) == 160_000

@@ -1,4 +1,4 @@
-"""Timing rules of the load test: one playback and one pacer, with time as an argument."""
+"""Timing rules of the load test: playback and pacer with an explicit clock."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Tape:
     def sent(self, scheduled_s: float, sent_s: float) -> None:
         self.sends.append(_from_t0(scheduled_s, sent_s))
 
-    def refused(self, dialled_s: float, answered_s: float, refusal: Refused) -> None:
-        self.refusals.append(_from_t0(dialled_s, answered_s))
+    def refused(self, dialed_s: float, answered_s: float, refusal: Refused) -> None:
+        self.refusals.append(_from_t0(dialed_s, answered_s))
 
     def split(self, sent: SentStep, answered_s: float, parts: LatencySplit) -> None:
         self.splits.append((*(round(each - T0, 4) for each in (*sent, answered_s)), parts))
@@ -72,7 +72,7 @@ def answer(cursor_s: float, text: str = "", *, final: bool = False, split: Laten
 
 
 def played(tape: Tape, *, until: float = 1.0) -> Playback:
-    """A playback whose messages have all been sent on time up to `until`."""
+    """Return a playback whose messages up to `until` have been sent on time."""
     playback = Playback(recording(), T0, tape)
     playback.opened(T0 + 0.04)
     while playback.next_s is not None and playback.next_s <= T0 + until:
@@ -80,17 +80,17 @@ def played(tape: Tape, *, until: float = 1.0) -> Playback:
     return playback
 
 
-def test_latency_counts_from_the_scheduled_send_to_the_first_answer_that_covers_the_step() -> None:
+def test_latency_is_measured_from_the_scheduled_send_to_the_first_covering_result() -> None:
     tape = Tape()
     playback = played(tape)
     playback.message(answer(0.08), T0 + 0.09)
-    playback.message(answer(0.08), T0 + 0.10)  # again: nothing new is covered
+    playback.message(answer(0.08), T0 + 0.10)  # a repeated result covers no new step
     playback.message(answer(0.2399), T0 + 0.30)  # rounded down, covers two at once
     assert tape.steps == [(0.08, 0.09), (0.16, 0.3), (0.24, 0.3)]
     assert len(tape.timings) == 3
 
 
-def test_a_late_sender_does_not_make_the_latency_smaller() -> None:
+def test_a_late_send_does_not_reduce_the_latency() -> None:
     tape = Tape()
     playback = Playback(recording(), T0, tape)
     playback.opened(T0 + 0.04)
@@ -100,7 +100,7 @@ def test_a_late_sender_does_not_make_the_latency_smaller() -> None:
     assert tape.sends == [(0.08, 0.13)]
 
 
-def test_a_slow_handshake_is_latency_and_not_the_generators_lag() -> None:
+def test_a_slow_handshake_counts_as_latency_not_as_generator_lag() -> None:
     tape = Tape()
     playback = Playback(recording(), T0, tape)
     playback.opened(T0 + 0.10)
@@ -111,18 +111,18 @@ def test_a_slow_handshake_is_latency_and_not_the_generators_lag() -> None:
     assert tape.sends == [(0.16, 0.16)]
 
 
-def test_the_parts_of_an_answer_come_with_the_last_step_that_it_covers() -> None:
+def test_the_parts_of_a_result_are_recorded_for_its_last_step() -> None:
     tape = Tape()
     playback = Playback(recording(), T0, tape)
     playback.opened(T0 + 0.10)
     playback.take(T0 + 0.11)
     playback.take(T0 + 0.17)
     playback.message(answer(0.16, split=SPLIT), T0 + 0.18)
-    playback.message(answer(0.16, split=SPLIT), T0 + 0.19)  # covers nothing new
+    playback.message(answer(0.16, split=SPLIT), T0 + 0.19)  # covers no new step
     assert tape.splits == [(0.16, 0.1, 0.17, 0.18, SPLIT)]
 
 
-def test_parts_add_up_and_the_slowest_two_in_a_hundred_stand_apart() -> None:
+def test_parts_add_up_and_the_slowest_two_percent_are_separate() -> None:
     breakdown = Breakdown()
     assert breakdown.composition() is None
     for _ in range(98):
@@ -137,14 +137,14 @@ def test_parts_add_up_and_the_slowest_two_in_a_hundred_stand_apart() -> None:
     assert found.every.rest == pytest.approx(0.98 * 0.5 + 0.02 * 1, abs=2e-3)
 
 
-def test_an_answer_to_audio_that_was_not_sent_counts_for_nothing() -> None:
+def test_a_result_for_unsent_audio_is_ignored() -> None:
     tape = Tape()
     playback = played(tape, until=0.1)
     playback.message(answer(9.0), T0 + 0.11)
     assert tape.steps == [(0.08, 0.11)]
 
 
-def test_a_complete_playback_has_its_text_and_its_final_latency() -> None:
+def test_a_complete_playback_has_text_and_final_latency() -> None:
     tape = Tape()
     playback = played(tape)
     playback.message(answer(0.16, "one", final=True), T0 + 0.2)
@@ -171,12 +171,12 @@ def test_a_playback_cut_at_the_end_of_the_level_is_not_compared() -> None:
     [
         ([answer(0.26, final=True)], 1011, "closed with 1011 why"),
         ([answer(0.26)], 1000, "no final after CloseStream"),
-        ([answer(0.16, final=True)], 1000, "steps were never answered"),
+        ([answer(0.16, final=True)], 1000, "steps without a result"),
         ([b'{"type":"Results"}', answer(0.26, final=True)], 1000, "unreadable message"),
-        ([b'{"type":"Error","description":"bad"}', answer(0.26, final=True)], 1000, "the server complained: bad"),
+        ([b'{"type":"Error","description":"bad"}', answer(0.26, final=True)], 1000, "error from the server: bad"),
     ],
 )
-def test_every_bad_end_is_a_failure_with_its_reason(messages: list[bytes], code: int, problem: str) -> None:
+def test_every_abnormal_end_is_a_failure_with_a_reason(messages: list[bytes], code: int, problem: str) -> None:
     tape = Tape()
     playback = played(tape)
     playback.close(playback.end_s)
@@ -187,12 +187,12 @@ def test_every_bad_end_is_a_failure_with_its_reason(messages: list[bytes], code:
     assert outcome.problem.startswith(problem)
 
 
-def test_a_close_in_the_middle_is_a_failure_even_with_1000() -> None:
+def test_an_early_close_is_a_failure_even_with_1000() -> None:
     outcome = played(Tape(), until=0.1).closed(1000, "", T0 + 0.12)
     assert outcome.problem == "closed with 1000 before the end of the audio"
 
 
-def test_a_step_without_an_answer_keeps_its_age() -> None:
+def test_a_step_without_a_result_counts_with_its_age() -> None:
     tape = Tape()
     playback = played(tape)
     playback.message(answer(0.16), T0 + 0.2)

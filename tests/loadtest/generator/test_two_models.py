@@ -1,4 +1,4 @@
-"""Two models under load in one replica keep each other's time: a slow one does not starve a fast one beside it."""
+"""Two models under load in one replica: a slow one does not starve a fast one."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Start = Callable[..., LiveServer]
 STEP_S = CONFIG.step_samples / CONFIG.sample_rate
 STEP = np.zeros(CONFIG.step_samples, np.int16).tobytes()
 SECONDS = 4.0
-TRIES = 4  # of which the best counts: a neighbour on the machine that takes its cores says nothing about the models
+TRIES = 4  # the best one counts, since other processes may use the cores
 FAST_P98_S = 0.03
-"""Bound for the fast model, less than one batch of the slow one, for which it would wait with one engine for both."""
+"""Limit for the fast model: less than one batch of the slow one, for which it would wait in a shared engine."""
 SLOW_P98_S = 0.1
-FAST, SLOW = 0.002, 0.030  # seconds of a batch
+FAST, SLOW = 0.002, 0.030  # seconds per batch
 
 
 class Timed(SpellingModel):
-    """A spelling model whose batch takes a fixed time, in which it needs neither the interpreter nor a core.
+    """A spelling model whose batches take a fixed time without using the interpreter or a core.
 
     So what is measured is what models do to each other in this process, whatever else runs on the machine.
     """
@@ -43,7 +43,7 @@ class Timed(SpellingModel):
 
 
 async def stream(server: LiveServer, name: str, offset_s: float, ages_s: list[float]) -> None:
-    """Send a step every 80 ms, by the clock, and note how long each answer takes from the time it was due."""
+    """Send a step every 80 ms in real time, and record the time from each due time to its result."""
     async with connect(server.url(model=name, step_results="true", interim_results="true"), compression=None) as socket:
         began_s = time.perf_counter() + offset_s
         answered = asyncio.ensure_future(_answers(socket, began_s, ages_s))
@@ -63,7 +63,7 @@ async def _answers(socket: ClientConnection, began_s: float, ages_s: list[float]
 
 
 def p98(server: LiveServer, streams: dict[str, int]) -> dict[str, float]:
-    """The 98th percentile of the ages of each model's answers, without the first second."""
+    """Return the 98th percentile of each model's latency, without the first second."""
 
     async def run() -> dict[str, Sequence[float]]:
         ages: dict[str, list[list[float]]] = {name: [[] for _ in range(count)] for name, count in streams.items()}

@@ -19,13 +19,13 @@ TABLE = ServiceTable.constant({1: 0.001, 8: 0.002})
 
 
 def window(batches, rows, *, written=True, opened=0, round_trips_s=()):
-    """The counters of a server with the costs above."""
+    """Return the counters of a server with the costs above."""
     row_s = RECEIVE_S + DECODE_S + (WRITE_S if written else 0.0)
     loop_s = batches * BATCH_S + rows * row_s + opened * OPEN_S + IDLE * calibrate.WINDOW_S * (not opened)
     return loopback.Window(loop_s, batches, rows, rows * DECODE_S, tuple(round_trips_s))
 
 
-def test_batches_of_single_steps_are_timed_also_of_a_model_that_takes_chunks():
+def test_a_model_with_chunks_is_timed_with_single_steps():
     times = measure_engine(ChunkedModel, (1, 2, 4), batches=5)
     assert {rows: len(found) for rows, found in times.step_s.items()} == {1: 5, 2: 5, 4: 5}
 
@@ -53,7 +53,7 @@ def test_the_fit_recovers_known_costs():
 @pytest.mark.parametrize(
     ("stream_s", "tried"), [(1e-3, calibrate.LEVELS), (0.012, calibrate.LEVELS[:2]), (0.1, calibrate.LEVELS[:1])]
 )
-def test_the_load_rises_no_further_once_the_event_loop_is_full(stream_s, tried):
+def test_the_load_stops_rising_when_the_event_loop_is_full(stream_s, tried):
     windows = calibrate.measure_rising_loads(
         lambda streams: loopback.Window(stream_s * streams * calibrate.WINDOW_S, 1, 1, 0.0, ())
     )
@@ -62,7 +62,7 @@ def test_the_load_rises_no_further_once_the_event_loop_is_full(stream_s, tried):
 
 def test_fitted_interference_grows_with_the_load_of_the_event_loop():
     def loaded(busy):
-        """Batches that take 0.1 ms and 4 ms · load longer; one in ten three times that."""
+        """Return batches that take longer by 0.1 ms plus 4 ms · load, one in ten by three times that."""
         longer_s = 1e-4 + 4e-3 * busy
         steps = {
             (rows, TABLE.median(rows) + longer_s * (3.0 if n == 0 else 7 / 9))
@@ -80,7 +80,7 @@ def test_fitted_interference_grows_with_the_load_of_the_event_loop():
     assert found.idle_s + 0.3 * found.busy_s == pytest.approx(mean_s, rel=0.01)
 
 
-def test_batches_as_fast_as_the_engine_alone_show_no_interference():
+def test_batches_as_fast_as_in_the_engine_alone_have_no_interference():
     steps = tuple((rows, 0.999 * TABLE.median(rows)) for rows in range(1, 9))
     steady = {n: loopback.Window(0.1, 1, 1, 0.0, (), steps) for n in (20, 60, 120)}
     found = calibrate.fit_interference(steady, TABLE)
@@ -103,7 +103,7 @@ def test_a_cost_with_a_negative_fit_is_zero():
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="times of threads are read from Linux")
-def test_the_loopback_client_gets_an_answer_for_each_step(live_server):
+def test_the_loopback_client_gets_a_result_for_each_step(live_server):
     server = live_server()
     port = int(server.host.rsplit(":", 1)[1])
     audio = [bytes(2 * CONFIG.step_samples)]
@@ -114,11 +114,11 @@ def test_the_loopback_client_gets_an_answer_for_each_step(live_server):
     assert 1 <= seen.batches <= seen.rows
     short = loopback.short_streams(port, os.getpid(), audio[0], 3)
     assert short.rows % 3 == 0
-    assert short.rows >= 3 * 2  # its step, and at least one that flushes
+    assert short.rows >= 3 * 2  # its step and at least one flush step
 
 
 def report(**values):
-    """A level's report, empty but for these values."""
+    """Return a level's report with only these values set."""
     from loadtest.generator.measures import LevelMeasures, ServerFigures
 
     empty = LevelMeasures(0.0, 10.0, {}).report(
@@ -127,12 +127,12 @@ def report(**values):
     return msgspec.structs.replace(empty, **values)
 
 
-def test_a_generators_costs_are_its_processor_time_and_its_tick():
+def test_the_costs_of_a_generator_are_its_cpu_time_and_clock_tick():
     from loadtest.generator.latencies import Latencies
 
     lag = Latencies()
     for number in range(1_000):
-        lag.add(number * 1e-6)  # a clock of milliseconds is late by anything up to one
+        lag.add(number * 1e-6)  # a millisecond clock is late by up to 1 ms
     send, receive, tick = simulation_check.client_costs(report(generator_lag_ms=lag.spread()))
     assert send == receive == pytest.approx(0.1 / (40 / 0.08) * 1e6 / 2)
     assert tick == pytest.approx(1_000, rel=0.05)

@@ -1,4 +1,4 @@
-"""Capacity: the rule for carried streams, its criteria, page and picture."""
+"""Capacity: rule for sustained streams, criteria, page and plot."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def level(streams: int, p50_ms: float, p98_ms: float, **changes: object) -> Leve
     return msgspec.structs.replace(report, **({"compared": 5} | changes))
 
 
-def test_capacity_is_the_highest_level_up_to_which_none_has_faults_or_misses_the_objective() -> None:
+def test_capacity_is_the_highest_level_up_to_which_all_meet_the_objective() -> None:
     assert carried([level(10, 2, 3), level(400, 50, 99), level(500, 60, 101)]) == 400
     assert carried([level(10, 2, 3), level(200, 90, 120), level(300, 20, 30)]) == 10
     assert carried([level(10, 2, 3), level(200, 20, 30, failed=1)]) == 10
@@ -39,7 +39,7 @@ def test_capacity_is_the_highest_level_up_to_which_none_has_faults_or_misses_the
     assert carried([level(10, 60, 120)]) == 0
 
 
-def test_criteria_cover_the_levels_with_an_objective_and_the_tail_to_four_fifths_of_capacity() -> None:
+def test_criteria_cover_levels_with_a_target_and_the_tail_up_to_80_percent_of_capacity() -> None:
     good = [level(100, 6, 9), level(300, 15, 24), level(400, 40, 95)]
     assert unmet(judge(good)) == []
     assert [each.what for each in judge(good)][:3] == [f"p98 at {streams} streams" for streams in (100, 300, 400)]
@@ -47,7 +47,7 @@ def test_criteria_cover_the_levels_with_an_objective_and_the_tail_to_four_fifths
         each.what for each in judge([level(100, 2, 9), level(320, 10, 21), level(330, 10, 50), level(400, 40, 95)])
     ]
     assert "p98 over median at 320 streams" in tails
-    assert "p98 over median at 330 streams" not in tails  # beyond 80 % of 400
+    assert "p98 over median at 330 streams" not in tails  # above 80 % of 400
     assert unmet(judge([level(100, 6, 9, compared=0)])) == [
         "transcripts that differ, to the capacity: not measured (at most 0)"
     ]
@@ -85,7 +85,7 @@ def test_batch_sizes_are_counted_by_class() -> None:
     assert "unwanted_total" not in after.values
 
 
-def test_a_distribution_is_drawn_with_few_points_and_keeps_its_shape() -> None:
+def test_a_plotted_distribution_has_few_points_and_keeps_its_shape() -> None:
     latencies = Latencies()
     for number in range(10_000):
         latencies.add(number * 1e-6)
@@ -95,7 +95,7 @@ def test_a_distribution_is_drawn_with_few_points_and_keeps_its_shape() -> None:
     assert all(share == pytest.approx(at_ms / 10, abs=0.01) for at_ms, share in cdf)
 
 
-def test_levels_end_at_the_first_far_beyond_the_objective_and_the_result_is_written(
+def test_levels_end_at_the_first_far_above_the_objective_and_the_result_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started: list[list[str]] = []
@@ -120,7 +120,7 @@ def test_levels_end_at_the_first_far_beyond_the_objective_and_the_result_is_writ
     assert started == [["--policy", policy, "--decoder", "greedy"] for policy in ("eager", "single")]
     kept = msgspec.json.decode((tmp_path / "c.json").read_bytes(), type=Capacity)
     runs = kept.comparison.runs
-    assert [[level.streams for level in run.levels] for run in runs.values()] == [[1], [1]], "10 ms is beyond 1 ms"
+    assert [[level.streams for level in run.levels] for run in runs.values()] == [[1], [1]], "10 ms is above 1 ms"
     page = (tmp_path / "c.md").read_text()
     assert "`make bench`" in page
     assert "| eager | 1 | 1.0× |" in page

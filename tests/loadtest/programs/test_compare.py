@@ -1,4 +1,4 @@
-"""Comparison of policies or other options, and the servers that are started for it."""
+"""Comparison of policies or other options, and the servers started for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def manifest(tmp_path: Path) -> Path:
     return write_manifest(tmp_path)
 
 
-def test_policies_are_compared_side_by_side(
+def test_policies_are_compared_in_one_table(
     manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started: list[list[str]] = []
@@ -68,7 +68,7 @@ def test_policies_are_compared_side_by_side(
     assert (tmp_path / "results" / "n.png").is_file()
 
 
-def test_decoders_are_compared_as_policies_are(
+def test_decoders_can_be_compared_like_policies(
     manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started: list[list[str]] = []

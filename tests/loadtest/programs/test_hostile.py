@@ -1,4 +1,4 @@
-"""A real server under a few hundred hostile messages: other streams keep their texts, and nothing is left behind."""
+"""A real server under a few hundred hostile messages: other streams keep their texts, and nothing leaks."""
 
 from __future__ import annotations
 
@@ -53,9 +53,7 @@ def nothing_is_left(server: LiveServer) -> None:
     assert server.http.get("/readyz").status_code == 200
 
 
-def test_other_streams_keep_their_texts_and_nothing_is_left_behind(
-    live_server: Start, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_other_streams_keep_their_texts_and_nothing_leaks(live_server: Start, caplog: pytest.LogCaptureFixture) -> None:
     server = live_server(api_keys=[KEY], idle_timeout_s=20.0, write_timeout_s=1.0)  # longer than a round of attacks
     headers = {"Authorization": f"Token {KEY}"}
     with server.listen(headers) as first, server.listen(headers) as second:
@@ -93,7 +91,7 @@ def test_each_attack_ends_without_a_problem(live_server: Start, chosen: Attack) 
     nothing_is_left(server)
 
 
-def test_broken_containers_are_of_every_kind_and_follow_their_seed() -> None:
+def test_broken_containers_are_of_every_kind_and_reproducible() -> None:
     file, audio = b"fLaC" + bytes(5_000), bytes(range(256)) * 300
     made = [broken(file, audio, random.Random(seed)) for seed in range(400)]
     assert {content[:4] for content in made} >= {b"RIFF", b"RF64", b"fLaC", b"OggS", b"\x1a\x45\xdf\xa3"}
@@ -118,35 +116,35 @@ SENT = Script(100)
 
 
 @pytest.mark.parametrize(
-    ("tally", "beside", "errors", "missed"),
+    ("tally", "attacked", "errors", "missed"),
     [
         (Tally(100), level(0.0119), {}, []),
         (Tally(99), level(0.01), {}, ["messages and handshakes that were not sent"]),
-        (Tally(100), level(0.013), {}, ["chunk latency p98 beside hostile clients, of that without"]),
+        (Tally(100), level(0.013), {}, ["chunk latency p98 with hostile clients, relative to without"]),
         (Tally(100), level(0.01, mismatched=1), {}, ["transcripts that differ from those alone"]),
         (Tally(100), level(0.01, compared=0), {}, ["transcripts that were not compared"]),
         (Tally(100), level(0.01, failed=1), {}, ["streams that failed or were refused"]),
-        (Tally(100, statuses={500: 1, 503: 9, 400: 9}), level(0.01), {}, ["answers with a status of failure"]),
-        (Tally(100, problems={"x": 1}), level(0.01), {}, ["acts that the server left unended"]),
+        (Tally(100, statuses={500: 1, 503: 9, 400: 9}), level(0.01), {}, ["responses with a server error status"]),
+        (Tally(100, problems={"x": 1}), level(0.01), {}, ["attacks that did not end"]),
         (Tally(100), level(0.01), {"x": 1}, ["errors in the server's log"]),
     ],
 )
 def test_each_criterion_can_be_missed(
-    tally: Tally, beside: LevelReport, errors: dict[str, int], missed: list[str]
+    tally: Tally, attacked: LevelReport, errors: dict[str, int], missed: list[str]
 ) -> None:
-    assert [each.what for each in judge(SENT, tally, [level(0.01)], [beside], errors) if not each.met] == missed
+    assert [each.what for each in judge(SENT, tally, [level(0.01)], [attacked], errors) if not each.met] == missed
 
 
 def test_the_median_of_the_rounds_is_judged_and_a_round_without_figures_is_missed() -> None:
-    def share(*beside: LevelReport) -> float | None:
-        found = judge(SENT, Tally(100), [level(0.01)] * len(beside), beside, {})
+    def share(*attacked: LevelReport) -> float | None:
+        found = judge(SENT, Tally(100), [level(0.01)] * len(attacked), attacked, {})
         return next(each.found for each in found if "p98" in each.what)
 
     assert share(level(0.01), level(0.05), level(0.011)) == pytest.approx(1.1, rel=0.01)
     assert share(level(0.01), level(0.01, chunk_latency_ms=None)) is None
 
 
-def test_rounds_share_the_messages_and_tallies_add_up() -> None:
+def test_messages_are_distributed_over_rounds_and_tallies_are_summed() -> None:
     scripts = Plan(Script(100), rounds=3).scripts
     assert [script.messages for script in scripts] == [34, 34, 34]
     assert len({script.seed for script in (*scripts, Plan(Script(100), rounds=3).warm_up)}) == 4
@@ -164,7 +162,7 @@ def test_errors_in_the_log_are_counted(tmp_path: Path) -> None:
     assert errors_in(tmp_path / "log") == {"bad": 2, "Traceback (most recent call last):": 1}
 
 
-def test_a_plan_without_messages_is_refused() -> None:
+def test_a_plan_without_messages_is_rejected() -> None:
     for script in (Script(0), Script(1, per_s=0), Script(1, at_a_time=0)):
         with pytest.raises(BadSettings):
             Plan(script)

@@ -1,4 +1,4 @@
-"""The key term measurement, with a fake decoder that recognises a key term only when its bias holds it."""
+"""Key term measurement, with a fake decoder that recognizes a key term only if it is in the bias."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SILENCE = np.zeros(16_000, np.int16)
 
 
 class FakeDecoder:
-    """Takes its case's number from the first log-prob; outputs that text, with key terms outside the bias replaced."""
+    """Read the case's number from the first log-prob and output its text, with key terms outside the bias replaced."""
 
     supports_bias = True
 
@@ -51,7 +51,7 @@ class FakeDecoder:
 
     def take(self, state: Any, count: int | None = None) -> tuple[Word, ...]:
         case = self._cases[state["number"]]
-        assert state["frames"] == CONFIG.frames_per_step * 3  # all of it was decoded
+        assert state["frames"] == CONFIG.frames_per_step * 3  # everything was decoded
         words = [w if w not in case.said or w in state["terms"] else "mumble" for w in case.reference.split()]
         if len(state["terms"]) > 50:
             words.append("quimby")  # a false term, caused by a long list
@@ -86,7 +86,7 @@ CASES = [
 ]
 
 
-def test_recall_rises_with_the_list_and_other_words_stay() -> None:
+def test_recall_rises_with_the_list_and_other_words_do_not_change() -> None:
     rows, decoder = measured(CASES, [10])
     assert decoder.open == 0
     assert [rows[REAL, count].recall for count in (None, 0, 10)] == [0.0, 1.0, 1.0]
@@ -102,7 +102,7 @@ def test_words_inserted_because_of_a_long_list_are_counted() -> None:
     assert 0 <= rows[REAL, 60].false_terms <= 2
 
 
-def test_the_page_names_the_list_and_settings_that_were_given() -> None:
+def test_the_page_has_the_given_list_and_settings() -> None:
     rows, _ = measured(CASES, [10])
     page = markdown(Keyterms("command", {"seed": 1, "weight": None}, tuple(rows.values()), describe(1)))
     assert "| real, 2 | none | 1 | 0.000 |" in page
@@ -110,11 +110,11 @@ def test_the_page_names_the_list_and_settings_that_were_given() -> None:
     assert "weight" not in page
 
 
-def test_words_that_the_language_model_knows_are_no_terms() -> None:
+def test_words_known_to_the_language_model_are_not_terms() -> None:
     assert unknown_words("the okonkwo zz okonkwo house", {"the", "house"}.__contains__) == ("okonkwo",)
 
 
-def test_a_longer_list_contains_the_shorter_and_no_distractor_is_said() -> None:
+def test_a_longer_list_contains_the_shorter_one_and_no_distractor_is_spoken() -> None:
     pool = [f"term{number}" for number in range(40)] + ["now", "ask okonkwo"]
     short, long = term_lists(CASES, pool, 5, 1), term_lists(CASES, pool, 20, 1)
     assert all(set(a) < set(b) for a, b in zip(short, long, strict=True))
@@ -124,22 +124,22 @@ def test_a_longer_list_contains_the_shorter_and_no_distractor_is_said() -> None:
     assert term_lists(CASES, pool, 5, 1) == short != term_lists(CASES, pool, 5, 2)
 
 
-def test_names_that_are_known_are_left_out_and_some_are_phrases() -> None:
+def test_known_names_are_omitted_and_some_are_phrases() -> None:
     assert "okonkwo" in " ".join(names(lambda _: False))
     assert "okonkwo" not in " ".join(names({"okonkwo"}.__contains__))
     assert sum(" " in name for name in names(lambda _: False)) == len(names(lambda _: False)) // 4
 
 
-def test_the_seed_decides_the_sentences() -> None:
+def test_the_seed_determines_the_sentences() -> None:
     first = list(spoken_names(lambda _: False, 300, 1))
     assert first == list(spoken_names(lambda _: False, 300, 1)) != list(spoken_names(lambda _: False, 300, 2))
     assert all(name in text for text, name in first)
     assert {text.replace(name, "{}") for text, name in first} == set(SENTENCES)
-    assert len({name for _, name in first}) == len(names(lambda _: False))  # none comes twice before all came once
+    assert len({name for _, name in first}) == len(names(lambda _: False))  # no repetition before all have been used
 
 
 def test_the_same_seed_gives_the_same_speech() -> None:
-    """Sentences every time; samples but for once in some thousand runs of a synthesizer, whose command was the same."""
+    """Samples may differ once in some thousand runs of a synthesizer with the same command; sentences never."""
     need_programs("espeak-ng", "flite")
     first, *others = (synthetic_cases(lambda _: False, 3, 1) for _ in range(4))
     assert all([case.reference for case in first] == [case.reference for case in other] for other in others)
@@ -148,8 +148,8 @@ def test_the_same_seed_gives_the_same_speech() -> None:
     assert all(len(case.pcm) > 8_000 and np.abs(case.pcm).max() > 10_000 for case in first)
 
 
-def test_recordings_are_heard_with_the_silence_that_a_closing_stream_gets() -> None:
+def test_recordings_get_the_closing_silence_of_a_stream() -> None:
     config, pcm = ModelConfig(), np.arange(1, 3_001, dtype=np.int16)
-    (heard,) = with_closing_silence(config, [Case(REAL, pcm, "", ())])
-    assert heard[:3_000].tolist() == pcm.tolist()
-    assert heard[3_000:].tolist() == [0] * (config.flush_steps * config.step_samples)
+    (padded,) = with_closing_silence(config, [Case(REAL, pcm, "", ())])
+    assert padded[:3_000].tolist() == pcm.tolist()
+    assert padded[3_000:].tolist() == [0] * (config.flush_steps * config.step_samples)

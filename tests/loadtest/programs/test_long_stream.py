@@ -1,4 +1,4 @@
-"""Ten minutes on one connection: neither the cost of a step nor the memory of a stream grows."""
+"""Ten minutes on one connection: neither the time of a step nor the memory of a stream grows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SENTENCE = "the quick brown fox jumps over the lazy dog "
 
 
 class UnsureModel(SpellingModel):
-    """A spelling model whose other letters are likely enough to keep every beam busy."""
+    """A spelling model in which other letters are likely enough to fill every beam."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class UnsureModel(SpellingModel):
 
 
 def minutes_of(audio: PCM) -> Iterator[PCM]:
-    """Second by second, the audio over and over."""
+    """Yield one-second parts of the repeated audio."""
     total, at = MINUTES * 60, 0
     for _ in range(total):
         yield np.take(audio, range(at, at + 16_000), mode="wrap")
@@ -47,7 +47,7 @@ def minutes_of(audio: PCM) -> Iterator[PCM]:
 
 
 def held(root: object) -> int:
-    """Number of our objects, and containers in them, that can be reached from `root`."""
+    """Count our objects, and containers in them, that are reachable from `root`."""
     seen: dict[int, object] = {}
     waiting = [root]
     while waiting:
@@ -77,7 +77,7 @@ def _is_ours(found: object) -> bool:
 
 
 def decoding_of_a_minute(server: LiveServer, audio: PCM) -> list[float]:
-    """Milliseconds of each step's decoding in the first minute of a new stream."""
+    """Return the decoding time in ms of each step in the first minute of a new stream."""
     with server.listen(step_results="true") as client:
         for second in itertools.islice(minutes_of(audio), 60):
             client.send(second)
@@ -118,11 +118,11 @@ def test_neither_cost_nor_memory_of_a_stream_grows_over_ten_minutes(live_server:
         sender.join()
         client.rest()
     text = transcript(finals).split()
-    assert len(text) > MINUTES * 60 * 12.5 / 2 / 6, "most of it was heard"
+    assert len(text) > MINUTES * 60 * 12.5 / 2 / 6, "most of it was recognized"
     assert all(f["duration"] <= 10.0 + 5.0 + 0.08 for f in finals)
-    # A minute is over in half a second, which a busy machine may well spoil. So the fast steps of each minute are
-    # compared: the last three minutes with the first, and with a stream begun after them. Work that grows with what
-    # was said would be ten times as much.
+    # A minute takes half a second here, which other processes can disturb. So the fast steps of each minute are
+    # compared: the last three minutes with the first, and with a stream begun after them. Work that grows with the
+    # length of the transcript would be ten times as much.
     minutes = [*steps[:MINUTES], decoding_of_a_minute(server, audio)]
     fast = [statistics.quantiles(times, n=10)[0] for times in minutes]
     begun, last = max(fast[0], fast[-1]), min(fast[MINUTES - 3 : MINUTES])

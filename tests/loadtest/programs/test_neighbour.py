@@ -1,4 +1,4 @@
-"""Phases of a neighbour's visits, their figures and criteria, and a run of seconds with busy processes."""
+"""CPU contention: phases, figures and criteria, and a short run with busy processes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from loadtest.reports.criteria import unmet
 from tests.support.clients.fake_listen import FakeListen
 from tests.support.clients.loadtest_bench import T0, settings, write_manifest
 
-SHORT = Plan(quiet_s=1, beside_s=2, after_s=1, visits=1, transition_s=1)
+SHORT = Plan(quiet_s=1, busy_s=2, after_s=1, visits=1, transition_s=1)
 
 
 def measured(p98_ms: list[float], plan: Plan, **changes: object) -> Offered:
-    """A level whose seconds have these latencies, fifty streams open and a limit that falls by one a second."""
+    """Return a level with these latencies by second, fifty open streams, and a limit that falls by one per second."""
     measures = LevelMeasures(T0, T0 + len(p98_ms), {}, period_s=1.0)
     for second, latency_ms in enumerate(p98_ms):
         for _ in range(50):
@@ -42,8 +42,8 @@ def measured(p98_ms: list[float], plan: Plan, **changes: object) -> Offered:
     return figures(plan, msgspec.structs.replace(report, **changes), measures.minutes)
 
 
-def test_phases_cover_the_plan_and_only_the_beginnings_of_visits_are_not_judged() -> None:
-    plan = Plan(quiet_s=10, beside_s=8, after_s=5, visits=2, transition_s=3)
+def test_phases_cover_the_plan_and_only_the_start_of_visits_is_not_judged() -> None:
+    plan = Plan(quiet_s=10, busy_s=8, after_s=5, visits=2, transition_s=3)
     phases = plan.phases()
     assert [(phase.from_s, phase.to_s) for phase in phases] == [
         (0, 10),
@@ -59,13 +59,13 @@ def test_phases_cover_the_plan_and_only_the_beginnings_of_visits_are_not_judged(
     assert plan.visits_s == ((10, 18), (23, 31))
 
 
-@pytest.mark.parametrize("wrong", [{"visits": 0}, {"quiet_s": 0}, {"beside_s": 3, "transition_s": 3}])
-def test_a_plan_without_a_visit_or_with_one_that_is_all_transition_is_refused(wrong: dict[str, int]) -> None:
+@pytest.mark.parametrize("wrong", [{"visits": 0}, {"quiet_s": 0}, {"busy_s": 3, "transition_s": 3}])
+def test_a_plan_without_visits_or_with_only_transition_is_rejected(wrong: dict[str, int]) -> None:
     with pytest.raises(BadSettings):
         Plan(**wrong)
 
 
-def test_figures_are_those_of_the_seconds_of_a_phase() -> None:
+def test_figures_of_a_phase_are_those_of_its_seconds() -> None:
     offered = measured([10.0, 300.0, 50.0, 20.0], SHORT)
     found = {phase.name: phase for phase in offered.phases}
     p98 = {name: round(phase.chunk_latency_ms.p98) for name, phase in found.items() if phase.chunk_latency_ms}
@@ -84,13 +84,13 @@ def test_figures_are_those_of_the_seconds_of_a_phase() -> None:
         ([10.0] * 4, {"mismatched": 1}, ["60 offered: transcripts that differ from those alone"]),
     ],
 )
-def test_the_objective_is_asked_of_every_phase_but_a_visits_beginning(
+def test_the_objective_applies_to_all_phases_but_the_start_of_a_visit(
     p98_ms: list[float], changes: dict[str, object], missed: list[str]
 ) -> None:
     assert [bar.what for bar in judge(measured(p98_ms, SHORT, **changes)) if not bar.met] == missed
 
 
-def test_a_level_that_was_interrupted_has_the_phases_that_it_reached() -> None:
+def test_an_interrupted_level_has_the_phases_that_it_reached() -> None:
     offered = measured([10.0, 10.0], SHORT)
     assert [phase.name for phase in offered.phases] == ["before", "visit 1, first 1 s"]
 
@@ -116,7 +116,7 @@ def watch_starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return started
 
 
-def test_busy_processes_compute_and_are_gone_afterwards_also_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_processes_compute_and_are_stopped_even_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     started = watch_starts(monkeypatch)
 
     async def work() -> None:
@@ -130,7 +130,7 @@ def test_busy_processes_compute_and_are_gone_afterwards_also_after_an_error(monk
     assert not any(map(alive, started))
 
 
-def test_a_visit_that_is_cancelled_stops_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_canceled_visit_stops_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     started = watch_starts(monkeypatch)
     come = asyncio.Event()
     begin = neighbour.start
@@ -155,10 +155,10 @@ def test_a_visit_that_is_cancelled_stops_its_processes(monkeypatch: pytest.Monke
     assert not any(map(alive, started))
 
 
-def test_what_happens_beside_a_level_begins_with_it_and_ends_with_it(tmp_path: Path) -> None:
+def test_a_task_alongside_a_level_starts_and_ends_with_it(tmp_path: Path) -> None:
     seen: list[object] = []
 
-    async def beside(schedule: Schedule) -> None:
+    async def alongside(schedule: Schedule) -> None:
         seen.append(schedule)
         try:
             await asyncio.sleep(60.0)
@@ -166,7 +166,7 @@ def test_what_happens_beside_a_level_begins_with_it_and_ends_with_it(tmp_path: P
             seen.append("over")
 
     with FakeListen().in_thread() as server:
-        measure(settings(write_manifest(tmp_path), server.url), progress=lambda _: None, beside=beside)
+        measure(settings(write_manifest(tmp_path), server.url), progress=lambda _: None, alongside=alongside)
     assert isinstance(seen[0], Schedule)
     assert seen[1:] == ["over"]
 
@@ -183,7 +183,7 @@ def measured_short(tmp_path: Path) -> Callable[[], tuple[int, Neighbour, str]]:
     return work
 
 
-def test_a_run_of_seconds_writes_document_page_and_picture(
+def test_a_short_run_writes_document_page_and_plot(
     measured_short: Callable[[], tuple[int, Neighbour, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = watch_starts(monkeypatch)
@@ -199,7 +199,7 @@ def test_a_run_of_seconds_writes_document_page_and_picture(
     assert (tmp_path / "neighbour.png").stat().st_size > 10_000
 
 
-def test_levels_are_reported_by_the_second_where_that_is_asked(tmp_path: Path) -> None:
+def test_levels_can_be_reported_by_the_second(tmp_path: Path) -> None:
     with FakeListen().in_thread() as server:
         asked = settings(write_manifest(tmp_path), server.url, seconds=1.6, period_s=0.5)
         [level], [parts] = (

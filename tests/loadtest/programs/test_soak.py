@@ -1,4 +1,4 @@
-"""The rule of a soak, its page, and a soak of seconds from end to end."""
+"""Soak test: rule, page, and a short run from end to end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MINUTES = 10
 def soaked(
     p98_ms: list[float], memory_mib: list[float | None], **changes: object
 ) -> tuple[LevelReport, tuple[Latencies, ...]]:
-    """A level whose minutes have these latencies and this memory at their ends."""
+    """Return a level with these latencies by minute and this memory at their ends."""
     measures = LevelMeasures(T0, T0 + 60.0 * len(p98_ms), {})
     for minute, latency_ms in enumerate(p98_ms):
         for _ in range(50):
@@ -61,13 +61,13 @@ def test_latency_that_grows_by_more_than_a_tenth_is_missed() -> None:
     assert missed(Rule(), [10.0] * 5 + [11.2] * 5, STEADY) == ["chunk latency p98, last 5 min"]
 
 
-def test_windows_are_judged_whole_and_not_by_their_worst_minute_alone() -> None:
-    """A bad minute counts in the p98 of its five minutes; one outside both windows does not."""
+def test_windows_are_judged_as_a_whole() -> None:
+    """A bad minute is part of the p98 of its five minutes; one outside both windows is ignored."""
     assert missed(Rule(), [10.0] * 9 + [30.0], STEADY) == ["chunk latency p98, last 5 min"]
     assert missed(Rule(), [10.0] * 5 + [30.0] * 2 + [10.0] * 5, [500.0] * 12) == []
 
 
-def test_memory_may_not_grow_by_more_than_a_hundredth_after_the_first_minute() -> None:
+def test_memory_may_grow_by_one_percent_after_the_first_minute() -> None:
     assert missed(Rule(), FLAT, [500.0] * 9 + [504.9]) == []
     assert missed(Rule(), FLAT, [500.0] * 9 + [505.1]) == ["memory at the end"]
     assert missed(Rule(), FLAT, [*[500.0] * 9, None]) == ["memory at the end"]
@@ -80,14 +80,14 @@ def test_memory_may_not_grow_by_more_than_a_hundredth_after_the_first_minute() -
         ({"compared": 0}, "transcripts that differ from those alone"),
         ({"failed": 1}, "streams that failed"),
         ({"refused": 1}, "streams refused"),
-        ({"unanswered": 1}, "steps never answered"),
+        ({"unanswered": 1}, "steps without a result"),
     ],
 )
-def test_each_fault_of_a_level_is_missed(changes: dict[str, object], what: str) -> None:
+def test_each_fault_of_a_level_misses_its_criterion(changes: dict[str, object], what: str) -> None:
     assert missed(Rule(), FLAT, STEADY, **changes) == [what]
 
 
-def test_too_few_minutes_to_compare_are_missed() -> None:
+def test_too_few_minutes_miss_the_criteria() -> None:
     assert missed(Rule(), FLAT[:9], STEADY[:9]) == ["chunk latency p98, last 5 min"]
     assert missed(soak_module.SHORT_RULE, FLAT[:3], STEADY[:3]) == []
     with pytest.raises(BadSettings):
@@ -108,7 +108,7 @@ def test_the_page_shows_each_minute_and_the_verdict() -> None:
 def test_a_soak_from_end_to_end_writes_its_three_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Streams come and go for a second; the minutes that a second has not are put into the result."""
+    """Streams come and go for a second; the missing minutes are added to the result."""
     real = soak_module.measure
 
     def measured(*args: object, **kwargs: object) -> Result:

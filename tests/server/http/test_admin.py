@@ -93,7 +93,7 @@ def test_commands_say_what_to_set_where_admin_is_closed_or_needs_a_key(live_serv
     keyed = f"http://{live_server(admin_keys=['master']).host}"
     assert "--admin-key or TUTTI_ADMIN_KEY" in CliRunner().invoke(app, [*command, "--url", keyed]).stderr
     wrong = CliRunner().invoke(app, [*command, "--url", keyed, "--admin-key", "other"])
-    assert "401: this is not one of its admin keys" in wrong.stderr
+    assert "401: not one of the admin keys of the server" in wrong.stderr
 
 
 def test_with_admin_keys_every_request_needs_one_and_client_keys_are_refused(live_server: Start) -> None:

@@ -1,4 +1,4 @@
-"""`tutti doctor`: a healthy installation passes, and each thing that can be wrong is named with what mends it."""
+"""`tutti doctor`: a healthy installation passes, and each problem is reported with advice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def findings(check: Check, **settings: object) -> dict[str, Finding]:
     return {finding.name: finding for finding in check(Settings(**settings))}
 
 
-def test_this_installation_is_well_and_says_so_to_programs() -> None:
+def test_this_installation_passes_with_a_json_report() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     done = CliRunner().invoke(app, ["doctor", "--json", "--port", str(port)])
@@ -63,16 +63,16 @@ def test_this_installation_is_well_and_says_so_to_programs() -> None:
     assert all(check["advice"] for check in report["checks"] if check["verdict"] != "ok")
 
 
-def test_weights_that_do_not_stay_in_the_caches_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_do_not_stay_in_the_caches_give_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     for middle_ns, verdict in ((20.0, Verdict.OK), (140.0, Verdict.WARN)):
         rounds = [15.0, middle_ns, 400.0]
         monkeypatch.setattr(doctor_model, "read_ns", lambda _, found=rounds: found)
         finding = findings(doctor_model.model)["caches"]
         assert finding.verdict is verdict
-        assert f"{middle_ns:.0f} ns a read" in finding.found
+        assert f"{middle_ns:.0f} ns per read" in finding.found
 
 
-def test_a_precision_that_the_processor_lacks_fails_with_what_would_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsupported_precision_fails_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "multiplies_bf16", lambda: False)
     (finding,) = doctor_model.model(Settings(model="tutti-small", precision="bf16"))
     assert (finding.name, finding.verdict) == ("precision", Verdict.FAIL)
@@ -82,34 +82,34 @@ def test_a_precision_that_the_processor_lacks_fails_with_what_would_work(monkeyp
 
 @dataclass
 class Served:
-    """What `_precision` reads of a model."""
+    """The attributes of a model that `_precision` reads."""
 
     precision: str
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
-    ("way", "asked", "precision", "verdict", "said"),
+    ("way", "asked", "precision", "verdict", "text"),
     [
-        ("vnni512", "auto", "int8", Verdict.OK, "int8 by vnni512 instructions"),
-        ("avx2", "int8", "int8", Verdict.OK, "int8 by avx2 instructions"),
-        ("portable", "int8", "int8", Verdict.WARN, "int8 by portable code"),
+        ("vnni512", "auto", "int8", Verdict.OK, "int8 with vnni512 instructions"),
+        ("avx2", "int8", "int8", Verdict.OK, "int8 with avx2 instructions"),
+        ("portable", "int8", "int8", Verdict.WARN, "int8 with portable code"),
         ("portable", "auto", "fp32", Verdict.WARN, "AVX2"),
         ("avx2", "auto", "fp32", Verdict.WARN, "tutti quantize"),
-        ("vnni512", "auto", "bf16", Verdict.OK, "no integers"),
-        ("vnni512", "fp32", "fp32", Verdict.OK, "as asked for"),
+        ("vnni512", "auto", "bf16", Verdict.OK, "no 8-bit weights"),
+        ("vnni512", "fp32", "fp32", Verdict.OK, "as requested"),
     ],
 )
-def test_precision_names_the_instructions_and_warns_of_slow_ways(  # noqa: PLR0917
-    monkeypatch: pytest.MonkeyPatch, way: str, asked: str, precision: str, verdict: Verdict, said: str
+def test_precision_names_the_instructions_and_warns_of_slow_ones(  # noqa: PLR0917
+    monkeypatch: pytest.MonkeyPatch, way: str, asked: str, precision: str, verdict: Verdict, text: str
 ) -> None:
     monkeypatch.setattr(doctor_model, "instruction_set", lambda: way)
     finding = doctor_model._precision(Settings(precision=asked), Served(precision))
     assert finding.verdict is verdict
-    assert said in finding.found + finding.advice
+    assert text in finding.found + finding.advice
 
 
-def test_each_of_several_models_is_examined_with_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_of_several_models_is_checked_with_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_model, "_one_model", lambda settings, _: [ok("device", f"{settings.model}")])
     found = [(one.name, one.found) for one in doctor_model.model(Settings(model=["en=a", "es=b"]))]  # type: ignore[arg-type]
     assert found == [("en: device", "a"), ("es: device", "b")]
@@ -126,7 +126,7 @@ def test_arithmetic_that_differs_from_that_of_other_processors_fails(monkeypatch
     assert "fp32" in finding.advice
 
 
-def test_so_is_that_of_the_network_that_reads_segments_where_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arithmetic_of_the_second_pass_model_is_checked_for_accurate_finals(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "arithmetic of accurate finals"
     ours = lambda model: committed_digest(f"{model.config.name}.safetensors")  # noqa: E731
     monkeypatch.setattr(doctor_model, "log_probs_digest", ours)
@@ -136,7 +136,7 @@ def test_so_is_that_of_the_network_that_reads_segments_where_they_are_read(monke
     assert findings(doctor_model.model, precision="int8", finals="accurate")[name].verdict is Verdict.FAIL
 
 
-def test_so_are_the_scores_of_the_texts_where_they_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_of_the_whole_text_model_are_checked_for_accurate_finals(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "arithmetic of accurate finals' texts"
     monkeypatch.setattr(
         doctor_model, "log_probs_digest", lambda model: committed_digest(f"{model.config.name}.safetensors")
@@ -148,7 +148,7 @@ def test_so_are_the_scores_of_the_texts_where_they_are_scored(monkeypatch: pytes
     assert findings(doctor_model.model, precision="int8", finals="accurate")[name].verdict is Verdict.FAIL
 
 
-def test_arithmetic_is_a_finding_of_shipped_models_in_8_bits_alone(tmp_path: Path) -> None:
+def test_arithmetic_is_checked_only_for_shipped_8_bit_models(tmp_path: Path) -> None:
     assert "arithmetic" not in findings(doctor_model.model, precision="fp32")
     assert "tutti-mandarin: arithmetic" in findings(doctor_model.model, precision="int8")
     another = tmp_path / "another.safetensors"
@@ -157,7 +157,7 @@ def test_arithmetic_is_a_finding_of_shipped_models_in_8_bits_alone(tmp_path: Pat
     assert "arithmetic" not in findings(doctor_model.model, model=another, precision="int8")
 
 
-def test_a_port_that_is_taken_fails_and_the_command_says_so() -> None:
+def test_a_port_in_use_fails() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         finding = findings(doctor_machine.ports, port=port)["port"]
@@ -167,7 +167,7 @@ def test_a_port_that_is_taken_fails_and_the_command_says_so() -> None:
 
 
 @pytest.mark.parametrize("taken_on", ["127.0.0.1", "::1"])
-def test_all_interfaces_of_ipv6_are_those_of_ipv4_too_for_the_check_of_a_port(taken_on: str) -> None:
+def test_the_ipv6_wildcard_address_also_checks_ipv4(taken_on: str) -> None:
     need_ipv6()
     family = socket.AF_INET6 if ":" in taken_on else socket.AF_INET
     with socket.create_server((taken_on, 0), family=family) as taken:
@@ -176,7 +176,7 @@ def test_all_interfaces_of_ipv6_are_those_of_ipv4_too_for_the_check_of_a_port(ta
     assert finding.found.startswith("[::]:")
 
 
-def test_a_check_that_cannot_be_carried_out_has_failed_and_the_others_go_on() -> None:
+def test_a_check_that_raises_fails_and_the_next_one_runs() -> None:
     def breaks(_: Settings) -> Iterator[Finding]:
         raise OSError("no such device")
         yield
@@ -184,14 +184,14 @@ def test_a_check_that_cannot_be_carried_out_has_failed_and_the_others_go_on() ->
     def works(_: Settings) -> Iterator[Finding]:
         yield ok("second", "fine")
 
-    told: list[Finding] = []
-    assert not examine(Settings(), (breaks, works), told.append)
-    assert [finding.verdict for finding in told] == [Verdict.FAIL, Verdict.OK]
-    assert "no such device" in line(told[0])
-    assert json.loads(document(told, well=False))["ok"] is False
+    found: list[Finding] = []
+    assert not examine(Settings(), (breaks, works), found.append)
+    assert [finding.verdict for finding in found] == [Verdict.FAIL, Verdict.OK]
+    assert "no such device" in line(found[0])
+    assert json.loads(document(found, well=False))["ok"] is False
 
 
-def test_damaged_weights_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_damaged_weights_are_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     sums = (checkpoint.WEIGHTS / doctor_model.SUMS).read_text()
     (tmp_path / doctor_model.SUMS).write_text(sums)
     for row in sums.splitlines():
@@ -212,8 +212,8 @@ def test_every_shipped_weight_has_its_digest() -> None:
     assert named == shipped
 
 
-class Company(TorchModel):
-    """Rows hear how many there are, unless they are as many as a tile has."""
+class BatchDependent(TorchModel):
+    """Outputs depend on the batch size, except at the size of a tile (16)."""
 
     def step(self, inputs, state):  # type: ignore[no-untyped-def]
         log_probs, after = super().step(inputs, state)
@@ -223,16 +223,16 @@ class Company(TorchModel):
         return TorchSlots(self, **sizes)
 
 
-def test_a_model_whose_rows_hear_one_another_is_found_out_and_tiles_are_advised() -> None:
+def test_batch_dependent_outputs_give_a_warning_with_advice_to_use_tiles() -> None:
     network = TorchModel.random().network
-    leaky = Company(network, "leaky", device="cpu", precision="fp32")
+    leaky = BatchDependent(network, "leaky", device="cpu", precision="fp32")
     assert doctor_model.differing(leaky, None)
     assert not doctor_model.differing(leaky, 16)
     (finding,) = doctor_model._invariance(Settings(), leaky)
     assert (finding.verdict, "--reproducible" in finding.advice) == (Verdict.WARN, True)
 
 
-def test_doctor_takes_the_options_of_serve_and_their_declarations() -> None:
+def test_doctor_has_the_options_of_serve() -> None:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     serve, doctor = ({each.name: each for each in commands[name].params} for name in ("serve", "doctor"))
     assert set(doctor) == {*serve, "as_json"}
@@ -241,7 +241,7 @@ def test_doctor_takes_the_options_of_serve_and_their_declarations() -> None:
     assert set(serve) & set(Settings.model_fields) == variables.OPTIONS == set(serve) - {"help"}
 
 
-def test_doctor_checks_what_the_command_line_and_the_environment_of_serve_say(tmp_path: Path) -> None:
+def test_doctor_checks_options_and_variables_of_serve(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("not a digest\n")
     options = [
@@ -263,11 +263,11 @@ def test_doctor_checks_what_the_command_line_and_the_environment_of_serve_say(tm
     assert (done.exit_code, set(failed)) == (1, {"keys of clients", "keys of tickets"})
     assert "--api-keys-file (TUTTI_API_KEYS_FILE)" in failed["keys of clients"]["advice"]
     assert f"{keys}:1" in failed["keys of clients"]["found"]
-    assert failed["keys of tickets"]["advice"] == "correct TUTTI_RESUME_KEYS: keys that `tutti keys resume` makes"
+    assert failed["keys of tickets"]["advice"] == "correct TUTTI_RESUME_KEYS: keys created by `tutti keys resume`"
     assert "short" not in failed["keys of tickets"]["found"]
 
 
-WRONG = {  # a setting, a value that nothing can be made of, and what the advice names
+WRONG = {  # invalid settings, and the option and variable that the advice must name
     "a language model": ({"lm": "absent.arpa"}, "--lm (TUTTI_LM)"),
     "a model": ({"model": "absent.safetensors"}, "--model (TUTTI_MODEL)"),
     "a model's folder": ({"model": "."}, "--model (TUTTI_MODEL)"),
@@ -287,19 +287,19 @@ WRONG = {  # a setting, a value that nothing can be made of, and what the advice
 
 
 @pytest.mark.parametrize(("wrong", "named"), WRONG.values(), ids=WRONG)
-def test_the_advice_names_the_setting_that_is_wrong(wrong: dict[str, Any], named: str) -> None:
+def test_the_advice_names_the_invalid_setting(wrong: dict[str, Any], named: str) -> None:
     if wrong.get("device") == "cuda" and torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    told: list[Finding] = []
+        pytest.skip("this machine has a GPU")
+    found: list[Finding] = []
     checks = (doctor_machine.ports, *doctor_access.CHECKS, doctor_model.model)
     settings = {"model": "small", "port": 0} | wrong
     settings |= {"model": None} if "models_file" in wrong else {}
-    assert not examine(Settings(**settings), checks, told.append)
-    failed = [one for one in told if one.verdict is Verdict.FAIL]
+    assert not examine(Settings(**settings), checks, found.append)
+    failed = [one for one in found if one.verdict is Verdict.FAIL]
     assert {named in one.advice for one in failed} == {True}, [line(one) for one in failed]
 
 
-def test_the_programs_that_training_needs_are_missed_and_serving_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_training_programs_give_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     assert findings(doctor_machine.synthesizers)["training"].verdict is Verdict.OK
     monkeypatch.setenv("PATH", "/nowhere")
     finding = findings(doctor_machine.synthesizers)["training"]
@@ -308,20 +308,20 @@ def test_the_programs_that_training_needs_are_missed_and_serving_goes_on(monkeyp
     assert "apt-get install espeak-ng flite" in finding.advice
 
 
-def test_a_server_without_keys_is_warned_of_where_others_reach_it() -> None:
+def test_a_server_without_keys_on_a_public_address_gives_a_warning() -> None:
     assert findings(doctor_access.keys)["keys"].verdict is Verdict.OK
     assert findings(doctor_access.keys, host="0.0.0.0")["keys"].verdict is Verdict.WARN
     assert findings(doctor_access.keys, host="0.0.0.0", api_keys=["k"])["keys"].verdict is Verdict.OK
     assert "closed" in findings(doctor_access.keys)["admin"].found
 
 
-def test_too_few_files_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_low_a_limit_of_open_files_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
     finding = findings(doctor_machine.files, max_streams=512)["open files"]
     assert (finding.verdict, "1024 needed" in finding.found) == (Verdict.FAIL, True)
 
 
-def test_a_proxy_without_an_exception_for_this_machine_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_without_an_exception_for_this_machine_gives_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*os.environ]:
         if name.lower() in (*doctor_machine.PROXIES, "no_proxy"):
             monkeypatch.delenv(name)
@@ -331,30 +331,30 @@ def test_a_proxy_without_an_exception_for_this_machine_is_warned_of(monkeypatch:
     monkeypatch.setenv("NO_PROXY", "localhost,127.0.0.1")
     finding = findings(doctor_machine.proxies)["proxies"]
     assert finding.verdict is Verdict.OK
-    assert "proxy.example" not in finding.found, "an address may hold a password"
+    assert "proxy.example" not in finding.found, "an address may contain a password"
 
 
-def test_a_wall_clock_behind_the_installation_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wall_clock_earlier_than_the_installation_gives_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_machine.time, "time", lambda: 1_000_000_000.0)
     assert findings(doctor_machine.clocks)["wall clock"].verdict is Verdict.WARN
 
 
-def test_an_extra_that_the_settings_ask_for_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_extra_required_by_the_settings_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_machine, "_importable", lambda module: not module.startswith("opentelemetry"))
     asked = findings(doctor_machine.extras, otel_endpoint="http://127.0.0.1:4318")
     assert asked["extras"].verdict is Verdict.FAIL
     assert findings(doctor_machine.extras)["extras"].verdict is Verdict.OK
 
 
-def test_a_package_that_is_missing_or_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_and_outdated_packages_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = ["numpy>=99", "no-such-package>=1", "torch; extra == 'never'"]
     monkeypatch.setattr(doctor_machine, "requires", lambda _: wanted)
     finding = findings(doctor_machine.versions)["packages"]
     assert finding.verdict is Verdict.FAIL
-    assert f"numpy>=99 is needed, {np.__version__} is there; no-such-package is missing" in finding.found
+    assert f"numpy>=99 is required, {np.__version__} is installed; no-such-package is missing" in finding.found
 
 
-def test_a_bad_setting_is_named_and_exits_with_2() -> None:
+def test_a_bad_setting_exits_with_status_2() -> None:
     done = CliRunner().invoke(app, ["doctor", "--decoder", "flashlight"])
     assert done.exit_code == 2
     assert "decoder" in done.output
@@ -362,7 +362,7 @@ def test_a_bad_setting_is_named_and_exits_with_2() -> None:
 
 @pytest.fixture(autouse=True)
 def _threads() -> Iterator[None]:
-    """The doctor sets the process's compute threads, as serving does."""
+    """Restore the process's compute threads, which `tutti doctor` changes."""
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""Coding for the telephone, as `tutti evaluate --codec` does it."""
+"""`tutti evaluate --codec`: telephone codecs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.support.audio.speech import SAMPLES
 
 
 @pytest.mark.parametrize(("name", "subtype", "worst"), [("mulaw", "ULAW", 0.04), ("alaw", "ALAW", 0.04)])
-def test_samples_become_the_nearest_code(name: str, subtype: str, worst: float) -> None:
-    """As libsndfile codes them, but for ties; and all codes but the second zero come back as themselves."""
+def test_samples_are_encoded_to_the_nearest_code(name: str, subtype: str, worst: float) -> None:
+    """Like libsndfile except for ties; all codes but the second zero survive a round trip."""
     table = TABLES[name]()
     pcm = np.arange(-32_768, 32_768).astype(np.int16)
     error = np.abs(table[coded(pcm, table)].astype(int) - pcm)
@@ -34,13 +34,13 @@ def test_samples_become_the_nearest_code(name: str, subtype: str, worst: float) 
     assert np.array_equal(table[coded(table, table)], table)
 
 
-def test_a_recording_goes_through_the_line_piece_by_piece() -> None:
-    heard: list[bytes] = []
+def test_a_recording_is_coded_chunk_by_chunk() -> None:
+    received: list[bytes] = []
 
     class Local:
         async def stream(self, pcm: AsyncIterator[bytes]) -> AsyncIterator[str]:
             async for chunk in pcm:
-                heard.append(chunk)
+                received.append(chunk)
                 yield "message"
 
     async def source() -> AsyncIterator[bytes]:
@@ -51,13 +51,13 @@ def test_a_recording_goes_through_the_line_piece_by_piece() -> None:
         return [message async for message in CodedTranscriber(Local(), TABLES["mulaw"]()).stream(source())]
 
     assert len(asyncio.run(run())) == 10
-    samples = np.frombuffer(b"".join(heard), "<i2")
+    samples = np.frombuffer(b"".join(received), "<i2")
     assert samples[:3].tolist() == [0, 0, 0]
     assert np.abs(samples - np.arange(1_000)).max() <= 32
     assert not np.array_equal(samples, np.arange(1_000))
 
 
-def test_the_rates_over_a_telephone_stand_beside_those_without(tmp_path: Path) -> None:
+def test_error_rates_with_and_without_a_codec_are_in_one_report(tmp_path: Path) -> None:
     lines = SAMPLES.read_text(encoding="utf-8").splitlines()
     few = [json.loads(line) for line in lines if "call_back" in line or '"yes.flac"' in line]
     manifest = tmp_path / "few.jsonl"
@@ -68,12 +68,12 @@ def test_the_rates_over_a_telephone_stand_beside_those_without(tmp_path: Path) -
     plain, coded_ = json.loads(result.stdout.splitlines()[-1])["combinations"]
     assert "codec" not in plain
     assert coded_["codec"] == "mulaw"
-    assert plain["texts_sha256"] != coded_["texts_sha256"], "one of the words is not heard over a telephone"
+    assert plain["texts_sha256"] != coded_["texts_sha256"], "the codec changes at least one word"
     assert "fp32 greedy mulaw" in result.stderr
 
 
 @pytest.mark.parametrize("options", [["--codec", "gsm"], ["--codec", "mulaw", "--url", "ws://127.0.0.1:9"]])
-def test_a_codec_that_is_not_known_or_cannot_be_chosen_is_refused(options: list[str]) -> None:
+def test_an_unknown_codec_or_a_codec_with_url_is_rejected(options: list[str]) -> None:
     result = CliRunner().invoke(app, ["evaluate", "--manifest", str(SAMPLES), *options])
     assert result.exit_code == 2
     assert "--codec" in result.output

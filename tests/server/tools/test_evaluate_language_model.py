@@ -1,4 +1,4 @@
-"""`tutti evaluate` with a language model of one's own: a warning if it lacks the references' words, once a file."""
+"""`tutti evaluate --lm`: one warning per language model that lacks words of the references."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from server.cli import app
 from server.tools import evaluate_runs
 from server.tools.evaluate import Evaluation
 
-SAID = "turn the heating down"
+REFERENCE = "turn the heating down"
 
 
 def arpa(folder: Path, words: Sequence[str], name: str = "own.arpa") -> Path:
@@ -30,13 +30,13 @@ def arpa(folder: Path, words: Sequence[str], name: str = "own.arpa") -> Path:
 def manifest(tmp_path: Path) -> Path:
     soundfile.write(tmp_path / "a.wav", np.zeros(16_000, np.int16), 16_000)
     path = tmp_path / "list.jsonl"
-    path.write_text(json.dumps({"audio": "a.wav", "text": SAID, "duration": 1.0}))
+    path.write_text(json.dumps({"audio": "a.wav", "text": REFERENCE, "duration": 1.0}))
     return path
 
 
 @pytest.fixture
 def evaluated(manifest: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs the command, whose recognizer hears nothing."""
+    """Run the command with a recognizer that returns empty texts."""
 
     async def evaluate(utterances: Any, *_: Any, **__: Any) -> Evaluation:
         return Evaluation(utterances, ("",) * len(utterances), 0.5)
@@ -60,7 +60,7 @@ def evaluated(manifest: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         (["turn", "the"], "lacks 2 of the 4 different words of the references (50% of all words)", 0.5),
     ],
 )
-def test_a_language_model_without_most_of_the_words_is_warned_of(
+def test_a_language_model_without_most_of_the_words_is_reported(
     evaluated: Any, tmp_path: Path, words: list[str], lacks: str, share: float
 ) -> None:
     path = arpa(tmp_path, words)
@@ -70,27 +70,25 @@ def test_a_language_model_without_most_of_the_words_is_warned_of(
     assert found["lm_unknown_words"] == share
 
 
-def test_a_language_model_with_nearly_all_words_is_not(evaluated: Any, tmp_path: Path) -> None:
+def test_a_language_model_with_nearly_all_words_is_not_reported(evaluated: Any, tmp_path: Path) -> None:
     warned, found = evaluated("--lm", arpa(tmp_path, ["turn", "the", "heating"]))
     assert "warning" not in warned
     assert found["lm_unknown_words"] == 0.25
 
 
-def test_capitals_and_marks_of_references_are_no_words_that_a_model_lacks(
-    evaluated: Any, manifest: Path, tmp_path: Path
-) -> None:
+def test_capitals_and_punctuation_do_not_count_as_unknown_words(evaluated: Any, manifest: Path, tmp_path: Path) -> None:
     manifest.write_text(json.dumps({"audio": "a.wav", "text": "Turn the HEATING down!", "duration": 1.0}))
-    warned, found = evaluated("--lm", arpa(tmp_path, SAID.split()))
+    warned, found = evaluated("--lm", arpa(tmp_path, REFERENCE.split()))
     assert "warning" not in warned
     assert found["lm_unknown_words"] == 0
 
 
-def test_a_file_is_warned_of_once_however_many_combinations_are_run(evaluated: Any, tmp_path: Path) -> None:
+def test_a_file_is_reported_once_for_all_combinations(evaluated: Any, tmp_path: Path) -> None:
     warned, _ = evaluated("--lm", arpa(tmp_path, ["yes"]), "--precision", "fp32,int8")
     assert warned.count("warning") == 1
 
 
-def test_greedy_decoding_and_the_shipped_model_are_not_warned_of(evaluated: Any, tmp_path: Path) -> None:
+def test_greedy_decoding_and_the_shipped_model_are_not_reported(evaluated: Any, tmp_path: Path) -> None:
     warned, found = evaluated("--lm", arpa(tmp_path, ["yes"]), "--decoder", "greedy")
     assert "warning" not in warned
     assert "lm_unknown_words" not in found

@@ -1,4 +1,4 @@
-"""`tutti evaluate`: which combinations are run, what is printed of them, and what partials are taken from."""
+"""`tutti evaluate`: combinations, the printed report, and stability of partials."""
 
 import json
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_every_precision_is_run_with_every_decoder():
     ]
 
 
-def test_without_options_one_combination_is_run_as_the_server_would():
+def test_without_options_one_combination_is_run_with_the_server_defaults():
     (only,) = combinations(NOTHING, 4)
     default = Settings()
     assert (only.precision, only.decoder, only.beams, only.lm) == (
@@ -66,13 +66,13 @@ def test_without_options_one_combination_is_run_as_the_server_would():
     )
 
 
-def test_a_decoder_that_does_not_exist_is_named():
+def test_an_unknown_decoder_is_named():
     result = runner.invoke(app, ["evaluate", "--manifest", str(SAMPLES), "--decoder", "greedy,guess"])
     assert result.exit_code == 2
     assert result.stderr.startswith("tutti: --decoder guess: ")
 
 
-def test_options_that_a_server_has_decided_are_refused_with_its_url():
+def test_options_determined_by_the_server_are_rejected_with_url():
     result = runner.invoke(app, ["evaluate", "--manifest", str(SAMPLES), "--url", "ws://127.0.0.1:9", "--beams", "4"])
     assert result.exit_code == 2
     assert "--beams" in result.output
@@ -102,7 +102,7 @@ def test_partials_are_rows_of_the_same_table():
     text = printed(figures("fp32", "beam", stability=found))
     assert line_of(text, "share of them changed later") == ["0.25"]
     assert line_of(text, "shown to stable, mean ms") == ["200"]
-    assert printed(figures("fp32", "beam", stability=Stability())).count("–") >= 3  # nothing shown is no zero
+    assert printed(figures("fp32", "beam", stability=Stability())).count("–") >= 3  # no partials: no figure, not zero
 
 
 def results(cursor_s, text, *, stable=None, final=False):
@@ -112,7 +112,7 @@ def results(cursor_s, text, *, stable=None, final=False):
     return Results(channel, duration=cursor_s, is_final=final, tutti=timings)
 
 
-def test_a_watch_follows_each_recording_by_itself():
+def test_a_watch_keeps_recordings_apart():
     watch, shown = Watch(), Transcript()
     watch.results(Path("a"), results(1.0, "one", stable=0), shown)
     watch.results(Path("b"), results(1.0, "two", stable=1), shown)
@@ -123,7 +123,7 @@ def test_a_watch_follows_each_recording_by_itself():
     assert sorted(found.shown_to_stable_s) == [0.0, 0.0]
 
 
-def test_partials_of_a_running_server_are_watched_too(live_server, tmp_path):
+def test_partials_of_a_running_server_are_measured_too(live_server, tmp_path):
     import numpy as np
     import soundfile
 
@@ -140,7 +140,7 @@ def test_partials_of_a_running_server_are_watched_too(live_server, tmp_path):
     assert json.loads((tmp_path / "texts.jsonl").read_text())["text"] == "hello there"
 
 
-def test_the_rates_of_both_parts_stand_below_those_of_the_sources():
+def test_the_report_has_rates_of_both_parts():
     spoken = [Utterance(Path(f"{name}.wav"), "one two", "x", name, 2.0) for name in ("ann", "ben")]  # B and A
     evaluation = Evaluation(spoken, ("one too", "one two"), 0.5)
     parts = evaluation.by_part()
@@ -155,20 +155,20 @@ def report_of(*references):
     return evaluation.figures(), printed(evaluation.figures())
 
 
-def test_the_report_counts_references_whose_capitals_and_marks_were_normalized():
+def test_the_report_counts_normalized_references():
     figures, text = report_of("One, two.", "ONE TWO", "“one two”", "one two", "  one  two ")
     assert (figures["wer"], figures["references_normalized"]) == (0.0, 3)
-    assert "capitals, marks and punctuation of 3 of the 5 references are normalized before they are compared" in text
+    assert "capitals and punctuation of 3 of the 5 references are normalized before comparison" in text
 
 
 def test_the_report_says_that_digits_in_references_count_as_errors():
     figures, text = report_of("1 two", "one two")
     assert (figures["wer"], figures["references_with_digits"]) == (0.25, 1)
-    assert "1 of the 2 references have digits, which transcripts spell as words: each counts as an error" in text
+    assert "1 of the 2 references have digits, but transcripts spell numbers as words: each counts as an error" in text
     assert "normalized" not in text
 
 
-def test_references_that_transcripts_could_equal_need_no_note():
+def test_references_without_normalization_or_digits_get_no_note():
     figures, text = report_of("one two", "one two")
     assert (figures["references_normalized"], figures["references_with_digits"]) == (0, 0)
     assert "normalized" not in text

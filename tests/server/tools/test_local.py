@@ -1,4 +1,4 @@
-"""The recogniser in this process: its queries are refused where a server would refuse them, and it hears the same."""
+"""Recognition in this process: it rejects the same queries and returns the same text as a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from server.models.loading import LoadedModel
 from server.replica import Replica, build_replica
 from server.settings import Settings
 from server.tools import local
-from server.tools.local import LocalTranscriber, NotRecognised, open_local
+from server.tools.local import LocalTranscriber, NotRecognized, open_local
 from tests.support.servers.spelling import SpellingModel, silence, spell, spelling_decoder
 from tutti_asr_client.messages import Results
 
@@ -28,25 +28,25 @@ def replica(**settings: Any) -> Replica:
     )
 
 
-def test_a_feature_that_is_not_there_is_refused_unless_the_settings_are_lenient() -> None:
-    with pytest.raises(NotRecognised, match="diarize"):
+def test_an_unsupported_feature_is_rejected_unless_the_settings_are_lenient() -> None:
+    with pytest.raises(NotRecognized, match="diarize"):
         LocalTranscriber(replica(), diarize=True)
     LocalTranscriber(replica(lenient_features=True), diarize=True)  # ignored
-    with pytest.raises(NotRecognised, match="redact"):
+    with pytest.raises(NotRecognized, match="redact"):
         LocalTranscriber(replica(lenient_features=True), redact="pci")
 
 
-def test_a_bad_parameter_and_useless_key_terms_are_refused() -> None:
-    with pytest.raises(NotRecognised, match="endpointing"):
+def test_bad_parameters_and_unsupported_key_terms_are_rejected() -> None:
+    with pytest.raises(NotRecognized, match="endpointing"):
         LocalTranscriber(replica(), endpointing="soon")
-    with pytest.raises(NotRecognised, match="beam decoder"):
+    with pytest.raises(NotRecognized, match="beam decoder"):
         LocalTranscriber(replica(), keyterm="foo")
 
 
-def test_a_recording_gives_its_words_and_a_final_result() -> None:
+def test_a_recording_gets_its_words_in_a_final_result() -> None:
     async def pcm() -> AsyncIterator[bytes]:
         audio = spell("hello there").tobytes() + silence(0.5).tobytes()
-        for start in range(0, len(audio), 3_001):  # samples are cut in two
+        for start in range(0, len(audio), 3_001):  # an odd size: splits samples between chunks
             yield audio[start : start + 3_001]
 
     async def run() -> list[str]:
@@ -61,9 +61,9 @@ def test_a_recording_gives_its_words_and_a_final_result() -> None:
     assert asyncio.run(run()) == ["hello there"]
 
 
-def test_however_many_recordings_come_at_once_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_number_of_concurrent_recordings_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "load_served", lambda _: ([LoadedModel.of(SpellingModel(), spelling_decoder())], None))
-    monkeypatch.setattr(Capacity, "possible", lambda _: 4.0)  # live streams; a server would take no more
+    monkeypatch.setattr(Capacity, "possible", lambda _: 4.0)  # live streams; a server would refuse more
 
     async def pcm() -> AsyncIterator[bytes]:
         yield spell("hello").tobytes() + silence(0.5).tobytes()

@@ -1,4 +1,4 @@
-"""`tutti model check` and `tutti export`: true figures, an exit status that tells, our model for sherpa-onnx."""
+"""`tutti model check` and `tutti export`: figures, exit status, and our model in sherpa-onnx."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def probe(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_is_described_and_has_the_tokens_of_sherpa_onnx(probe, kind):
+def test_each_kind_is_described_with_the_same_tokens_as_sherpa_onnx(probe, kind):
     need_package("sherpa_onnx")
     made = probe(kind)
     code, found = checked(made.folder, "--audio", DEMO)
@@ -55,27 +55,27 @@ def test_each_kind_is_described_and_has_the_tokens_of_sherpa_onnx(probe, kind):
     assert found["speed"]["live_streams"] >= 1
 
 
-def test_rows_that_depend_on_the_batch_are_wrong_and_said_in_words(probe):
+def test_rows_that_depend_on_the_batch_are_a_problem(probe):
     done = runner.invoke(app, ["model", "check", str(probe("zipformer2-ctc", quantized=True).folder)])
     assert done.exit_code == 1
     assert re.search(r"^kind +zipformer2-ctc, int8$", done.stdout, re.MULTILINE)
-    assert "in batches of 2, 3, 8, 32 not to the bit" in done.stdout
-    assert re.search(r"^wrong +streams in batches of .* have other symbols than alone", done.stdout, re.MULTILINE)
+    assert "in batches of 2, 3, 8, 32 not bit-identical" in done.stdout
+    assert re.search(r"^wrong +symbols in batches of .* differ from those alone", done.stdout, re.MULTILINE)
 
 
-def test_other_tokens_of_sherpa_onnx_are_wrong_and_the_first_place_is_shown(probe, monkeypatch):
+def test_different_tokens_of_sherpa_onnx_are_a_problem_with_their_first_position(probe, monkeypatch):
     need_package("sherpa_onnx")
     monkeypatch.setattr(model_check, "sherpa_tokens", lambda model, pcm: [" x"])
     document = model_check.check(
         model_check.Asked(probe("t-one-ctc").folder, DEMO, "cpu", "auto"), model_check.Settings()
     )
     assert not document["ok"]
-    assert document["wrong"] == ["sherpa-onnx writes other tokens"]
+    assert document["wrong"] == ["sherpa-onnx outputs different tokens"]
     (line,) = [line for line in lines(document) if line.startswith("sherpa-onnx")]
-    assert "token 0 is ' x' there, " in line
+    assert "token 0 is ' x' in sherpa-onnx, " in line
 
 
-def test_our_own_model_answers_what_makes_sense_for_it():
+def test_the_shipped_model_is_described_without_a_comparison():
     code, found = checked("--audio", DEMO)
     assert (code, found["ok"]) == (0, True)
     model = found["model"]
@@ -86,7 +86,7 @@ def test_our_own_model_answers_what_makes_sense_for_it():
     assert "tutti export" in found["audio"]["sherpa"]["left_out"]
 
 
-def test_without_sherpa_onnx_the_text_alone_is_shown(probe, monkeypatch):
+def test_without_sherpa_onnx_only_the_text_is_shown(probe, monkeypatch):
     monkeypatch.setattr(model_check, "sherpa_version", lambda: None)
     folder = probe("t-one-ctc").folder
     document = model_check.check(model_check.Asked(folder, DEMO, "cpu", "auto"), model_check.Settings())
@@ -95,7 +95,7 @@ def test_without_sherpa_onnx_the_text_alone_is_shown(probe, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "problem"),
     [
         (["."], "holds no .onnx file"),
         (["nowhere.onnx"], "nowhere.onnx does not exist"),
@@ -103,12 +103,12 @@ def test_without_sherpa_onnx_the_text_alone_is_shown(probe, monkeypatch):
         (["--audio", __file__], "test_model_check.py: the body is not a supported recording"),
     ],
 )
-def test_what_cannot_be_loaded_or_decoded_is_one_sentence(arguments, said, tmp_path, monkeypatch):
+def test_files_that_cannot_be_loaded_or_decoded_are_reported_in_one_line(arguments, problem, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = runner.invoke(app, ["model", "check", *arguments])
     assert (done.exit_code, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 1
-    assert said in done.stderr
+    assert problem in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -121,19 +121,19 @@ def test_what_cannot_be_loaded_or_decoded_is_one_sentence(arguments, said, tmp_p
         ("chinese", "characters"),
     ],
 )
-def test_the_spelling_is_told_from_the_symbols(style, spelling):
+def test_the_spelling_is_inferred_from_the_symbols(style, spelling):
     names = symbols("zipformer2-ctc", style, 320 if style == "bytes" else 60, seed=0)
     assert Tokens.of([name or " " for name in names], names.index("<blk>")).spelling == spelling
 
 
-def test_tokens_are_compared_as_both_sides_show_them():
+def test_tokens_are_compared_in_a_common_form():
     assert as_shown(["▁a", "<0x6F>", "<0xD6>", "<unk>", " b"]) == [" a", "o", "<0xD6>", " b"]
     assert first_difference(["a", "b"], ["a", "b"]) is None
     assert first_difference(["a", "b"], ["a", "c"]) == Difference(1, "b", "c")
     assert first_difference(["a"], ["a", "c"]) == Difference(1, None, "c")
 
 
-def test_our_model_exported_is_a_nemo_model_with_our_words_for_sherpa_onnx_and_for_us(tmp_path):
+def test_the_exported_model_is_a_nemo_model_with_the_same_words_here_and_in_sherpa_onnx(tmp_path):
     need_package("onnx")
     need_package("sherpa_onnx")
     done = runner.invoke(app, ["export", str(tmp_path / "exported")])
@@ -142,11 +142,11 @@ def test_our_model_exported_is_a_nemo_model_with_our_words_for_sherpa_onnx_and_f
     code, found = checked(tmp_path / "exported", "--audio", DEMO)
     assert (code, found["model"]["kind"], found["audio"]["sherpa"]["equal"]) == (0, "nemo-ctc", True)
     ours = checked("--audio", DEMO)[1]["audio"]["text"]
-    theirs = found["audio"]["text"]  # greedy, letters, which spell by ear: "acoun't nomber"
+    theirs = found["audio"]["text"]  # greedy, without a language model: "acoun't nomber"
     assert SequenceMatcher(None, ours, theirs).ratio() >= 0.8
 
 
-def test_an_export_without_the_extra_names_the_command_that_adds_it(tmp_path, monkeypatch):
+def test_an_export_without_the_extra_shows_the_command_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     done = runner.invoke(app, ["export", str(tmp_path / "exported")])
     assert done.exit_code == 1

@@ -1,4 +1,4 @@
-"""The shipped model, without voice-activity detection, on audio in which nobody speaks, and on quiet speech."""
+"""The shipped model, without voice activity detection, on audio without speech and on quiet speech."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RATE, SECONDS = 16_000, 30
 
 
 def sounds() -> dict[str, PCM]:
-    """Half a minute of each kind, as loud as the model finds most in it."""
+    """Half a minute of each kind, at the level with the most false words."""
     times = np.arange(RATE * SECONDS) / RATE
     white = np.random.default_rng(3).standard_normal(len(times))
     spectrum = np.fft.rfft(white)
@@ -39,8 +39,8 @@ def sounds() -> dict[str, PCM]:
     return {name: np.rint(wave * 32_768 * 10 ** (db / 20)).astype(np.int16) for name, (wave, db) in waves.items()}
 
 
-async def heard(decoder: Literal["beam", "greedy"], audio: dict[str, PCM]) -> dict[str, tuple[int, str]]:
-    """Starts of speech, and all words of interims and finals that are told, of each audio."""
+async def recognized(decoder: Literal["beam", "greedy"], audio: dict[str, PCM]) -> dict[str, tuple[int, str]]:
+    """Count the starts of speech and join all words of interims and finals, for each audio."""
 
     async def one(pcm: PCM) -> tuple[int, str]:
         async def chunks() -> AsyncIterator[bytes]:
@@ -56,15 +56,15 @@ async def heard(decoder: Literal["beam", "greedy"], audio: dict[str, PCM]) -> di
 
 
 @pytest.mark.parametrize("decoder", ["beam", "greedy"])
-def test_nobody_speaks_in_silence_and_noise(decoder: Literal["beam", "greedy"]) -> None:
+def test_silence_and_noise_have_no_words(decoder: Literal["beam", "greedy"]) -> None:
     audio = sounds()
-    assert asyncio.run(heard(decoder, audio)) == dict.fromkeys(audio, (0, ""))
+    assert asyncio.run(recognized(decoder, audio)) == dict.fromkeys(audio, (0, ""))
 
 
-def test_quiet_speech_is_heard_and_noise_after_it_is_not() -> None:
-    """At -30 dB of gain."""
+def test_quiet_speech_is_recognized_and_noise_after_it_is_not() -> None:
+    """The gain is -30 dB."""
     quiet = np.rint(read_pcm(SAMPLES / "porch_fan.flac") * 10**-1.5).astype(np.int16)
-    found = asyncio.run(heard("beam", {"quiet": quiet, "after": np.concatenate([quiet, sounds()["white -50"]])}))
+    found = asyncio.run(recognized("beam", {"quiet": quiet, "after": np.concatenate([quiet, sounds()["white -50"]])}))
     assert found["quiet"][0] >= 1
     assert "fan" in found["quiet"][1]
     assert found["after"][0] <= found["quiet"][0] + 1

@@ -1,4 +1,4 @@
-"""The report on tickets runs as a program."""
+"""`python -m server.tools.ticket_cost` reports both decoders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a .dockerignore: its rules are not those of git, a pattern holds for all that lies below its match.
+"""Reader of .dockerignore, whose rules differ from git's: a pattern applies to everything below its match.
 
 Source: https://docs.docker.com/build/concepts/context/#dockerignore-files
 """
@@ -13,7 +13,7 @@ _REGEX_OF = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 class DockerIgnore:
-    """The patterns of one file, in order: the last one that matches decides."""
+    """Patterns of one file in order; the last match decides."""
 
     def __init__(self, text: str) -> None:
         lines = [line.strip() for line in text.splitlines()]
@@ -23,10 +23,10 @@ class DockerIgnore:
             if line and not line.startswith("#")
         ]
         self.tops = sorted({line[1:].split("/")[0] for line in lines if line.startswith("!")})
-        """First parts of the paths that are let through."""
+        """First components of the included paths."""
 
     def __call__(self, path: str) -> bool:
-        """Return whether the builder gets this file, named from the root of the context."""
+        """Whether a file, relative to the root of the context, is sent to the builder."""
         own = PurePosixPath(path)
         names = [path, *(parent.as_posix() for parent in own.parents if parent != PurePosixPath())]
         included = True

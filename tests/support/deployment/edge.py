@@ -1,4 +1,4 @@
-"""The shipped proxies in front of servers of the test, and clients that connect through them."""
+"""Shipped proxies in front of test servers, and clients that connect through them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.support.needs import missing
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import RAW, Client, LiveServer
 
-# Health check intervals, shortened. Check timeouts stay as shipped: the tests' servers share one process, and a server
-# that another one delays must not count as dead.
+# Shortened health check intervals. Check timeouts stay as shipped: the tests' servers share one process, and a server
+# delayed by another one must not count as failed.
 SHORT_INTERVALS = {
     "haproxy": (("check inter 1s fastinter 500ms downinter 1s", "check inter 100ms"),),
     "nginx": (),
@@ -27,7 +27,7 @@ SHORT_INTERVALS = {
 
 
 def need(name: str) -> Proxy:
-    """The proxy; where it is not installed the test is skipped, in CI it fails."""
+    """Return the proxy; if it is not installed, skip the test, or fail in CI."""
     proxy = PROXIES[name]
     if proxy.found() is None:
         missing(f"{proxy.program} not installed")
@@ -35,7 +35,7 @@ def need(name: str) -> Proxy:
 
 
 def edited(*changes: tuple[str, str]) -> Callable[[str], str]:
-    """Replace these in a configuration; each must be there once."""
+    """Replace texts in a configuration; each must occur exactly once."""
 
     def edit(text: str) -> str:
         for old, new in changes:
@@ -50,29 +50,29 @@ def edited(*changes: tuple[str, str]) -> Callable[[str], str]:
 def proxied(
     name: str, *servers: LiveServer | int, tls: Tls | None = None, changes: tuple[tuple[str, str], ...] = ()
 ) -> Iterator[Running]:
-    """Run the proxy before servers or ports, in the order of its configuration; health checks are frequent."""
+    """Run the proxy in front of servers or ports, in the order of its configuration, with frequent health checks."""
     ports = [server if isinstance(server, int) else int(server.host.rsplit(":", 1)[1]) for server in servers]
     with need(name).running(ports, tls=tls, change=edited(*SHORT_INTERVALS[name], *changes)) as running:
         if tls is None:
             wait_until_served(running)
-        if name == "envoy":  # a server counts as dead until its first health check
+        if name == "envoy":  # a server counts as failed until its first health check
             wait_until(lambda: healthy_to_envoy(running) == sum(not isinstance(each, int) for each in servers))
         yield running
 
 
 def wait_until_served(running: Running) -> None:
-    """Wait until the proxy forwards requests: Envoy and HAProxy check health first."""
+    """Wait until the proxy forwards requests; Envoy and HAProxy first check health."""
     with httpx.Client(base_url=running.url.replace("ws", "http"), timeout=WAIT_S) as client:
         wait_until(lambda: client.get("/readyz").status_code == 200)
 
 
 def healthy_to_envoy(running: Running) -> int:
-    """Number of servers that Envoy counts as healthy."""
+    """Return the number of servers that Envoy counts as healthy."""
     return int(_envoy_stats(running, "replicas.membership_healthy$").split()[-1])
 
 
 def first_server_is_draining(name: str, running: Running) -> bool:
-    """True if the proxy sends the first server no new streams. nginx has no health check: refusals tell it."""
+    """Whether the proxy sends no new streams to the first server; always true for nginx, which has no health checks."""
     if name == "envoy":
         return healthy_to_envoy(running) == 1
     if name == "haproxy":
@@ -97,24 +97,24 @@ def wait_until(holds: Callable[[], bool], every_s: float = 0.02) -> None:
 
 
 def listen(running: Running, **query: Any) -> Client:
-    """Open a live stream through the proxy. The client offers to compress, as most do."""
+    """Open a live stream through the proxy. The client offers compression, as most do."""
     url = f"{running.url}/v1/listen?{urlencode(RAW | query)}"
     return Client(connect(url, compression="deflate", open_timeout=WAIT_S, close_timeout=WAIT_S, proxy=None))
 
 
 def http(running: Running) -> httpx.Client:
-    """A client for plain requests through the proxy."""
+    """Return an HTTP client for requests through the proxy."""
     return httpx.Client(base_url=running.url.replace("ws", "http"), timeout=WAIT_S)
 
 
 def closed_port() -> int:
-    """A port on which nothing listens."""
+    """Return a free port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
 
 class Hang:
-    """Blocks a server's event loop inside a `with` block: its sockets stay open and send nothing."""
+    """Block a server's event loop within a `with` block: its sockets stay open but silent."""
 
     def __init__(self, server: LiveServer) -> None:
         self._server = server

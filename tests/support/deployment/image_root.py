@@ -1,4 +1,4 @@
-"""Runs a command in a mount namespace with a folder as its root: an image's commands without a container engine.
+"""Run a command in a mount namespace with a folder as its root, to run an image's commands without a container engine.
 
 What the base image would bring (the C library, a shell, Python) is mounted from this machine, read only. Knows no
 Dockerfile. Needs Linux, `unshare`, and to be root or allowed user namespaces.
@@ -27,25 +27,25 @@ SYSTEM_PATH = f"{sys.base_prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/
 
 @dataclass(frozen=True, slots=True)
 class ImageRoot:
-    """A root folder with the variables, working directory and user of the commands that run in it."""
+    """A root folder with environment, working directory and user of the commands run in it."""
 
     root: Path
     env: Mapping[str, str]
     workdir: str = "/"
     user: int | None = None  # None: root
-    read_only: bool = False  # but for /tmp
+    read_only: bool = False  # except /tmp
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """Command line that runs `words` in the root, as one process: a signal to it reaches them."""
+        """Return a command line that runs `words` in the root as one process, so that signals reach it."""
         own = () if os.geteuid() == 0 else ("--map-root-user",)
         return ["unshare", "--mount", *own, "sh", "-ec", self._script(words)]
 
     def run(self, words: Sequence[str], timeout_s: float) -> None:
-        """Run to the end. Raises: CalledProcessError, TimeoutExpired."""
+        """Run and wait for the end. Raises: CalledProcessError, TimeoutExpired."""
         subprocess.run(self.command(words), env=self.environment(), check=True, timeout=timeout_s)
 
     def environment(self) -> dict[str, str]:
-        """The image's variables, and those by which pip reaches its packages on this machine."""
+        """Return the image's variables, and those that pip needs on this machine."""
         return {name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ} | dict(self.env)
 
     def _script(self, words: Sequence[str]) -> str:
@@ -56,7 +56,7 @@ class ImageRoot:
         if self.read_only:
             lines += [f"mount -o remount,bind,ro {root}", f"mount -t tmpfs -o mode=1777 tmpfs {root}/tmp"]
         change = ["chroot", str(self.root), "env", "-C", self.workdir]
-        if self.user is not None and os.geteuid() == 0:  # a user namespace has one user
+        if self.user is not None and os.geteuid() == 0:  # a user namespace has a single user
             change += ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups", "--no-new-privs"]
         return "\n".join([*lines, f"exec {shlex.join([*change, *words])}"])
 
@@ -69,7 +69,7 @@ class ImageRoot:
         return [place for place in dict.fromkeys((*HOST_FOLDERS, *links)) if Path(place).is_dir()]
 
     def make_mount_points(self) -> None:
-        """Make the empty folders that the host's are mounted on."""
+        """Create the mount points for folders of the host."""
         for place in (*self._host_folders(), *DEVICES, "/tmp", self.workdir):
             (self.root / place.lstrip("/")).mkdir(parents=True, exist_ok=True)
         (self.root / "tmp").chmod(0o1777)

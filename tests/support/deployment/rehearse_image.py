@@ -1,4 +1,4 @@
-"""Carries out the images' Dockerfile without a container engine: `python -m tests.support.deployment.rehearse_image`.
+"""Run the images' Dockerfile without a container engine: `python -m tests.support.deployment.rehearse_image`.
 
 Executes every COPY and RUN of the stages that a target needs in clean folders under build/rehearsal, starts the image's
 server on a read-only root as its own user, waits for its health check and drains it. Not shown: that the base image has
@@ -33,7 +33,7 @@ STOPPED_WITHIN_S = 30.0
 
 @dataclass(slots=True)
 class Stage:
-    """One FROM with its instructions, and the image settings that they make."""
+    """One FROM with its instructions and the resulting image settings."""
 
     name: str
     base: str
@@ -67,12 +67,12 @@ def read_stages(path: Path) -> dict[str, Stage]:
 
 
 def expand(text: str, known: dict[str, str]) -> str:
-    """Replace `${NAME}` by the values of known variables."""
+    """Replace `${NAME}` by the value of a known variable."""
     return re.sub(r"\$\{(\w+)\}", lambda found: known.get(found[1], found[0]), text)
 
 
 def build(stages: dict[str, Stage], name: str, work: Path, done: dict[str, Path]) -> Path:
-    """Build one stage and those that it needs; return its root."""
+    """Build a stage and those that it needs; returns its root."""
     if name in done:
         return done[name]
     stage, root = stages[name], work / name
@@ -92,7 +92,7 @@ def build(stages: dict[str, Stage], name: str, work: Path, done: dict[str, Path]
 
 
 def execute(stages: dict[str, Stage], stage: Stage, step: tuple[str, str], work: Path, done: dict[str, Path]) -> None:
-    """Execute one instruction. Raises: CalledProcessError, TimeoutExpired; SystemExit for an unknown one."""
+    """Run one instruction. Raises: CalledProcessError, TimeoutExpired; SystemExit for an unknown one."""
     root = done[stage.name]
     match step:
         case ("RUN", value):
@@ -111,7 +111,7 @@ def execute(stages: dict[str, Stage], stage: Stage, step: tuple[str, str], work:
 
 
 def record_setting(stage: Stage, instruction: str, value: str) -> None:
-    """Record an instruction that changes no file. Raises: SystemExit for an unknown one."""
+    """Record an instruction that changes no files. Raises: SystemExit for an unknown one."""
     if instruction == "ENV":
         path = stage.env["PATH"]
         stage.env |= {n: v.replace("$PATH", path) for n, _, v in (word.partition("=") for word in shlex.split(value))}
@@ -130,10 +130,10 @@ def record_setting(stage: Stage, instruction: str, value: str) -> None:
 
 
 def copy_context(source: str, target: Path, *, into: bool) -> None:
-    """Copy what .dockerignore lets through. Raises: SystemExit if that is nothing."""
+    """Copy the files included by .dockerignore. Raises: SystemExit if there are none."""
     included = DockerIgnore((DOCKER / "Dockerfile.dockerignore").read_text())
     start = (CHECKOUT / source).resolve()
-    # Only the folders that .dockerignore names are walked, no virtual environment and no build folder.
+    # Walk only the folders named in .dockerignore, not virtual environments or build folders.
     tops = [start] if start != CHECKOUT else [CHECKOUT / name for name in included.tops]
     files = [file for top in tops for file in ([top] if top.is_file() else sorted(top.rglob("*"))) if file.is_file()]
     kept = [file for file in files if included(file.relative_to(CHECKOUT).as_posix())]
@@ -146,19 +146,19 @@ def copy_context(source: str, target: Path, *, into: bool) -> None:
 
 
 def clone(source: Path, target: Path) -> None:
-    """Copy a tree by hard links: steps add and remove files, none changes one."""
+    """Copy a tree by hard links; no step modifies a file in place."""
     target.mkdir(parents=True, exist_ok=True)
     subprocess.run(["cp", "-al", f"{source}/.", str(target)], check=True)
 
 
 def serve(stage: Stage, root: Path) -> None:
-    """Start the image's command as its own user on a read-only root, wait for its health check, drain it."""
+    """Start the image's command as its user on a read-only root, wait until it is healthy, drain it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     env = stage.env | {"TUTTI_HOST": "127.0.0.1", "TUTTI_PORT": port}
     image = ImageRoot(root, env, stage.workdir, stage.user, read_only=True)
     image.make_mount_points()
-    # Says how long step and search took to compile: they were, when the image was built.
+    # logs the compile time of step and search, which were compiled with the image
     image.run([*stage.entrypoint, "python", "-m", "model.warm_up"], STEP_TIMEOUT_S)
     started = time.monotonic()
     words = image.command([*stage.entrypoint, *stage.command])
@@ -183,7 +183,7 @@ def say(line: str) -> None:
 
 
 def main() -> None:
-    """Rehearse one target."""
+    """Run one target."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--work", type=Path, default=CHECKOUT / "build" / "rehearsal")
@@ -195,7 +195,7 @@ def main() -> None:
     try:
         root = build(stages, asked.target, asked.work.resolve(), done)
         used = subprocess.run(["du", "-sm", str(root / "opt" / "tutti")], capture_output=True, text=True, check=True)
-        say(f"/opt/tutti: {used.stdout.split()[0]} MiB beside the base image")
+        say(f"/opt/tutti: {used.stdout.split()[0]} MiB in addition to the base image")
         serve(stages[asked.target], root)
     finally:
         if not asked.keep:

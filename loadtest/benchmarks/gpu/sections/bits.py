@@ -1,4 +1,4 @@
-"""Bits: whether instructions agree, and whether a row's results depend on nothing but the row."""
+"""Bit-identity: of different instructions, and of a row's results in different batches, chunks and rungs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from loadtest.benchmarks.gpu.scale import Context
 from loadtest.benchmarks.gpu.subjects import EAGER, GRAPH, PERSISTENT, SPLIT, Bench, bench, bucket, rungs
 
 TILES = ((16, 16, 1), (32, 16, 2), (64, 16, 4), (64, 32, 4), (64, 64, 4), (128, 128, 8), (128, 256, 8))
-"""BM, BN and warps of the products that are compared: with fewer than 4 warps, or 64 rows, mma.sync, else wgmma."""
+"""BM, BN and warps of the compared products: mma.sync with fewer than 4 warps or 64 rows, else wgmma."""
 EDGE, DEPTH = 256, 1_760
-STEPS = 4  # of one stream that are compared
+STEPS = 4  # compared steps of one stream
 CHUNKS = (2, 4, 8)
 Result = tuple[Tensor, dict[str, Tensor]]  # outputs and states, on the host
 
 
 def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
-    """Instructions; then of each network company, order, chunks, and rungs beside each other."""
+    """Yield cases: instructions; then for each network batch sizes, chunks, and rungs."""
     if context.device.type == "cuda":
         for tile in TILES:
             case: Case = {"what": "instructions", "tile_rows": tile[0], "tile_columns": tile[1], "warps": tile[2]}
@@ -31,10 +31,10 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
     for name in context.scale.networks[:2]:
         for rung in rungs(context.device):
             if rung in {EAGER, SPLIT}:
-                continue  # the library's bits may change with company; the other is compared below
-            for rows in context.scale.company:
+                continue  # bits of cuBLAS may depend on the batch; SPLIT is compared below
+            for rows in context.scale.batch_sizes:
                 case = {"what": "alone = in company", "network": name, "rung": rung, "rows": rows}
-                yield case, partial(_company, context, name, rung, rows)
+                yield case, partial(_in_batch, context, name, rung, rows)
             for chunk in CHUNKS:
                 case = {"what": "chunk = single steps", "network": name, "rung": rung, "steps": chunk}
                 yield case, partial(_chunk, context, name, rung, chunk)
@@ -44,7 +44,7 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
 
 
 def _instructions(context: Context, rows: int, columns: int, warps: int) -> Values:
-    """Compare a product with the same one by 16 x 16 tiles of one warp, the order of the contract."""
+    """Compare a product with the same one in 16 x 16 tiles of one warp, the reference order."""
     from loadtest.benchmarks.gpu.sections import probe_kernels as kernels
 
     generator = torch.Generator(context.device).manual_seed(3)
@@ -72,17 +72,17 @@ def _instructions(context: Context, rows: int, columns: int, warps: int) -> Valu
 
 @cache
 def _bench(context: Context, name: str, rung: str, steps: int = 1) -> Bench:
-    """A bench for all cases of a rung: of the largest batch, or of two rows for chunks."""
-    most = max(context.scale.company)
+    """Return the bench for all cases of a rung: with the largest batch, or with two rows for chunks."""
+    most = max(context.scale.batch_sizes)
     return bench(name, rung, context.device, rows=2 if steps > 1 else bucket(most), capacity=most, steps=steps)
 
 
 def _audio(context: Context, made: Bench, steps: int) -> Tensor:
-    return noise(max(context.scale.company), steps * made.config.step_samples, seed=5)
+    return noise(max(context.scale.batch_sizes), steps * made.config.step_samples, seed=5)
 
 
-def _company(context: Context, name: str, rung: str, rows: int) -> Values:
-    """Step the slots of a batch in some order; compare a few rows with the same slots alone."""
+def _in_batch(context: Context, name: str, rung: str, rows: int) -> Values:
+    """Step a batch in random slot order; compare some rows with the same slots alone."""
     made = _bench(context, name, rung)
     audio = _audio(context, made, 1)
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(rows)).tolist()
@@ -96,7 +96,7 @@ def _company(context: Context, name: str, rung: str, rows: int) -> Values:
 
 
 def _compared(found: Result, expected: Result) -> Values:
-    """Whether outputs and states are equal to the bit."""
+    """Compare outputs and states bit by bit."""
     unequal = [name for name, state in found[1].items() if not torch.equal(state, expected[1][name])]
     return {
         "equal": bool(torch.equal(found[0], expected[0])) and not unequal,
@@ -107,7 +107,7 @@ def _compared(found: Result, expected: Result) -> Values:
 
 
 def _chunk(context: Context, name: str, rung: str, steps: int) -> Values:
-    """Two streams: one chunk of `steps` steps beside as many single steps."""
+    """Compare one chunk of `steps` steps with single steps, for two streams."""
     made = _bench(context, name, rung, max(CHUNKS))
     slots = [0, 1]
     audio = _audio(context, made, steps)[:2]
@@ -123,8 +123,8 @@ def _by_single_steps(made: Bench, slots: list[int], audio: Tensor, steps: int) -
 
 
 def _rungs(context: Context, name: str, rung: str) -> Values:
-    """The same batch by both rungs, some steps after one another."""
-    slots = list(range(min(16, max(context.scale.company))))
+    """Compare several steps of one batch between two rungs."""
+    slots = list(range(min(16, max(context.scale.batch_sizes))))
     benches = [_bench(context, name, each) for each in (rung, GRAPH)]
     audio = _audio(context, benches[0], STEPS)[: len(slots)]
     found, expected = (_by_single_steps(made, slots, audio, STEPS) for made in benches)

@@ -1,4 +1,4 @@
-"""Compilation of a network's kernels, by several processes at once, so that the sections after it find them on disk."""
+"""Compilation of all kernels by concurrent processes, so that later sections load them from disk."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LEAST_S, MOST_S = 5.0, 120.0  # for the processes of one network
 
 
 def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
-    """One case a network: host seconds until every process has run every step once."""
+    """Yield a case per network: host seconds until every process has run every step once."""
     for name in context.scale.networks:
         yield {"network": name}, partial(_compile, context, name)
 
 
 def _compile(context: Context, name: str) -> Values:
-    """A process a batch size: kernels differ by the number of columns."""
+    """Compile with one process per batch size: kernels depend on the number of columns."""
     began = time.perf_counter()
     rows = [1, *context.scale.step_rows[2:]]
     options = ["--device", context.device.type, "--network", name]
@@ -39,29 +39,29 @@ def _compile(context: Context, name: str) -> Values:
         for command in commands
     ]
     ends_s = time.monotonic() + min(MOST_S, max(LEAST_S, context.left_s))
-    last_words = [_last_words(each, ends_s) for each in started]
-    said = {words for each, words in zip(started, last_words, strict=True) if each.returncode}
+    last_lines = [_last_line(each, ends_s) for each in started]
+    errors = {line for each, line in zip(started, last_lines, strict=True) if each.returncode}
     return {
         "seconds": round(time.perf_counter() - began, 1),
         "processes": len(started),
         "failed": sum(bool(each.returncode) for each in started),
-        "said": " / ".join(sorted(said))[:300],
+        "said": " / ".join(sorted(errors))[:300],
     }
 
 
-def _last_words(process: subprocess.Popen[str], ends_s: float) -> str:
-    """Wait for the end of a process, or end it when the time is over; returns its last line."""
+def _last_line(process: subprocess.Popen[str], ends_s: float) -> str:
+    """Wait for a process, or kill it at `ends_s`; returns its last line of output."""
     try:
-        said = process.communicate(timeout=max(0.1, ends_s - time.monotonic()))[1]
+        errors = process.communicate(timeout=max(0.1, ends_s - time.monotonic()))[1]
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
         return "out of time"
-    return "".join(said.strip().splitlines()[-1:])
+    return "".join(errors.strip().splitlines()[-1:])
 
 
 def run_once(network: str, rows: int, device: torch.device) -> None:
-    """Run a step of so many rows by every rung, and a chunk if the batch is that of chunks."""
+    """Run a step of `rows` rows in every rung, and a chunk if `rows` is the batch size of chunks."""
     with torch.inference_mode():
         for rung in rungs(device):
             steps = LARGEST_STEPS if rows == CHUNK_ROWS else 1

@@ -1,4 +1,4 @@
-"""Errors: every rung's step, and the recurrence, against plain arithmetic on the CPU; outputs are poisoned first."""
+"""Errors of every rung's step and of the recurrence against plain arithmetic on the CPU; outputs start as NaN."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RECURRENCE_FRAMES = 5
 
 
 def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
-    """The recurrence of each size; each rung against fp32; against the contract; a long run of changing batches."""
+    """Yield cases: the recurrence of each size; each rung against fp32 and the reference; long random sequences."""
     if context.device.type == "cuda":
         for hidden in context.scale.hidden:
             for rows in RECURRENCE_ROWS:
@@ -57,7 +57,7 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
 
 
 def _rounded(name: str) -> Network:
-    """The named network in fp32, its weights those that fp16 holds."""
+    """Return the named network in fp32 with weights rounded to fp16."""
     network = random_network(NETWORKS[name])
     features = copy.deepcopy(network.features)
     network = network.half().float()
@@ -66,7 +66,7 @@ def _rounded(name: str) -> Network:
 
 
 def _compared(config: ModelConfig, found: Tensor, expected: Tensor) -> Values:
-    """Log-probs (B, T, outputs) beside those expected."""
+    """Compare log-probs (B, T, outputs) with the expected ones."""
     changed = found.exp() - expected.exp()
     letters, wanted = (each[..., : len(config.vocabulary)].argmax(-1) for each in (found, expected))
     return {
@@ -80,7 +80,7 @@ def _compared(config: ModelConfig, found: Tensor, expected: Tensor) -> Values:
 
 
 def _streams(made: Bench, rows: int, steps: int) -> Tensor:
-    """Outputs of fresh streams in scattered slots, (B, steps * T, outputs)."""
+    """Return outputs of fresh streams in scattered slots, (B, steps * T, outputs)."""
     order = torch.randperm(made.capacity, generator=torch.Generator().manual_seed(11))[:rows].tolist()
     audio = noise(rows, steps * made.config.step_samples, seed=12)
     for slab in made.slabs.values():
@@ -89,7 +89,7 @@ def _streams(made: Bench, rows: int, steps: int) -> Tensor:
 
 
 def _rows(context: Context) -> int:
-    return min(ROWS, max(context.scale.company))
+    return min(ROWS, max(context.scale.batch_sizes))
 
 
 def _step(context: Context, name: str, rung: str) -> Values:
@@ -101,7 +101,7 @@ def _step(context: Context, name: str, rung: str) -> Values:
 
 
 def _contract(context: Context, name: str, rung: str) -> Values:
-    """Beside the reference on the CPU: the same contract, but the processor's exponential."""
+    """Compare with the reference on the CPU, which differs only in the exponential function."""
     rows = _rows(context)
     pair = [
         bench(name, how, where, rows=ROWS, capacity=SLOTS) for how, where in ((rung, context.device), (REFERENCE, CPU))
@@ -111,7 +111,7 @@ def _contract(context: Context, name: str, rung: str) -> Values:
 
 
 def _changing(context: Context, name: str) -> Values:
-    """Many steps, each of another batch in other slots; outputs beside fp32, rungs beside each other."""
+    """Run many steps with random batches and slots; compare outputs with fp32, and rungs with each other."""
     generator = torch.Generator().manual_seed(13)
     chosen = [rung for rung in rungs(context.device) if rung in {GRAPH, PERSISTENT}] or [rungs(context.device)[-1]]
     benches = [bench(name, rung, context.device, rows=SLOTS, capacity=SLOTS) for rung in chosen]
@@ -128,13 +128,13 @@ def _changing(context: Context, name: str) -> Values:
             state[slots] = after[key]
         worst = max(worst, float((outputs[0].exp() - expected.exp()).abs().max()))
         equal = equal and all(torch.equal(outputs[0], each) for each in outputs[1:])
-        if context.left_s < 5 or time.monotonic() - began > 60:  # the rest of the section needs its time
+        if context.left_s < 5 or time.monotonic() - began > 60:  # leave time for the rest of the section
             break
     return {"steps": steps, "rungs": " ".join(chosen), "rungs_equal": equal, "largest_change_of_probability": worst}
 
 
 def _recurrence(context: Context, hidden: int, rows: int) -> Values:
-    """One launch over some frames from states in scattered slots, and a second one from where it ended."""
+    """Compare two consecutive launches over several frames, from states in scattered slots."""
     device = context.device
     generator = torch.Generator().manual_seed(hidden + rows)
     weight = (torch.randn(3 * hidden, hidden, generator=generator) * hidden**-0.5).half()
@@ -142,7 +142,7 @@ def _recurrence(context: Context, hidden: int, rows: int) -> Values:
     shape = (rows, 2 * RECURRENCE_FRAMES, hidden)
     gates = torch.randn(rows, shape[1], 3 * hidden, generator=generator).half()
     x = torch.randn(shape, generator=generator).half()
-    slab = torch.tanh(torch.randn(rows + 4, hidden, generator=generator)).half()  # states of a GRU lie within one
+    slab = torch.tanh(torch.randn(rows + 4, hidden, generator=generator)).half()  # states of a GRU lie in [-1, 1]
     index = (torch.randperm(rows + 2, generator=generator)[:rows]).to(torch.int32)
     layer = recurrence(weight.to(device), bias.to(device), device)
     there, count = slab.to(device), torch.full((1,), rows, dtype=torch.int32, device=device)
@@ -165,7 +165,7 @@ def _recurrence(context: Context, hidden: int, rows: int) -> Values:
 
 
 def _exact(gates: Tensor, x: Tensor, state: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """The recurrence in float64, states rounded to fp16 after each frame as the contract has it."""
+    """Compute the recurrence in float64, with states rounded to fp16 after each frame as in the reference."""
     h, u, c = state.double(), weight.double().t(), bias.double()
     outputs = []
     for frame in range(gates.shape[1]):

@@ -1,4 +1,4 @@
-"""The ceilings of the device: bandwidth of memory and cache, arithmetic, and what a launch, a node and a wait cost."""
+"""Ceilings of the device: bandwidth of memory and cache, arithmetic rate, and times of a launch, a node and a wait."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from loadtest.benchmarks.gpu.scale import Context
 from loadtest.benchmarks.gpu.timing import captured, device_event, device_time, host_times, percentile, synchronize
 
 WORD_BYTES = 4
-SHARED_BYTES = 64 << 10  # what 16 rows of a state of 1,760 units have, and what every multiprocessor reads each frame
+SHARED_BYTES = 64 << 10  # state of 16 rows of 1,760 units, which every multiprocessor reads in each frame
 NODES = 1_000
 HOST_CALLS = 500
 STEP_SAMPLES = 1_280
 
 
 def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
-    """One case a ceiling; those that need a GPU are left out on a CPU."""
+    """Yield a case per ceiling; those that need a GPU are omitted on a CPU."""
     for name, probe in (("copy", _copy), ("product", _product), ("launch and wait", _launch)):
         yield {"what": name}, partial(probe, context)
     if context.device.type != "cuda":
@@ -62,7 +62,7 @@ def _product(context: Context) -> Values:
 
 
 def _launch(context: Context) -> Values:
-    """A graph of one small node: host time of its launch, and until an event after it has been waited for."""
+    """Measure the host time to launch a graph of one small node, without and with waiting for it."""
     x = torch.randn(64, device=context.device)
     replay = captured(lambda: x.mul_(1.0), context.device)
     launches = host_times(replay, min(HOST_CALLS, context.scale.replays))
@@ -101,7 +101,7 @@ def _read(context: Context, buffer_bytes: int = 0) -> Values:
 
 
 def _read_cached(context: Context) -> Values:
-    """8 MB, as many bytes as tutti-small's weights, which stay in the cache from one step to the next."""
+    """Read 8 MB, the size of tutti-small's weights, which stay in the cache between steps."""
     return _read(context, 8 << 20)
 
 
@@ -149,7 +149,7 @@ def _torch_node(context: Context) -> Values:
 
 
 def _host_copies(context: Context, rows: int) -> Values:
-    """Audio to the device and log-probs back by copies of pinned memory, with a wait: host time."""
+    """Measure the host time to copy audio to the device and log-probs back by pinned memory, with a wait."""
     device = context.device
     pcm = torch.zeros(rows, STEP_SAMPLES, dtype=torch.int16, pin_memory=True)
     there = torch.empty(rows, STEP_SAMPLES, dtype=torch.int16, device=device)
@@ -169,7 +169,7 @@ def _host_copies(context: Context, rows: int) -> Values:
 
 
 def _mapped(context: Context, rows: int) -> Values:
-    """The same bytes read and written by kernels at the mapped address of pinned memory: device time in a graph."""
+    """Measure the device time to read and write the same bytes by kernels on mapped pinned memory, in a graph."""
     from loadtest.benchmarks.gpu.sections import probe_kernels as kernels
 
     words = rows * STEP_SAMPLES // 2

@@ -1,6 +1,6 @@
-"""Triton kernels of the probe: read from memory, read one buffer from every multiprocessor, nothing, copy, multiply.
+"""Triton kernels of the probe: read from memory, read one buffer from every multiprocessor, empty, copy, multiply.
 
-Imported where Triton and a GPU are there. Each is the simplest kernel that shows one ceiling of the device.
+Each is the simplest kernel that reaches one ceiling of the device. Imported only with Triton and a GPU.
 """
 
 # ruff: noqa: N803, ANN001, ANN201, PLR0917 - Triton takes compile-time constants by upper-case names, and no annotations
@@ -12,12 +12,12 @@ import triton.language as tl
 
 @triton.jit
 def empty(_x):
-    """Do nothing: what is left is the cost of a node in a graph."""
+    """Do nothing, to measure the cost of a graph node."""
 
 
 @triton.jit
 def read_all(source, sums, LOOPS: tl.constexpr, BLOCK: tl.constexpr):
-    """Each program reads LOOPS blocks of BLOCK int32 once and writes their sum, so that no load can be left out."""
+    """Read LOOPS blocks of BLOCK int32 per program; the sum is written so that no load is optimized away."""
     program = tl.program_id(0).to(tl.int64)
     offsets = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.int32)
@@ -28,26 +28,26 @@ def read_all(source, sums, LOOPS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def read_shared(source, sums, times, BLOCKS: tl.constexpr, BLOCK: tl.constexpr):
-    """Every program reads the same BLOCKS * BLOCK int32 `times` times, past its first-level cache (.cg)."""
+    """Read the same BLOCKS * BLOCK int32 `times` times in every program, bypassing the L1 cache (.cg)."""
     offsets = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.int32)
-    for turn in range(times):
+    for repeat in range(times):
         for block in range(BLOCKS):
-            at = (block + turn) % BLOCKS
+            at = (block + repeat) % BLOCKS
             total += tl.load(source + at * BLOCK + offsets, cache_modifier=".cg")
     tl.store(sums + tl.program_id(0), tl.sum(total))
 
 
 @triton.jit
 def copy(source, target, words, BLOCK: tl.constexpr):
-    """Copy int32 words; source or target may be pinned memory of the host."""
+    """Copy int32 words; source or target may be pinned host memory."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(target + at, tl.load(source + at, mask=at < words), mask=at < words)
 
 
 @triton.jit
 def multiply(w, x, y, N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-    """Y (M, N) fp32 = W (M, K) X (N, K)ᵀ, K ascending in steps of BK from zero."""
+    """Compute Y (M, N) fp32 = W (M, K) X (N, K)ᵀ, summing over K in ascending steps of BK."""
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     n = tl.program_id(1) * BN + tl.arange(0, BN)
     k = tl.arange(0, BK)

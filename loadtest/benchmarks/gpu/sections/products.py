@@ -1,4 +1,4 @@
-"""Products of a network with its weights for few columns: ours beside cuBLAS, in bytes a second of weights."""
+"""Products of a network's weights with few columns: our kernels and cuBLAS, in GB/s of weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_COPIES = 32
 
 
 def shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
-    """Rows and depth of W, by product."""
+    """Return rows and depth of W, by product."""
     hidden, window = config.hidden, 6
     return {
         "input": (3 * hidden, hidden),
@@ -33,7 +33,7 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
 
 
 def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
-    """By product and number of columns, which is rows times frames."""
+    """Yield cases by product and number of columns, which is rows times frames."""
     name = context.scale.networks[0]
     for what, (rows, depth) in shapes(NETWORKS[name]).items():
         for columns in context.scale.columns:
@@ -46,7 +46,7 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
 
 
 def _time(context: Context, rows: int, depth: int, columns: int, how: str) -> Values:
-    """Copies of the weights are taken in turn, so that they come from memory."""
+    """Measure the time of a product; copies of the weights are used in turn, so that they are read from memory."""
     device = context.device
     dtype = torch.float16 if device.type == "cuda" else torch.float32
     size = 2 * rows * depth

@@ -1,7 +1,7 @@
-"""The shipped model on the shipped recordings: fp16 on the device beside fp32 on the CPU, and tickets.
+"""The shipped model on the shipped recordings: fp16 on the device compared with fp32 on the CPU, and resume tickets.
 
-The recordings are carried as arrays (`python -m loadtest.benchmarks.gpu samples` writes them): a GPU host may decode no
-FLAC.
+The recordings are arrays written by `python -m loadtest.benchmarks.gpu samples`, since a GPU host may lack a FLAC
+decoder.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ DRY_STEPS = 6
 
 
 def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
-    """All recordings as one batch that shrinks; one of them alone and with a ticket in the middle."""
+    """Yield cases: all recordings as one shrinking batch; one of them without and with a ticket."""
     rung = served(context.device)
     yield {"what": "letters and transcripts", "rung": rung}, partial(_letters, context, rung)
     yield {"what": "ticket", "rung": rung}, partial(_ticket, context, rung)
 
 
 def write_samples(path: Path = SAMPLES) -> int:
-    """Decode the shipped recordings into one file of arrays; returns how many. Needs soundfile."""
+    """Decode the shipped recordings into one file of arrays; returns their number. Needs soundfile."""
     from model.recordings import read_pcm
 
     folder = Path(checkpoint.__file__).parent / "samples"
@@ -50,9 +50,11 @@ def write_samples(path: Path = SAMPLES) -> int:
 
 
 def _recordings(context: Context, config: ModelConfig) -> dict[str, NDArray[np.int16]]:
-    """By name, (n, S) steps, with the silence that a closing stream gets."""
+    """Return (n, S) steps by name, including the silence added when a stream closes."""
     if not SAMPLES.exists():
-        raise FileNotFoundError(f"{SAMPLES}: `make {SAMPLES}` writes it where soundfile is installed; carry it along")
+        raise FileNotFoundError(
+            f"{SAMPLES}: missing; create it with `make {SAMPLES}` on a machine with soundfile and copy it here"
+        )
     found = {}
     with np.load(SAMPLES) as arrays:
         for name in sorted(arrays.files):
@@ -69,7 +71,7 @@ def _recordings(context: Context, config: ModelConfig) -> dict[str, NDArray[np.i
 def _outputs(
     model: SlotModel, config: ModelConfig, recordings: dict[str, NDArray[np.int16]]
 ) -> dict[str, NDArray[np.float32]]:
-    """Log-probs of the letters (n * T, V) of each recording, all of them stepped together, the longest first."""
+    """Return log-probs (n * T, V) of each recording, all stepped in one batch, longest first."""
     order = sorted(recordings, key=lambda name: -len(recordings[name]))
     parts: dict[str, list[NDArray[np.float32]]] = {name: [] for name in order}
     for slot in range(len(order)):
@@ -84,14 +86,14 @@ def _outputs(
 
 
 def greedy(config: ModelConfig, log_probs: NDArray[np.float32]) -> str:
-    """The best letter of each frame, repetitions and blanks left out."""
+    """Return the greedy transcript: the best letter of each frame without repetitions and blanks."""
     best = log_probs.argmax(-1).tolist()
     kept = [now for before, now in zip([BLANK, *best], best, strict=False) if now not in {before, BLANK}]
     return "".join(config.vocabulary[each] for each in kept)
 
 
 def _networks() -> tuple[Network, Network]:
-    """The shipped network twice: one to be cast for the device, one for fp32 on the CPU."""
+    """Return the shipped network twice: on the device, and in fp32 on the CPU."""
     return load_network(checkpoint.SHIPPED)[0], load_network(checkpoint.SHIPPED)[0]
 
 
@@ -115,7 +117,7 @@ def _letters(context: Context, rung: str) -> Values:
 
 
 def _ticket(context: Context, rung: str) -> Values:
-    """One recording alone, and again with its state exported in the middle and restored into another slot."""
+    """Compare a recording with itself after its state is exported midway and restored to another slot."""
     network, _ = _networks()
     recordings = _recordings(context, network.config)
     name = min(recordings, key=lambda each: len(recordings[each]))

@@ -1,6 +1,6 @@
-"""The recurrence of one layer: our persistent kernel, cuDNN as torch calls it, and torch's loop in a graph.
+"""The recurrence of one layer: our persistent kernel, cuDNN as called by torch, and torch's loop in a graph.
 
-Weights come from memory and not from the cache: several copies of the layer are taken in turn, unless a row says warm.
+Weights are read from memory, not from the cache: several copies of the layer are used in turn, except in warm rows.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from model.gpu.cuda.pack import fits_layer
 from model.torch_network.network import GRULayer
 
 PERSISTENT, WHOLE, CUDNN, LOOP = "persistent", "whole layer", "cuDNN layer", "torch loop"
-CACHE_BYTES = 50 << 20  # second-level cache of an H100: copies in turn must be larger
+CACHE_BYTES = 50 << 20  # L2 cache of an H100: the copies together must be larger
 MOST_COPIES = 16
 
 
 def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
-    """By hidden size: the kernel beside what torch offers. One long sequence at batch 4, as in 2016, comes last."""
+    """Yield cases by hidden size for our kernel, cuDNN and torch; one long sequence at batch 4 comes last."""
     scale, subjects = context.scale, _subjects(context.device)
     for hidden in scale.hidden:
         for how in subjects:
             for frames in scale.frames:
                 for rows in scale.recurrence_rows:
                     if how == WHOLE and not (_has_layer(hidden) and fits_layer(rows, frames)):
-                        continue  # served by a recurrence of its own
+                        continue  # uses a separate recurrence
                     case: Case = {"hidden": hidden, "how": how, "frames": frames, "rows": rows}
                     yield case, partial(_time, context, case, _copies(context, int(case["hidden"] or 0)))
         case = {"hidden": hidden, "how": subjects[0], "frames": scale.frames[0], "rows": 1, "weights": "warm"}
@@ -55,13 +55,13 @@ def _subjects(device: torch.device) -> tuple[str, ...]:
 
 
 def _copies(context: Context, hidden: int) -> int:
-    """So many that their weights are twice the cache, within reason; a layer of 416 stays in the cache when serving."""
+    """Return the number of copies whose weights are twice the cache, at most `MOST_COPIES`."""
     layer_bytes = 6 * hidden**2  # U in fp16
     return min(MOST_COPIES, max(context.scale.copies, -(-2 * CACHE_BYTES // layer_bytes)))
 
 
 def _time(context: Context, case: Case, copies: int) -> Values:
-    """Device time of one layer over `frames` frames, from a graph that runs each copy once."""
+    """Measure the device time of one layer over `frames` frames, by a graph that runs each copy once."""
     hidden, frames, rows, how = (case[name] for name in ("hidden", "frames", "rows", "how"))
     assert isinstance(hidden, int)
     assert isinstance(frames, int)
@@ -79,7 +79,7 @@ def _time(context: Context, case: Case, copies: int) -> Values:
     except RuntimeError:
         if how != CUDNN:
             raise
-        captures = False  # a library that refuses to be captured is timed as torch calls it
+        captures = False  # the library does not support capture: time the torch calls
     took = device_time(replay, context.device, per_call=copies)
     if how in {PERSISTENT, WHOLE}:
         made = _layers if how == PERSISTENT else _whole_layers
@@ -100,7 +100,7 @@ def _draw(device: torch.device, *shape: int) -> Tensor:
 
 @cache
 def _layers(device: torch.device, hidden: int, copies: int) -> list[Any]:
-    """Persistent kernels of random layers; made once for all rows and frames."""
+    """Return persistent kernels of random layers, cached for all rows and frames."""
     scale = hidden**-0.5
     return [
         recurrence(_draw(device, 3 * hidden, hidden) * scale, torch.randn(3 * hidden, device=device) * 0.1, device)
@@ -109,14 +109,14 @@ def _layers(device: torch.device, hidden: int, copies: int) -> list[Any]:
 
 
 def _persistent(device: torch.device, hidden: int, frames: int, rows: int, copies: int) -> list[Work]:
-    """The recurrence alone: the gates' input part is given."""
+    """Return a call of the recurrence alone, with given input gates."""
     gates, x = _draw(device, rows, frames, 3 * hidden), _draw(device, rows, frames, hidden)
     shared = torch.empty_like(x), *_states(device, hidden, rows)
     return [partial(layer.enqueue, gates, x, *shared, frames) for layer in _layers(device, hidden, copies)]
 
 
 def _states(device: torch.device, hidden: int, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Slab, read, write and number of rows."""
+    """Return slab, read index, write index and number of rows."""
     index = torch.arange(rows, dtype=torch.int32, device=device)
     slab, count = _draw(device, rows + 2, hidden), torch.full((1,), rows, dtype=torch.int32, device=device)
     return slab, index, index, count
@@ -128,7 +128,7 @@ def _whole_layers(device: torch.device, hidden: int, copies: int) -> list[Any]:
 
 
 def _whole(device: torch.device, hidden: int, frames: int, rows: int, copies: int) -> list[Work]:
-    """Normalisation, input product and recurrence in one launch."""
+    """Return a call of normalization, input product and recurrence in one launch."""
     gates, x = _draw(device, rows, frames, 3 * hidden), _draw(device, rows, frames, hidden)
     error = torch.zeros(1, dtype=torch.int32, device=device)
     shared = torch.empty_like(x), gates, *_states(device, hidden, rows), error, frames, None
@@ -146,7 +146,7 @@ def _cudnn(device: torch.device, hidden: int, frames: int, rows: int, copies: in
 
 
 def _layer(device: torch.device, hidden: int) -> GRULayer:
-    layer = GRULayer(1, 1)  # its own initialisation would take longer than the measurement
+    layer = GRULayer(1, 1)  # small, since initializing the full size would take longer than the measurement
     layer.hidden = hidden
     layer.input, layer.recurrent = (torch.nn.Linear(hidden, 3 * hidden, device=device) for _ in range(2))
     dtype = torch.float16 if device.type == "cuda" else torch.float32

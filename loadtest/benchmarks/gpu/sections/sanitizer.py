@@ -1,4 +1,4 @@
-"""NVIDIA's compute-sanitizer over small steps of every rung, where it is installed: memory errors and races."""
+"""Memory errors and races found by NVIDIA's compute-sanitizer, if installed, in small steps of every rung."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from loadtest.benchmarks.gpu.records import Case, Values
 from loadtest.benchmarks.gpu.scale import Context
 
 TOOLS = ("memcheck", "racecheck")
-NETWORK = "tiny"  # a tool makes a kernel tens to thousands of times slower
+NETWORK = "tiny"  # the tools slow kernels down by factors of ten to thousands
 ROWS = (1, 8)
 TIMEOUT_S = 100.0
-FOUND = 9  # the exit code that a tool gives for what it found
+FOUND = 9  # exit code of a tool that found errors
 SAID_LINES = 2
 
 
 def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
-    """One case a tool and batch size; none without a GPU."""
+    """Yield a case per tool and batch size; none without a GPU."""
     if context.device.type == "cuda":
         for tool in TOOLS:
             for rows in ROWS:
@@ -29,13 +29,13 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
 
 
 def _check(tool: str, rows: int) -> Values:
-    """Run every rung once under the tool; a racecheck sees shared memory alone."""
+    """Run every rung once under the tool; racecheck covers only shared memory."""
     program = _program()
     if program is None:
         return {"skipped": "compute-sanitizer is not installed"}
     inner = [sys.executable, "-m", "loadtest.benchmarks.gpu", "compile", "--device", "cuda", "--network", NETWORK]
     command = [program, "--tool", tool, "--error-exitcode", str(FOUND), *inner, "--rows", str(rows)]
-    done = subprocess.run(  # noqa: S603 - the tool that was found
+    done = subprocess.run(  # noqa: S603 - a tool of CUDA
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_S, check=False
     )
     lines = [line for line in done.stdout.splitlines() if "ERROR SUMMARY" in line or "RACECHECK SUMMARY" in line]
@@ -44,6 +44,6 @@ def _check(tool: str, rows: int) -> Values:
 
 
 def _program() -> str | None:
-    """The tool on the path, or where CUDA's packages put it."""
+    """Return the path of the tool, from PATH or from CUDA's default folder."""
     usual = Path("/usr/local/cuda/bin/compute-sanitizer")
     return shutil.which("compute-sanitizer") or (str(usual) if usual.exists() else None)

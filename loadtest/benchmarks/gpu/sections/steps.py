@@ -1,4 +1,4 @@
-"""The step: device time by rows and rung, its share of the roofline, and its time from host to host."""
+"""A step: device time by rows and rung, share of the roofline, and host-to-host time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from functools import cache, partial
 
 import torch
 
-from loadtest.benchmarks.gpu.networks import noise
-from loadtest.benchmarks.gpu.predict import Ceilings, step_roofline_us
+from loadtest.benchmarks.gpu.networks import Ceilings, noise, step_roofline_us
 from loadtest.benchmarks.gpu.records import Case, Values
 from loadtest.benchmarks.gpu.scale import Context
 from loadtest.benchmarks.gpu.subjects import EAGER, Bench, bench, bucket, fastest, rungs
@@ -16,12 +15,12 @@ from loadtest.benchmarks.gpu.timing import device_event, device_time, host_times
 
 CHUNKS = (1, 4, 8)
 CHUNK_ROWS = 8
-CALLED_ROWS = (1, 8, 64)  # the launches of torch calls take as long whatever the rows
+CALLED_ROWS = (1, 8, 64)  # the launch time of torch calls hardly depends on the rows
 IN_GRAPH, HOST_TO_HOST = "in a graph", "host to host"
 
 
 def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
-    """By network: each rung's graph by rows, host to host, chunks, and eager calls."""
+    """Yield cases by network: each rung's graph by rows, host to host, chunks, and eager calls."""
     scale = context.scale
     for name in scale.networks:
         for rung in rungs(context.device):
@@ -54,7 +53,7 @@ def _bench(context: Context, name: str, rung: str, rows: int, steps: int = 1) ->
 
 
 def _filled(context: Context, name: str, rung: str, rows: int) -> Bench:
-    """The bench of the rung with `rows` streams in its block."""
+    """Return the bench of a rung with `rows` streams in its block."""
     made = _bench(context, name, rung, bucket(max(context.scale.step_rows)))
     made.fill(range(rows))
     return made
@@ -69,13 +68,13 @@ def _graph(context: Context, name: str, rung: str, rows: int) -> Values:
 
 
 def _called(context: Context, name: str, rows: int) -> Values:
-    """As torch runs it when called: the host launches every kernel."""
+    """Measure the step as separate torch calls: the host launches every kernel."""
     made = _filled(context, name, EAGER, rows)
     return device_time(lambda: made.step.enqueue(made.block(), rows, 1), context.device, groups=8).values()
 
 
 def _host_to_host(context: Context, name: str, rung: str, rows: int) -> Values:
-    """Audio in pinned memory to log-probs in pinned memory, an event waited for: host µs."""
+    """Measure host µs from audio to log-probs in pinned memory, including the wait for an event."""
     made = _filled(context, name, rung, rows)
     replay, device, block = made.replay(bucket(rows)), context.device, made.block()
     pinned = device.type == "cuda"
@@ -100,7 +99,7 @@ def _host_to_host(context: Context, name: str, rung: str, rows: int) -> Values:
 
 
 def _chunk(context: Context, name: str, rung: str, steps: int) -> Values:
-    """`CHUNK_ROWS` streams with `steps` steps each in one replay."""
+    """Measure `CHUNK_ROWS` streams with `steps` steps each in one replay."""
     made = _bench(context, name, rung, CHUNK_ROWS, max(CHUNKS))
     made.fill(range(CHUNK_ROWS))
     took = device_time(made.replay(CHUNK_ROWS, steps), context.device)

@@ -1,6 +1,6 @@
-"""Live streams on one thread: audio arrives by the clock, and latency is counted from when it is due to its answer.
+"""Live streams on one thread: audio arrives in real time; latency is measured from the time it is due to its result.
 
-No event loop, no decoding: this is the share of device and batching core alone, and says so in its table.
+Includes only the device and the batching core, without event loop and decoding.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from loadtest.benchmarks.gpu.timing import percentile
 LARGEST = 128
 MAX_QUEUED = 64  # steps of one stream: five seconds of audio
 BUDGET_S = 0.1
-WARM_S = 1.0  # of a level, not counted
-DRAIN_S = 2.0  # after a level, for the steps that still wait; what is left then is said
-NAP_S = 0.0003  # a sleep may end so late: the rest of a gap is spent asking the clock
+WARM_S = 1.0  # warm-up at the start of a level, not measured
+DRAIN_S = 2.0  # after a level, for queued steps; those left are reported as `unanswered`
+NAP_S = 0.0003  # a sleep may end this late: the rest of a gap is spent polling the clock
 SEED = 7
 
 
 def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
-    """By the rung that serves every level; by the others, and of the small network, a few."""
+    """Yield all levels for the serving rung; some for the other rungs and the small network."""
     first, *others = context.scale.networks[:2]
     rung = served(context.device)
     levels = [(first, rung, streams) for streams in context.scale.streams]
@@ -71,8 +71,8 @@ def _level(context: Context, name: str, rung: str, streams: int) -> Values:
 
 
 @dataclass(slots=True)
-class Answers:
-    """What has been delivered: latency of each live step, rows and seconds of each batch."""
+class Delivered:
+    """Delivered results: latency of each live step, rows and seconds of each batch."""
 
     latency_s: list[float] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
@@ -82,39 +82,39 @@ class Answers:
 
 
 class Thread:
-    """The model thread of a benchmark: the worker, and arrivals by the clock on the same thread.
+    """The model thread of a benchmark: runs the worker and real-time arrivals on the same thread.
 
     A live step's tag is the time at which its audio is due; a background step has none.
     """
 
     def __init__(self, model: SlotModel, step_s: float) -> None:
-        # An engine that is not started: its worker is run here, so that arrivals and batches share a thread.
+        # The engine is not started: its worker runs here, so that arrivals and batches share a thread.
         engine = Engine(model, policy=Policy.EAGER, max_queued=MAX_QUEUED, deliver=self._take, step_s=step_s)
         self._worker = engine._worker
         self._batcher = self._worker._batcher
         self._step_s = step_s
         self._audio: list[NDArray[np.int16]] = list(noise(64, model.inputs.shape[1]).numpy())
         self._streams: list[int] = []
-        self.answers = Answers()
+        self.delivered = Delivered()
         self._idle_s = self._wall_s = self._cpu_s = 0.0
         self._worker.warm_up()
         gc.collect()
         gc.freeze()
 
     def _take(self, event: EngineEvent) -> None:
-        answers = self.answers
+        delivered = self.delivered
         if isinstance(event, BatchDone):
             now = time.perf_counter()
             live = [now - tag for tag in event.tags if isinstance(tag, float)]
-            answers.latency_s += live
-            answers.uploaded += len(event.tags) - len(live)
-            answers.rows.append(len(event.tags))
-            answers.step_s.append(event.step_s)
+            delivered.latency_s += live
+            delivered.uploaded += len(event.tags) - len(live)
+            delivered.rows.append(len(event.tags))
+            delivered.step_s.append(event.step_s)
         elif isinstance(event, StreamFailed):
-            answers.failures.append(str(event.error))
+            delivered.failures.append(str(event.error))
 
     def open(self, streams: Sequence[int], *, background: bool = False) -> None:
-        """Open streams with these numbers."""
+        """Open streams with these IDs."""
         self._streams += streams
         for stream in streams:
             self._worker.take(deque([Open(stream, BUDGET_S, background)]))
@@ -127,12 +127,12 @@ class Thread:
             self._worker.take(deque(steps_of))
 
     def forget(self) -> None:
-        """Count from here."""
-        self.answers = Answers()
+        """Reset the measurements."""
+        self.delivered = Delivered()
         self._idle_s = self._wall_s = self._cpu_s = 0.0
 
     def run(self, live: Sequence[int], seconds: float, until: Callable[[], bool] = lambda: False) -> None:
-        """Let each live stream's audio come by the clock, unsynchronised, for so long, or `until` holds."""
+        """Push audio of unsynchronized live streams in real time, for `seconds` or until `until` holds."""
         began, cpu = time.perf_counter(), time.thread_time()
         offsets = np.random.default_rng(SEED).random(len(live)) * self._step_s
         due = [(began + float(offset), stream) for offset, stream in zip(offsets, live, strict=True)]
@@ -146,7 +146,7 @@ class Thread:
                 heapq.heapreplace(due, (at + self._step_s, stream))
             self._worker.take(arrived)
             if not self._batcher.queued:
-                self._worker.run_batch()  # delivers what an overlapping model still holds
+                self._worker.run_batch()  # delivers pending results of an overlapping model
                 if not until():
                     self._wait(min(due[0][0] if due else ends, ends))
             else:
@@ -173,23 +173,23 @@ class Thread:
         gc.unfreeze()
 
     def values(self) -> Values:
-        """Percentiles of the latency in ms, mean batch, and who had the thread's time."""
-        answers = self.answers
-        ordered = sorted(answers.latency_s)
-        steps = sum(answers.rows)
+        """Return percentiles of the latency in ms, the mean batch, and the shares of the thread's time."""
+        delivered = self.delivered
+        ordered = sorted(delivered.latency_s)
+        steps = sum(delivered.rows)
         if not ordered or not steps:
-            return {"count": 0, "failures": len(answers.failures)}
+            return {"count": 0, "failures": len(delivered.failures)}
         named = {f"ms_p{int(100 * share)}": round(1e3 * percentile(ordered, share), 3) for share in (0.5, 0.98, 0.99)}
         busy_s = self._wall_s - self._idle_s
         return {
             **named,
             "ms_most": round(1e3 * ordered[-1], 3),
             "count": len(ordered),
-            "rows_mean": round(steps / len(answers.rows), 2),
-            "step_us_mean": round(1e6 * sum(answers.step_s) / len(answers.rows), 1),
-            "step_share": round(sum(answers.step_s) / self._wall_s, 3),
+            "rows_mean": round(steps / len(delivered.rows), 2),
+            "step_us_mean": round(1e6 * sum(delivered.step_s) / len(delivered.rows), 1),
+            "step_share": round(sum(delivered.step_s) / self._wall_s, 3),
             "idle_share": round(self._idle_s / self._wall_s, 3),
-            "host_us_a_row": round(1e6 * (busy_s - sum(answers.step_s)) / steps, 2),
+            "host_us_a_row": round(1e6 * (busy_s - sum(delivered.step_s)) / steps, 2),
             "unanswered": self._batcher.queued,
-            "failures": len(answers.failures),
+            "failures": len(delivered.failures),
         }

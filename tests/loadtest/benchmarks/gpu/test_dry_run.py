@@ -1,4 +1,4 @@
-"""`--dry` takes every path on a CPU, with no more packages than a GPU host has."""
+"""`--dry` runs all code on a CPU, with only the packages of a GPU host."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from loadtest.benchmarks.gpu.sections.recordings import SAMPLES, greedy
 from model.config import ENGLISH, ModelConfig
 
 ROOT = Path(__file__).parents[4]
-ABSENT = (  # on a GPU host
+ABSENT = (  # packages that a GPU host lacks
     "cryptography", "fastapi", "httptools", "kaldi_native_fbank", "llvmlite", "matplotlib", "msgspec", "numba",
     "onnxruntime", "prometheus_client", "pydantic", "pydantic_settings", "soundfile", "soxr", "structlog",
     "tutti_asr_client", "uvicorn", "uvloop", "websockets",
@@ -35,7 +35,7 @@ sys.meta_path.insert(0, Absent())
 
 @pytest.fixture(scope="module")
 def dry(tmp_path_factory):
-    """Folder and output of a whole dry run in a folder of its own."""
+    """Return the folder and output of a complete dry run in a temporary folder."""
     folder = tmp_path_factory.mktemp("dry")
     (folder / "sitecustomize.py").write_text(GUARD, encoding="utf-8")
     samples = folder / SAMPLES
@@ -50,22 +50,22 @@ def dry(tmp_path_factory):
     return folder, done.stdout
 
 
-def test_every_case_of_every_section_runs_to_its_end(dry):
+def test_every_case_of_every_section_completes(dry):
     results = records.read(dry[0] / "build" / "gpu-dry" / "gpu.json")
     sections = {name for part in PARTS.values() for name in part}
-    assert {each.section for each in results.rows} == sections - {"sanitizer"}  # which only a GPU has
+    assert {each.section for each in results.rows} == sections - {"sanitizer"}  # needs a GPU
     assert [(each.section, each.case, each.error) for each in results.rows if each.error] == []
     assert all(each.dry for each in results.runs)
 
 
-def test_the_reference_keeps_its_bits_in_company_and_in_chunks(dry):
+def test_the_reference_is_bit_identical_in_batches_and_chunks(dry):
     results = records.read(dry[0] / "build" / "gpu-dry" / "gpu.json")
     bits = results.latest("bits")
     assert {each.case["what"] for each in bits} == {"alone = in company", "chunk = single steps"}
     assert all(each.values["equal"] and each.values["finite"] for each in bits)
 
 
-def test_the_last_lines_are_the_tables_and_say_that_nothing_was_measured(dry):
+def test_the_output_ends_with_tables_marked_as_dry(dry):
     folder, output = dry
     tables = output[output.index("\n## ") :]
     assert tables.count("dry, CPU, no measurement") == tables.count("\n## ") - 1
@@ -77,28 +77,18 @@ def test_the_last_lines_are_the_tables_and_say_that_nothing_was_measured(dry):
 def test_a_dry_run_is_not_merged_into_the_results(dry, capsys):
     before = (RESULTS / "gpu.json").read_bytes()
     assert main(["merge", str(dry[0] / "build" / "gpu-dry" / "gpu.json"), "--folder", str(RESULTS)]) == 1
-    assert "no result" in capsys.readouterr().err
+    assert "cannot be merged into the results" in capsys.readouterr().err
     assert (RESULTS / "gpu.json").read_bytes() == before
 
 
-def test_without_a_gpu_a_run_says_so_and_measures_nothing(tmp_path, capsys, monkeypatch):
+def test_without_a_gpu_a_run_exits_with_advice_and_writes_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("loadtest.benchmarks.gpu.__main__._device", lambda _: "cpu")
     assert main(["run", "--folder", str(tmp_path)]) == 1
     assert "--dry" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-def test_predictions_are_printed_beside_what_was_measured(tmp_path, capsys):
-    case = {"network": "ds2-7x1760", "rung": "eager", "rows": 1}
-    results = records.Results([records.Run("2", {})], [records.Row(0, "steps", case, {"us": 900.0})])
-    records.write(results, tmp_path / "gpu.json")
-    assert main(["predict", "--folder", str(tmp_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "| steps: network=ds2-7x1760 rung=eager rows=1: us | computed | about 855 | 900 | 1.05 |" in "\n".join(lines)
-    assert sum("never run" in line for line in lines) == len(lines) - 3
-
-
-def test_greedy_letters_leave_out_blanks_and_repetitions():
+def test_greedy_transcripts_omit_blanks_and_repetitions():
     best = [0, 10, 10, 0, 10, 1, 5]
     log_probs = np.log(np.eye(len(ENGLISH), dtype=np.float32)[best] + 1e-3)
     assert greedy(ModelConfig(), log_probs) == "hh c"

@@ -1,4 +1,4 @@
-"""The probe's kernels compile for a GPU that is not here, and use the instructions that they are there to compare."""
+"""The probe's kernels compile without a GPU and use the intended instructions."""
 
 import re
 
@@ -18,7 +18,7 @@ HOPPER = GPUTarget("cuda", 90, 32)
 
 
 def ptx(kernel, types, constants, **options):
-    """PTX of a kernel for pointers of 16-byte alignment."""
+    """Return the PTX of a kernel for pointers aligned to 16 bytes."""
     names = kernel.arg_names
     signature = types | dict.fromkeys(constants, "constexpr")
     aligned = {(names.index(name),): [["tt.divisibility", 16]] for name in types if types[name].startswith("*")}
@@ -27,24 +27,24 @@ def ptx(kernel, types, constants, **options):
     return compile(source, target=HOPPER, options=options).asm["ptx"]
 
 
-def test_reading_takes_16_bytes_a_load():
+def test_reads_load_16_bytes_at_once():
     code = ptx(kernels.read_all, {"source": "*i32", "sums": "*i32"}, {"LOOPS": 4, "BLOCK": 4096})
     assert "ld.global.v4" in code
 
 
-def test_reading_one_buffer_goes_past_the_first_level_cache():
+def test_reading_one_buffer_bypasses_the_l1_cache():
     types = {"source": "*i32", "sums": "*i32", "times": "i32"}
     code = ptx(kernels.read_shared, types, {"BLOCKS": 8, "BLOCK": 2048})
     assert "ld.global.cg.v4" in code
 
 
-def test_the_empty_kernel_touches_no_memory():
+def test_the_empty_kernel_accesses_no_memory():
     code = ptx(kernels.empty, {"_x": "*fp32"}, {})
     assert not re.search(r"\b[ls][dt]\.global", code)
 
 
 @pytest.mark.parametrize("tile", [TILES[0], TILES[1], TILES[2], TILES[-1]])
-def test_products_of_few_warps_use_mma_and_the_others_wgmma(tile):
+def test_products_with_few_warps_use_mma_and_others_wgmma(tile):
     rows, columns, warps = tile
     sizes = {"N": EDGE, "K": DEPTH, "BM": rows, "BN": columns, "BK": 32}
     code = ptx(kernels.multiply, {"w": "*fp16", "x": "*fp16", "y": "*fp32"}, sizes, num_warps=warps, num_stages=2)

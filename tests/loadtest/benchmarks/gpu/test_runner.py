@@ -1,4 +1,4 @@
-"""What a run does when a section fails, hangs, or loses the device."""
+"""The runner, when a section crashes, hangs, or loses the device."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from loadtest.benchmarks.gpu.sections.child import BEGIN, FACTS, LOST, ROW
 
 
 class Scripted:
-    """A child whose lines and exit code are given; it keeps what it was asked."""
+    """A child process with given output lines and exit code; records its arguments."""
 
     scripts = ()
     asked = ()
@@ -57,37 +57,37 @@ def found(rows):
     return [(each.case.get("case"), bool(each.error)) for each in rows]
 
 
-def test_rows_are_written_as_they_come(run):
+def test_rows_are_written_immediately(run):
     assert found(run(([begin(0), row(0), begin(1), row(1, "bad")], 0))) == [(0, False), (1, True)]
 
 
-def test_a_section_is_started_again_behind_the_case_that_lost_the_device(run):
+def test_a_section_is_restarted_after_the_case_that_lost_the_device(run):
     rows = run(([begin(0), row(0), begin(1), row(1, "device lost")], LOST), ([begin(2), row(2)], 0))
     assert found(rows) == [(0, False), (1, True), (2, False)]
     assert [each[each.index("--first") + 1] for each in Scripted.asked if each[0] == "section"] == ["0", "2"]
 
 
-def test_a_case_that_ends_its_process_is_recorded_with_the_last_words(run):
+def test_a_case_that_crashes_its_process_is_recorded_with_its_last_output(run):
     rows = run(([begin(0)], -11), ([begin(1), row(1)], 0))
     assert found(rows) == [(0, True), (1, False)]
     assert "last words" in rows[0].error
 
 
-def test_a_section_that_keeps_failing_is_given_up_and_the_next_one_runs(run):
+def test_a_section_that_keeps_failing_is_abandoned_and_the_next_one_runs(run):
     scripts = [([begin(each)], -11) for each in range(runner.MOST_STARTS)]
     rows = run(*scripts, ([begin(0), row(0)], 0), sections=("probe", "bits"))
     assert [each.section for each in rows].count("probe") == runner.MOST_STARTS
     assert (rows[-1].section, rows[-1].error) == ("bits", "")
 
 
-def test_a_run_keeps_the_rows_of_the_run_before_it(run):
+def test_a_run_keeps_the_rows_of_earlier_runs(run):
     run(([begin(0), row(0)], 0))
     assert [each.run for each in run(([begin(1), row(1)], 0))] == [0, 1]
 
 
-def test_a_process_that_says_nothing_is_ended(monkeypatch):
+def test_a_process_without_output_is_killed(monkeypatch):
     monkeypatch.setattr(runner, "HANG_S", 0.5)
-    monkeypatch.setattr(sys, "executable", "/bin/cat")  # reads its standard input, which has no end here
+    monkeypatch.setattr(sys, "executable", "/bin/cat")  # waits for standard input
     real = runner.subprocess.Popen
     silent = [sys.executable]
     monkeypatch.setattr(
@@ -113,7 +113,7 @@ def test_an_exception_is_recorded_and_the_next_case_runs(monkeypatch, capsys):
     assert rows[1]["values"] == {"us": 1.0, "inference": True}
 
 
-def test_a_section_begins_no_case_when_its_time_has_ended(monkeypatch, capsys):
+def test_a_section_begins_no_case_after_its_time_is_up(monkeypatch, capsys):
     class Section:
         @staticmethod
         def cases(_context):
@@ -121,4 +121,4 @@ def test_a_section_begins_no_case_when_its_time_has_ended(monkeypatch, capsys):
 
     monkeypatch.setattr(child.importlib, "import_module", lambda _: Section)
     assert child.main("any", 0, 0.0, "cpu", dry=False) == 0
-    assert "time had ended" in capsys.readouterr().out
+    assert "time was up" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The measurement of the engine's Python: batches of exactly the rows that it says, and readings that ascend."""
+"""Measurement of the engine's Python: batches have the reported rows, and clock readings ascend."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from batching.events import BatchDone
 from loadtest.benchmarks.engine_python import SAMPLES, DrivenEngine, measure
 
 
-def test_a_batch_has_the_steps_that_were_pushed_for_it() -> None:
+def test_a_batch_has_exactly_the_pushed_steps() -> None:
     engine = DrivenEngine(8)
     for first in range(0, 64, 8):
         streams = engine.streams[first : first + 8]
@@ -18,8 +18,8 @@ def test_a_batch_has_the_steps_that_were_pushed_for_it() -> None:
         assert isinstance(done, BatchDone)
         assert done.streams == tuple(streams)
         assert done.queued == 0
-        assert done.live_wait_s == done.queue_wait_s, "a step ahead of its time takes another way"
+        assert done.live_wait_s == done.queue_wait_s, "the step is on time, not early"
 
 
-def test_each_part_takes_time() -> None:
+def test_each_part_has_a_positive_time() -> None:
     assert (measure(128) > 0).all()

@@ -1,4 +1,4 @@
-"""Comparison with other servers: streams in a peer, the search, the rounds, the report."""
+"""Comparison with other servers: streams, search, rounds, report."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def answered(frame: str) -> Answer:
 
 
 @given(st.lists(st.binary(max_size=11)))
-def test_steps_hold_the_audio_however_it_is_cut(messages: list[bytes]) -> None:
+def test_steps_do_not_depend_on_message_sizes(messages: list[bytes]) -> None:
     stream = Stream(CARD)
     steps = [step for message in messages for step in stream.audio(message)]
     rest = stream.rest()
@@ -53,12 +53,12 @@ def test_steps_hold_the_audio_however_it_is_cut(messages: list[bytes]) -> None:
 
 def test_symbols_are_decoded_after_the_models_delay() -> None:
     stream = Stream(CARD)
-    for symbols in ((3, 3), (2, 2), (0, 2), (1, 3), (3, 0)):  # the first two frames lie before the audio
+    for symbols in ((3, 3), (2, 2), (0, 2), (1, 3), (3, 0)):  # the first two frames precede the audio
         stream.add_symbols(symbols)
     assert stream.text == "aa b"
 
 
-def test_the_load_generator_can_read_the_answers() -> None:
+def test_the_load_generator_can_decode_the_messages() -> None:
     stream = Stream(CARD)
     stream.audio(bytes(6))
     stream.add_symbols((0, 0))
@@ -73,7 +73,7 @@ def test_the_load_generator_can_read_the_answers() -> None:
     assert not is_close(None)
 
 
-def test_batches_are_counted_by_whole_batches_and_by_their_rows() -> None:
+def test_batches_can_be_counted_whole_or_row_by_row() -> None:
     whole, by_rows = BatchSizes(), BatchSizes()
     whole.ran(3)
     for _ in range(3):
@@ -82,7 +82,7 @@ def test_batches_are_counted_by_whole_batches_and_by_their_rows() -> None:
 
 
 @given(capacity=st.integers(1, MOST), first=st.integers(1, 400), factor=st.sampled_from([1.15, 1.5]))
-def test_a_search_ends_close_to_the_capacity(capacity: int, first: int, factor: float) -> None:
+def test_a_search_ends_near_the_capacity(capacity: int, first: int, factor: float) -> None:
     search = Search(first, factor=factor, levels=100)
     while (level := search.next_level()) is not None:
         search.add(level, sustained=level <= capacity)
@@ -128,18 +128,18 @@ MEASURED = findings(
 )
 
 
-def test_a_servers_figure_is_the_median_of_its_rounds_and_ours_its_multiple() -> None:
+def test_the_figure_of_a_server_is_the_median_of_its_rounds() -> None:
     assert MEASURED.by_round(OURS) == [400, 500, 440]
     assert MEASURED.sustained(OURS) == 440
     assert MEASURED.ratio("fastapi") == 11.0
-    assert MEASURED.ratio("ray") is None  # it sustained nothing
+    assert MEASURED.ratio("ray") is None  # sustained no streams
     assert MEASURED.sustained("mosec") is None
     edge = MEASURED.edge(OURS)
     assert edge is not None
     assert edge.streams == 440
 
 
-def test_the_report_shows_each_server_its_criterion_and_its_problem() -> None:
+def test_the_report_has_servers_criteria_and_problems() -> None:
     table = {row[0]: row for row in rows(MEASURED)}
     assert table["(a) FastAPI + torch, module as written"][1:5] == ("40", "40", "11.0", "≥ 8")
     assert table["tutti, greedy"][9] == "0 of 9"
@@ -150,7 +150,7 @@ def test_the_report_shows_each_server_its_criterion_and_its_problem() -> None:
     assert f"seed {MEASURED.environment.seed}" in page
 
 
-def test_the_report_says_when_no_stream_ended_and_so_no_text_was_compared() -> None:
+def test_the_report_notes_if_no_stream_ended_and_no_text_was_compared() -> None:
     nothing = findings(probe(OURS, 1, 400, 50.0))
     assert rows(nothing)[0][9] == "–"
     assert "none ended" in markdown(nothing, "peers.png")
@@ -173,7 +173,7 @@ def test_a_quantile_of_batch_sizes_counts_batches() -> None:
     assert [quantile(sizes, at) for at in (0.1, 0.5, 0.9, 1.0)] == [1, 1, 8, 64]
 
 
-def test_a_distribution_is_thinned_to_its_end() -> None:
+def test_a_thinned_distribution_keeps_its_last_point() -> None:
     cdf = tuple((float(n), n / 1000) for n in range(1, 1001))
     kept = thinned(cdf)
     assert len(kept) <= 202
@@ -193,7 +193,7 @@ def test_unknown_and_uninstalled_peers_are_named(monkeypatch: pytest.MonkeyPatch
 
 
 class FakeServers:
-    """Launched servers and the load on them: each sustains the number of streams in `capacity`."""
+    """Fake servers, each of which sustains the number of streams in `capacity`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **capacity: int) -> None:
         self.capacity, self.calls, self.rows = capacity, [], 0.0
@@ -234,7 +234,7 @@ class FakeServers:
 PLAN = bench.Plan(rounds=2, seconds=1.0, stream_s=1.0, objective_ms=100.0, common=10, seed=1, onnx=Path("onnx"))
 
 
-def test_rounds_are_interleaved_and_later_ones_begin_where_the_first_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_alternate_and_later_ones_start_at_the_earlier_result(monkeypatch: pytest.MonkeyPatch) -> None:
     servers = FakeServers(monkeypatch, tutti=500, fastapi=45)
     probes = list(bench.run(PLAN, chosen("tutti,fastapi"), (), lambda _: None))
     order = [name for n, (name, _) in enumerate(servers.calls) if n == 0 or servers.calls[n - 1][0] != name]
@@ -248,10 +248,10 @@ def test_rounds_are_interleaved_and_later_ones_begin_where_the_first_ended(monke
         assert len(second) <= bench.AGAIN_LEVELS
     (common, *_) = [p for p in probes if p.peer == "tutti"]
     assert (common.streams, common.searched, common.cdf) == (10, False, ((1.0, 1.0),))
-    assert common.batch_sizes == {4: 1.0}  # of this level alone
+    assert common.batch_sizes == {4: 1.0}  # of this level only
 
 
-def test_a_server_that_does_not_start_is_reported_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_start_is_reported_and_the_others_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeServers(monkeypatch, tutti=0, fastapi=45)
     probes = list(bench.run(PLAN, chosen("tutti,fastapi"), (), lambda _: None))
     assert [p.problem for p in probes if p.peer == "tutti"] == ["it did not start"] * 2
@@ -267,7 +267,7 @@ def test_kept_levels_count_as_earlier_rounds(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("fault", ["failed", "refused", "unanswered"])
-def test_a_level_that_loses_anything_is_not_sustained(fault: str) -> None:
+def test_a_level_with_losses_is_not_sustained(fault: str) -> None:
     level = SimpleNamespace(chunk_latency_ms=spread(99.0), failed=0, refused=0, unanswered=0)
     assert bench.sustained(level, 100.0)  # type: ignore[arg-type]
     assert not bench.sustained(level, 98.0)  # type: ignore[arg-type]
@@ -284,7 +284,7 @@ child.wait()
 """
 
 
-def test_a_server_is_stopped_with_all_processes_that_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_is_stopped_with_all_its_child_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "STOP_WITHIN_S", 0.1)
     server = subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE)
     assert server.stdout is not None
@@ -295,7 +295,7 @@ def test_a_server_is_stopped_with_all_processes_that_it_started(monkeypatch: pyt
     assert sum(processes.cpu_by_name(processes.tree(os.getpid())).values()) > 0.0
     processes.stop(server)
     assert not processes.tree(server.pid)
-    assert server.stdout.read() == b""  # its child held the other end
+    assert server.stdout.read() == b""  # the child had the other end open
     server.stdout.close()
 
 

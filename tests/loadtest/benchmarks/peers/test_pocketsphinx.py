@@ -1,4 +1,4 @@
-"""pocketsphinx beside tutti: scoring of its texts, the table of both, and the message when it is missing."""
+"""Comparison with pocketsphinx: scoring, tables, and the message if it is not installed."""
 
 from __future__ import annotations
 
@@ -40,13 +40,14 @@ def peer(**ours: object) -> Peer:
 
 
 @pytest.mark.parametrize(
-    ("heard", "text"), [("Mr. O'Neil", "mr o'neil"), ("a well-known place", "a well known place"), ("[NOISE]", "noise")]
+    ("spoken", "text"),
+    [("Mr. O'Neil", "mr o'neil"), ("a well-known place", "a well known place"), ("[NOISE]", "noise")],
 )
-def test_its_texts_are_spelled_as_references_are(heard: str, text: str) -> None:
-    assert pocketsphinx.spelled(heard) == text
+def test_its_texts_are_normalized_like_references(spoken: str, text: str) -> None:
+    assert pocketsphinx.spelled(spoken) == text
 
 
-def test_a_missing_pocketsphinx_is_reported_with_the_command_that_installs_it(
+def test_a_missing_pocketsphinx_is_reported_with_the_install_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     real = importlib.import_module
@@ -63,16 +64,16 @@ def test_a_missing_pocketsphinx_is_reported_with_the_command_that_installs_it(
 
 
 class Adapting:
-    """Stand-in for pocketsphinx, which adapts to a stream: its text depends on the recordings before."""
+    """Fake of pocketsphinx, which adapts to a stream: its text depends on earlier recordings."""
 
     def __init__(self) -> None:
-        self._heard = self._bytes = 0
+        self._spoken = self._bytes = 0
 
     def reinit_feat(self) -> None:
-        self._heard = 0
+        self._spoken = 0
 
     def start_utt(self) -> None:
-        self._heard += 1
+        self._spoken += 1
 
     def process_raw(self, pcm: bytes, *, full_utt: bool) -> None:
         self._bytes = len(pcm)
@@ -81,28 +82,28 @@ class Adapting:
 
     def hyp(self) -> SimpleNamespace:
         return SimpleNamespace(
-            hypstr=f"{'again ' * (self._heard - 1)}{self._bytes:b}".replace("0", "a").replace("1", "b")
+            hypstr=f"{'again ' * (self._spoken - 1)}{self._bytes:b}".replace("0", "a").replace("1", "b")
         )
 
 
-def test_a_text_does_not_depend_on_recordings_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_does_not_depend_on_earlier_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(pocketsphinx._state, "decoder", Adapting())
     paths = [u.audio for u in samples()[:3]]
-    forwards = [pocketsphinx._recognise(path) for path in paths]
-    assert forwards == [pocketsphinx._recognise(path) for path in reversed(paths)][::-1]
+    forwards = [pocketsphinx._recognize(path) for path in paths]
+    assert forwards == [pocketsphinx._recognize(path) for path in reversed(paths)][::-1]
     assert "again" not in " ".join(forwards)
     assert len(set(forwards)) == 3
 
 
-def test_it_recognises_a_shipped_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_recognizes_a_shipped_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     need_package("pocketsphinx")
     monkeypatch.setattr(pocketsphinx, "_state", {})
     pocketsphinx._load({})
     (yes,) = [u.audio for u in samples() if u.audio.stem == "yes"]
-    assert pocketsphinx._recognise(yes) == "yes"
+    assert pocketsphinx._recognize(yes) == "yes"
 
 
-def test_our_figures_stand_beside_by_source(tmp_path: Path) -> None:
+def test_the_table_has_our_figures_by_source(tmp_path: Path) -> None:
     path = tmp_path / "ours.json"
     combinations = [{**OURS, "precision": "bf16", "decoder": name} for name in ("greedy", "beam")]
     path.write_text("a table first\n" + json.dumps({**combinations[0], "combinations": combinations}) + "\n")
@@ -111,13 +112,13 @@ def test_our_figures_stand_beside_by_source(tmp_path: Path) -> None:
     found = peer(**ours)
     assert rows(found) == [
         ("x", "1", "0.500", "0.000", "0.000"),
-        ("y", "1", "0.000", "–", "–"),  # a source that ours did not have
+        ("y", "1", "0.000", "–", "–"),  # a source without figures of ours
         ("all", "2", "0.333", "0.333", "0.333"),
     ]
     assert "| x | 1 | 0.500 | 0.000 | 0.000 |" in markdown(found)
 
 
-def test_its_rates_with_our_language_model_have_a_column_and_say_where_the_words_come_from(tmp_path: Path) -> None:
+def test_its_rates_with_our_language_model_have_a_column_and_word_counts(tmp_path: Path) -> None:
     found = msgspec.structs.replace(
         peer(), with_our_language_model=WithOurs(pooled(OURS), 0.5, pocketsphinx_words.Words(40, 10, 1))
     )
@@ -129,7 +130,7 @@ def test_its_rates_with_our_language_model_have_a_column_and_say_where_the_words
     assert read_kept(tmp_path, "pocketsphinx", None) == found
 
 
-def test_our_language_model_becomes_files_that_it_reads(tmp_path: Path) -> None:
+def test_our_language_model_is_converted_to_its_files(tmp_path: Path) -> None:
     need_package("pocketsphinx")
     need_programs("espeak-ng")
     arpa = tmp_path / "small.arpa.gz"
@@ -144,21 +145,21 @@ def test_our_language_model_becomes_files_that_it_reads(tmp_path: Path) -> None:
     assert spelled[0].split()[1:] == ["S", "EH", "V", "AH", "N"]
 
 
-def test_every_phone_of_our_words_has_one_of_its_own() -> None:
+def test_every_phone_of_our_words_has_an_equivalent() -> None:
     need_package("pocketsphinx")
     with pocketsphinx.dictionary().open(encoding="utf-8") as file:
         known = {phone for line in file for phone in line.split()[1:]}
     assert {phone for phones in pocketsphinx_words.ARPABET.values() for phone in phones.split()} <= known
 
 
-def test_a_document_of_one_combination_is_read_too(tmp_path: Path) -> None:
+def test_a_document_with_one_combination_is_read_too(tmp_path: Path) -> None:
     path = tmp_path / "ours.json"
     path.write_text(json.dumps({**OURS, "precision": "fp32", "decoder": "beam"}))
     assert read_ours(path)["tutti beam fp32"].wer == OURS["wer"]
 
 
 @pytest.mark.parametrize("content", [None, "", "no json", '{"precision": "fp32"}'])
-def test_an_unreadable_file_of_our_figures_is_named(tmp_path: Path, content: str | None) -> None:
+def test_an_invalid_file_of_our_figures_is_named(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "ours.json"
     if content is not None:
         path.write_text(content)
@@ -166,7 +167,7 @@ def test_an_unreadable_file_of_our_figures_is_named(tmp_path: Path, content: str
         read_ours(path)
 
 
-def test_new_figures_of_ours_stand_beside_a_kept_result(tmp_path: Path) -> None:
+def test_a_kept_result_can_be_combined_with_new_figures_of_ours(tmp_path: Path) -> None:
     write(peer(), tmp_path)
     path = tmp_path / "ours.json"
     path.write_text(json.dumps({**OURS, "precision": "fp32", "decoder": "beam"}))

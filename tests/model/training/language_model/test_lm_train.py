@@ -184,7 +184,7 @@ def test_texts_are_mixed_with_the_shipped_model_by_default(
     monkeypatch.setattr("model.decoder.SHIPPED_LM", shipped)
     result = run("train", texts["house"], "--out", tmp_path / "mixed.arpa")
     assert result.exit_code == 0, result.output
-    assert "mixed with the shipped model, 0.7 of it" in result.output
+    assert "mixed with the shipped model, share 0.7" in result.output
     mixed = set(LanguageModel.load(tmp_path / "mixed.arpa").words)
     assert run("train", texts["house"], "--mix", "none", "--out", tmp_path / "own.arpa").exit_code == 0
     own, other = (set(LanguageModel.load(path).words) for path in (tmp_path / "own.arpa", shipped))

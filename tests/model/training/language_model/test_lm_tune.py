@@ -157,7 +157,7 @@ def test_weights_for_accurate_finals_require_another_model_with_the_same_symbols
     options = ["--manifest", str(recordings), "--model", "mandarin", "--precision", "int8", "--accurate"]
     result = CliRunner().invoke(lm, ["tune", *options])
     assert result.exit_code == 1
-    assert "no other shipped model writes the symbols of tutti-mandarin" in result.output.replace("\n", " ")
+    assert "no second shipped model has the output symbols of tutti-mandarin" in result.output.replace("\n", " ")
 
 
 def test_the_outputs_of_two_models_are_the_mean_of_their_probabilities(recordings: Path) -> None:

@@ -122,7 +122,7 @@ def test_an_interrupted_run_writes_nothing(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(quantization_run, "quantize", interrupted)
     done = quantize(folder, tmp_path / "net.safetensors")
     assert done.exit_code == 130
-    assert "interrupted; nothing is written" in done.output
+    assert "interrupted; nothing was written" in done.output
     assert list(tmp_path.iterdir()) == []
 
 
