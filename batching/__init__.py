@@ -25,7 +25,7 @@ from batching.policy.pace import Pace
 from batching.policy.service_times import ServiceTimes
 from batching.pool import Handle, SlotPool
 from batching.slot_model import SlotModel
-from batching.thread.turn import Turn
+from batching.thread.step_token import StepToken
 
 __all__ = [
     "AlreadyOpen",
@@ -51,10 +51,10 @@ __all__ = [
     "StaleHandle",
     "StateExported",
     "StepFailed",
+    "StepToken",
     "StreamClosed",
     "StreamFailed",
     "StreamId",
-    "Turn",
     "UnknownStream",
     "WarmedUp",
     "WrongInput",

@@ -23,7 +23,7 @@ from batching.slot_model import SlotModel
 from batching.stepper import Stepper
 from batching.thread.commands import Close, Export, Mailbox, Open, Restore, Step, Stop
 from batching.thread.handover import Handover
-from batching.thread.turn import Turn
+from batching.thread.step_token import StepToken
 from batching.thread.worker import Worker
 
 _new_tuple = tuple.__new__  # makes a named tuple in half of the time that its own constructor takes
@@ -49,19 +49,19 @@ class Engine:
         warm_up: bool = False,
         acknowledged: bool = False,
         clock: Callable[[], float] = time.perf_counter,
-        turn: Turn | None = None,
+        step_token: StepToken | None = None,
         chunks: bool = True,
         name: str = "model",
     ) -> None:
-        """Allocate everything; `start` begins.
+        """Allocate everything; `start` starts the thread.
 
-        A stream beyond the model's capacity fails with `PoolFull`, a waiting step of one stream beyond `max_queued`
-        fails it with `QueueFull`. `step_s` is the duration of a step's audio, where steps have a pace of their own
-        (`Pace`). `warm_up` steps every batch size before the first command and delivers `WarmedUp`. `deliver` is called
-        on the model thread with every event: it must not block, and if it raises, the engine dies. If the receiver
-        says by `taken` that it has a batch in hand, `acknowledged` lets the next one wait for that. Engines that share
-        cores may share a `turn`, or two. Without `chunks` a call of the model is one step of each stream, whatever it
-        takes. `Batcher` documents the policy and the other options.
+        A stream beyond the model's capacity fails with `PoolFull`; a stream with more than `max_queued` waiting steps
+        fails with `QueueFull`. `step_s`: audio seconds of a step, for streams with a real-time pace (`Pace`).
+        `warm_up`: step every batch size before the first command and deliver `WarmedUp`. `deliver` is called on the
+        model thread with every event: it must not block, and if it raises, the engine dies. `acknowledged`: the
+        receiver calls `acknowledge` for every batch, and the next batch waits for that. `step_token`: shared by engines
+        on the same cores. Without `chunks` each model call runs one step of each stream, even if the model accepts
+        more. `Batcher` documents the policy and the other options.
         """
         largest, *shape = model.inputs.shape
         stepper = Stepper(model, chunks=chunks)
@@ -75,7 +75,9 @@ class Engine:
         )
         self._handover = Handover(deliver)
         self._acknowledged = acknowledged
-        self._worker = Worker(stepper, batcher, deliver=self._handover.deliver, clock=clock, turn=turn or Turn())
+        self._worker = Worker(
+            stepper, batcher, deliver=self._handover.deliver, clock=clock, step_token=step_token or StepToken()
+        )
         self._input_shape, self._input_dtype = tuple(shape), model.inputs.dtype
         self._state_bytes = model.state_bytes
         self._warm_up = warm_up
@@ -165,9 +167,9 @@ class Engine:
         if self._accepting():
             self._mail.put(Restore(stream, state))
 
-    def taken(self) -> None:
-        """Say that a `BatchDone` was taken; on the thread that takes them all."""
-        self._handover.taken()
+    def acknowledge(self) -> None:
+        """Acknowledge one `BatchDone`; call it on the thread that receives them all."""
+        self._handover.acknowledge()
 
     def close(self, stream: StreamId) -> None:
         """End a stream: its waiting steps are dropped, its slot is freed, `StreamClosed` is delivered."""

@@ -23,7 +23,7 @@ from batching.events import BatchDone, EngineEvent, StateExported, StreamClosed,
 from batching.pool import Handle
 from batching.stepper import Stepper
 from batching.thread.commands import Close, Command, Export, Open, Restore, Step, Stop
-from batching.thread.turn import Turn
+from batching.thread.step_token import StepToken
 
 
 class Worker:
@@ -36,14 +36,14 @@ class Worker:
         *,
         deliver: Callable[[EngineEvent], None],
         clock: Callable[[], float],
-        turn: Turn,
+        step_token: StepToken,
     ) -> None:
         self._stepper = stepper
         self._pool = stepper.pool
         self._batcher = batcher
         self._deliver = deliver
         self._clock = clock
-        self._turn = turn
+        self._step_token = step_token
         self._handles: dict[StreamId, Handle] = {}
         self._background: set[StreamId] = set()
         self._failed: set[StreamId] = set()  # failed, not yet closed by their owner
@@ -164,7 +164,7 @@ class Worker:
             for handle in itertools.compress(handles, resets[::each]):  # a reset step is the first of its chunk
                 self._pool.reset(handle)
         try:
-            with self._turn.taken():
+            with self._step_token.held():
                 started_s = self._clock()
                 outputs = self._step(handles, inputs, each)
                 step_s = self._clock() - started_s
