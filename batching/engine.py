@@ -22,7 +22,7 @@ from batching.policy.pace import Pace
 from batching.slot_model import SlotModel
 from batching.stepper import Stepper
 from batching.thread.commands import Close, Export, Mailbox, Open, Restore, Step, Stop
-from batching.thread.handover import Handover
+from batching.thread.result_backpressure import ResultBackpressure
 from batching.thread.step_token import StepToken
 from batching.thread.worker import Worker
 
@@ -73,10 +73,10 @@ class Engine:
             pace=Pace(step_s),
             chunk_steps=stepper.chunk_steps,
         )
-        self._handover = Handover(deliver)
+        self._results = ResultBackpressure(deliver)
         self._acknowledged = acknowledged
         self._worker = Worker(
-            stepper, batcher, deliver=self._handover.deliver, clock=clock, step_token=step_token or StepToken()
+            stepper, batcher, deliver=self._results.deliver, clock=clock, step_token=step_token or StepToken()
         )
         self._input_shape, self._input_dtype = tuple(shape), model.inputs.dtype
         self._state_bytes = model.state_bytes
@@ -169,7 +169,7 @@ class Engine:
 
     def acknowledge(self) -> None:
         """Acknowledge one `BatchDone`; call it on the thread that receives them all."""
-        self._handover.acknowledge()
+        self._results.acknowledge()
 
     def close(self, stream: StreamId) -> None:
         """End a stream: its waiting steps are dropped, its slot is freed, `StreamClosed` is delivered."""
@@ -197,12 +197,12 @@ class Engine:
         finally:
             self._ended = True
             self._busy_since = None
-            self._handover.deliver(EngineStopped(self._failure))
+            self._results.deliver(EngineStopped(self._failure))
 
     def _drain_commands(self) -> bool:
         """Execute the commands that have arrived, after a sleep if there is nothing to do. Returns: False to stop."""
         if self._acknowledged:
-            self._handover.wait()
+            self._results.wait()
         now = self._clock()
         wake_at = None if self._commands else self._worker.wake_at(now)
         if not self._commands and (wake_at is None or wake_at > now):

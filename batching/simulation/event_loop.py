@@ -28,8 +28,8 @@ class Model(Protocol):
         """The event loop hands over steps; calls are in order of time."""
         ...
 
-    def taken(self, now: float) -> None:
-        """The event loop takes up the results of the last batch."""
+    def acknowledge(self, now: float) -> None:
+        """Acknowledge the results of the last batch; called by the event loop."""
         ...
 
 
@@ -86,7 +86,7 @@ class EventLoop:
         else:
             batch = results.popleft()[1]
             if not results:
-                self._model.taken(now)
+                self._model.acknowledge(now)
             done_s = self._hand_out(now, batch)
         self.busy_s += done_s - now
         self._free_s = self._cores.loop_until_s = done_s

@@ -12,7 +12,7 @@ from batching.simulation.calibration import Client, Interference, Overheads
 from batching.simulation.service_table import ServiceTable
 from batching.simulation.simulator import Simulator
 from batching.simulation.workload import Churn, Live, Uploads, Workload
-from batching.thread.handover import PATIENCE_S
+from batching.thread.result_backpressure import PATIENCE_S
 
 FAST = ServiceTable.constant({1: 0.001, 128: 0.009})
 SERVER = Overheads(receive_s=4e-5, batch_s=1e-4, decode_s=1e-5, write_s=3e-5, engine_s=1e-4, path_s=2e-4)
