@@ -61,7 +61,7 @@ class Pending(NamedTuple):
     due_s: float
     """`ready_s`; later for a step that came ahead of its time (`Pace`)."""
     deadline_s: float
-    apart: bool = False
+    starts_chunk: bool = False
     """It may be the first of a chunk alone: the state before it is asked for, or does not matter."""
 
 
@@ -78,7 +78,7 @@ class _Stream:
     queue: ReadyQueue  # that holds the oldest of `steps`
     steps: deque[Pending] = field(default_factory=deque)
     in_time_s: float = NEVER_S  # theoretical arrival time of the next step
-    apart: bool = False  # so is the next step
+    starts_chunk: bool = False  # so is the next step
 
 
 class Batcher:
@@ -175,16 +175,16 @@ class Batcher:
                 owner.in_time_s = now + self._interval_s
             else:
                 due_s, owner.in_time_s = self._pace.due(now, owner.in_time_s)
-        step = _new_tuple(Pending, (stream, item, now, due_s, due_s + owner.budget_s, owner.apart))
-        owner.apart = False
+        step = _new_tuple(Pending, (stream, item, now, due_s, due_s + owner.budget_s, owner.starts_chunk))
+        owner.starts_chunk = False
         if not steps:
             self._enqueue_head(owner, step, now)
         steps.append(step)
         self._queued += 1
 
-    def part(self, stream: StreamId) -> None:
+    def start_new_chunk(self, stream: StreamId) -> None:
         """Keep the steps pushed from now on out of the chunks of those that wait. Raises: UnknownStream."""
-        self._find(stream).apart = True
+        self._find(stream).starts_chunk = True
 
     def next_batch(self, now: float) -> tuple[Pending, ...]:
         """Remove and return the steps to run now, earliest deadline first; () = nothing to run now.
@@ -311,7 +311,7 @@ class Batcher:
         """Length of the chunk that could run of this stream now, `most` at most."""
         may_wait = owner.queue is not self._live
         for i, step in enumerate(itertools.islice(owner.steps, 1, most), 1):
-            if step.apart or not (may_wait or step.due_s <= now):
+            if step.starts_chunk or not (may_wait or step.due_s <= now):
                 return i
         return min(most, len(owner.steps))
 

@@ -83,7 +83,7 @@ class Worker:
             if type(command) is Step:  # nearly all of them
                 try:
                     if command.reset:
-                        self._batcher.part(command.stream)
+                        self._batcher.start_new_chunk(command.stream)
                     push(command.stream, command, command.ready_s)
                 except QueueFull as error:
                     self._fail(command.stream, error)
@@ -124,7 +124,7 @@ class Worker:
             self._report_unknown(stream)
         elif steps := self._batcher.waiting(stream):
             self._exports.add(stream, steps, tag)
-            self._batcher.part(stream)
+            self._batcher.start_new_chunk(stream)
         else:
             self._tell(self._exported(stream, tag))
 

@@ -48,7 +48,7 @@ class NaiveStep(NamedTuple):
     item: int
     due_s: float
     deadline_s: float
-    apart: bool
+    starts_chunk: bool
 
 
 @dataclass
@@ -59,7 +59,7 @@ class NaiveStream:
     background: bool
     waiting: list[NaiveStep] = field(default_factory=list)
     in_time_s: float = -math.inf
-    apart: bool = False
+    starts_chunk: bool = False
 
 
 class BatcherMachine(RuleBasedStateMachine):
@@ -120,13 +120,13 @@ class BatcherMachine(RuleBasedStateMachine):
             self.naive[stream] = NaiveStream(budget_s, background)
 
     @precondition(lambda self: self.naive)
-    @rule(choice=st.integers(0, 7), count=st.integers(1, 4), apart=st.sampled_from((False, False, False, True)))
-    def push(self, choice: int, count: int, apart: bool) -> None:
+    @rule(choice=st.integers(0, 7), count=st.integers(1, 4), starts_chunk=st.sampled_from((False, False, False, True)))
+    def push(self, choice: int, count: int, starts_chunk: bool) -> None:
         stream = sorted(self.naive)[choice % len(self.naive)]
         owner = self.naive[stream]
-        if apart:  # the first of these begins a chunk, if it is in one
-            self.batcher.part(stream)
-            owner.apart = True
+        if starts_chunk:  # no chunk holds the first of these after an earlier step
+            self.batcher.start_new_chunk(stream)
+            owner.starts_chunk = True
         for _ in range(count):
             self.items += 1
             if len(owner.waiting) == MAX_QUEUED:
@@ -136,8 +136,8 @@ class BatcherMachine(RuleBasedStateMachine):
                 self.batcher.push(stream, self.items, self.now)
                 due_s = self.due(owner)
                 type(self).early += due_s > self.now
-                owner.waiting.append(NaiveStep(self.items, due_s, due_s + owner.budget_s, owner.apart))
-                owner.apart = False
+                owner.waiting.append(NaiveStep(self.items, due_s, due_s + owner.budget_s, owner.starts_chunk))
+                owner.starts_chunk = False
                 self.pushed.add(self.items)
 
     def due(self, owner: NaiveStream) -> float:
@@ -278,7 +278,7 @@ class BatcherMachine(RuleBasedStateMachine):
             refused = (
                 steps * len(owners) > self.max_batch
                 or any(len(owner.waiting) < steps for owner in owners)
-                or any(step.apart for owner in owners for step in owner.waiting[1:steps])
+                or any(step.starts_chunk for owner in owners for step in owner.waiting[1:steps])
                 or any(step.due_s > self.now for owner in due for step in owner.waiting[:steps])
                 or (others and lasts_s > 1.5 * self.service.estimate(1))
                 or (bool(self.due_steps()) and not due and worst_s > self.start_at() - self.now)
@@ -325,7 +325,7 @@ class BatcherMachine(RuleBasedStateMachine):
         type(self).due_chunks += steps > 1 and bool(starts)
         for step in self.running:
             naive = self.naive[step.stream].waiting.pop(0)
-            assert (step.item, step.due_s, step.deadline_s, step.apart) == naive, "out of order"
+            assert (step.item, step.due_s, step.deadline_s, step.starts_chunk) == naive, "out of order"
             assert step.item not in self.gone, "ran twice, or after it was dropped"
             self.gone.add(step.item)
 

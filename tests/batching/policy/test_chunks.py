@@ -152,7 +152,7 @@ def test_the_single_policy_runs_no_chunks() -> None:
 def test_a_parted_step_is_the_first_of_its_chunk() -> None:
     bench = Bench()
     bench.upload(1, 3)
-    bench.batcher.part(1)
+    bench.batcher.start_new_chunk(1)
     bench.push(1, 4)
     assert [bench.batch() for _ in range(4)] == [([1], 2), ([1], 1), ([1], 4), ([], 0)]
 
