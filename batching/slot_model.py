@@ -3,7 +3,7 @@
 A model satisfies it by structure and never imports it. It owns where the states live, in memory of whatever kind, and
 everything that its arithmetic wants: padding, tiles, devices. Nothing here knows what a step means.
 
-`SlotModel` is all that a model must be. `Rehearsed`, `Overlapped` and `Chunked` are offers that it may make besides,
+`SlotModel` is all that a model must be. `WarmupSizes`, `Overlapped` and `Chunked` are offers that it may make besides,
 each found by its attributes and independent of the others.
 """
 
@@ -53,17 +53,17 @@ class SlotModel(Protocol):
 
 
 @runtime_checkable
-class Rehearsed(Protocol):
+class WarmupSizes(Protocol):
     """A slot model whose steps do not all cost the same, or whose every batch size need not be prepared.
 
     It says which sizes are, and runs the most that a step of so many rows can cost, before any slot is taken.
     """
 
     @property
-    def rehearsed_sizes(self) -> Sequence[int]:
+    def warmup_sizes(self) -> Sequence[int]:
         """Batch sizes to be prepared, ascending, the largest batch last."""
 
-    def rehearse(self, rows: int) -> None:
+    def warm_up_step(self, rows: int) -> None:
         """Run a batch of so many rows; afterwards the states are undefined. Raises: any error of the model's."""
 
 

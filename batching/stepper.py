@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from batching.errors import StepFailed
 from batching.pool import Handle, SlotPool
-from batching.slot_model import Chunked, Overlapped, Rehearsed, SlotModel
+from batching.slot_model import Chunked, Overlapped, SlotModel, WarmupSizes
 
 WARM_RUNS = 3  # of which the fastest counts: a disturbance only ever lengthens a run
 LONG_RUN_S = 0.1  # a run so long is timed once: a start should not take many times that
@@ -44,7 +44,7 @@ class Stepper:
     def warm_up(self, clock: Callable[[], float]) -> dict[int, float]:
         """Step batches of every size, before any slot is taken. Returns: seconds by rows, powers of 2 and the largest.
 
-        Of a model that is `Rehearsed`, the sizes that it names.
+        Of a model that is `WarmupSizes`, the sizes that it names.
 
         Libraries prepare their kernels for a shape at its first use: with oneDNN that costs several milliseconds, which
         no stream's batch should pay. Raises: any error of the model's.
@@ -61,7 +61,7 @@ class Stepper:
         largest = len(self._model.inputs) // steps
         if steps > 1:
             largest = min(largest, self._model.capacity)  # rows of a chunk may be more than there are slots
-        sizes = self._model.rehearsed_sizes if isinstance(self._model, Rehearsed) else range(1, largest + 1)
+        sizes = self._model.warmup_sizes if isinstance(self._model, WarmupSizes) else range(1, largest + 1)
         for streams in (size for size in sizes if size <= largest):
             first_s = self._time(streams, steps, clock)
             if streams == largest or streams.bit_count() == 1:  # powers of two are enough to draw a line through
@@ -71,8 +71,8 @@ class Stepper:
 
     def _time(self, streams: int, steps: int, clock: Callable[[], float]) -> float:
         began_s = clock()
-        if steps == 1 and isinstance(self._model, Rehearsed):
-            self._model.rehearse(streams)
+        if steps == 1 and isinstance(self._model, WarmupSizes):
+            self._model.warm_up_step(streams)
         else:
             self._step(range(streams), steps)
         return clock() - began_s

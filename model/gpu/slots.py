@@ -44,7 +44,7 @@ most `steps` single steps."""
 
 
 class RecordedSlots:
-    """`batching.SlotModel`, and `Rehearsed`, `Overlapped` and `Chunked` besides."""
+    """`batching.SlotModel`, and `WarmupSizes`, `Overlapped` and `Chunked` besides."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class RecordedSlots:
         largest: int,
         chunk_steps: Sequence[int] = CHUNKS,
     ) -> None:
-        """Allocate slabs and buffers; steps are recorded in `rehearse`, or when a size first comes.
+        """Allocate slabs and buffers; steps are recorded in `warm_up_step`, or when a size first comes.
 
         Raises: ValueError for a capacity or a batch below 1.
         """
@@ -86,12 +86,12 @@ class RecordedSlots:
         self._done = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
 
     @property
-    def rehearsed_sizes(self) -> Sequence[int]:
+    def warmup_sizes(self) -> Sequence[int]:
         """The sizes that have a recording of their own: powers of two; and the largest batch."""
         largest = len(self.inputs)
         return sorted({bucket(rows) for rows in range(1, largest + 1) if bucket(rows) <= largest} | {largest})
 
-    def rehearse(self, rows: int) -> None:
+    def warm_up_step(self, rows: int) -> None:
         """Record the steps of this size, chunks too, and run one; afterwards the states are undefined."""
         for steps in self.chunk_steps:
             if rows * steps <= len(self.inputs):

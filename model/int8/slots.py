@@ -121,7 +121,7 @@ class Call:
 
 
 class Int8Slots:
-    """States of `capacity` streams; satisfies `batching.SlotModel`, `Rehearsed` and `Chunked` by structure."""
+    """States of `capacity` streams; satisfies `batching.SlotModel`, `WarmupSizes` and `Chunked` by structure."""
 
     def __init__(self, network: PackedNetwork, *, capacity: int, largest: int, threads: int = 1) -> None:
         """Allocate. A batch has at most `largest` rows, which `threads` share when there are enough for each.
@@ -162,12 +162,12 @@ class Int8Slots:
         return self._network.state_bytes
 
     @property
-    def rehearsed_sizes(self) -> Sequence[int]:
+    def warmup_sizes(self) -> Sequence[int]:
         """Powers of two, and the largest batch: enough to know the times, for nothing is prepared for a size."""
         largest = len(self._inputs)
         return sorted({1 << power for power in range(largest.bit_length())} | {largest})
 
-    def rehearse(self, rows: int) -> None:
+    def warm_up_step(self, rows: int) -> None:
         """Run a batch of so many rows; afterwards the states are undefined."""
         self.run(range(rows))
 

@@ -40,12 +40,12 @@ class PublishedSlots:
         self.state_bytes = sum(part.state_bytes for part in self._parts)
 
     @property
-    def rehearsed_sizes(self) -> Sequence[int]:
+    def warmup_sizes(self) -> Sequence[int]:
         """Batches to be prepared before the first stream: powers of two, and the largest."""
         largest = len(self.inputs)
         return sorted({*(1 << power for power in range(largest.bit_length())), largest})
 
-    def rehearse(self, rows: int) -> None:
+    def warm_up_step(self, rows: int) -> None:
         """Run a batch of so many rows that have a window each, on silence; afterwards the states are undefined."""
         slots = np.arange(rows)
         self._windows.push(slots, np.zeros((rows, self.inputs.shape[1]), np.int16))

@@ -60,17 +60,17 @@ def test_answers_of_other_rows_than_went_in_are_a_failed_step() -> None:
 def test_a_model_that_names_its_sizes_is_warmed_up_by_them_and_long_runs_are_timed_once() -> None:
     clock = FakeClock()
 
-    class Rehearsing(EchoModel):
-        rehearsed_sizes = (1, 4, 5)
+    class ListingSizes(EchoModel):
+        warmup_sizes = (1, 4, 5)
 
-        def rehearse(self, rows: int) -> None:
-            rehearsed.append(rows)
+        def warm_up_step(self, rows: int) -> None:
+            warmed.append(rows)
             clock.advance(rows / 32)
 
-    rehearsed: list[int] = []
-    model = Rehearsing(5, 5)
+    warmed: list[int] = []
+    model = ListingSizes(5, 5)
     assert Stepper(model).warm_up(clock) == {1: 1 / 32, 4: 4 / 32, 5: 5 / 32}
-    assert rehearsed == [1] * 4 + [4] * 2 + [5] * 2
+    assert warmed == [1] * 4 + [4] * 2 + [5] * 2
 
 
 def test_the_warm_up_steps_every_size_and_tells_the_fastest_run_of_some() -> None:

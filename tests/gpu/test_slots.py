@@ -50,18 +50,18 @@ def test_a_size_is_recorded_once() -> None:
     assert sorted(slots._replays) == [(1, 1), (4, 1)]
 
 
-def test_rehearsing_records_every_size_and_every_chunk_that_fits() -> None:
+def test_warming_up_records_every_size_and_every_chunk_that_fits() -> None:
     slots = gru(largest=8)
-    for rows in slots.rehearsed_sizes:
-        slots.rehearse(rows)
+    for rows in slots.warmup_sizes:
+        slots.warm_up_step(rows)
     assert sorted(slots._replays) == [(1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (2, 2), (2, 4), (4, 1), (4, 2), (8, 1)]
 
 
-def test_a_largest_batch_that_is_no_power_of_two_is_rehearsed_too() -> None:
+def test_a_largest_batch_that_is_no_power_of_two_is_warmed_up_too() -> None:
     slots = gru(largest=6)
-    assert slots.rehearsed_sizes == [1, 2, 4, 6]
-    for rows in slots.rehearsed_sizes:
-        slots.rehearse(rows)
+    assert slots.warmup_sizes == [1, 2, 4, 6]
+    for rows in slots.warmup_sizes:
+        slots.warm_up_step(rows)
     assert (8, 1) in slots._replays
 
 
