@@ -1,4 +1,4 @@
-"""Batching for recurrent models: many streams' steps merged into batches, each stream's state kept apart.
+"""Batching for recurrent models: merges steps of many streams into batches and keeps one state per stream.
 
 Generic: it imports numpy alone, and knows nothing of audio, sockets or metrics. Start with `batcher.py`.
 """

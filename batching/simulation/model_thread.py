@@ -1,6 +1,6 @@
-"""The model thread as a server on a virtual clock: drives the real batcher and runs its batches as the engine does.
+"""Simulated model thread: drives the real batcher and runs its batches as the engine does, on a virtual clock.
 
-Its only random choice is how long a batch takes.
+Its only random value is the duration of a batch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ModelThread:
 
     @property
     def computing(self) -> bool:
-        """True while a batch runs."""
+        """Whether a batch is running."""
         return bool(self._batch)
 
     def command(self, now: float, message: Message) -> None:
@@ -73,7 +73,7 @@ class ModelThread:
             self.at_s = 0.0
 
     def act(self, now: float) -> None:
-        """Finish the running batch, or begin one if the batcher has one."""
+        """Finish the running batch, or start the next one if the batcher has one."""
         if self._batch:
             self._finish(now)
         else:
