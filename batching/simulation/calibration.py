@@ -137,27 +137,28 @@ def shipped() -> Calibration:
 
 
 DEEP_SPEECH_STREAMS = (10, 20, 30)
-"""Loads in section 7.1 of Deep Speech 2. For 20 and 30 streams the paper has plots only, no numbers."""
+"""Loads of Deep Speech 2's section 7.1. For 20 and 30 streams it has pictures alone, no numbers."""
 DEEP_SPEECH_MS = {"median": 44.0, "p98": 70.0}
-"""Published latencies at 10 streams; the paper's introduction says 67 ms for p98."""
+"""Published latencies at 10 streams; the paper's introduction has 67 ms for p98."""
 DEEP_SPEECH_BATCH_S = DEEP_SPEECH_MS["median"] * 1e-3 / 1.5
 DEEP_SPEECH_FLAT_ROWS, DEEP_SPEECH_MESSAGE_S = 10, 0.12
 
 
 def deep_speech_2() -> Calibration:
-    """Calibration of the device in Deep Speech 2's deployment, inferred from the paper, without costs around the model.
+    """The device of Deep Speech 2's deployment as inferred from the paper, without any cost around the model.
 
     Published (https://arxiv.org/abs/1512.02595, section 7.1, Batch Dispatch with 10 streams): median latency 44 ms, p98
     70 ms; more than half of the work in batches of at least 2; over 90 % of the batches at most 4. Not published: how
     long a batch takes, and how much audio a client sends at a time. Inferred here to fit the published figures:
 
-    * All batches of up to 10 rows take the same time, because the kernel is bound by reading the weights (section 7.2
-      compares kernels for batches of 1 to 10); above 10, time is proportional to the rows, which is pessimistic.
+    * A batch of up to 10 takes the same time, because its kernel is bound by reading the weights there (section 7.2
+      compares kernels for batches of 1 to 10); beyond, time grows in proportion, which is the pessimistic guess.
     * That time is 29.3 ms: eager dispatch on a busy device has a median latency of one and a half batches.
-    * A message holds 120 ms: the shortest length, in steps of 20 ms, at which both statements on batch sizes hold.
+    * A message holds 120 ms: of the lengths tried in steps of 20 ms, the shortest at which both statements on batch
+      sizes hold.
 
-    p98 was not fitted. The simulation gives two batches, 59 ms; the paper's 70 ms include parts that are not simulated,
-    such as decoding. Source: tests/batching/simulation/test_deep_speech.py.
+    p98 was not fitted. It comes out at two batches, 59 ms; the paper's 70 ms include what is not simulated, such as
+    decoding. Source: tests/batching/simulation/test_deep_speech.py.
     """
     full, rows = DEEP_SPEECH_BATCH_S, DEEP_SPEECH_FLAT_ROWS
     table = ServiceTable.constant({1: full, rows: full, 2 * rows: 2 * full})

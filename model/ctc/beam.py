@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from model.config import BEAMS, MAX_BEAMS
 from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.phones import PhoneLexicon
 from model.ctc.search import kernel
 from model.ctc.search.layout import (
     BLOCK_FRAMES,
@@ -54,7 +55,6 @@ from model.ctc.search.saved_beam import (
 )
 from model.ctc.search.symbols import Symbols
 from model.ctc.search.tables import model_table, weight_row
-from model.ctc.sounds import Sounds
 from model.ctc.tokens import Tokens
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import LogProbs, Word, digest_of
@@ -111,7 +111,7 @@ class BeamDecoder:
         outputs: int | None = None,
         beams: int = BEAMS,
         lm: LanguageModel | None = None,
-        sounds: Sounds | None = None,
+        phone_lexicon: PhoneLexicon | None = None,
         weights: DecodingWeights | None = None,
         kept_share: float = KEPT_SHARE,
         kept_symbols: int = KEPT_SYMBOLS,
@@ -132,10 +132,10 @@ class BeamDecoder:
         """
         if not 1 <= beams <= MAX_BEAMS:
             raise ValueError(f"{beams} beams, must be 1 to {MAX_BEAMS}")
-        self.sounds = sounds
-        if sounds is not None:
-            self.vocabulary = ("", *sounds.phones)
-            self.symbols = Symbols.of_phones(sounds.phones, sounds.trie.ranks)
+        self.phone_lexicon = phone_lexicon
+        if phone_lexicon is not None:
+            self.vocabulary = ("", *phone_lexicon.phones)
+            self.symbols = Symbols.of_phones(phone_lexicon.phones, phone_lexicon.trie.ranks)
         elif isinstance(vocabulary, Tokens):
             self.vocabulary = vocabulary.symbols
             self.symbols = Symbols.of_tokens(vocabulary, known_letters=lm is not None)
@@ -147,10 +147,10 @@ class BeamDecoder:
         if not reach > 0:
             raise ValueError(f"a reach of {reach}, must be above 0")
         self._outputs = outputs or len(self.vocabulary)
-        self._first = 0 if sounds is None else self._outputs - len(self.vocabulary)  # column
+        self._first = 0 if phone_lexicon is None else self._outputs - len(self.vocabulary)  # column
         self.frame_s, self.supports_bias = frame_s, self.symbols.spells_key_terms
         self.beams, self.lm, self.weights = beams, lm, weights or DecodingWeights()
-        model, self._kept_alive = model_table(lm, sounds.trie if sounds is not None else None)
+        model, self._kept_alive = model_table(lm, phone_lexicon.trie if phone_lexicon is not None else None)
         limits = np.array([kept_share, kept_symbols, reach, merges, keeps_blank], np.float64)
         symbols = self.symbols
         self.limits = limits  # (5,) share of the probability and number of symbols that a frame keeps come first
@@ -190,7 +190,7 @@ class BeamDecoder:
             state.shown = None  # words that key terms alone know are no longer written
 
     def _heard(self, bias: Bias) -> Bias:
-        return bias if self.sounds is None else self.sounds.of(bias)
+        return bias if self.phone_lexicon is None else self.phone_lexicon.of(bias)
 
     def release(self, state: BeamState) -> None:
         """Give a state's memory back now instead of when it is dropped. Raises: ReleasedState."""
@@ -205,7 +205,7 @@ class BeamDecoder:
         model = "" if self.lm is None else self.lm.digest or repr(self.lm.words)
         symbols = [self.symbols.table.tobytes().hex(), self.symbols.columns.tobytes().hex(), *self.symbols.texts]
         head = f"beam {VERSION} {self.beams} {self.frame_s!r} {self.symbols.blank}"
-        model += self.sounds.lexicon.digest if self.sounds is not None else ""
+        model += self.phone_lexicon.lexicon.digest if self.phone_lexicon is not None else ""
         return digest_of(head, model, *limits, *weights, *symbols)
 
     def save(self, state: BeamState) -> bytes:
@@ -354,12 +354,12 @@ class BeamDecoder:
         words, at, end = [], 0, state.last_end
         for (start, last, length, word), log_prob in zip(records, sums, strict=True):
             begin, end = max(start, end), max(last + 1, start, end)
-            if self.sounds is None or self.lm is None:
+            if self.phone_lexicon is None or self.lm is None:
                 text = "".join([self.symbols.texts[symbol] for symbol in symbols[at : at + length].tolist()])
             elif word >= 0:
                 text = self.lm.words[word]
             else:  # a key term's own word, or the beginning of one
-                text = self.sounds.spell(state.heard, symbols[at : at + length].tolist())
+                text = self.phone_lexicon.spell(state.heard, symbols[at : at + length].tolist())
             words.append(
                 Word(
                     text=text,

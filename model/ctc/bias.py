@@ -38,7 +38,7 @@ MAX_PRONUNCIATIONS = 4  # of one phrase
 
 Phrase = tuple[str, ...]
 Letters = tuple[int, ...]  # columns: of letters or phones
-Sounds = tuple[Letters, ...]  # the letters of each word of a phrase
+PhraseLetters = tuple[Letters, ...]  # the letters of each word of a phrase
 Pronounce = Callable[[str], Sequence[Letters]]
 
 
@@ -81,12 +81,12 @@ class Bias:
         return _built(tuple(boosts.items()))
 
     def pronounced(self, pronounce: Pronounce) -> Bias:
-        """The same phrases by their sounds: `pronounce` gives the columns of a word's phones, once or several times."""
-        spoken: dict[Sounds, float] = {}
+        """The same phrases by their phones: `pronounce` gives the columns of a word's phones, once or several times."""
+        spoken: dict[PhraseLetters, float] = {}
         words: dict[Letters, str] = {}
         for phrase, boost in self.phrases:
             each = [(word, tuple(pronounce(word))) for word in phrase.split()]
-            words |= {sounds: word for word, variants in each for sounds in variants}
+            words |= {phones: word for word, variants in each for phones in variants}
             variants = itertools.product(*(variants for _, variants in each))
             spoken |= dict.fromkeys(itertools.islice(variants, MAX_PRONUNCIATIONS), boost)
         return _automaton(self.phrases, words, spoken)
@@ -122,7 +122,7 @@ def _check(boosts: dict[Phrase, float]) -> None:
 class _State:
     """A prefix of phrases: whole words, and the open one's letters (empty at a word boundary)."""
 
-    words: Sounds
+    words: PhraseLetters
     letters: Letters
     column: int
     children: dict[int, _State] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class _State:
     fail: int = at.TERM_START
 
 
-_States = dict[tuple[Sounds, Letters], _State]
+_States = dict[tuple[PhraseLetters, Letters], _State]
 
 
 @lru_cache(maxsize=256)
@@ -151,12 +151,12 @@ def _columns(word: str) -> Letters:
 
 
 def _automaton(
-    phrases: tuple[tuple[str, float], ...], words: Mapping[Letters, str], boosts: Mapping[Sounds, float]
+    phrases: tuple[tuple[str, float], ...], words: Mapping[Letters, str], boosts: Mapping[PhraseLetters, float]
 ) -> Bias:
     root = _State((), (), -1)
     states: _States = {((), ()): root}
-    for sounds, boost in boosts.items():
-        _add_phrase(root, sounds, boost, states)
+    for phrase, boost in boosts.items():
+        _add_phrase(root, phrase, boost, states)
     ordered = _breadth_first(root)
     for state in ordered:
         _score_state(state, boosts, states)
@@ -175,9 +175,9 @@ def _automaton(
     return Bias(phrases, words, ints, floats, table)
 
 
-def _add_phrase(root: _State, sounds: Sounds, boost: float, states: _States) -> None:
+def _add_phrase(root: _State, phrase: PhraseLetters, boost: float, states: _States) -> None:
     state, letters, reach = root, Letters(), 0.0
-    for column in itertools.chain.from_iterable((*word, SPACE_COLUMN) for word in sounds):  # the last completes it
+    for column in itertools.chain.from_iterable((*word, SPACE_COLUMN) for word in phrase):  # the last completes it
         if column == SPACE_COLUMN:
             closed, letters = (*state.words, letters), ()
         else:
@@ -197,7 +197,7 @@ def _breadth_first(root: _State) -> list[_State]:
     return ordered
 
 
-def _score_state(state: _State, boosts: Mapping[Sounds, float], states: _States) -> None:
+def _score_state(state: _State, boosts: Mapping[PhraseLetters, float], states: _States) -> None:
     """Compute a state's earned score, fail state and value; those of shorter states are known."""
     if not state.words and not state.letters:
         return
@@ -220,7 +220,7 @@ def _score_state(state: _State, boosts: Mapping[Sounds, float], states: _States)
         state.value = max(state.value, state.reach)
 
 
-def _score_boundary(state: _State, boosts: Mapping[Sounds, float], states: _States) -> None:
+def _score_boundary(state: _State, boosts: Mapping[PhraseLetters, float], states: _States) -> None:
     """At a word boundary: the best sum of scores over phrases that do not overlap and are complete."""
     words = state.words
     before = states[words[:-1], ()]

@@ -7,7 +7,7 @@ import pytest
 
 from model.checkpoint import SHIPPED, outline
 from model.ctc.bias import NO_BIAS
-from model.ctc.sounds import UNSPELLED
+from model.ctc.phones import UNSPELLED
 from model.decoder import GRAMMARS, Language, _grammar_files
 from model.errors import LanguageModelError, LexiconError
 
@@ -49,4 +49,4 @@ def test_a_language_model_of_which_the_lexicon_lacks_most_words_is_refused(tmp_p
 
 def test_speech_without_a_word_of_the_language_model_is_not_written_in_phones(tmp_path):
     language = Language.load(model_of(tmp_path, ["hello", "world", "мир"]), outline(SHIPPED)[0].phones)
-    assert language.sounds.spell(NO_BIAS, [1, 2, 3]) == UNSPELLED
+    assert language.phone_lexicon.spell(NO_BIAS, [1, 2, 3]) == UNSPELLED

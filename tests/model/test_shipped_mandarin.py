@@ -97,6 +97,6 @@ def test_a_second_language_model_is_of_its_language_too() -> None:
     config = checkpoint.outline(MODEL)[0]
     made = make_decoder(config=config, second=SecondSearch(16, GRAMMARS / "zh-digits.arpa"))
     assert isinstance(made, TwoPassDecoder)
-    assert made.second.sounds is not None
-    assert made.second.sounds.lexicon is made.first.sounds.lexicon
+    assert made.second.phone_lexicon is not None
+    assert made.second.phone_lexicon.lexicon is made.first.phone_lexicon.lexicon
     assert made.second.weights == Language.load(GRAMMARS / "zh-digits.arpa", config.phones, "zh", config.name).weights

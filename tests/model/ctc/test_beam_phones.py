@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from model.ctc import beam
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
-from model.ctc.sounds import Sounds
+from model.ctc.phones import PhoneLexicon
 from model.ctc.weights import DecodingWeights
 from model.lexicon.lexicon import Lexicon
 from model.lm.language_model import LanguageModel
@@ -42,9 +42,9 @@ def texts_of(phones):
     if not phones:
         yield (), 0.0
     for word, variants in SPOKEN.items():
-        for sounds in variants:
-            if phones[: len(sounds)] == sounds:
-                yield from (((word, *rest), cost) for rest, cost in texts_of(phones[len(sounds) :]))
+        for variant in variants:
+            if phones[: len(variant)] == variant:
+                yield from (((word, *rest), cost) for rest, cost in texts_of(phones[len(variant) :]))
     begun = {
         w: p for w, variants in SPOKEN.items() for p in variants if len(p) > len(phones) and p[: len(phones)] == phones
     }
@@ -159,4 +159,4 @@ def test_all_characters_that_sound_alike_are_there(tmp_path):
     path.write_text("\n".join([*head, *lines, "", "\\end\\", ""]), encoding="utf-8")
     lm = LanguageModel.load(path, cache_dirs=[tmp_path])
     lexicon = Lexicon(("i4",), dict.fromkeys(characters, (("i4",),)), "toy")
-    assert Sounds.of_model(("i4",), lexicon, lm).trie.ranks == len(characters)
+    assert PhoneLexicon.of_model(("i4",), lexicon, lm).trie.ranks == len(characters)

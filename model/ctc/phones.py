@@ -24,7 +24,7 @@ MANY = 10_000
 
 
 @dataclass(frozen=True, eq=False)  # by identity: it is a key of a cache
-class Sounds:
+class PhoneLexicon:
     """Pronunciations of one language model's words in a model's phones; phone p is symbol p + 1 and column p."""
 
     phones: tuple[str, ...]
@@ -32,7 +32,9 @@ class Sounds:
     trie: PhoneTrie
 
     @classmethod
-    def of_model(cls, phones: Sequence[str], lexicon: Lexicon, lm: LanguageModel, path: Path | None = None) -> Sounds:
+    def of_model(
+        cls, phones: Sequence[str], lexicon: Lexicon, lm: LanguageModel, path: Path | None = None
+    ) -> PhoneLexicon:
         """Pronounce all words of the language model, or take it from what is kept beside its file at `path`.
 
         Raises: ValueError if none can be.
@@ -61,10 +63,10 @@ class Sounds:
 
         Where none does, as in speech that has no word of the language model, `UNSPELLED`: phones are no text.
         """
-        sounds = tuple(symbol - 1 for symbol in symbols)
-        if sounds in bias.spelled:
-            return bias.spelled[sounds]
-        begun = (word for known, word in bias.spelled.items() if known[: len(sounds)] == sounds)
+        phones = tuple(symbol - 1 for symbol in symbols)
+        if phones in bias.spelled:
+            return bias.spelled[phones]
+        begun = (word for known, word in bias.spelled.items() if known[: len(phones)] == phones)
         return next(begun, UNSPELLED)
 
 
@@ -82,6 +84,6 @@ def _columns(spoken: Sequence[Sequence[str]], place: dict[str, int]) -> tuple[Le
 
 
 @lru_cache(maxsize=256)
-def _pronounced(sounds: Sounds, bias: Bias) -> Bias:
-    place = {phone: column for column, phone in enumerate(sounds.phones)}
-    return bias.pronounced(lambda word: _columns(sounds.lexicon.pronounce(word), place))
+def _pronounced(phone_lexicon: PhoneLexicon, bias: Bias) -> Bias:
+    place = {phone: column for column, phone in enumerate(phone_lexicon.phones)}
+    return bias.pronounced(lambda word: _columns(phone_lexicon.lexicon.pronounce(word), place))
