@@ -117,12 +117,14 @@ def test_tokens_that_do_not_fit_are_named(folder, kind):
     blank = next(line for line in lines if line.startswith("<bl"))
     path.write_text("".join(lines[:-1]), encoding="utf-8")
     said = refusal(path.parent)
-    writes = f"has {len(lines) - 1} symbols, and the model writes {len(lines)}"
-    assert said == f"{path} " + ("has no blank: none of <blk>, <eps>, <blank>" if blank == lines[-1] else writes)
+    writes = f"has {len(lines) - 1} symbols, but the model has {len(lines)} outputs"
+    assert said == f"{path} " + (
+        "has no blank symbol: expected one of <blk>, <eps>, <blank>" if blank == lines[-1] else writes
+    )
     path.write_text("".join([*lines, f"twice {len(lines) - 1}\n"]), encoding="utf-8")
-    assert refusal(path.parent) == f"{path}, line {len(lines) + 1}: number {len(lines) - 1} comes a second time"
+    assert refusal(path.parent) == f"{path}, line {len(lines) + 1}: number {len(lines) - 1} was already used"
     path.write_text("".join(line.replace("<bl", "<no-bl") for line in lines), encoding="utf-8")
-    assert refusal(path.parent) == f"{path} has no blank: none of <blk>, <eps>, <blank>"
+    assert refusal(path.parent) == f"{path} has no blank symbol: expected one of <blk>, <eps>, <blank>"
     path.unlink()
     assert refusal(path.parent) == f"{path.parent} has no tokens.txt, which lists the model's symbols"
 
