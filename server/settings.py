@@ -115,7 +115,7 @@ class Settings(BaseSettings):
     # Speech and segments
 
     vad: Literal["off", "silero"] = "off"
-    """Voice-activity detection; `silero` needs the extra `vad`."""
+    """Voice-activity detection; `silero` is the network of silero-vad 6, which ships with the program."""
     min_endpoint_ms: float = Field(400.0, ge=0)
     """Least silence that ends a segment. Words have blank frames inside: a shorter silence would cut them."""
     accurate_endpoint_ms: float = Field(700.0, ge=0)

@@ -16,7 +16,6 @@ from model.acoustic import load_model
 from model.ctc.words import Decoder
 from model.decoder import SecondSearch, accurate_of, decoder_of, grammars_of
 from model.description import ModelDescription, Place
-from model.machine.runtime import set_up_torch
 from model.published.files import is_published
 from model.published.published_model import PublishedModel
 from server.configuration.models_file import ModelEntry
@@ -88,8 +87,7 @@ def load_vad(settings: Settings) -> VadModel | None:
         return None
     from model.vad import SileroVad
 
-    set_up_torch(settings.threads)
-    return SileroVad.load(device="cpu")
+    return SileroVad.load()
 
 
 class Servable(Protocol):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-import torch
-
 from model.config import ModelConfig
 from model.ctc.words import Decoder
 from server.audio.pcm import PCM
@@ -17,6 +15,7 @@ from server.recognition.keyterms import Keyterms
 from server.recognition.pending_finals import OpenFinal
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import StepTag, WindowTag, Work
+from tests.support.servers.array_slots import State, fresh_state
 from tests.support.servers.spelling import CONFIG, SpellingModel, spelling_decoder
 
 WINDOW = 512  # samples of a voice-activity window
@@ -114,12 +113,12 @@ class SessionBench:
         assert isinstance(piece.tag, StepTag)
         if piece.reset:
             self._states[index] = self._fresh()
-        outputs, self._states[index] = self.model.step(torch.tensor(piece.pcm)[None], self._states[index])
-        self.decoder.advance([channel.state], outputs.numpy())
+        outputs, self._states[index] = self.model.step(piece.pcm[None], self._states[index])
+        self.decoder.advance([channel.state], outputs)
         self.events += self.session.decoded(channel, piece.tag)
         self.opened += self.session.take_opened()
         while self.opened and not self.late:
             self.settle()
 
-    def _fresh(self) -> dict[str, torch.Tensor]:
-        return {k: torch.zeros((1, *spec.shape), dtype=spec.dtype) for k, spec in self.model.state_spec.items()}
+    def _fresh(self) -> State:
+        return fresh_state(self.model, 1)
