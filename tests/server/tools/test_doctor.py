@@ -206,7 +206,9 @@ def test_damaged_weights_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 def test_every_shipped_weight_has_its_digest() -> None:
     named = {row.split()[1] for row in (checkpoint.WEIGHTS / doctor_model.SUMS).read_text().splitlines()}
-    shipped = {path.name for path in checkpoint.WEIGHTS.iterdir() if path.suffix in (".safetensors", ".json", ".gz", ".onnx")}
+    shipped = {
+        path.name for path in checkpoint.WEIGHTS.iterdir() if path.suffix in (".safetensors", ".json", ".gz", ".onnx")
+    }
     assert named == shipped
 
 
