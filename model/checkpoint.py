@@ -1,6 +1,6 @@
 """Checkpoints on disk: `NAME.safetensors` with the weights, `NAME.json` with the configuration beside it.
 
-A checkpoint is quantised if the weights of its products are 8-bit integers. Beside `MODULE.weight` int8 it then holds
+A checkpoint is quantized if the weights of its products are 8-bit integers. Beside `MODULE.weight` int8 it then holds
 `MODULE.weight_scale` (out,) float32, `MODULE.input_scale` () float32 and `MODULE.input_zero` () uint8. Those are read
 here, without torch; `model.torch_network.checkpoint` reads and writes the weights of a network in torch.
 """

@@ -189,7 +189,7 @@ def export(network: Network, folder: Path) -> Path:
 
 
 def quantize(path: Path) -> Path:
-    """Write `model.int8.onnx` beside the model: onnxruntime's dynamic quantisation, as sherpa's own exports have it."""
+    """Write `model.int8.onnx` beside the model: onnxruntime's dynamic quantization, as sherpa's own exports have it."""
     onnx = importlib.import_module("onnx")
     quantization = importlib.import_module("onnxruntime.quantization")
     model, to = onnx.load(str(path)), path.with_suffix(".int8.onnx")
@@ -200,7 +200,7 @@ def quantize(path: Path) -> Path:
 
 
 def _give_products_their_own_weights(model: Any) -> None:
-    """A GRU's product occurs once a frame, and the quantiser transposes a shared weight each time that it meets it."""
+    """A GRU's product occurs once a frame, and the quantizer transposes a shared weight each time that it meets it."""
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     seen: set[str] = set()
     for number, node in enumerate(model.graph.node):

@@ -11,12 +11,12 @@
 4. Features are float32: the windowed Fourier transform is a product of the int16 samples with a matrix, which a GPU
    may compute from two fp16 parts of each; power = (real² + imaginary²) / 2³⁰, mel filters, log(energy + 1e-6),
    (· - mean) * scale, rounded to fp16 once.
-5. Layer normalisation: mean, then the mean square of what is left, over the whole row in one fixed order; times
+5. Layer normalization: mean, then the mean square of what is left, over the whole row in one fixed order; times
    1 / sqrt(variance + eps), or divided by the root after the lookahead; weight and bias; rounded once.
 6. GRU: gates g = fp16(W x + b); p = U h + c stays float32; r = sigmoid(g_r + p_r), z = sigmoid(g_z + p_z),
    n = tanh(g_n + r p_n), h' = fp16(n + z (h - n)), each frame. The layer hands on x' = fp16(x + h').
 7. Lookahead: sum of value * weight over the present and the next frames, ascending, float32, straight into the
-   normalisation. Log-softmax: float32, over the whole vocabulary, and by itself over the blank and the phones behind
+   normalization. Log-softmax: float32, over the whole vocabulary, and by itself over the blank and the phones behind
    it, where the network hears any: each output's group is decided by its row of the head.
 
 So a row's bits depend on the row alone: not on company, place, bucket, padding, or on how many steps a call has. Here
@@ -196,7 +196,7 @@ def _cell(gates: Tensor, product: Tensor, state: Tensor) -> Tensor:
 
 
 def _normalise(x: Tensor, norm: nn.LayerNorm) -> Tensor:
-    """Layer normalisation of (N, H) float32, rounded to fp16."""
+    """Layer normalization of (N, H) float32, rounded to fp16."""
     centred = x - x.sum(dim=1, keepdim=True) / x.shape[1]
     variance = (centred * centred).sum(dim=1, keepdim=True) / x.shape[1]
     return (centred / torch.sqrt(variance + norm.eps) * norm.weight.float() + norm.bias.float()).half()

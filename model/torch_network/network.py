@@ -23,7 +23,7 @@ Entering = Callable[[Tensor], Tensor]
 
 
 class LogMel(nn.Module):
-    """PCM (B, S) with its overlap (B, window - hop) to normalised log-mel frames (B, S / hop, F) float32."""
+    """PCM (B, S) with its overlap (B, window - hop) to normalized log-mel frames (B, S / hop, F) float32."""
 
     window: Tensor
     filters: Tensor
@@ -40,7 +40,7 @@ class LogMel(nn.Module):
         self.register_buffer("scale", torch.ones(config.mel_bins))
 
     def log_mel(self, pcm: Tensor) -> Tensor:
-        """Float PCM in [-1, 1], (B, overlap + n * hop), to log-mel energies (B, n, F), not normalised."""
+        """Float PCM in [-1, 1], (B, overlap + n * hop), to log-mel energies (B, n, F), not normalized."""
         frames = pcm.unfold(-1, self.length, self.hop) * self.window  # (B, n, window)
         spectrum = torch.fft.rfft(frames, self.fft_size)  # (B, n, fft / 2 + 1) complex
         power = spectrum.real.square() + spectrum.imag.square()
@@ -260,7 +260,7 @@ class Network(nn.Module):
         return (outputs[..., :letters], outputs[..., letters:]) if self.config.phones else (outputs,)
 
     def encode(self, features: Tensor, state: State) -> tuple[Tensor, State]:
-        """Normalised log-mel (B, 4n, F) -> logits (B, n, outputs), next state without the PCM overlap.
+        """Normalized log-mel (B, 4n, F) -> logits (B, n, outputs), next state without the PCM overlap.
 
         With layers that run backward this is all of the audio, from a fresh state, and there is no next one.
         """

@@ -86,7 +86,7 @@ def test_an_unavailable_precision_is_refused_with_an_alternative():
         resolve_precision("fp16", cpu, quantized=True)
     with pytest.raises(PrecisionError, match="not one of"):
         resolve_precision("fp8", cpu, quantized=True)
-    with pytest.raises(PrecisionError, match="int8 is computed on CPUs"):
+    with pytest.raises(PrecisionError, match="int8 needs a CPU"):
         resolve_precision("int8", torch.device("cuda"), quantized=True)
 
 

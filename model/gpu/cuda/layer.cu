@@ -1,4 +1,4 @@
-// The primitives of layer_body.h in PTX, and its kernels: a whole GRU layer, and a normalisation by itself.
+// The primitives of layer_body.h in PTX, and its kernels: a whole GRU layer, and a normalization by itself.
 
 #include "gru.cu"
 

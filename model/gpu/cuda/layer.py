@@ -1,4 +1,4 @@
-"""A whole GRU layer in one launch, and the normalisation by itself, on the host: packing, constants, launches."""
+"""A whole GRU layer in one launch, and the normalization by itself, on the host: packing, constants, launches."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from model.gpu.cuda.persistent import POLL_DELAY, SPIN_LIMIT, Workspace, range_o
 from model.torch_network.network import GRULayer
 
 SOURCE = Path(__file__).with_name("layer.cu")
-GROUP = 16  # columns that are normalised and multiplied at a time
+GROUP = 16  # columns that are normalized and multiplied at a time
 MOST_HELD = 30  # fragments of U in registers: with more the compiler spills, with these shared memory keeps up
 CAPABILITY = (9, 0)  # least of a device that runs the kernels of this file
-FETCHERS = 64  # blocks that fetch weights ahead beside a normalisation
-BLOCK_COLUMNS = 8  # of a normalisation: a warp each
+FETCHERS = 64  # blocks that fetch weights ahead beside a normalization
+BLOCK_COLUMNS = 8  # of a normalization: a warp each
 
 
 def layer_layout(hidden: int) -> tuple[Layout, int]:
@@ -136,7 +136,7 @@ class PersistentLayer:
 
 
 class NormKernel:
-    """The normalisation before a layer, with the bits that `PersistentLayer` has."""
+    """The normalization before a layer, with the bits that `PersistentLayer` has."""
 
     def __init__(self, norm: nn.LayerNorm, device: torch.device) -> None:
         """Raises: ValueError if a layer of this size has no layout."""

@@ -1,4 +1,4 @@
-// A whole GRU layer in one launch: normalisation, the product with W, and the recurrence of gru_body.h.
+// A whole GRU layer in one launch: normalization, the product with W, and the recurrence of gru_body.h.
 //
 // Included after gru_body.h, and compiled for a GPU and for a CPU as that is. Further primitives:
 //   load_quad, store_quad, expect_bulk, copy_bulk, await_bulk, let_next_begin, unpack,
@@ -40,7 +40,7 @@ constexpr long PARTIAL_BYTES = static_cast<long>(SEGMENTS) * GATE_ROWS * PARTIAL
 constexpr long OWN_BYTES = sizeof(SharedLayout::partial);
 constexpr long LARGEST = COLUMN_BYTES > PARTIAL_BYTES ? COLUMN_BYTES : PARTIAL_BYTES;
 
-// The normalised columns, then the partial sums of the product with W, then those of the recurrence lie in one place,
+// The normalized columns, then the partial sums of the product with W, then those of the recurrence lie in one place,
 // which begins with `recurrence.partial`, the last of its members.
 struct LayerShared {
     SharedLayout recurrence;
@@ -54,7 +54,7 @@ struct LayerArguments {
                                 // fragments that stay in shared memory, then those that go on from there to registers,
                                 // then those that come to registers directly
     const float *bias;          // (3H)
-    const half_bits *scale, *shift;  // (H), of the normalisation
+    const half_bits *scale, *shift;  // (H), of the normalization
     float epsilon;
     const char *next;           // what the next launch reads, `next_bytes` of it
     long next_bytes;

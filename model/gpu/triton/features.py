@@ -1,6 +1,6 @@
-"""Features: PCM of a step and its overlap to normalised log-mel frames in fp16, which are conv0's input.
+"""Features: PCM of a step and its overlap to normalized log-mel frames in fp16, which are conv0's input.
 
-Two launches: the power spectrum by a product with the windowed Fourier matrix, then mel, log and normalisation. The
+Two launches: the power spectrum by a product with the windowed Fourier matrix, then mel, log and normalization. The
 second one also copies the frames that the convolutions carry over from the slabs to the front of their inputs.
 """
 
@@ -126,7 +126,7 @@ def mel_kernel(
 
 
 class Features:
-    """The Fourier matrix, the mel filters and the normalisation of one network, and both launches."""
+    """The Fourier matrix, the mel filters and the normalization of one network, and both launches."""
 
     def __init__(self, features: LogMel, channels: int, largest_frames: int) -> None:
         """`channels` of conv1's input; `largest_frames` feature frames of a launch, of all its rows together."""

@@ -1,4 +1,4 @@
-"""Layer normalisation, the lookahead convolution, and the states that are carried over outside of the GRUs."""
+"""Layer normalization, the lookahead convolution, and the states that are carried over outside of the GRUs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from model.gpu.triton.launching import PLAIN, Launching
 from model.torch_network.network import Lookahead
 
 _CONTEXT = tl.constexpr(CONTEXT)
-FETCHERS = 128  # programs that fetch weights ahead, beside those of a normalisation
+FETCHERS = 128  # programs that fetch weights ahead, beside those of a normalization
 
 
 @triton.jit
 def normalise(x, unit, weight, bias, EPS: tl.constexpr, H: tl.constexpr):
-    """Layer normalisation of one frame (BLOCK,) float32 whose elements beyond H are zero; one rounding to fp16."""
+    """Layer normalization of one frame (BLOCK,) float32 whose elements beyond H are zero; one rounding to fp16."""
     mean = tl.div_rn(tl.sum(x, axis=0), H * 1.0)
     centred = tl.where(unit < H, x - mean, 0.0)
     variance = tl.div_rn(tl.sum(centred * centred, axis=0), H * 1.0)
@@ -89,7 +89,7 @@ def lookahead_kernel(
     x, slab, read, mix, weight, bias, y, frames,
     H: tl.constexpr, AHEAD: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The lookahead convolution of one frame in fp32, ascending, and its normalisation to y; grid (columns).
+    """The lookahead convolution of one frame in fp32, ascending, and its normalization to y; grid (columns).
 
     x (columns, H) fp16 follows the AHEAD frames of the slab (capacity + 2, AHEAD, H); mix (AHEAD + 1, H) fp16.
     """
@@ -137,7 +137,7 @@ def shift_kernel(
 
 
 class Norm:
-    """A layer normalisation's parameters in float32, and its constants."""
+    """A layer normalization's parameters in float32, and its constants."""
 
     def __init__(self, norm: nn.LayerNorm) -> None:
         self.weight = norm.weight.detach().float().contiguous()
@@ -162,7 +162,7 @@ def _fetching(columns: int, fetched: dict[str, Any]) -> int:
 
 
 class LookaheadNorm:
-    """The lookahead convolution with the normalisation after it, and the update of the frames that wait."""
+    """The lookahead convolution with the normalization after it, and the update of the frames that wait."""
 
     def __init__(self, lookahead: Lookahead, norm: Norm) -> None:
         self.mix = lookahead.weight.detach().half().contiguous()  # (AHEAD + 1, H)

@@ -168,7 +168,7 @@ class TritonStep:
         return x
 
     def _split_layers(self, block: StepBlock, rows: int, frames: int) -> Tensor:
-        """Each GRU layer by a normalisation, a product and its recurrence; return the last one's output."""
+        """Each GRU layer by a normalization, a product and its recurrence; return the last one's output."""
         x, after = self.x[0], self.x[1]
         columns = rows * frames
         recurrences = self.recurrence if rows <= MAX_ROWS else self.frame_recurrence
@@ -190,7 +190,7 @@ class TritonStep:
         return x
 
     def _norm(self, layer: int, x: Tensor, columns: int, ahead: Tensor | None) -> None:
-        """The normalisation before a GRU layer: on a GPU by the kernel whose bits are those of whole layers."""
+        """The normalization before a GRU layer: on a GPU by the kernel whose bits are those of whole layers."""
         if self.norm_kernels is None:
             self.norms[layer].enqueue(x, self.normed, columns, self.launching, ahead)
         else:
