@@ -54,7 +54,7 @@ def test_a_missing_file_is_named(tmp_path):
 def test_truncated_weights_are_named(written):
     _, path = written
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(CheckpointError, match="does not hold the weights"):
+    with pytest.raises(CheckpointError, match="do not fit its configuration"):
         load_network(path)
 
 
@@ -64,7 +64,7 @@ def test_truncated_weights_are_named(written):
         ({"format_version": 99}, "format version 99"),
         ({"colour": "red"}, "unknown fields: colour"),
         ({"step_samples": 1000}, "not a multiple"),
-        ({"hidden": 128}, "does not hold the weights"),
+        ({"hidden": 128}, "do not fit its configuration"),
     ],
 )
 def test_a_configuration_that_does_not_fit_is_refused_with_its_reason(written, change, message):
@@ -214,19 +214,19 @@ def test_weights_without_the_outputs_of_the_configured_phones_are_refused(writte
     _, path = written
     described = json.loads(path.with_suffix(".json").read_text())
     path.with_suffix(".json").write_text(json.dumps({**described, "phones": ["a", "k"]}))
-    with pytest.raises(CheckpointError, match="does not hold the weights"):
+    with pytest.raises(CheckpointError, match="do not fit its configuration"):
         load_network(path)
 
 
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (lambda t: t["dense.weight"].fill_(64), r"dense\.weight is not of 8-bit integers within ±63"),
-        (lambda t: t["dense.weight"].fill_(-128), r"dense\.weight is not of 8-bit integers within ±63"),
-        (lambda t: t.update({"dense.weight": t["dense.weight"].float()}), r"dense\.weight is not of 8-bit integers"),
+        (lambda t: t["dense.weight"].fill_(64), r"dense\.weight must be 8-bit integers within ±63"),
+        (lambda t: t["dense.weight"].fill_(-128), r"dense\.weight must be 8-bit integers within ±63"),
+        (lambda t: t.update({"dense.weight": t["dense.weight"].float()}), r"dense\.weight must be 8-bit integers"),
         (lambda t: t.pop("head.input_scale"), r"it lacks 'head\.input_scale'"),
         (lambda t: t.pop("norm.bias"), r"norm\.bias"),
-        (lambda t: t.update({"head.weight_scale": torch.ones(3)}), "head has the shape"),
+        (lambda t: t.update({"head.weight_scale": torch.ones(3)}), "head must have the shape"),
         (lambda t: t.update({"colour": torch.ones(3)}), "colour"),
     ],
 )
@@ -237,7 +237,7 @@ def test_damaged_integers_are_refused_with_their_reason(quantized, tmp_path, dam
     damage(tensors)
     save_file(tensors, path)
     for load in (load_network, checkpoint.load_quantized):
-        with pytest.raises(CheckpointError, match=f"does not hold the weights .*{reason}"):
+        with pytest.raises(CheckpointError, match=f"do not fit its configuration: .*{reason}"):
             load(path)
 
 

@@ -128,7 +128,7 @@ def test_states_of_other_names_shapes_or_dtypes_and_outputs_of_other_rows_are_re
             outputs, after = super().step(inputs, state)
             return outputs[1:], after
 
-    with pytest.raises(ValueError, match="4 rows went in"):
+    with pytest.raises(ValueError, match="for 4 rows of input"):
         TorchSlots(Short(min_rows=4), capacity=4, largest=4).run([0])
 
 

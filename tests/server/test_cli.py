@@ -279,7 +279,7 @@ def test_8_bit_weights_that_a_checkpoint_lacks_are_asked_for_by_every_command_in
     error = errors_of_every_command("int8", *model, out=str(tmp_path / "out.json"), environment={})
     assert error.startswith("tutti: ")
     assert error.endswith(
-        "float.safetensors has no 8-bit weights: make a checkpoint that has them with `tutti quantize`, "
+        "float.safetensors has no 8-bit weights: create a checkpoint with them by `tutti quantize`, "
         "or use --precision auto"
     )
 

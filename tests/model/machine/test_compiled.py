@@ -90,4 +90,4 @@ def test_warming_up_from_the_command_line_prints_the_folder_of_step_and_search(c
     parts += [("beam search", kernel.advance_streams), ("recurrent language model", score_texts)]
     for line, (name, function) in zip(lines, parts, strict=True):
         assert line.startswith(f"{name} compiled in ")
-        assert line.endswith(f"kept in {compiled.kept_in(function)}")
+        assert line.endswith(f"cached in {compiled.kept_in(function)}")
