@@ -63,7 +63,7 @@ def test_truncated_weights_are_named(written):
     [
         ({"format_version": 99}, "format version 99"),
         ({"colour": "red"}, "unknown fields: colour"),
-        ({"step_samples": 1000}, "not a multiple"),
+        ({"step_samples": 1000}, "must be a multiple"),
         ({"hidden": 128}, "do not fit its configuration"),
     ],
 )
@@ -84,7 +84,7 @@ def test_an_unavailable_precision_is_refused_with_an_alternative():
     cpu = resolve_device("cpu")
     with pytest.raises(PrecisionError, match="fp16 needs a GPU"):
         resolve_precision("fp16", cpu, quantized=True)
-    with pytest.raises(PrecisionError, match="not one of"):
+    with pytest.raises(PrecisionError, match="must be one of auto, fp32"):
         resolve_precision("fp8", cpu, quantized=True)
     with pytest.raises(PrecisionError, match="int8 needs a CPU"):
         resolve_precision("int8", torch.device("cuda"), quantized=True)
@@ -123,7 +123,7 @@ def test_bf16_is_refused_on_a_processor_without_bfloat16_products(monkeypatch):
     """A GPU does its products itself."""
     monkeypatch.setattr(precision, "multiplies_bf16", lambda: False)
     cpu = torch.device("cpu")
-    message = r"^precision bf16 needs .* AVX-512 .*: use --precision int8, fp32 or auto$"
+    message = r"^precision bf16 needs .* AVX-512 .*; use --precision int8, fp32 or auto$"
     with pytest.raises(PrecisionError, match=message):
         resolve_precision("bf16", cpu, quantized=True)
     assert [resolve_precision(name, cpu, quantized=False) for name in ("auto", "fp32")] == ["fp32", "fp32"]

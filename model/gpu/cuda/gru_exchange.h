@@ -9,16 +9,16 @@
 // frames that this row has published since the workspace was zeroed (`epochs`, one a row: a row that a launch does not
 // have keeps its count), so a buffer holds frame f - 2 or f, whose marks differ.
 //   Overwriting: a block publishes f + 2 after all its warps have read f + 1 of all blocks, and a block publishes f + 1
-//   after all its warps have read f. So nobody still reads f when f + 2 is written.
+//   after all its warps have read f. So no block still reads f when f + 2 is written.
 //   States: read[b] may be write[b]. A block writes a state row after it has seen h(1) of that row from all blocks, and a
-//   block publishes h(1) after it has read h(0). With one frame nobody needs h(1): it is published and awaited for this.
+//   block publishes h(1) after it has read h(0). With one frame no block needs h(1): it is published and awaited for this.
 //   Epochs: block 0 raises them after it has seen a word of every block, and a block publishes after it has read them.
 
 constexpr int TILE_ROWS = 8;  // batch rows of a work item: N of the product
 constexpr int K_STEPS = HIDDEN / 16;
 constexpr int SEGMENTS = K_STEPS < WARPS ? K_STEPS : WARPS;
 constexpr int RUN = K_STEPS / SEGMENTS;         // k16 steps of a segment
-constexpr int LONGER = K_STEPS % SEGMENTS;      // so many segments, the first, are a step longer
+constexpr int LONGER = K_STEPS % SEGMENTS;      // number of segments, the first ones, that are a step longer
 constexpr int MAX_PAIRS = (RUN + (LONGER > 0) + 1) / 2;
 constexpr int PAIRS = SEGMENTS * MAX_PAIRS;     // of a work item; some of a shorter run are half empty or empty
 constexpr int GATE_ROWS = (3 * UNITS + 15) / 16 * 16;
@@ -66,7 +66,7 @@ struct Arguments {
     unsigned *workspace;
     int frames;
     int bucket;  // B: what read, write, gates and x have; rows may be fewer
-    const char *ahead[2];  // what later kernels will read; L2 gets it while this one waits for other blocks
+    const char *ahead[2];  // weights of later kernels, prefetched to L2 while this one waits for other blocks
     long ahead_bytes[2];   // multiples of 16, as are the addresses
 };
 
@@ -115,11 +115,11 @@ DEVICE unsigned *exchange_of(unsigned *workspace, unsigned frame, int tile) {
     return workspace + BUFFERS_AT + (frame & 1u) * BUFFER_WORDS + tile * PAIRS * PAIR_WORDS;
 }
 
-struct Source {  // where a lane finds its B fragments of a work item
+struct Source {  // location of a lane's B fragments of a work item
     const unsigned *at;
     unsigned mark;
     bool state;   // a state row, not the exchange; equal in all lanes
-    bool exists;  // else the lane's batch row does not exist, and its column of the product is never used
+    bool exists;  // false: the lane's batch row does not exist, and its column of the product is not used
 };
 
 // h(0) in the state row `state`.

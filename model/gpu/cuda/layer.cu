@@ -65,5 +65,5 @@ layer_norm(const half_bits *x, const half_bits *scale, const half_bits *shift, f
     load_column(scale, thread_index() % 32, scales);
     load_column(shift, thread_index() % 32, shifts);
     load_column(x + static_cast<long>(column) * HIDDEN, thread_index() % 32, chunks);
-    normalise(chunks, scales, shifts, thread_index() % 32, epsilon, y + static_cast<long>(column) * HIDDEN);
+    normalize(chunks, scales, shifts, thread_index() % 32, epsilon, y + static_cast<long>(column) * HIDDEN);
 }

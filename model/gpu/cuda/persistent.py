@@ -1,4 +1,4 @@
-"""The persistent GRU kernel on the host: packed weights, the workspace that layers share, and the launch."""
+"""Host side of the persistent GRU kernel: packed weights, the workspace shared by layers, and the launch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from model.gpu.cuda.driver import Kernel, KernelError
 from model.gpu.cuda.pack import MAX_ROWS, WARPS, Layout, layout_of, pack
 
 SOURCE = Path(__file__).with_name("gru.cu")
-POLL_DELAY = 0  # cycles from a frame's sums to the first look for the other blocks' states, with up to 8 rows
+POLL_DELAY = 0  # cycles from a frame's sums to the first poll for the other blocks' states, with up to 8 rows
 SPIN_LIMIT = 1 << 22  # polls: some seconds, where an exchange takes microseconds
 
 
@@ -95,11 +95,11 @@ class PersistentGru:
     ) -> None:
         """Run `frames` frames of the first `rows[0]` batch rows, on torch's current stream.
 
-        gates (B, T, 3H) fp16 = W x + b; x_in and x_out (B, T, H) fp16, the layer's input and x_in + h, may be one;
-        slab (capacity + 2, H) fp16, of which row read[b] is h(0) and row write[b] receives h(T), may be one; read,
+        gates (B, T, 3H) fp16 = W x + b; x_in and x_out (B, T, H) fp16, the layer's input and x_in + h, may be the same;
+        slab (capacity + 2, H) fp16: row read[b] is h(0), row write[b] receives h(T), they may be equal; read,
         write (B,) and rows (1,) int32. All contiguous, T = frames, and no row is written twice or read by another.
-        A launch that gives up writes 1 to `error` (1,) int32, too. Up to two tensors `ahead`, weights of later
-        kernels, are brought into L2 while the blocks wait for one another.
+        A launch that aborts also writes 1 to `error` (1,) int32. Up to two tensors `ahead`, weights of later
+        kernels, are prefetched into L2 while the blocks wait for one another.
         """
         assert frames >= 1
         assert gates.shape[0] <= MAX_ROWS
@@ -122,5 +122,5 @@ class PersistentGru:
         )
 
     def check(self) -> None:
-        """Wait for what is enqueued. Raises: KernelError if a launch has given up."""
+        """Wait for enqueued launches. Raises: KernelError if one has aborted."""
         self.workspace.check()
