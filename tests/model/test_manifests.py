@@ -1,4 +1,4 @@
-"""Manifests: every bad row is one sentence with file, line and key; NeMo's keys; texts in a vocabulary's symbols."""
+"""Manifests: one message with file, line and key per bad row; NeMo's keys; texts in a vocabulary's symbols."""
 
 import json
 
@@ -52,14 +52,14 @@ GOOD = {"audio": "a.wav", "text": "one"}
         ("audio,text\n", "not JSON"),
     ],
 )
-def test_a_bad_row_is_refused_with_file_line_and_key(tmp_path, row, said):
+def test_a_bad_row_is_rejected_with_file_line_and_key(tmp_path, row, said):
     with pytest.raises(ManifestError, match=rf"rows\.jsonl:2: {said}") as refused:
         read_manifest(written(tmp_path, GOOD, row))
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", "\ufeff"])
-def test_an_empty_manifest_is_refused(tmp_path, content):
+def test_an_empty_manifest_is_rejected(tmp_path, content):
     with pytest.raises(ManifestError, match="no recordings; a manifest"):
         read_manifest(written(tmp_path, content))
 
@@ -93,7 +93,7 @@ def test_training_texts_in_capitals_keep_their_letters_and_are_counted(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["room 42", "привет", "naïve", "..."])
-def test_training_texts_that_the_vocabulary_cannot_spell_are_refused_by_line(tmp_path, text):
+def test_training_texts_that_the_vocabulary_cannot_spell_are_rejected_by_line(tmp_path, text):
     with pytest.raises(ManifestError, match=r"rows\.jsonl:1: text: "):
         spelled(read_manifest(written(tmp_path, {**GOOD, "text": text})), CONFIG)
 

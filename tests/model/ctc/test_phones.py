@@ -1,4 +1,4 @@
-"""The sounds of a language model's words: kept beside its file, mapped again, made anew where that file is no good."""
+"""Pronunciations of a language model's words: cached next to its file, mapped, rebuilt if damaged."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +45,7 @@ def forbid_making(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("every_trie_is_kept")
-def test_what_the_first_start_makes_the_second_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_start_maps_the_file_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = PhoneLexicon.of_model(PHONES, LEXICON, toy_lm())
     first = PhoneLexicon.of_model(PHONES, LEXICON, toy_lm(), path_in(tmp_path))
     forbid_making(monkeypatch)
@@ -68,7 +68,7 @@ def test_another_lexicon_language_model_or_list_of_phones_has_a_file_of_its_own(
 
 @pytest.mark.usefixtures("every_trie_is_kept")
 @pytest.mark.parametrize("damage", [b"", b"tuttilm1", b"something else altogether"])
-def test_a_damaged_file_is_made_anew(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_file_is_rebuilt(tmp_path: Path, damage: bytes) -> None:
     made = PhoneLexicon.of_model(PHONES, LEXICON, toy_lm(), path_in(tmp_path))
     (kept,) = files(tmp_path)
     good = kept.read_bytes()
@@ -79,7 +79,7 @@ def test_a_damaged_file_is_made_anew(tmp_path: Path, damage: bytes) -> None:
 
 
 @pytest.mark.usefixtures("every_trie_is_kept")
-def test_the_file_of_a_language_model_is_not_taken_for_one(tmp_path: Path) -> None:
+def test_the_cache_of_a_language_model_is_not_accepted_as_a_phone_trie(tmp_path: Path) -> None:
     PhoneLexicon.of_model(PHONES, LEXICON, toy_lm(), path_in(tmp_path))
     (kept,) = files(tmp_path)
     kept.unlink()
@@ -88,6 +88,6 @@ def test_the_file_of_a_language_model_is_not_taken_for_one(tmp_path: Path) -> No
     assert PhoneTrie.mapped(kept)
 
 
-def test_a_trie_of_few_words_is_not_kept(tmp_path: Path) -> None:
+def test_a_trie_of_few_words_is_not_cached(tmp_path: Path) -> None:
     PhoneLexicon.of_model(PHONES, LEXICON, toy_lm(), path_in(tmp_path))
     assert not files(tmp_path)

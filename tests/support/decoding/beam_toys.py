@@ -60,8 +60,8 @@ def decoder(beams=8, *, lm=True, weights=None, **options):
     return BeamDecoder(LETTERS, FRAME_S, beams=beams, lm=toy_lm() if lm else None, weights=weights, **options)
 
 
-def heard(text, beams=8, **options):
-    """A decoder without a language model, and a state advanced over the symbols of `text`, _ for blank."""
+def advanced(text, beams=8, **options):
+    """Return a decoder without a language model, and a state advanced over the symbols of `text`, _ for blank."""
     made = decoder(beams, lm=False, weights=PLAIN)
     state = made.start(options.get("skip", 0))
     made.advance([state], log_probs(spell(text), certainty=options.get("certainty", 0.9))[None])
@@ -69,7 +69,7 @@ def heard(text, beams=8, **options):
 
 
 def seen(made, state):
-    """Everything that a caller can read of a state."""
+    """Return all public fields of a state."""
     counts = state.frames, state.silence_frames, state.revision, state.has_text
     return made.words(state), made.stable_words(state), counts
 
