@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -92,36 +92,25 @@ def default_weights(phones: Sequence[str]) -> DecodingWeights:
     return PHONES_WEIGHTS if phones else DecodingWeights()
 
 
-@dataclass(frozen=True, slots=True)
-class SecondSearch:
-    """What decodes an ended segment again: hypotheses kept, and a language model, None for the first search's."""
-
-    beams: int = 512  # more gain nothing. Source: model/LOG.md
-    lm: Path | None = None
-
-
 def make_decoder(
     *,
     config: ModelConfig,
     decoder: DecoderName = "auto",
     beams: int = BEAMS,
     lm: LanguageModelName = None,
-    second: SecondSearch | None = None,
 ) -> Decoder:
-    """Return the decoder, ready for its first stream; greedy decoding has no `second` search.
-
-    Raises: LanguageModelError, which is a ModelError.
-    """
+    """Return the decoder, ready for its first stream. Raises: LanguageModelError, which is a ModelError."""
     if resolve_decoder(decoder, lm) == "greedy":
         return GreedyDecoder(config.vocabulary, config.frame_s)
 
-    def read(path: Path | None) -> Language:
-        return Language.load(path, config.phones, config.language, config.name)
+    path = language_model_path(lm, config.language)
+    return warmed(own_search(config, beams, Language.load(path, config.phones, config.language, config.name)))
 
-    def search(beams: int, language: Language) -> BeamDecoder:
-        return own_search(config, beams, language)
 
-    return _searches(search, read(language_model_path(lm, config.language)), read, beams=beams, second=second)
+def warmed(search: BeamDecoder) -> BeamDecoder:
+    """Compile what streams will run, and return the search."""
+    search.warm_up()
+    return search
 
 
 def grammars_of(acoustic: AcousticModel, beams: int = BEAMS, folder: Path | None = None) -> dict[str, BeamDecoder]:
@@ -139,8 +128,7 @@ def grammars_of(acoustic: AcousticModel, beams: int = BEAMS, folder: Path | None
     searches = {}
     for name, path in sorted(found.items()):
         language = Language.load(path, config.phones, config.language)
-        searches[name] = own_search(config, beams, language, keeps_blank=True)
-        searches[name].warm_up()
+        searches[name] = warmed(own_search(config, beams, language, keeps_blank=True))
     return searches
 
 
@@ -179,14 +167,13 @@ def decoder_of(
     decoder: DecoderName = "auto",
     beams: int = BEAMS,
     lm: LanguageModelName = None,
-    second: SecondSearch | None = None,
 ) -> Decoder:
     """Return the decoder of a loaded model, ready for its first stream. Raises: ModelError."""
     if not isinstance(acoustic, PublishedModel):
-        return make_decoder(config=acoustic.config, decoder=decoder, beams=beams, lm=lm, second=second)
+        return make_decoder(config=acoustic.config, decoder=decoder, beams=beams, lm=lm)
     frame_s = acoustic.config.frame_s
     if acoustic.transducer is None:
-        return decoder_for(acoustic.tokens, frame_s, decoder=decoder, beams=beams, lm=lm, second=second)
+        return decoder_for(acoustic.tokens, frame_s, decoder=decoder, beams=beams, lm=lm)
     if decoder == "beam" or isinstance(lm, Path):
         raise PublishedModelError(
             f"{acoustic.config.name} is a transducer, which is searched greedily: leave out --decoder beam and --lm"
@@ -201,7 +188,6 @@ def decoder_for(
     decoder: DecoderName = "auto",
     beams: int = BEAMS,
     lm: LanguageModelName = None,
-    second: SecondSearch | None = None,
 ) -> Decoder:
     """Return the decoder of a published CTC model's symbols, ready for its first stream.
 
@@ -212,30 +198,7 @@ def decoder_for(
     if decoder == "greedy" or (decoder == "auto" and path is None):
         return GreedyDecoder(tokens, frame_s)
     language = Language(weights=DecodingWeights(word_bonus=0.0)) if path is None else Language.load(path)
-
-    def search(beams: int, language: Language) -> BeamDecoder:
-        return BeamDecoder(tokens, frame_s, beams=beams, lm=language.lm, weights=language.weights)
-
-    return _searches(search, language, Language.load, beams=beams, second=second)
-
-
-def _searches(
-    search: Callable[[int, Language], BeamDecoder],
-    language: Language,
-    read: Callable[[Path], Language],
-    *,
-    beams: int,
-    second: SecondSearch | None,
-) -> BeamDecoder | TwoPassDecoder:
-    """Return the search, or both, warm: what streams will run is compiled. Raises: LanguageModelError."""
-    first = search(beams, language)
-    if second is None:
-        first.warm_up()
-        return first
-    other = language if second.lm is None else read(second.lm)
-    both = TwoPassDecoder(first, search(second.beams, other))
-    both.warm_up()
-    return both
+    return warmed(BeamDecoder(tokens, frame_s, beams=beams, lm=language.lm, weights=language.weights))
 
 
 def accurate_of(acoustic: AcousticModel, decoder: Decoder, lm: LanguageModelName = None) -> TwoPassDecoder | None:
@@ -244,13 +207,11 @@ def accurate_of(acoustic: AcousticModel, decoder: Decoder, lm: LanguageModelName
     It searches with the weights that were tuned for the mean of both, where there are such for its language model `lm`.
     None for a model that has no such other one, and for greedy decoding. Raises: CheckpointError, ModelError.
     """
-    if isinstance(acoustic, PublishedModel) or not isinstance(decoder, (BeamDecoder, TwoPassDecoder)):
+    if isinstance(acoustic, PublishedModel) or not isinstance(decoder, BeamDecoder):
         return None
     reader = reader_for(acoustic.config)
     if reader is None:
         return None
-    if isinstance(decoder, TwoPassDecoder):
-        return TwoPassDecoder(decoder.first, decoder.second, reader)
     path, phones = language_model_path(lm, acoustic.config.language), acoustic.config.phones
     tuned = None if path is None else tuned_weights(path, phones, REREAD)
     known = Language(decoder.lm, decoder.phone_lexicon, tuned or decoder.weights)

@@ -14,7 +14,7 @@ from batching.slot_model import SlotModel
 from model import checkpoint
 from model.acoustic import load_model
 from model.ctc.words import Decoder
-from model.decoder import SecondSearch, accurate_of, decoder_of, grammars_of
+from model.decoder import accurate_of, decoder_of, grammars_of
 from model.description import ModelDescription, Place
 from model.published.files import is_published
 from model.published.published_model import PublishedModel
@@ -61,24 +61,13 @@ def _load(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
             "model takes one stream at a time: batches are stepped row by row, which carries fewer streams",
             model=model.config.name,
         )
-    decoder = decoder_of(
-        model, decoder=settings.decoder, beams=settings.beams, lm=settings.lm, second=second_of(settings)
-    )
+    decoder = decoder_of(model, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
     grammars = grammars_of(model, settings.beams, settings.grammars) if decoder.supports_bias else {}
     accurate = accurate_of(model, decoder, settings.lm)
     if accurate is not None and settings.finals == "accurate":
         accurate.warm_up()
     named = (None, ()) if entry is None else (entry.name, entry.languages)
     return LoadedModel.of(model, decoder, *named, grammars=grammars, accurate=accurate)
-
-
-def second_of(settings: Settings) -> SecondSearch | None:
-    """The second decode that the settings ask for, of decoders that search. Raises: SettingsError."""
-    if settings.second_beams != "off":
-        return SecondSearch(settings.second_beams, settings.second_lm)
-    if settings.second_lm is not None:
-        raise SettingsError("second_lm: needs a second search: --second-beams 512 or TUTTI_SECOND_BEAMS=512")
-    return None
 
 
 def load_vad(settings: Settings) -> VadModel | None:

@@ -26,7 +26,7 @@ from server.models.loading import LoadedModel, ModelCard, Servable, VadModel
 from server.models.selection import SHOWN, is_english
 from server.operations.metrics import Metrics, ModelMetrics
 from server.recognition.admission import Admission, Machine
-from server.recognition.decoding.second_pass import SecondDecodes
+from server.recognition.decoding.second_pass import SecondPass
 from server.recognition.engines import Deliver, Engines, MakeEngine
 from server.recognition.recognizer import Recognizer
 from server.recognition.session import MAX_BACKLOG_S, Finals, Limits, Session, SessionOptions
@@ -129,7 +129,7 @@ class ServiceBuilder:
         self._make_session = make_session
         self._machine = Machine()
         self._step_tokens = itertools.cycle([StepToken() for _ in range(steps_at_once(settings.threads))])
-        self._second = SecondDecodes(clock)
+        self._second_pass = SecondPass(clock)
         keys = resume_keys(settings)
         self._own_key = not keys
         self._resume_keys = keys or [os.urandom(32)]
@@ -151,7 +151,7 @@ class ServiceBuilder:
             engines=self._engines(model, window),
             admission=self._admission(config, metrics),
             machine=self._machine,
-            second=self._second,
+            second_pass=self._second_pass,
             background_slots=self._settings.upload_slots,
             budget_s=self._settings.latency_budget_ms / 1_000,
             clock=self._clock,
@@ -189,7 +189,7 @@ class ServiceBuilder:
 
     def stop(self) -> None:
         """End what the models share."""
-        self._second.stop()
+        self._second_pass.stop()
 
     def _window(self, model: LoadedModel) -> int | None:
         """Samples of a window of the voice-activity model. Raises: SettingsError."""

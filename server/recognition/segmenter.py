@@ -15,7 +15,7 @@ from server.audio.pcm import PCM
 from server.recognition.endpointing import EndpointRules, VoiceActivity
 from server.recognition.events import Event, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
 from server.recognition.partials import PartialFilter, WordPlacer, placed
-from server.recognition.pending_finals import OpenFinal, Result
+from server.recognition.pending_finals import PendingFinal, Result
 from server.recognition.saved_state import SavedChannel
 from server.recognition.segment_audio import SegmentAudio
 from server.recognition.speech_gate import Levels, SpeechGate
@@ -312,7 +312,7 @@ class Segmenter:
 
     def _end_flush(self, reason: FinalReason, events: list[Result]) -> None:
         final = self._final(reason)
-        if isinstance(final, OpenFinal) or final.words or not self._left_out(reason):
+        if isinstance(final, PendingFinal) or final.words or not self._left_out(reason):
             events.append(final)
         if reason is not FinalReason.CLOSE:
             self._decoder.release(self.state)
@@ -329,7 +329,9 @@ class Segmenter:
         """Whether an empty final is not sent."""
         return reason is FinalReason.CLOSE and self._closing is Closing.WITH_TEXT_ONLY
 
-    def _final(self, reason: FinalReason, count: int | None = None, until_s: float | None = None) -> Final | OpenFinal:
+    def _final(
+        self, reason: FinalReason, count: int | None = None, until_s: float | None = None
+    ) -> Final | PendingFinal:
         """Close the segment at the cursor, or earlier, with its first `count` words, None for all of them.
 
         All of them are decoded again where the decoder can; endpoints, gaps and the next words follow the first decode.
@@ -338,7 +340,7 @@ class Segmenter:
         again = self._open_again() if count is None else None
         words = tuple(self._absolute(word) for word in self._take(count))
         final = Final(self.index, self._start_s, end_s - self._start_s, words, reason)
-        opened = OpenFinal(final, again) if words and again is not None else None
+        opened = PendingFinal(final, again) if words and again is not None else None
         self._start_s = end_s
         self._placer.restart()
         self._partials.restart(end_s)

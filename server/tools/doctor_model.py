@@ -27,11 +27,10 @@ from model.machine.instructions import instruction_set
 from model.published.published_model import PublishedModel
 from model.segment_model import other_of
 from server.configuration.variables import spelled
-from server.errors import SettingsError
-from server.models.loading import load_vad, second_of
+from server.models.loading import load_vad
 from server.models.service import TILE_ROWS, VAD_HZ
 from server.settings import Settings
-from server.tools.doctor import Check, Finding, fail, misset, ok, warn
+from server.tools.doctor import Check, Finding, fail, ok, warn
 from server.tools.doctor_machine import GIB, free_memory
 
 SUMS = "SHA256SUMS"
@@ -239,11 +238,9 @@ def differing(served: AcousticModel, tile_rows: int | None) -> list[int]:
 def _decoder(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
     """The decoder that would be served, and whether its machine code is kept between starts."""
     try:
-        decoder = decoder_of(
-            served, decoder=settings.decoder, beams=settings.beams, lm=settings.lm, second=second_of(settings)
-        )
-    except (ModelError, SettingsError) as error:
-        yield misset("decoder", error) if isinstance(error, SettingsError) else _undecodable(settings, error)
+        decoder = decoder_of(served, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
+    except ModelError as error:
+        yield _undecodable(settings, error)
         return
     language = "en" if isinstance(served, PublishedModel) else served.config.language
     path = language_model_path(settings.lm, language) if decoder.supports_bias else None
@@ -270,9 +267,7 @@ def _decoder(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
 def _undecodable(settings: Settings, error: ModelError) -> Finding:
     """The finding of a decoder that cannot be made, with the setting that is to blame."""
     takes = "an .arpa, .arpa.gz or .lm file, or off; left out, the shipped one is used"
-    if settings.second_lm is not None and str(settings.second_lm) in str(error):
-        advice = f"correct {spelled('second_lm')}: an .arpa, .arpa.gz or .lm file; left out, the first one's is used"
-    elif isinstance(error, VocabularyError):
+    if isinstance(error, VocabularyError):
         advice = f"{spelled('decoder', 'greedy')}, which takes any symbols"
     elif isinstance(error, PublishedModelError):
         advice = f"leave out {spelled('decoder')} and {spelled('lm')}"

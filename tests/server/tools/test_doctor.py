@@ -269,11 +269,6 @@ def test_doctor_checks_what_the_command_line_and_the_environment_of_serve_say(tm
 
 WRONG = {  # a setting, a value that nothing can be made of, and what the advice names
     "a language model": ({"lm": "absent.arpa"}, "--lm (TUTTI_LM)"),
-    "a language model of a second search": (
-        {"second_beams": 8, "second_lm": "absent.arpa", "lm": "off", "decoder": "beam"},
-        "--second-lm (TUTTI_SECOND_LM)",
-    ),
-    "a second search": ({"second_lm": "absent.arpa"}, "--second-beams 512 (TUTTI_SECOND_BEAMS=512)"),
     "a model": ({"model": "absent.safetensors"}, "--model (TUTTI_MODEL)"),
     "a model's folder": ({"model": "."}, "--model (TUTTI_MODEL)"),
     "a file of models": ({"models_file": "absent.toml"}, "--models-file (TUTTI_MODELS_FILE)"),

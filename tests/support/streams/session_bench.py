@@ -12,7 +12,7 @@ from server.audio.raw import PlainCodec, PlainReader
 from server.errors import CloseReason
 from server.recognition.events import Event, Final, Partial
 from server.recognition.keyterms import Keyterms
-from server.recognition.pending_finals import OpenFinal
+from server.recognition.pending_finals import PendingFinal
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import StepTag, WindowTag, Work
 from tests.support.servers.array_slots import State, fresh_state
@@ -40,8 +40,8 @@ class SessionBench:
         self.session = Session(asked, config or self.model.config, self.decoder, limits or Limits(), window)
         self._reader = PlainReader(PlainCodec.S16, asked.sample_rate, asked.channels)
         self.events: list[Event] = []
-        self.opened: list[OpenFinal] = []
-        self.late = False  # whether second decodes wait for `settle`
+        self.opened: list[PendingFinal] = []
+        self.late = False  # whether second passes wait for `resolve`
         self._work: list[deque[Work]] = [deque() for _ in self.session.channels]
         self._states = [self._fresh() for _ in self.session.channels]
 
@@ -78,10 +78,10 @@ class SessionBench:
             for _ in range(len(waiting) if steps is None else min(steps, len(waiting))):
                 self._answer(index, waiting.popleft())
 
-    def settle(self, place: int = 0) -> None:
-        """Finish one of the requested second decodes, the oldest first."""
+    def resolve(self, place: int = 0) -> None:
+        """Finish one of the requested second passes, the oldest first."""
         final = self.opened.pop(place)
-        for events, _ in self.session.settle(final, final.again()):
+        for events, _ in self.session.resolve(final, final.decode()):
             self.events += events
 
     def finals(self, channel: int = 0) -> list[Final]:
@@ -116,9 +116,10 @@ class SessionBench:
         outputs, self._states[index] = self.model.step(piece.pcm[None], self._states[index])
         self.decoder.advance([channel.state], outputs)
         self.events += self.session.decoded(channel, piece.tag)
-        self.opened += self.session.take_opened()
+        if self.session.pending is not None:
+            self.opened += self.session.pending.take_new()
         while self.opened and not self.late:
-            self.settle()
+            self.resolve()
 
     def _fresh(self) -> State:
         return fresh_state(self.model, 1)
