@@ -29,7 +29,7 @@ from model.ctc.kept_frames import FrameKeeper, KeptFrames, take_mean
 from model.ctc.rescoring import CONTEXT, Rescorer, best_words
 from model.ctc.search import layout as at
 from model.ctc.search.saved_beam import Memory
-from model.ctc.words import PCM, Heard, LogProbs, SecondPass, Word, digest_of
+from model.ctc.words import PCM, FrameAudio, LogProbs, SecondPass, Word, digest_of
 from model.machine.compiled import DoubleArray, IntArray
 
 VERSION = 1  # of saved states
@@ -111,7 +111,7 @@ class OpenText:
     bias: Bias
     before: tuple[str, ...]  # the last words taken
     stable: tuple[Word, ...]
-    heard: Heard | None  # for the reader
+    audio: FrameAudio | None  # for the reader
 
 
 class TwoPassDecoder:
@@ -147,7 +147,7 @@ class TwoPassDecoder:
         return digest_of(f"two passes {VERSION} {self._kept} {self._lead}", *digests)
 
     @property
-    def rereads(self) -> bool:
+    def needs_audio(self) -> bool:
         """Whether the second pass reads the audio with another network."""
         return self._reader is not None
 
@@ -158,7 +158,7 @@ class TwoPassDecoder:
         state = self.start(0)
         size = len(self.first.vocabulary)
         self.advance([state], np.full((1, 2, size), -math.log(size), np.float32))
-        again = self.again(state)
+        again = self.second_pass(state)
         if again is not None:
             again()
         self.release(state)
@@ -227,10 +227,10 @@ class TwoPassDecoder:
 
     # The second pass
 
-    def again(self, state: TwoPassState, heard: Heard | None = None) -> SecondPass | None:
+    def second_pass(self, state: TwoPassState, audio: FrameAudio | None = None) -> SecondPass | None:
         """Return a function that runs the second pass over the open text, on any thread, independent of later changes.
 
-        `heard`: audio of the latest frames, for a reader. Frames before it are searched with the probabilities of the
+        `audio`: audio of the latest frames, for a reader. Frames before it are searched with the probabilities of the
         first network.
 
         The function returns the words of the whole segment: the stable ones, unchanged unless there is a reader, then
@@ -257,7 +257,7 @@ class TwoPassDecoder:
             bias=first.bias,
             before=state.context,
             stable=words[:stable],
-            heard=heard,
+            audio=audio,
         )
         return partial(self._search, text)
 
@@ -290,8 +290,8 @@ class TwoPassDecoder:
         memory.header[at.FRAMES] = state.frames = text.frames.begin
         state.last_end = text.last_end
         log_probs = text.frames.log_probs(len(second.vocabulary), symbols.blank)  # (1, T, V)
-        if self._reader is not None and text.heard is not None:
-            self._mix(log_probs[0], text.frames.begin, self._reader, text.heard)
+        if self._reader is not None and text.audio is not None:
+            self._mix(log_probs[0], text.frames.begin, self._reader, text.audio)
         second.search([state], log_probs)
         if self._rescorer is None:
             words = second.take(state)
@@ -301,11 +301,11 @@ class TwoPassDecoder:
         second.release(state)
         return (*text.stable, *words)
 
-    def _mix(self, log_probs: LogProbs, begin: int, reader: Reader, heard: Heard) -> None:
-        """Replace log_probs (T, V) of the frames from `begin` on by the mean with those of the reader for `heard`."""
-        skipped = max(0, begin - round(CONTEXT_S / self.frame_s) - heard.frame)
-        first = heard.frame + skipped // reader.step_frames * reader.step_frames
-        rows = reader.read(heard.pcm[(first - heard.frame) * reader.frame_samples :])
+    def _mix(self, log_probs: LogProbs, begin: int, reader: Reader, audio: FrameAudio) -> None:
+        """Replace log_probs (T, V) of the frames from `begin` on by the mean with those of the reader for `audio`."""
+        skipped = max(0, begin - round(CONTEXT_S / self.frame_s) - audio.frame)
+        first = audio.frame + skipped // reader.step_frames * reader.step_frames
+        rows = reader.read(audio.pcm[(first - audio.frame) * reader.frame_samples :])
         rows = self.second.own(rows[None])[0, max(0, begin - first) :]  # (T', V), T' <= T
         take_mean(log_probs[len(log_probs) - len(rows) :], rows)
 

@@ -23,7 +23,7 @@ PCM = NDArray[np.int16]
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class FrameAudio:
     """Audio (S,) of a stream's output frames from `frame` on, including the context that the network read with them."""
 
     pcm: PCM
@@ -133,12 +133,13 @@ class TwoPass(Protocol):
     """Optional capability of a decoder, detected by attribute: a second pass over the open segment."""
 
     @property
-    def rereads(self) -> bool:
+    def needs_audio(self) -> bool:
         """Whether the second pass uses another network, which needs the audio."""
 
-    def again(self, state: Any, heard: Heard | None = None) -> SecondPass | None:
+    def second_pass(self, state: Any, audio: FrameAudio | None = None) -> SecondPass | None:
         """Return a function for the second pass over the open segment, independent of later changes of the state.
 
-        `heard`: the audio, for a decoder that `rereads`. The function returns the words of the segment, possibly none;
-        stable words are unchanged unless the decoder `rereads`. None if there is nothing to do. Call it before `take`.
+        `audio`: the audio, if the decoder `needs_audio`. The function returns the words of the segment, possibly none;
+        stable words are unchanged unless the decoder `needs_audio`. None if there is nothing to do. Call it before
+        `take`.
         """

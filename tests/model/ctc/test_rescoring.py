@@ -132,7 +132,7 @@ def test_a_second_search_chooses_the_text_that_the_model_favors_and_includes_it_
         made = TwoPassDecoder(first, second, rescorer=Rescorer(lambda word=word: Favours(word, Counts(1_000.0)), word))
         state = made.start(0)
         made.advance([state], rows[None])
-        again = made.again(state)
+        again = made.second_pass(state)
         assert again is not None
         endings.add(read(again())[-1])
         digests.add(made.digest)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.two_pass import CONTEXT_S, KEPT_S, Reader, SavedTwoPass, TwoPassDecoder, TwoPassState
-from model.ctc.words import Heard, Word
+from model.ctc.words import FrameAudio, Word
 from model.lm.language_model import LanguageModel
 from tests.support.decoding.beam_toys import FRAME_S, LETTERS, TOY_ARPA, decoder, random_log_probs, speech_like, toy_lm
 from tests.support.decoding.ctc_symbols import log_probs, spell
@@ -37,7 +37,7 @@ def decode(made: TwoPassDecoder, rows: np.ndarray, step: int = 2, bias: Bias = N
 
 
 def searched(made: TwoPassDecoder, state: TwoPassState) -> tuple[Word, ...] | None:
-    again = made.again(state)
+    again = made.second_pass(state)
     return None if again is None else again()
 
 
@@ -137,7 +137,7 @@ def test_it_depends_only_on_the_frames_of_the_stream(seed: int, step: int, other
 def test_any_thread_may_run_it_while_the_stream_continues_and_ends() -> None:
     made, rows = both(4, 64), speech_like(3, 400)
     state = decode(made, rows[:200])
-    expected, again = searched(made, state), made.again(state)
+    expected, again = searched(made, state), made.second_pass(state)
     assert again is not None
     with ThreadPoolExecutor(2) as threads:
         running = [threads.submit(again) for _ in range(8)]
@@ -165,9 +165,9 @@ def test_key_terms_count_in_the_second_search_too() -> None:
 def test_without_open_words_there_is_nothing_to_search() -> None:
     made = both(1, 8, lm=False)
     state = decode(made, log_probs(spell("______")))
-    assert made.again(state) is None
+    assert made.second_pass(state) is None
     made.advance([state], log_probs(spell("ab "))[None])
-    assert (made.stable_words(state), made.again(state)) == (1, None)
+    assert (made.stable_words(state), made.second_pass(state)) == (1, None)
 
 
 def test_frames_of_stable_words_and_those_older_than_a_minute_are_dropped() -> None:
@@ -187,11 +187,11 @@ def test_frames_of_stable_words_and_those_older_than_a_minute_are_dropped() -> N
 def test_a_text_that_began_before_all_kept_frames_is_not_searched_again() -> None:
     made = both(1, 8, lm=False)
     state = decode(made, log_probs(spell("___a_")))
-    assert made.again(state) is not None
+    assert made.second_pass(state) is not None
     blank = log_probs(spell("_" * 100), certainty=0.999)
     for _ in range(round(KEPT_S / FRAME_S) // 100 + 1):
         made.advance([state], blank[None])
-    assert (texts(made.words(state)), made.again(state)) == (["a"], None)
+    assert (texts(made.words(state)), made.second_pass(state)) == (["a"], None)
 
 
 def test_the_second_search_knows_its_own_language_models_context(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_the_second_search_knows_its_own_language_models_context(tmp_path: Path)
     made.advance([state], log_probs(spell("_a _"))[None])
     assert made.stable_words(state) == 1
     made.advance([state], log_probs(spell("b_a_"))[None])
-    again = made.again(made.load(made.save(state)))
+    again = made.second_pass(made.load(made.save(state)))
     assert again is not None
     text: Any = again.args[0]  # type: ignore[attr-defined]
     assert text.lm_state == other.state_after(["ab", "a"]) != other.state_after(["a"], bos=False)
@@ -266,7 +266,7 @@ def test_with_a_reader_the_whole_segment_is_searched_again() -> None:
     state = made.start(0)
     made.advance([state], rows[None])
     pcm = np.arange((len(rows) + reads.delay) * SAMPLES).astype(np.int16)
-    again = made.again(state, Heard(pcm, 0))
+    again = made.second_pass(state, FrameAudio(pcm, 0))
     assert again is not None
     assert made.stable_words(state) >= 2
     assert texts(made.take(state)) == ["ab", "ac", "ab"]
@@ -284,7 +284,7 @@ def test_a_reader_is_given_the_segment_and_the_time_before_it_in_whole_steps(bef
     first, end = 20, state.frames + reads.delay
     assert (end - first) % STEP == 0
     pcm = np.repeat(np.arange(first, end), SAMPLES).astype(np.int16)
-    again = made.again(state, Heard(pcm, first))
+    again = made.second_pass(state, FrameAudio(pcm, first))
     assert again is not None
     assert texts(again()) == ["ba"]
     begins = 6 + before - round(CONTEXT_S / FRAME_S)
@@ -296,7 +296,7 @@ def test_for_frames_before_the_audio_the_stream_itself_counts() -> None:
     made, reads = rereading("_")
     state = made.start(0)
     made.advance([state], log_probs(spell("_ab_ _ba_"), certainty=0.9)[None])
-    again = made.again(state, Heard(np.zeros((3 + reads.delay) * SAMPLES, np.int16), 6))
+    again = made.second_pass(state, FrameAudio(np.zeros((3 + reads.delay) * SAMPLES, np.int16), 6))
     assert again is not None
     assert texts(again())[0] == "ab"
 
@@ -305,7 +305,7 @@ def test_without_audio_the_reader_is_not_used() -> None:
     made, reads = rereading("__________")
     state = made.start(0)
     made.advance([state], log_probs(spell("_ab_ _ba_"), certainty=0.9)[None])
-    again = made.again(state)
+    again = made.second_pass(state)
     assert again is not None
     assert texts(again()) == ["ab", "ba"]
     assert not reads.given
