@@ -38,7 +38,7 @@ class SlotModel(Protocol):
         """Advance the streams in B different slots by one step, on the first B rows of `inputs`.
 
         Returns: (B, …) outputs, in memory that later calls do not write to. Raises: any `Exception` if the step failed;
-        the states of these B slots are then undefined, those of the others unchanged. A `BaseException` that is no
+        the states of these B slots are then undefined, those of the others unchanged. A `BaseException` that is not an
         `Exception` means that no further step can run, for example because the device is lost: it ends the engine.
         """
 

@@ -123,7 +123,7 @@ class TorchModel:
         return sum(each.numel() * each.element_size() for each in self.network.state_dict().values())
 
     def recurrent_product(self, rows: int) -> Callable[[], object]:
-        """Return the largest product of a step, (rows, H) by (H, 3 H), on noise, to be timed by itself."""
+        """Return the largest product of a step, (rows, H) by (H, 3 H), on noise, for separate timing."""
         product = self.network.get_submodule("grus.0.recurrent")
         x = torch.randn(rows, self.config.hidden, dtype=self.network.dtype, device=self.device)
         return torch.inference_mode()(lambda: product(x).sum().item())

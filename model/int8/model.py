@@ -48,6 +48,6 @@ class Int8Model:
         return read_segment(self._packed, segment)
 
     def recurrent_product(self, rows: int) -> Callable[[], object]:
-        """Return the largest product of a step, (rows, H) by (H, 3 H), on noise, to be timed by itself."""
+        """Return the largest product of a step, (rows, H) by (H, 3 H), on noise, for separate timing."""
         noise = np.random.default_rng(1).integers(0, LARGEST_INPUT + 1, (rows, self.config.hidden), dtype=np.uint8)
         return sums_of(self.network.products["gru0.recurrent"], noise)

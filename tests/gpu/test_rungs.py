@@ -23,5 +23,5 @@ def test_auto_without_triton_is_eager(monkeypatch):
 
 
 def test_an_unknown_rung_is_rejected():
-    with pytest.raises(PrecisionError, match="not one of auto"):
+    with pytest.raises(PrecisionError, match="must be one of auto"):
         rungs.choose_rung("fast", fp16_network(SIZES["even"]), CUDA)

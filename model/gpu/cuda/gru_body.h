@@ -168,7 +168,7 @@ DEVICE void set_up_rows(const Arguments &a, SharedLayout &shared) {
 
 // Everything that is loaded once. The chain index, state row runs during the loads of the weights, the longest ones.
 DEVICE void set_up(const Arguments &a, SharedLayout &shared, const Place &place, Quad *held, Quad *entering) {
-    if (thread_index() == 0) {  // weights are no kernel's output: they may come before the previous one has ended
+    if (thread_index() == 0) {  // weights are not the output of a kernel: they may be loaded before the previous one has ended
         constexpr int bytes = WARPS * FRAGMENTS * 32 * 16;
         const char *weights = reinterpret_cast<const char *>(a.weights) + static_cast<long>(block_index()) * bytes;
         for (int at = 0; at < bytes; at += PREFETCH_BYTES) prefetch(weights + at, bytes - at < PREFETCH_BYTES ? bytes - at : PREFETCH_BYTES);
@@ -222,7 +222,7 @@ DEVICE void recur(const Arguments &a, SharedLayout &shared, const Place &place, 
         }
         if (tiles == 1 && item + 1 < items) {
             source = source_of(a, shared, place, next_frame, next_tile, rows);
-            // A load that comes before the other blocks' words costs a whole trip to L2 more than one that comes after.
+            // A load issued before the other blocks' words are written costs a whole additional round trip to L2.
             while (POLL_DELAY > 0 && cycles() - start < POLL_DELAY) {
             }
 #pragma unroll

@@ -3,8 +3,8 @@
 // Included by gru_body.h, which names the primitives and sizes that are defined before.
 //
 // How h(t) reaches the other blocks. |h| <= 1, so bit 14 of its fp16 bits is always 0 and is free to say which frame a
-// word belongs to. A 32-bit word of two units carries the same mark in both halves: a word is old or new, and says so
-// itself; there is no counter, flag or fence. Words lie in the order of the B fragments, so that a lane's 16 bytes are
+// word belongs to. A 32-bit word of two units has the same mark in both halves, which tells whether it is old or new;
+// there is no counter, flag or fence. Words are in the order of the B fragments, so that a lane's 16 bytes are
 // its fragments of two k16 steps. Frame f of a batch row goes to buffer f % 2 with the mark of f / 2 % 2. f counts the
 // frames that this row has published since the workspace was zeroed (`epochs`, one a row: a row that a launch does not
 // have keeps its count), so a buffer holds frame f - 2 or f, whose marks differ.
@@ -101,7 +101,7 @@ DEVICE Place place_of(int thread, int block) {
     return place;
 }
 
-// Fragment f lies in registers or in shared memory; those of shared memory are spread evenly over the run.
+// Fragment f is in registers or in shared memory; those of shared memory are spread evenly over the run.
 DEVICE constexpr int register_of(int f) { return f * REGISTER_FRAGMENTS / FRAGMENTS; }
 DEVICE constexpr bool in_register(int f) { return register_of(f) != register_of(f + 1); }
 
@@ -138,7 +138,7 @@ DEVICE Source source_of(const Arguments &a, const SharedLayout &shared, const Pl
 }
 
 // The segments differ by one step, so only the last pair may lack a step or both: its fragments of U are zero, and
-// what stands for h there must be finite. The exchange has such words, never written; a state row has not.
+// the value in place of h must be finite there. The exchange has such words, never written; a state row does not.
 DEVICE bool complete(int step) { return step < RUN; }
 
 // Not one function for both sources: a register that either of two loads may fill waits for the one before the other.

@@ -54,7 +54,7 @@ gru_layer(const Quad *w, const float *w_bias, const half_bits *scale, const half
     run_layer(LayerArguments{w, w_bias, scale, shift, epsilon, next, next_bytes, gates, error, recurrence});
 }
 
-// y = norm(x), (columns, H) fp16; a warp a column. The blocks beyond fetch the weights of the next launch.
+// y = norm(x), (columns, H) fp16; one warp per column. Further blocks prefetch the weights of the next launch.
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 layer_norm(const half_bits *x, const half_bits *scale, const half_bits *shift, float epsilon, half_bits *y, int columns,
            const char *next, long next_bytes) {

@@ -10,8 +10,8 @@
 // (a column is one frame of one batch row) itself while its weights are being loaded: that is less work than to write,
 // launch and read. There are GROUP columns at most, so a warp has two.
 //
-// While a layer computes, U comes to shared memory and the next layer's W to the cache, so the memory is never idle while
-// blocks wait for one another. Both are asked for in slices, spread over the launch: memory answers in the order of
+// While a layer computes, U is loaded to shared memory and the next layer's W to the cache, so memory is never idle while
+// blocks wait for one another. Both are requested in slices, spread over the launch: memory answers in the order of
 // the requests, and a layer's few inputs would wait for all of its weights. A launch begins while the previous one ends.
 
 constexpr int GROUP_TILES = GROUP / 8;
@@ -30,7 +30,7 @@ constexpr long HELD_BYTES = static_cast<long>(WARPS) * DIRECT_FRAGMENTS * 32 * s
 constexpr long BULK = 16384;             // bytes of one request, at most
 constexpr int STEPS = 2 * MAX_PAIRS, STAGES = (STEPS + STAGE - 1) / STAGE;
 constexpr int SLICES = 8;
-constexpr int PROJECTED = 4;             // slices of U asked for before the product with W; the others during it
+constexpr int PROJECTED = 4;             // slices of U requested before the product with W; the others during it
 constexpr int LATER = PROJECTED + STAGES > SLICES ? PROJECTED + STAGES : SLICES;  // the first slice after the product
 constexpr long SLICE_BYTES = STORED_BYTES / WARPS / SLICES;  // of U, a warp
 static_assert(STORED_BYTES % (WARPS * SLICES * 16) == 0, "slices");
@@ -40,7 +40,7 @@ constexpr long PARTIAL_BYTES = static_cast<long>(SEGMENTS) * GATE_ROWS * PARTIAL
 constexpr long OWN_BYTES = sizeof(SharedLayout::partial);
 constexpr long LARGEST = COLUMN_BYTES > PARTIAL_BYTES ? COLUMN_BYTES : PARTIAL_BYTES;
 
-// The normalized columns, then the partial sums of the product with W, then those of the recurrence lie in one place,
+// The normalized columns, then the partial sums of the product with W, then those of the recurrence share one buffer,
 // which begins with `recurrence.partial`, the last of its members.
 struct LayerShared {
     SharedLayout recurrence;
@@ -208,8 +208,8 @@ DEVICE void keep_partial(LayerShared &shared, const Place &place, int tiles, con
     }
 }
 
-// From the layer's input to the gates of the block's units. Asks for all that is needed later once the input has been
-// asked for: what is asked for first comes first.
+// From the layer's input to the gates of the block's units. Requests all that is needed later once the input has been
+// requested: requests are served in order.
 DEVICE void gates_of(const LayerArguments &a, LayerShared &shared, const Place &place, Quad *entering) {
     const Arguments &r = a.recurrence;
     const int columns = r.bucket * r.frames, tiles = (columns + 7) / 8, row = place.lane / 4;

@@ -99,7 +99,7 @@ def mel_kernel(
     """Log-mel frames of `count` frames to input0 (B, 4 + frames, MEL) fp16; grid (frame tiles + B, mel tiles).
 
     A filter is WIDTH weights from the bin `first` on: first (MELS_PADDED,) int32, filters (WIDTH, MELS_PADDED) float32.
-    The programs beyond the frame tiles copy one row's carried frames: slab0 to input0, slab1 to the front of input1
+    Programs after the frame tiles copy one row's carried frames: slab0 to input0, slab1 to the front of input1
     (B, 4 + frames / 2, CHANNELS).
     """
     begin(PDL)
