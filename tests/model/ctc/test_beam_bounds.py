@@ -140,7 +140,7 @@ def test_unsupported_beams_and_vocabularies_are_rejected(beams, vocabulary):
     "options", [{"kept_share": 0}, {"kept_share": 1.1}, {"kept_share": np.nan}, {"kept_symbols": 0}]
 )
 def test_a_frame_keeps_at_least_one_symbol(options):
-    with pytest.raises(ValueError, match="keep"):
+    with pytest.raises(ValueError, match=r"kept_symbols must be 1 to 63, .* kept_share above 0 and at most 1"):
         BeamDecoder(LETTERS, FRAME_S, **options)
 
 

@@ -179,7 +179,7 @@ def test_cyrillic_letters_are_decoded_and_take_no_key_terms():
 REFUSED = [
     ((*(f"<0x{n:02X}>" for n in range(256)), "<blk>"), False, "bytes"),
     (("<blk>", "a", "ĤƆ"), False, "bytes"),
-    (("<blk>", "▁a", "中"), False, "word of its own"),
+    (("<blk>", "▁a", "中"), False, "is a whole word"),
     (("<blk>", "▁of▁the"), False, "within one word"),
     (("<blk>", "▁" + "a" * 48), False, "48 letters"),
     (("<blk>", "▁а", "б"), True, "language model"),
@@ -195,7 +195,7 @@ def test_symbols_that_cannot_be_spelled_are_rejected(symbols, with_lm, why):
 
 def test_more_kept_symbols_than_bits_are_rejected():
     symbols = ("<blk>", *(f"▁{a}{b}" for a in "abcdefgh" for b in "abcdefgh"))
-    with pytest.raises(ValueError, match="keep 64"):
+    with pytest.raises(ValueError, match="kept_symbols must be 1 to 63, not 64"):
         decoder(symbols=symbols, kept_symbols=64)
 
 

@@ -231,7 +231,7 @@ def test_its_digest_names_both_searches() -> None:
 
 
 def test_searches_that_read_other_frames_are_rejected() -> None:
-    with pytest.raises(ValueError, match="same frames"):
+    with pytest.raises(ValueError, match="same symbols, frame duration"):
         TwoPassDecoder(decoder(2), BeamDecoder(LETTERS, FRAME_S, beams=8, kept_share=0.9))
 
 
