@@ -46,7 +46,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class PublishedModel:
-    """A CTC graph, or the encoder of a transducer with its search; implements `server.models.loading.ServedModel`."""
+    """A CTC graph, or the graphs of a transducer; implements `server.models.loading.AcousticModel` by structure."""
 
     config: PublishedDescription
     tokens: Tokens

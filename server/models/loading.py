@@ -1,4 +1,4 @@
-"""The served models: loading, each with its decoder, and the voice-activity model; the cards that clients see."""
+"""Loading of the models that a server has, each with its decoder, and of the voice-activity model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from server.errors import SettingsError
 from server.models.selection import is_language
 from server.settings import Settings
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.served_model")
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.models")
 
 
 def load_served(settings: Settings) -> tuple[tuple[LoadedModel, ...], VadModel | None]:
@@ -58,7 +58,7 @@ def _load(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
     model = load_model(settings.model, device=settings.device, precision=settings.precision, threads=settings.threads)
     if isinstance(model, PublishedModel) and model.contract.one_row:
         _log.warning(
-            "model takes one stream at a time: batches are stepped row by row, which carries fewer streams",
+            "model has no batch axis: streams are stepped one by one, so capacity is lower",
             model=model.config.name,
         )
     decoder = decoder_of(model, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
@@ -79,22 +79,22 @@ def load_vad(settings: Settings) -> VadModel | None:
     return SileroVad.load()
 
 
-class Servable(Protocol):
-    """A model that can be put behind an engine."""
+class BatchedModel(Protocol):
+    """A model that an engine can step."""
 
     def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> SlotModel:
-        """Return it over `capacity` streams, in batches of at most `largest`.
+        """Return the model over `capacity` streams, in batches of at most `largest`.
 
-        With `tile_rows`, its arithmetic runs on exactly so many rows at a time, where that makes a difference.
+        With `tile_rows` its arithmetic runs on exactly that many rows at a time, where that makes a difference.
         """
 
 
-class ServedModel(Servable, Protocol):
-    """An acoustic model: int16 PCM in steps, log-probs out."""
+class AcousticModel(BatchedModel, Protocol):
+    """A streaming acoustic model: int16 PCM in steps, log-probabilities out."""
 
     @property
     def config(self) -> ModelDescription:
-        """The configuration of its training."""
+        """Its sample rate, step and symbols."""
 
     @property
     def digest(self) -> str:
@@ -102,14 +102,14 @@ class ServedModel(Servable, Protocol):
 
     @property
     def precision(self) -> str:
-        """Its arithmetic, as `--precision` names it."""
+        """Its number format, as `--precision` names it."""
 
     @property
     def device(self) -> Place:
         """Where it computes."""
 
 
-class VadModel(Servable, Protocol):
+class VadModel(BatchedModel, Protocol):
     """A model over windows of 16-bit samples; the output is one probability of speech each, (B, 1)."""
 
     @property
@@ -119,14 +119,14 @@ class VadModel(Servable, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model and its decoder, with the name that it is served under and its languages; none: not known.
+    """A model with its decoders, the name it is served under, and its languages (empty: not known).
 
-    `grammars` are decoders of one kind of phrase, which clients choose by name, `accurate` the one of accurate finals.
+    `grammars` are decoders of one kind of phrase, which clients choose by name; `accurate` makes accurate finals.
     """
 
     name: str
     languages: tuple[str, ...]
-    acoustic: ServedModel
+    acoustic: AcousticModel
     decoder: Decoder
     grammars: Mapping[str, Decoder] = field(default_factory=dict)
     accurate: Decoder | None = None
@@ -134,7 +134,7 @@ class LoadedModel:
     @classmethod
     def of(
         cls,
-        acoustic: ServedModel,
+        acoustic: AcousticModel,
         decoder: Decoder,
         name: str | None = None,
         languages: tuple[str, ...] = (),
@@ -142,9 +142,9 @@ class LoadedModel:
         grammars: Mapping[str, Decoder] | None = None,
         accurate: Decoder | None = None,
     ) -> LoadedModel:
-        """Name a model, by itself if not told otherwise.
+        """Name a model, by default by its own name.
 
-        Its languages are those that are told, else its own, else the one that its name is a tag of.
+        Languages: the given ones, else the model's own, else its name if that is a language tag.
         """
         name = name or acoustic.config.name
         languages = languages or acoustic.config.languages or ((name,) if is_language(name) else ())
@@ -159,9 +159,9 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelOutline:
-    """A model that can be loaded: its name, languages and card, as far as they are known before, and how to load it.
+    """A model that can be loaded: what is known of it before, and the function that loads it.
 
-    `on_demand`: with the first request for it.
+    `on_demand`: the first request for it loads it.
     """
 
     name: str

@@ -37,7 +37,7 @@ def finals_of(asked: str) -> Finals | None:
         if asked == each:
             return each
     if asked:
-        raise BadParameter(f"finals: {asked[:SHOWN]!r} is none of {', '.join(FINALS)}")
+        raise BadParameter(f"finals: {asked[:SHOWN]!r} is not one of {', '.join(FINALS)}")
     return None
 
 
@@ -105,7 +105,7 @@ class Session:
         resumable = options.resumable and not window_samples
         margin_s = MARGIN_S if resumable and options.streams > 1 else 0.0  # for the same order in every run
         rate = options.sample_rate
-        self._cutters = tuple(StepCutter(i, rate, config, window_samples, behind_s=margin_s) for i in self._indices)
+        self._cutters = tuple(StepCutter(i, rate, config, window_samples, margin_s=margin_s) for i in self._indices)
         self.steps = 0  # answered
         self._closing: CloseReason | None = None
         self._order: ResultOrder = ImmediateOrder()

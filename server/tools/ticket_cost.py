@@ -21,7 +21,7 @@ from model.checkpoint import WEIGHTS
 from model.ctc.words import Decoder
 from model.decoder import DecoderName, make_decoder
 from server.audio.pcm import PCM
-from server.models.loading import ServedModel
+from server.models.loading import AcousticModel
 from server.recognition.saved_state import SavedStream
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import StepTag
@@ -35,7 +35,7 @@ RUNS = 50  # of each operation, whose median counts
 class SavedRun:
     """A session and its place in a pool of one slot."""
 
-    def __init__(self, model: ServedModel, decoder: Decoder) -> None:
+    def __init__(self, model: AcousticModel, decoder: Decoder) -> None:
         self._model, self._decoder = model, decoder
         self._stepper = Stepper(model.slots(capacity=1, largest=1))
         self._handle = self._stepper.pool.take()

@@ -103,7 +103,7 @@ def test_tuned_weights_are_next_to_the_model(arpa: Path) -> None:
 def test_weights_tuned_for_one_acoustic_model_are_used_only_with_it(arpa: Path) -> None:
     tuned, own = DecodingWeights(lm_weight=0.25), DecodingWeights(lm_weight=0.75)
     tuned.save(weights_path(arpa))
-    own.save(weights_path(arpa, heard_by="larger"))
+    own.save(weights_path(arpa, acoustic_model="larger"))
     for name, expected in (("larger", own), ("smaller", tuned)):
         made = make_decoder(lm=arpa, beams=2, config=dataclasses.replace(CONFIG, name=name))
         assert isinstance(made, BeamDecoder)

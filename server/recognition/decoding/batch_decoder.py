@@ -117,7 +117,7 @@ class BatchDecoder:
         for stream, tag, probability in zip(batch.streams, batch.tags, batch.outputs.reshape(-1), strict=True):
             route = routes.get(stream)
             if route is not None and route.channel.speech is not None and isinstance(tag, WindowTag):
-                route.channel.speech.heard(tag.end_sample, float(probability))
+                route.channel.speech.take(tag.end_sample, float(probability))
                 voiced[stream] = route
         self._decode_held(voiced.values())
 

@@ -1,5 +1,6 @@
-"""Takes the pictures of the page that the documents show: `make screenshots`, into docs/images.
+"""Take the pictures of the page that the documents show.
 
+`python -m tests.support.page.page_screenshots` writes them to docs/images.
 The shipped sample plays in a real Chromium against the real app, and the last sentence is being spoken. One more has
 recordings in Mandarin.
 """

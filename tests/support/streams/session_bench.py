@@ -106,7 +106,7 @@ class SessionBench:
     def _hear(self, piece: Work) -> None:
         speech = self.session.channels[piece.channel].speech
         assert speech is not None
-        speech.heard(piece.tag.end_sample, 0.9 if piece.pcm.any() else 0.1)
+        speech.take(piece.tag.end_sample, 0.9 if piece.pcm.any() else 0.1)
 
     def _answer(self, index: int, piece: Work) -> None:
         channel = self.session.channels[index]
