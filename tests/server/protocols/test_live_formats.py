@@ -111,7 +111,7 @@ def test_multichannel_recognises_each_channel_of_a_container(live_server: Start)
 @pytest.mark.parametrize(
     ("query", "data", "named"),
     [
-        (SELF_DESCRIBED, b"garbage garbage", "no WAV, Ogg, WebM, FLAC, MP3"),
+        (SELF_DESCRIBED, b"garbage garbage", "unrecognized container (not WAV, Ogg, WebM, FLAC, MP3"),
         (SELF_DESCRIBED, b"ID3\x04" + bytes(100), "encoding and sample_rate"),
         ({"encoding": "flac"}, b"RIFF" + bytes(100), ""),
         (SELF_DESCRIBED, b"#!AMR\n" + bytes(100), "upload the recording"),
@@ -266,7 +266,7 @@ def test_a_bomb_ends_with_an_error_of_its_own(live_server: Start) -> None:
         client.send(flac_head() + b"".join(flac_silence(n) for n in range(300)))  # twenty minutes in 4.2 kB
         frames, code, reason = client.rest()
     assert (frames[-1]["type"], frames[-1]["variant"]) == ("Error", "DATA-0000")
-    assert "its bytes" in frames[-1]["description"]
+    assert "its size and the time elapsed" in frames[-1]["description"]
     assert (code, reason.split()[0]) == (1008, "DATA-0000")
     server.wait_idle()
 
