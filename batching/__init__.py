@@ -1,4 +1,4 @@
-"""Batching for recurrent models: many streams' steps merged into batches, each stream's state kept apart.
+"""Batching for recurrent models: merges steps of many streams into batches and keeps one state per stream.
 
 Generic: it imports numpy alone, and knows nothing of audio, sockets or metrics. Start with `batcher.py`.
 """
@@ -25,7 +25,7 @@ from batching.policy.pace import Pace
 from batching.policy.service_times import ServiceTimes
 from batching.pool import Handle, SlotPool
 from batching.slot_model import SlotModel
-from batching.thread.turn import Turn
+from batching.thread.step_token import StepToken
 
 __all__ = [
     "AlreadyOpen",
@@ -51,10 +51,10 @@ __all__ = [
     "StaleHandle",
     "StateExported",
     "StepFailed",
+    "StepToken",
     "StreamClosed",
     "StreamFailed",
     "StreamId",
-    "Turn",
     "UnknownStream",
     "WarmedUp",
     "WrongInput",

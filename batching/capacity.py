@@ -1,22 +1,22 @@
 """Running estimate of the number of live streams that this replica can carry within its latency objective.
 
-Pure: batches and times are arguments. The estimate is the least of three bounds:
+Pure: batches and times are arguments. The estimate is the lowest of three bounds:
 
-- the model: under eager dispatch a batch holds the steps that came during the last one, so batches of `b` rows that
-  take T(b) seconds mean b * step / T(b) streams, and a step waits for one batch and runs in the next;
-- the thread that takes results and feeds steps, by the time that it computes, or waits for a core to compute on, for a
-  batch of `b` rows, in the same way; where it serves several models, its time is divided by the rows of each;
-- pressure: more than two late steps in a hundred, or other work that waits for long, mean too many streams, whatever
-  the other bounds are. For minutes afterwards a reserve remains: what slowed the machine, another process for instance,
-  comes again, and streams that were let in cannot be sent away then. Not so where a crowd came or went meanwhile:
-  answering that is what made steps late, and it is answered whether streams enter or not.
+- The model. Under eager dispatch a batch holds the steps that arrived during the last one, so batches of `b` rows that
+  take T(b) seconds carry b * step / T(b) streams, and a step waits for one batch and runs in the next.
+- The event loop, which receives results and sends steps: the same formula with the time that its thread computes, or
+  waits for a core, for a batch of `b` rows. With several models, its time is divided among them by rows.
+- Pressure. More than two late steps in a hundred, or other work that waits for long, mean too many streams, whatever
+  the other bounds are. A reserve is then held back for minutes, because the cause (another process, for example) may
+  return, and admitted streams cannot be rejected later. Except when a crowd, many streams or requests, arrived or left
+  in that period: serving the crowd made the steps late, and it must be served whether its streams are admitted or not.
 
-The growth of times with the batch size is measured in the warm-up. What is tracked while serving is the slowdown
-against those times, since model thread and event loop share cores, caches and the interpreter's lock.
+The warm-up measures how times grow with the batch size. While serving, only the slowdown relative to those times is
+tracked, because model thread and event loop share cores, caches and the interpreter lock.
 
-Only periods of steady streams can lower the estimate by service times. While clients connect, or streams open and
-close, for every few rows, the time of both threads goes to those, and would be charged to the rows. On an idle replica
-the estimate returns to the warm-up's within a minute.
+Only periods of steady streams can lower the estimate by service times. While many clients connect, or streams open and
+close, relative to the number of rows, the time of both threads goes to those, and would be attributed to the rows. On
+an idle replica the estimate returns to that of the warm-up within a minute.
 """
 
 from __future__ import annotations
@@ -29,50 +29,50 @@ from batching.policy.service_times import ServiceTimes
 
 PERIOD_S = 0.5
 HEADROOM = 0.7
-"""Share of the possible load that is called capacity: queues grow without bound near 1, and streams that begin and end,
-and clients that are refused, need time too. Source: the overloads in loadtest/LOG.md."""
+"""Capacity as a share of the possible load: queues grow without bound near 1, and opening and closing streams and
+rejecting clients take time too. Source: the overloads in loadtest/LOG.md."""
 LATE_SHARE = 0.02  # the objective is a 98th percentile
 WARNING = 0.75
-"""Share of the objective at which a step counts as late here: it is later still at the socket."""
+"""Share of the objective above which a step counts as late here: its answer reaches the socket later."""
 LONG_WAIT_S = 0.5
-"""Wait for other work that counts as too many streams: it takes milliseconds, so the queue before it grows."""
-PRESSED_PERIODS = 2  # in a row: one may be a burst of streams that open, or a stall of the machine
+"""Wait for other work that counts as pressure: the work takes milliseconds, so a long wait means a growing queue."""
+PRESSED_PERIODS = 2  # in a row: a single one may be a burst of opening streams, or a stall of the machine
 RELIEF = 0.95
-"""The bound under pressure, as a share of the open streams: streams that end are not replaced."""
+"""Bound under pressure as a share of the open streams, so that streams that end are not replaced."""
 GROWTH = 0.05
-"""Rise per second of a bound set by pressure once there is none, as a share of `possible`, up to the reserve."""
+"""Rise per second of a bound set by pressure, after the pressure, as a share of `possible`, up to the reserve."""
 RESERVE = 2 / 3
-"""Share of `possible` that may be held back after pressure: all that a machine three times as slow does not carry. A
-neighbour that takes half of each core, and the load generator beside it, slowed batches two to three times
-(loadtest/LOG.md). A bound that pressure left higher stays where it is."""
+"""Share of `possible` that may be held back after pressure: what a machine three times as slow cannot carry. Another
+process with half of each core, plus the load generator, slowed batches two to three times (loadtest/LOG.md). A bound
+that was higher after the pressure stays there."""
 CROWD = 32
-"""Streams that ask to be let in, streams that end, or requests, within a period, from which on late steps are put down
-to them. On two cores a full server of streams of 15 s has half as many, the overload in loadtest/LOG.md 130 at first
-and 36 later. Where streams are short or cores many, ordinary arrivals are as many, and pressure leaves no reserve."""
+"""Number of admission requests, ended streams, or other requests in a period from which late steps are attributed to
+them. A full server with streams of 15 s on two cores has half as many, the overload in loadtest/LOG.md 130 at first and
+36 later. With short streams or many cores ordinary arrivals reach this number, and pressure leaves no reserve."""
 CROWD_TAIL = 4
-"""Periods after a crowd in which late steps are the crowd's and say nothing, as long as its streams end."""
+"""Periods after a crowd in which late steps are still attributed to it, as long as streams of it end."""
 STEADY_ROWS = 16
-"""Rows for each stream that enters or leaves, from which on a period shows the cost of rows. Both ends of a stream cost
-the loop 1.6 ms, a row 0.12 (loadtest/LOG.md): the ends are less than a third of the time then. Streams of 3 s have 19
-rows for each end; clients that send 0.3 s of audio and leave have 4, and those that are refused have none."""
+"""Least rows per opened or closed stream for which a period measures the cost of rows. Opening and closing a stream
+costs the event loop 1.6 ms, a row 0.12 ms (loadtest/LOG.md), so it is less than a third of the time then. Streams of
+3 s have 19 rows per opening or closing, clients that send 0.3 s of audio and leave 4, rejected clients none."""
 FLOOR = 1 / 12
-"""Least bound under pressure, as a share of `possible`: late steps of a few streams say little of many. On two cores it
-is 37 streams, about as many as `Admission` lets in at once."""
+"""Lowest bound under pressure as a share of `possible`: late steps of a few streams say little about many. On two cores
+it is 37 streams, about as many as `Admission` admits at once."""
 AFTER_CROWD = 1 / 2
-"""Share of `possible` that the first period without late steps gives back after a crowd: as much as an empty replica
-lets in at once."""
+"""Share of `possible` that is available again after the first period without late steps that follows a crowd: as much
+as an empty replica admits at once."""
 IDLE_S = 4.0
-"""Time constant with which slowdowns return to 1 while there are too few batches to measure them."""
+"""Time constant of the return of slowdowns to 1 while there are too few batches to measure them."""
 IDLE_SPEED = 4.0
-"""Seconds of calm for which a second without a live step counts: the reserve is given back in 45 s then."""
+"""Seconds without pressure for which one second without live steps counts: an idle replica is at 0 reserve in 45 s."""
 RESERVE_S = 180.0
-"""Time since the last pressure in which the reserve is given back, in proportion."""
+"""Seconds after the last pressure in which the reserve is released linearly."""
 MIN_BATCHES = 10  # in a period; the times of fewer are too noisy
-MIN_BATCH_S = 1e-6  # guards the division against a coarse clock
-FOLLOW = 1 / 4  # weight of the newest period in a mean of periods: about two seconds of memory
+MIN_BATCH_S = 1e-6  # avoids a division by zero with a coarse clock
+FOLLOW = 1 / 4  # weight of the newest period in a mean over periods: a memory of about two seconds
 
 LOOP_PRIOR = {1: 0.0004, 128: 0.0160}
-"""Seconds of the results' thread by rows, until measured: about 0.12 ms a row."""
+"""Seconds of the event loop by rows until measured: about 0.12 ms per row."""
 
 
 @dataclass(slots=True)
@@ -89,9 +89,9 @@ class _Period:
     live: int = 0  # rows of live streams
     late: int = 0  # of `live`
     waited_s: float = 0.0  # longest wait for other work that a live stream's result needs
-    asked: int = 0  # streams that asked to be let in
+    asked: int = 0  # streams that requested admission
     ended: int = 0
-    requests: int = 0  # of any kind, those that were malformed or refused included
+    requests: int = 0  # of any kind, including malformed and rejected ones
 
     @property
     def crowd(self) -> bool:
@@ -103,7 +103,7 @@ class _Period:
 
 
 class Capacity:
-    """The estimate. `objective_s` bounds the 98th percentile from a step's arrival to its answer."""
+    """The estimate. `objective_s`: bound on the 98th percentile of the time from a step's arrival to its answer."""
 
     def __init__(
         self,
@@ -119,23 +119,23 @@ class Capacity:
         self._batch, self._slowdown = ServiceTimes(), 1.0
         self._loop, self._loop_slowdown = ServiceTimes(loop), 1.0
         self._period: _Period | None = None
-        self._steady = True  # so was the period before: the work that a crowd leaves is done in the next one
-        self._pressed = 0  # periods in a row with too many late steps
-        self._crowd = False  # in each of those periods
-        self._since_crowd = CROWD_TAIL + 1  # periods
+        self._steady = True  # whether the last period was: work left by a crowd is done in the period after it
+        self._pressed = 0  # consecutive periods with too many late steps
+        self._crowd = False  # whether there was a crowd in each of those periods
+        self._since_crowd = CROWD_TAIL + 1  # periods since the last crowd
         self._bound: float | None = None  # set by pressure
-        self._reserve = 0.0  # share of `possible`, once there was pressure without a crowd
-        self._calm_s = 0.0  # since the last pressure
+        self._reserve = 0.0  # share of `possible` that is held back, after pressure without a crowd
+        self._calm_s = 0.0  # seconds since the last pressure
 
     def warmed_up(self, step_s: Mapping[int, float]) -> None:
-        """Take the warm-up's service times, seconds by rows."""
+        """Store the service times of the warm-up, seconds by rows."""
         for rows, seconds in step_s.items():
             self._batch.learn(rows, seconds)
 
     def ran(self, rows: int, step_s: float, live_ages_s: Sequence[float], steps: int = 1) -> None:
-        """Learn from a batch: its time in the model, and the ages of its live steps when they were answered.
+        """Add a batch: its time in the model, and the ages of its live steps when they were answered.
 
-        The time of a chunk, of two `steps` of each stream or more, says nothing of the times of single ones.
+        The time of a chunk (`steps` > 1) is not used, because it says nothing about single steps.
         """
         if not self._batch.known and steps == 1:
             self._batch.learn(rows, step_s)
@@ -150,35 +150,35 @@ class Capacity:
             period.late += sum([age_s > limit_s for age_s in live_ages_s])
 
     def waited(self, seconds: float) -> None:
-        """Note how long a live stream's result waited for work of other threads, beside its steps."""
+        """Add a wait of a live stream's result for work of other threads outside of its steps."""
         if self._period is not None:
             self._period.waited_s = max(self._period.waited_s, seconds)
 
     def asked(self, streams: int) -> None:
-        """Note that streams asked to be let in, whether they were or not."""
+        """Count streams that requested admission, whether they were admitted or not."""
         if self._period is not None:
             self._period.asked += streams
 
     def ended(self, streams: int) -> None:
-        """Note that streams ended."""
+        """Count ended streams."""
         if self._period is not None:
             self._period.ended += streams
 
     def requested(self, requests: int) -> None:
-        """Note that clients connected or sent requests, whatever came of them."""
+        """Count connections and requests of clients, including rejected ones."""
         if self._period is not None:
             self._period.requests += requests
 
     def due(self, now: float) -> bool:
-        """Whether a period is over, so that `look` has something to do."""
+        """Whether the period is over, so that `look` has something to do."""
         return self._period is None or now - self._period.since_s >= PERIOD_S
 
     def look(self, now: float, busy_s: float, streams: int, thread_rows: int | None = None) -> bool:
-        """Close the period if it is over. Returns: True if it was, and the estimate may have changed.
+        """End the period if it is over. Returns: whether it was; the estimate may have changed then.
 
-        `busy_s` is the time so far that the results' thread computed or waited for a core, and `thread_rows` the rows
-        that it took in that time, of all models; None where there is no other. `streams` are open: those of other
-        models count as many of this one as would load the machine alike.
+        `busy_s`: total time so far that the event loop's thread computed or waited for a core. `thread_rows`: rows of
+        all models that it received in that time; None with a single model. `streams`: number of open streams; a stream
+        of another model counts as the number of streams of this one with the same load.
         """
         period = self._period
         if period is None:
@@ -204,15 +204,15 @@ class Capacity:
         return True
 
     def streams(self) -> int:
-        """Live streams within the objective; 1 at least."""
+        """Number of live streams within the objective, at least 1."""
         bound = self.possible()
         if self._bound is not None:
             bound = min(bound, self._bound)
         return max(1, int(bound))
 
     def possible(self) -> float:
-        """The bound by service times alone, as a fraction of a stream count."""
-        for rows in range(self._max_batch, 0, -1):  # the larger the batch, the higher the rate, and the latency
+        """Bound by service times alone; a number of streams, not rounded."""
+        for rows in range(self._max_batch, 0, -1):  # larger batches have a higher rate and a higher latency
             batch_s = self._slowdown * self._batch.extrapolate(rows)
             loop_s = self._loop_slowdown * self._loop.extrapolate(rows)
             if 2 * batch_s + loop_s <= self._objective_s:
@@ -221,11 +221,11 @@ class Capacity:
 
     @property
     def slowdown(self) -> float:
-        """Time of batches now, as a multiple of the warm-up's."""
+        """Current time of batches as a multiple of their time in the warm-up."""
         return self._slowdown
 
     def reserved(self) -> int:
-        """Live streams that service times allow and that pressure, now or in the last minutes, keeps out."""
+        """Number of streams that service times allow and that current or recent pressure excludes."""
         return max(0, int(self.possible()) - self.streams())
 
     def _press(self, period: _Period, streams: int, elapsed_s: float) -> None:
@@ -251,17 +251,17 @@ class Capacity:
 
 
 def _followed(slowdown: float, found: float, *, steady: bool) -> float:
-    """Return the mean with the newest period in it; one that is not `steady` can only lower it."""
+    """Return the mean updated with the newest period; a period that is not `steady` can only lower it."""
     return slowdown + FOLLOW * (found - slowdown) if steady or found < slowdown else slowdown
 
 
 def _forgotten(slowdown: float, elapsed_s: float) -> float:
-    """Return a slowdown above 1 as it comes down while nothing is measured."""
+    """Return a slowdown above 1 after it decayed for `elapsed_s` without measurements."""
     return 1.0 + (slowdown - 1.0) * math.exp(-elapsed_s / IDLE_S) if slowdown > 1.0 else slowdown
 
 
 def _lifted(bound: float, possible: float, elapsed_s: float, reserve: float) -> float:
-    """Return the bound as it rises in `elapsed_s` without pressure: quickly up to the reserve, slowly from there."""
+    """Return the bound after `elapsed_s` without pressure: it rises fast up to the reserve, then slowly."""
     quick = max(1.0, GROWTH * possible)
     quick_s = min(elapsed_s, max(0.0, (1 - reserve) * possible - bound) / quick)
     return bound + quick * quick_s + reserve * possible / RESERVE_S * (elapsed_s - quick_s)

@@ -1,9 +1,9 @@
 """The engine: a thread that owns slot model, batcher and pool (`thread/worker.py`), and runs one batch after another.
 
-Any thread may open, push and close: each call appends an immutable command to one queue. The model thread executes
-the commands that have arrived, runs a batch, delivers its results in one call, and begins again; with nothing to run it
-sleeps until the next command. No locks of ours: the model thread alone touches mutable state. It knows no audio and no
-event loop.
+Any thread may open, push and close: each call appends an immutable command to one queue. The model thread executes the
+commands that have arrived, runs a batch, delivers its results in one call, and repeats; without work it sleeps until
+the next command. It needs no lock, because only the model thread touches mutable state. It knows no audio and no event
+loop.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from batching.policy.pace import Pace
 from batching.slot_model import SlotModel
 from batching.stepper import Stepper
 from batching.thread.commands import Close, Export, Mailbox, Open, Restore, Step, Stop
-from batching.thread.handover import Handover
-from batching.thread.turn import Turn
+from batching.thread.result_backpressure import ResultBackpressure
+from batching.thread.step_token import StepToken
 from batching.thread.worker import Worker
 
-_new_tuple = tuple.__new__  # makes a named tuple in half of the time that its own constructor takes
+_new_tuple = tuple.__new__  # creates a named tuple in half the time of its own constructor
 
 
 class Engine:
-    """The front of the model thread.
+    """Interface of the model thread for other threads.
 
-    A stream's life: `open`, any number of `push`, exactly one `close`, also after it failed. Every push is answered
-    by a row of a `BatchDone`, or by the stream's end: `StreamFailed`, its own close, or `EngineStopped`. A state from
-    `export` is `restore`d into another stream, in this engine or in any with the same model.
+    The calls of a stream: `open`, any number of `push`, exactly one `close`, also after a failure. Every push is
+    answered by a row of a `BatchDone` or by the end of the stream: `StreamFailed`, its own close, or `EngineStopped`. A
+    state from `export` can be restored into another stream, in this engine or in any other with the same model.
     """
 
     def __init__(
@@ -49,19 +49,19 @@ class Engine:
         warm_up: bool = False,
         acknowledged: bool = False,
         clock: Callable[[], float] = time.perf_counter,
-        turn: Turn | None = None,
+        step_token: StepToken | None = None,
         chunks: bool = True,
         name: str = "model",
     ) -> None:
-        """Allocate everything; `start` begins.
+        """Allocate everything; `start` starts the thread.
 
-        A stream beyond the model's capacity fails with `PoolFull`, a waiting step of one stream beyond `max_queued`
-        fails it with `QueueFull`. `step_s` is the duration of a step's audio, where steps have a pace of their own
-        (`Pace`). `warm_up` steps every batch size before the first command and delivers `WarmedUp`. `deliver` is called
-        on the model thread with every event: it must not block, and if it raises, the engine dies. If the receiver
-        says by `taken` that it has a batch in hand, `acknowledged` lets the next one wait for that. Engines that share
-        cores may share a `turn`, or two. Without `chunks` a call of the model is one step of each stream, whatever it
-        takes. `Batcher` documents the policy and the other options.
+        A stream beyond the model's capacity fails with `PoolFull`; a stream with more than `max_queued` waiting steps
+        fails with `QueueFull`. `step_s`: audio seconds of a step, for streams with a real-time pace (`Pace`).
+        `warm_up`: step every batch size before the first command and deliver `WarmedUp`. `deliver` is called on the
+        model thread with every event: it must not block, and if it raises, the engine dies. `acknowledged`: the
+        receiver calls `acknowledge` for every batch, and the next batch waits for that. `step_token`: shared by engines
+        on the same cores. Without `chunks` each model call runs one step of each stream, even if the model accepts
+        more. `Batcher` documents the policy and the other options.
         """
         largest, *shape = model.inputs.shape
         stepper = Stepper(model, chunks=chunks)
@@ -73,9 +73,11 @@ class Engine:
             pace=Pace(step_s),
             chunk_steps=stepper.chunk_steps,
         )
-        self._handover = Handover(deliver)
+        self._results = ResultBackpressure(deliver)
         self._acknowledged = acknowledged
-        self._worker = Worker(stepper, batcher, deliver=self._handover.deliver, clock=clock, turn=turn or Turn())
+        self._worker = Worker(
+            stepper, batcher, deliver=self._results.deliver, clock=clock, step_token=step_token or StepToken()
+        )
         self._input_shape, self._input_dtype = tuple(shape), model.inputs.dtype
         self._state_bytes = model.state_bytes
         self._warm_up = warm_up
@@ -83,7 +85,7 @@ class Engine:
         self._ids = itertools.count(1)
         self._mail = Mailbox()
         self._commands = self._mail.commands
-        # Every stream's full queue, its open and its close: reached only if the model thread hangs.
+        # A full queue, an open and a close for every stream: reached only if the model thread hangs.
         self._max_commands = model.capacity * (max_queued + 2)
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)  # a hung device must not block exit
         self._ended = False
@@ -99,29 +101,29 @@ class Engine:
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended the model thread; None while it runs and after `stop`."""
+        """The error that ended the model thread; None while it runs and after `stop`."""
         return self._failure
 
     def busy_since(self) -> float | None:
-        """Clock time at which the thread last woke or finished a batch; None = it sleeps."""
+        """Clock time at which the thread last woke or finished a batch; None while it sleeps."""
         return self._busy_since
 
     def start(self) -> None:
-        """Start the model thread. Once only."""
+        """Start the model thread. Can be called only once."""
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """End the thread after its present batch and drop waiting steps. Raises: EngineDown if it does not end."""
+        """End the thread after its current batch and drop waiting steps. Raises: EngineDown if it does not end."""
         self._mail.put(Stop())
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         if self._thread.is_alive():
-            raise EngineDown(f"the model thread is still at work {timeout_s} s after stop")
+            raise EngineDown(f"the model thread is still running {timeout_s} s after stop")
 
     def open(self, *, budget_s: float = 0.1, background: bool = False) -> StreamId:
-        """Open a stream whose steps should be answered `budget_s` after they are due; its id is never used again.
+        """Open a stream whose steps should be answered within `budget_s` of their due time; ids are never reused.
 
-        Raises: EngineDown; ValueError for a bad budget; QueueFull if the model thread hangs.
+        Raises: EngineDown; ValueError unless `budget_s` is positive and finite; QueueFull if the model thread hangs.
         """
         if self._ended:
             raise EngineDown("the model thread has ended") from self._failure
@@ -132,53 +134,54 @@ class Engine:
         return stream
 
     def push(self, stream: StreamId, inputs: np.ndarray, *, tag: object = None, reset: bool = False) -> None:
-        """Queue one step, ready now; `reset` zeroes its state first, `tag` comes back with the answer.
+        """Queue one step, ready now. `reset`: reset the stream's state first. `tag`: returned with the answer.
 
         The array is kept, not copied: do not write to it afterwards.
         Raises: WrongInput; QueueFull if the model thread hangs.
         """
         if inputs.shape != self._input_shape or inputs.dtype != self._input_dtype:
-            raise WrongInput(f"a step takes {self._input_dtype} {self._input_shape}, not {inputs.dtype} {inputs.shape}")
+            wanted, given = f"{self._input_dtype} {self._input_shape}", f"{inputs.dtype} {inputs.shape}"
+            raise WrongInput(f"a step must be {wanted}, not {given}")
         if (not self._ended and len(self._commands) < self._max_commands) or self._accepting():
             self._mail.put(_new_tuple(Step, (stream, inputs, tag, reset, self._clock())))
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of an exported state."""
+        """Size of an exported state in bytes."""
         return self._state_bytes
 
     def export(self, stream: StreamId, tag: object = None) -> None:
-        """Ask for the state as the steps pushed so far leave it; `tag` comes back with `StateExported`.
+        """Request the state after the steps pushed so far; `StateExported` has the `tag`.
 
-        The event follows the `BatchDone` of the last of those steps. Raises: QueueFull if the model thread hangs.
+        That event follows the `BatchDone` of the last of these steps. Raises: QueueFull if the model thread hangs.
         """
         if self._accepting():
             self._mail.put(Export(stream, tag))
 
     def restore(self, stream: StreamId, state: bytes) -> None:
-        """Set the state for the steps pushed from now on to an exported one. None of the stream's steps may be waiting.
+        """Set the stream's state to an exported one, for the steps pushed from now on. No step of it may be waiting.
 
-        Raises: WrongState for another size; QueueFull if the model thread hangs.
+        Raises: WrongState for a wrong size; QueueFull if the model thread hangs.
         """
         if len(state) != self.state_bytes:
-            raise WrongState(f"a state of {len(state)} bytes, must be {self.state_bytes}")
+            raise WrongState(f"the state has {len(state)} bytes, the model's have {self.state_bytes}")
         if self._accepting():
             self._mail.put(Restore(stream, state))
 
-    def taken(self) -> None:
-        """Say that a `BatchDone` was taken; on the thread that takes them all."""
-        self._handover.taken()
+    def acknowledge(self) -> None:
+        """Acknowledge one `BatchDone`; call it on the thread that receives them all."""
+        self._results.acknowledge()
 
     def close(self, stream: StreamId) -> None:
-        """End a stream: its waiting steps are dropped, its slot is freed, `StreamClosed` is delivered."""
+        """Close a stream: drop its waiting steps, free its slot and deliver `StreamClosed`."""
         self._mail.put(Close(stream))
 
     def _accepting(self) -> bool:
-        """True until the thread has ended; `EngineStopped` then answers every stream. Raises: QueueFull."""
+        """Whether the thread still runs; if not, `EngineStopped` answers every stream. Raises: QueueFull."""
         if self._ended:
             return False
         if len(self._commands) >= self._max_commands:
-            raise QueueFull(f"{self._max_commands} commands wait for the model thread")
+            raise QueueFull(f"{self._max_commands} commands are waiting for the model thread, which does not respond")
         return True
 
     # Called on the model thread:
@@ -191,16 +194,16 @@ class Engine:
                 self._worker.run_batch()
         except BaseException as error:
             self._failure = error
-            raise  # to threading.excepthook: an engine never dies in silence
+            raise  # to threading.excepthook, which reports it
         finally:
             self._ended = True
             self._busy_since = None
-            self._handover.deliver(EngineStopped(self._failure))
+            self._results.deliver(EngineStopped(self._failure))
 
     def _drain_commands(self) -> bool:
-        """Execute the commands that have arrived, after a sleep if there is nothing to do. Returns: False to stop."""
+        """Execute the commands that have arrived; sleep first if there is nothing to do. Returns: False to stop."""
         if self._acknowledged:
-            self._handover.wait()
+            self._results.wait()
         now = self._clock()
         wake_at = None if self._commands else self._worker.wake_at(now)
         if not self._commands and (wake_at is None or wake_at > now):

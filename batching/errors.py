@@ -2,22 +2,22 @@
 
 BatchingError
 ├── Overloaded          the operator: more work was offered than the bounds allow
-│   ├── PoolFull        every slot of the model is taken
+│   ├── PoolFull        all slots of the model are in use
 │   └── QueueFull       the queue of a stream, or of the engine's commands, is full
-├── Misuse              the calling code: a bug there, never a client's doing
-│   ├── UnknownStream   the stream was never opened, or is closed already
+├── Misuse              the calling code: a bug there, never caused by a client
+│   ├── UnknownStream   the stream was never opened, or is already closed
 │   ├── AlreadyOpen     the stream was opened twice
 │   ├── StaleHandle     the handle's slot was released, or belongs to another pool
 │   ├── RepeatedHandle  one stream appears twice in a batch
-│   ├── WrongInput      a step's array has another shape or dtype than the model takes
-│   └── WrongState      a state to restore has another size than the model's, or the stream has steps waiting
-├── StepFailed          the model: its step raised, and that error is the __cause__, or gave too many or too few rows
-└── EngineDown          the operator: the model thread has ended, or does not end
+│   ├── WrongInput      a step's array does not have the shape and dtype of the model's inputs
+│   └── WrongState      a state to restore does not have the model's size, or the stream has waiting steps
+├── StepFailed          the model: its step raised (that error is the __cause__), or returned a wrong number of rows
+└── EngineDown          the operator: the model thread has ended, or does not end in time
 """
 
 
 class BatchingError(Exception):
-    """Base of everything that this package raises on purpose."""
+    """Base class of the errors of this package."""
 
 
 class Overloaded(BatchingError):
@@ -25,7 +25,7 @@ class Overloaded(BatchingError):
 
 
 class PoolFull(Overloaded):
-    """Every slot of the model is taken."""
+    """All slots of the model are in use."""
 
 
 class QueueFull(Overloaded):
@@ -37,7 +37,7 @@ class Misuse(BatchingError):
 
 
 class UnknownStream(Misuse):
-    """The stream was never opened, or is closed already."""
+    """The stream was never opened, or is already closed."""
 
 
 class AlreadyOpen(Misuse):
@@ -53,16 +53,16 @@ class RepeatedHandle(Misuse):
 
 
 class WrongInput(Misuse):
-    """A step's array has another shape or dtype than the model takes."""
+    """A step's array does not have the shape and dtype of the model's inputs."""
 
 
 class WrongState(Misuse):
-    """A state to restore has another size than the model's, or the stream has steps waiting."""
+    """A state to restore does not have the model's size, or the stream has waiting steps."""
 
 
 class StepFailed(BatchingError):
-    """The model's step raised, which is the `__cause__`, or returned too many or too few rows."""
+    """The model's step raised (that error is the `__cause__`), or returned a wrong number of rows."""
 
 
 class EngineDown(BatchingError):
-    """The model thread has ended, or does not end."""
+    """The model thread has ended, or does not end in time."""

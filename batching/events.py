@@ -1,4 +1,4 @@
-"""Events from the engine to its owner: immutable, made on the model thread, free to be read on any other."""
+"""Events from the engine to its owner: immutable, created on the model thread, readable on any thread."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from batching.batcher import StreamId
 
 @dataclass(frozen=True, slots=True)
 class WarmedUp:
-    """First event of an engine that warms up: seconds of a step by rows, measured while nothing else runs."""
+    """First event of an engine with a warm-up: seconds of a step by rows, measured while nothing else runs."""
 
     step_s: Mapping[int, float]
 
 
 class BatchDone(NamedTuple):
-    """One batch ran. Row i of everything belongs to `streams[i]`; times are seconds of the engine's clock.
+    """Results of one batch. Row i of every field belongs to `streams[i]`; times are seconds of the engine's clock.
 
-    A tuple, because it is made for every batch, and in a third of the time that a frozen dataclass takes.
+    A named tuple, because there is one for every batch and a frozen dataclass takes three times as long to create.
     """
 
     streams: tuple[StreamId, ...]
@@ -33,22 +33,22 @@ class BatchDone(NamedTuple):
     """From a step's push to the start of its batch."""
     started_s: float
     step_s: float
-    """From the start of the batch to its outputs in host memory. With a model that is `Overlapped`, the events of the
-    batch before were delivered in this time."""
+    """From the start of the batch to its outputs in host memory. With an `Overlapped` model this includes the delivery
+    of the previous batch's events."""
     queued: int
-    """Steps still waiting when the batch had been taken."""
+    """Steps still waiting when the batch started."""
     live_wait_s: tuple[float, ...] = ()
-    """For the steps of live streams alone, in row order: from a step's due time to the start of the batch; below 0 for
-    one that ran ahead of its time."""
-    filling_waits: bool = False
-    """`Batcher.filling_waits` when the batch was taken."""
+    """From a step's due time to the start of the batch, for steps of live streams only, in row order; negative for an
+    early step."""
+    background_waits: bool = False
+    """`Batcher.background_waits` when the batch started."""
     steps: int = 1
-    """Steps of each stream, in consecutive rows: a stream of a chunk is that many times in a row in `streams`."""
+    """Steps of each stream, in consecutive rows: each stream of a chunk is in `streams` this many times in a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFailed:
-    """The stream is lost: its queue and state are gone, and pushes are ignored until its owner closes it.
+    """The stream failed: its queue and state are dropped, and pushes are ignored until its owner closes it.
 
     `error` is `StepFailed` (the step's own exception is its `__cause__`), `PoolFull`, `QueueFull` or `WrongState`; or
     `UnknownStream` after a command for a stream that is not open.
@@ -60,7 +60,7 @@ class StreamFailed:
 
 @dataclass(frozen=True, slots=True)
 class StateExported:
-    """A copy of a stream's state after its latest step that a `BatchDone` has answered, for `Engine.restore`."""
+    """Copy of a stream's state after its latest step reported in a `BatchDone`, for `Engine.restore`."""
 
     stream: StreamId
     tag: object
@@ -77,7 +77,7 @@ class StreamClosed:
 
 @dataclass(frozen=True, slots=True)
 class EngineStopped:
-    """The last event of all, and the end of every stream still open. `error` is None after `stop`."""
+    """The last event: it ends every stream that is still open. `error` is None after `stop`."""
 
     error: BaseException | None
 

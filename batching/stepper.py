@@ -1,7 +1,7 @@
-"""One batch through the slot model: writes its inputs, and is the only caller of its `run`, `launch` and `finish`.
+"""Runs one batch through the slot model: writes its inputs, and is the only caller of `run`, `launch` and `finish`.
 
-It knows rows, and no queue or thread. The code that runs for every batch never releases the interpreter's lock outside
-the model: beside a busy event loop each release costs up to a switch interval.
+It knows rows, and no queue or thread. The code that runs for every batch never releases the interpreter lock outside
+the model: while an event loop is busy, each release costs up to a switch interval.
 """
 
 from __future__ import annotations
@@ -13,81 +13,80 @@ from numpy.typing import NDArray
 
 from batching.errors import StepFailed
 from batching.pool import Handle, SlotPool
-from batching.slot_model import Chunked, Overlapped, Rehearsed, SlotModel
+from batching.slot_model import Chunked, Overlapped, SlotModel, WarmupSizes
 
-WARM_RUNS = 3  # of which the fastest counts: a disturbance only ever lengthens a run
-LONG_RUN_S = 0.1  # a run so long is timed once: a start should not take many times that
+WARM_RUNS = 3  # the fastest counts, because a disturbance only lengthens a run
+LONG_RUN_S = 0.1  # a size whose first run takes longer is timed once, which bounds the start time
 
 
 class Stepper:
-    """The slot model, and the pool of its slots."""
+    """A slot model with the pool of its slots."""
 
     def __init__(self, model: SlotModel, *, chunks: bool = True) -> None:
         self.pool = SlotPool(model)
         self._model = model
         self._overlapped = model if isinstance(model, Overlapped) else None
         self._chunked = model if chunks and isinstance(model, Chunked) else None
-        self._slots: list[int] = []  # of the batch that was launched last
-        self._steps = 1  # of each
+        self._slots: list[int] = []  # of the batch launched last
+        self._steps = 1  # of each stream in it
         self._inputs = model.inputs.data.cast("B")  # the same memory, as bytes
 
     @property
     def overlaps(self) -> bool:
-        """Whether a batch runs while the caller does other work, between `launch` and `finish`."""
+        """Whether the caller can do other work between `launch` and `finish`."""
         return self._overlapped is not None
 
     @property
     def chunk_steps(self) -> Sequence[int]:
-        """Steps of each stream that a batch may have, ascending, the first 1."""
+        """Numbers of steps per stream that a batch may have, ascending, the first 1."""
         return (1,) if self._chunked is None else self._chunked.chunk_steps
 
     def warm_up(self, clock: Callable[[], float]) -> dict[int, float]:
-        """Step batches of every size, before any slot is taken. Returns: seconds by rows, powers of 2 and the largest.
+        """Step batches of every size, or of the sizes that a `WarmupSizes` model lists, before any slot is in use.
 
-        Of a model that is `Rehearsed`, the sizes that it names.
-
-        Libraries prepare their kernels for a shape at its first use: with oneDNN that costs several milliseconds, which
-        no stream's batch should pay. Raises: any error of the model's.
+        Libraries prepare their kernels for a shape at its first use, which with oneDNN takes several milliseconds; the
+        warm-up keeps that out of the batches of streams. Returns: seconds by rows, for powers of 2 and the largest.
+        Raises: any error of the model.
         """
         return self._warm_up(clock, 1)
 
     def warm_up_chunks(self, clock: Callable[[], float]) -> dict[int, dict[int, float]]:
-        """Do the same with chunks of each length. Returns: seconds by streams, by steps from 2 on. Raises: as that."""
+        """Step chunks of every length above 1. Returns: {steps: {streams: seconds}}. Raises: any error of the model."""
         return {steps: self._warm_up(clock, steps) for steps in self.chunk_steps[1:]}
 
     def _warm_up(self, clock: Callable[[], float], steps: int) -> dict[int, float]:
-        assert not self.pool.used, "a warm-up changes the states of all slots"
+        assert not self.pool.used, "a warm-up overwrites the states of all slots"
         seconds: dict[int, float] = {}
         largest = len(self._model.inputs) // steps
         if steps > 1:
-            largest = min(largest, self._model.capacity)  # rows of a chunk may be more than there are slots
-        sizes = self._model.rehearsed_sizes if isinstance(self._model, Rehearsed) else range(1, largest + 1)
+            largest = min(largest, self._model.capacity)  # a chunk may have more rows than there are slots
+        sizes = self._model.warmup_sizes if isinstance(self._model, WarmupSizes) else range(1, largest + 1)
         for streams in (size for size in sizes if size <= largest):
             first_s = self._time(streams, steps, clock)
-            if streams == largest or streams.bit_count() == 1:  # powers of two are enough to draw a line through
+            if streams == largest or streams.bit_count() == 1:  # powers of two suffice for interpolation
                 runs = 1 if first_s > LONG_RUN_S else WARM_RUNS
                 seconds[streams] = min(self._time(streams, steps, clock) for _ in range(runs))
         return seconds
 
     def _time(self, streams: int, steps: int, clock: Callable[[], float]) -> float:
         began_s = clock()
-        if steps == 1 and isinstance(self._model, Rehearsed):
-            self._model.rehearse(streams)
+        if steps == 1 and isinstance(self._model, WarmupSizes):
+            self._model.warm_up_step(streams)
         else:
             self._step(range(streams), steps)
         return clock() - began_s
 
     def run(self, handles: Sequence[Handle], inputs: Sequence[NDArray[Any]], steps: int = 1) -> NDArray[Any]:
-        """Advance B streams by `steps` steps each; rows i * steps and on of `inputs` are the next ones of `handles[i]`.
+        """Advance B streams by `steps` steps each; rows i * steps … i * steps + steps - 1 belong to `handles[i]`.
 
-        Returns: (B * steps, …) outputs in fresh memory. Raises: StepFailed, and the states of the batch are then
+        Returns: (B * steps, …) outputs in new memory. Raises: StepFailed, after which the states of the batch are
         undefined; StaleHandle, RepeatedHandle.
         """
         self.launch(handles, inputs, steps)
         return self.finish()
 
     def launch(self, handles: Sequence[Handle], inputs: Sequence[NDArray[Any]], steps: int = 1) -> None:
-        """Do what comes before `finish`: all that does not wait for the step. Raises: as `run`."""
+        """Write the inputs and, if the model is `Overlapped`, start the step. Raises: as `run`."""
         self._slots, self._steps = self.pool.slots(handles), steps
         joined = _joined(inputs)
         self._inputs[: len(joined)] = joined
@@ -98,20 +97,20 @@ class Stepper:
                 raise self._failed(error) from error
 
     def finish(self) -> NDArray[Any]:
-        """Return the outputs of the batch that was launched last, once it has ended. Raises: StepFailed."""
+        """Wait for the batch launched last and return its outputs. Raises: StepFailed."""
         try:
             outputs = self._step(self._slots, self._steps) if self._overlapped is None else self._overlapped.finish()
-        except Exception as error:  # the model is foreign code, and must not take the other streams with it
+        except Exception as error:  # the model is foreign code: its error must not end the other streams
             raise self._failed(error) from error
         rows = len(self._slots) * self._steps
         if len(outputs) != rows:
-            raise StepFailed(f"{rows} rows went in, {len(outputs)} came out")
+            raise StepFailed(f"the model returned {len(outputs)} rows for {rows} rows of input")
         return outputs
 
     def _step(self, slots: Sequence[int], steps: int) -> NDArray[Any]:
         if steps == 1:
             return self._model.run(slots)
-        assert self._chunked is not None, "the model takes one step at a time"
+        assert self._chunked is not None, "the model runs one step per call"
         return self._chunked.run(slots, steps)
 
     def _failed(self, error: Exception) -> StepFailed:
@@ -119,8 +118,8 @@ class Stepper:
 
 
 def _joined(rows: Sequence[Any]) -> bytes:
-    """Bytes of all rows; numpy's own joining would release the interpreter's lock once a row."""
+    """Bytes of all rows. numpy's own concatenation would release the interpreter lock once per row."""
     try:
         return b"".join(rows)
-    except TypeError:  # a view with gaps has no contiguous bytes
+    except TypeError:  # a row is not contiguous
         return b"".join([row.tobytes() for row in rows])

@@ -1,1 +1,1 @@
-"""Acoustic model: audio in, character log-probabilities out, every carried-over value in a named state."""
+"""Acoustic models, decoding, and all that serving needs of them: audio in, words out."""

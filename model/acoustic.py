@@ -1,6 +1,6 @@
-"""The acoustic model: our own, in exact 8-bit arithmetic or in torch, or a published one in ONNX form.
+"""Loading of an acoustic model: one of this project, in exact 8-bit arithmetic or torch, or a published ONNX model.
 
-Torch is imported for a model that computes in it alone.
+Torch is imported only for a model that needs it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def load_model(
 ) -> AcousticModel:
     """Read a checkpoint or a published model, the shipped one if no path is given.
 
-    A precision of `auto` is the fastest here. Of compute `threads`, 0 are all cores but one; None leaves torch as it is
-    set, and takes one for 8-bit arithmetic.
+    Precision `auto` is the fastest one on this machine. `threads`: compute threads, 0 for all cores but one; None keeps
+    torch's setting, and means 1 for 8-bit arithmetic.
     Raises: CheckpointError, PrecisionError, PublishedModelError.
     """
     if path is not None and is_published(path):
@@ -49,7 +49,7 @@ def load_model(
 def load_own(
     path: Path | None = None, *, device: str = "auto", precision: str = "auto", threads: int | None = None
 ) -> OwnModel:
-    """Read a checkpoint, as `load_model` does. Raises: CheckpointError, PrecisionError."""
+    """Read a checkpoint; see `load_model`. Raises: CheckpointError, PrecisionError."""
     path = checkpoint.SHIPPED if path is None else checkpoint.named(path)
     checkpoint.streaming_outline(path)
     quantized, digest = checkpoint.load_quantized(path)
@@ -64,26 +64,25 @@ def load_own(
         return TorchModel.load(path, device=device, precision=precision)
     if quantized is None:
         raise PrecisionError(
-            f"{path} has no 8-bit weights: make a checkpoint that has them with `tutti quantize`, "
-            "or use --precision auto"
+            f"{path} has no 8-bit weights: create a checkpoint with them by `tutti quantize`, or use --precision auto"
         )
     return Int8Model(quantized, digest, threads=1 if threads is None else threads_of(threads))
 
 
 def load_segment_model(path: Path) -> Int8Model:
-    """Read a network that reads whole segments: one of ours with 8-bit weights. Raises: CheckpointError."""
+    """Read a network for whole segments: a checkpoint with 8-bit weights. Raises: CheckpointError."""
     quantized, digest = checkpoint.load_quantized(checkpoint.named(path))
     if quantized is None:
-        raise CheckpointError(f"{path} has no 8-bit weights, with which segments are read")
+        raise CheckpointError(f"{path} has no 8-bit weights, which a segment model needs: use `tutti quantize`")
     return Int8Model(quantized, digest)
 
 
 def log_probs_of(model: AcousticModel, recordings: Sequence[NDArray[np.int16]]) -> list[NDArray[np.float32]]:
-    """Return the outputs (T, …) of each recording, (S,) int16 with S > 0; silence fills its last step.
+    """Return the outputs (T, …) of each recording, (S,) int16 with S > 0; the last step is padded with silence.
 
-    They come from the slots that serve, or from whole segments where a model reads those, so what is measured is what
-    serves. Of our own models they end with the step that holds the last sample, of published ones with the windows that
-    a flush adds.
+    The outputs are computed by the slots used in serving, or by whole segments for a segment model, so measurements
+    apply to serving. Outputs of a checkpoint end with the step of the last sample, those of a published model with the
+    windows of a flush.
     """
     config = model.config
     if isinstance(model, Int8Model) and model.config.backward:
@@ -102,7 +101,7 @@ def log_probs_of(model: AcousticModel, recordings: Sequence[NDArray[np.int16]]) 
             slots.reset(slot)
         outputs = []
         for step in range(audio.shape[1]):
-            count = sum(each > step for each in steps)  # the first of them: the others have ended
+            count = sum(each > step for each in steps)  # the first ones; the others have ended
             slots.inputs[:count] = audio[:count, step]
             outputs.append(slots.run(range(count)))  # (B, frames_per_step, …)
         for slot, at in enumerate(members):

@@ -1,6 +1,6 @@
-"""Checkpoints on disk: `NAME.safetensors` with the weights, `NAME.json` with the configuration beside it.
+"""Checkpoints on disk: `NAME.safetensors` with the weights, and `NAME.json` with the configuration next to it.
 
-A checkpoint is quantised if the weights of its products are 8-bit integers. Beside `MODULE.weight` int8 it then holds
+A checkpoint is quantized if the weights of its products are 8-bit integers. In addition to `MODULE.weight` int8 it has
 `MODULE.weight_scale` (out,) float32, `MODULE.input_scale` () float32 and `MODULE.input_zero` () uint8. Those are read
 here, without torch; `model.torch_network.checkpoint` reads and writes the weights of a network in torch.
 """
@@ -31,17 +31,17 @@ GRU_SIDES = ("input", "recurrent")  # its products
 Arrays = Mapping[str, NDArray[Any]]
 SHIPPED_MODELS = (SHIPPED, WEIGHTS / "tutti-medium.safetensors", SHIPPED_BY_LANGUAGE["zh"])
 SEGMENT_MODELS = (WEIGHTS / "tutti-large.safetensors",)
-"""Shipped models that read whole segments, for accurate finals, and serve no streams."""
+"""Shipped models for whole segments, used for accurate finals and not for streams."""
 
 
 WHAT_MODELS_ARE = (
-    "a model is a file NAME.safetensors with NAME.json beside it, a folder with .onnx graphs and tokens.txt, "
+    "a model is a file NAME.safetensors with NAME.json next to it, a folder with .onnx graphs and tokens.txt, "
     f"or the name of a shipped one: {', '.join(path.stem.removeprefix('tutti-') for path in SHIPPED_MODELS)}"
 )
 
 
 def shipped_for(language: str) -> Path:
-    """The shipped model of a language, by its tag: `zh-CN` has that of `zh`. Raises: CheckpointError."""
+    """Return the shipped model of a language tag; `zh-CN` uses that of `zh`. Raises: CheckpointError."""
     first = language.replace("_", "-").partition("-")[0].lower()
     path = SHIPPED_BY_LANGUAGE.get(MACRO_LANGUAGES.get(first, first))
     if path is None:
@@ -53,12 +53,12 @@ def shipped_for(language: str) -> Path:
 
 
 def named(path: Path) -> Path:
-    """The file that a path stands for: the path itself, or a shipped model's if it is the name of one and no file."""
+    """Return the path itself, or the file of the shipped model with this name if there is no such file."""
     return path if path.exists() else shipped_named(f"{path}") or path
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the target, flush to disk, rename, flush the folder: a reader sees the old file or the new one."""
+    """Write a temporary file, flush it, rename it, flush the folder: a reader sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as file:
@@ -68,13 +68,13 @@ def write_atomically(path: Path, content: bytes) -> None:
     partial.replace(path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)  # the new name, too, outlives a loss of power
+        os.fsync(folder)  # makes the new name survive a power failure
     finally:
         os.close(folder)
 
 
 def products_of(config: ModelConfig) -> dict[str, str]:
-    """The network's products: the name in `QuantizedNetwork.products`, and that of the linear module."""
+    """Return the products of a network: name in `QuantizedNetwork.products` -> name of the linear module."""
     layers = {f"gru{i}.{side}": f"grus.{i}.{side}" for i in range(config.layers) for side in GRU_SIDES}
     return {"conv0": "conv0.product", "conv1": "conv1.product", **layers, "dense": "dense", "head": "head"}
 
@@ -95,21 +95,21 @@ def save_quantized(network: QuantizedNetwork, path: Path) -> None:
 
 
 def load_quantized(path: Path) -> tuple[QuantizedNetwork | None, str]:
-    """Read the integers and scales of a checkpoint, None if it has none, and its file's sha256.
+    """Read the integers and scales of a checkpoint, None if it has none, and the SHA-256 of its file.
 
-    Raises: CheckpointError naming the file, what is wrong with it, and what to do.
+    Raises: CheckpointError naming the file, the error, and what to do.
     """
     config, blob = read(path)
     try:
         return quantized_of(config, blob), digest_of(blob)
-    except Exception as error:  # safetensors raises its own untyped error
+    except Exception as error:  # safetensors raises an untyped error of its own
         raise does_not_fit(path, error) from error
 
 
 def quantized_of(config: ModelConfig, blob: bytes) -> QuantizedNetwork | None:
-    """The integers and scales in a file's bytes, None if it has none.
+    """Return the integers and scales in a file's bytes, None if it has none.
 
-    Raises: SafetensorError for another kind of file, KeyError or ValueError for other tensors than those described.
+    Raises: SafetensorError for another file format, KeyError or ValueError for tensors that do not fit `config`.
     """
     weights = {f"{module}.weight" for module in products_of(config).values()}
     if any(name in weights and stored["dtype"] == "I8" for name, stored in deserialize(blob)):  # type: ignore[no-untyped-call]
@@ -118,12 +118,12 @@ def quantized_of(config: ModelConfig, blob: bytes) -> QuantizedNetwork | None:
 
 
 def digest_of(blob: bytes) -> str:
-    """Hexadecimal sha256 of a file's bytes."""
+    """Return the hexadecimal SHA-256 of a file's bytes."""
     return hashlib.sha256(blob).hexdigest()
 
 
 def dequantized(network: QuantizedNetwork) -> dict[str, NDArray[np.float32]]:
-    """The state of a network in float32 that has the values of the integers as weights."""
+    """Return the float32 state of a network with the values of the integers as weights."""
     arrays = dict(network.tensors)
     for name, module in products_of(network.config).items():
         product = network.products[name]
@@ -133,36 +133,36 @@ def dequantized(network: QuantizedNetwork) -> dict[str, NDArray[np.float32]]:
 
 
 def outline(path: Path) -> tuple[ModelConfig, str]:
-    """Read a checkpoint's configuration, and its file's sha256; no weights. Raises: CheckpointError."""
+    """Read a checkpoint's configuration and the SHA-256 of its file, without weights. Raises: CheckpointError."""
     config, blob = read(path)
     return config, digest_of(blob)
 
 
 def streaming_outline(path: Path) -> tuple[ModelConfig, str]:
-    """The same of a model that serves streams. Raises: CheckpointError, for one that reads whole segments too."""
+    """As `outline`, for a model that serves streams. Raises: CheckpointError, also for a segment model."""
     config, digest = outline(path)
     must_stream(config, f"{path}")
     return config, digest
 
 
 def must_stream(config: ModelConfig, name: str) -> None:
-    """Refuse a network that cannot take its audio step by step. Raises: CheckpointError."""
+    """Check that a network can process audio step by step. Raises: CheckpointError."""
     if config.backward:
         raise CheckpointError(
-            f"{name} has layers that run backward: it reads whole segments, for accurate finals (--finals accurate), "
-            "and no streams. Take one without such layers"
+            f"{name} has backward layers: it reads whole segments, for accurate finals (--finals accurate), "
+            "and cannot serve streams; choose a model without such layers"
         )
 
 
 def write(path: Path, config: ModelConfig, blob: bytes) -> None:
-    """Write a checkpoint: its configuration, and its tensors as safetensors has them."""
+    """Write a checkpoint: its configuration, and its tensors in safetensors format."""
     described = json.dumps(config.to_dict(), indent=1, ensure_ascii=False)
     write_atomically(path.with_suffix(".json"), described.encode() + b"\n")
     write_atomically(path, blob)
 
 
 def read(path: Path) -> tuple[ModelConfig, bytes]:
-    """Return a checkpoint's configuration and its tensors as they are stored. Raises: CheckpointError."""
+    """Return a checkpoint's configuration and its tensors as stored. Raises: CheckpointError."""
     try:
         blob = path.read_bytes()
         return ModelConfig.from_dict(json.loads(path.with_suffix(".json").read_bytes())), blob
@@ -173,13 +173,13 @@ def read(path: Path) -> tuple[ModelConfig, bytes]:
 
 
 def does_not_fit(path: Path, error: Exception) -> CheckpointError:
-    """Say that the tensors of a file are not those of its configuration, and why."""
+    """Return the error for a file whose tensors do not fit its configuration."""
     reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-    return CheckpointError(f"{path} does not hold the weights its configuration describes: {reason}")
+    return CheckpointError(f"the weights in {path} do not fit its configuration: {reason}")
 
 
 def state_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Shapes of all weights of a network, by their names in its state."""
+    """Return the shapes of all weights of a network, by their names in its state."""
     hidden = config.hidden
     products = {"dense": (hidden, hidden), "head": (config.outputs, hidden)}
     products["conv0.product"] = (config.conv_channels, 2 * PAIRS * config.mel_bins)
@@ -203,10 +203,10 @@ def _numbers(config: ModelConfig, arrays: Arrays) -> QuantizedNetwork:
         weight, bias = left.pop(f"{module}.weight"), left.pop(f"{module}.bias")
         scale = left.pop(f"{module}.weight_scale")
         if weight.dtype != np.int8 or int(np.abs(weight.astype(np.int16)).max()) > LARGEST_WEIGHT:
-            raise ValueError(f"{module}.weight is not of 8-bit integers within ±{LARGEST_WEIGHT}")
+            raise ValueError(f"{module}.weight must be 8-bit integers within ±{LARGEST_WEIGHT}")
         wanted = expected.pop(f"{module}.weight")
         if weight.shape != wanted or {bias.shape, scale.shape} != {wanted[:1]}:
-            raise ValueError(f"{module} has the shape {weight.shape}, not {wanted}")
+            raise ValueError(f"{module} must have the shape {wanted}, not {weight.shape}")
         del expected[f"{module}.bias"]
         input_scale, input_zero = left.pop(f"{module}.input_scale"), left.pop(f"{module}.input_zero")
         products[name] = QuantizedProduct(

@@ -1,6 +1,6 @@
-"""Configuration of a model: everything of its training that inference must repeat. It is stored beside the weights.
+"""Configuration of a model: all settings of its training that inference must repeat. It is stored next to the weights.
 
-Also the number of hypotheses that beam search keeps: light to import, for settings and help texts.
+Also the number of hypotheses of beam search, because this module is cheap to import for settings and help texts.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-FORMAT_VERSION = 5  # of those read too, 4 has no backward layers, 3 no language either, 2 no phones, 1 no integers
+FORMAT_VERSION = 5  # 4 has no backward layers, 3 also no language, 2 also no phones, 1 also no integers
 _READ = (1, 2, 3, 4, FORMAT_VERSION)
 SHIPPED_WEIGHTS = Path(__file__).parent / "weights"
 OWN_ARCHITECTURE = "ctc-rnn"
 BLANK = 0
 TAIL_FRAMES = 2
-"""Output frames after the last audio in which letters may still come: the network writes a letter after its sound,
-not at its start. Source: measured on recordings cut sharply, model/LOG.md."""
-PAIRS = 3  # a convolution covers three pairs of frames (kernel 6, stride 2) and carries two pairs over
+"""Output frames after the last audio in which letters may still be output: the network writes a letter after its sound,
+not at its start. Source: measured on recordings with abrupt ends, model/LOG.md."""
+PAIRS = 3  # pairs of frames covered by a convolution (kernel 6, stride 2), which carries over two pairs
 CONTEXT = 2 * (PAIRS - 1)  # frames of context that a convolution carries over
-MAX_BEAMS = 1_024  # beyond 512 nothing is gained; a stream then takes 3.5 MB. Source: model/LOG.md
-BEAMS = 128  # kept by default. Source: model/LOG.md
+MAX_BEAMS = 1_024  # more than 512 has no benefit; a stream then takes 3.5 MB. Source: model/LOG.md
+BEAMS = 128  # default. Source: model/LOG.md
 MACRO_LANGUAGES = {"cmn": "zh"}
-"""Languages that are called by the tag of the group that they are the most usual of. Source: RFC 5646, 2.2.2."""
+"""Languages that are usually tagged by their macrolanguage. Source: RFC 5646, section 2.2.2."""
 ENGLISH = ("", " ", "'", *"abcdefghijklmnopqrstuvwxyz")  # index 0 is the CTC blank
 
 
 def shipped_named(name: str) -> Path | None:
-    """The shipped checkpoint of a name, `tutti-medium` or `medium`; None if no model is named so."""
+    """Return the shipped checkpoint named `tutti-medium` or `medium`, for example; None if there is none."""
     candidates = (SHIPPED_WEIGHTS / f"{each}.safetensors" for each in (name, f"tutti-{name}"))
     return next((path for path in candidates if path.with_suffix(".json").exists()), None)
 
@@ -37,11 +37,11 @@ def shipped_named(name: str) -> Path | None:
 class ModelConfig:
     """Sizes, features and vocabulary of one network.
 
-    An output frame holds the log-probabilities of the vocabulary, and behind them those of a blank and the phones, if
-    it hears any; each of the two sums to 1. Two convolutions of stride 2 turn 10 ms feature frames into 40 ms output
-    frames, so `step_samples` must be a multiple of four hops. `lookahead` counts the output frames that the row
-    convolution waits for. `backward` are the numbers of the layers that run from the end of the audio to its start: a
-    network with any reads whole segments, and serves no streams.
+    An output frame has the log-probabilities of the vocabulary, then those of a blank and the phones, if there are
+    phones; the probabilities of each part sum to 1. Two convolutions of stride 2 turn 10 ms feature frames into 40 ms
+    output frames, so `step_samples` must be a multiple of four hops. `lookahead`: number of output frames that the row
+    convolution waits for. `backward`: indices of the layers that run from the end of the audio to its start; a
+    network with any reads whole segments and cannot serve streams.
     """
 
     name: str = "tutti-small"
@@ -67,32 +67,34 @@ class ModelConfig:
     def __post_init__(self) -> None:
         """Raises: ValueError for sizes that the network cannot have."""
         if self.step_samples % (4 * self.hop_samples):
-            raise ValueError(f"step_samples {self.step_samples} is not a multiple of 4 hops of {self.hop_samples}")
+            raise ValueError(
+                f"step_samples must be a multiple of {4 * self.hop_samples} (4 hops), not {self.step_samples}"
+            )
         if self.window_samples > self.fft_size or self.hop_samples > self.window_samples:
-            raise ValueError("hop_samples <= window_samples <= fft_size does not hold")
+            raise ValueError("hop_samples <= window_samples <= fft_size is required")
         if not set(self.backward) <= set(range(self.layers)):
-            raise ValueError(f"backward {self.backward} names a layer that is none of {self.layers}")
+            raise ValueError(f"backward must be indices of the {self.layers} layers, not {self.backward}")
         if not self.vocabulary or self.vocabulary[BLANK] != "":
             raise ValueError("vocabulary[0] must be the CTC blank, written as the empty string")
 
     @property
     def outputs(self) -> int:
-        """Log-probabilities of an output frame."""
+        """Number of log-probabilities of an output frame."""
         return len(self.vocabulary) + (1 + len(self.phones) if self.phones else 0)
 
     @property
     def frame_samples(self) -> int:
-        """Samples that one output frame stands for."""
+        """Number of samples per output frame."""
         return 4 * self.hop_samples
 
     @property
     def frame_s(self) -> float:
-        """Seconds that one output frame stands for (0.04)."""
+        """Seconds per output frame (0.04)."""
         return self.frame_samples / self.sample_rate
 
     @property
     def frames_per_step(self) -> int:
-        """Output frames that one step yields."""
+        """Number of output frames per step."""
         return self.step_samples // self.frame_samples
 
     @property
@@ -102,35 +104,35 @@ class ModelConfig:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """What it recognises."""
+        """Language tags of what it recognizes."""
         return (self.language,)
 
     @property
     def lead_samples(self) -> int:
-        """None: a step needs no audio but its own."""
+        """0: a step needs no audio before its own."""
         return 0
 
     @property
     def delay_frames(self) -> int:
-        """Output frames by which the outputs trail the audio: a fresh stream's first outputs lie before its audio."""
+        """Output frames by which outputs lag the audio: the first outputs of a new stream precede its audio."""
         return self.lookahead
 
     @property
     def doubts_steady_audio(self) -> bool:
-        """True: networks that learned from speech alone find words in noise."""
+        """True: networks trained on speech alone recognize words in noise."""
         return True
 
     @property
     def flush_steps(self) -> int:
-        """Steps of silence that push the last letters out: through the lookahead buffer, and `TAIL_FRAMES` more."""
+        """Steps of silence that flush the last letters through the lookahead buffer, and `TAIL_FRAMES` more."""
         return -(-(self.lookahead + TAIL_FRAMES) // self.frames_per_step)
 
     def steps_of(self, samples: int) -> int:
-        """Steps of a recording of so many samples, with those of the flush; 1 at least."""
+        """Number of steps of a recording of this many samples, including the flush; at least 1."""
         return max(1, -(-samples // self.step_samples) + self.flush_steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready form, with the first format version that has all that it says."""
+        """Return a JSON-ready form, with the lowest format version that has all its fields."""
         values = dataclasses.asdict(self)
         if not self.backward:
             del values["backward"]
@@ -141,7 +143,7 @@ class ModelConfig:
         """Rebuild from `to_dict`. Raises: ValueError for another format version, an unknown or a missing field."""
         found = values.get("format_version")
         if found not in _READ:
-            raise ValueError(f"format version {found!r}, this program reads up to {FORMAT_VERSION}")
+            raise ValueError(f"format version {found!r} is not supported; this program reads up to {FORMAT_VERSION}")
         known = {f.name for f in dataclasses.fields(cls)}
         given = {k: v for k, v in values.items() if k != "format_version"}
         if unknown := set(given) - known:

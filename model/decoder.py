@@ -14,8 +14,8 @@ from model.acoustic import AcousticModel
 from model.config import BEAMS, ModelConfig
 from model.ctc.beam import BeamDecoder
 from model.ctc.greedy import GreedyDecoder, TransducerDecoder
+from model.ctc.phones import PhoneLexicon
 from model.ctc.rescoring import Rescorer
-from model.ctc.sounds import Sounds
 from model.ctc.tokens import Tokens
 from model.ctc.two_pass import TwoPassDecoder
 from model.ctc.weights import PHONES_WEIGHTS, DecodingWeights
@@ -53,7 +53,7 @@ class Language:
     """What a beam search knows of words: n-grams, their sounds for a model that hears phones, and weights."""
 
     lm: LanguageModel | None = None
-    sounds: Sounds | None = None
+    phone_lexicon: PhoneLexicon | None = None
     weights: DecodingWeights = DecodingWeights()  # noqa: RUF009 - frozen
 
     @classmethod
@@ -67,16 +67,18 @@ class Language:
         if path is None:
             return cls()
         lm, tuned = LanguageModel.load(path), tuned_weights(path, phones, acoustic_model)
-        return cls(lm, sounds_of(lm, path, phones, language) if phones else None, tuned or default_weights(phones))
+        return cls(
+            lm, phone_lexicon_of(lm, path, phones, language) if phones else None, tuned or default_weights(phones)
+        )
 
 
-def sounds_of(lm: LanguageModel, path: Path, phones: Sequence[str], language: str = "en") -> Sounds:
+def phone_lexicon_of(lm: LanguageModel, path: Path, phones: Sequence[str], language: str = "en") -> PhoneLexicon:
     """The phones of a model's words, by the lexicon next to it or else the language's. Raises: LexiconError."""
     own = lexicon_path(path)
     shipped = lexicon_path(language_model_path(None, language) or SHIPPED_LM)
     try:
         lexicon = _kept_lexicon(shipped) if own == shipped or not own.exists() else Lexicon.load(own)
-        return Sounds.of_model(phones, lexicon, lm, path)
+        return PhoneLexicon.of_model(phones, lexicon, lm, path)
     except ValueError as error:
         raise LexiconError(f"{path}: {error}") from error
 
@@ -155,7 +157,7 @@ def own_search(config: ModelConfig, beams: int, language: Language, **options: A
         outputs=config.outputs,
         beams=beams,
         lm=language.lm,
-        sounds=language.sounds,
+        phone_lexicon=language.phone_lexicon,
         weights=language.weights,
         **options,
     )
@@ -214,7 +216,7 @@ def accurate_of(acoustic: AcousticModel, decoder: Decoder, lm: LanguageModelName
         return None
     path, phones = language_model_path(lm, acoustic.config.language), acoustic.config.phones
     tuned = None if path is None else tuned_weights(path, phones, ACCURATE)
-    known = Language(decoder.lm, decoder.sounds, tuned or decoder.weights)
+    known = Language(decoder.lm, decoder.phone_lexicon, tuned or decoder.weights)
     if path != SHIPPED_LM:
         return TwoPassDecoder(decoder, own_search(acoustic.config, SECOND_PASS_BEAMS, known), reader)
     search = own_search(acoustic.config, RESCORED_BEAMS, known, merges=False)

@@ -2,18 +2,18 @@
 
 ModelError
 ├── CheckpointError     the operator: the file is missing, damaged, or of another format version
-├── PublishedModelError the operator: a published model is damaged, incomplete, or of a kind that is not served
+├── PublishedModelError the operator: a published model is damaged, incomplete, or of an unsupported kind
 ├── VocabularyError     the operator: the beam search cannot spell the symbols of a model; greedy decoding can
 ├── MissingPackage      the operator: an optional package is not installed; the message has the command
-├── PrecisionError      the operator: this device cannot run the precision that was asked for
+├── PrecisionError      the operator: this device does not support the requested precision
 ├── ManifestError       the author of the manifest: a line cannot be read
 ├── AudioError          the owner of the recording: the file cannot be decoded
-├── LanguageModelError  the operator: a language model is missing or damaged, or a text for one is of no use
-├── LexiconError        the operator: the pronunciations of words are missing, damaged, or in phones that are not heard
+├── LanguageModelError  the operator: a language model is missing or damaged, or a text for one cannot be used
+├── LexiconError        the operator: pronunciations are missing, damaged, or in phones that the model does not have
 ├── SynthesizerError    the operator: a speech synthesizer is missing or fails
-└── TrainingError       the operator: the run cannot start or go on
+└── TrainingError       the operator: the run cannot start or continue
 
-DeviceLost              the operator: the GPU is gone. No `Exception`: what contains a failed step lets it pass
+DeviceLost              the operator: the GPU is lost. No `Exception`, so the handler of a failed step does not catch it
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ ROOT = Path(__file__).parents[1]
 
 
 def install_hint(extras: str) -> str:
-    """The command that adds optional packages, `torch` or `torch,otel`, to this installation: a checkout or a wheel."""
+    """Return the command that installs optional packages (`otel`, for example) for this checkout or wheel."""
     target = f"-e '.[{extras}]'" if (ROOT / "pyproject.toml").exists() else f"'{DISTRIBUTION}[{extras}]'"
     return f"pip install {target}"
 
 
 class ModelError(Exception):
-    """Base of everything that this package raises on purpose."""
+    """Base class of the errors of this package."""
 
 
 class CheckpointError(ModelError):
@@ -72,11 +72,11 @@ class LexiconError(ModelError):
 
 
 class DeviceLost(BaseException):
-    """The device itself is lost, and no step can run on it any more: the process must end."""
+    """The device is lost and cannot run any further step: the process must end."""
 
 
 class TrainingError(ModelError):
-    """A training run cannot start or go on."""
+    """A training run cannot start or continue."""
 
 
 class SynthesizerError(ModelError):

@@ -1,10 +1,10 @@
-"""The network as an ONNX file in the form of a streaming NeMo CTC model, which sherpa-onnx runs.
+"""Export of the network as an ONNX file in the format of a streaming NeMo CTC model, for sherpa-onnx.
 
-That form takes frames of sherpa's features as input, has two caches, and the blank as last symbol. GRU states are in
+This format has frames of sherpa's features as input, two caches, and the blank as last symbol. GRU states are in
 `cache_last_channel` (B, layers, 1, H), the rest of a stream's state, flattened, in `cache_last_time` (B, 1, 1, E).
-Its outputs are the letters alone: such a runtime knows one vocabulary, so phones are left out.
+The outputs are only the letters: such a runtime has one vocabulary, so phones are left out.
 sherpa computes the features: Hann windows, Slaney's mel filters from 0 to 8 kHz, logarithm. They differ from ours, so
-the graph begins with a map from its mel energies to ours.
+the graph starts with a map from its mel energies to ours.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from model.torch_network.network import Network, State
 
 OPSET = 17
 EXAMPLE_ROWS = 2
-PRE_EMPHASIS = 0.97  # Kaldi's default, which sherpa leaves as it is: texts come closer to ours with it in the map
+PRE_EMPHASIS = 0.97  # Kaldi's default, which sherpa uses; with it in the map texts are closer to ours
 BLANK_TOKEN = "<blk>"  # noqa: S105 - a symbol of the vocabulary
 SPACE_TOKEN = "▁"  # noqa: S105 - the same
 
 
 def sherpa_filters(config: ModelConfig) -> Tensor:
-    """Sherpa's filters for NeMo models, (fft_size // 2 + 1, F) float64, its pre-emphasis of a power included.
+    """Return sherpa's filters for NeMo models, including pre-emphasis of the power, (fft_size // 2 + 1, F) float64.
 
-    Source: M. Slaney, Auditory Toolbox (1998): linear below 1 kHz (200/3 Hz a mel), then 27 mel for a factor of 6.4;
-    each filter of the same area.
+    Source: M. Slaney, Auditory Toolbox (1998): linear below 1 kHz (200/3 Hz per mel), then 27 mel per factor of 6.4;
+    all filters have the same area.
     """
     hz = torch.linspace(0, config.sample_rate / 2, config.fft_size // 2 + 1, dtype=torch.float64)
     top = _slaney_mel(torch.tensor(config.sample_rate / 2, dtype=torch.float64)).item()
@@ -60,14 +60,14 @@ def _slaney_hz(mel: Tensor) -> Tensor:
 
 
 def energies_map(config: ModelConfig) -> Tensor:
-    """(F, F) float32: sherpa's mel energies times this are about ours, by least squares over all spectra."""
+    """Return (F, F) float32 that maps sherpa's mel energies to ours, by least squares over all spectra."""
     ours = torch.from_numpy(mel_filters(config)).double()
     solution: Tensor = torch.linalg.lstsq(sherpa_filters(config), ours).solution
     return solution.float()
 
 
 class StreamingCtc(nn.Module):
-    """The network behind sherpa's features and caches, for chunks of exactly one step."""
+    """The network with sherpa's features and caches, for chunks of exactly one step."""
 
     energies: Tensor
 
@@ -78,7 +78,7 @@ class StreamingCtc(nn.Module):
 
     @property
     def cache_width(self) -> int:
-        """Values of `cache_last_time`: E."""
+        """Number of values of `cache_last_time`: E."""
         c = self.network.config
         return CONTEXT * (c.mel_bins + c.conv_channels) + c.lookahead * c.hidden
 
@@ -93,7 +93,7 @@ class StreamingCtc(nn.Module):
     def from_log_mel(
         self, log_mel: Tensor, length: Tensor, channel: Tensor, time: Tensor, channel_len: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """The same from our own log-mel energies (B, 4n, F)."""
+        """As `forward`, from our own log-mel energies (B, 4n, F)."""
         front = self.network.features
         logits, after = self.network.encode((log_mel - front.mean) * front.scale, self._unpack(channel, time))
         letters = self.network.parts(logits)[0]
@@ -121,21 +121,21 @@ def _as_cache(flat: Tensor) -> Tensor:
 
 
 def fresh_caches(network: Network, rows: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The caches of `rows` fresh streams."""
+    """Return the caches of `rows` new streams."""
     c, width = network.config, StreamingCtc(network).cache_width
     empty = torch.zeros(rows, dtype=torch.int64)
     return torch.zeros(rows, c.layers, 1, c.hidden), torch.zeros(rows, 1, 1, width), empty
 
 
 def metadata(network: Network) -> dict[str, str]:
-    """Metadata of the file, read by sherpa."""
+    """Return the metadata that sherpa reads."""
     c = network.config
     frames = c.step_samples // c.hop_samples
     values = {
         "window_size": frames,
         "chunk_shift": frames,
         "subsampling_factor": 4,
-        "vocab_size": len(c.vocabulary) - 1,  # without the blank, as NeMo counts
+        "vocab_size": len(c.vocabulary) - 1,  # without the blank, as in NeMo
         "cache_last_channel_dim1": c.layers,
         "cache_last_channel_dim2": 1,
         "cache_last_channel_dim3": c.hidden,
@@ -150,13 +150,13 @@ def metadata(network: Network) -> dict[str, str]:
 
 
 def tokens(config: ModelConfig) -> str:
-    """`tokens.txt`: a symbol and its number a line, the blank last."""
+    """Return `tokens.txt`: a symbol and its number per line, the blank last."""
     symbols = [SPACE_TOKEN if symbol == " " else symbol for symbol in config.vocabulary[1:]]
     return "".join(f"{symbol} {number}\n" for number, symbol in enumerate([*symbols, BLANK_TOKEN]))
 
 
 def export(network: Network, folder: Path) -> Path:
-    """Write `model.onnx` and `tokens.txt`; returns the model's path. Raises: CheckpointError if it reads no streams."""
+    """Write `model.onnx` and `tokens.txt`; return the model's path. Raises: CheckpointError for a segment model."""
     checkpoint.must_stream(network.config, network.config.name)
     onnx = importlib.import_module("onnx")  # of the `onnx` extra
     folder.mkdir(parents=True, exist_ok=True)
@@ -168,7 +168,7 @@ def export(network: Network, folder: Path) -> Path:
     names = ("audio_signal", "length", "cache_last_channel", "cache_last_time", "cache_last_channel_len")
     outputs = ("logprobs", "encoded_lengths", *(f"{name}_next" for name in names[2:]))
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the recorder's: lengths of loops become constants, as they should
+        warnings.simplefilter("ignore")  # about loop lengths that become constants, which is intended
         torch.onnx.export(
             wrapped,
             (signal, length, *fresh_caches(network, EXAMPLE_ROWS)),
@@ -189,18 +189,18 @@ def export(network: Network, folder: Path) -> Path:
 
 
 def quantize(path: Path) -> Path:
-    """Write `model.int8.onnx` beside the model: onnxruntime's dynamic quantisation, as sherpa's own exports have it."""
+    """Write `model.int8.onnx` next to the model: onnxruntime's dynamic quantization, as in sherpa's exports."""
     onnx = importlib.import_module("onnx")
     quantization = importlib.import_module("onnxruntime.quantization")
     model, to = onnx.load(str(path)), path.with_suffix(".int8.onnx")
     _give_products_their_own_weights(model)
-    floats = {"DefaultTensorType": onnx.TensorProto.FLOAT}  # the recorder names no types
+    floats = {"DefaultTensorType": onnx.TensorProto.FLOAT}  # the exporter does not name types
     quantization.quantize_dynamic(model, str(to), weight_type=quantization.QuantType.QUInt8, extra_options=floats)
     return to
 
 
 def _give_products_their_own_weights(model: Any) -> None:
-    """A GRU's product occurs once a frame, and the quantiser transposes a shared weight each time that it meets it."""
+    """Copy the weight of a GRU's product per frame, because the quantizer transposes a shared weight at each use."""
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     seen: set[str] = set()
     for number, node in enumerate(model.graph.node):

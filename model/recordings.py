@@ -1,4 +1,4 @@
-"""Recordings: manifests in JSON lines, audio paths relative to their folder, and audio as 16-bit mono PCM."""
+"""Recordings: manifests in JSON lines with audio paths relative to their folder, and audio as 16-bit mono PCM."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHOWN = 60  # characters of a value in a message
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """One recording and its transcript, as it was written; `where` is its file and line in a manifest."""
+    """One recording and its transcript as written in the manifest; `where`: file and line of its manifest entry."""
 
     audio: Path
     text: str
@@ -40,7 +40,7 @@ def read_manifest(path: Path, *, texts: bool = True) -> list[Utterance]:
     lines = read_lines(path, ManifestError)
     found = [_utterance(path, number, line, texts) for number, line in enumerate(lines, 1) if line.strip()]
     if not found:
-        raise ManifestError(f"{path}: no recordings in it; a manifest has a JSON object a line")
+        raise ManifestError(f"{path}: no recordings; a manifest must have a JSON object per line")
     return found
 
 
@@ -80,7 +80,7 @@ def _audio(row: Mapping[str, Any]) -> str:
     if len(set(given.values())) > 1:
         raise ValueError("audio and audio_filepath name different files; leave one out")
     if _seconds(row, "offset"):
-        raise ValueError(f"offset: {_shown(row['offset'])}: parts of a file are not read; cut the recording")
+        raise ValueError(f"offset: {_shown(row['offset'])}: parts of a file are not supported; cut the recording")
     return str(next(iter(given.values())))
 
 
@@ -93,7 +93,7 @@ def _text(row: Mapping[str, Any], required: bool) -> str:
         raise ValueError(f"text: missing; this line has {_keys(row)}{hint}")
     text = row["text"]
     if not isinstance(text, str):
-        raise ValueError(f"text: {_shown(text)} is not a string")  # noqa: TRY004 - of what a file holds
+        raise ValueError(f"text: {_shown(text)} is not a string")  # noqa: TRY004 - about the content of a file
     if required and not text.strip():
         raise ValueError("text: empty; write what is said, or leave the line out")
     return text
@@ -102,20 +102,20 @@ def _text(row: Mapping[str, Any], required: bool) -> str:
 def _name(row: Mapping[str, Any], key: str, default: str) -> str:
     value = row.get(key, default)
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise ValueError(f"{key}: {_shown(value)} is not a string")  # noqa: TRY004 - of what a file holds
+        raise ValueError(f"{key}: {_shown(value)} is not a string")  # noqa: TRY004 - about the content of a file
     return str(value)
 
 
 def _seconds(row: Mapping[str, Any], key: str) -> float:
     value = row.get(key, 0.0)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{key}: {_shown(value)} is not a number of seconds")  # noqa: TRY004 - of what a file holds
+        raise ValueError(f"{key}: {_shown(value)} is not a number of seconds")  # noqa: TRY004 - about the content of a file
     try:
         seconds = float(value)
     except OverflowError:
         seconds = math.inf
     if not (math.isfinite(seconds) and seconds >= 0):
-        raise ValueError(f"{key}: {_shown(value)} is not a number of seconds, 0 or more")
+        raise ValueError(f"{key}: {_shown(value)} must be a number of seconds, at least 0")
     return seconds
 
 
@@ -129,21 +129,21 @@ def _shown(value: object, *, quoted: bool = True) -> str:
 
 
 def check_audio(utterances: Iterable[Utterance]) -> None:
-    """Look at each recording's header: there, and not without samples. Raises: ManifestError naming file and line."""
+    """Check that each recording exists and has samples, by its header. Raises: ManifestError naming file and line."""
     for utterance in utterances:
         begin = f"{utterance.where}: " if utterance.where else ""
         if not utterance.audio.is_file():
-            raise ManifestError(f"{begin}audio: there is no file {utterance.audio}")
+            raise ManifestError(f"{begin}audio: {utterance.audio} does not exist")
         try:
             frames = soundfile.info(utterance.audio).frames
         except (soundfile.LibsndfileError, RuntimeError):
-            continue  # what reads it says what is wrong
+            continue  # reported when it is read
         if not frames:
             raise ManifestError(f"{begin}audio: {utterance.audio} has no samples")
 
 
 def read_pcm(source: Path | BinaryIO, sample_rate: int = 16_000) -> PCM:
-    """Decode wav, flac, ogg or mp3, mix down, resample. Returns (S,) int16. Raises: AudioError naming the file."""
+    """Decode wav, flac, ogg or mp3 to mono at `sample_rate`. Returns (S,) int16. Raises: AudioError naming the file."""
     try:
         samples, rate = soundfile.read(source, dtype="float32", always_2d=True)
     except (soundfile.LibsndfileError, OSError, RuntimeError) as error:

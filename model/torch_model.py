@@ -1,4 +1,4 @@
-"""The acoustic model in torch, in fp32, bf16 or fp16: a step function, the shapes of its state, its slots."""
+"""Acoustic model in torch, in fp32, bf16 or fp16: step function, state shapes and slots."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from model.torch_network.slots import TorchSlots
 from model.torch_network.traced import SlabStep, TracedStep
 
 MIN_ROWS = {"fp32": 16, "bf16": 2, "fp16": 2}
-"""Smallest batches whose rows do not depend on one another, to the bit; below, the library takes another kernel.
-Source: measured on x86 with oneDNN and MKL, whose fp32 products of fewer rows than 16 add in another order on Intel's
-processors with AVX-512; held by tests/model/test_network.py on the hardware at hand."""
+"""Smallest batches with bit-identical rows for any batch; for smaller ones the library uses another kernel.
+Source: measured on x86 with oneDNN and MKL, whose fp32 products of fewer than 16 rows add in another order on Intel
+processors with AVX-512; checked by tests/model/test_network.py on the machine that runs it."""
 
 
 class TorchModel:
-    """int16 PCM (B, step_samples) and state in; log-probs (B, frames_per_step, outputs) float32 and next state out.
+    """Maps int16 PCM (B, step_samples) and state to log-probs (B, frames_per_step, outputs) float32 and next state.
 
-    Satisfies `model.torch_network.slots.StepModel` and `model.acoustic.AcousticModel` by structure.
+    Implements `model.torch_network.slots.StepModel` and `model.acoustic.AcousticModel` by structure.
     """
 
     def __init__(
@@ -45,18 +45,18 @@ class TorchModel:
         rung: str = "auto",
         cpu_fp16: bool = False,
     ) -> None:
-        """Cast `network` in place; `auto` is the fastest precision of torch here. Raises: PrecisionError.
+        """Cast `network` in place; `auto` is the fastest precision of torch on this machine. Raises: PrecisionError.
 
-        `rung` names the kernels of fp16 (`model.gpu.rungs`); the attribute says which were chosen. `cpu_fp16` allows
-        fp16 on a CPU, in tests: it is slow, and its slots compute what a GPU's kernels must.
+        `rung`: kernels of fp16 (`model.gpu.rungs`); the attribute is the chosen one. `cpu_fp16` allows
+        fp16 on a CPU in tests: it is slow, and its slots are the reference for GPU kernels.
         """
         self.device = torch.device(resolve_device(device).type)
         self.precision = resolve_precision(precision, self.device, quantized=False, cpu_fp16=cpu_fp16)
         self.digest = digest
         self.network = cast(network.eval(), self.precision, self.device)
         self.rung = choose_rung(rung, self.network, self.device) if self.precision == "fp16" else "eager"
-        # Not on a GPU: TorchScript compiles a step anew at the second call of a shape, with other sums and so other
-        # bits than at the first. Source: https://github.com/pytorch/pytorch/issues/74534, and seen on an H100.
+        # Not on a GPU: TorchScript compiles a step again at the second call of a shape, with other sums and so other
+        # bits than at the first. Source: https://github.com/pytorch/pytorch/issues/74534, observed on an H100.
         self._one_step = TracedStep(self.network) if self.device.type == "cpu" else self.network
 
     @classmethod
@@ -67,7 +67,7 @@ class TorchModel:
 
     @classmethod
     def random(cls, seed: int = 0, *, precision: str = "fp32", **sizes: Any) -> TorchModel:
-        """Make a small untrained network, for tests."""
+        """Return a small untrained network, for tests."""
         generator = torch.random.get_rng_state()
         torch.manual_seed(seed)
         small = ModelConfig(name="random", conv_channels=32, hidden=64, layers=2, lookahead=4)
@@ -77,7 +77,7 @@ class TorchModel:
 
     @property
     def config(self) -> ModelConfig:
-        """The configuration that the network was trained with."""
+        """Configuration of the network's training."""
         return self.network.config
 
     @property
@@ -87,12 +87,12 @@ class TorchModel:
 
     @property
     def state_spec(self) -> Mapping[str, RowSpec]:
-        """A stream's state by name; zeros when fresh."""
+        """State of a stream by name; initially zeros."""
         return {name: RowSpec(shape, dtype) for name, (shape, dtype) in self.network.state_shapes().items()}
 
     @property
     def min_rows(self) -> int:
-        """Smallest batch whose rows do not depend on one another, to the bit; smaller ones are padded to it."""
+        """Smallest batch with bit-identical rows for any batch; smaller batches are padded to it."""
         return MIN_ROWS[self.precision]
 
     @torch.inference_mode()
@@ -103,9 +103,9 @@ class TorchModel:
         return log_probs, after
 
     def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> TorchSlots | RecordedSlots:
-        """Return the model over `capacity` streams, as `TorchSlots` describes; on a CPU, as one compiled step.
+        """Return the model with slots for `capacity` streams, see `TorchSlots`; on a CPU as one compiled step.
 
-        In fp16 by the kernels of a rung: there no row depends on the others, and tiles are of no use.
+        In fp16 with the kernels of a rung: rows are independent, and `tile_rows` has no effect.
         """
         if self.rung != "eager":
             return recorded_slots(self.network, self.rung, self.device, capacity=capacity, largest=largest)
@@ -114,16 +114,16 @@ class TorchModel:
 
     @property
     def threads(self) -> int:
-        """Compute threads of a step: torch's."""
+        """Number of compute threads of a step, from torch."""
         return torch.get_num_threads()
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of weights that a step reads."""
+        """Size of the weights that a step reads, in bytes."""
         return sum(each.numel() * each.element_size() for each in self.network.state_dict().values())
 
     def recurrent_product(self, rows: int) -> Callable[[], object]:
-        """Return the largest product of a step, (rows, H) by (H, 3 H), on noise, to be timed by itself."""
+        """Return the largest product of a step, (rows, H) by (H, 3 H), on noise, for separate timing."""
         product = self.network.get_submodule("grus.0.recurrent")
         x = torch.randn(rows, self.config.hidden, dtype=self.network.dtype, device=self.device)
         return torch.inference_mode()(lambda: product(x).sum().item())

@@ -1,8 +1,8 @@
-"""Voice activity detection: the Silero network, through ONNX Runtime, over the slots of many streams.
+"""Voice activity detection: the Silero network in ONNX Runtime, with slots for many streams.
 
 The graph is silero-vad 6.2.3's `silero_vad_16k_op15.onnx` (MIT License), which ships in `model/weights`. It takes 576
-samples, the last 64 of the previous step before the 512 new ones, and the state of its LSTM. Thresholds and endpoint
-rules are the server's.
+samples, the last 64 of the previous step and 512 new ones, and the state of its LSTM. Thresholds and endpoint
+rules belong to the server.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STATES = (StateTensor((2, 128), np.dtype(np.float32), axis=1), StateTensor((CONT
 
 
 class SileroVad:
-    """The probability of speech in each 32 ms of 16-bit audio at 16 kHz."""
+    """Voice activity model: probability of speech in each 32 ms of 16-bit audio at 16 kHz."""
 
     sample_rate = 16_000
     step_samples = 512
@@ -42,16 +42,16 @@ class SileroVad:
             raise CheckpointError(f"voice activity detection: {error}") from error
 
     def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> VadSlots:
-        """Return the network over `capacity` streams, in batches of at most `largest`.
+        """Return the network with slots for `capacity` streams, in batches of at most `largest` rows.
 
-        `tile_rows` makes no difference: the graph gives a row the same bits in every batch (tests/model/test_vad.py).
+        `tile_rows` has no effect: rows are bit-identical in every batch (tests/model/test_vad.py).
         """
         del tile_rows
         return VadSlots(self._graph, self.step_samples, self.sample_rate, capacity=capacity, largest=largest)
 
 
 class VadSlots:
-    """The network over the slots of its streams, as `batching.SlotModel` asks for it."""
+    """The network with slots for its streams; implements `batching.SlotModel`."""
 
     def __init__(self, graph: Graph, step_samples: int, sample_rate: int, *, capacity: int, largest: int) -> None:
         rows = min(largest, capacity)

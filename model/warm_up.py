@@ -1,8 +1,8 @@
-"""Compile ahead what a server would compile at its first start: `python -m model.warm_up`; `make setup` runs it.
+"""Compile the code that a server needs before its first start: `python -m model.warm_up`; `make setup` runs it.
 
-The 8-bit step, where `auto` takes it here, the beam search and the recurrent language model; the shipped n-grams are
-laid out in memory's form too. Machine code is kept by the name of the processor, so a folder that comes from another
-kind of processor is compiled anew.
+Compiles the 8-bit step (if `auto` uses it here), the beam search and the recurrent language model, and stores the
+shipped n-grams in their memory layout. Machine code is cached by processor name, so a folder from another kind of
+processor is compiled again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from model.machine.compiled import kept_in
 
 
 def main() -> None:
-    """Compile or load the machine code; print a line for each part: its folder and the time taken."""
+    """Compile or load the machine code; print a line per part with its folder and the time taken."""
     model = load_own(device="cpu")
     if model.precision == "int8":
         _timed("8-bit step", lambda: model.slots(capacity=1, largest=1).run([0]), step.step)
@@ -39,7 +39,7 @@ def _timed(name: str, work: Callable[[], object], function: Callable[..., Any]) 
     started = time.perf_counter()
     work()
     folder = kept_in(function)
-    where = f"kept in {folder}" if folder else "not kept, no folder can be written: every process compiles anew"
+    where = f"cached in {folder}" if folder else "not cached, no folder is writable: every process compiles again"
     print(f"{name} compiled in {time.perf_counter() - started:.1f} s, {where}")  # noqa: T201
 
 

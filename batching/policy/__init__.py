@@ -1,1 +1,1 @@
-"""What the batcher weighs: service times learned, when steps are due, what fills a batch. Pure, and told the time."""
+"""Rules of the batcher: measured service times, due times of steps, limits on background work. Pure; time is passed."""

@@ -1,7 +1,7 @@
-"""Service times of batches learned by size: all that policies and capacity estimates know of a model.
+"""Measured service times by batch size: all that policies and capacity estimates know about a model.
 
 Pure. Sizes between two powers of two share a point, (mean rows, mean seconds); between points the time is interpolated
-linearly, because a batch costs a fixed part and a part for each row.
+linearly, because a batch has a fixed cost and a cost per row.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from bisect import bisect_left
 from collections.abc import Mapping
 
 WEIGHT = 1 / 8
-"""Share of the newest measurement in a running mean. Source: RFC 6298, section 2, which smooths round trips."""
+"""Weight of the newest measurement in a running mean. Source: RFC 6298, section 2 (smoothed round-trip times)."""
 
 SPREAD_WEIGHT = 1 / 4
 SPREADS = 4
-"""Mean deviations between the estimate and `at_worst`. Source of both: the same section."""
+"""Number of mean deviations that `at_worst` adds to the estimate. Source of both: the same section."""
 
 
 class ServiceTimes:
-    """Running means of seconds by rows; may start from a table measured before."""
+    """Running means of seconds by rows; can start from an earlier measurement."""
 
     def __init__(self, table: Mapping[int, float] | None = None) -> None:
-        """Take {rows: seconds}, if any. Raises: ValueError for sizes below 1 or times that are not positive."""
-        self._places: dict[int, int] = {}  # bucket -> its index in the lists, which ascend
+        """`table`: {rows: seconds} measured before. Raises: ValueError for a size below 1 or a time not positive."""
+        self._places: dict[int, int] = {}  # bucket -> its index in the lists, in ascending order
         self._rows: list[float] = []  # means
         self._means: list[float] = []  # of seconds
-        self._seconds: list[float] = []  # the same, but a larger batch counts as no faster than a smaller one
-        self._spread = 0.0  # mean deviation, as a share of the estimate
+        self._seconds: list[float] = []  # the same, made non-decreasing with the rows
+        self._spread = 0.0  # mean deviation as a share of the estimate
         for rows, seconds in sorted((table or {}).items()):
             if rows < 1 or not 0 < seconds < math.inf:
-                raise ValueError(f"a batch of {rows} rows cannot take {seconds} s")
-            self._set(rows, seconds)  # of sizes that share a point, the largest wins
+                raise ValueError(f"service times need rows >= 1 and positive seconds, not {rows} rows: {seconds} s")
+            self._set(rows, seconds)  # the largest of the sizes that share a point is kept
 
     @property
     def known(self) -> bool:
-        """True once anything was measured."""
+        """Whether there is any measurement."""
         return bool(self._rows)
 
     def learn(self, rows: int, seconds: float) -> None:
@@ -53,10 +53,10 @@ class ServiceTimes:
             self._spread += SPREAD_WEIGHT * (abs(seconds - expected) / expected - self._spread)
 
     def estimate(self, rows: float) -> float:
-        """Expected seconds of a batch of `rows`; inf before anything was measured.
+        """Expected seconds of a batch of `rows`; inf without any measurement.
 
-        Outside the sizes seen it overestimates: the smallest batch's time below them, in proportion to the rows above
-        them, although rows cost less together than apart.
+        Outside the measured sizes it overestimates: the smallest batch's time below them, time proportional to the
+        rows above them.
         """
         if not self._rows:
             return math.inf
@@ -73,7 +73,7 @@ class ServiceTimes:
         return self.estimate(rows) * (1 + SPREADS * self._spread)
 
     def per_row(self) -> float:
-        """Seconds that one more row adds to a batch, mean over all sizes seen; inf before anything was measured."""
+        """Seconds that one more row adds to a batch, mean over all measured sizes; inf without any measurement."""
         if not self._rows:
             return math.inf
         if len(self._rows) == 1:
@@ -81,20 +81,20 @@ class ServiceTimes:
         return (self._seconds[-1] - self._seconds[0]) / (self._rows[-1] - self._rows[0])
 
     def extra_rows(self, share: float) -> float:
-        """Rows that lengthen a batch by `share` of the time of a batch of one; 0 before anything was measured."""
+        """Rows that lengthen a batch by `share` of a one-row batch's time; 0 without any measurement."""
         per_row = self.per_row()
         if per_row == math.inf:
             return 0.0
         return share * self._seconds[0] / per_row if per_row else math.inf
 
     def extrapolate(self, rows: float) -> float:
-        """As `estimate`, but beyond the largest size seen linear with `per_row`."""
+        """As `estimate`, but above the largest measured size it grows by `per_row` for each row."""
         if not self._rows or rows <= self._rows[-1]:
             return self.estimate(rows)
         return self._seconds[-1] + (rows - self._rows[-1]) * self.per_row()
 
     def _set(self, rows: int, seconds: float) -> None:
-        """Set the point of these rows."""
+        """Set the point of the bucket of `rows`."""
         bucket = _bucket(rows)
         if bucket not in self._places:
             place = sum(other < bucket for other in self._places)
@@ -106,12 +106,12 @@ class ServiceTimes:
         self._raise_from(place)
 
     def _raise_from(self, place: int) -> None:
-        """Bring `_seconds` up to date where the mean at `place` has changed."""
+        """Recompute `_seconds` from `place` on, after the mean there has changed."""
         longest = self._seconds[place - 1] if place else 0.0
         for i in range(place, len(self._means)):
             longest = max(longest, self._means[i])
             if i > place and self._seconds[i] == longest:
-                return  # and so are all that follow
+                return  # all later values are unchanged too
             self._seconds[i] = longest
 
 

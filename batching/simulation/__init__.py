@@ -1,6 +1,6 @@
-"""Capacity planning: the real `Batcher` driven by a virtual clock over measured times. Start with `simulator.py`.
+"""Capacity planning: the real `Batcher` on a virtual clock with measured service times. Start with `simulator.py`.
 
-It knows no audio, socket or metric; the cost of the server around the batcher is a handful of measured times.
+It knows no audio, socket or metric; the cost of the rest of the server is a few measured times.
 """
 
 from batching.simulation.calibration import Calibration, Client, Interference, Overheads, Provenance, shipped

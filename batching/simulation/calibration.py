@@ -1,4 +1,4 @@
-"""Calibration of one machine: measured batch times, and the cost of the server around them. Owns the JSON form."""
+"""Calibration of one machine: measured batch times and the costs of the rest of the server. Owns the JSON format."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ SHIPPED = Path(__file__).with_name("calibration.json")
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """Seconds that a step spends outside the model; all zero is a model alone on a perfect machine.
+    """Seconds per step outside the model; all zero means the model alone, without any server around it.
 
-    The event loop is one server with one queue: it takes in messages and hands out answers.
+    The event loop is one server with one queue: it receives messages and sends answers.
     """
 
     open_s: float = 0.0
-    """Event loop, for each stream: handshake, start and end."""
+    """Event loop, per stream: handshake, start and end."""
     receive_s: float = 0.0
-    """Event loop, for each message."""
+    """Event loop, per message."""
     batch_s: float = 0.0
-    """Event loop, for each batch: waking up, and the part of decoding that does not depend on the rows."""
+    """Event loop, per batch: waking up, and the part of decoding that does not depend on the rows."""
     decode_s: float = 0.0
-    """Event loop, for each row, before any row of the batch is written."""
+    """Event loop, per row, before any row of the batch is written."""
     write_s: float = 0.0
-    """Event loop, for each row: its answer is made and written."""
+    """Event loop, per row: building and writing its answer."""
     engine_s: float = 0.0
-    """Model thread, for each batch outside the step, with the interpreter locked."""
+    """Model thread, per batch, outside the step, while it holds the interpreter lock."""
     engine_row_s: float = 0.0
-    """The same, for each row."""
+    """The same, per row."""
     path_s: float = 0.0
-    """There and back, for each step: sockets, and the waking of threads."""
+    """Round trip of a step outside both threads: sockets and thread wake-ups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interference:
     """Additional time of a batch inside a server, compared with the engine alone.
 
-    The two threads share the interpreter's lock, caches and memory, so the mean grows with the event loop's load:
-    `idle_s` + `busy_s` · (share of time in which the loop works). One batch differs from the mean by the factor
-    whose quantiles `shape` holds.
+    The two threads share the interpreter lock, caches and memory, so the mean grows with the event loop's load:
+    `idle_s` + `busy_s` · (share of time in which the loop is busy). A single batch differs from the mean by a factor
+    whose `quantiles` are in `shape`.
     """
 
     idle_s: float = 0.0
@@ -55,19 +55,19 @@ class Interference:
     shape: tuple[float, ...] = (1.0,)
 
     def factors(self) -> list[float]:
-        """`DRAWS` equally likely factors, rising."""
+        """`DRAWS` equally likely factors, ascending."""
         points = (np.arange(DRAWS) + 0.5) / DRAWS
         return [float(value) for value in np.interp(points, self.quantiles, self.shape)]
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A load generator on the same machine: one more server with one queue. Times in seconds."""
+    """Load generator on the same machine, a third server with one queue. Times in seconds."""
 
     send_s: float = 0.0
     receive_s: float = 0.0
     tick_s: float = 0.0
-    """Granularity of its timer: a due message is sent at the next tick."""
+    """Timer resolution: a due message is sent at the next tick."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +92,12 @@ class Calibration:
 
     provenance: Provenance
     step_s: float
-    """Audio in one step."""
+    """Seconds of audio in one step."""
     table: ServiceTable
     overheads: Overheads
     interference: Interference = Interference()
     flush_steps: int = 0
-    """Steps that the end of a stream adds."""
+    """Additional steps at the end of a stream."""
 
     def save(self, path: Path) -> None:
         """Write the JSON document."""
@@ -106,7 +106,7 @@ class Calibration:
 
     @classmethod
     def load(cls, path: Path) -> Calibration:
-        """Read it back. Raises: OSError; ValueError for another kind of file."""
+        """Read the JSON document. Raises: OSError; ValueError for a file of another format."""
         try:
             document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             table = document["table"]
@@ -121,16 +121,16 @@ class Calibration:
                 flush_steps=int(document["flush_steps"]),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is not a calibration: {error}") from error
+            raise ValueError(f"{path} is not a calibration file: {error}") from error
 
 
 def _interference(found: dict[str, Any]) -> Interference:
     quantiles, shape = tuple(found["quantiles"]), tuple(found["shape"])
     if len(quantiles) != len(shape) or not shape:
-        raise ValueError("interference has a factor for each quantile")
+        raise ValueError(f"interference needs one factor per quantile, has {len(shape)} for {len(quantiles)}")
     return Interference(float(found["idle_s"]), float(found["busy_s"]), quantiles, shape)
 
 
 def shipped() -> Calibration:
-    """The calibration shipped with the program; its `provenance` names the machine."""
+    """Return the calibration in this package; its `provenance` names the machine."""
     return Calibration.load(SHIPPED)

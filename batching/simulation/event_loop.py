@@ -1,4 +1,4 @@
-"""The event loop as a server on a virtual clock, taking messages in and handing answers out; and the shared cores."""
+"""Simulated event loop, which receives messages and sends answers on a virtual clock; and the cores that it shares."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from batching.simulation.workload import Message
 
 NEVER_S = math.inf
 Answered = Callable[[float, float], None]
-"""Called for each timed step: due time of its message, arrival time of its answer."""
+"""Callback for each timed step: due time of its message, arrival time of its answer."""
 
 
 class Model(Protocol):
-    """The model thread as event loop and cores see it."""
+    """Interface of the model thread to event loop and cores."""
 
     @property
     def computing(self) -> bool:
-        """True while a batch runs."""
+        """Whether a batch is running."""
         ...
 
     def command(self, now: float, message: Message) -> None:
-        """The event loop hands over steps; calls are in order of time."""
+        """Queue steps from the event loop; calls are in order of time."""
         ...
 
-    def taken(self, now: float) -> None:
-        """The event loop takes up the results of the last batch."""
+    def acknowledge(self, now: float) -> None:
+        """Acknowledge the results of the last batch; called by the event loop."""
         ...
 
 
 class Cores:
-    """The cores that event loop, model thread and generator share; 0 = one for each.
+    """Cores shared by event loop, model thread and load generator; 0 = one core for each.
 
     With more busy threads than cores, event loop and generator are slowed in proportion, as by a fair scheduler. The
-    slowdown of the model thread is measured beside them, as `Interference`.
+    slowdown of the model thread is part of the measured `Interference`.
     """
 
     def __init__(self, count: int, model: Model) -> None:
@@ -46,7 +46,7 @@ class Cores:
         self._model = model
 
     def stretch(self, now: float, seconds: float) -> float:
-        """Seconds that work of `seconds` takes a thread that begins it now."""
+        """Elapsed seconds for work of `seconds` that a thread starts now."""
         if not self._count:
             return seconds
         active = 1 + (self.loop_until_s > now) + (self.client_until_s > now) + self._model.computing
@@ -54,7 +54,7 @@ class Cores:
 
 
 class EventLoop:
-    """Processes messages and results one at a time, in order of arrival."""
+    """Simulated event loop: processes messages and results one at a time, in order of arrival."""
 
     def __init__(self, costs: Overheads, model: Model, cores: Cores, answer: Answered) -> None:
         self.at_s = NEVER_S
@@ -74,30 +74,30 @@ class EventLoop:
         self.at_s = min(self.at_s, max(now, self._free_s))
 
     def deliver(self, now: float, batch: tuple[Pending, ...]) -> None:
-        """The model thread hands over a batch's answers."""
+        """Queue the answers of a batch from the model thread."""
         self._results.append((now, batch))
         self.at_s = min(self.at_s, max(now, self._free_s))
 
     def act(self, now: float) -> None:
-        """Process the message or result that came first, to its end."""
+        """Process the message or result that arrived first."""
         messages, results = self._messages, self._results
         if messages and (not results or messages[0][0] <= results[0][0]):
             done_s = self._take_in(now, messages.popleft()[1])
         else:
             batch = results.popleft()[1]
             if not results:
-                self._model.taken(now)
+                self._model.acknowledge(now)
             done_s = self._hand_out(now, batch)
         self.busy_s += done_s - now
         self._free_s = self._cores.loop_until_s = done_s
         self._wait()
 
     def busy(self, now: float) -> float:
-        """Share of the time until `now` in which it was busy."""
+        """Busy time until `now` as a share of all time."""
         return self.busy_s / now if now > 0 else 0.0
 
     def hold(self, now: float, seconds: float) -> None:
-        """Block the event loop while the model thread holds the interpreter for `seconds`."""
+        """Block the event loop while the model thread holds the interpreter lock for `seconds`."""
         self._free_s = max(self._free_s, now) + seconds
         self._wait()
 

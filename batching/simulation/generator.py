@@ -1,4 +1,4 @@
-"""Clients on a virtual clock: on other machines, or a load generator on the same one whose own time counts."""
+"""Simulated clients: on other machines, or a load generator on the same machine that takes time itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from batching.simulation.workload import Message
 
 
 class Generator:
-    """Sends due messages and records answers; with a `Client`, one at a time, on a clock with ticks."""
+    """Sends due messages and records answers; with a `Client`, one at a time and at timer ticks."""
 
     def __init__(
         self, costs: Client | None, arrivals: Iterator[Message], loop: EventLoop, cores: Cores, path_s: float
@@ -26,17 +26,17 @@ class Generator:
         self._answers: deque[tuple[float, float]] = deque()  # (arrival time, due time of its message)
         self._next: Message | None = next(arrivals, None)
         self.latencies: list[tuple[float, float]] = []  # (due, seconds)
-        self.sent = 0  # steps that are timed
+        self.sent = 0  # timed steps
         self.at_s = NEVER_S
         self._wait()
 
     def stop(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         self._next = None
         self._wait()
 
     def answered(self, due_s: float, at_s: float) -> None:
-        """Receive an answer; calls are in order of time."""
+        """Record an answer; calls are in order of time."""
         if self._costs is None:
             self.latencies.append((due_s, at_s - due_s))
         else:
@@ -44,7 +44,7 @@ class Generator:
             self.at_s = min(self.at_s, max(at_s, self._free_s))
 
     def act(self, now: float) -> None:
-        """Send the next message or read the next answer, whichever is first."""
+        """Send the next message or read the next answer, whichever comes first."""
         message, costs = self._next, self._costs
         if costs is None:
             assert message is not None

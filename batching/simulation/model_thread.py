@@ -1,6 +1,6 @@
-"""The model thread as a server on a virtual clock: drives the real batcher and runs its batches as the engine does.
+"""Simulated model thread: drives the real batcher and runs its batches as the engine does, on a virtual clock.
 
-Its only random choice is how long a batch takes.
+Its only random value is the duration of a batch.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from batching.simulation.calibration import Interference, Overheads
 from batching.simulation.event_loop import NEVER_S, EventLoop
 from batching.simulation.service_table import DRAWS, ServiceTable
 from batching.simulation.workload import Message
-from batching.thread.handover import PATIENCE_S
+from batching.thread.result_backpressure import PATIENCE_S
 
 
 class ModelThread:
-    """Executes commands, takes a batch, runs it, hands over its results, and begins again once these were taken up."""
+    """Executes commands, runs a batch, delivers its results, and starts again once these are acknowledged."""
 
     loop: EventLoop  # set once both exist
 
@@ -44,23 +44,23 @@ class ModelThread:
         self._background: set[int] = set()
         self._batch: tuple[Pending, ...] = ()
         self._began_s = 0.0
-        self._handed_over = False  # results that the event loop has not taken up
+        self._unacknowledged = False  # results were delivered that the event loop has not processed
 
     @property
     def computing(self) -> bool:
-        """True while a batch runs."""
+        """Whether a batch is running."""
         return bool(self._batch)
 
     def command(self, now: float, message: Message) -> None:
-        """The event loop hands over steps; calls are in order of time."""
+        """Queue steps from the event loop; calls are in order of time."""
         self._commands.append((now, message))
-        if not self._batch and not self._handed_over:
+        if not self._batch and not self._unacknowledged:
             self.at_s = min(self.at_s, now)
 
-    def taken(self, now: float) -> None:
-        """The event loop takes up the results of the last batch; a later one may have begun without that."""
-        if self._handed_over:
-            self._handed_over = False
+    def acknowledge(self, now: float) -> None:
+        """Acknowledge the results of the last batch; the next may have started already, after the patience."""
+        if self._unacknowledged:
+            self._unacknowledged = False
             self.at_s = now
 
     def admit_background(self, streams: range, waiting: int, budget_s: float) -> None:
@@ -73,14 +73,14 @@ class ModelThread:
             self.at_s = 0.0
 
     def act(self, now: float) -> None:
-        """Finish the running batch, or begin one if the batcher has one."""
+        """Finish the running batch, or start the next one if the batcher has one."""
         if self._batch:
             self._finish(now)
         else:
             self._begin(now)
 
     def _begin(self, now: float) -> None:
-        self._handed_over = False
+        self._unacknowledged = False
         self._drain_commands(now)
         self._batch = batch = self._batcher.next_batch(now)
         if not batch:
@@ -124,7 +124,7 @@ class ModelThread:
         self._batch = ()
         if self._background or self._ending:
             self._follow(batch, now)
-        self._handed_over, self.at_s = True, now + PATIENCE_S  # or when they are taken up
+        self._unacknowledged, self.at_s = True, now + PATIENCE_S  # or on acknowledgement
 
     def _follow(self, batch: tuple[Pending, ...], now: float) -> None:
         """Push the next step of uploads; close streams whose last step this was."""

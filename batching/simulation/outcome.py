@@ -1,4 +1,4 @@
-"""Results of a simulated load: percentiles, batch sizes, utilisation. Values only."""
+"""Results of a simulated load: percentiles, batch sizes, utilization. Values only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PERCENTS = (50, 90, 95, 98, 99)
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Milliseconds, of `count` steps."""
+    """Percentiles of the latency of `count` steps in milliseconds."""
 
     p50: float
     p90: float
@@ -26,7 +26,7 @@ class Percentiles:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Percentiles:
-        """Percentiles of at least one time."""
+        """Return the percentiles of at least one time in seconds."""
         times: NDArray[np.float64] = np.asarray(seconds, dtype=float) * 1e3
         p50, p90, p95, p98, p99 = (round(float(value), 3) for value in np.percentile(times, PERCENTS))
         largest, mean = round(float(times.max()), 3), round(float(times.mean()), 3)
@@ -35,20 +35,20 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One load on one replica, over the measured part of the simulated time."""
+    """Result of one load on one replica, for the measured part of the simulated time."""
 
     latency_ms: Percentiles | None
-    """For live steps, from the due time of the message with their audio to the answer; None = there were none."""
+    """For live steps, from the due time of the message with their audio to the answer; None = no live steps."""
     batches: dict[int, int]
     """Number of batches by rows."""
     model_busy: float
-    """Share of the time in which the model thread was busy, waits for the interpreter within a batch included."""
+    """Share of the time in which the model thread was busy, including waits for the interpreter lock within a batch."""
     loop_busy: float
     """Share of the time in which the event loop was busy."""
     stable: bool
-    """True if latency did not grow over the measured time (`simulator.GROWTH`)."""
+    """Whether latency did not grow over the measured time (`simulator.GROWTH`)."""
     background_steps: int
-    """Steps of uploads."""
+    """Number of steps of uploads."""
     seconds: float
 
     @property

@@ -1,6 +1,6 @@
 """Capacity planning from a calibration: replicas needed for a number of streams within a latency objective.
 
-Owns the search. All loads of a search share one seed, so that two of them differ by their streams alone.
+Owns the search. All loads of a search share one seed, so that they differ only in the number of streams.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from batching.simulation.simulator import Simulator
 from batching.simulation.workload import Churn, Live, Workload
 
 UNBOUNDED = 1 << 30
-"""Bound on a stream's waiting steps: an overload must show as latency, not as a refusal."""
+"""Maximum of a stream's waiting steps, never reached, so that an overload shows as latency and not as an error."""
 
 MANY_STEPS = 60_000
-"""Most steps of a simulated load: 1,200 of them lie beyond p98, and simulating it takes half a second."""
+"""Most steps of a simulated load: 1,200 of them are above p98, and the simulation takes half a second."""
 
 SHORTEST_S, LONGEST_S = 4.0, 40.0
 
@@ -32,25 +32,25 @@ class Serving:
     max_batch: int = 128
     budget_s: float = 0.1
     stream_s: float = 60.0
-    """Mean length of a stream, after which another takes its place; inf = streams never end."""
+    """Mean duration of a stream, after which another one starts; inf = streams never end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A number of streams on one replica, and the outcome."""
+    """A number of streams on one replica and the outcome."""
 
     streams: int
     outcome: Outcome
 
     def within(self, slo_s: float) -> bool:
-        """True if p98 keeps the objective and the load is stable."""
+        """Whether p98 is within the objective and the load is stable."""
         latency = self.outcome.latency_ms
         return latency is not None and self.outcome.stable and latency.p98 <= slo_s * 1e3
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Replicas for a load; `at` is one replica with its share of the streams, `limit` one at its capacity."""
+    """Replicas needed for a load; `at`: a replica with its share of the streams; `limit`: a replica at its capacity."""
 
     replicas: int
     streams_per_replica: int
@@ -89,9 +89,9 @@ def run_load(
 
 
 def most_streams(calibration: Calibration, serving: Serving) -> int:
-    """Number of streams that is too much at any latency: more work than model thread or event loop have time for.
+    """Number of streams that exceeds the throughput of model thread or event loop, so that no latency can be kept.
 
-    One above the throughput of either if every batch were full.
+    One more than the lower throughput of the two with full batches.
     """
     costs, rows = calibration.overheads, 1 if serving.policy is Policy.SINGLE else serving.max_batch
     fullest = max(
@@ -104,10 +104,10 @@ def most_streams(calibration: Calibration, serving: Serving) -> int:
 
 
 def capacity(calibration: Calibration, serving: Serving, slo_s: float, *, seed: int = 1) -> Point | None:
-    """The most streams of one replica within the objective; None if it cannot carry even one.
+    """Find the most streams of one replica within the objective; None if it cannot carry one.
 
-    By bisection between bounds that do not depend on the objective: a load that passes a strict objective passes a lax
-    one at every step, so the answer never falls when the objective is relaxed.
+    Bisection between bounds that do not depend on the objective: a load within a strict objective is within a looser
+    one at every step, so the answer never decreases when the objective is relaxed.
     """
     low, high = 0, most_streams(calibration, serving)
     best: Point | None = None
@@ -124,12 +124,14 @@ def capacity(calibration: Calibration, serving: Serving, slo_s: float, *, seed: 
 def plan(
     calibration: Calibration, serving: Serving, *, streams: int, slo_s: float, headroom: float = 0.2, seed: int = 1
 ) -> Plan | None:
-    """Divide the streams over replicas that each keep `headroom` of their capacity free; None if none can do it.
+    """Distribute the streams over replicas that keep `headroom` of their capacity free; None if one stream is too much.
 
     Raises: ValueError.
     """
     if streams < 1 or slo_s <= 0 or not 0 <= headroom < 1:
-        raise ValueError("streams and objective must be positive, headroom at least 0 and below 1")
+        raise ValueError(
+            f"streams ({streams}) and slo_s ({slo_s:g}) must be positive, headroom ({headroom:g}) in 0 <= headroom < 1"
+        )
     limit = capacity(calibration, serving, slo_s, seed=seed)
     if limit is None:
         return None
@@ -149,7 +151,7 @@ def curve(
     client: Client | None = None,
     seed: int = 1,
 ) -> list[Point]:
-    """One point for each load, up to and including the first that is not stable."""
+    """Simulate the loads in order, up to and including the first one that is not stable."""
     points: list[Point] = []
     for streams in loads:
         outcome = run_load(calibration, serving, streams, seconds=seconds, client=client, seed=seed)

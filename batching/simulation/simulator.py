@@ -1,7 +1,7 @@
-"""The simulation: the real batcher between an event loop, a model thread and clients, on a virtual clock.
+"""Discrete-event simulation of a replica: the real batcher with a simulated event loop, model thread and clients.
 
-Three servers, each with one queue: `generator.py`, `event_loop.py`, `model_thread.py`. The one whose next event is
-earliest acts; nothing is computed between events. The same seed gives the same outcome.
+Three servers, each with one queue: `generator.py`, `event_loop.py`, `model_thread.py`. The one with the earliest next
+event acts; nothing is computed between events. The same seed gives the same outcome.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from batching.simulation.service_table import ServiceTable
 from batching.simulation.workload import Arrivals, Workload
 
 GROWTH, GROWTH_S = 1.5, 0.02
-"""A load is unstable when the median latency of the last quarter exceeds that of the first by half and 20 ms."""
+"""A load is unstable if the median latency of the last quarter is above 1.5 times that of the first, plus 20 ms."""
 
 
 class Simulator:
-    """One replica under one load, for one run."""
+    """One run of one replica under one load."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class Simulator:
         cores: int = 0,
         seed: int = 1,
     ) -> None:
-        """Take a fresh batcher, whose `max_queued` should not be reached: an overload must show as latency.
+        """`batcher` must be new, with a `max_queued` that is never reached, so that an overload shows as latency.
 
-        `cores` are shared by all threads, the client's included if there is one; 0 = one for each.
+        `cores` are shared by all threads, including the client's if there is one; 0 = one core per thread.
         """
         costs = overheads or Overheads()
         uploads = workload.uploads
@@ -60,16 +60,16 @@ class Simulator:
 
     @property
     def sent(self) -> int:
-        """Timed steps sent so far."""
+        """Number of timed steps sent so far."""
         return self._clients.sent
 
     @property
     def latencies(self) -> Sequence[tuple[float, float]]:
-        """(Due time of its message, seconds until the answer) of each timed step, in order of the answers."""
+        """(due time of its message, seconds until the answer) of each timed step, in order of the answers."""
         return self._clients.latencies
 
     def run(self, seconds: float, warm_up_s: float = 1.0) -> Outcome:
-        """Simulate the warm-up and `seconds`, then until every sent step is answered."""
+        """Simulate the warm-up and `seconds`, then continue until every sent step is answered."""
         end_s = warm_up_s + seconds
         self._advance(end_s)
         busy = self._model.busy_s / end_s, self._loop.busy_s / end_s
@@ -98,7 +98,7 @@ class Simulator:
                 model.act(model_s)
 
     def _drain(self) -> None:
-        """Run until every sent step is answered; uploads never end, so beside them until every timed step is."""
+        """Run until every sent step is answered; with uploads, which never end, until every timed step is."""
         if not self._uploads:
             self._advance(math.inf)
         while self._clients.sent > len(self._clients.latencies):

@@ -1,4 +1,4 @@
-"""Loads: live streams, streams that come and go, streams that catch up, uploads.
+"""Workloads: live streams, streams that start and end, streams that catch up, uploads.
 
 Owns the random choices of a load, all from one seed. Knows no batcher.
 """
@@ -15,9 +15,9 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Churn:
-    """Streams come and go: each lasts an exponentially distributed time, and another follows after a gap.
+    """Streams that end: each lasts an exponentially distributed time, and another one starts after a gap.
 
-    A stream that ends leaves `flush_steps` to run, which push out the frames that the model still holds; not timed.
+    At its end a stream runs `flush_steps` more, which output the frames that the model still holds; they are not timed.
     """
 
     mean_s: float
@@ -27,11 +27,11 @@ class Churn:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """Streams that send in real time: a message of `steps` steps each `steps` · `step_s` seconds.
+    """Streams that send in real time: a message of `steps` steps every `steps` · `step_s` seconds.
 
-    `start` spreads the first messages: `uniform` over one message's time, `poisson` as a process of that rate.
-    `jitter_s` is the largest random delay of a message, at most the time between two. `late_s` is audio that a stream
-    sends at once when it starts: a client that reconnects and catches up.
+    `start`: times of the first messages, `uniform` over one message's duration or a `poisson` process of that rate.
+    `jitter_s`: largest random delay of a message, at most the time between two messages. `late_s`: seconds of audio
+    that a stream sends at once when it starts, as a client that reconnects and catches up.
     """
 
     count: int
@@ -46,14 +46,17 @@ class Live:
     def __post_init__(self) -> None:
         """Raises: ValueError."""
         if self.count < 0 or self.steps < 1 or min(self.step_s, self.budget_s) <= 0 or self.late_s < 0:
-            raise ValueError("a live load has positive times and counts")
+            raise ValueError("a live load needs positive step_s, budget_s and steps, and no negative count or late_s")
         if not 0 <= self.jitter_s <= self.step_s * self.steps:
-            raise ValueError("jitter_s must lie between 0 and the time between two messages")
+            raise ValueError(
+                f"jitter_s must be between 0 and the time between two messages ({self.step_s * self.steps:g} s), "
+                f"not {self.jitter_s:g}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Uploads:
-    """Recordings without a clock: each keeps `waiting` steps queued, as background, for as long as the load lasts."""
+    """Uploads: each keeps `waiting` background steps queued during the whole run."""
 
     count: int
     waiting: int = 8
@@ -70,7 +73,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """`steps` steps of a stream, due at `due_s`; 0 steps: its handshake. The stream ends after its `last` message."""
+    """Message with `steps` steps of a stream, due at `due_s`; 0 steps = its handshake; `last` ends the stream."""
 
     due_s: float
     stream: int
@@ -84,7 +87,7 @@ Due = tuple[float, int, Message]
 
 
 class Arrivals:
-    """Messages in order of due time, without end."""
+    """Endless messages in order of due time."""
 
     def __init__(self, live: tuple[Live, ...], seed: int, first_stream: int = 0) -> None:
         self._rng = random.Random(seed)
@@ -97,12 +100,12 @@ class Arrivals:
                 self._add(self._speak(load, start_s))
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages, the next due first."""
+        """Yield messages in order of due time."""
         due, sources = self._due, self._sources
         while due:
             _, number, message = due[0]
             yield message
-            following = next(sources[number])  # never due before this one
+            following = next(sources[number])  # its due time is not earlier
             heapq.heapreplace(due, (following.due_s, number, following))
 
     def _add(self, source: Iterator[Message]) -> None:
@@ -121,7 +124,7 @@ class Arrivals:
         return starts
 
     def _speak(self, load: Live, start_s: float) -> Iterator[Message]:
-        """The messages of one place: without churn of one stream for ever. The first stream needs no handshake."""
+        """Messages of one stream after another; without churn of one endless stream. The first has no handshake."""
         period_s, rng = load.step_s * load.steps, self._rng
         for number in itertools.count():
             stream = self._streams
@@ -133,7 +136,7 @@ class Arrivals:
             if late:
                 yield Message(start_s, stream, late, load.budget_s)
             yield from self._messages(load, stream, start_s, spoken)
-            assert load.churn is not None, "a stream without churn has no end"
+            assert load.churn is not None, "a stream without churn never ends"
             assert spoken is not None
             start_s += spoken * period_s + load.jitter_s  # not before the previous stream's last message
             if load.churn.gap_s:

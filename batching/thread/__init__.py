@@ -1,1 +1,1 @@
-"""The model thread: what it is told to do, its loop, how its results leave it, whose turn it is."""
+"""The model thread: its commands, its loop, the delivery of its results, and the token that engines share."""

@@ -1,7 +1,6 @@
-"""Commands to the engine from other threads: immutable messages, and the one queue that they are executed from.
+"""Commands to the engine from other threads: immutable messages, and the queue from which they are executed.
 
-`Step` is a tuple, not a frozen dataclass: there is one for each step of each stream, and a tuple takes a third of the
-time to make.
+`Step` is a named tuple, because there is one for every step and a frozen dataclass takes three times as long to create.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from batching.batcher import StreamId
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Admit a stream."""
+    """Open a stream."""
 
     stream: StreamId
     budget_s: float
@@ -27,7 +26,7 @@ class Open:
 
 
 class Step(NamedTuple):
-    """Queue one step; `ready_s` is the time of the push, so that queue wait includes the wait in the engine's queue."""
+    """Queue one step. `ready_s`: time of the push, so that queue wait includes the wait in the command queue."""
 
     stream: StreamId
     inputs: np.ndarray
@@ -38,7 +37,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """Deliver a stream's state as it is after the steps that were pushed before this."""
+    """Deliver a stream's state after the steps pushed before this command."""
 
     stream: StreamId
     tag: object
@@ -46,7 +45,7 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Set a stream's state, for the steps that are pushed after this, to one that was exported."""
+    """Set a stream's state to an exported one, for the steps pushed after this command."""
 
     stream: StreamId
     state: bytes
@@ -54,40 +53,40 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End a stream."""
+    """Close a stream."""
 
     stream: StreamId
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the thread."""
+    """End the model thread."""
 
 
 Command = Open | Step | Export | Restore | Close | Stop
 
 
 class Mailbox:
-    """Commands in order of arrival: any thread puts, the model thread takes, and sleeps while there are none.
+    """Queue of commands: any thread appends, the model thread removes, and sleeps while it is empty.
 
-    No lock of ours: `deque` is safe for one thread at each end, and a `SimpleQueue` wakes the model thread.
+    It has no lock: `deque` operations are atomic, and a `SimpleQueue` wakes the model thread.
     """
 
     def __init__(self) -> None:
         self.commands: deque[Command] = deque()
-        """Waiting commands, for the taker to remove, and for others to count."""
+        """Waiting commands; the model thread removes them, other threads may only count them."""
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._asleep = False
 
     def put(self, command: Command) -> None:
-        """Append a command, from any thread."""
+        """Append a command; callable from any thread."""
         self.commands.append(command)
         if self._asleep:
-            self._asleep = False  # one wake-up is enough for all that is appended until the taker runs
+            self._asleep = False  # one wake-up suffices for all commands appended before the model thread runs
             self._wakeups.put(None)
 
     def sleep(self, seconds: float | None) -> None:
-        """Wait for a command, at most `seconds` (None: without limit); the taker alone calls it."""
+        """Wait for a command, at most `seconds` (None = no limit); called by the model thread alone."""
         self._asleep = True
         if not self.commands:  # a `put` before the flag was set sent no wake-up
             with contextlib.suppress(queue.Empty):

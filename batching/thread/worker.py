@@ -1,11 +1,11 @@
-"""The work of the model thread: executes commands, runs one batch after another, delivers events.
+"""Work of the model thread: executes commands, runs one batch after another, delivers events.
 
-It owns batcher and slot pool and is called on that one thread alone, so it needs no locks; the thread, its sleep and
-its queue are the engine's.
+It owns batcher and slot pool and is called on that thread alone, so it needs no locks; the thread, its sleep and its
+command queue belong to the engine.
 
-With a model that is `Overlapped`, the events of a batch are held until the next one is launched, and delivered while
-that one runs; where none is ready to run, they are delivered at once. Whatever else is to be told or done comes after
-them, so the order of events is that of any other model, and nothing is held while the thread sleeps.
+With an `Overlapped` model the events of a batch are held until the next batch is launched, and delivered while that one
+runs; if none is ready to run, they are delivered at once. Every other event or action follows them, so the order of
+events is the same as with any other model, and no event is held while the thread sleeps.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from batching.events import BatchDone, EngineEvent, StateExported, StreamClosed,
 from batching.pool import Handle
 from batching.stepper import Stepper
 from batching.thread.commands import Close, Command, Export, Open, Restore, Step, Stop
-from batching.thread.turn import Turn
+from batching.thread.step_token import StepToken
 
 
 class Worker:
-    """Commands in, events out, one batch at a time."""
+    """Executes commands and runs batches, one at a time; delivers the events."""
 
     def __init__(
         self,
@@ -36,22 +36,22 @@ class Worker:
         *,
         deliver: Callable[[EngineEvent], None],
         clock: Callable[[], float],
-        turn: Turn,
+        step_token: StepToken,
     ) -> None:
         self._stepper = stepper
         self._pool = stepper.pool
         self._batcher = batcher
         self._deliver = deliver
         self._clock = clock
-        self._turn = turn
+        self._step_token = step_token
         self._handles: dict[StreamId, Handle] = {}
         self._background: set[StreamId] = set()
-        self._failed: set[StreamId] = set()  # failed, not yet closed by their owner
+        self._failed: set[StreamId] = set()  # failed streams that their owner has not closed yet
         self._exports = Exports()
-        self._held: list[EngineEvent] = []  # of the batch that finished last
+        self._held: list[EngineEvent] = []  # events of the last batch that are not delivered yet
 
     def warm_up(self) -> None:
-        """Step batches of every size and chunks of every length, learn their times and deliver `WarmedUp`."""
+        """Step batches of every size and chunks of every length, record their times and deliver `WarmedUp`."""
         step_s = self._stepper.warm_up(self._clock)
         for rows, seconds in step_s.items():
             self._batcher.ran(rows, seconds)
@@ -61,11 +61,11 @@ class Worker:
         self._deliver(WarmedUp(step_s))
 
     def wake_at(self, now: float) -> float | None:
-        """Time of the next call of `run_batch` if no command comes first; None = not before one does."""
+        """Time of the next call of `run_batch` if no command arrives before; None = not before a command."""
         return now if self._held else self._batcher.wake_at(now)
 
     def run_batch(self) -> None:
-        """Run the next batch, if one is to run now, and deliver the events of the last one."""
+        """Run the next batch, if one may start now, and deliver the events of the last one."""
         batch = self._batcher.next_batch(self._clock())
         if batch:
             self._run(batch)
@@ -73,9 +73,9 @@ class Worker:
             self._deliver_held()
 
     def take(self, commands: deque[Command]) -> bool:
-        """Execute the commands present now. Returns: False to stop.
+        """Execute the commands that are in the queue now. Returns: False to stop.
 
-        Not until there are none: a fast producer must not delay the next batch.
+        Commands that arrive meanwhile are left, so that a fast producer cannot delay the next batch.
         """
         push = self._batcher.push
         for _ in range(len(commands)):
@@ -83,7 +83,7 @@ class Worker:
             if type(command) is Step:  # nearly all of them
                 try:
                     if command.reset:
-                        self._batcher.part(command.stream)
+                        self._batcher.start_new_chunk(command.stream)
                     push(command.stream, command, command.ready_s)
                 except QueueFull as error:
                     self._fail(command.stream, error)
@@ -94,7 +94,7 @@ class Worker:
         return True
 
     def _execute(self, command: Command) -> bool:
-        """Execute any command but a step. Returns: False to stop."""
+        """Execute a command other than `Step`. Returns: False to stop."""
         self._deliver_held()
         match command:
             case Open():
@@ -124,9 +124,9 @@ class Worker:
             self._report_unknown(stream)
         elif steps := self._batcher.waiting(stream):
             self._exports.add(stream, steps, tag)
-            self._batcher.part(stream)
+            self._batcher.start_new_chunk(stream)
         else:
-            self._tell(self._exported(stream, tag))
+            self._report(self._exported(stream, tag))
 
     def _exported(self, stream: StreamId, tag: object) -> StateExported:
         return StateExported(stream, tag, self._pool.export(self._handles[stream]))
@@ -135,14 +135,14 @@ class Worker:
         if stream not in self._handles:
             self._report_unknown(stream)
         elif self._batcher.waiting(stream):
-            self._fail(stream, WrongState(f"stream {stream} has steps waiting, which a new state would change"))
+            self._fail(stream, WrongState(f"stream {stream} has waiting steps; a state cannot be restored then"))
         else:
             self._pool.restore(self._handles[stream], state)
 
     def _report_unknown(self, stream: StreamId) -> None:
         """Report a stream that is not open, unless its failure was reported already."""
         if stream not in self._failed:
-            self._tell(StreamFailed(stream, UnknownStream(f"stream {stream} is not open")))
+            self._report(StreamFailed(stream, UnknownStream(f"stream {stream} is not open")))
 
     def _close(self, stream: StreamId) -> None:
         if stream in self._handles:
@@ -152,7 +152,7 @@ class Worker:
         else:
             self._report_unknown(stream)
             return
-        self._tell(StreamClosed(stream))
+        self._report(StreamClosed(stream))
 
     def _run(self, batch: tuple[Pending, ...]) -> None:
         streams, steps, ready_s, due_s, _, _ = zip(*batch, strict=True)
@@ -164,7 +164,7 @@ class Worker:
             for handle in itertools.compress(handles, resets[::each]):  # a reset step is the first of its chunk
                 self._pool.reset(handle)
         try:
-            with self._turn.taken():
+            with self._step_token.held():
                 started_s = self._clock()
                 outputs = self._step(handles, inputs, each)
                 step_s = self._clock() - started_s
@@ -185,11 +185,11 @@ class Worker:
                 started_s=started_s,
                 step_s=step_s,
                 queued=self._batcher.queued,
-                filling_waits=self._batcher.filling_waits(started_s),
+                background_waits=self._batcher.background_waits(started_s),
                 steps=each,
             )
         )
-        if self._exports:  # now, because the next batch changes these states
+        if self._exports:  # before the next batch, which changes these states
             self._held += [self._exported(stream, tag) for stream, tag in self._exports.ran(streams)]
         if not self._stepper.overlaps:
             self._deliver_held()
@@ -207,8 +207,8 @@ class Worker:
         live = [due for stream, due in zip(streams, due_s, strict=True) if stream not in self._background]
         return tuple([started_s - due for due in live])
 
-    def _tell(self, event: EngineEvent) -> None:
-        """Deliver an event that belongs to no batch, after those of the last one."""
+    def _report(self, event: EngineEvent) -> None:
+        """Deliver an event that belongs to no batch, after the events of the last batch."""
         self._deliver_held()
         self._deliver(event)
 
@@ -224,7 +224,7 @@ class Worker:
 
     def _report_failed(self, stream: StreamId, error: Exception) -> None:
         self._failed.add(stream)
-        self._tell(StreamFailed(stream, error))
+        self._report(StreamFailed(stream, error))
 
     def _forget(self, stream: StreamId) -> None:
         self._batcher.close(stream)
@@ -234,16 +234,16 @@ class Worker:
 
 
 class Exports:
-    """Pending exports by stream in order of request, each with the number of steps that still run before it.
+    """Pending exports by stream in order of request, each with the number of steps to run before it.
 
-    Nearly always empty, and cheap then. It counts steps and holds no state.
+    Nearly always empty, and cheap then. It counts steps and holds no model state.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[StreamId, deque[tuple[int, object]]] = {}
 
     def __bool__(self) -> bool:
-        """True while an export is pending."""
+        """Whether an export is pending."""
         return bool(self._waiting)
 
     def add(self, stream: StreamId, steps: int, tag: object) -> None:
@@ -267,5 +267,5 @@ class Exports:
         return due
 
     def forget(self, stream: StreamId) -> None:
-        """Drop the exports of a stream that ended."""
+        """Drop the exports of a closed stream."""
         self._waiting.pop(stream, None)

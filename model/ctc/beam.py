@@ -1,22 +1,22 @@
-"""Prefix beam search over CTC log-probabilities, with a language model and key terms, frame by frame.
+"""Prefix beam search over CTC log-probabilities with a language model and key terms, frame by frame.
 
-A prefix is a sequence of symbols: characters, or pieces of words as published models write them. A piece is one step of
-the search, as CTC counts repeats by symbols, and its score is the sum over its letters, by which the language model and
-key terms know words. The same text in other pieces is another hypothesis.
+A prefix is a sequence of symbols: characters, or the word pieces of a published model. A piece is one step of the
+search, because CTC counts repeats by symbols. Its score is the sum over its letters, because language model and key
+terms spell words in letters. The same text in different pieces is a different hypothesis.
 
 With pronunciations the symbols are phones, and a hypothesis is a sequence of words of the language model's vocabulary:
-where its open phones are a word, the next phone may begin another. Words that sound alike are hypotheses of their own.
+after phones that form a word, the next phone may begin another word. Homophones are separate hypotheses.
 
-The decoder owns weights and language model; each state owns one block of memory that compiled code works on, and that
-is freed with it. The result of a frame depends on the stream's frames alone: never on the batch, nor on how the frames
-were divided into calls. Hypotheses whose futures score alike are merged, those of letters where there is no room for
-both (`search/recombination`).
+The decoder owns weights and language model; each state owns one block of memory for compiled code, freed with the
+state. The result of a frame depends only on the stream's frames, not on the batch or on the division of frames into
+calls. Hypotheses with equal future scores are merged; hypotheses of letters only if there is no room for both
+(`search/recombination`).
 
-Words that all hypotheses share are committed: they leave the tree, are stable and never change. When an open
-text no longer fits, only the hypotheses with the best one's first word stay, so memory and time per step are bounded.
+Words that all hypotheses share are committed: they leave the tree, are stable and never change. If an open text does
+not fit, only the hypotheses with the first word of the best one are kept, so memory and time per step are bounded.
 
-`python -m model.ctc.beam`, run once after installing, compiles the search ahead of the first stream. The machine code
-does not depend on vocabulary, beams or language model; a server compiles what it does not find.
+`python -m model.ctc.beam`, run once after installation, compiles the search before the first stream. The machine code
+does not depend on vocabulary, beams or language model; a server compiles it if it is missing.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from model.config import BEAMS, MAX_BEAMS
 from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.phones import PhoneLexicon
 from model.ctc.search import kernel
 from model.ctc.search.layout import (
     BLOCK_FRAMES,
@@ -54,15 +55,14 @@ from model.ctc.search.saved_beam import (
 )
 from model.ctc.search.symbols import Symbols
 from model.ctc.search.tables import model_table, weight_row
-from model.ctc.sounds import Sounds
 from model.ctc.tokens import Tokens
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import LogProbs, Word, digest_of
 from model.lm.language_model import LanguageModel
 from model.machine.compiled import DoubleArray
 
-MAX_KEPT_SYMBOLS = 63  # a hypothesis keeps one bit for each
-KEPT_SHARE = 0.998  # 0.99 in Amodei et al. 2016, section 7.3; model/LOG.md has what more of it gives
+MAX_KEPT_SYMBOLS = 63  # a hypothesis has one bit for each
+KEPT_SHARE = 0.998  # 0.99 in Amodei et al. 2016, section 7.3; the gain of more is in model/LOG.md
 KEPT_SYMBOLS = 40  # Source: the same section
 REACH = 10.0  # dropping hypotheses this far below the best saves a third of the time of 256. Source: model/LOG.md
 
@@ -73,17 +73,17 @@ class ReleasedState(ValueError):
 
 @dataclass(slots=True, eq=False)
 class BeamState:
-    """One stream; `block` is its memory, at `address`."""
+    """Decoder state of one stream; `block` is its memory, at `address`."""
 
     block: NDArray[np.uint8]
     address: int
     bias: Bias
-    heard: Bias  # the same in the search's letters or phones, which compiled code reads
+    search_bias: Bias  # `bias` in the letters or phones of the search, read by compiled code
     frames: int = 0
     silence_frames: int = 0
     has_text: bool = False
-    changes: int = 0  # of the best hypothesis
-    taken: int = 0  # number of takes
+    changes: int = 0  # number of changes of the best hypothesis
+    taken: int = 0  # number of calls of `take`
     committed: list[Word] = field(default_factory=list)
     last_end: int = 0  # frame after the last committed or taken word: words do not overlap
     shown: tuple[Word, ...] | None = None  # cache of `words`, until the next change
@@ -96,12 +96,12 @@ class BeamState:
     def opened(self) -> int:
         """Return the address. Raises: ReleasedState."""
         if not self.address:
-            raise ReleasedState("this decoder state has been released")
+            raise ReleasedState("this decoder state was already released")
         return self.address
 
 
 class BeamDecoder:
-    """Owns weights and language model; the states belong to its callers."""
+    """Prefix beam search; it owns weights and language model, its callers own the states."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class BeamDecoder:
         outputs: int | None = None,
         beams: int = BEAMS,
         lm: LanguageModel | None = None,
-        sounds: Sounds | None = None,
+        phone_lexicon: PhoneLexicon | None = None,
         weights: DecodingWeights | None = None,
         kept_share: float = KEPT_SHARE,
         kept_symbols: int = KEPT_SYMBOLS,
@@ -119,23 +119,23 @@ class BeamDecoder:
         merges: bool = True,
         keeps_blank: bool = False,
     ) -> None:
-        """A vocabulary has single characters, the first is the blank, ""; `Tokens` are spelled letter by letter.
+        """`vocabulary`: single characters, the first the blank ""; or `Tokens`, spelled letter by letter.
 
-        A frame has `outputs` columns, the vocabulary first, by default no others. With `sounds` those behind it are a
-        blank and phones, and they alone are read.
+        `outputs`: columns of a frame, the vocabulary first; by default those of the vocabulary. With `phone_lexicon`
+        the columns after the vocabulary are a blank and phones, and only these are read.
 
-        A `kept_share` of 1 keeps `kept_symbols` of each frame; hypotheses whose score, in nats, is more than `reach`
-        below the best are dropped. With `keeps_blank` a frame keeps the blank too, which a vocabulary of few words
-        needs: in other speech some frames have no symbol that goes on. Without `merges` those with the same future live
-        on side by side, which finds a worse best text unless there is room for all. Raises: VocabularyError for tokens
-        that cannot be spelled, with a language model those that it has no letters for; ValueError.
+        `kept_share` of 1: keep `kept_symbols` symbols of each frame. `reach`: hypotheses more than this many nats below
+        the best are dropped. `keeps_blank`: always keep the blank, which a small vocabulary needs, because in other
+        speech some frames have no symbol that continues a word. Without `merges`, hypotheses with the same future are
+        not merged, which finds a worse text unless there is room for all of them. Raises: VocabularyError for tokens
+        that cannot be spelled, with a language model also for tokens without its letters; ValueError.
         """
         if not 1 <= beams <= MAX_BEAMS:
-            raise ValueError(f"{beams} beams, must be 1 to {MAX_BEAMS}")
-        self.sounds = sounds
-        if sounds is not None:
-            self.vocabulary = ("", *sounds.phones)
-            self.symbols = Symbols.of_phones(sounds.phones, sounds.trie.ranks)
+            raise ValueError(f"beams must be 1 to {MAX_BEAMS}, not {beams}")
+        self.phone_lexicon = phone_lexicon
+        if phone_lexicon is not None:
+            self.vocabulary = ("", *phone_lexicon.phones)
+            self.symbols = Symbols.of_phones(phone_lexicon.phones, phone_lexicon.trie.ranks)
         elif isinstance(vocabulary, Tokens):
             self.vocabulary = vocabulary.symbols
             self.symbols = Symbols.of_tokens(vocabulary, known_letters=lm is not None)
@@ -143,14 +143,17 @@ class BeamDecoder:
             self.vocabulary = tuple(vocabulary)
             self.symbols = Symbols.of_characters(vocabulary)
         if not (0 < kept_share <= 1 and 1 <= min(kept_symbols, len(self.vocabulary)) <= MAX_KEPT_SYMBOLS - keeps_blank):
-            raise ValueError(f"a frame cannot keep {kept_symbols} symbols and {kept_share} of the probability")
+            raise ValueError(
+                f"kept_symbols must be 1 to {MAX_KEPT_SYMBOLS - keeps_blank}, not {kept_symbols}, "
+                f"and kept_share above 0 and at most 1, not {kept_share}"
+            )
         if not reach > 0:
-            raise ValueError(f"a reach of {reach}, must be above 0")
+            raise ValueError(f"reach must be above 0, not {reach}")
         self._outputs = outputs or len(self.vocabulary)
-        self._first = 0 if sounds is None else self._outputs - len(self.vocabulary)  # column
+        self._first = 0 if phone_lexicon is None else self._outputs - len(self.vocabulary)  # column
         self.frame_s, self.supports_bias = frame_s, self.symbols.spells_key_terms
         self.beams, self.lm, self.weights = beams, lm, weights or DecodingWeights()
-        model, self._kept_alive = model_table(lm, sounds.trie if sounds is not None else None)
+        model, self._kept_alive = model_table(lm, phone_lexicon.trie if phone_lexicon is not None else None)
         limits = np.array([kept_share, kept_symbols, reach, merges, keeps_blank], np.float64)
         symbols = self.symbols
         self.limits = limits  # (5,) share of the probability and number of symbols that a frame keeps come first
@@ -162,8 +165,8 @@ class BeamDecoder:
         self._start_state = lm.start_state if lm is not None else 0
 
     def warm_up(self) -> None:
-        """Compile all entry points, or load them from disk, before the first stream would wait for it."""
-        state = self.start(0, Bias.of([("a", 1.0), ("zyzzyvas", 1.0)]))  # pronounced by rules, which are read now
+        """Compile all entry points, or load them from disk, so that the first stream need not wait."""
+        state = self.start(0, Bias.of([("a", 1.0), ("zyzzyvas", 1.0)]))  # pronounced by rules, which loads them
         rows = np.full((1, 2, len(self.vocabulary)), -math.log(len(self.vocabulary)), np.float32)
         self.search([state], rows)
         kernel.write_best(state.address, self._setup)
@@ -174,42 +177,42 @@ class BeamDecoder:
         self.release(state)
 
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> BeamState:
-        """Return a fresh state that ignores the first `skip_frames` frames."""
+        """Return a new state that ignores the first `skip_frames` frames."""
         block = np.zeros(block_bytes(self.beams), np.uint8)
-        state = BeamState(block, block.ctypes.data, bias, self._heard(bias))
-        kernel.start_stream(state.address, skip_frames, self._start_state, state.heard.table, self._setup)
+        state = BeamState(block, block.ctypes.data, bias, self._search_bias(bias))
+        kernel.start_stream(state.address, skip_frames, self._start_state, state.search_bias.table, self._setup)
         return state
 
     def set_bias(self, state: BeamState, bias: Bias) -> None:
-        """Replace the key terms from the next frame on; words not yet stable are scored with them, too."""
+        """Replace the key terms from the next frame on; words that are not stable yet are rescored with them."""
         address = state.opened()
         if bias.phrases != state.bias.phrases:
-            heard = self._heard(bias)
-            kernel.set_terms(address, heard.table, self._setup)
-            state.bias, state.heard = bias, heard  # its arrays stay while the kernel reads them
-            state.shown = None  # words that key terms alone know are no longer written
+            search_bias = self._search_bias(bias)
+            kernel.set_terms(address, search_bias.table, self._setup)
+            state.bias, state.search_bias = bias, search_bias  # keeps its arrays alive while the kernel reads them
+            state.shown = None  # words that only the old key terms contain disappear
 
-    def _heard(self, bias: Bias) -> Bias:
-        return bias if self.sounds is None else self.sounds.of(bias)
+    def _search_bias(self, bias: Bias) -> Bias:
+        return bias if self.phone_lexicon is None else self.phone_lexicon.of(bias)
 
     def release(self, state: BeamState) -> None:
-        """Give a state's memory back now instead of when it is dropped. Raises: ReleasedState."""
+        """Free a state's memory now, before its garbage collection. Raises: ReleasedState."""
         state.opened()
         state.address, state.block = 0, np.zeros(0, np.uint8)
 
     @property
     def digest(self) -> str:
-        """Digest of all that its results depend on."""
+        """Digest of everything that its results depend on."""
         limits = [repr(value) for value in self._setup.limits.tolist()]
         weights = [repr(value) for value in self._setup.weights.tolist()]
         model = "" if self.lm is None else self.lm.digest or repr(self.lm.words)
         symbols = [self.symbols.table.tobytes().hex(), self.symbols.columns.tobytes().hex(), *self.symbols.texts]
         head = f"beam {VERSION} {self.beams} {self.frame_s!r} {self.symbols.blank}"
-        model += self.sounds.lexicon.digest if self.sounds is not None else ""
+        model += self.phone_lexicon.lexicon.digest if self.phone_lexicon is not None else ""
         return digest_of(head, model, *limits, *weights, *symbols)
 
     def save(self, state: BeamState) -> bytes:
-        """Return all of a state but its key terms, for `load`; the state stays usable. Raises: ReleasedState."""
+        """Serialize a state without its key terms, for `load`; the state stays usable. Raises: ReleasedState."""
         state.opened()
         saved = SavedBeam(
             version=VERSION,
@@ -223,18 +226,18 @@ class BeamDecoder:
         return msgspec.msgpack.encode(saved)
 
     def load(self, saved: bytes, bias: Bias = NO_BIAS) -> BeamState:
-        """Return the saved state, given its key terms again. Raises: ValueError for damaged or foreign bytes."""
+        """Deserialize a saved state; `bias` must be given again. Raises: ValueError for damaged or foreign bytes."""
         read = msgspec.msgpack.decode(saved, type=SavedBeam)
         if read.version != VERSION:
-            raise ValueError("this state was saved by another version")
-        heard = self._heard(bias)
-        sizes = (int(self._setup.model[NODES]), int(self._setup.model[SPELLINGS]), heard.table[0])
+            raise ValueError("this state was saved by an incompatible version")
+        search_bias = self._search_bias(bias)
+        sizes = (int(self._setup.model[NODES]), int(self._setup.model[SPELLINGS]), search_bias.table[0])
         tree = checked_tree(read, beams=self.beams, symbols=self.symbols, sizes=sizes)
         block = np.zeros(block_bytes(self.beams), np.uint8)
-        state = BeamState(block, block.ctypes.data, bias, heard)
+        state = BeamState(block, block.ctypes.data, bias, search_bias)
         memory = Memory(block, self.beams)
         write_root(memory, read, tree)
-        kernel.regrow(state.address, heard.table, tree.parents, tree.symbols, self._setup)
+        kernel.regrow(state.address, search_bias.table, tree.parents, tree.symbols, self._setup)
         link_hypotheses(memory, read, tree)
         state.frames, state.changes = int(memory.header[FRAMES]), int(memory.header[CHANGES])
         state.has_text, state.silence_frames = read.has_text, read.silence_frames
@@ -247,22 +250,23 @@ class BeamDecoder:
         self.search(states, self.own(log_probs))
 
     def own(self, log_probs: LogProbs) -> LogProbs:
-        """The columns that this search reads, (B, T, V), of a model's outputs (B, T, outputs)."""
+        """Return the columns that this search reads, (B, T, V), of a model's outputs (B, T, outputs)."""
         first, size = self._first, len(self.vocabulary)
         if log_probs.ndim == 3 and log_probs.shape[2] == self._outputs:
             log_probs = log_probs[:, :, first : first + size]
         if log_probs.dtype != np.float32 or not (log_probs.flags.c_contiguous and log_probs.flags.writeable):
-            log_probs = np.array(log_probs, np.float32, order="C")  # the one form that code is compiled for
+            log_probs = np.array(log_probs, np.float32, order="C")  # the only layout that code is compiled for
         return log_probs
 
     def search(self, states: Sequence[BeamState], log_probs: LogProbs) -> None:
         """Decode (B, T, V) more frames of `own`, row b into `states[b]`.
 
-        A log-probability that is NaN or infinite counts as impossible; a frame without a possible symbol changes
-        nothing but the count of frames. Raises: ValueError for other shapes, ReleasedState.
+        A log-probability that is NaN or infinite counts as impossible; a frame without a possible symbol only
+        increments the count of frames. Raises: ValueError for other shapes, ReleasedState.
         """
         if log_probs.ndim != 3 or log_probs.shape[::2] != (len(states), len(self.vocabulary)):
-            raise ValueError(f"log-probs {log_probs.shape} for {len(states)} streams, {len(self.vocabulary)} symbols")
+            wanted = f"({len(states)}, T, {len(self.vocabulary)})"
+            raise ValueError(f"log-probs of these streams must be {wanted}, not {log_probs.shape}")
         addresses = np.array([state.opened() for state in states], np.int64)  # (B,)
         report = np.empty((len(states), kernel.REPORT), np.int64)
         frames = log_probs.shape[1]
@@ -281,14 +285,14 @@ class BeamDecoder:
         return state.shown
 
     def stable_words(self, state: BeamState) -> int:
-        """Number of `words` that can no longer change: those that all hypotheses share."""
+        """Number of leading `words` that can no longer change, because all hypotheses share them."""
         return len(state.committed)
 
     def take(self, state: BeamState, count: int | None = None) -> tuple[Word, ...]:
-        """Remove and return the first `count` words; with None all words of the best hypothesis if the text ends here.
+        """Remove and return the first `count` words; None: all words of the best hypothesis if the text ends here.
 
-        The language model's context stays, because a segment ends at a pause or at its maximal length, which is seldom
-        the end of a sentence. A new text begins with a new state.
+        The language model's context is kept, because a segment ends at a pause or at its maximum length, which is
+        rarely the end of a sentence. A new text needs a new state.
         """
         words = self.words(state)
         if count is None or count >= len(words):
@@ -305,12 +309,12 @@ class BeamDecoder:
         return taken
 
     def ending_scores(self, state: BeamState) -> DoubleArray:
-        """Scores of all hypotheses if the text ends here, (H,); -inf for one that another one stands for."""
+        """Scores of all hypotheses if the text ends here, (H,); -inf for one represented by another one."""
         scores = np.empty(self.beams, np.float64)
         return scores[: kernel.score_endings(state.opened(), self._setup, scores)]
 
     def ending_texts(self, state: BeamState, hypothesis: int) -> tuple[str, ...]:
-        """The words of a hypothesis if the text ends here, without their times."""
+        """Words of a hypothesis without times, if the text ends here."""
         count = kernel.write_ending(state.opened(), self._setup, hypothesis)
         records = np.frombuffer(state.block, np.int32, OUT_INTS * count, self._out_words)
         words = records[OUT_WORD::OUT_INTS].tolist()
@@ -320,7 +324,7 @@ class BeamDecoder:
         return (*committed, *[self.lm.words[word] for word in words])
 
     def ending(self, state: BeamState, hypothesis: int) -> tuple[Word, ...]:
-        """The words of a hypothesis if the text ends here; the state stays as it is."""
+        """Words of a hypothesis if the text ends here; the state is unchanged."""
         count = kernel.write_ending(state.opened(), self._setup, hypothesis)
         return (*state.committed, *self._read(state, count)[0])
 
@@ -337,7 +341,7 @@ class BeamDecoder:
         return taken
 
     def _update(self, state: BeamState, row: Sequence[int]) -> None:
-        """Take over a kernel's report on a stream, and the words that it committed."""
+        """Store a kernel's report on a stream, and the words that it committed."""
         state.frames, state.silence_frames, state.changes, open_text, words = row
         state.shown = None
         if words:
@@ -346,7 +350,7 @@ class BeamDecoder:
         state.has_text = bool(open_text or state.committed)
 
     def _read(self, state: BeamState, count: int) -> tuple[list[Word], int]:
-        """Return the words that a kernel has written, and the frame after the last of them."""
+        """Return the words that a kernel has written, and the frame after the last word."""
         records = np.frombuffer(state.block, np.int32, OUT_INTS * count, self._out_words).reshape(-1, OUT_INTS).tolist()
         sums = np.frombuffer(state.block, np.float64, count, self._out_sums).tolist()
         pieces = sum([record[OUT_PIECES] for record in records])
@@ -354,12 +358,12 @@ class BeamDecoder:
         words, at, end = [], 0, state.last_end
         for (start, last, length, word), log_prob in zip(records, sums, strict=True):
             begin, end = max(start, end), max(last + 1, start, end)
-            if self.sounds is None or self.lm is None:
+            if self.phone_lexicon is None or self.lm is None:
                 text = "".join([self.symbols.texts[symbol] for symbol in symbols[at : at + length].tolist()])
             elif word >= 0:
                 text = self.lm.words[word]
-            else:  # a key term's own word, or the beginning of one
-                text = self.sounds.spell(state.heard, symbols[at : at + length].tolist())
+            else:  # a word of a key term alone, or the beginning of one
+                text = self.phone_lexicon.spell(state.search_bias, symbols[at : at + length].tolist())
             words.append(
                 Word(
                     text=text,

@@ -1,12 +1,12 @@
-"""Key terms of one stream: phrases, as an automaton that adds to a hypothesis's score letter by letter.
+"""Key terms of one stream: an automaton of phrases that adds to the score of a hypothesis letter by letter.
 
-A search over phones has one of phones, with all pronunciations of a phrase; "letter" is either below.
+A search over phones has an automaton of phones with all pronunciations of a phrase; "letter" means either below.
 
-A phrase matches whole words: it starts at a word boundary, and its letters' score is kept once its last word is
-complete, and subtracted again where the text leaves the phrase earlier. Phrases of negative weight cost when complete.
+A phrase matches whole words: it starts at a word boundary; the score of its letters is kept when its last word is
+complete, and subtracted if the text leaves the phrase before. Phrases of negative weight are charged when complete.
 
-Source: Aho and Corasick 1975, with suffixes that start at word boundaries only, and scores as potentials: a state's
-value is the highest score that its text may still reach, and a transition adds the difference.
+Source: Aho and Corasick 1975, with suffixes that start at word boundaries only, and scores as potentials: the value of
+a state is the highest score that its text can reach, and a transition adds the difference.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from model.text.spelled import spoken
 
 LETTERS_ALONE = frozenset(LETTERS)
 MAX_PHRASES = 1_000
-MAX_CHARACTERS = 20_000  # of all phrases: the automaton has at most as many states and two more
+MAX_CHARACTERS = 20_000  # of all phrases: the automaton has at most this many states plus two
 MAX_WORDS = 20  # of one phrase
 MAX_WEIGHT = 10.0
-MAX_SHOWN = 64  # characters of a refused phrase in the error
+MAX_SHOWN = 64  # characters of a rejected phrase in the error
 
 MAX_PRONUNCIATIONS = 4  # of one phrase
 
 Phrase = tuple[str, ...]
 Letters = tuple[int, ...]  # columns: of letters or phones
-Sounds = tuple[Letters, ...]  # the letters of each word of a phrase
+PhraseLetters = tuple[Letters, ...]  # the letters of each word of a phrase
 Pronounce = Callable[[str], Sequence[Letters]]
 
 
 class BiasError(ModelError):
-    """The client: too many key terms, or a weight that is not a number."""
+    """The client sent too many key terms, or one with an invalid weight or spelling."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bias:
-    """Immutable and shared by all streams with the same key terms; made by `of`.
+    """Key terms as an automaton; immutable, shared by all streams with the same key terms, created by `of`.
 
     ints (states + 1, TERM_INTS), floats (states, TERM_FLOATS).
     """
@@ -59,21 +59,21 @@ class Bias:
     floats: DoubleArray = field(compare=False, repr=False)
     table: tuple[int, int, int] = field(
         compare=False, repr=False
-    )  # number of states, addresses of the two: for compiled code
+    )  # number of states and addresses of both arrays, for compiled code
 
     @classmethod
     def of(cls, phrases: Iterable[tuple[str, float | None]], default_boost: float = 1.0) -> Bias:
         """Build from (phrase, weight) pairs; a letter earns the weight times the decoder's `keyterm_boost`.
 
-        A weight of None is `default_boost`; weights are held to ±10. Phrases are spelled as texts are, "24/7" as
-        "twenty four seven"; of two with the same spelling the last counts. Raises: BiasError, also for a phrase that
-        cannot be spelled.
+        A weight of None means `default_boost`; weights are clipped to ±10. Phrases are normalized like texts, "24/7" to
+        "twenty four seven"; the last of equal spellings counts. Raises: BiasError, also for a phrase that cannot be
+        spelled.
         """
         boosts: dict[Phrase, float] = {}
         for phrase, weight in phrases:
             factor = default_boost if weight is None else weight
             if not math.isfinite(factor):
-                raise BiasError(f"a key term's weight is {factor}, not a finite number")
+                raise BiasError(f"the weight of a key term must be a finite number, not {factor}")
             words = _spelled(phrase)
             boosts.pop(words, None)
             boosts[words] = max(-MAX_WEIGHT, min(MAX_WEIGHT, factor))
@@ -81,53 +81,53 @@ class Bias:
         return _built(tuple(boosts.items()))
 
     def pronounced(self, pronounce: Pronounce) -> Bias:
-        """The same phrases by their sounds: `pronounce` gives the columns of a word's phones, once or several times."""
-        spoken: dict[Sounds, float] = {}
+        """Return the same phrases in phones. `pronounce`: columns of a word's phones, for each pronunciation."""
+        spoken: dict[PhraseLetters, float] = {}
         words: dict[Letters, str] = {}
         for phrase, boost in self.phrases:
             each = [(word, tuple(pronounce(word))) for word in phrase.split()]
-            words |= {sounds: word for word, variants in each for sounds in variants}
+            words |= {phones: word for word, variants in each for phones in variants}
             variants = itertools.product(*(variants for _, variants in each))
             spoken |= dict.fromkeys(itertools.islice(variants, MAX_PRONUNCIATIONS), boost)
         return _automaton(self.phrases, words, spoken)
 
     def __bool__(self) -> bool:
-        """True if there is a phrase."""
+        """Whether there is a phrase."""
         return bool(self.phrases)
 
 
 def _spelled(phrase: str) -> Phrase:
-    """The words of a phrase in the letters a to z. Raises: BiasError for one with other letters, or none."""
+    """Return the words of a phrase in the letters a to z. Raises: BiasError for other letters, or none."""
     if letters := unspellable(phrase):
         raise BiasError(
-            f"key term {phrase[:MAX_SHOWN]!r} has letters that cannot be spelled here: {letters[:MAX_SHOWN]}; "
-            "write it in Latin letters, as it sounds"
+            f"key term {phrase[:MAX_SHOWN]!r} has letters that this model cannot spell: {letters[:MAX_SHOWN]}; "
+            "write it in Latin letters as it is pronounced"
         )
     words = tuple(spoken(phrase).split())
     if not words:
-        raise BiasError(f"key term {phrase[:MAX_SHOWN]!r} has no word that can be said")
+        raise BiasError(f"key term {phrase[:MAX_SHOWN]!r} contains no word")
     return words
 
 
 def _check(boosts: dict[Phrase, float]) -> None:
     if len(boosts) > MAX_PHRASES:
-        raise BiasError(f"{len(boosts)} key terms, at most {MAX_PHRASES}")
+        raise BiasError(f"{len(boosts)} key terms, at most {MAX_PHRASES} are allowed")
     if (characters := sum(len(word) + 1 for words in boosts for word in words)) > MAX_CHARACTERS:
-        raise BiasError(f"key terms of {characters} characters together, at most {MAX_CHARACTERS}")
+        raise BiasError(f"key terms have {characters} characters in total, at most {MAX_CHARACTERS} are allowed")
     if any(len(words) > MAX_WORDS for words in boosts):
-        raise BiasError(f"a key term of more than {MAX_WORDS} words")
+        raise BiasError(f"a key term has more than {MAX_WORDS} words")
 
 
 @dataclass(slots=True)
 class _State:
-    """A prefix of phrases: whole words, and the open one's letters (empty at a word boundary)."""
+    """State of the automaton, a prefix of phrases: whole words, and the letters of an open one (if any)."""
 
-    words: Sounds
+    words: PhraseLetters
     letters: Letters
     column: int
     children: dict[int, _State] = field(default_factory=dict)
     number: int = 0
-    reach: float = 0.0  # highest score up to here of the phrases through this state
+    reach: float = 0.0  # highest score so far of the phrases through this state
     earned: float = 0.0  # score of the phrases that are complete within `words`
     earned_words: int = 0  # words up to the end of the last of those phrases
     complete: bool = False
@@ -135,7 +135,7 @@ class _State:
     fail: int = at.TERM_START
 
 
-_States = dict[tuple[Sounds, Letters], _State]
+_States = dict[tuple[PhraseLetters, Letters], _State]
 
 
 @lru_cache(maxsize=256)
@@ -151,12 +151,12 @@ def _columns(word: str) -> Letters:
 
 
 def _automaton(
-    phrases: tuple[tuple[str, float], ...], words: Mapping[Letters, str], boosts: Mapping[Sounds, float]
+    phrases: tuple[tuple[str, float], ...], words: Mapping[Letters, str], boosts: Mapping[PhraseLetters, float]
 ) -> Bias:
     root = _State((), (), -1)
     states: _States = {((), ()): root}
-    for sounds, boost in boosts.items():
-        _add_phrase(root, sounds, boost, states)
+    for phrase, boost in boosts.items():
+        _add_phrase(root, phrase, boost, states)
     ordered = _breadth_first(root)
     for state in ordered:
         _score_state(state, boosts, states)
@@ -175,9 +175,9 @@ def _automaton(
     return Bias(phrases, words, ints, floats, table)
 
 
-def _add_phrase(root: _State, sounds: Sounds, boost: float, states: _States) -> None:
+def _add_phrase(root: _State, phrase: PhraseLetters, boost: float, states: _States) -> None:
     state, letters, reach = root, Letters(), 0.0
-    for column in itertools.chain.from_iterable((*word, SPACE_COLUMN) for word in sounds):  # the last completes it
+    for column in itertools.chain.from_iterable((*word, SPACE_COLUMN) for word in phrase):  # the last completes it
         if column == SPACE_COLUMN:
             closed, letters = (*state.words, letters), ()
         else:
@@ -197,8 +197,8 @@ def _breadth_first(root: _State) -> list[_State]:
     return ordered
 
 
-def _score_state(state: _State, boosts: Mapping[Sounds, float], states: _States) -> None:
-    """Compute a state's earned score, fail state and value; those of shorter states are known."""
+def _score_state(state: _State, boosts: Mapping[PhraseLetters, float], states: _States) -> None:
+    """Compute a state's earned score, fail state and value; shorter states must be computed before."""
     if not state.words and not state.letters:
         return
     if state.letters:
@@ -220,8 +220,8 @@ def _score_state(state: _State, boosts: Mapping[Sounds, float], states: _States)
         state.value = max(state.value, state.reach)
 
 
-def _score_boundary(state: _State, boosts: Mapping[Sounds, float], states: _States) -> None:
-    """At a word boundary: the best sum of scores over phrases that do not overlap and are complete."""
+def _score_boundary(state: _State, boosts: Mapping[PhraseLetters, float], states: _States) -> None:
+    """Compute the best sum of scores of complete phrases that do not overlap, at a word boundary."""
     words = state.words
     before = states[words[:-1], ()]
     state.earned, state.earned_words = before.earned, before.earned_words

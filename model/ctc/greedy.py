@@ -1,8 +1,8 @@
 """Greedy CTC decoding, frame by frame: the best symbol of each frame, repeats merged, blanks dropped.
 
-Source: Graves et al. 2006, section 3.2 (best path decoding). A symbol never changes once emitted, so every word that is
-closed, by a space or by the beginning of the next, is stable. A transducer's symbols, which the model itself has
-searched, become words in the same way.
+Source: Graves et al. 2006, section 3.2 (best path decoding). An emitted symbol never changes, so every word that is
+closed, by a space or by the start of the next word, is stable. Symbols of a transducer, which the model has searched
+itself, are joined to words in the same way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VERSION = 2  # of saved states
 
 @dataclass(slots=True)
 class GreedyState:
-    """One stream: the closed words, the symbols of the open one."""
+    """Decoder state of one stream: the closed words and the symbols of the open one."""
 
     skip: int
     frames: int = 0
@@ -41,12 +41,12 @@ class GreedyState:
 
     @property
     def has_text(self) -> bool:
-        """True if the open segment holds a letter."""
+        """Whether the open segment contains a letter."""
         return bool(self.closed or self.symbols)
 
 
 class SavedGreedy(msgspec.Struct, array_like=True, frozen=True):
-    """The serialised form of a `GreedyState`."""
+    """Serialized `GreedyState`."""
 
     version: int
     skip: int
@@ -62,13 +62,13 @@ class SavedGreedy(msgspec.Struct, array_like=True, frozen=True):
 
 
 class GreedyDecoder:
-    """Owns the vocabulary; the states belong to its callers. Key terms have no effect."""
+    """Greedy CTC decoder; it owns the vocabulary, its callers own the states. Key terms have no effect."""
 
     supports_bias = False
     kind = "greedy"
 
     def __init__(self, vocabulary: Sequence[str] | Tokens, frame_s: float) -> None:
-        """A vocabulary of letters has the blank first; `Tokens` say what each symbol does."""
+        """`vocabulary`: letters, the blank first; or `Tokens`."""
         self.tokens = vocabulary if isinstance(vocabulary, Tokens) else Tokens.of(vocabulary, BLANK)
         self.frame_s = frame_s
 
@@ -76,30 +76,30 @@ class GreedyDecoder:
         """Do nothing: there is nothing to compile."""
 
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> GreedyState:  # noqa: ARG002  part of the interface
-        """Return a fresh state that ignores the first `skip_frames` frames."""
+        """Return a new state that ignores the first `skip_frames` frames."""
         return GreedyState(skip=skip_frames, previous=self.tokens.blank)
 
     def set_bias(self, state: GreedyState, bias: Bias) -> None:
         """Do nothing: key terms have no effect."""
 
     def release(self, state: GreedyState) -> None:
-        """Mark the state as released. Raises: ValueError the second time, as every decoder does."""
+        """Mark the state as released. Raises: ValueError the second time, like every decoder."""
         if state.released:
-            raise ValueError("this decoder state has been released")
+            raise ValueError("this decoder state was already released")
         state.released = True
 
     @property
     def digest(self) -> str:
-        """Digest of all that its results depend on."""
+        """Digest of everything that its results depend on."""
         return digest_of(f"{self.kind} {VERSION} {self.frame_s!r} {self.tokens.blank}", *self.tokens.symbols)
 
     def save(self, state: GreedyState) -> bytes:
-        """Return all of a state, for `load`; the state stays usable."""
+        """Serialize a state, for `load`; the state stays usable."""
         fields = {name: getattr(state, name) for name in SavedGreedy.__struct_fields__ if name != "version"}
         return msgspec.msgpack.encode(SavedGreedy(VERSION, **fields))
 
     def load(self, saved: bytes, bias: Bias = NO_BIAS) -> GreedyState:  # noqa: ARG002  part of the interface
-        """Return the saved state. Raises: ValueError for damaged or foreign bytes."""
+        """Deserialize a saved state. Raises: ValueError for damaged or foreign bytes."""
         read = msgspec.msgpack.decode(saved, type=SavedGreedy)
         size = len(self.tokens.symbols)
         if (
@@ -107,13 +107,13 @@ class GreedyDecoder:
             or read.skip < 0
             or not all(0 <= each < size for each in (read.previous, *read.symbols))
         ):
-            raise ValueError("this is no state of the greedy decoder")
+            raise ValueError("the saved state is damaged or not one of the greedy decoder")
         fields = msgspec.structs.asdict(read)
         del fields["version"]
         return GreedyState(**fields)
 
     def advance(self, states: Sequence[GreedyState], log_probs: LogProbs) -> None:
-        """Decode (B, T, outputs) more frames, the vocabulary's columns first, row b into `states[b]`."""
+        """Decode (B, T, outputs) more frames, the columns of the vocabulary first, row b into `states[b]`."""
         log_probs = log_probs[:, :, : len(self.tokens.symbols)]  # (B, T, V)
         symbols = log_probs.argmax(axis=2)  # (B, T)
         blank = self.tokens.blank
@@ -132,7 +132,7 @@ class GreedyDecoder:
         return (*state.closed, self._open_word(state)) if state.symbols else tuple(state.closed)
 
     def stable_words(self, state: GreedyState) -> int:
-        """Number of `words` that can no longer change: all but the open one."""
+        """Number of leading `words` that can no longer change: all but the open one."""
         return len(state.closed)
 
     def take(self, state: GreedyState, count: int | None = None) -> tuple[Word, ...]:
@@ -155,14 +155,14 @@ class GreedyDecoder:
             if symbol == blank:
                 state.silence_frames += 1
             elif symbol == state.previous:
-                self._go_on(state, symbol)
+                self._repeat(state, symbol)
             else:
                 self._write(state, symbol, log_prob)
             state.previous = symbol
             state.frames += 1
 
-    def _go_on(self, state: GreedyState, symbol: int) -> None:
-        """Count one more frame of the symbol before."""
+    def _repeat(self, state: GreedyState, symbol: int) -> None:
+        """Count one more frame of the previous symbol."""
         if self.tokens.ends[symbol] and not self.tokens.texts[symbol]:  # a space
             state.silence_frames += 1
             return
@@ -170,7 +170,7 @@ class GreedyDecoder:
         state.last_frame = state.frames
 
     def _write(self, state: GreedyState, symbol: int, log_prob: float) -> None:
-        """Add a symbol to the open word, or close that and begin another."""
+        """Add a symbol to the open word, or close that word and start the next one."""
         tokens = self.tokens
         if tokens.starts[symbol]:
             self._close_word(state)
@@ -208,20 +208,20 @@ class GreedyDecoder:
 
 
 class TransducerDecoder(GreedyDecoder):
-    """Words of the symbols that a transducer's own search has chosen, (B, T, E, 2): up to E of a frame, in order.
+    """Joins the symbols chosen by a transducer's own search to words: (B, T, E, 2), up to E symbols per frame in order.
 
-    Of a pair the first is the symbol, below zero for none, and the second its log-probability.
+    A pair is a symbol, negative for none, and its log-probability.
     """
 
     kind = "transducer"
 
     def __init__(self, tokens: Tokens, frame_s: float) -> None:
-        """The symbol `<unk>` writes nothing."""
+        """As `GreedyDecoder`; the symbol `<unk>` writes nothing."""
         super().__init__(tokens, frame_s)
         self._unknown = tokens.symbols.index("<unk>") if "<unk>" in tokens.symbols else -1
 
     def advance(self, states: Sequence[GreedyState], log_probs: NDArray[np.float32]) -> None:
-        """Take (B, T, E, 2) more frames, row b into `states[b]`."""
+        """Add (B, T, E, 2) more frames, row b into `states[b]`."""
         frames = log_probs.shape[1]
         spoken: list[bool] = np.any(log_probs[..., 0] >= 0, axis=(1, 2)).tolist()
         for state, row, any_spoken in zip(states, log_probs, spoken, strict=True):
@@ -245,7 +245,7 @@ class TransducerDecoder(GreedyDecoder):
 
 
 def best_path(log_probs: LogProbs, vocabulary: Sequence[str]) -> str:
-    """Text of one whole utterance (T, outputs): the definition that the incremental decoder must match."""
+    """Text of one whole utterance (T, outputs): the reference for the incremental decoder."""
     symbols = np.asarray(log_probs)[:, : len(vocabulary)].argmax(axis=1).tolist()
     kept = [s for s, before in zip(symbols, [BLANK, *symbols], strict=False) if s not in (BLANK, before)]
     return " ".join("".join(vocabulary[s] for s in kept).split())

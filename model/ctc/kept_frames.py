@@ -1,8 +1,8 @@
-"""Frames of a stream as the beam search reads them, kept for a second search: few symbols each, none of certain blank.
+"""Compact frames of a stream, kept for a second search: only the symbols that the beam search reads.
 
-The search looks at the likeliest symbols of a frame alone, so those give it back the same numbers: a search over kept
-frames equals one over the model's own, to the bit. Speech takes about 13 symbols a second, six bytes each, and a byte a
-frame; silence takes the byte.
+The search reads only the likeliest symbols of a frame, so a search over kept frames is bit-identical to one over the
+model's outputs. Speech takes about 13 symbols of six bytes per second, and one byte per frame; silence takes one byte
+per frame.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from model.ctc.search.logs import add_logs, exp
 from model.machine.compiled import DoubleArray, FloatArray, LongArray, entry_point
 
 LN2 = 0.6931471805599453
-NOTHING = 255  # count of a frame without any possible symbol, which a broken model gives
+NOTHING = 255  # count of a frame without a possible symbol, which only a broken model outputs
 
 
 @entry_point
@@ -31,9 +31,9 @@ def prune(  # noqa: PLR0917 - compiled code has no keywords
     values: FloatArray,
     ends: LongArray,
 ) -> None:
-    """Choose what a search with these `limits` (share, symbols) reads of log_probs (B, T, V), the likeliest first.
+    """Select the symbols of log_probs (B, T, V) that a search with these `limits` (share, symbols) reads, best first.
 
-    Written: counts (B, T), ends (B,) of the rows in `symbols` and `values`. `writes` (V,) is 0 for symbols that the
+    Outputs: counts (B, T), and ends (B,) of the rows in `symbols` and `values`. `writes` (V,) is 0 for symbols that the
     search never reads.
     """
     size = 0
@@ -62,7 +62,7 @@ def prune(  # noqa: PLR0917 - compiled code has no keywords
 
 @entry_point
 def take_mean(log_probs: FloatArray, others: FloatArray) -> None:
-    """Make of log_probs (T, V) the logarithms of the means of both probabilities, in place, and equal everywhere."""
+    """Replace log_probs (T, V) by the logarithms of the mean of both probabilities; bit-identical on all processors."""
     for t in range(log_probs.shape[0]):
         for v in range(log_probs.shape[1]):
             log_probs[t, v] = add_logs(np.float64(log_probs[t, v]), np.float64(others[t, v])) - LN2
@@ -70,7 +70,7 @@ def take_mean(log_probs: FloatArray, others: FloatArray) -> None:
 
 @dataclass(slots=True, eq=False)
 class KeptFrames:
-    """The last frames of one stream, from `begin` on. Bytes: uint8 counts; uint16 symbols and float32 log-probs."""
+    """The last frames of one stream, from frame `begin` on: uint8 counts, uint16 symbols and float32 log-probs."""
 
     begin: int = 0
     counts: bytearray = field(default_factory=bytearray)
@@ -84,11 +84,11 @@ class KeptFrames:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of what is kept."""
+        """Size of the kept frames in bytes."""
         return len(self.counts) + len(self.symbols) + len(self.values)
 
     def drop(self, until: int) -> None:
-        """Forget the frames before `until`."""
+        """Drop the frames before `until`."""
         frames = until - self.begin
         if frames > 0:
             entries = _entries(self.counts[:frames])
@@ -96,18 +96,18 @@ class KeptFrames:
             self.begin = until
 
     def restart(self, at: int) -> None:
-        """Forget all; the next frame is number `at`."""
+        """Drop all frames; the next frame is number `at`."""
         self.begin, self.counts, self.symbols, self.values = at, bytearray(), bytearray(), bytearray()
 
     def since(self, begin: int) -> KeptFrames:
-        """Return a copy from one of the frames on."""
+        """Return a copy of the frames from `begin` on."""
         entries = _entries(self.counts[: begin - self.begin])
         return KeptFrames(
             begin, self.counts[begin - self.begin :], self.symbols[2 * entries :], self.values[4 * entries :]
         )
 
     def log_probs(self, symbols: int, blank: int) -> NDArray[np.float32]:
-        """Return (1, T, V): what is not kept is impossible, certain blank certain."""
+        """Return (1, T, V): symbols that are not kept have probability 0, certain blanks 1."""
         counts = np.frombuffer(self.counts, np.uint8)  # (T,)
         rows = np.full((1, len(counts), symbols), -np.inf, np.float32)
         rows[0, counts == 0, blank] = 0.0
@@ -116,11 +116,11 @@ class KeptFrames:
         return rows
 
     def check(self, symbols: int) -> None:
-        """Raises: ValueError where the parts do not fit each other, or `symbols` of the model."""
+        """Raises: ValueError if the parts do not fit each other, or the number of `symbols` of the model."""
         entries = _entries(self.counts)
         sizes = len(self.symbols) == 2 * entries and len(self.values) == 4 * entries
         if self.begin < 0 or not sizes or (np.frombuffer(self.symbols, np.uint16) >= symbols).any():
-            raise ValueError("these are no kept frames")
+            raise ValueError("the kept frames are damaged or of another model")
 
 
 def _entries(counts: bytearray) -> int:
@@ -128,15 +128,15 @@ def _entries(counts: bytearray) -> int:
 
 
 class FrameKeeper:
-    """Keeps what a search reads of each frame."""
+    """Appends the symbols that a search reads to the kept frames of streams."""
 
     def __init__(self, writes: NDArray[np.uint8], blank: int, limits: DoubleArray) -> None:
-        """`limits`, (share, symbols), and `writes`, (V,), are the search's."""
+        """`limits` (share, symbols) and `writes` (V,) are those of the search."""
         self._writes, self._blank, self._limits = writes, blank, limits
         self._most = min(int(limits[1]), len(writes))
 
     def keep(self, streams: Iterator[tuple[KeptFrames, int]], log_probs: FloatArray) -> None:
-        """Append to each of B streams the last so many frames of its row of log_probs (B, T, V)."""
+        """Append to each of B streams the given number of last frames of its row of log_probs (B, T, V)."""
         rows, frames, _ = log_probs.shape
         counts = np.empty((rows, frames), np.uint8)
         symbols = np.empty(rows * frames * self._most, np.uint16)

@@ -1,8 +1,8 @@
-"""Symbols of a model: a vocabulary or a `tokens.txt`, and the bytes of text that each of them writes.
+"""Symbols of a model: a vocabulary or a `tokens.txt`, and the bytes of text that each symbol writes.
 
 A symbol is a piece of a word. Some begin a word (`▁the`, or a character of a script without spaces), one may be the
 space itself, `<0xNN>` is a byte, and icefall's byte-level BPE writes every byte as a letter.
-Source: sherpa-onnx's symbol table and byte table, read for their behaviour.
+Source: behavior of sherpa-onnx's symbol table and byte table.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ WORD_START = "▁"
 SPACES = frozenset({" ", "|", WORD_START})
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _FIELD = re.compile(r"[^ \t\r\n\f\v]+")  # U+3000 and U+00A0 are symbols, not spaces between fields
-_NAMED = re.compile(r"<.+>")  # `<unk>`, `<sos/eos>`: symbols that are no text
+_NAMED = re.compile(r"<.+>")  # `<unk>`, `<sos/eos>`: symbols without text
 _LAST_OF_BYTE_BPE = 0xC6  # first byte of the last letters that byte-level BPE uses
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Symbols by number, and of each: whether a word begins or ends with it, and the bytes that it adds to the word."""
+    """Symbols by number, with their bytes of text and whether a word begins or ends with them."""
 
     symbols: tuple[str, ...]
     blank: int
@@ -37,7 +37,7 @@ class Tokens:
 
     @classmethod
     def of(cls, symbols: Sequence[str], blank: int) -> Tokens:
-        """Read the way in which these symbols spell words."""
+        """Determine how these symbols spell words."""
         table = _byte_bpe_letters() if _is_byte_bpe(symbols) else None
         has_bytes = "<0x00>" in symbols and "<0xFF>" in symbols
         starts, ends, texts = [], [], []
@@ -62,17 +62,17 @@ class Tokens:
         """Read `tokens.txt` of a model with `size` outputs. Raises: PublishedModelError."""
         found = _read_lines(path)
         if sorted(found) != list(range(len(found))):
-            raise PublishedModelError(f"{path}: the numbers of its symbols are not 0 to {len(found) - 1}, each once")
+            raise PublishedModelError(f"{path}: symbol numbers must be 0 to {len(found) - 1}, each once")
         blank = next((number for name in BLANKS for number, symbol in found.items() if symbol == name), None)
         if blank is None:
-            raise PublishedModelError(f"{path} has no blank: none of {', '.join(BLANKS)}")
+            raise PublishedModelError(f"{path} has no blank symbol: expected one of {', '.join(BLANKS)}")
         if len(found) != size:
-            raise PublishedModelError(f"{path} has {len(found)} symbols, and the model writes {size}")
+            raise PublishedModelError(f"{path} has {len(found)} symbols, but the model has {size} outputs")
         return cls.of([found[number] for number in range(size)], blank)
 
     @property
     def spelling(self) -> str:
-        """How the symbols spell words: in characters, pieces, pieces and bytes, or icefall's byte-level BPE."""
+        """Kind of the symbols: characters, pieces, pieces and bytes, or icefall's byte-level BPE."""
         if _is_byte_bpe(self.symbols):
             return "byte-level BPE"
         if "<0x00>" in self.symbols and "<0xFF>" in self.symbols:
@@ -81,7 +81,7 @@ class Tokens:
         return "pieces" if any(len(symbol) > 1 for symbol in named) else "characters"
 
     def word(self, numbers: Sequence[int]) -> str:
-        """Text of one word's symbols; bytes that are no UTF-8 yet are left out."""
+        """Return the text of one word's symbols, without bytes of incomplete UTF-8 sequences."""
         return b"".join(map(self.texts.__getitem__, numbers)).decode("utf-8", "ignore")
 
 
@@ -93,9 +93,9 @@ def _read_lines(path: Path) -> dict[int, str]:
             continue
         symbol, number = (parts[0], parts[1]) if len(parts) == 2 else (" ", parts[0])
         if len(parts) > 2 or not number.isascii() or not number.isdigit():
-            raise PublishedModelError(f"{path}, line {place}: {line!r} is not a symbol and its number")
+            raise PublishedModelError(f"{path}, line {place}: expected a symbol and its number, not {line!r}")
         if int(number) in found:
-            raise PublishedModelError(f"{path}, line {place}: number {number} comes a second time")
+            raise PublishedModelError(f"{path}, line {place}: number {number} was already used")
         found[int(number)] = symbol
     return found
 
@@ -108,9 +108,9 @@ def _is_byte_bpe(symbols: Sequence[str]) -> bool:
 
 
 def _byte_bpe_letters() -> Mapping[str, bytes]:
-    """Letters of icefall's byte-level BPE and their bytes: printable ASCII is itself, other bytes are from U+0100 on.
+    """Letters of icefall's byte-level BPE and their bytes: printable ASCII is unchanged, others start at U+0100.
 
-    Letters with a compatibility form, which normalisation would replace, are left out.
+    Letters with a compatibility form, which normalization would replace, are left out.
     """
     others = [byte for byte in range(256) if not 32 <= byte < 127]
     letters = [code for code in range(0x100, 0x1A7) if code not in {0x132, 0x133, 0x13F, 0x140, 0x149, 0x17F}]

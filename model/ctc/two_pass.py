@@ -1,16 +1,16 @@
-"""Two beam searches of one stream: a narrow one while speech goes on, a wide one of the open text when a segment ends.
+"""Two-pass decoding: a narrow beam search during speech, and a wide one of the open text when a segment ends.
 
-Words that the first search has committed are told as stable and never change, so the second one begins behind the last
-of them: with its language model context, in the frame after it, over the frames kept since. What it finds replaces the
-open words alone. It works on a copy, so any thread may run it while the stream goes on.
+Words committed by the first pass are reported as stable and never change, so the second pass starts after the last of
+them: with its language model context, at the next frame, over the frames kept since. Its result replaces only the open
+words. It works on a copy, so any thread may run it while the stream continues.
 
-With a `Reader`, another network, the whole segment is searched again, words that were stable included, over the mean of
-both networks' probabilities. Source: Deng and Platt 2014, "Ensemble deep learning for speech recognition".
+With a `Reader`, a second network, the whole segment is searched again, including stable words, over the mean of both
+networks' probabilities. Source: Deng and Platt 2014, "Ensemble deep learning for speech recognition".
 
-With a `Rescorer` the texts that the second search ends with are scored again as wholes.
+With a `Rescorer` the final hypotheses of the second pass are rescored as whole texts.
 
-The second search may have another language model. Its text is not fed back: the words after the segment are searched
-in the first search's context, or the next segment would have to wait.
+The second pass may use another language model. Its text is not fed back: the words after the segment are searched in
+the context of the first pass, because the next segment would have to wait otherwise.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ from model.ctc.kept_frames import FrameKeeper, KeptFrames, take_mean
 from model.ctc.rescoring import CONTEXT, Rescorer, best_words
 from model.ctc.search import layout as at
 from model.ctc.search.saved_beam import Memory
-from model.ctc.words import PCM, Heard, LogProbs, SecondPass, Word, digest_of
+from model.ctc.words import PCM, FrameAudio, LogProbs, SecondPass, Word, digest_of
 from model.machine.compiled import DoubleArray, IntArray
 
 VERSION = 1  # of saved states
 KEPT_S = 60.0
-"""Audio whose frames a stream keeps at most. An open text that began earlier is not searched again: segments are cut
-before, and a search commits its words within seconds."""
+"""Most seconds of frames that a stream keeps. An open text that began earlier has no second pass; segments are shorter,
+and a search commits its words within seconds."""
 LEAD_S = 2.0
-"""Audio before the first open word that is searched again: there may have been a word that the first search missed."""
+"""Seconds before the first open word from which the second pass starts: the first pass may have missed a word there."""
 
 CONTEXT_S = 2.0
-"""Audio before the first frame that is searched again, for the reader to begin with."""
+"""Seconds of audio before the first frame of the second pass, as context for the reader."""
 
-Onset = tuple[float, float, int]  # BLANK_P, LETTER_P and BLANK_LAST of the one hypothesis that a text begins with
+Onset = tuple[float, float, int]  # BLANK_P, LETTER_P and BLANK_LAST of the hypothesis at the start of a text
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Another network: PCM (S,) of a segment to log-probs (T, outputs), of the frames that a stream has by then."""
+    """A second network: PCM (S,) of a segment to log-probs (T, outputs) of the stream's frames."""
 
     read: Callable[[PCM], LogProbs]
     frame_samples: int
-    step_frames: int  # it reads whole steps of so many
+    step_frames: int  # frames of a step; it reads whole steps
     digest: str  # of its weights
 
 
 @dataclass(slots=True, eq=False)
 class TwoPassState:
-    """One stream: the first search's state, and what a second search of the open text needs."""
+    """Decoder state of one stream: the state of the first pass, and the input of a second pass over the open text."""
 
     first: BeamState
     kept: KeptFrames = field(default_factory=KeptFrames)
     onset: Onset | None = None  # at `kept.begin`; None after silence or a committed word
-    context: tuple[str, ...] = ()  # the last words that were taken
+    context: tuple[str, ...] = ()  # the last words taken
     taken_end: int = 0  # frame in which they end
 
     @property
@@ -77,17 +77,17 @@ class TwoPassState:
 
     @property
     def has_text(self) -> bool:
-        """True if the open segment holds a letter."""
+        """Whether the open segment contains a letter."""
         return self.first.has_text
 
     @property
     def revision(self) -> int:
-        """A number that grows whenever the words change."""
+        """A number that increases whenever the words change."""
         return self.first.revision
 
 
 class SavedTwoPass(msgspec.Struct, array_like=True, frozen=True):
-    """The serialised form of a `TwoPassState`."""
+    """Serialized `TwoPassState`."""
 
     version: int
     first: bytes
@@ -101,30 +101,30 @@ class SavedTwoPass(msgspec.Struct, array_like=True, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class OpenText:
-    """Input of one second search; nothing in it belongs to the stream any more."""
+    """Input of one second pass; it shares nothing with the stream."""
 
     frames: KeptFrames
-    root: tuple[IntArray, DoubleArray] | None  # of what the first search has committed; None: nothing
-    lm_state: int | None  # of the second search's language model there; None: as at the root
+    root: tuple[IntArray, DoubleArray] | None  # of the text committed by the first pass; None: no text
+    lm_state: int | None  # of the second pass's language model there; None: as at the root
     onset: Onset
     last_end: int
     bias: Bias
-    before: tuple[str, ...]  # the last words that were taken
+    before: tuple[str, ...]  # the last words taken
     stable: tuple[Word, ...]
-    heard: Heard | None  # for the reader
+    audio: FrameAudio | None  # for the reader
 
 
 class TwoPassDecoder:
-    """A `Decoder` whose words are the first search's, and which can search the open text again."""
+    """A `Decoder` that returns the words of the first pass and can run a second pass over the open text."""
 
     def __init__(
         self, first: BeamDecoder, second: BeamDecoder, reader: Reader | None = None, rescorer: Rescorer | None = None
     ) -> None:
-        """Both of the same symbols, reading the same share of each frame. Raises: ValueError."""
+        """Both searches must have the same symbols and read the same share of each frame. Raises: ValueError."""
         self._reader, self._rescorer = reader, rescorer
         limits, others = first.limits, second.limits  # share and number of symbols first
         if first.vocabulary != second.vocabulary or first.frame_s != second.frame_s or (limits != others)[:2].any():
-            raise ValueError("both searches read the same frames")
+            raise ValueError("both searches must have the same symbols, frame duration and kept share of a frame")
         self.first, self.second = first, second
         self.frame_s, self.supports_bias = first.frame_s, first.supports_bias
         symbols = first.symbols
@@ -141,24 +141,24 @@ class TwoPassDecoder:
 
     @property
     def digest(self) -> str:
-        """Digest of all that its results depend on."""
+        """Digest of everything that its results depend on."""
         digests = [self.first.digest, self.second.digest]
         digests += [part.digest for part in (self._reader, self._rescorer) if part is not None]
         return digest_of(f"two passes {VERSION} {self._kept} {self._lead}", *digests)
 
     @property
-    def rereads(self) -> bool:
-        """Whether the second search reads the audio with another network."""
+    def needs_audio(self) -> bool:
+        """Whether the second pass reads the audio with another network."""
         return self._reader is not None
 
     def warm_up(self) -> None:
-        """Compile all entry points, or load them from disk, before the first stream would wait for it."""
+        """Compile all entry points, or load them from disk, so that the first stream need not wait."""
         self.first.warm_up()
         self.second.warm_up()
         state = self.start(0)
         size = len(self.first.vocabulary)
         self.advance([state], np.full((1, 2, size), -math.log(size), np.float32))
-        again = self.again(state)
+        again = self.second_pass(state)
         if again is not None:
             again()
         self.release(state)
@@ -168,15 +168,15 @@ class TwoPassDecoder:
             self._rescorer.load().score([("a",)])
 
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> TwoPassState:
-        """Return a fresh state that ignores the first `skip_frames` frames."""
+        """Return a new state that ignores the first `skip_frames` frames."""
         return TwoPassState(self.first.start(skip_frames, bias))
 
     def set_bias(self, state: TwoPassState, bias: Bias) -> None:
-        """Replace the key terms from the next frame on; words not yet stable are scored with them, too."""
+        """Replace the key terms from the next frame on; words that are not stable yet are rescored with them."""
         self.first.set_bias(state.first, bias)
 
     def release(self, state: TwoPassState) -> None:
-        """Give a state's memory back now. Raises: ReleasedState."""
+        """Free a state's memory now. Raises: ReleasedState."""
         self.first.release(state.first)
         state.kept.restart(0)
 
@@ -191,15 +191,15 @@ class TwoPassDecoder:
             self._forget(state)
 
     def words(self, state: TwoPassState) -> tuple[Word, ...]:
-        """Words of the open segment, by the first search; the last one may be unfinished."""
+        """Words of the open segment by the first pass; the last one may be unfinished."""
         return self.first.words(state.first)
 
     def stable_words(self, state: TwoPassState) -> int:
-        """Number of `words` that can no longer change."""
+        """Number of leading `words` that can no longer change."""
         return self.first.stable_words(state.first)
 
     def take(self, state: TwoPassState, count: int | None = None) -> tuple[Word, ...]:
-        """Remove and return the first `count` words (None: all) of the open segment, by the first search."""
+        """Remove and return the first `count` words (None: all) of the open segment by the first pass."""
         first, held = state.first, self.words(state)
         taken = self.first.take(first, count)
         if self._context:
@@ -217,7 +217,7 @@ class TwoPassDecoder:
         return taken
 
     def _forget(self, state: TwoPassState) -> None:
-        """Drop frames of words that will not be searched again, and those that are too old."""
+        """Drop frames of words without a second pass, and frames that are too old."""
         kept = state.kept
         settled = state.first.last_end if self._reader is None else state.taken_end
         begin = max(settled, kept.end - self._kept)
@@ -225,16 +225,16 @@ class TwoPassDecoder:
             kept.drop(begin)
             state.onset = None
 
-    # The second search
+    # The second pass
 
-    def again(self, state: TwoPassState, heard: Heard | None = None) -> SecondPass | None:
-        """Return a function that searches the open text again, whatever happens to the state since; on any thread.
+    def second_pass(self, state: TwoPassState, audio: FrameAudio | None = None) -> SecondPass | None:
+        """Return a function that runs the second pass over the open text, on any thread, independent of later changes.
 
-        `heard` is the audio of the frames so far, from one on, for a reader. Frames before it are searched as the
-        stream heard them.
+        `audio`: audio of the latest frames, for a reader. Frames before it are searched with the probabilities of the
+        first network.
 
-        It returns the words of the whole segment: the stable ones as they are, unless there is a reader, and those
-        found, which may be none. None without open words. Call it before `take`.
+        The function returns the words of the whole segment: the stable ones, unchanged unless there is a reader, then
+        the words found, possibly none. None without open words. Call it before `take`.
         """
         first, words = state.first, self.words(state)
         if self._reader is None:
@@ -257,25 +257,25 @@ class TwoPassDecoder:
             bias=first.bias,
             before=state.context,
             stable=words[:stable],
-            heard=heard,
+            audio=audio,
         )
         return partial(self._search, text)
 
     def _committed(self, state: BeamState) -> tuple[IntArray, DoubleArray]:
-        """The root of what the first search has committed, (NODE_INTS,) and (NODE_FLOATS,)."""
+        """Root of the text committed by the first pass, (NODE_INTS,) and (NODE_FLOATS,)."""
         memory = Memory(state.block, self.first.beams)
         place = int(memory.header[at.ROOT])
         return memory.nodes[place].copy(), memory.nodes_f[place].copy()
 
     def _lm_state(self, words: tuple[str, ...]) -> int | None:
-        """The state of the second search's language model behind these, the last ones before the open text."""
+        """State of the second pass's language model after these words, the last ones before the open text."""
         if not self._context or self.second.lm is None:
             return None
-        began = len(words) < self._context  # these are all words since the stream's start
+        began = len(words) < self._context  # these are all words since the start of the stream
         return self.second.lm.state_after(words[-self._context :], bos=began)
 
     def _search(self, text: OpenText) -> tuple[Word, ...]:
-        """Search an open text; return its words behind the stable ones."""
+        """Search an open text; return its words after the stable ones."""
         second, symbols = self.second, self.second.symbols
         state = second.start(0, text.bias)
         memory = Memory(state.block, second.beams)
@@ -290,8 +290,8 @@ class TwoPassDecoder:
         memory.header[at.FRAMES] = state.frames = text.frames.begin
         state.last_end = text.last_end
         log_probs = text.frames.log_probs(len(second.vocabulary), symbols.blank)  # (1, T, V)
-        if self._reader is not None and text.heard is not None:
-            self._mix(log_probs[0], text.frames.begin, self._reader, text.heard)
+        if self._reader is not None and text.audio is not None:
+            self._mix(log_probs[0], text.frames.begin, self._reader, text.audio)
         second.search([state], log_probs)
         if self._rescorer is None:
             words = second.take(state)
@@ -301,31 +301,31 @@ class TwoPassDecoder:
         second.release(state)
         return (*text.stable, *words)
 
-    def _mix(self, log_probs: LogProbs, begin: int, reader: Reader, heard: Heard) -> None:
-        """Make log_probs (T, V) of the frames from `begin` on the mean with what a reader makes of `heard`."""
-        behind = max(0, begin - round(CONTEXT_S / self.frame_s) - heard.frame)
-        first = heard.frame + behind // reader.step_frames * reader.step_frames
-        rows = reader.read(heard.pcm[(first - heard.frame) * reader.frame_samples :])
+    def _mix(self, log_probs: LogProbs, begin: int, reader: Reader, audio: FrameAudio) -> None:
+        """Replace log_probs (T, V) of the frames from `begin` on by the mean with those of the reader for `audio`."""
+        skipped = max(0, begin - round(CONTEXT_S / self.frame_s) - audio.frame)
+        first = audio.frame + skipped // reader.step_frames * reader.step_frames
+        rows = reader.read(audio.pcm[(first - audio.frame) * reader.frame_samples :])
         rows = self.second.own(rows[None])[0, max(0, begin - first) :]  # (T', V), T' <= T
         take_mean(log_probs[len(log_probs) - len(rows) :], rows)
 
     # Saved states
 
     def save(self, state: TwoPassState) -> bytes:
-        """Return all of a state but its key terms, for `load`; the state stays usable. Raises: ReleasedState."""
+        """Serialize a state without its key terms, for `load`; the state stays usable. Raises: ReleasedState."""
         kept = state.kept
         parts = bytes(kept.counts), bytes(kept.symbols), bytes(kept.values)
         saved = SavedTwoPass(VERSION, self.first.save(state.first), kept.begin, *parts, state.onset, state.context)
         return msgspec.msgpack.encode(saved)
 
     def load(self, saved: bytes, bias: Bias = NO_BIAS) -> TwoPassState:
-        """Return the saved state, given its key terms again. Raises: ValueError for damaged or foreign bytes."""
+        """Deserialize a saved state; `bias` must be given again. Raises: ValueError for damaged or foreign bytes."""
         read = msgspec.msgpack.decode(saved, type=SavedTwoPass)
         if read.version != VERSION:
-            raise ValueError("this state was saved by another version")
+            raise ValueError("this state was saved by an incompatible version")
         kept = KeptFrames(read.begin, bytearray(read.counts), bytearray(read.symbols), bytearray(read.values))
         kept.check(len(self.first.vocabulary))
         state = TwoPassState(self.first.load(read.first, bias), kept, read.onset, read.context)
         if kept.end != state.first.frames:
-            raise ValueError("this is no state of two searches")
+            raise ValueError("the saved state is damaged or not one of two-pass decoding")
         return state

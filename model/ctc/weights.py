@@ -1,4 +1,4 @@
-"""Weights of the language model, of words and of key terms against the acoustic model."""
+"""Weights of language model, words and key terms relative to the acoustic model."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 from model.errors import ModelError
 from model.text.files import read_text
 
-LARGEST = 1e6  # a sum over a long text stays far from the largest double
+LARGEST = 1e6  # keeps the sum over a long text far below the largest double
 
 
 @dataclass(frozen=True, slots=True)
 class DecodingWeights:
-    """Scores in natural logarithms; the acoustic model has weight 1.
+    """Decoding weights. Scores are natural logarithms; the acoustic model has weight 1.
 
-    A word of the vocabulary scores `lm_weight` times its log-probability, any other costs `unknown_cost` and
-    `unknown_letter_cost` for each letter; every word scores `word_bonus`. Each letter of a key term of weight 1 scores
-    `keyterm_boost`, of others in proportion. Each frame's blank costs `blank_penalty`: a network that is surer of
-    blanks than it should be leaves sounds out. `tutti lm tune` finds the weights for a given model.
+    A word of the vocabulary scores `lm_weight` times its log-probability; any other word costs `unknown_cost` plus
+    `unknown_letter_cost` per letter; every word scores `word_bonus`. Each letter of a key term scores `keyterm_boost`
+    times the weight of the key term. The blank costs `blank_penalty` per frame, because a network that overestimates
+    blanks deletes symbols. `tutti lm tune` finds the weights for a given model.
     """
 
     lm_weight: float = 0.5
@@ -32,28 +32,28 @@ class DecodingWeights:
     blank_penalty: float = 0.0
 
     def __post_init__(self) -> None:
-        """Raises: ValueError for weights that are not finite, too large, or of the wrong sign."""
+        """Raises: ValueError for weights that are not finite, too large or of the wrong sign."""
         values = dataclasses.asdict(self)
         for name, value in values.items():
             if not math.isfinite(value):
-                raise ValueError(f"{name} is {value}, not a finite number")
+                raise ValueError(f"{name} must be a finite number, not {value}")
             if abs(value) > LARGEST:
-                raise ValueError(f"{name} is {value}, beyond {LARGEST}")
+                raise ValueError(f"{name} must be between -{LARGEST:g} and {LARGEST:g}, not {value}")
             if value < 0 and name != "word_bonus":
-                raise ValueError(f"{name} is {value}, below 0")
+                raise ValueError(f"{name} must be at least 0, not {value}")
 
     @classmethod
     def load(cls, path: Path) -> DecodingWeights:
-        """Read the JSON that `save` writes. Raises: ModelError naming the file."""
+        """Read the JSON written by `save`. Raises: ModelError with the path."""
         try:
             return cls(**{name: float(value) for name, value in json.loads(read_text(path, ValueError)).items()})
         except (ValueError, TypeError, AttributeError) as error:
             raise ModelError(f"cannot read decoding weights {path}: {error}") from error
 
     def save(self, path: Path) -> None:
-        """Write one JSON object, a member for each weight. Raises: OSError."""
+        """Write one JSON object with a member for each weight. Raises: OSError."""
         path.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", encoding="utf-8")
 
 
 PHONES_WEIGHTS = DecodingWeights(lm_weight=1.0, word_bonus=0.5, blank_penalty=1.0)
-"""Of a search over phones with a language model for which none were tuned."""
+"""Default weights for a search over phones with an untuned language model."""

@@ -1,4 +1,4 @@
-"""A recognised word, and the interface of every CTC decoder."""
+"""A recognized word, and the interface of every CTC decoder."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from model.text.letters import IDEOGRAPHS
 LogProbs = NDArray[np.float32]
 
 SecondPass = Callable[[], "tuple[Word, ...]"]
-"""Decodes a segment again; on any thread."""
+"""Second-pass decode of a segment; callable on any thread."""
 
 PCM = NDArray[np.int16]
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """The audio (S,) of a stream's output frames from `frame` on, and all that came with them into the network."""
+class FrameAudio:
+    """Audio (S,) of a stream's output frames from `frame` on, including the context that the network read with them."""
 
     pcm: PCM
     frame: int
 
 
-_BETWEEN_IDEOGRAPHS = re.compile(f"(?<=[{IDEOGRAPHS}，。？]) (?=[{IDEOGRAPHS}])")  # or behind a mark
+_BETWEEN_IDEOGRAPHS = re.compile(f"(?<=[{IDEOGRAPHS}，。？]) (?=[{IDEOGRAPHS}])")  # or after a punctuation mark
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """Times in seconds since the decoder state was started; confidence in 0..1."""
+    """A recognized word; times in seconds since the start of the decoder state, confidence 0 to 1."""
 
     text: str
     start_s: float
@@ -44,26 +44,26 @@ class Word:
 
 
 def digest_of(*parts: str) -> str:
-    """Return a digest of the parts that also depends on where one ends and the next begins."""
+    """Return a digest of the parts, including their boundaries."""
     return hashlib.sha256(
         "".join(f"{len(part)}:{part}" for part in parts).encode(errors="backslashreplace")
     ).hexdigest()
 
 
 def joined(texts: Iterable[str]) -> str:
-    """Words side by side, with a space between two unless both are of a script that is written without spaces."""
+    """Join words, with a space between two unless both are of a script without spaces."""
     text = " ".join(texts)
     return text if text.isascii() else _BETWEEN_IDEOGRAPHS.sub("", text)
 
 
 def continued(before: str, text: str) -> str:
-    """What further text adds to one that was sent: itself, behind a space where `joined` would have one."""
+    """Return further text as it is appended to sent text: with a leading space if `joined` would have one."""
     last = before[-1:]
     return joined([last, text])[1:] if last and text else text
 
 
 class DecoderState(Protocol):
-    """The part of a stream's decoder state that callers may read; the rest is private to the decoder."""
+    """Public fields of a stream's decoder state; all others are private to the decoder."""
 
     @property
     def frames(self) -> int:
@@ -75,54 +75,54 @@ class DecoderState(Protocol):
 
     @property
     def has_text(self) -> bool:
-        """True if the open segment holds a letter."""
+        """Whether the open segment contains a letter."""
 
     @property
     def revision(self) -> int:
-        """A number that grows whenever the words change."""
+        """A number that increases whenever the words change."""
 
 
 class Decoder(Protocol):
-    """Incremental CTC decoding, batched over streams; greedy and beam search implement it.
+    """Incremental CTC decoder, batched over streams; implemented by greedy and beam search.
 
-    A state belongs to one stream and changes only by calls for it. Calls for different streams may come from different
-    threads at once. The open segment is the decoded text that was not taken yet.
+    A state belongs to one stream and changes only by calls for that stream. Calls for different streams may run on
+    different threads at the same time. The open segment is the decoded text that was not taken yet.
     """
 
     @property
     def supports_bias(self) -> bool:
-        """True if key terms have an effect."""
+        """Whether key terms have an effect."""
 
     @property
     def digest(self) -> str:
-        """Hexadecimal digest of all that its results depend on: equal decoders can load each other's states."""
+        """Hexadecimal digest of everything that its results depend on; decoders with equal digests can share states."""
 
     def warm_up(self) -> None:
-        """Compile and load now, before the first stream would wait for it."""
+        """Compile and load code now, so that the first stream need not wait."""
 
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> Any:
-        """Return a fresh state that ignores the first `skip_frames` frames: they lie before the audio."""
+        """Return a new state that ignores the first `skip_frames` frames, which precede the audio."""
 
     def set_bias(self, state: Any, bias: Bias) -> None:
         """Replace the stream's key terms, from the next frame on."""
 
     def release(self, state: Any) -> None:
-        """Free a state's memory at once; dropping the state does so, too. Raises: ValueError the second time."""
+        """Free a state's memory now; garbage collection does it otherwise. Raises: ValueError the second time."""
 
     def advance(self, states: Sequence[Any], log_probs: LogProbs) -> None:
         """Decode (B, T, V) more frames, row b into `states[b]`."""
 
     def save(self, state: Any) -> bytes:
-        """Return all of a state but its key terms, for `load`; the state stays usable."""
+        """Serialize a state without its key terms, for `load`; the state stays usable."""
 
     def load(self, saved: bytes, bias: Bias = NO_BIAS) -> Any:
-        """Return the saved state, given its key terms again. Raises: ValueError for damaged or foreign bytes."""
+        """Deserialize a saved state; `bias` must be given again. Raises: ValueError for damaged or foreign bytes."""
 
     def words(self, state: Any) -> tuple[Word, ...]:
         """Words of the open segment; the last one may be unfinished."""
 
     def stable_words(self, state: Any) -> int:
-        """Number of `words`, from the first, that can no longer change."""
+        """Number of leading `words` that can no longer change."""
 
     def take(self, state: Any, count: int | None = None) -> tuple[Word, ...]:
         """Remove and return the first `count` words (None: all) of the open segment."""
@@ -130,15 +130,16 @@ class Decoder(Protocol):
 
 @runtime_checkable
 class TwoPass(Protocol):
-    """An offer of a decoder that can decode the open segment again, with more work; found by its attribute."""
+    """Optional capability of a decoder, detected by attribute: a second pass over the open segment."""
 
     @property
-    def rereads(self) -> bool:
-        """Whether it does so with another network, which needs the audio."""
+    def needs_audio(self) -> bool:
+        """Whether the second pass uses another network, which needs the audio."""
 
-    def again(self, state: Any, heard: Heard | None = None) -> SecondPass | None:
-        """Return what decodes the open segment again, whatever happens to the state since. Call it before `take`.
+    def second_pass(self, state: Any, audio: FrameAudio | None = None) -> SecondPass | None:
+        """Return a function for the second pass over the open segment, independent of later changes of the state.
 
-        `heard` is the audio, for a decoder that rereads. It returns the words of the segment, maybe none. The stable
-        ones are unchanged, unless it rereads. None where there is nothing to do.
+        `audio`: the audio, if the decoder `needs_audio`. The function returns the words of the segment, possibly none;
+        stable words are unchanged unless the decoder `needs_audio`. None if there is nothing to do. Call it before
+        `take`.
         """

@@ -1,1 +1,1 @@
-"""Serving on a GPU: states by index in device memory, one captured graph a step, kernels made for small batches."""
+"""Serving on a GPU: states by index in device memory, one captured graph per step, kernels for small batches."""

@@ -1,7 +1,7 @@
-"""The buffers of a step: what the host writes before it and reads after it, in one piece of memory each way.
+"""Buffers of a step: host inputs and outputs, each in one piece of memory.
 
-Each piece is one tensor of bytes with several arrays in it, so a step needs one copy to the device and one back. The
-arrays that grow with the batch come last: a small batch copies few bytes.
+Each piece is one tensor of bytes with several arrays, so a step needs one copy to the device and one back. The
+arrays that grow with the batch are last, so a small batch copies few bytes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Array = tuple[str, tuple[int, ...], torch.dtype]
 
 @dataclass(frozen=True, slots=True)
 class StepBlock:
-    """Buffers of a step of R rows by k single steps, on the device that computes it.
+    """Buffers of a step of R rows by k single steps, on the compute device.
 
-    `rows` (1,) int32: the real rows, R at most; the others pad the batch. `read` and `write` (R,) int32: rows of the
-    slabs that hold the states before the step, and that take those after it; of a row they may be the same. `pcm`
+    `rows` (1,) int32: number of real rows, at most R; others are padding. `read` and `write` (R,) int32: rows of the
+    slabs with the states before and after the step; they may be equal for a row. `pcm`
     (R, k * S) int16 and `out` (R, k * T, outputs) float32: inputs and outputs. `error` (1,) int32: 0, or why a kernel
-    gave up.
+    aborted.
     """
 
     rows: Tensor
@@ -37,7 +37,7 @@ class StepBlock:
 
 
 class Arrays:
-    """Several arrays in one piece of memory; the last of them may be used in part."""
+    """Several arrays in one piece of memory; the last one may be used in part."""
 
     def __init__(self, arrays: list[Array], device: torch.device, *, pinned: bool = False) -> None:
         self._arrays, self._offsets, end = arrays, dict[str, int](), 0
@@ -47,19 +47,19 @@ class Arrays:
         self.whole = torch.zeros(end, dtype=torch.uint8, device=device, pin_memory=pinned)
 
     def __getitem__(self, name: str) -> Tensor:
-        """The array, a view."""
+        """Return a view of the array."""
         shape, dtype = next(array[1:] for array in self._arrays if array[0] == name)
         begin = self._offsets[name]
         return self.whole[begin : begin + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
 
     def up_to(self, rows: int) -> Tensor:
-        """The memory up to the first `rows` rows of the last array, a view of bytes."""
+        """Return the bytes up to the first `rows` rows of the last array, a view."""
         name, shape, dtype = self._arrays[-1]
         return self.whole[: self._offsets[name] + rows * math.prod(shape[1:]) * dtype.itemsize]
 
 
 class StepMemory:
-    """One side's buffers of steps of at most R rows: of the host, pinned where there is a GPU, or of the device."""
+    """Buffers of one side for steps of at most R rows: on the host, pinned if there is a GPU, or on the device."""
 
     def __init__(self, rows: int, inputs: RowSpec, outputs: RowSpec, device: torch.device, *, pinned: bool) -> None:
         index, one = ((rows,), torch.int32), ((1,), torch.int32)
@@ -69,7 +69,7 @@ class StepMemory:
         self.outputs = Arrays([("error", *one), out], device, pinned=pinned)
 
     def block(self, rows: int, steps: int) -> StepBlock:
-        """The buffers of a step of `rows` rows by `steps` single steps, rows * steps <= R."""
+        """Return the buffers of a step of `rows` rows by `steps` single steps, rows * steps <= R."""
         pcm, out = self.inputs["pcm"][: rows * steps], self.outputs["out"][: rows * steps]
         return StepBlock(
             rows=self.inputs["rows"],

@@ -1,26 +1,26 @@
-"""The numerics contract of the GPU path, as plain torch code that runs anywhere: what every kernel is compared with.
+"""Numerics contract of the GPU path, as plain torch code for any device: the reference for all kernels.
 
-1. Operands of products, states and what layers hand on are fp16. All other arithmetic is float32, no operation
+1. Operands of products, states and layer outputs are fp16. All other arithmetic is float32, no operation is
    contracted with another (no fused multiply-add outside of a product).
 2. A product W x + b is cut along K into segments whose bounds depend on the layer alone (`model.gpu.segments`). In a
    segment steps of 16 along K ascend from zero in float32, as `mma.sync.m16n8k16` adds them; within a step of 16 the
-   order is the tensor core's own, so a CPU agrees with a GPU at tolerance, and each agrees with itself to the bit.
+   order is that of the tensor core, so a CPU agrees with a GPU within tolerance, and each is bit-identical with itself.
    Segments are added ascending, ((s0 + s1) + s2) + ..., then the bias, then the activation, then one rounding to fp16.
 3. exp(x) is exp2(x * 1.4426950408889634); sigmoid(x) = 1 / (1 + exp(-x)); tanh(x) = 2 sigmoid(2 x) - 1; divisions and
    square roots are rounded to nearest; SiLU is x sigmoid(x).
 4. Features are float32: the windowed Fourier transform is a product of the int16 samples with a matrix, which a GPU
    may compute from two fp16 parts of each; power = (real² + imaginary²) / 2³⁰, mel filters, log(energy + 1e-6),
    (· - mean) * scale, rounded to fp16 once.
-5. Layer normalisation: mean, then the mean square of what is left, over the whole row in one fixed order; times
+5. Layer normalization: mean, then the mean square of the differences, over the whole row in a fixed order; times
    1 / sqrt(variance + eps), or divided by the root after the lookahead; weight and bias; rounded once.
 6. GRU: gates g = fp16(W x + b); p = U h + c stays float32; r = sigmoid(g_r + p_r), z = sigmoid(g_z + p_z),
-   n = tanh(g_n + r p_n), h' = fp16(n + z (h - n)), each frame. The layer hands on x' = fp16(x + h').
-7. Lookahead: sum of value * weight over the present and the next frames, ascending, float32, straight into the
-   normalisation. Log-softmax: float32, over the whole vocabulary, and by itself over the blank and the phones behind
-   it, where the network hears any: each output's group is decided by its row of the head.
+   n = tanh(g_n + r p_n), h' = fp16(n + z (h - n)), each frame. The output of the layer is x' = fp16(x + h').
+7. Lookahead: sum of value * weight over the current and the next frames, ascending, float32, input of the
+   normalization without rounding. Log-softmax: float32, over the vocabulary, and separately over blank and phones after
+   it, if the network has phones: the row of the head decides the group of an output.
 
-So a row's bits depend on the row alone: not on company, place, bucket, padding, or on how many steps a call has. Here
-that is had by computing tiles of always 16 columns, filled up with zeros.
+So the bits of a row depend on that row only: not on other rows, position, batch size, padding or steps per call. Here
+this is achieved with tiles of exactly 16 columns, padded with zeros.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from model.torch_network.network import GRULayer, Network, PairConv
 
 LOG2E = 1.4426950408889634
 TILE = 16
-VECTORS = 32  # rows of any width fill pairs of AVX-512 registers; torch computes a rest by scalar code, to other bits
+VECTORS = 32  # rows are padded to pairs of AVX-512 registers; torch's scalar code for a remainder has other bits
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """By the contract's exponential."""
+    """Sigmoid with the contract's exponential."""
     return 1 / (1 + torch.exp2(-x * LOG2E))
 
 
@@ -60,7 +60,7 @@ def silu(x: Tensor) -> Tensor:
 
 
 def in_tiles(function: Callable[..., Tensor], *inputs: Tensor, rows: int = TILE) -> Tensor:
-    """`function` of inputs (N, ...) in tiles of so many rows, the last one filled up with zeros: (N, ...)."""
+    """Apply `function` to inputs (N, ...) in tiles of `rows` rows, the last one padded with zeros: (N, ...)."""
     count = len(inputs[0])
     parts = []
     for start in range(0, count, rows):
@@ -74,10 +74,10 @@ def in_tiles(function: Callable[..., Tensor], *inputs: Tensor, rows: int = TILE)
 
 
 class ReferenceStep:
-    """The network by the contract: `enqueue` computes a step at once, on the CPU or wherever the slabs are."""
+    """The network by the contract: `enqueue` computes a step immediately, on the device of the slabs."""
 
     def __init__(self, network: Network, slabs: Mapping[str, Tensor]) -> None:
-        """`network` in fp16 with float32 features, its slabs (capacity + 2, ...) by name."""
+        """`network`: in fp16 with float32 features. `slabs`: (capacity + 2, ...) by name."""
         self.network, self.slabs = network, slabs
         features = network.features
         self.real, self.imaginary = fourier_matrix(features.window, features.fft_size)  # (window, bins)
@@ -94,10 +94,10 @@ class ReferenceStep:
         block.out[:rows, :frames] = out
 
     def recover(self) -> None:
-        """It never gives up."""
+        """Do nothing: the reference never aborts."""
 
     def compute(self, pcm: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """PCM (B, S) int16 and states by name -> log-probabilities (B, T, outputs) float32, states."""
+        """Map PCM (B, S) int16 and states by name to log-probabilities (B, T, outputs) float32 and states."""
         network = self.network
         rows = len(pcm)
         after: dict[str, Tensor] = {}
@@ -153,9 +153,9 @@ class ReferenceStep:
     def _gru(self, gru: GRULayer, norm: nn.LayerNorm, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """x (B, T, H) and h (B, H) fp16 -> x', h after the last frame."""
         rows, frames, hidden = x.shape
-        normed = in_tiles(lambda tile: _normalise(tile.float(), norm), x.reshape(rows * frames, hidden))
+        normed = in_tiles(lambda tile: _normalize(tile.float(), norm), x.reshape(rows * frames, hidden))
         weight, bias = gru.recurrent.weight.float(), gru.recurrent.bias.float()
-        cuts = recurrent_segments(hidden)  # of W too: one kernel computes both
+        cuts = recurrent_segments(hidden)  # also for W, because one kernel computes both
         gates = self._product(gru.input, normed, lambda v: v, cuts=cuts).view(rows, frames, 3 * hidden)
         out = []
         for t in range(frames):
@@ -169,11 +169,11 @@ class ReferenceStep:
         total = torch.zeros(windows.shape[:2], device=windows.device)
         for ahead in range(len(weight)):
             total = total + windows[:, :, ahead].float() * weight[ahead]
-        return _normalise(total, self.network.norm)
+        return _normalize(total, self.network.norm)
 
 
 def product_cuts(layer: nn.Linear, *, is_head: bool) -> list[int]:
-    """Cut points along K of a layer's product."""
+    """Return the cut points along K of a layer's product."""
     return cut_points(layer.in_features, product_segments(layer.out_features, layer.in_features, whole=is_head))
 
 
@@ -188,21 +188,21 @@ def _segmented(x: Tensor, weight: Tensor, cuts: list[int]) -> Tensor:
 
 
 def _cell(gates: Tensor, product: Tensor, state: Tensor) -> Tensor:
-    """Gates and recurrent product (N, 3H) float32, h (N, H) fp16 -> h' fp16."""
+    """Map gates and recurrent product (N, 3H) float32, h (N, H) fp16 to h' fp16."""
     g, p = gates.chunk(3, dim=1), product.chunk(3, dim=1)
     reset, update = sigmoid(g[0] + p[0]), sigmoid(g[1] + p[1])
     candidate = tanh(g[2] + reset * p[2])
     return (candidate + update * (state.float() - candidate)).half()
 
 
-def _normalise(x: Tensor, norm: nn.LayerNorm) -> Tensor:
-    """Layer normalisation of (N, H) float32, rounded to fp16."""
+def _normalize(x: Tensor, norm: nn.LayerNorm) -> Tensor:
+    """Normalize rows of (N, H) float32, rounded to fp16."""
     centred = x - x.sum(dim=1, keepdim=True) / x.shape[1]
     variance = (centred * centred).sum(dim=1, keepdim=True) / x.shape[1]
     return (centred / torch.sqrt(variance + norm.eps) * norm.weight.float() + norm.bias.float()).half()
 
 
 def _log_softmax(x: Tensor) -> Tensor:
-    """Of one group's outputs (N, V) or (N, P + 1) float32."""
+    """Compute log-softmax of one group of outputs, (N, V) or (N, P + 1) float32."""
     x = x - x.amax(dim=1, keepdim=True)
     return x - torch.log(torch.exp2(x * LOG2E).sum(dim=1, keepdim=True))

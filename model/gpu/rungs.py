@@ -1,4 +1,4 @@
-"""Which kernels compute a step in fp16: the choice for a device, and the slot model made of it."""
+"""Choice of the fp16 kernels for a device (the rung), and the slot model with these kernels."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
     from model.gpu.cuda.persistent import PersistentGru
 
 RUNGS = ("auto", "persistent", "graph", "eager")
-"""`eager`: torch's own calls. `graph`: kernels made for small batches, recorded as one CUDA graph. `persistent`: the
-same, and of each recurrent layer one kernel whose weights stay on the chip. `auto`: the last that runs here."""
+"""`eager`: calls of torch. `graph`: kernels for small batches, recorded as one CUDA graph. `persistent`: the
+same, with one kernel per recurrent layer whose weights stay on the chip. `auto`: the last one that runs here."""
 
 
 def choose_rung(rung: str, network: Network, device: torch.device) -> str:
-    """Turn `auto` into a rung. Raises: PrecisionError if the rung is unknown, or does not run here."""
+    """Resolve `auto` to a rung. Raises: PrecisionError if the rung is unknown, or does not run here."""
     if rung not in RUNGS:
-        raise PrecisionError(f"rung {rung!r} is not one of {', '.join(RUNGS)}")
+        raise PrecisionError(f"rung must be one of {', '.join(RUNGS)}, not {rung!r}")
     if device.type != "cuda":
-        return "graph" if rung == "auto" else rung  # of a CPU, in tests: the reference stands in for the kernels
+        return "graph" if rung == "auto" else rung  # on a CPU, in tests, the reference replaces the kernels
     if rung == "auto":
         if find_spec("triton") is None or torch.cuda.get_device_capability(device) < (8, 0):
             return "eager"
         return "persistent" if _persistent_fits(network, device) else "graph"
     if rung != "eager" and find_spec("triton") is None:
-        raise PrecisionError(f"rung {rung} needs Triton, which CUDA builds of torch bring: pip install triton")
+        raise PrecisionError(f"rung {rung} needs Triton, which is part of CUDA builds of torch: pip install triton")
     if rung == "persistent" and not _persistent_fits(network, device):
-        raise PrecisionError(f"the persistent kernel has no form for hidden size {network.config.hidden} on this GPU")
+        raise PrecisionError(f"rung persistent does not support hidden size {network.config.hidden} on this GPU")
     return rung
 
 
 def recorded_slots(network: Network, rung: str, device: torch.device, *, capacity: int, largest: int) -> RecordedSlots:
-    """Return the slot model of a network in fp16; on a CPU its steps are those of the reference."""
+    """Return the slot model of a network in fp16; on a CPU it uses the steps of the reference."""
 
     def make_step(slabs: Mapping[str, Tensor], rows: int, steps: int) -> RecordedStep:
         if device.type != "cuda":
@@ -70,7 +70,7 @@ def recorded_slots(network: Network, rung: str, device: torch.device, *, capacit
 def persistent_parts(
     network: Network, device: torch.device
 ) -> tuple[list[PersistentLayer] | None, list[PersistentGru]]:
-    """Whole layers in one launch for small batches, where they fit a multiprocessor; and recurrences for the others."""
+    """Return layers of one launch for small batches, if they fit a multiprocessor, and recurrences for the others."""
     from model.gpu.cuda.layer import PersistentLayer, layer_fits, layer_layout
     from model.gpu.cuda.pack import layout_of
     from model.gpu.cuda.persistent import PersistentGru, Workspace

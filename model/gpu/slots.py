@@ -1,9 +1,9 @@
-"""A slot model whose steps are recorded once for each size and replayed: CUDA graphs on a GPU, closures on a CPU.
+"""Slot model with steps recorded once per batch size and replayed: CUDA graphs on a GPU, closures on a CPU.
 
-States never move: kernels read and write rows of the slabs by index. Two rows more than there are slots make that
-simple. A fresh stream reads the row that is always zero, so nothing is ever zeroed; a row that pads a batch reads it
-too, and writes the row that nobody reads. A step copies its inputs from pinned memory and its outputs back to it inside
-the graph. One block of pinned memory is enough: a step is launched when the one before it has been finished.
+States never move: kernels read and write rows of the slabs by index. The slabs have two additional rows: one that
+is always zero, read by new streams (so nothing is ever zeroed) and by padding rows, and one that is never read,
+written by padding rows. A step copies its inputs from pinned memory and its outputs back to it inside
+the graph. One block of pinned memory is sufficient: a step is launched after the previous one was finished.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from model.torch_network.slabs import RowSpec, Slabs
 from model.torch_network.slots import check_device
 
 CHUNKS = (1, 2, 4, 8)
-"""Steps of one stream that a call may take. Beyond 8 the weights are read so rarely that a step gains little more."""
+"""Numbers of steps per stream of a call. Beyond 8 the weights are read so rarely that a step gains little."""
 
 
 class RecordedStep(Protocol):
-    """A step as a sequence of kernels whose buffers and sizes are fixed, so that it can be recorded."""
+    """A step as a sequence of kernels with fixed buffers and sizes, which can be recorded."""
 
     def enqueue(self, block: StepBlock, rows: int, steps: int) -> None:
         """Enqueue a step of `rows` rows by `steps` single steps on the current stream.
 
-        It allocates nothing, copies nothing between host and device, and never waits. A chunk of steps gives the bits
-        of single ones, and no row's results depend on the other rows or on the number of rows. What it cannot do it
-        says in `block.error`.
+        It allocates nothing, copies nothing between host and device, and never waits. A chunk of steps is bit-identical
+        to single ones, and no row's results depend on the other rows or on the number of rows. It reports failures
+        in `block.error`.
         """
 
     def recover(self) -> None:
-        """Forget that a kernel gave up; nothing is under way."""
+        """Reset after an aborted kernel; nothing is in flight."""
 
 
 MakeStep = Callable[[Mapping[str, Tensor], int, int], RecordedStep]
-"""make(slabs, rows, steps): the step over slabs of capacity + 2 rows, of at most `rows` rows by single steps, and of at
+"""make(slabs, rows, steps): the step on slabs of capacity + 2 rows, with at most `rows` rows by single steps, and at
 most `steps` single steps."""
 
 
 class RecordedSlots:
-    """`batching.SlotModel`, and `Rehearsed`, `Overlapped` and `Chunked` besides."""
+    """Slots of recorded steps; implements `batching.SlotModel`, `WarmupSizes`, `Overlapped` and `Chunked`."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class RecordedSlots:
         largest: int,
         chunk_steps: Sequence[int] = CHUNKS,
     ) -> None:
-        """Allocate slabs and buffers; steps are recorded in `rehearse`, or when a size first comes.
+        """Allocate slabs and buffers; steps are recorded in `warm_up_step`, or at the first use of a size.
 
         Raises: ValueError for a capacity or a batch below 1.
         """
@@ -71,7 +71,7 @@ class RecordedSlots:
         self._slabs = Slabs(states, capacity + 2, device)
         self.state_bytes = self._slabs.row_bytes
         self._zero, self._trash = capacity, capacity + 1
-        self._fresh = set(range(capacity))  # slots whose rows hold what an earlier stream left
+        self._fresh = set(range(capacity))  # new slots: their rows still hold the state of an earlier stream
         most = bucket(largest)
         self._host = StepMemory(most, inputs, outputs, torch.device("cpu"), pinned=on_gpu)
         self._memory = StepMemory(most, inputs, outputs, device, pinned=False)
@@ -86,13 +86,13 @@ class RecordedSlots:
         self._done = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
 
     @property
-    def rehearsed_sizes(self) -> Sequence[int]:
-        """The sizes that have a recording of their own: powers of two; and the largest batch."""
+    def warmup_sizes(self) -> Sequence[int]:
+        """Sizes with a recording: powers of two, and the largest batch."""
         largest = len(self.inputs)
         return sorted({bucket(rows) for rows in range(1, largest + 1) if bucket(rows) <= largest} | {largest})
 
-    def rehearse(self, rows: int) -> None:
-        """Record the steps of this size, chunks too, and run one; afterwards the states are undefined."""
+    def warm_up_step(self, rows: int) -> None:
+        """Record steps and chunks of this size and run one; afterwards the states are undefined."""
         for steps in self.chunk_steps:
             if rows * steps <= len(self.inputs):
                 self._replay_of(bucket(rows), steps)
@@ -106,7 +106,7 @@ class RecordedSlots:
     def launch(self, slots: Sequence[int], steps: int = 1) -> None:
         """Enqueue the step and return; see `batching.slot_model.Overlapped`.
 
-        Raises: DeviceLost; any error of the device's.
+        Raises: DeviceLost; any error of the device.
         """
         count = len(slots)
         size = bucket(count)
@@ -125,7 +125,7 @@ class RecordedSlots:
         self._launched = count * steps
 
     def finish(self) -> NDArray[Any]:
-        """Wait for the step that was launched and return its outputs. Raises: DeviceLost; RuntimeError."""
+        """Wait for the launched step and return its outputs. Raises: DeviceLost; RuntimeError."""
         try:
             if self._done is not None:
                 self._done.synchronize()
@@ -135,11 +135,11 @@ class RecordedSlots:
         if self._error[0]:
             self._memory.outputs["error"].zero_()
             self._step.recover()
-            raise RuntimeError(f"a kernel gave up waiting for another (error {self._error[0]})")
+            raise RuntimeError(f"a kernel timed out waiting for another block (error {self._error[0]})")
         return self._outputs[: self._launched].copy()
 
     def reset(self, slot: int) -> None:
-        """Let the slot's next step begin with the state of a fresh stream."""
+        """Make the slot's next step start from the state of a new stream."""
         self._fresh.add(slot)
 
     def export(self, slot: int) -> bytes:
@@ -148,7 +148,7 @@ class RecordedSlots:
             return self._slabs.copy_out(self._zero if slot in self._fresh else slot)
 
     def restore(self, slot: int, state: bytes) -> None:
-        """Overwrite the slot's state with one exported with the same spec."""
+        """Overwrite the slot's state with one exported by the same spec."""
         with torch.cuda.stream(self._stream):
             self._slabs.copy_in(slot, state)
         self._fresh.discard(slot)
@@ -161,7 +161,7 @@ class RecordedSlots:
         return replay
 
     def _record(self, rows: int, steps: int) -> Callable[[], None]:
-        """Return a call that enqueues a step of this size: on a GPU a graph, after a run that prepares its kernels."""
+        """Return a function that enqueues a step of this size: on a GPU a graph, after a run to compile its kernels."""
         block = self._memory.block(rows, steps)
         copies = [
             (self._memory.inputs.up_to(rows * steps), self._host.inputs.up_to(rows * steps)),
@@ -192,7 +192,7 @@ class RecordedSlots:
                 graph.capture_end()
 
         def replay() -> None:
-            torch.cuda.set_stream(stream)  # of this thread alone, which is the engine's
+            torch.cuda.set_stream(stream)  # of this thread only, the engine's
             graph.replay()
             done.record(stream)
 
@@ -200,5 +200,5 @@ class RecordedSlots:
 
 
 def bucket(rows: int) -> int:
-    """The size of the recording for a batch: the next power of two."""
+    """Return the size of the recording for a batch: the next power of two."""
     return 1 << (rows - 1).bit_length()

@@ -1,1 +1,1 @@
-"""The network in exact 8-bit arithmetic: its numbers, and the compiled step that runs them."""
+"""The network in exact 8-bit arithmetic: quantized weights and the compiled step."""

@@ -1,4 +1,4 @@
-"""Log-mel features of sixteen frames at a time, one frame a lane: window, transform, power, mel bands, logarithm.
+"""Log-mel features of sixteen frames at a time, one frame per lane: window, transform, power, mel bands, logarithm.
 
 The same features as `model.torch_network.network.LogMel`, in an order of operations that does not depend on the
 processor. The transform of real samples is a complex one of half the length, radix 2, decimation in frequency,
@@ -23,12 +23,12 @@ from model.mel import FLOOR, mel_filters
 
 FILTER_STEPS = (
     2**20
-)  # per unit: weights of the filters are multiples, so the last bit of a library's log10 is no matter
+)  # per unit: filter weights are multiples of this, so the last bit of a library's log10 does not matter
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureTables:
-    """Constants of the features.
+    """Constant tables of the features.
 
     `window` (W,) float32, W a multiple of 16, scaled so that power is that of samples in ±1; `twiddles`
     (fft_size / 4, 2) and `splits` (fft_size / 4 + 1, 2) float32, cosine and sine; `order` (fft_size / 2,) int64: row of
@@ -44,13 +44,13 @@ class FeatureTables:
 
     @classmethod
     def of(cls, config: ModelConfig) -> FeatureTables:
-        """Compute the tables. Raises: ValueError for a transform whose size is no power of two."""
+        """Compute the tables. Raises: ValueError if the size of the transform is not a power of two."""
         size = config.fft_size
         if size & (size - 1):
             raise ValueError(f"fft_size {size} is not a power of two")
         length = config.window_samples
         window = np.zeros(-(-length // LANES) * LANES, np.float32)
-        # A Hann window; one half of it comes from the split of the transform, see `split_power`.
+        # A Hann window; a factor of one half is applied in the split of the transform, see `split_power`.
         window[:length] = [(0.5 - 0.5 * math.cos(2 * math.pi * i / length)) * 0.5 / 32_768 for i in range(length)]
         half = size // 2
         bits = half.bit_length() - 1
@@ -74,14 +74,14 @@ class FeatureTables:
 
 
 def _circle(count: int, parts: int) -> NDArray[np.float32]:
-    """Cosines and sines of 0 … count - 1 parts of a circle, clockwise: (count, 2)."""
+    """Return cosines and sines of 0 … count - 1 parts of a circle, clockwise: (count, 2)."""
     angles = [2 * math.pi * k / parts for k in range(count)]
     return np.array([(math.cos(angle), -math.sin(angle)) for angle in angles], np.float32)
 
 
 @kernel
 def windowed(v: Vectors, starts: Any, window: Any, out: Any, vectors: Any) -> None:
-    """Samples of sixteen frames, int16, the address of each in `starts`, times the window: row i holds sample i."""
+    """Multiply int16 samples of sixteen frames, with addresses in `starts`, by the window: row i holds sample i."""
 
     def body(index: Any, _: Any) -> Any:
         offset = v.times(index, 2 * LANES)
@@ -98,7 +98,7 @@ def windowed(v: Vectors, starts: Any, window: Any, out: Any, vectors: Any) -> No
 
 
 def _transposed(v: Vectors, rows: list[Floats]) -> list[Floats]:
-    """Sixteen rows of sixteen to columns, by interleaving the first half with the second four times."""
+    """Transpose sixteen rows of sixteen by interleaving the first half with the second one four times."""
     for _ in range(4):
         rows = [part for i in range(LANES // 2) for part in v.interleaved(rows[i], rows[i + LANES // 2])]
     return rows
@@ -117,7 +117,7 @@ def clear_rows(v: Vectors, out: Any, rows: Any) -> None:
 
 @kernel
 def butterfly(v: Vectors, left: Any, right: Any, twiddle: Any) -> None:
-    """Two complex rows to their sum and to their difference times the twiddle factor, in place."""
+    """Replace two complex rows by their sum, and their difference times the twiddle factor."""
     left_real, left_imaginary = v.floats(left), v.floats(left, ROW)
     right_real, right_imaginary = v.floats(right), v.floats(right, ROW)
     cosine, sine = v.all(twiddle), v.all(twiddle, 4)
@@ -130,9 +130,9 @@ def butterfly(v: Vectors, left: Any, right: Any, twiddle: Any) -> None:
 
 @kernel
 def split_power(v: Vectors, low: Any, high: Any, twiddle: Any, low_power: Any, high_power: Any) -> None:
-    """Power of bins k and N - k of the real samples from bins k and N - k of the complex transform of length N.
+    """Compute the power of bins k and N - k of real samples from those bins of the complex transform of length N.
 
-    Of real parts a, c and imaginary parts b, d: even = (a + c, b - d), odd = (b + d, c - a), bin k = even + w odd, bin
+    Real parts are a, c, imaginary parts b, d: even = (a + c, b - d), odd = (b + d, c - a), bin k = even + w odd, bin
     N - k = conj(even - w odd); the halves are in the window.
     """
     a, b, c, d = v.floats(low), v.floats(low, ROW), v.floats(high), v.floats(high, ROW)
@@ -147,7 +147,7 @@ def split_power(v: Vectors, low: Any, high: Any, twiddle: Any, low_power: Any, h
 
 @kernel
 def band_bytes(v: Vectors, power: Any, weights: Any, count: Any, mean: Any, scale: Any, limits: Any, out: Any) -> None:
-    """One mel band of sixteen frames: log energy, normalised and quantised."""
+    """Compute one mel band of sixteen frames: log energy, normalized and quantized."""
 
     def add(index: Any, carried: list[Any]) -> Any:
         return [carried[0] + v.floats(power, v.times(index, ROW)) * v.all(weights, v.times(index, 4))]
@@ -159,10 +159,10 @@ def band_bytes(v: Vectors, power: Any, weights: Any, count: Any, mean: Any, scal
 
 @compiled
 def power_spectrum(frames: int, vectors: int, tables: tuple[int, int, int, int], size: int, rows: int) -> None:
-    """Power of sixteen frames whose addresses are at `frames`, (size / 2 + 1) rows of sixteen floats from `rows`.
+    """Compute the power of sixteen frames, addresses at `frames`: (size / 2 + 1) rows of sixteen floats from `rows`.
 
     `tables`: addresses of window (`vectors` of sixteen), twiddles, splits and order. The `size` rows before the
-    power's are the transform's.
+    power hold the transform.
     """
     window, twiddles, splits, order_address = tables
     half = size // 2

@@ -1,7 +1,7 @@
-"""The work between two products, a row at a time, in float32: scales, gates, norms, quantisation, log-softmax.
+"""Kernels between two products, one row at a time, in float32: scales, gates, norms, quantization, log-softmax.
 
 Arguments are addresses, and counts of vectors of sixteen: a row's width must be a multiple of sixteen. `limits` is the
-address of a product's range of inputs: 1 / scale, least and largest input in steps of the scale (float32), zero point
+address of the range of a product's inputs: 1 / scale, least and largest input in units of it (float32), zero point
 (int32).
 """
 
@@ -22,13 +22,13 @@ def quantized(v: Vectors, x: Floats, limits: Any) -> Ints:
 
 
 def scaled(v: Vectors, sums: Any, multiplier: Any, bias: Any, offset: Any) -> Floats:
-    """Return a product's outputs from its sums."""
+    """Return the outputs of a product from its sums."""
     return v.ints(sums, offset).to_floats() * v.floats(multiplier, offset) + v.floats(bias, offset)
 
 
 @kernel
 def silu_bytes(v: Vectors, sums: Any, multiplier: Any, bias: Any, limits: Any, out: Any, vectors: Any) -> None:
-    """SiLU of a product's outputs, quantised for the next product."""
+    """Compute SiLU of a product's outputs, quantized for the next product."""
 
     def body(index: Any, _: Any) -> Any:
         y = scaled(v, sums, multiplier, bias, v.times(index, ROW)).silu()
@@ -40,7 +40,7 @@ def silu_bytes(v: Vectors, sums: Any, multiplier: Any, bias: Any, limits: Any, o
 
 @kernel
 def silu_floats(v: Vectors, sums: Any, multiplier: Any, bias: Any, out: Any, vectors: Any) -> None:
-    """SiLU of a product's outputs."""
+    """Compute SiLU of a product's outputs."""
 
     def body(index: Any, _: Any) -> Any:
         offset = v.times(index, ROW)
@@ -52,7 +52,7 @@ def silu_floats(v: Vectors, sums: Any, multiplier: Any, bias: Any, out: Any, vec
 
 @kernel
 def float_bytes(v: Vectors, x: Any, limits: Any, out: Any, vectors: Any) -> None:
-    """Quantise a row."""
+    """Quantize a row."""
 
     def body(index: Any, _: Any) -> Any:
         v.keep_bytes(quantized(v, v.floats(x, v.times(index, ROW)), limits), out, v.times(index, LANES))
@@ -63,7 +63,7 @@ def float_bytes(v: Vectors, x: Any, limits: Any, out: Any, vectors: Any) -> None
 
 @kernel
 def norm_bytes(v: Vectors, x: Any, gain: Any, bias: Any, limits: Any, out: Any, vectors: Any) -> None:
-    """Layer norm of a row, quantised. Source: Ba et al. 2016, https://arxiv.org/abs/1607.06450."""
+    """Compute the quantized layer norm of a row. Source: Ba et al. 2016, https://arxiv.org/abs/1607.06450."""
     zero = v.constant(0.0)
     width = v.count(v.times(vectors, LANES))
 
@@ -103,9 +103,9 @@ def gates(
     out: Any,
     vectors: Any,
 ) -> None:
-    """One frame of a GRU cell: the new state replaces the old one, is added to `x` and quantised for the next frame.
+    """Compute one frame of a GRU cell: replace the state, add it to `x`, and quantize it for the next frame.
 
-    The sums of both products hold reset, update and candidate one after another (`GRULayer` in torch).
+    The sums of both products hold reset, update and candidate in this order (`GRULayer` in torch).
     """
     width = v.times(vectors, ROW)
 
@@ -146,7 +146,7 @@ def float_halves(v: Vectors, x: Any, out: Any, vectors: Any) -> None:
 
 @kernel
 def lookahead(v: Vectors, frames: Any, weights: Any, out: Any, vectors: Any, taps: Any) -> None:
-    """Row convolution: `taps` frames in bfloat16, this one and those ahead, with float weights, to one frame."""
+    """Compute one frame of the row convolution from `taps` bfloat16 frames, this one and following ones."""
     width = v.times(vectors, ROW)
     half = v.times(vectors, ROW // 2)
 
@@ -165,7 +165,7 @@ def lookahead(v: Vectors, frames: Any, weights: Any, out: Any, vectors: Any, tap
 
 @kernel
 def log_softmax(v: Vectors, sums: Any, multiplier: Any, bias: Any, out: Any, vectors: Any) -> None:
-    """Log-probabilities from a product's sums; the bias of columns that do not exist is very small."""
+    """Compute log-probabilities from a product's sums; padding columns have a bias of about minus infinity."""
 
     def highest(index: Any, carried: list[Any]) -> Any:
         offset = v.times(index, ROW)
@@ -191,5 +191,5 @@ def log_softmax(v: Vectors, sums: Any, multiplier: Any, bias: Any, out: Any, vec
 
 @kernel
 def copy_bytes(v: Vectors, to: Any, source: Any, size: Any) -> None:
-    """Copy `size` bytes between places that do not overlap."""
+    """Copy `size` bytes; the two ranges do not overlap."""
     v.copy(to, source, size)

@@ -1,4 +1,4 @@
-"""The acoustic model in exact 8-bit arithmetic, on a CPU."""
+"""Acoustic model in exact 8-bit arithmetic, for CPUs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from model.int8.slots import Int8Slots, PackedNetwork
 
 
 class Int8Model:
-    """int16 PCM in, log-probs out, by one compiled call; satisfies `model.acoustic.AcousticModel` by structure."""
+    """Maps int16 PCM to log-probs in one compiled call; implements `model.acoustic.AcousticModel` by structure."""
 
     precision = "int8"
     device = Device("cpu")
 
     def __init__(self, network: QuantizedNetwork, digest: str, *, threads: int = 1) -> None:
-        """Pack the network; `digest` is that of its file, `threads` share large batches."""
+        """Pack the network. `digest`: of its file. `threads`: number of threads for large batches."""
         self.network = network
         self.digest = digest
         self.threads = threads
@@ -35,19 +35,19 @@ class Int8Model:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of weights and tables that a step reads."""
+        """Size of weights and tables that a step reads, in bytes."""
         return self._packed.weight_bytes
 
     def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> Int8Slots:
-        """Return the model over `capacity` streams; `tile_rows` changes nothing, for rows never meet."""
+        """Return the model with slots for `capacity` streams; `tile_rows` has no effect, as rows are independent."""
         del tile_rows
         return Int8Slots(self._packed, capacity=capacity, largest=largest, threads=self.threads)
 
     def read(self, segment: NDArray[np.int16]) -> NDArray[np.float32]:
-        """Return log-probs (T, outputs) of a whole segment, (S,) int16 in whole steps; any thread may call it."""
+        """Return log-probs (T, outputs) of a whole segment, (S,) int16 in whole steps; callable on any thread."""
         return read_segment(self._packed, segment)
 
     def recurrent_product(self, rows: int) -> Callable[[], object]:
-        """Return the largest product of a step, (rows, H) by (H, 3 H), on noise, to be timed by itself."""
+        """Return the largest product of a step, (rows, H) by (H, 3 H), on noise, for separate timing."""
         noise = np.random.default_rng(1).integers(0, LARGEST_INPUT + 1, (rows, self.config.hidden), dtype=np.uint8)
         return sums_of(self.network.products["gru0.recurrent"], noise)

@@ -1,9 +1,9 @@
-"""Products of unsigned 8-bit inputs with packed 8-bit weights, to exact 32-bit sums, by the processor's instructions.
+"""Products of unsigned 8-bit inputs and packed 8-bit weights with exact 32-bit sums, in the processor's instructions.
 
-A tile takes some rows and 16 or 32 columns: it loads four neighbouring inputs of a row into all lanes and four weights
-a column, multiplies, adds into one register a row and 8 or 16 columns, and goes on with the next four inputs. The sums
-are exact, so every instruction set gives the same ones. Source of the packing: the dot product instruction vpdpbusd,
-Intel SDM volume 2; with AVX2 alone vpmaddubsw and vpmaddwd do the same in two steps.
+A tile has some rows and 16 or 32 columns: it loads four adjacent inputs of a row into all lanes and four weights per
+column, multiplies, adds into a register per row and 8 or 16 columns, and continues with the next four inputs. The sums
+are exact, so all instruction sets give the same ones. Source of the packing: the dot product instruction vpdpbusd,
+Intel SDM volume 2; with AVX2 only, vpmaddubsw and vpmaddwd do the same in two steps.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from model.machine.compiled import compiled, entry_point
 from model.machine.instructions import InstructionSet, instruction_set
 
 COLUMNS = 32  # of a panel of packed weights
-DEPTH = 4  # neighbouring inputs that one lane takes
+DEPTH = 4  # adjacent inputs per lane
 PANEL_ROW = COLUMNS * DEPTH  # bytes of a panel for four inputs
 PANEL_SUMS = 4 * COLUMNS  # bytes of a panel's sums for one row
 
 
 def packed(product: QuantizedProduct) -> NDArray[np.int8]:
-    """Weights as tiles read them: (panels, in / 4, 32, 4) int8, zeros for columns and inputs that do not exist."""
+    """Return the weights as tiles read them: (panels, in / 4, 32, 4) int8, zero-padded in columns and inputs."""
     outputs, inputs = product.weight.shape
     panels, groups = -(-outputs // COLUMNS), -(-inputs // DEPTH)
     padded = np.zeros((panels * COLUMNS, groups * DEPTH), np.int8)
@@ -36,14 +36,14 @@ def packed(product: QuantizedProduct) -> NDArray[np.int8]:
 
 
 def first_sums(product: QuantizedProduct) -> NDArray[np.int32]:
-    """Where the sums begin, so that the zero point of the inputs needs no step of its own: (panels * 32,) int32."""
+    """Return the initial sums, which correct for the zero point of the inputs: (panels * 32,) int32."""
     sums = np.zeros(-(-len(product.weight) // COLUMNS) * COLUMNS, np.int32)
     sums[: len(product.weight)] = -product.input_zero * product.weight.sum(axis=1, dtype=np.int32)
     return sums
 
 
 Add = Callable[[Any, Any, Any, Any], Any]
-"""(builder, sums, inputs in all lanes, weights) -> sums; inputs and weights are vectors of bytes, four for a lane."""
+"""(builder, sums, inputs in all lanes, weights) -> sums; inputs and weights are vectors of bytes, four per lane."""
 
 
 def _dot_vnni(lanes: int) -> Add:
@@ -82,14 +82,14 @@ WAYS: dict[InstructionSet, tuple[int, tuple[int, int, int, int, int], Add]] = {
     "avx2": (8, (5, 4, 3, 2, 1), _dot_avx2),
     "portable": (8, (5, 4, 3, 2, 1), _dot_portable),
 }
-"""Lanes of a register, rows of the tiles, the largest as its registers hold them, and the dot product."""
+"""Lanes of a register, rows of the tiles (the largest fills the registers), and the dot product."""
 
 
 def make_tile(rows: int, lanes: int, add: Add) -> Callable[..., None]:
-    """Return a kernel: `rows` rows and 2 * `lanes` columns.
+    """Return a kernel for a tile of `rows` rows and 2 * `lanes` columns.
 
-    Its arguments: address of the inputs, address of the rows' offsets from it (int64, bytes), weights, groups of four
-    inputs, first sums, sums, bytes from one row of sums to the next.
+    Arguments: address of the inputs, address of the rows' byte offsets from it (int64), weights, groups of four
+    inputs, initial sums, sums, bytes from one row of sums to the next.
     """
     words, octets, width = vector(I32, lanes), vector(I8, DEPTH * lanes), 4 * lanes
 
@@ -121,12 +121,12 @@ Multiply = Callable[[int, int, int, int, int, int, int, int], None]
 
 
 def make_multiply(instructions: InstructionSet) -> Multiply:
-    """Return the compiled product by one way of multiplying; all give the same integers."""
+    """Return the compiled product for an instruction set; all give the same integers."""
     lanes, (most, many, some, two, one), add = WAYS[instructions]
     tile_most, tile_many, tile_some, tile_two, tile_one = (
         make_tile(rows, lanes, add) for rows in (most, many, some, two, one)
     )
-    strip = 8 * lanes  # bytes of sums, and of a panel's row, that a tile covers
+    strip = 8 * lanes  # bytes of sums, and of a panel's row, per tile
 
     @compiled
     def multiply(
@@ -170,14 +170,14 @@ number; weights as `packed`, first sums as `first_sums`.
 def multiplied(
     inputs: int, offsets: int, rows: int, weights: int, groups: int, panels: int, first: int, sums: int
 ) -> None:
-    """Run `multiply` by itself, from Python."""
+    """Call `multiply` from Python."""
     multiply(inputs, offsets, rows, weights, groups, panels, first, sums)
 
 
 def sums_of(product: QuantizedProduct, rows: NDArray[np.uint8]) -> Callable[[], NDArray[np.int32]]:
-    """Return a call that computes sum_i (rows[r, i] - input_zero) * weight[o, i], (R, out); rows (R, in).
+    """Return a function that computes sum_i (rows[r, i] - input_zero) * weight[o, i], (R, out); rows (R, in).
 
-    Everything is packed beforehand; each call writes the same memory.
+    Packing is done here; each call writes the same memory.
     """
     weights, first = packed(product), first_sums(product)
     padded = np.zeros((len(rows), weights.shape[1] * DEPTH), np.uint8)
@@ -191,5 +191,5 @@ def sums_of(product: QuantizedProduct, rows: NDArray[np.uint8]) -> Callable[[], 
         multiplied(*where, *sizes, first.ctypes.data, sums.ctypes.data)
         return sums[:, : len(product.weight)]
 
-    call.kept = (padded, offsets, weights)  # type: ignore[attr-defined] # whose addresses are passed
+    call.kept = (padded, offsets, weights)  # type: ignore[attr-defined] # their addresses are passed
     return call

@@ -1,8 +1,8 @@
-"""The numbers of a quantised network: integer weights, static scales of the activations, the rest in float32.
+"""A quantized network: integer weights, static scales of activations, other tensors in float32.
 
-A product takes unsigned 8-bit inputs with one scale and one zero point for the whole tensor, found once and kept. Its
-sums are exact integers, so their order, the number of rows and the instruction set do not matter. Weights stay within
-63: products of 255 and 63 in pairs fit in 16 bits, where the AVX2 instruction `vpmaddubsw` would saturate.
+A product has unsigned 8-bit inputs with one static scale and zero point for the whole tensor. Its
+sums are exact integers, so their order, the number of rows and the instruction set do not matter. Weights are within
+±63: pairs of products of 255 and 63 fit into 16 bits, beyond which the AVX2 instruction `vpmaddubsw` saturates.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LARGEST_INPUT = 255
 
 @dataclass(frozen=True, slots=True)
 class QuantizedProduct:
-    """y[o] = sum_i (q[i] - input_zero) * weight[o, i] * scale[o] * input_scale + bias[o].
+    """Product y[o] = sum_i (q[i] - input_zero) * weight[o, i] * scale[o] * input_scale + bias[o].
 
     q[i] = clip(rint(x[i] / input_scale) + input_zero, 0, 255); weight (out, in) int8 within ±63, scale and bias (out,)
     float32.
@@ -36,9 +36,9 @@ class QuantizedProduct:
 
 @dataclass(frozen=True, slots=True)
 class QuantizedNetwork:
-    """Everything that the compiled step reads.
+    """Tensors of the compiled step.
 
-    `products`: conv0, conv1, gru0.input, gru0.recurrent, …, dense, head. `tensors` float32, by their names in the
+    `products`: conv0, conv1, gru0.input, gru0.recurrent, …, dense, head. `tensors`: float32, by their names in the
     network's state: features.mean, features.scale, norms.0.weight, norms.0.bias, …, norm.weight, norm.bias,
     lookahead.weight.
     """

@@ -1,7 +1,7 @@
-"""Whole segments through the quantised network in one call, with layers that run backward where it has any.
+"""Whole segments through the quantized network in one call, including layers that run backward.
 
-To the compiled step a segment is one long step of a fresh stream. It runs layer after layer, so the weights of each are
-read once for all of the segment; without layers that run backward the outputs are those of a stream, to the bit.
+For the compiled step a segment is one long step of a new stream. Layers run one after another, so their weights are
+read once per segment; without backward layers the outputs are bit-identical to those of a stream.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from model.int8.slots import Call, PackedNetwork, WorkSpace, aligned
 
 
 def read_segment(network: PackedNetwork, pcm: NDArray[np.int16]) -> NDArray[np.float32]:
-    """Return log-probs (T, outputs) of a segment, (S,) int16 in whole steps, of all frames from the first one on."""
+    """Return log-probs (T, outputs) of all frames of a segment, (S,) int16 in whole steps."""
     config = network.config
     steps = len(pcm) // config.step_samples
     out = np.empty((steps * config.frames_per_step, config.outputs), np.float32)

@@ -1,8 +1,8 @@
-"""The quantised network as a slot model: states in one slab of bytes, a block of streams a compiled call.
+"""The quantized network as a slot model: states in one slab of bytes, one compiled call per block of streams.
 
-Large batches are divided among some threads; rows never meet, so any division gives the same bits. Several steps of a
-stream in one call are a longer step to the compiled code: each layer runs over all of its frames before the next one
-begins, so its weights are read once for all of them.
+Large batches are divided among threads; rows are independent, so any division gives the same bits. Several steps of a
+stream in one call are one longer step for the compiled code: each layer runs over all frames before the next layer
+starts, so its weights are read once.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from model.int8.quantized import LARGEST_INPUT, QuantizedNetwork, QuantizedProdu
 from model.int8.vectors import LANES, ROW
 
 BLOCK = 32
-"""Steps a compiled call at most: their work space stays in the second cache. Source: measured, model/LOG.md."""
+"""Most steps of a compiled call: their work space fits the second-level cache. Source: measured, model/LOG.md."""
 CHUNKS = (1, 2, 4, 8)
-"""Steps of one stream that a call may take, divisors of `BLOCK`. Source: measured, model/LOG.md."""
-ALIGNED = 64  # bytes of a cache line
-NO_SYMBOL = -1e30  # bias of columns that no output has
+"""Numbers of steps per stream of a call, divisors of `BLOCK`. Source: measured, model/LOG.md."""
+ALIGNED = 64  # bytes, a cache line
+NO_SYMBOL = -1e30  # bias of padding columns
 
 
 class PackedNetwork:
-    """The constants of a quantised network in the form that the compiled step reads; shared by all its slots."""
+    """Constants of a quantized network in the format of the compiled step; shared by all its slots."""
 
     def __init__(self, network: QuantizedNetwork) -> None:
-        """Pack. Raises: ValueError for widths that are no multiple of sixteen."""
+        """Pack the network. Raises: ValueError for widths that are not a multiple of sixteen."""
         config = network.config
         for name in ("mel_bins", "conv_channels", "hidden"):
             if getattr(config, name) % LANES:
-                raise ValueError(f"{name} {getattr(config, name)} is not a multiple of {LANES}, as int8 needs")
+                raise ValueError(f"int8 needs a {name} that is a multiple of {LANES}, not {getattr(config, name)}")
         self.config = config
-        self._kept: list[NDArray[Any]] = []  # whose addresses are in the constants
+        self._kept: list[NDArray[Any]] = []  # their addresses are in the constants
         tables = FeatureTables.of(config)
-        self.constants = compiled.Constants(  # but for a call's offsets
+        self.constants = compiled.Constants(  # without the offsets of a call
             products=self._keep(self._products(network)),
             window=self._keep(tables.window),
             twiddles=self._keep(tables.twiddles),
@@ -61,12 +61,12 @@ class PackedNetwork:
         self.window_vectors = len(tables.window) // LANES
         self.fields, self.state_bytes = _fields(config)
         self.calls = {steps: Call(self, steps, BLOCK // steps) for steps in CHUNKS}
-        """By the steps of each stream."""
+        """By number of steps per stream."""
         self.fresh = _fresh_state(network, self.fields, self.state_bytes)
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes that a step reads beside the states."""
+        """Size of what a step reads in addition to states, in bytes."""
         return sum(each.nbytes for each in self._kept)
 
     def _keep(self, array: NDArray[Any]) -> int:
@@ -74,7 +74,7 @@ class PackedNetwork:
         return int(self._kept[-1].ctypes.data)
 
     def _products(self, network: QuantizedNetwork) -> NDArray[np.int64]:
-        """The table of products, a row each."""
+        """Return the table of products, one row each."""
         norms = {f"gru{i}.input": f"norms.{i}" for i in range(network.config.layers)} | {"dense": "norm"}
         rows = []
         for name, given in network.products.items():
@@ -100,12 +100,12 @@ class PackedNetwork:
 
 
 class Call:
-    """What the compiled step is given for a block of streams, so many steps of each."""
+    """Arguments of the compiled step for a block of streams with `steps` steps each."""
 
     def __init__(self, network: PackedNetwork, steps: int, block: int) -> None:
         config = network.config
         frames = steps * config.frames_per_step
-        self._offsets = (  # whose addresses are in the constants
+        self._offsets = (  # their addresses are in the constants
             _window_offsets(block, 2 * frames, config.mel_bins),
             _window_offsets(block, frames, config.conv_channels),
             np.arange(block * frames, dtype=np.int64) * config.hidden,
@@ -116,15 +116,15 @@ class Call:
         self.fields, self.block = network.fields, block
 
     def __call__(self, work: WorkSpace, memory: tuple[int, int, int, int], count: int) -> None:
-        """Run the compiled step; `memory` as it asks for."""
+        """Run the compiled step; `memory`: see `step`."""
         compiled.step(compiled.Plan(self.sizes, self.fields, self.constants, work.addresses[self.block]), memory, count)
 
 
 class Int8Slots:
-    """States of `capacity` streams; satisfies `batching.SlotModel`, `Rehearsed` and `Chunked` by structure."""
+    """Slots for `capacity` streams; implements `batching.SlotModel`, `WarmupSizes` and `Chunked` by structure."""
 
     def __init__(self, network: PackedNetwork, *, capacity: int, largest: int, threads: int = 1) -> None:
-        """Allocate. A batch has at most `largest` rows, which `threads` share when there are enough for each.
+        """Allocate the slots. A batch has at most `largest` rows, divided among `threads` if there are enough.
 
         Raises: ValueError for a capacity or a batch below 1.
         """
@@ -148,12 +148,12 @@ class Int8Slots:
 
     @property
     def inputs(self) -> NDArray[np.int16]:
-        """Rows of PCM to write the next steps into, (largest, step_samples) int16."""
+        """(largest, step_samples) int16: rows of PCM for the next steps."""
         return self._inputs
 
     @property
     def chunk_steps(self) -> Sequence[int]:
-        """Steps of each stream that a call may take."""
+        """Numbers of steps per stream that a call may run."""
         return [steps for steps in CHUNKS if steps <= len(self._inputs)]
 
     @property
@@ -162,17 +162,17 @@ class Int8Slots:
         return self._network.state_bytes
 
     @property
-    def rehearsed_sizes(self) -> Sequence[int]:
-        """Powers of two, and the largest batch: enough to know the times, for nothing is prepared for a size."""
+    def warmup_sizes(self) -> Sequence[int]:
+        """Powers of two, and the largest batch: sufficient for timing, because no size needs preparation."""
         largest = len(self._inputs)
         return sorted({1 << power for power in range(largest.bit_length())} | {largest})
 
-    def rehearse(self, rows: int) -> None:
-        """Run a batch of so many rows; afterwards the states are undefined."""
+    def warm_up_step(self, rows: int) -> None:
+        """Run a batch of this many rows; afterwards the states are undefined."""
         self.run(range(rows))
 
     def run(self, slots: Sequence[int], steps: int = 1) -> NDArray[np.float32]:
-        """Advance slot `slots[i]` by `steps` steps, on as many rows of the inputs from row i * steps on.
+        """Advance slot `slots[i]` by `steps` steps, on rows i * steps … i * steps + steps - 1 of the inputs.
 
         Returns: log-probs (B * steps, frames_per_step, outputs) float32.
         """
@@ -195,7 +195,7 @@ class Int8Slots:
         return out
 
     def reset(self, slot: int) -> None:
-        """Make a slot's state that of a fresh stream."""
+        """Set a slot's state to that of a new stream."""
         self._slab[slot, : self.state_bytes] = self._network.fresh
 
     def export(self, slot: int) -> bytes:
@@ -218,16 +218,16 @@ class Int8Slots:
 
 
 class WorkSpace:
-    """Work space of one thread, for so many steps in all; `longest` are the steps of one stream at most."""
+    """Work space of one thread for `steps` steps in total, at most `longest` of one stream."""
 
     def __init__(self, config: ModelConfig, steps: int = BLOCK, longest: int = CHUNKS[-1]) -> None:
         frames, outputs = config.step_samples // config.hop_samples, config.frames_per_step
         joined = config.window_samples - config.hop_samples + config.step_samples
-        head = config.outputs + (LANES if config.phones else 0)  # between letters and phones less than a vector
+        head = config.outputs + (LANES if config.phones else 0)  # padding of letters below a vector
         widths = (3 * config.hidden, 2 * config.conv_channels, head)  # conv0 has twice the frames
         wide = max(-(-width // COLUMNS) * COLUMNS for width in widths)
         lengths = {
-            "pcm": steps * joined * 2 + 2 * config.fft_size,  # a window may be read beyond its frame
+            "pcm": steps * joined * 2 + 2 * config.fft_size,  # a window may be read past its frame
             "frames": LANES * 8,
             "transform": config.fft_size * ROW,
             "power": (config.fft_size // 2 + 1) * ROW,
@@ -247,11 +247,11 @@ class WorkSpace:
             offsets[name], total = total, total + -(-length // ALIGNED) * ALIGNED
         self._memory = aligned(total)
         start = int(self._memory.ctypes.data)
-        del offsets["transform"]  # lies before the power, where the compiled code finds it
+        del offsets["transform"]  # is before the power, where the compiled code expects it
         places = {name: start + offset for name, offset in offsets.items()}
         blocks = {1, *(BLOCK // each for each in CHUNKS)}
         self.addresses = {block: compiled.Work(block=block, **places) for block in blocks}
-        """By the streams of a block: one, of a segment, or those of a call of the slots."""
+        """By streams of a block: 1 for a segment, or those of a call of the slots."""
 
 
 def _sizes(config: ModelConfig, window_vectors: int, steps: int) -> compiled.Sizes:
@@ -274,18 +274,18 @@ def _sizes(config: ModelConfig, window_vectors: int, steps: int) -> compiled.Siz
 
 
 def _fields(config: ModelConfig) -> tuple[compiled.Fields, int]:
-    """Offsets of a state's parts, and its bytes."""
+    """Return the offsets of the parts of a state, and its size in bytes."""
     hidden = 0  # GRU states, float32
-    waiting = hidden + config.layers * config.hidden * 4  # frames that lack an output, bfloat16
-    pcm = waiting + config.lookahead * config.hidden * 2  # samples of the next windows, int16
-    conv0 = pcm + (config.window_samples - config.hop_samples) * 2  # quantised frames, as are the next
+    waiting = hidden + config.layers * config.hidden * 4  # frames without an output yet, bfloat16
+    pcm = waiting + config.lookahead * config.hidden * 2  # samples for the next windows, int16
+    conv0 = pcm + (config.window_samples - config.hop_samples) * 2  # quantized frames, like the next part
     conv1 = conv0 + CONTEXT * config.mel_bins
     size = conv1 + CONTEXT * config.conv_channels
     return compiled.Fields(hidden, waiting, pcm, conv0, conv1, stride=-(-size // ALIGNED) * ALIGNED), size
 
 
 def _fresh_state(network: QuantizedNetwork, fields: compiled.Fields, size: int) -> NDArray[np.uint8]:
-    """State of a fresh stream: zeros, in quantised parts the zero point."""
+    """Return the state of a new stream: zeros; in quantized parts the zero point."""
     state = np.zeros(size, np.uint8)
     state[fields.conv0 : fields.conv1] = network.products["conv0"].input_zero
     state[fields.conv1 :] = network.products["conv1"].input_zero
@@ -293,13 +293,13 @@ def _fresh_state(network: QuantizedNetwork, fields: compiled.Fields, size: int) 
 
 
 def _window_offsets(streams: int, frames: int, width: int) -> NDArray[np.int64]:
-    """Where a convolution's windows begin in the work space, bytes: overlapping, stride 2, `frames` of each stream."""
+    """Return byte offsets of a convolution's windows in the work space: overlapping, stride 2, `frames` per stream."""
     stream = np.arange(streams, dtype=np.int64)[:, None] * (CONTEXT + 2 * frames) * width
     return np.ascontiguousarray((stream + np.arange(frames, dtype=np.int64) * 2 * width).ravel())
 
 
 def limits_of(scale: float, zero: int) -> NDArray[np.uint8]:
-    """The record by which a product's inputs are quantised, of their scale and zero point."""
+    """Return the record for quantizing a product's inputs, from their scale and zero point."""
     record = np.zeros(LIMITS_BYTES, np.uint8)
     inverse = np.float32(1.0) / np.float32(scale)
     record[:12].view(np.float32)[:] = inverse, -zero, LARGEST_INPUT - zero
@@ -308,7 +308,7 @@ def limits_of(scale: float, zero: int) -> NDArray[np.uint8]:
 
 
 def _in_groups(head: QuantizedProduct, config: ModelConfig) -> QuantizedProduct:
-    """The head with columns of no output behind the letters, so that the phones begin at a vector of their own."""
+    """Return the head with padding columns after the letters, so that the phones start at a vector boundary."""
     letters = len(config.vocabulary)
     if not config.phones:
         return head
@@ -323,7 +323,7 @@ def _in_groups(head: QuantizedProduct, config: ModelConfig) -> QuantizedProduct:
 
 
 def _whole_vectors(width: int) -> int:
-    """The next multiple of the numbers in a vector."""
+    """Return the next multiple of the vector size."""
     return -(-width // LANES) * LANES
 
 
@@ -334,7 +334,7 @@ def _padded(values: NDArray[np.float32], length: int, fill: float) -> NDArray[np
 
 
 def aligned(size: int) -> NDArray[np.uint8]:
-    """Bytes that begin at a cache line, zero."""
+    """Return zeroed bytes aligned to a cache line."""
     memory = np.zeros(size + ALIGNED, np.uint8)
     start = -memory.ctypes.data % ALIGNED
     return memory[start : start + size]

@@ -1,8 +1,8 @@
-"""One step of the whole quantised network for some streams, compiled: PCM in, log-probabilities out, states in place.
+"""Compiled step of the whole quantized network for a batch: PCM in, log-probabilities out, states updated in place.
 
-The counterpart of `Network.forward` in `model.torch_network.network`, product for product. A row of the slab holds a
-stream's state; work space holds a block of streams, each layer's rows one after another. Rows never meet: only the
-products take several at a time, and their sums are exact.
+Equivalent of `Network.forward` in `model.torch_network.network`, product by product. A row of the slab holds a
+stream's state; work space holds a block of streams, each layer's rows one after another. Rows are independent: only
+products process several at a time, and their sums are exact.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from model.machine.compiled import ZERO, compiled, entry_point, int64_at, uint8_
 # columns of the table of products, int64: addresses and counts
 WEIGHTS, GROUPS, PANELS, FIRST, MULTIPLIER, BIAS, LIMITS, GAIN, SHIFT = range(9)
 PRODUCT_COLUMNS = 9
-"""GAIN and SHIFT are those of the layer norm before the product, where there is one."""
+"""GAIN and SHIFT are those of the layer norm before the product, if there is one."""
 CONV0, CONV1, LAYERS = 0, 1, 2  # rows of the table; each layer has two, input and recurrent, then dense and head
 
 
 class Sizes(NamedTuple):
-    """Of the network: steps of `samples` with `overlap` of those before; `outputs` frames a step.
+    """Sizes of the network: steps of `samples` with `overlap` samples before them; `outputs` frames per step.
 
     Bit i of `backward` is set if layer i runs from the last frame to the first; a step is a whole segment then.
-    A frame has the log-probabilities of the `letters`, blank included, and of the `phones`, their blank included: 0 if
-    it hears none.
+    A frame has the log-probabilities of the `letters` and of the `phones`, each with a blank; `phones` is 0 for a
+    network without phones.
     """
 
     samples: int
@@ -48,7 +48,7 @@ class Sizes(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """Offsets in a stream's state, bytes; `stride` from one state to the next."""
+    """Byte offsets in a stream's state; `stride` from one state to the next."""
 
     hidden: int
     waiting: int
@@ -59,7 +59,7 @@ class Fields(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Addresses of work space for a block of streams, and how many a block has at most."""
+    """Addresses of work space for a block of streams, and the most streams of a block."""
 
     block: int
     pcm: int
@@ -78,7 +78,7 @@ class Work(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """Addresses of what the network was given."""
+    """Addresses of the network's constants."""
 
     products: int
     window: int
@@ -96,7 +96,7 @@ class Constants(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All that stays the same from one batch to the next."""
+    """Everything that does not change between batches."""
 
     sizes: Sizes
     fields: Fields
@@ -142,7 +142,7 @@ def _multiply(product: tuple[int, ...], inputs: int, offsets: int, rows: int, su
 
 @compiled
 def _features(plan: Plan, states: States, inputs: int, count: int) -> None:
-    """Write the quantised features of all streams behind the frames that they carried over, and keep the last ones."""
+    """Append the quantized features of all streams to their carried-over frames, and keep the last ones."""
     sizes, fields, constants, work = plan
     slots, slab = states
     slot_of = int64_at(slots)
@@ -182,7 +182,7 @@ def _features(plan: Plan, states: States, inputs: int, count: int) -> None:
 
 @compiled
 def _convolutions(plan: Plan, states: States, count: int) -> None:
-    """Both convolutions, from quantised features to `work.x`."""
+    """Compute both convolutions, from quantized features to `work.x`."""
     sizes, fields, constants, work = plan
     slots, slab = states
     slot_of = int64_at(slots)
@@ -208,7 +208,7 @@ def _convolutions(plan: Plan, states: States, count: int) -> None:
 
 @compiled
 def _layer(plan: Plan, states: States, count: int, layer: int) -> None:
-    """Layer norm and GRU of one layer, added to `work.x`."""
+    """Compute layer norm and GRU of one layer and add them to `work.x`."""
     sizes, fields, constants, work = plan
     slots, slab = states
     slot_of = int64_at(slots)
@@ -247,7 +247,7 @@ def _layer(plan: Plan, states: States, count: int, layer: int) -> None:
 
 @compiled
 def _look_ahead(plan: Plan, states: States, count: int) -> None:
-    """Lookahead convolution, in place in `work.x`; the state holds the frames that lack an output."""
+    """Compute the lookahead convolution in place in `work.x`; the state holds frames without an output yet."""
     sizes, fields, constants, work = plan
     slots, slab = states
     slot_of = int64_at(slots)
@@ -267,9 +267,9 @@ def _look_ahead(plan: Plan, states: States, count: int) -> None:
 
 @compiled
 def _head(plan: Plan, rows: int, out: int) -> None:
-    """Layer norm, dense layer, head and log-softmax of the rows of `work.x`.
+    """Compute layer norm, dense layer, head and log-softmax of the rows of `work.x`.
 
-    The head's columns of phones begin at the vector behind the letters'; each of the two has its own log-softmax.
+    The head's columns of phones start at the vector after those of the letters; both have their own log-softmax.
     """
     sizes, _, constants, work = plan
     dense = _product(constants.products, LAYERS + 2 * sizes.layers)
@@ -297,6 +297,6 @@ def _head(plan: Plan, rows: int, out: int) -> None:
 
 @compiled
 def _log_probs(head: tuple[int, ...], sums: int, first: int, vectors: int, out: int) -> None:
-    """Log-softmax over the columns of `vectors` vectors from vector `first`."""
+    """Compute log-softmax over the columns of `vectors` vectors from vector `first`."""
     skipped = first * ROW  # bytes: sums, multipliers and biases are four each
     kernels.log_softmax(sums + skipped, head[MULTIPLIER] + skipped, head[BIAS] + skipped, out, vectors)

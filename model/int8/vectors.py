@@ -1,10 +1,10 @@
-"""Emission of vector code for numba: arithmetic on sixteen numbers at a time that has the same bits on every processor.
+"""Vector code for numba: arithmetic on sixteen numbers at a time, bit-identical on every processor.
 
-A kernel is a Python function over addresses and vectors of sixteen lanes; `kernel` makes it an intrinsic that compiled
-functions call. LLVM splits the lanes into the registers that the processor has. It rounds after each operation as IEEE
-754 says and keeps their order: no fused multiply-add, no reassociation, as long as no flag permits them, and none is
-given here. A sum over lanes is a fixed tree. So results depend neither on the width of the registers nor on the
-neighbours in a batch. exp and log are written out for the same reason: every library has its own.
+A kernel is a Python function of addresses and vectors of sixteen lanes; `kernel` makes it an intrinsic for compiled
+functions. LLVM splits the lanes into the processor's registers. It rounds after each operation as IEEE
+754 specifies and keeps the order: no fused multiply-add, no reassociation, unless a flag permits them, and none is
+set here. A sum over lanes is a fixed tree. So results depend neither on the register width nor on the
+other rows of a batch. exp and log are implemented here because each library has its own version.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ SQRT_HALF_BITS = 0x3F3504F3
 
 
 class Vectors:
-    """The code of one kernel as it is written: loads, stores, loops."""
+    """Builder of one kernel's code: loads, stores, loops."""
 
     def __init__(self, builder: Any) -> None:
         self.builder = builder
 
     def number(self, value: Any) -> Any:
-        """Return a 64-bit integer of the code; those of Python become constants."""
+        """Return a 64-bit integer of the code; Python integers become constants."""
         return ir.Constant(I64, value) if isinstance(value, int) else value
 
     def at(self, address: Any, offset: Any) -> Any:
@@ -89,11 +89,11 @@ class Vectors:
         return Ints(self.builder, wide).to_floats()
 
     def count(self, value: Any) -> Floats:
-        """A 64-bit integer as a float in all lanes."""
+        """Convert a 64-bit integer to a float in all lanes."""
         return Floats(self.builder, splat(self.builder, self.builder.sitofp(self.number(value), F32), LANES))
 
     def interleaved(self, left: Floats, right: Floats) -> tuple[Floats, Floats]:
-        """Lanes of both in turn: those of the first halves, those of the second halves."""
+        """Interleave the lanes of both: those of the first halves, then those of the second halves."""
         orders = ([first + lane // 2 + LANES * (lane % 2) for lane in range(LANES)] for first in (0, LANES // 2))
         low, high = (
             Floats(self.builder, self.builder.shuffle_vector(left.value, right.value, ir.Constant(vector(I32), order)))
@@ -121,7 +121,7 @@ class Vectors:
         self.store(self.builder.trunc(rounded.value, vector(I16)), self.at(address, offset))
 
     def loop(self, count: Any, carried: Sequence[Any], body: Callable[[Any, list[Any]], Sequence[Any]]) -> list[Any]:
-        """Run `body(index, carried)` for 0 … count - 1, count >= 1, and return what it returned last.
+        """Run `body(index, carried)` for 0 … count - 1, count >= 1, and return its last result.
 
         Carried values are LLVM values, `Floats` or `Ints`.
         """
@@ -145,7 +145,7 @@ class Vectors:
         return list(results)
 
     def copy(self, to: Any, source: Any, size: Any) -> None:
-        """Copy `size` bytes; the two places do not overlap."""
+        """Copy `size` bytes; the two ranges do not overlap."""
         pointer = I8.as_pointer()
         function = self.builder.module.declare_intrinsic("llvm.memcpy", [pointer, pointer, I64])
         places = [self.builder.inttoptr(self.number(each), pointer) for each in (to, source)]
@@ -153,7 +153,7 @@ class Vectors:
 
 
 class _Lanes:
-    """Sixteen numbers; arithmetic with a Python number takes it in all lanes."""
+    """Sixteen numbers; a Python number in arithmetic is used in all lanes."""
 
     def __init__(self, builder: Any, value: Any) -> None:
         self.builder, self.value = builder, value
@@ -171,15 +171,15 @@ class Ints(_Lanes):
         return Ints(self.builder, self.builder.sub(self.value, self._other(other)))
 
     def __and__(self, other: Ints | int) -> Ints:
-        """Bits that both have."""
+        """Bitwise and."""
         return Ints(self.builder, self.builder.and_(self.value, self._other(other)))
 
     def shifted_left(self, bits: int) -> Ints:
-        """Bits moved up."""
+        """Shift left."""
         return Ints(self.builder, self.builder.shl(self.value, self._other(bits)))
 
     def shifted_right(self, bits: int) -> Ints:
-        """Bits moved down, zeros above."""
+        """Logical shift right."""
         return Ints(self.builder, self.builder.lshr(self.value, self._other(bits)))
 
     def divided(self, bits: int) -> Ints:
@@ -222,11 +222,11 @@ class Floats(_Lanes):
         return self * -1.0
 
     def least(self, other: Floats | float) -> Floats:
-        """Lane by lane the smaller."""
+        """Minimum of each lane."""
         return self._chosen("<", other)
 
     def most(self, other: Floats | float) -> Floats:
-        """Lane by lane the larger."""
+        """Maximum of each lane."""
         return self._chosen(">", other)
 
     def root(self) -> Floats:
@@ -242,7 +242,7 @@ class Floats(_Lanes):
         return (self + ROUNDER).as_ints() - Vectors(self.builder).constant(ROUNDER).as_ints()
 
     def exp(self) -> Floats:
-        """e to the power of each, within ±87: beyond, as at the border."""
+        """e to the power of each lane; arguments are clipped to ±87."""
         x = self.least(LARGEST_EXPONENT).most(-LARGEST_EXPONENT)
         shifted = x * (1 / 0.6931471805599453) + ROUNDER
         count = shifted - ROUNDER  # of doublings
@@ -306,12 +306,12 @@ class Floats(_Lanes):
 
 
 def vector(kind: Any, lanes: int = LANES) -> Any:
-    """LLVM's type of a vector."""
+    """Return LLVM's type of a vector."""
     return ir.VectorType(kind, lanes)
 
 
 def splat(builder: Any, value: Any, lanes: int) -> Any:
-    """One LLVM number in all lanes."""
+    """Return a vector with one LLVM number in all lanes."""
     empty = ir.Constant(vector(value.type, lanes), ir.Undefined)
     first = builder.insert_element(empty, value, ir.Constant(I32, 0))
     return builder.shuffle_vector(first, empty, ir.Constant(vector(I32, lanes), [0] * lanes))
@@ -324,7 +324,7 @@ def intrinsic_call(builder: Any, name: str, result: Any, *arguments: Any) -> Any
 
 
 def kernel(function: Callable[..., None]) -> Callable[..., None]:
-    """Make an intrinsic of a function that takes `Vectors` and 64-bit integers: addresses and counts.
+    """Turn a function of `Vectors` and 64-bit integers (addresses and counts) into an intrinsic.
 
     Compiled functions call it without the first argument.
     """

@@ -1,1 +1,1 @@
-"""What this machine computes with: instructions, compiled code and where it is kept, devices, precisions, threads."""
+"""This machine: instructions, compiled code and its cache, devices, precisions, threads."""

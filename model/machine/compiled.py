@@ -1,10 +1,10 @@
-"""Compilation of the inner loops by numba: decorators, the cache of machine code on disk, access to memory by address.
+"""Compilation of inner loops by numba: decorators, the cache of machine code on disk, access to memory by address.
 
-Every stream owns one block of memory. A batch passes the addresses of its streams to one compiled call, so that streams
-can be created and dropped on one thread while others are decoded on another, and no block is ever moved.
+Every stream owns one block of memory. A batch passes the addresses of its streams to one compiled call, so streams
+can be created and dropped on one thread while others are decoded on another, and no block is moved.
 
-Each combination of argument types costs a compilation, 32 and 64 bits are two, and to the compiler a 0 is a type of its
-own: so functions take numbers made 64 bits wide by `int`, and counters start at `ZERO`.
+Each combination of argument types costs a compilation; 32 and 64 bits are different types, and a literal 0 is its
+own type: so functions take numbers widened to 64 bits by `int`, and counters start at `ZERO`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LongArray = NDArray[np.int64]
 FloatArray = NDArray[np.float32]
 DoubleArray = NDArray[np.float64]
 
-_numba: Any = numba  # some of its versions have types, none has all
+_numba: Any = numba  # incompletely typed
 carray = _numba.carray
 
 ZERO = cast(int, np.int64(0))
@@ -68,7 +68,7 @@ SOURCES = (
     "published/states",
     "training/acoustic/losses/forward_backward",
 )
-"""Files whose code the machine code contains, relative to `model/`, without .py; hashed for the cache key."""
+"""Source files of the machine code, relative to `model/`, without .py; hashed for the cache key."""
 
 
 @cache
@@ -80,58 +80,58 @@ def _source_digest() -> str:
 
 
 def compiled(function: F) -> F:
-    """Compile for calls from compiled code alone, at the first of them; that saves the wrappers.
+    """Compile for calls from compiled code only, at the first call; this saves the wrappers.
 
-    Arrays are borrowed from the entry point, which holds them. Without numba's reference counting at each view and call
-    decoding takes a third of the time; but such a function can neither make an array nor return one.
+    Arrays are borrowed from the entry point, which owns them. Without numba's reference counting at each view and call
+    decoding takes a third of the time; such a function can neither create an array nor return one.
     """
     return cast(F, _numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)(function))
 
 
 def compiled_inline(function: F) -> F:
-    """Compile into its callers: a call passes each number of each array, a hundred words for the arrays of a search."""
+    """Compile inline into its callers, because a call would pass about a hundred words for the arrays of a search."""
     return cast(F, _numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False, forceinline=True)(function))
 
 
 def compiled_maker(function: F) -> F:
-    """Compile a function that returns arrays; entry points alone call it."""
+    """Compile a function that returns arrays; only entry points call it."""
     return cast(F, _numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
 
 
 def entry_point(function: F) -> F:
-    """Compile at the first call from Python, with all that it calls, and keep the code on disk where that is possible.
+    """Compile at the first call from Python, with all callees, and cache the code on disk if possible.
 
-    numba's cache checks the function's own file alone, not those of the functions that it calls: here the digest of all
-    `SOURCES` is part of the name. Where no folder can be written, each process compiles anew.
+    numba's cache checks only the file of the function, not those of its callees: here the digest of all
+    `SOURCES` is part of the cache file's name. If no folder is writable, each process compiles again.
     """
     try:
         dispatcher = _numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:  # no folder
+    except RuntimeError:  # no writable folder
         return cast(F, _numba.njit(nogil=True)(function))
     _name_by_digest(dispatcher._cache, _source_digest())
     return cast(F, dispatcher)
 
 
 def kept_in(function: Callable[..., Any]) -> Path | None:
-    """Return the folder that holds an entry point's machine code, None if it is not kept."""
+    """Return the folder with the cached machine code of an entry point, None if it is not cached."""
     path = cast(Any, function).stats.cache_path
     return Path(path) if path else None
 
 
 def _name_by_digest(kept: Any, digest: str) -> None:
-    """Put the digest into the names of one function's cache files, and remove those of other digests."""
+    """Add the digest to the names of one function's cache files, and remove files with other digests."""
     base = kept._impl.filename_base
     files = _numba.core.caching.IndexDataCacheFile(kept.cache_path, f"{base}-{digest[:16]}", digest)
     files.load, files.save = _or_none(files.load), _or_none(files.save)
     kept._cache_file = files
     for path in Path(kept.cache_path).glob(f"{glob.escape(base)}-*.nb[ic]"):
         if not path.name.startswith(f"{base}-{digest[:16]}"):
-            with contextlib.suppress(OSError):  # another process removed it, or the folder is read-only
+            with contextlib.suppress(OSError):  # removed by another process, or a read-only folder
                 path.unlink()
 
 
 def _or_none(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Turn OSError (a full disk, a file without permission) into None: it costs a compilation, no stream."""
+    """Turn OSError (full disk, missing permission) into None: it costs a compilation but no stream."""
 
     def call(*arguments: Any) -> Any:
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""The instructions that compiled code may use: those of this processor, or fewer where the environment says so.
+"""Instruction set of compiled code: that of this processor, or a smaller one from the environment.
 
-`ATEN_CPU_CAPABILITY` (torch) and `ONEDNN_MAX_CPU_ISA` (oneDNN) hold two libraries back to older processors; here they
-hold back the code that numba compiles, so that the two variables make the whole program run as on such a machine.
+`ATEN_CPU_CAPABILITY` (torch) and `ONEDNN_MAX_CPU_ISA` (oneDNN) limit these libraries to older processors; here they
+also limit the code that numba compiles, so that the whole program runs as on such a machine.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any, Literal
 from llvmlite import binding
 from numba.core import config as numba_config
 
-_config: Any = numba_config  # sets its names as it reads the environment
+_config: Any = numba_config  # its names are set when it reads the environment
 
 InstructionSet = Literal["vnni512", "vnni256", "avx2", "portable"]
-"""How 8-bit products are computed; all give the same integers."""
+"""Instructions for 8-bit products; all give the same integers."""
 
 LEVELS = ("x86-64", "x86-64-v3")  # LLVM's names of a processor without and with AVX2, both without AVX-512
 WITH_VNNI = ("x86-64-v4", "+avx512vnni")
-"""Name and features of the processor with VNNI for which an image is compiled, as numba's variables give them."""
+"""Processor name and features with VNNI for which an image is compiled, in the form of numba's variables."""
 HELD_BACK = {"DEFAULT": 0, "SSE41": 0, "AVX": 0, "AVX2": 1}
-"""Values of the two variables by level, in upper case; any other, AVX512 for example, holds nothing back."""
+"""Level by value of the two variables, in upper case; any other value, for example AVX512, has no effect."""
 
 
 def limit_instructions(environment: Mapping[str, str] = os.environ) -> None:
-    """Make numba compile for the level that the environment asks for, if the processor has it; before anything else."""
+    """Make numba compile for the level set in the environment, if the processor supports it; call it first."""
     asked = [environment.get(name, "").upper() for name in ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")]
     levels = [HELD_BACK[value] for value in asked if value in HELD_BACK]
     if levels and _is_x86() and not _config.CPU_NAME:
@@ -38,9 +38,9 @@ def limit_instructions(environment: Mapping[str, str] = os.environ) -> None:
 
 @cache
 def instruction_set() -> InstructionSet:
-    """The fastest way to multiply bytes that compiled code may use here. Source: measured, model/LOG.md."""
+    """Return the fastest instructions for 8-bit products available here. Source: measured, model/LOG.md."""
     limit_instructions()
-    if _config.CPU_NAME:  # held back by `limit_instructions`, or by numba's own variable
+    if _config.CPU_NAME:  # limited by `limit_instructions`, or by numba's own variable
         if (_config.CPU_NAME, _config.CPU_FEATURES) == WITH_VNNI:
             return "vnni512"
         return "avx2" if LEVELS[1] == _config.CPU_NAME else "portable"

@@ -1,6 +1,6 @@
-"""Device and precision: the choice of `auto` on this machine. Torch is imported only where it has to be asked.
+"""Device and precision: resolves `auto` on this machine. Torch is imported only if needed.
 
-So a server whose model computes in 8-bit arithmetic starts without it: sooner, and in less memory.
+So a server with a model in 8-bit arithmetic starts without torch: faster, and with less memory.
 """
 
 from __future__ import annotations
@@ -14,20 +14,18 @@ from model.errors import PrecisionError, require
 
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvmap", "/dev/dxg", "/dev/kfd")
-"""Of drivers on Linux: NVIDIA's, that of its boards with one memory, that of Windows' subsystem, AMD's."""
+"""Device files of Linux drivers: NVIDIA, NVIDIA Jetson, Windows Subsystem for Linux, AMD."""
 
 
 def resolve_device(device: str) -> Device:
-    """Turn auto, cpu or cuda into a device. Raises: PrecisionError if it is not available."""
+    """Resolve auto, cpu or cuda to a device. Raises: PrecisionError if it is not available."""
     if device == "cpu" or (device == "auto" and not _torch_sees_a_gpu()):
         return Device("cpu")
     if device not in ("auto", "cuda"):
-        raise PrecisionError(f"device {device!r} is not one of auto, cpu, cuda")
+        raise PrecisionError(f"device must be auto, cpu or cuda, not {device!r}")
     require("torch", "torch", "--device cuda")
     if not _torch_sees_a_gpu():
-        raise PrecisionError(
-            "device cuda was asked for and torch sees no GPU: use --device cpu, or install a CUDA build"
-        )
+        raise PrecisionError("device cuda: torch finds no GPU; use --device cpu, or install a CUDA build of torch")
     return Device("cuda")
 
 
@@ -46,7 +44,7 @@ def _torch_sees_a_gpu() -> bool:
 
 
 def resolve_precision(precision: str, device: Place, *, quantized: bool, cpu_fp16: bool = False) -> str:
-    """Turn auto into the fastest precision here; `quantized` says whether the checkpoint has 8-bit weights.
+    """Resolve auto to the fastest precision here; `quantized`: whether the checkpoint has 8-bit weights.
 
     On a GPU fp16. On a CPU int8 where the weights and byte products are there: of all batch sizes, on processors with
     AVX2, VNNI or more, it is the fastest (model/LOG.md). Else bf16 where the CPU multiplies it natively, else fp32.
@@ -56,17 +54,17 @@ def resolve_precision(precision: str, device: Place, *, quantized: bool, cpu_fp1
     if precision == "auto":
         return _fastest(device, quantized=quantized)
     if precision not in PRECISIONS:
-        raise PrecisionError(f"precision {precision!r} is not one of auto, {', '.join(PRECISIONS)}")
+        raise PrecisionError(f"precision must be one of auto, {', '.join(PRECISIONS)}, not {precision!r}")
     if precision == "fp16" and device.type == "cpu" and not cpu_fp16:
-        raise PrecisionError("fp16 needs a GPU: on a CPU use --precision int8, fp32 or auto")
+        raise PrecisionError("precision fp16 needs a GPU; on a CPU use --precision int8, fp32 or auto")
     if precision == "int8" and device.type != "cpu":
-        raise PrecisionError("int8 is computed on CPUs: on a GPU use --precision fp16 or bf16")
+        raise PrecisionError("precision int8 needs a CPU; on a GPU use --precision fp16 or bf16")
     if precision != "int8":
         require("torch", "torch", f"--precision {precision}")
     if precision == "bf16" and device.type == "cpu" and not multiplies_bf16():
         raise PrecisionError(
             "precision bf16 needs a processor with AVX-512 or avx_ne_convert, best with avx512_bf16 or amx, "
-            "and oneDNN finds none of them here: use --precision int8, fp32 or auto"
+            "and oneDNN finds none of them here; use --precision int8, fp32 or auto"
         )
     return precision
 
@@ -74,7 +72,7 @@ def resolve_precision(precision: str, device: Place, *, quantized: bool, cpu_fp1
 def _fastest(device: Place, *, quantized: bool) -> str:
     if device.type == "cuda":
         return "fp16"
-    from model.machine.instructions import instruction_set  # needs numba, which a GPU host may lack
+    from model.machine.instructions import instruction_set  # needs numba, which may be missing on a GPU host
 
     if quantized and (instruction_set() != "portable" or not _has_torch()):
         return "int8"
@@ -82,9 +80,9 @@ def _fastest(device: Place, *, quantized: bool) -> str:
 
 
 def multiplies_bf16() -> bool:
-    """Whether oneDNN multiplies bfloat16 on this CPU, natively or by way of float32; with AVX2 alone it does not.
+    """Whether oneDNN multiplies bfloat16 on this CPU, natively or through float32; with AVX2 only it does not.
 
-    Builds of torch without oneDNN multiply it on any CPU.
+    Builds of torch without oneDNN do so on any CPU.
     """
     import torch
 

@@ -1,1 +1,1 @@
-"""Published streaming models in the ONNX form that sherpa-onnx reads: loading, features, batched steps, tokens."""
+"""Published streaming models in sherpa-onnx's ONNX format: loading, features, batched steps, tokens."""

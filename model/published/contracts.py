@@ -1,7 +1,7 @@
-"""The kinds of published graphs: how each is recognised, its window and shift, its states, its inputs by position.
+"""Kinds of published graphs: their metadata, window and shift, states, and inputs by position.
 
-Tensors are passed by position; the names in the graph do not count. Output 0 is the result, the next states follow in
-the order of the states. Source: sherpa-onnx's loaders, read for the contract of each format.
+Tensors are passed by position; names in the graph are ignored. Output 0 is the result; the next states follow in the
+order of the states. Source: the loaders of sherpa-onnx.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ FLOAT, HALF, LONG = np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int6
 TYPES = {FLOAT: "tensor(float)", HALF: "tensor(float16)", LONG: "tensor(int64)"}
 
 Feed = Literal["window", "bins first", "length", "state", "offset", "cache size", "mask"]
-"""What an input is given: the window (B, L, 80), or (B, 80, L); the window's length; the next state; and what WeNet's
-chunks are told: the number of output frames before this one, the cached frames, which of them are there."""
+"""Content of an input: the window (B, L, 80), or (B, 80, L); the window's length; the next state; and for WeNet the
+number of output frames before the chunk, the number of cached frames, and the mask of valid cached frames."""
 
-WENET_CHUNK = 16  # output frames of a chunk, and chunks on the left: sherpa-onnx's defaults
+WENET_CHUNK = 16  # output frames of a chunk; with the chunks of left context sherpa-onnx's defaults
 WENET_LEFT = 4
 ENCODER_SUBSAMPLING = 4  # of all zipformers
 T_ONE_FRAMES = 10  # output frames of 300 ms
@@ -32,7 +32,10 @@ T_ONE_FRAMES = 10  # output frames of 300 ms
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """How a graph is stepped. `window` and `shift` count feature frames, `ignored` outputs follow the result."""
+    """Inputs, outputs and states of a graph. `window` and `shift` count feature frames.
+
+    `ignored` outputs follow the result.
+    """
 
     kind: str
     window: int
@@ -48,17 +51,17 @@ class Contract:
 
     @property
     def step_samples(self) -> int:
-        """Samples of one step."""
+        """Number of samples of one step."""
         return self.shift * (self.sample_rate // 100)
 
 
 def zipformer2(graph: Graph, kind: str = "zipformer2-ctc") -> Contract:
-    """Zipformer 2, for CTC or as a transducer's encoder. Raises: PublishedModelError."""
+    """Return the contract of a Zipformer 2, for CTC or as a transducer's encoder. Raises: PublishedModelError."""
     per_stack = KINDS["zipformer2-ctc"][0][:7]
     lists = [graph.numbers(key) for key in per_stack]
     if len(set(map(len, lists))) != 1:
         counts = ", ".join(f"{key} {len(found)}" for key, found in zip(per_stack, lists, strict=True))
-        raise PublishedModelError(f"{graph.path.name}: its metadata lists other numbers of stacks: {counts}")
+        raise PublishedModelError(f"{graph.path.name}: numbers of stacks in the metadata differ: {counts}")
     states: list[StateTensor] = []
     for width, query, value, heads, layers, kernel, left in zip(*lists, strict=True):
         layer = [
@@ -74,7 +77,7 @@ def zipformer2(graph: Graph, kind: str = "zipformer2-ctc") -> Contract:
     window, shift = graph.number("T"), graph.number("decode_chunk_len")
     feature = graph.metadata.get("feature", "")
     if feature not in {"", "whisper", "fbank"}:
-        raise PublishedModelError(f"{graph.path.name}: features of kind {feature!r} are not served")
+        raise PublishedModelError(f"{graph.path.name}: features of kind {feature!r} are not supported")
     _check_window(graph, window, shift)
     return Contract(
         kind=kind,
@@ -88,13 +91,13 @@ def zipformer2(graph: Graph, kind: str = "zipformer2-ctc") -> Contract:
 
 
 def nemo(graph: Graph, kind: str = "nemo-ctc") -> Contract:
-    """Cache-aware FastConformer, for CTC or as a transducer's encoder. Raises: PublishedModelError."""
-    if (normalise := graph.metadata.get("normalize_type", "")) not in {"", "NA"}:
+    """Return the contract of a cache-aware FastConformer, for CTC or a transducer. Raises: PublishedModelError."""
+    if (normalize := graph.metadata.get("normalize_type", "")) not in {"", "NA"}:
         raise PublishedModelError(
-            f"{graph.path.name}: features normalised by {normalise!r} need the whole utterance and cannot be streamed"
+            f"{graph.path.name}: features normalized by {normalize!r} need the whole utterance and cannot be streamed"
         )
     if any(each.name == "prompt_index" for each in graph.inputs):
-        raise PublishedModelError(f"{graph.path.name} takes a language as a prompt, which is not served")
+        raise PublishedModelError(f"{graph.path.name} needs a language prompt, which is not supported")
     channel = tuple(graph.number(f"cache_last_channel_dim{number}") for number in (1, 2, 3))
     time = tuple(graph.number(f"cache_last_time_dim{number}") for number in (1, 2, 3))
     window, shift = graph.number("window_size"), graph.number("chunk_shift")
@@ -112,7 +115,7 @@ def nemo(graph: Graph, kind: str = "nemo-ctc") -> Contract:
 
 
 def wenet(graph: Graph) -> Contract:
-    """WeNet's conformer: one stream at a time. Raises: PublishedModelError."""
+    """Return the contract of WeNet's conformer, one stream at a time. Raises: PublishedModelError."""
     heads, blocks, width = (graph.number(key) for key in ("head", "num_blocks", "output_size"))
     kernel, context = graph.number("cnn_module_kernel"), graph.number("right_context", least=0)
     subsampling = graph.number("subsampling_factor")
@@ -126,7 +129,7 @@ def wenet(graph: Graph) -> Contract:
         states=(
             StateTensor((blocks, heads, cached, width // heads * 2), FLOAT, axis=None),
             StateTensor((blocks, 1, width, kernel - 1), FLOAT, axis=None),
-            StateTensor((), LONG, initial=cached),  # frames before the chunk: counted here, not by the graph
+            StateTensor((), LONG, initial=cached),  # frames before the chunk, counted here and not by the graph
         ),
         fbank=WENET,
         one_row=True,
@@ -135,10 +138,10 @@ def wenet(graph: Graph) -> Contract:
 
 
 def t_one(graph: Graph) -> Contract:
-    """T-one: samples of 8 kHz in frames of 300 ms, one state in half precision. Raises: PublishedModelError."""
+    """Return the contract of T-one: 8 kHz, frames of 300 ms, one state in fp16. Raises: PublishedModelError."""
     rate, length_ms = graph.number("sample_rate"), graph.number("frame_length_ms")
     if rate != 8_000 or length_ms % 10:
-        raise PublishedModelError(f"{graph.path.name}: frames of {length_ms} ms at {rate} Hz are not served")
+        raise PublishedModelError(f"{graph.path.name}: frames of {length_ms} ms at {rate} Hz are not supported")
     return Contract(
         kind="t-one-ctc",
         window=length_ms // 10,
@@ -172,11 +175,11 @@ KINDS: Mapping[str, tuple[tuple[str, ...], Callable[[Graph], Contract]]] = {
     ),
     "t-one-ctc": (("sample_rate", "frame_length_ms", "state_dim"), t_one),
 }
-"""The metadata that each kind has, by which it is recognised, and what reads it."""
+"""For each kind the metadata keys by which it is detected, and the function that reads it."""
 
 
-def recognise(graph: Graph) -> str:
-    """Name the kind whose metadata the graph has, most of it at least. Raises: PublishedModelError for none."""
+def recognize(graph: Graph) -> str:
+    """Return the kind of a graph: the one of which it has most metadata keys. Raises: PublishedModelError for none."""
 
     def share(kind: str) -> float:
         keys = KINDS[kind][0]
@@ -185,14 +188,14 @@ def recognise(graph: Graph) -> str:
     best = max(KINDS, key=share)
     if share(best) <= 0.5:
         raise PublishedModelError(
-            f"{graph.path.name} is not one of the kinds that are served ({', '.join(KINDS)}, and transducers of "
-            "zipformer2 and NeMo): its metadata has " + (", ".join(sorted(graph.metadata)[:8]) or "nothing")
+            f"{graph.path.name} is not of a supported kind ({', '.join(KINDS)}, and transducers of zipformer2 and "
+            "NeMo): its metadata has " + (", ".join(sorted(graph.metadata)[:8]) or "no keys")
         )
     return best
 
 
 def expected_inputs(contract: Contract) -> list[tuple[str, tuple[int | None, ...]]]:
-    """Type and shape of each input, by position; None for the batch."""
+    """Return type and shape of each input, by position; None is the batch axis."""
     states = iter(contract.states)
     found: list[tuple[str, tuple[int | None, ...]]] = []
     batch = 1 if contract.one_row else None
@@ -219,9 +222,9 @@ def expected_inputs(contract: Contract) -> list[tuple[str, tuple[int | None, ...
 
 
 def for_batches_of(graph: Graph, contract: Contract) -> Contract:
-    """Return the contract, of one row at a time where the graph's batch axis is fixed at 1.
+    """Return the contract, with one row at a time if the graph's batch axis is fixed at 1.
 
-    Raises: PublishedModelError where it is fixed at another size.
+    Raises: PublishedModelError if it is fixed at another size.
     """
     fixed = {
         size
@@ -235,13 +238,13 @@ def for_batches_of(graph: Graph, contract: Contract) -> Contract:
     if fixed != {1}:
         sizes = ", ".join(map(str, sorted(fixed)))
         raise PublishedModelError(
-            f"{graph.path.name}: its batch axis is fixed at {sizes}; export it with a dynamic batch axis (or of 1)"
+            f"{graph.path.name}: its batch axis is fixed at {sizes}; export it with a dynamic batch axis (or size 1)"
         )
     return replace(contract, one_row=True)
 
 
 def check_batches(graph: Graph) -> None:
-    """Refuse a decoder or joiner that takes one row alone. Raises: PublishedModelError."""
+    """Check that a decoder or joiner accepts batches. Raises: PublishedModelError."""
     for declared in graph.inputs:
         if declared.shape and isinstance(declared.shape[0], int) and declared.shape[0] > 0:
             raise PublishedModelError(
@@ -252,4 +255,4 @@ def check_batches(graph: Graph) -> None:
 
 def _check_window(graph: Graph, window: int, shift: int) -> None:
     if window < shift:
-        raise PublishedModelError(f"{graph.path.name}: a window of {window} frames is shorter than its shift, {shift}")
+        raise PublishedModelError(f"{graph.path.name}: the window ({window} frames) is below the shift ({shift})")

@@ -1,4 +1,4 @@
-"""What a published graph says of itself: its metadata as numbers, and its inputs and outputs."""
+"""A published graph in ONNX Runtime: its metadata as numbers, and its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
 
-THREADS = 1  # of a step, the engine's own: a pool would take cores from the event loop and from other engines
+THREADS = 1  # of a step: the engine's thread; a pool would take cores from the event loop and from other engines
 
 
 @dataclass(frozen=True, slots=True)
 class GraphInput:
-    """An input as the graph declares it; `shape` has a number, a name or None for each axis."""
+    """Input declared by a graph; `shape` has a number, a name or None for each axis."""
 
     name: str
     type: str
@@ -25,7 +25,7 @@ class GraphInput:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A loaded graph: the session of ONNX Runtime, and where it came from."""
+    """A loaded graph: its session of ONNX Runtime, its path and its metadata."""
 
     path: Path
     session: Any
@@ -35,7 +35,7 @@ class Graph:
 
     @classmethod
     def load(cls, path: Path, *, device: str = "cpu") -> Graph:
-        """Read a graph for one thread, on a CUDA device if `device` says so. Raises: PublishedModelError."""
+        """Load a graph for one thread, on the CPU or a CUDA device. Raises: PublishedModelError."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -45,12 +45,12 @@ class Graph:
         options.log_severity_level = 4
         wanted = ["CUDAExecutionProvider"] if device.startswith("cuda") else []
         if wanted and wanted[0] not in onnxruntime.get_available_providers():
-            raise PublishedModelError(f"--device {device} needs the package onnxruntime-gpu in place of onnxruntime")
+            raise PublishedModelError(f"--device {device} needs the package onnxruntime-gpu instead of onnxruntime")
         try:
             session = onnxruntime.InferenceSession(str(path), options, providers=[*wanted, "CPUExecutionProvider"])
         except Exception as error:
             reason = str(error).strip().splitlines()[0]
-            raise PublishedModelError(f"{path} is no graph that ONNX Runtime reads: {reason}") from error
+            raise PublishedModelError(f"ONNX Runtime cannot read {path}: {reason}") from error
         return cls(
             path,
             session,
@@ -60,40 +60,40 @@ class Graph:
         )
 
     def number(self, key: str, *, least: int = 1) -> int:
-        """A metadata value as a whole number. Raises: PublishedModelError if it is missing, no number, or too small."""
+        """Return a metadata value as an integer. Raises: PublishedModelError if missing, not a number, or too small."""
         return self.numbers(key, least=least, count=1)[0]
 
     def numbers(self, key: str, *, least: int = 1, count: int | None = None) -> tuple[int, ...]:
-        """A metadata value as numbers between commas. Raises: PublishedModelError."""
+        """Return a metadata value as comma-separated integers. Raises: PublishedModelError."""
         text = self.metadata.get(key)
         if text is None or not text.strip():
             raise PublishedModelError(f"{self.path.name} has no {key!r} in its metadata")
         try:
             found = tuple(int(part) for part in text.split(","))
         except ValueError as error:
-            raise PublishedModelError(f"{self.path.name}: {key!r} in the metadata is {text!r}, no number") from error
+            raise PublishedModelError(f"{self.path.name}: {key!r} in the metadata is {text!r}, not a number") from error
         if any(value < least for value in found) or (count is not None and len(found) != count):
-            raise PublishedModelError(f"{self.path.name}: {key!r} in the metadata is {text!r}, which cannot be")
+            raise PublishedModelError(f"{self.path.name}: {key!r} in the metadata is {text!r}, out of range")
         return found
 
     def try_out(self, occasion: str, *inputs: NDArray[Any]) -> list[NDArray[Any]]:
-        """Run once, inputs by position; `occasion` is what they are. Raises: PublishedModelError."""
+        """Run once, inputs by position; `occasion` describes them in the error. Raises: PublishedModelError."""
         feeds = {declared.name: array for declared, array in zip(self.inputs, inputs, strict=True)}
         try:
             outputs: list[NDArray[Any]] = self.session.run(None, feeds)
         except Exception as error:
             reason = str(error).strip().splitlines()[0]
-            raise PublishedModelError(f"{self.path.name} does not run on {occasion}: {reason}") from error
+            raise PublishedModelError(f"{self.path.name} fails on {occasion}: {reason}") from error
         return outputs
 
     def check_inputs(self, expected: Sequence[tuple[str, tuple[int | None, ...]]]) -> None:
-        """Compare the inputs, by position, with (type, shape); None is an axis of any size.
+        """Check type and shape of the inputs, by position; None is an axis of any size.
 
-        Raises: PublishedModelError, which names the first input that differs.
+        Raises: PublishedModelError naming the first input that differs.
         """
         if len(self.inputs) != len(expected):
             raise PublishedModelError(
-                f"{self.path.name} has {len(self.inputs)} inputs where its metadata asks for {len(expected)}"
+                f"{self.path.name} has {len(self.inputs)} inputs, by its metadata it should have {len(expected)}"
             )
         for declared, (kind, shape) in zip(self.inputs, expected, strict=True):
             sizes = declared.shape
@@ -104,12 +104,12 @@ class Graph:
             if declared.type != kind or not fits:
                 raise PublishedModelError(
                     f"{self.path.name}: input {declared.name!r} is {declared.type} {list(sizes)}, "
-                    f"where its metadata asks for {kind} {list(shape)}"
+                    f"by its metadata it should be {kind} {list(shape)}"
                 )
 
     def need_outputs(self, count: int) -> None:
-        """Raises: PublishedModelError unless there are so many outputs."""
+        """Check the number of outputs. Raises: PublishedModelError."""
         if len(self.outputs) != count:
             raise PublishedModelError(
-                f"{self.path.name} has {len(self.outputs)} outputs where its metadata asks for {count}"
+                f"{self.path.name} has {len(self.outputs)} outputs, by its metadata it should have {count}"
             )

@@ -1,7 +1,7 @@
-"""A published model, loaded and checked: its description, its symbols, its slots.
+"""A loaded and validated published model: its description, symbols and slots.
 
-Everything that can be wrong with the files is found here, before a stream exists: a missing graph or key, symbols that
-do not fit, a graph that does not do what its metadata says.
+All errors in the files are detected here, before the first stream: a missing graph or key, symbols that do not fit, a
+graph that does not match its metadata.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from model.description import Device
 from model.errors import PublishedModelError
 from model.machine.precision import resolve_device
 from model.published import contracts
-from model.published.contracts import KINDS, Contract, check_batches, for_batches_of, recognise
+from model.published.contracts import KINDS, Contract, check_batches, for_batches_of, recognize
 from model.published.features import FbankWindows, RawWindows
 from model.published.files import PublishedFiles, find_files
 from model.published.metadata import THREADS, Graph
@@ -25,7 +25,7 @@ from model.published.timing import PublishedDescription
 from model.published.transducer import Recurrent, Stateless
 
 LARGEST_BATCH = 32
-"""Rows of a batch at most: larger ones gain little and make every stream wait."""
+"""Most rows of a batch: larger batches gain little and delay every stream."""
 
 _CODES = ("en", "zh", "ru", "de", "es", "fr", "ko", "ja", "it", "pt", "vi", "th", "id", "ar", "bn")
 _NAMES = {
@@ -46,7 +46,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class PublishedModel:
-    """A graph for CTC, or the graphs of a transducer; satisfies `server.models.loading.AcousticModel`."""
+    """A CTC graph, or the graphs of a transducer; implements `server.models.loading.AcousticModel` by structure."""
 
     config: PublishedDescription
     tokens: Tokens
@@ -62,13 +62,13 @@ class PublishedModel:
 
     @classmethod
     def load(cls, path: Path, *, device: str = "auto", precision: str = "auto") -> PublishedModel:
-        """Read a folder, or one of its graphs, as sherpa-onnx publishes them. Raises: PublishedModelError."""
+        """Load a folder, or one of its graphs, in the format of sherpa-onnx. Raises: PublishedModelError."""
         files = find_files(path, precision)
         place = _device(device)
         graphs = {role: Graph.load(file, device=place.type) for role, file in files.graphs.items()}
         if "encoder" not in graphs:
             graph = graphs["model"]
-            contract = for_batches_of(graph, KINDS[recognise(graph)][1](graph))
+            contract = for_batches_of(graph, KINDS[recognize(graph)][1](graph))
             shape = check_graph(graph, contract)
             tokens = Tokens.read(files.tokens, shape[1])
             _check_vocabulary(graph, contract, shape[1])
@@ -113,24 +113,24 @@ class PublishedModel:
 
     @property
     def threads(self) -> int:
-        """Compute threads of a step."""
+        """Number of compute threads of a step."""
         return THREADS
 
     @property
     def bins_first(self) -> bool:
-        """Whether the encoder's frames are its last axis, as NeMo's transducers have it."""
+        """Whether the frames are the last axis of the encoder's output, as in NeMo's transducers."""
         return isinstance(self.transducer, Recurrent)
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the graphs' files, about those of the weights."""
+        """Size of the graph files in bytes, which is about that of the weights."""
         return sum(path.stat().st_size for path in self.files.graphs.values())
 
     def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> PublishedSlots:
-        """Return the model over `capacity` streams, in batches of at most `largest`, and of `LARGEST_BATCH`.
+        """Return the model with slots for `capacity` streams, in batches of at most `largest` and `LARGEST_BATCH` rows.
 
-        With `tile_rows`, whatever it is, each row is run by itself: then nothing in the graph can depend on the others.
-        Without, a batch of one row is padded where that makes its bits those of every other batch.
+        With any value of `tile_rows` each row is run alone, so that no row can depend on others. Without it, a batch of
+        one row is padded if that makes its outputs bit-identical to those in larger batches.
         """
         largest = min(largest, capacity, LARGEST_BATCH)
         at_once = 1 if tile_rows is not None else largest
@@ -168,7 +168,7 @@ def _check_encoder_kind(encoder: Graph) -> None:
         raise PublishedModelError(f"{encoder.path.name} has no 'model_type' in its metadata")
     if kind != "zipformer2":
         raise PublishedModelError(
-            f"{encoder.path.name}: transducers of kind {kind!r} are not served, but zipformer2 and NeMo's are"
+            f"{encoder.path.name}: transducers of kind {kind!r} are not supported, only those of zipformer2 and NeMo"
         )
 
 
@@ -176,7 +176,8 @@ def _check_vocabulary(graph: Graph, contract: Contract, size: int) -> None:
     declared = {"nemo-ctc": 1, "wenet-ctc": 0}.get(contract.kind)  # NeMo does not count the blank
     if declared is not None and graph.number("vocab_size") + declared != size:
         raise PublishedModelError(
-            f"{graph.path.name}: 'vocab_size' in the metadata is {graph.metadata['vocab_size']}, and it writes {size}"
+            f"{graph.path.name}: 'vocab_size' in the metadata is {graph.metadata['vocab_size']}, "
+            f"but the model has {size} outputs"
         )
 
 
@@ -198,7 +199,7 @@ def _description(files: PublishedFiles, contract: Contract, frames: int, digest:
 
 
 def languages_of(name: str) -> tuple[str, ...]:
-    """Languages in a release's name, as in `sherpa-onnx-streaming-zipformer-en-2023-06-26`; empty for other names."""
+    """Return the languages in a release name such as `sherpa-onnx-streaming-zipformer-en-2023-06-26`; else ()."""
     if not name.startswith("sherpa-onnx"):
         return ()
     parts = re.split(r"[-_.]", name.lower())

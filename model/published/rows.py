@@ -1,8 +1,8 @@
-"""Whether a stream's outputs depend on the rows beside it: the same audio alone and in batches, compared.
+"""Check of batch dependence: compares the outputs of the same audio alone and in batches.
 
-ONNX Runtime may choose another kernel for another number of rows, which changes last bits, and a graph of dynamically
-quantised products scales each batch by its largest value, which may change symbols. Any model over slots can be
-checked.
+ONNX Runtime may choose a different kernel for a different number of rows, which changes last bits, and a graph with
+dynamically quantized products scales each batch by its largest value, which may change symbols. Any model with slots
+can be checked.
 """
 
 from __future__ import annotations
@@ -20,73 +20,73 @@ from model.recordings import read_pcm
 
 SPEECH = Path(__file__).parents[1] / "samples" / "demo.flac"
 SIZES = (1, 2, 3, 8, 32)
-COMPARED = 8  # rows of a batch: the others differ in nothing but their audio
-AUDIO_S = 3.0  # of each row, and `LEAST_WINDOWS` at least
+COMPARED = 8  # rows of a batch that are compared; the others only differ in their audio
+AUDIO_S = 3.0  # seconds of audio per row, but at least `LEAST_WINDOWS` windows
 LEAST_WINDOWS = 4
 QUICK_SIZES = (2, 8)
 QUICK_COMPARED = 2
 QUICK_WINDOWS = 2
-"""With the quick sizes 24 windows in all. Measured: 0.8 s of a zipformer of random weights of 207 MB, on one core."""
+"""The quick check runs 24 windows: 0.8 s for a zipformer with random weights of 207 MB, measured on one core."""
 
 
 class Slots(Protocol):
-    """What is stepped here of a `batching.SlotModel`."""
+    """The part of `batching.SlotModel` that the check uses."""
 
     @property
     def inputs(self) -> NDArray[Any]:
-        """Rows to write the next steps into, (largest, S) int16."""
+        """(largest, S) int16: rows for the next steps."""
 
     def run(self, slots: Sequence[int]) -> NDArray[Any]:
         """Step these slots."""
 
     def reset(self, slot: int) -> None:
-        """Make a slot that of a fresh stream."""
+        """Set the slot's state to that of a new stream."""
 
 
 class Slotted(Protocol):
-    """A model that can be put over slots: a published one, or our own."""
+    """A model that can be checked: a published one or one of this project."""
 
     @property
     def config(self) -> ModelDescription:
-        """Its steps and frames."""
+        """Description of its steps and frames."""
 
     def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> Slots:
-        """The model over slots."""
+        """Return the model with slots."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowCheck:
-    """By batch size: whether the rows are those of streams alone, to the bit, and whether their symbols are."""
+    """Result by batch size: whether rows equal those of single streams, in all bits and in their symbols."""
 
     equal_bits: Mapping[int, bool]
     equal_tokens: Mapping[int, bool]
-    largest_difference: float  # of any output
+    largest_difference: float  # of all outputs
 
     @property
     def dependent_bits(self) -> tuple[int, ...]:
-        """Sizes of batches in which some bit differs."""
+        """Batch sizes with a different bit."""
         return tuple(size for size, equal in self.equal_bits.items() if not equal)
 
     @property
     def dependent_tokens(self) -> tuple[int, ...]:
-        """Sizes of batches in which some symbol differs."""
+        """Batch sizes with a different symbol."""
         return tuple(size for size, equal in self.equal_tokens.items() if not equal)
 
 
 def check_rows(model: Slotted, blank: int, *, tile_rows: int | None = None) -> RowCheck:
-    """Compare streams of speech alone and in batches of all `SIZES` that the model takes."""
+    """Compare streams of speech alone and in batches of all `SIZES` that the model supports."""
     step_s = model.config.step_samples / model.config.sample_rate
     windows = max(LEAST_WINDOWS, round(AUDIO_S / step_s))
     return _compare(model, blank, sizes=SIZES, compared=COMPARED, windows=windows, tile_rows=tile_rows)
 
 
 def check_rows_quickly(model: Slotted, blank: int) -> RowCheck:
-    """Compare a few windows, in a second at most for a model of 100 MB: enough for bits, hardly for symbols."""
+    """Compare a few windows, within a second for a model of 100 MB: sufficient for bits, hardly for symbols."""
     return _compare(model, blank, sizes=QUICK_SIZES, compared=QUICK_COMPARED, windows=QUICK_WINDOWS, tile_rows=None)
 
 
 def tokens_of(outputs: NDArray[np.float32], blank: int) -> list[int]:
-    """Symbols of one stream's outputs: of log-probs (T, V) the best path, of a transducer (T, E, 2) those it wrote."""
+    """Return the symbols of one stream's outputs: best path of log-probs (T, V), or of a transducer (T, E, 2)."""
     if outputs.ndim == 3:
         written = outputs[..., 0].ravel()
         return [int(symbol) for symbol in written[written >= 0]]
@@ -104,7 +104,7 @@ def _compare(
     alone = [_outputs(slots, audio[row : row + 1], [row])[0] for row in range(min(compared, largest))]
     bits, tokens, difference = {}, {}, 0.0
     for size in (size for size in sizes if size <= largest):
-        # Other slots than alone, so that an exchanged state shows too.
+        # Different slots than alone, so that exchanged states are detected too.
         batch = _outputs(slots, audio[:size], [largest - 1 - row for row in range(size)])
         pairs = [(one[skipped:], row[skipped:]) for one, row in zip(alone, batch, strict=False)]
         bits[size] = all(np.array_equal(one, row) for one, row in pairs)
@@ -114,7 +114,7 @@ def _compare(
 
 
 def _speech(config: ModelDescription, rows: int, windows: int) -> NDArray[np.int16]:
-    """(B, N, S): other stretches of a recording in each row, enough steps for so many windows."""
+    """Return (B, N, S): a different stretch of a recording in each row, with enough steps for `windows` windows."""
     steps = config.delay_frames // config.frames_per_step + windows
     samples = steps * config.step_samples
     speech = read_pcm(SPEECH, config.sample_rate)
@@ -124,7 +124,7 @@ def _speech(config: ModelDescription, rows: int, windows: int) -> NDArray[np.int
 
 
 def _outputs(slots: Slots, audio: NDArray[np.int16], members: Sequence[int]) -> NDArray[np.float32]:
-    """Outputs (B, T, …) of fresh streams in these slots, with audio (B, N, S), in one batch."""
+    """Return outputs (B, T, …) of new streams in these slots, with audio (B, N, S), run in one batch."""
     for slot in members:
         slots.reset(slot)
     found = []

@@ -1,4 +1,4 @@
-"""A published model over slots, as `batching.SlotModel` asks for it: samples in, log-probs or symbols out."""
+"""A published model as a `batching.SlotModel`: samples in, log-probs or symbols out."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Outputs = NDArray[np.float32]
 
 
 class PublishedSlots:
-    """The windows, the graph and the search of a model's streams.
+    """Feature windows, graph and transducer search of a model's streams.
 
-    Rows whose window is not complete yet are not run: they get frames of zeros, which their decoders skip.
+    Rows without a complete window are not run: they return frames of zeros, which their decoders skip.
     """
 
     def __init__(
@@ -35,18 +35,18 @@ class PublishedSlots:
         self.capacity = capacity
         self.inputs: NDArray[Any] = np.zeros((min(largest, capacity), step_samples), np.int16)
         self._windows, self._graph, self._search = windows, graph, search
-        self._bins_first = bins_first  # of the encoder's result
+        self._bins_first = bins_first  # in the encoder's output
         self._parts: tuple[Any, ...] = (windows, graph.states, *([search] if search is not None else []))
         self.state_bytes = sum(part.state_bytes for part in self._parts)
 
     @property
-    def rehearsed_sizes(self) -> Sequence[int]:
-        """Batches to be prepared before the first stream: powers of two, and the largest."""
+    def warmup_sizes(self) -> Sequence[int]:
+        """Powers of two, and the largest batch."""
         largest = len(self.inputs)
         return sorted({*(1 << power for power in range(largest.bit_length())), largest})
 
-    def rehearse(self, rows: int) -> None:
-        """Run a batch of so many rows that have a window each, on silence; afterwards the states are undefined."""
+    def warm_up_step(self, rows: int) -> None:
+        """Run a batch of this many complete windows of silence; afterwards the states are undefined."""
         slots = np.arange(rows)
         self._windows.push(slots, np.zeros((rows, self.inputs.shape[1]), np.int16))
         self._step(slots, self._windows.fill(rows))
@@ -81,12 +81,12 @@ class PublishedSlots:
         return self._search.search(slots, results.transpose(0, 2, 1) if self._bins_first else results)
 
     def reset(self, slot: int) -> None:
-        """Make a slot that of a fresh stream."""
+        """Set the slot's state to that of a new stream."""
         for part in self._parts:
             part.reset(slot)
 
     def export(self, slot: int) -> bytes:
-        """A copy of a slot's state."""
+        """Return a copy of a slot's state."""
         return b"".join(part.export(slot) for part in self._parts)
 
     def restore(self, slot: int, state: bytes) -> None:

@@ -1,7 +1,7 @@
-"""States of a graph's streams in slots: a row of bytes each, gathered into batched tensors whatever their batch axis.
+"""States of a graph's streams in slots: a row of bytes per slot, gathered into batched tensors with any batch axis.
 
-A stream's part of a tensor is cut out along the batch axis: `outer` pieces of `inner` bytes. In the slot they lie one
-after the other, in the tensor at a distance of the batch. One compiled call copies all tensors of all members.
+A stream's part of a tensor is `outer` pieces of `inner` bytes along the batch axis. In the slot the pieces are
+contiguous, in the tensor they are one batch apart. One compiled call copies all tensors of all rows.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from numpy.typing import NDArray
 
 from model.machine.compiled import entry_point
 
-ALIGNMENT = 64  # of each tensor, a cache line; the runtime asks for 8
+ALIGNMENT = 64  # bytes, of each tensor: a cache line; the runtime requires 8
 Bytes = NDArray[np.uint8]
 Units = NDArray[np.unsignedinteger[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class StateTensor:
-    """One tensor of a stream's state: its shape without the batch axis, which belongs at `axis`, if there is one."""
+    """One tensor of a stream's state: its shape without the batch axis, and the position `axis` of that, if any."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     axis: int | None = 0
-    initial: int = 0  # of every element in a fresh stream
+    initial: int = 0  # value of every element in a new stream
 
     @property
     def size(self) -> int:
-        """Bytes of one stream."""
+        """Size for one stream in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def outer(self) -> int:
-        """Pieces into which the batch axis cuts it."""
+        """Number of pieces before the batch axis."""
         return math.prod(self.shape[: self.axis]) if self.axis else 1
 
     def batched(self, rows: int) -> tuple[int, ...]:
-        """Shape of so many streams together."""
+        """Return the shape for a batch of this many rows."""
         if self.axis is None:
             return self.shape
         return (*self.shape[: self.axis], rows, *self.shape[self.axis :])
 
 
 class SlotStates:
-    """The slots, and two sets of batched tensors: `before` a step, gathered, and `after` it, to be scattered."""
+    """The slots, and two sets of batched tensors: gathered states `before` a step, and states `after` it to scatter."""
 
     def __init__(self, tensors: Sequence[StateTensor], *, capacity: int, largest: int) -> None:
         self.tensors = tuple(tensors)
@@ -58,7 +58,7 @@ class SlotStates:
         self._arenas = np.cumsum([0, *(-(-size * largest // ALIGNMENT) * ALIGNMENT for size in sizes)]).tolist()
         self._before, self._after = (_aligned(int(self._arenas[-1])) for _ in range(2))
         pieces = [(each.outer, each.size // max(1, each.outer)) for each in self.tensors]
-        unit = np.dtype(f"u{math.gcd(8, *starts, *(size for _, size in pieces))}")  # copied at a time
+        unit = np.dtype(f"u{math.gcd(8, *starts, *(size for _, size in pieces))}")  # unit of copies
         table = [
             (start // unit.itemsize, arena // unit.itemsize, outer, size // unit.itemsize)
             for start, arena, (outer, size) in zip(starts[:-1], self._arenas[:-1], pieces, strict=True)
@@ -72,11 +72,11 @@ class SlotStates:
             self.reset(slot)
 
     def before(self, rows: int) -> list[NDArray[Any]]:
-        """Tensors of a batch of so many rows, as `gather` fills them; always the same memory."""
+        """Tensors for a batch of this many rows, filled by `gather`; always the same memory."""
         return self._views(self._before, rows)
 
     def after(self, rows: int) -> list[NDArray[Any]]:
-        """Tensors of a batch of so many rows, as `scatter` reads them; always the same memory."""
+        """Tensors for a batch of this many rows, read by `scatter`; always the same memory."""
         return self._views(self._after, rows)
 
     def gather(self, slots: NDArray[np.int64]) -> None:
@@ -85,16 +85,16 @@ class SlotStates:
             gather_rows(self._units, slots, self._before_units, self._table)
 
     def scatter(self, slots: NDArray[np.int64], rows: int) -> None:
-        """Copy `after`, of so many rows, into these slots; rows beyond them pad the batch."""
+        """Copy the first rows of `after`, a batch of `rows` rows, to these slots; other rows are padding."""
         if self.state_bytes:
             scatter_rows(self._units, slots, self._after_units, self._table, rows)
 
     def reset(self, slot: int) -> None:
-        """Make a slot fresh."""
+        """Set the slot's state to that of a new stream."""
         self.restore(slot, self._fresh)
 
     def export(self, slot: int) -> bytes:
-        """A copy of a slot's state."""
+        """Return a copy of a slot's state."""
         return self._slab[slot, : self.state_bytes].tobytes()
 
     def restore(self, slot: int, state: bytes) -> None:
@@ -118,7 +118,7 @@ def _aligned(size: int) -> Bytes:
 def gather_rows(slab: Units, slots: NDArray[np.int64], arena: Units, table: NDArray[np.int64]) -> None:
     """Copy the rows of `slots` in slab (capacity, units) to an arena of batched tensors.
 
-    A row of `table` is a tensor: its start in a slot and in the arena, its pieces, and their length, in units.
+    A row of `table` is a tensor: its start in a slot and in the arena, number of pieces, and their length in units.
     """
     rows = len(slots)
     for number in range(len(table)):
@@ -134,7 +134,7 @@ def gather_rows(slab: Units, slots: NDArray[np.int64], arena: Units, table: NDAr
 
 @entry_point
 def scatter_rows(slab: Units, slots: NDArray[np.int64], arena: Units, table: NDArray[np.int64], rows: int) -> None:
-    """Copy the first rows of an arena of tensors of `rows` rows to `slots`: the other way round."""
+    """Copy the first rows of an arena of tensors with `rows` rows to `slots`, the inverse of `gather_rows`."""
     for number in range(len(table)):
         start, first, outer, inner = table[number]
         for row in range(len(slots)):

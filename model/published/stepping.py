@@ -1,7 +1,7 @@
-"""One published graph over the slots of its streams: gather the states, run, scatter them.
+"""Steps of a published graph with slots: gather the states, run the graph, scatter the states.
 
-Inputs and outputs are bound to memory that stays, once for each number of rows, so that a step is one call of the
-runtime without a copy of its own.
+Inputs and outputs are bound to permanent memory once per number of rows, so that a step is one call of the runtime
+without copies.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ ELEMENTS = {"tensor(float)": np.float32, "tensor(int32)": np.int32}
 
 
 class GraphSlots:
-    """A graph's states in slots, and its step over any of them."""
+    """A graph with the states of its streams in slots."""
 
     def __init__(
         self, graph: Graph, contract: Contract, result: tuple[int, ...], *, capacity: int, largest: int, least: int = 1
     ) -> None:
-        """`result` is the shape of one stream's result; batches below `least` rows are padded with a scratch row."""
+        """`result`: shape of one stream's result. Batches below `least` rows are padded with a scratch row."""
         self._graph, self._contract, self.result_shape = graph, contract, result
         self._least = 1 if contract.one_row else least
         self.largest = 1 if contract.one_row else max(largest, self._least)
-        self._scratch = capacity  # one slot more, whose state is always fresh
+        self._scratch = capacity  # an additional slot, always in its initial state
         self.states = SlotStates(contract.states, capacity=capacity + 1, largest=self.largest)
         rows = self.largest
         kind, shape = next(
@@ -46,7 +46,7 @@ class GraphSlots:
         self._bound = functools.lru_cache(maxsize=None)(self._bind)
 
     def run(self, slots: NDArray[np.int64], windows: NDArray[Any]) -> NDArray[np.float32]:
-        """Step the streams in these slots by a window each, (R, L, 80) or (R, S, 1). Returns: (R, …) in new memory."""
+        """Step the streams in these slots by one window, (R, L, 80) or (R, S, 1). Returns: (R, …) in new memory."""
         results = np.empty((len(slots), *self.result_shape), np.float32)
         for first in range(0, len(slots), self.largest):
             members = slots[first : first + self.largest]
@@ -66,11 +66,11 @@ class GraphSlots:
         if offsets:
             self._see_cached_frames(int(self.states.before(rows)[-1][0]))
         self._graph.session.run_with_iobinding(self._bound(rows))
-        if offsets:  # the frames before the next chunk are counted here
+        if offsets:  # the graph does not count the frames before the next chunk
             self.states.after(rows)[-1][:] = self.states.before(rows)[-1] + self.result_shape[0]
 
     def _see_cached_frames(self, offset: int) -> None:
-        """Mask the frames on the left of the first chunks, which are not there yet."""
+        """Mask the missing left context of the first chunks."""
         chunks = offset // WENET_CHUNK - self._contract.cached_frames // WENET_CHUNK
         missing = max(0, self._contract.cached_frames - chunks * WENET_CHUNK)
         self._mask[..., :missing] = False
@@ -92,13 +92,13 @@ class GraphSlots:
                 return self._mask
 
     def feeds(self, rows: int) -> dict[str, NDArray[Any]]:
-        """The inputs of a batch of so many rows, by name; always the same memory."""
+        """Inputs of a batch of this many rows, by name; always the same memory."""
         before = self.states.before(rows)
         pairs = zip(self._graph.inputs, self._contract.feeds, strict=True)
         return {declared.name: self._feed(feed, rows, before) for declared, feed in pairs}
 
     def _bind(self, rows: int) -> Any:
-        """Return the runtime's binding of a batch of so many rows."""
+        """Return the runtime's binding for a batch of this many rows."""
         binding = self._graph.session.io_binding()
         after = self.states.after(rows)
         for name, array in self.feeds(rows).items():
@@ -118,9 +118,9 @@ _WINDOWS: tuple[Feed, ...] = ("window", "bins first")
 
 
 def least_rows(graph: Graph, contract: Contract, result: tuple[int, ...]) -> int:
-    """Rows from which on a row's bits do not depend on their number: 1, or 2 where one row takes another kernel.
+    """Smallest batch from which a row's bits do not depend on the batch size: 1, or 2 if one row uses another kernel.
 
-    2 also means that rows of larger batches agree; where they do not, no padding would help, and it is 1.
+    2 also means that rows of larger batches agree; if they do not, padding would not help, and the result is 1.
     """
     if contract.one_row:
         return 1
@@ -131,7 +131,7 @@ def least_rows(graph: Graph, contract: Contract, result: tuple[int, ...]) -> int
     windows = np.asarray(dice.standard_normal(shape) * scale, np.int32 if contract.fbank is None else np.float32)
 
     def row_of(rows: int) -> bytes:
-        """Results and state of the first row after two windows, in a batch of so many."""
+        """Return results and state of the first row after two windows, in a batch of this many rows."""
         for slot in range(rows):
             slots.states.reset(slot)
         found = [slots.run(np.arange(rows), each[:rows])[0].tobytes() for each in windows]
@@ -142,7 +142,7 @@ def least_rows(graph: Graph, contract: Contract, result: tuple[int, ...]) -> int
 
 
 def check_graph(graph: Graph, contract: Contract) -> tuple[int, ...]:
-    """Compare a graph with its contract and run one window of silence. Returns: shape of one stream's result.
+    """Check a graph against its contract and run one window of silence. Returns: shape of one stream's result.
 
     Raises: PublishedModelError.
     """
@@ -156,8 +156,10 @@ def check_graph(graph: Graph, contract: Contract) -> tuple[int, ...]:
         if tensor.shape != state.batched(1) or tensor.dtype != state.dtype:
             raise PublishedModelError(
                 f"{graph.path.name}: next state {number} is {tensor.dtype} {list(tensor.shape)}, "
-                f"where {state.dtype} {list(state.batched(1))} went in"
+                f"but its input is {state.dtype} {list(state.batched(1))}"
             )
     if outputs[0].ndim != 3 or outputs[0].dtype != np.float32 or len(outputs[0]) != 1:
-        raise PublishedModelError(f"{graph.path.name} gives {outputs[0].dtype} {list(outputs[0].shape)}, not frames")
+        raise PublishedModelError(
+            f"{graph.path.name}: output 0 is {outputs[0].dtype} {list(outputs[0].shape)}, not frames of floats"
+        )
     return tuple(outputs[0].shape[1:])

@@ -1,8 +1,8 @@
-"""Greedy search of transducers, batched over streams; what it has written is part of a stream's state.
+"""Greedy search of transducers, batched over streams; the symbols written so far are part of a stream's state.
 
-A stateless decoder sees the last symbols (zipformer2), a recurrent one its own state (NeMo). Of each frame come a
-symbol or none (zipformer2), or up to ten (NeMo), each with its log-probability.
-Source: Graves 2012, and the greedy searches of sherpa-onnx, read for their rules.
+A stateless decoder reads the last symbols (zipformer2), a recurrent one its own state (NeMo). Each frame yields at most
+one symbol (zipformer2) or up to ten (NeMo), each with its log-probability.
+Source: Graves 2012, and the rules of sherpa-onnx's greedy searches.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from model.published.metadata import Graph
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
 
-NONE = -1.0  # in place of a symbol
-NEMO_SYMBOLS = 10  # of one frame at most, as in sherpa-onnx
+NONE = -1.0  # no symbol
+NEMO_SYMBOLS = 10  # most symbols of a frame, as in sherpa-onnx
 
 
 class TransducerSearch(Protocol):
-    """Symbols out of encoder frames, for the streams in slots."""
+    """Search that turns encoder frames of the streams in slots into symbols."""
 
     @property
     def symbols_per_frame(self) -> int:
-        """Most symbols of one frame."""
+        """Maximum number of symbols per frame."""
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of a slot."""
+        """Size of a slot's state in bytes."""
 
     def search(self, slots: Indices, encoded: Floats) -> Floats:
-        """Search the frames (R, T, D). Returns: (R, T, symbols_per_frame, 2), symbol or `NONE`, and log-probability."""
+        """Search the frames (R, T, D). Returns: (R, T, symbols_per_frame, 2): symbol or `NONE`, log-probability."""
 
     def reset(self, slot: int) -> None:
-        """Make a slot that of a fresh stream."""
+        """Set the slot's state to that of a new stream."""
 
     def export(self, slot: int) -> bytes:
-        """A copy of a slot's state."""
+        """Return a copy of a slot's state."""
 
     def restore(self, slot: int, state: bytes) -> None:
         """Overwrite a slot's state."""
@@ -50,7 +50,7 @@ class TransducerSearch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Stateless:
-    """A zipformer2 transducer's decoder and joiner: what they need to be searched."""
+    """Decoder and joiner of a zipformer2 transducer."""
 
     decoder: Graph
     joiner: Graph
@@ -59,24 +59,24 @@ class Stateless:
 
     @classmethod
     def of(cls, decoder: Graph, joiner: Graph, tokens: Tokens, width: int) -> Stateless:
-        """`width` is that of the encoder's frames. Raises: PublishedModelError."""
+        """`width`: size of the encoder's frames. Raises: PublishedModelError."""
         context = decoder.number("context_size")
-        joiner.number("joiner_dim")  # which sherpa-onnx asks for
+        joiner.number("joiner_dim")  # required by sherpa-onnx
         decoder.check_inputs([("tensor(int64)", (None, context))])
         decoder.need_outputs(1)
         if tokens.blank != 0:
-            raise PublishedModelError(f"the blank of a zipformer2 transducer is symbol 0, here it is {tokens.blank}")
-        decoded = decoder.try_out("the symbols of a fresh stream", np.full((1, context), tokens.blank, np.int64))[0]
+            raise PublishedModelError(f"the blank of a zipformer2 transducer must be symbol 0, not {tokens.blank}")
+        decoded = decoder.try_out("the symbols of a new stream", np.full((1, context), tokens.blank, np.int64))[0]
         _check_joiner(joiner, (1, width), decoded.shape, len(tokens.symbols))
         return cls(decoder, joiner, context, tokens)
 
     def over(self, capacity: int) -> StatelessSearch:
-        """Return the search over so many slots."""
+        """Return the search with this many slots."""
         return StatelessSearch(self, capacity)
 
 
 class StatelessSearch:
-    """One symbol a frame at most; a slot holds the last symbols, -1 before the first."""
+    """Search with at most one symbol per frame; a slot holds the last symbols, -1 before the first."""
 
     symbols_per_frame = 1
 
@@ -89,7 +89,7 @@ class StatelessSearch:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of a slot."""
+        """Size of a slot's state in bytes."""
         return self._fresh.nbytes
 
     def search(self, slots: Indices, encoded: Floats) -> Floats:
@@ -111,11 +111,11 @@ class StatelessSearch:
         return found
 
     def reset(self, slot: int) -> None:
-        """Make a slot that of a fresh stream."""
+        """Set the slot's state to that of a new stream."""
         self._history[slot] = self._fresh
 
     def export(self, slot: int) -> bytes:
-        """A copy of a slot's state."""
+        """Return a copy of a slot's state."""
         return bytes(self._history[slot].tobytes())
 
     def restore(self, slot: int, state: bytes) -> None:
@@ -125,7 +125,7 @@ class StatelessSearch:
 
 @dataclass(frozen=True, slots=True)
 class Recurrent:
-    """A NeMo transducer's decoder and joiner. The states are (layers, B, hidden) each."""
+    """Decoder and joiner of a NeMo transducer. Both states are (layers, B, hidden)."""
 
     decoder: Graph
     joiner: Graph
@@ -136,26 +136,26 @@ class Recurrent:
 
     @classmethod
     def of(cls, encoder: Graph, decoder: Graph, joiner: Graph, tokens: Tokens, width: int) -> Recurrent:
-        """`width` is that of the encoder's frames. Raises: PublishedModelError."""
+        """`width`: size of the encoder's frames. Raises: PublishedModelError."""
         layers, hidden = encoder.number("pred_rnn_layers"), encoder.number("pred_hidden")
         state = ("tensor(float)", (layers, None, hidden))
         decoder.check_inputs([("tensor(int32)", (None, None)), ("tensor(int32)", (None,)), state, state])
         decoder.need_outputs(4)
         if tokens.blank != len(tokens.symbols) - 1:
-            raise PublishedModelError(f"the blank of a NeMo transducer is its last symbol, here it is {tokens.blank}")
+            raise PublishedModelError(f"the blank of a NeMo transducer must be its last symbol, not {tokens.blank}")
         zeros = np.zeros((layers, 1, hidden), np.float32)
         blank, length = np.full((1, 1), tokens.blank, np.int32), np.ones(1, np.int32)
-        output = decoder.try_out("the blank of a fresh stream", blank, length, zeros, zeros)[0]
+        output = decoder.try_out("the blank of a new stream", blank, length, zeros, zeros)[0]
         _check_joiner(joiner, (1, width, 1), output.shape, len(tokens.symbols))
         return cls(decoder, joiner, layers, hidden, output.shape[1], tokens.blank)
 
     def over(self, capacity: int) -> RecurrentSearch:
-        """Return the search over so many slots."""
+        """Return the search with this many slots."""
         return RecurrentSearch(self, capacity)
 
 
 class RecurrentSearch:
-    """Up to ten symbols a frame; a slot holds both states of the decoder and its output."""
+    """Search with up to ten symbols per frame; a slot holds both states of the decoder and its output."""
 
     symbols_per_frame = NEMO_SYMBOLS
 
@@ -172,7 +172,7 @@ class RecurrentSearch:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of a slot."""
+        """Size of a slot's state in bytes."""
         return int(self._states[0].nbytes + self._outputs[0].nbytes)
 
     def search(self, slots: Indices, encoded: Floats) -> Floats:
@@ -180,7 +180,7 @@ class RecurrentSearch:
         states, outputs = self._states[slots], self._outputs[slots]
         found = np.full((*encoded.shape[:2], NEMO_SYMBOLS, 2), NONE, np.float32)
         for frame in range(encoded.shape[1]):
-            rows = np.arange(len(slots))  # those whose last symbol of this frame was no blank
+            rows = np.arange(len(slots))  # rows whose last symbol in this frame was not blank
             for place in range(NEMO_SYMBOLS):
                 logits = self._join(encoded[rows, frame], outputs[rows])
                 best = logits.argmax(axis=1)
@@ -195,11 +195,11 @@ class RecurrentSearch:
         return found
 
     def reset(self, slot: int) -> None:
-        """Make a slot that of a fresh stream."""
+        """Set the slot's state to that of a new stream."""
         self._states[slot], self._outputs[slot] = self._fresh
 
     def export(self, slot: int) -> bytes:
-        """A copy of a slot's state."""
+        """Return a copy of a slot's state."""
         return bytes(self._states[slot].tobytes() + self._outputs[slot].tobytes())
 
     def restore(self, slot: int, state: bytes) -> None:
@@ -209,7 +209,7 @@ class RecurrentSearch:
         self._outputs[slot] = np.frombuffer(state[size:], np.float32)
 
     def _join(self, encoded: Floats, outputs: Floats) -> Floats:
-        """Logits (R, V) of a frame (R, D) after the decoder's output (R, D')."""
+        """Return the logits (R, V) of a frame (R, D) and the decoder's output (R, D')."""
         joined = _run(self._graphs.joiner, encoded[..., np.newaxis], outputs[..., np.newaxis])
         return joined.reshape(len(encoded), -1)
 
@@ -226,11 +226,13 @@ class RecurrentSearch:
 
 
 def _check_joiner(joiner: Graph, encoded: tuple[int, ...], decoded: tuple[int, ...], symbols: int) -> None:
-    """Run a joiner on one frame of zeros in these shapes. Raises: PublishedModelError."""
+    """Run a joiner on one frame of zeros of these shapes. Raises: PublishedModelError."""
     joiner.check_inputs([("tensor(float)", (None, *shape[1:])) for shape in (encoded, decoded)])
     logits = joiner.try_out("one frame", np.zeros(encoded, np.float32), np.zeros(decoded, np.float32))[0]
     if logits.shape[-1] != symbols:
-        raise PublishedModelError(f"{joiner.path.name} writes {logits.shape[-1]} symbols, and there are {symbols}")
+        raise PublishedModelError(
+            f"{joiner.path.name} has {logits.shape[-1]} outputs, but tokens.txt has {symbols} symbols"
+        )
 
 
 def _run(graph: Graph, *inputs: NDArray[Any]) -> Floats:
@@ -244,7 +246,7 @@ def _run_all(graph: Graph, *inputs: NDArray[Any]) -> list[Floats]:
 
 
 def _log_softmax(logits: Floats, chosen: Indices) -> Floats:
-    """Log-probability of the chosen symbol of each row, (R, V) and (R,) -> (R,)."""
+    """Return the log-probability of the chosen symbol of each row, (R, V) and (R,) -> (R,)."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     sums = np.log(np.exp(shifted).sum(axis=1))
     return np.asarray(shifted[np.arange(len(chosen)), chosen] - sums, np.float32)

@@ -1,1 +1,1 @@
-"""The network in torch, and any torch step function as a slot model: layers, precisions, slabs, recorded steps."""
+"""The network in torch, and the slot model for any torch step function: layers, precisions, slabs, recorded steps."""

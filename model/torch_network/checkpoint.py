@@ -1,4 +1,4 @@
-"""Weights of a network in torch: read from a checkpoint, which `model.checkpoint` describes, and written to one."""
+"""Weights of a network in torch: reads and writes the checkpoints described in `model.checkpoint`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from model.torch_network.network import Network
 
 
 def load_network(path: Path) -> tuple[Network, str]:
-    """Read a checkpoint. Returns the network in float32, integers multiplied by their scales, and its file's sha256.
+    """Read a checkpoint. Returns the network in float32 (integers times their scales) and the SHA-256 of its file.
 
-    Raises: CheckpointError naming the file, what is wrong with it, and what to do.
+    Raises: CheckpointError naming the file, the error, and what to do.
     """
     config, blob = checkpoint.read(path)
     network = Network(config)
@@ -26,13 +26,13 @@ def load_network(path: Path) -> tuple[Network, str]:
         else:
             tensors = {name: torch.from_numpy(array) for name, array in checkpoint.dequantized(quantized).items()}
         network.load_state_dict({name: tensor.to(torch.float32) for name, tensor in tensors.items()})
-    except Exception as error:  # safetensors raises its own untyped error
+    except Exception as error:  # safetensors raises an untyped error of its own
         raise checkpoint.does_not_fit(path, error) from error
     return network.eval(), checkpoint.digest_of(blob)
 
 
 def save_network(network: Network, path: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Write weights and configuration. `dtype` is how the weights are stored; features' statistics stay float32."""
+    """Write weights and configuration. `dtype`: of the stored weights; feature statistics stay float32."""
     tensors = {
         name: (t if name.startswith("features.") else t.to(dtype)).contiguous().cpu()
         for name, t in network.state_dict().items()

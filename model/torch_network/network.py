@@ -1,7 +1,7 @@
 """The streaming Deep Speech 2 network: log-mel features, strided convolutions, GRUs, lookahead convolution, head.
 
-One code path serves a step and a whole utterance: `forward` takes any number of steps at once and carries all that it
-must remember, windows of the features included, in a dict of named tensors, batch on axis 0, zeros for a fresh stream.
+A step and a whole utterance use the same code: `forward` takes any number of steps at once and returns all that it
+carries over, including samples of feature windows, as named tensors, batch on axis 0, zeros for a new stream.
 Source: Amodei et al. 2015, https://arxiv.org/abs/1512.02595 (row convolution: section 3.7).
 """
 
@@ -23,7 +23,7 @@ Entering = Callable[[Tensor], Tensor]
 
 
 class LogMel(nn.Module):
-    """PCM (B, S) with its overlap (B, window - hop) to normalised log-mel frames (B, S / hop, F) float32."""
+    """Maps PCM (B, S) and its overlap (B, window - hop) to normalized log-mel frames (B, S / hop, F) float32."""
 
     window: Tensor
     filters: Tensor
@@ -36,11 +36,11 @@ class LogMel(nn.Module):
         self.overlap = config.window_samples - config.hop_samples
         self.register_buffer("window", torch.hann_window(config.window_samples), persistent=False)
         self.register_buffer("filters", torch.from_numpy(mel_filters(config)), persistent=False)
-        self.register_buffer("mean", torch.zeros(config.mel_bins))  # of the training set, stored with the weights
+        self.register_buffer("mean", torch.zeros(config.mel_bins))  # over the training set, stored with the weights
         self.register_buffer("scale", torch.ones(config.mel_bins))
 
     def log_mel(self, pcm: Tensor) -> Tensor:
-        """Float PCM in [-1, 1], (B, overlap + n * hop), to log-mel energies (B, n, F), not normalised."""
+        """Map float PCM in [-1, 1], (B, overlap + n * hop), to log-mel energies (B, n, F), not normalized."""
         frames = pcm.unfold(-1, self.length, self.hop) * self.window  # (B, n, window)
         spectrum = torch.fft.rfft(frames, self.fft_size)  # (B, n, fft / 2 + 1) complex
         power = spectrum.real.square() + spectrum.imag.square()
@@ -54,9 +54,9 @@ class LogMel(nn.Module):
 
 
 class PairConv(nn.Module):
-    """Causal convolution over time, kernel 6, stride 2, written as one product over joined frame pairs.
+    """Causal convolution over time, kernel 6, stride 2, as one product over joined frame pairs.
 
-    A product's rows do not depend on one another, where a library convolution may choose its algorithm by batch size.
+    Rows of a product are independent, whereas a library convolution may choose its algorithm by batch size.
     """
 
     def __init__(self, channels: int, out: int) -> None:
@@ -73,9 +73,9 @@ class PairConv(nn.Module):
 
 
 class Scan(torch.autograd.Function):
-    """A GRU's recurrence over a whole utterance, time-major, with a backward pass for training on a CPU.
+    """Recurrence of a GRU over a whole utterance, time-major, with a backward pass for training on a CPU.
 
-    One large product gives the weight gradient, where autograd would add a small one for every frame.
+    One large product computes the weight gradient, whereas autograd would add a small one for every frame.
     """
 
     @staticmethod
@@ -84,7 +84,7 @@ class Scan(torch.autograd.Function):
     ) -> Tensor:
         """gates (T, B, 3H) = Wx + b, weight (3H, H), bias (3H), first state (B, H) -> states (T, B, H).
 
-        `entering`, if given, is applied to each state (B, H) before the product, and has the gradient of the identity.
+        `entering`, if given, is applied to each state (B, H) before the product; its gradient is the identity.
         """
         steps, rows, width = gates.shape[0], gates.shape[1], weight.shape[1]
         weight_t = weight.to(gates.dtype).t()
@@ -107,7 +107,7 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
-        """Back-propagation through time; factors without the incoming gradient are computed for all frames at once."""
+        """Backpropagate through time; factors independent of the gradient are computed for all frames at once."""
         hidden, entered, reset_update, candidate, recurrent, weight = ctx.saved_tensors
         steps, rows, width = candidate.shape
         reset, update = reset_update[..., :width], reset_update[..., width:]
@@ -136,7 +136,7 @@ class Scan(torch.autograd.Function):
 
 
 class GRULayer(nn.Module):
-    """One forward GRU layer: x (B, T, H) and the state before it (B, H) to outputs (B, T, H) and the state after it.
+    """One GRU layer: maps x (B, T, H) and the state before it (B, H) to outputs (B, T, H) and the state after it.
 
     The cell is the cuDNN / PyTorch form, in which the reset gate acts after the recurrent product:
         r = σ(Wx_r + Uh_r)   z = σ(Wx_z + Uh_z)   n = tanh(Wx_n + r ∘ Uh_n)   h' = (1 - z) ∘ n + z ∘ h
@@ -154,29 +154,29 @@ class GRULayer(nn.Module):
             nn.init.orthogonal_(self.recurrent.weight[gate * hidden : (gate + 1) * hidden])
         nn.init.zeros_(self.recurrent.bias)
         nn.init.zeros_(self.input.bias)
-        nn.init.ones_(self.input.bias[hidden : 2 * hidden])  # start by remembering
+        nn.init.ones_(self.input.bias[hidden : 2 * hidden])  # the update gate starts open for the old state
 
     def mute(self) -> None:
-        """Give the candidate no weights: states that were zeros stay so until training changes them."""
+        """Zero the candidate's weights, so that zero states stay zero until training changes them."""
         with torch.no_grad():
             for product in (self.input, self.recurrent):
                 for parameter in product.parameters():
                     parameter[2 * self.hidden :] = 0
 
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Training takes the scan (cuDNN on a GPU), serving the plain loop over the few frames of a step."""
+        """Use the scan (cuDNN on a GPU) for training, and the plain loop over the few frames of a step for serving."""
         if not torch.is_grad_enabled():
             return self.steps(x, state)
         if x.is_cuda:
             weights = [self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias]
             out, last = torch._VF.gru(x, state[None].to(x.dtype), weights, True, 1, 0.0, False, False, True)
             return out, last[0]
-        gates = self.input(x.transpose(0, 1).contiguous())  # (T, B, 3H); weights without gradients are slow otherwise
+        gates = self.input(x.transpose(0, 1).contiguous())  # (T, B, 3H); slow otherwise for weights without gradients
         states: Tensor = Scan.apply(gates, self.recurrent.weight, self.recurrent.bias, state.to(gates.dtype))  # type: ignore[no-untyped-call]
         return states.transpose(0, 1), states[-1]
 
     def steps(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Frame by frame; a row's result never depends on the other rows."""
+        """Compute frame by frame; a row's result does not depend on the other rows."""
         width = self.hidden
         gates = self.input(x)  # (B, T, 3H)
         outputs = []
@@ -190,17 +190,17 @@ class GRULayer(nn.Module):
 
 
 class Lookahead(nn.Module):
-    """Row convolution: each unit's output mixes its own present and next `frames` values."""
+    """Row convolution: the output of each unit is a mix of its own current and next `frames` values."""
 
     def __init__(self, hidden: int, frames: int) -> None:
         super().__init__()
         self.frames = frames
         weight = torch.zeros(frames + 1, hidden)
-        weight[0] = 1.0  # start as the identity
+        weight[0] = 1.0  # initially the identity
         self.weight = nn.Parameter(weight)
 
     def forward(self, x: Tensor, waiting: Tensor) -> tuple[Tensor, Tensor]:
-        """x (B, T, H) and the frames before it that lack an output (B, frames, H) -> outputs (B, T, H), such frames."""
+        """x (B, T, H) and earlier frames without an output (B, frames, H) -> outputs (B, T, H), frames without one."""
         joined = torch.cat([waiting, x], dim=1)  # (B, frames + T, H)
         count = x.shape[1]
         out = joined[:, :count] * self.weight[0]
@@ -210,7 +210,7 @@ class Lookahead(nn.Module):
 
 
 class Network(nn.Module):
-    """PCM in, log-probabilities out; `forward` is the step function of `model.torch_network.slots.StepModel`."""
+    """Maps PCM to log-probabilities; `forward` is the step function of `model.torch_network.slots.StepModel`."""
 
     def __init__(self, config: ModelConfig, dropout: float = 0.0) -> None:
         super().__init__()
@@ -228,11 +228,11 @@ class Network(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype that the products run in."""
+        """Dtype of the products."""
         return self.head.weight.dtype
 
     def state_shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Name, shape without the batch axis, and dtype of each tensor that a stream carries over."""
+        """Return name, shape without the batch axis, and dtype of each tensor that a stream carries over."""
         c = self.config
         shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
             "pcm": ((self.features.overlap,), torch.int16),
@@ -243,7 +243,7 @@ class Network(nn.Module):
         return shapes | {"lookahead": ((c.lookahead, c.hidden), self.dtype)}
 
     def fresh_state(self, rows: int) -> State:
-        """State of `rows` fresh streams: zeros."""
+        """Return the state of `rows` new streams: zeros."""
         device = self.head.weight.device
         return {k: torch.zeros(rows, *s, dtype=d, device=device) for k, (s, d) in self.state_shapes().items()}
 
@@ -255,14 +255,14 @@ class Network(nn.Module):
         return log_probs[0] if len(log_probs) == 1 else torch.cat(log_probs, dim=-1), {"pcm": overlap, **after}
 
     def parts(self, outputs: Tensor) -> tuple[Tensor, ...]:
-        """Outputs (..., config.outputs) of the letters (..., V), and of the phones (..., P + 1) if it hears any."""
+        """Split outputs (..., config.outputs) into letters (..., V) and phones (..., P + 1), if it has phones."""
         letters = len(self.config.vocabulary)
         return (outputs[..., :letters], outputs[..., letters:]) if self.config.phones else (outputs,)
 
     def encode(self, features: Tensor, state: State) -> tuple[Tensor, State]:
-        """Normalised log-mel (B, 4n, F) -> logits (B, n, outputs), next state without the PCM overlap.
+        """Normalized log-mel (B, 4n, F) -> logits (B, n, outputs), next state without the PCM overlap.
 
-        With layers that run backward this is all of the audio, from a fresh state, and there is no next one.
+        With backward layers this is the whole audio, from a new state, and there is no next state.
         """
         after: State = {}
         x, after["conv0"] = self.conv0(features, state["conv0"])  # (B, 2n, conv_channels)

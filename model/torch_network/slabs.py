@@ -1,4 +1,4 @@
-"""States of many streams: a tensor for each name, a row for each slot. Knows bytes, and neither steps nor streams."""
+"""States of many streams: a tensor per name, a row per slot. Knows bytes, but neither steps nor streams."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class RowSpec:
-    """One row of a tensor, a single stream's part: shape without the batch axis, and dtype."""
+    """One row of a tensor, the part of one stream: shape without the batch axis, and dtype."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
 
 class Slabs:
-    """Tensors {name: (rows, …)} on one device, zeros at first, and copies of single rows as bytes."""
+    """Tensors {name: (rows, …)} on one device, initially zero, with copies of single rows as bytes."""
 
     def __init__(self, spec: Mapping[str, RowSpec], rows: int, device: torch.device) -> None:
         self.tensors = {
@@ -30,15 +30,15 @@ class Slabs:
         flat = [slab.flatten().view(torch.uint8) for slab in self.tensors.values() if slab.numel()]
         sizes = [len(each) // rows for each in flat]
         self.row_bytes = sum(sizes)
-        # Each slab's memory as bytes, and the size of its rows. On a CPU by a memoryview: its copies never release the
-        # interpreter's lock.
+        # Each slab's memory as bytes, and the size of its rows. On a CPU a memoryview, whose copies never release the
+        # interpreter lock.
         on_cpu = device.type == "cpu"
         self._bytes: list[tuple[Any, int]] = [
             (each.numpy().data if on_cpu else each, size) for each, size in zip(flat, sizes, strict=True)
         ]
 
     def copy_out(self, row: int) -> bytes:
-        """Return a copy of a row of all tensors, `row_bytes` long, in the order of the spec."""
+        """Return a copy of a row of all tensors, `row_bytes` bytes, in the order of the spec."""
         rows = [each[row * size : (row + 1) * size] for each, size in self._bytes]
         if self._device.type == "cpu" or not rows:
             return b"".join(rows)
@@ -46,7 +46,7 @@ class Slabs:
         return whole.tobytes()
 
     def copy_in(self, row: int, values: bytes) -> None:
-        """Overwrite a row of all tensors with the bytes of `copy_out`."""
+        """Overwrite a row of all tensors with bytes from `copy_out`."""
         whole: Any = values
         if self._device.type != "cpu":
             whole = torch.from_numpy(np.frombuffer(values, np.uint8).copy()).to(self._device)

@@ -1,11 +1,11 @@
-"""A network's step recorded once as a graph and replayed without the interpreter.
+"""Step of a network, recorded once as a graph and replayed without the interpreter.
 
-A step is about a hundred small operations. Called from Python, each of them takes the interpreter's lock anew, and
-beside a busy event loop the model thread waits for it every time, up to a switch interval. A recorded step waits when
-it returns, and once more for nearly every tensor argument: torch keeps a tensor's Python object alive while C++ alone
-refers to it, and takes the lock whenever that begins or ends. So the graph that serves, `SlabStep`, takes numbers only:
-inputs, states and the row index lie in memory that the graph itself refers to. The operations and their order stay the
-same, so the results do too, to the bit (tests/model/test_network.py).
+A step is about a hundred small operations. Called from Python, each of them acquires the interpreter lock again, and
+under load on the event loop the model thread waits for it each time, up to a switch interval. A recorded step waits
+when it returns, and again for nearly every tensor argument: torch keeps a tensor's Python object alive while only C++
+refers to it, and acquires the lock whenever that starts or ends. So the arguments of the graph for serving, `SlabStep`,
+are only numbers: inputs, states and the row index are in memory that the graph refers to. The operations and their
+order are the same, so results are bit-identical (tests/model/test_network.py).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from torch.jit._trace import TracerWarning
 
 from model.torch_network.network import Network, State
 
-EXAMPLE_ROWS = 4  # of the recording; the graph works for any number of rows
+EXAMPLE_ROWS = 4  # rows of the recording; the graph works for any number of rows
 
 PRODUCT = """
 def product(x: Tensor, packed: Tensor, bias: Tensor) -> Tensor:
     none: List[Optional[number]] = []
     return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", none, "")
 """
-"""TorchScript source, because an empty list of the operator's type cannot be written otherwise; inlined by tracing."""
+"""TorchScript source, the only way to write an empty list of the operator's type; inlined by tracing."""
 
 
 class _Packed(nn.Module):
-    """A bf16 product with its weights packed for oneDNN once, where `nn.Linear` packs them at each call.
+    """A bf16 product with weights packed for oneDNN once, whereas `nn.Linear` packs them at each call.
 
-    Same bits, 25 to 30 µs faster. Source: model/LOG.md.
+    Bit-identical, 25 to 30 µs faster. Source: model/LOG.md.
     """
 
     def __init__(self, full: nn.Linear, product: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
@@ -48,7 +48,7 @@ class _Packed(nn.Module):
 
 
 class _Flat(nn.Module):
-    """The network with its state as a plain list of tensors, the form that can be traced."""
+    """The network with its state as a list of tensors, which can be traced."""
 
     def __init__(self, network: Network, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class _Flat(nn.Module):
 
 
 class _Rows(nn.Module):
-    """The network with its state in slabs, of which it reads and writes some rows."""
+    """The network with its state in slabs, of which a call reads and writes some rows."""
 
     def __init__(self, network: Network, names: tuple[str, ...], products: Sequence[_Packed]) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class _Rows(nn.Module):
         self, pcm: Tensor, read: Tensor, write: Tensor, slabs: tuple[Tensor, ...], packed: tuple[Tensor, ...]
     ) -> Tensor:
         for product, weight in zip(self.products, packed, strict=True):
-            product.packed = weight  # tracing takes no packed tensor as a constant, so they are inputs
+            product.packed = weight  # an input, because tracing does not support packed tensors as constants
         state = {name: slab.index_select(0, read) for name, slab in zip(self.names, slabs, strict=True)}
         log_probs, after = self.network(pcm, state)
         for name, slab in zip(self.names, slabs, strict=True):
@@ -79,7 +79,7 @@ class _Rows(nn.Module):
 
 
 class _Held(nn.Module):
-    """The recorded step with its memory held by the graph; its arguments are numbers only."""
+    """The recorded step with its memory owned by the graph; its arguments are numbers only."""
 
     def __init__(
         self, rows: nn.Module, pcm: Tensor, index: Tensor, slabs: tuple[Tensor, ...], packed: tuple[Tensor, ...]
@@ -95,7 +95,7 @@ class _Held(nn.Module):
 
 
 class TracedStep:
-    """`Network.forward` for inputs of exactly one step."""
+    """Recorded `Network.forward` for inputs of exactly one step."""
 
     def __init__(self, network: Network) -> None:
         self._names = tuple(network.state_shapes())
@@ -112,7 +112,7 @@ class TracedStep:
 
 
 class SlabStep:
-    """`Network.forward` for inputs of exactly one step, on states that lie in slabs; on a CPU."""
+    """Recorded `Network.forward` for inputs of exactly one step with states in slabs; on a CPU."""
 
     def __init__(self, network: Network, pcm: Tensor, index: Tensor, slabs: State) -> None:
         """Record on PCM (R, step_samples) int16, index (R,) int64 and slabs {name: (any, …)}, read at each call."""
@@ -128,16 +128,16 @@ class SlabStep:
             self._run = cast(Callable[[int, int, int], Tensor], torch.jit.freeze(torch.jit.script(held.eval())))
 
     def __call__(self, first: int, count: int, kept: int) -> Tensor:
-        """Step rows first … first + count of `pcm`; row i has its state in row `index[i]` of the slabs.
+        """Step rows first … first + count - 1 of `pcm`; the state of row i is row `index[i]` of the slabs.
 
-        The new states of the first `kept` of them are stored, those of the others dropped.
+        The new states of the first `kept` rows are stored, those of the others are dropped.
         Returns: log-probs (count, frames_per_step, outputs) float32.
         """
         return self._run(first, count, kept)
 
 
 def _with_packed_products(network: Network) -> tuple[Network, list[_Packed]]:
-    """Copy a network and pack its bf16 products; in other precisions return it as it is."""
+    """Copy a network and pack its bf16 products; in other precisions return it unchanged."""
     if network.dtype != torch.bfloat16 or not torch._C._has_mkldnn:
         return network, []
     product = torch.jit.CompilationUnit(PRODUCT).product
@@ -157,7 +157,7 @@ def _example_pcm(network: Network) -> Tensor:
 
 def _traced(module: nn.Module, example: tuple[Any, ...]) -> Any:
     with torch.no_grad(), warnings.catch_warnings():
-        # Lengths of the loops over frames become constants: that is what "exactly one step" means.
+        # Lengths of the loops over frames become constants, hence "exactly one step".
         warnings.simplefilter("ignore", TracerWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
         return torch.jit.trace(module.eval(), example, check_trace=False)  # type: ignore[no-untyped-call]

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from batching.batcher import Policy
 from batching.capacity import Capacity
 from batching.engine import Engine
-from batching.thread.turn import Turn
+from batching.thread.step_token import StepToken
 from model.config import OWN_ARCHITECTURE
 from model.ctc.words import Decoder
 from model.description import ModelDescription
@@ -128,7 +128,7 @@ class ServiceBuilder:
         self._clock = clock
         self._make_session = make_session
         self._machine = Machine()
-        self._turns = itertools.cycle([Turn() for _ in range(steps_at_once(settings.threads))])
+        self._step_tokens = itertools.cycle([StepToken() for _ in range(steps_at_once(settings.threads))])
         self._second_pass = SecondPass(clock)
         keys = resume_keys(settings)
         self._own_key = not keys
@@ -204,16 +204,24 @@ class ServiceBuilder:
 
     def _engines(self, model: LoadedModel, window: int | None) -> Engines:
         config, vad = model.acoustic.config, self._vad_model
-        turn = None if model.acoustic.device.type == "cuda" else next(self._turns)
+        step_token = None if model.acoustic.device.type == "cuda" else next(self._step_tokens)
         return Engines(
-            self._engine(config, model.acoustic, config.step_samples, turn, name=f"model {model.name}"),
-            self._engine(config, vad, window, next(self._turns), name=f"vad {model.name}") if vad and window else None,
+            self._engine(config, model.acoustic, config.step_samples, step_token, name=f"model {model.name}"),
+            self._engine(config, vad, window, next(self._step_tokens), name=f"vad {model.name}")
+            if vad and window
+            else None,
             step_samples=config.step_samples,
             clock=self._clock,
         )
 
     def _engine(
-        self, config: ModelDescription, model: BatchedModel, step_samples: int, turn: Turn | None, *, name: str
+        self,
+        config: ModelDescription,
+        model: BatchedModel,
+        step_samples: int,
+        step_token: StepToken | None,
+        *,
+        name: str,
     ) -> MakeEngine:
         """Return a factory of the engine, to be called with the function that takes its results."""
         settings, clock = self._settings, self._clock
@@ -234,7 +242,7 @@ class ServiceBuilder:
                 warm_up=True,
                 acknowledged=True,
                 clock=clock,
-                turn=turn,
+                step_token=step_token,
                 name=name,
             )
 

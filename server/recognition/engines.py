@@ -120,7 +120,7 @@ class Engines:
         match event:
             case BatchDone():
                 if sender is not None:
-                    sender.taken()
+                    sender.acknowledge()
                 self._end_warm_up(None)
             case StreamFailed(stream, error) if stream == self._warm_stream:
                 self._end_warm_up(error)

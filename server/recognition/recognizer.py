@@ -252,5 +252,5 @@ class Recognizer:
         metrics.inference.observe(batch.step_s)
         metrics.realtime_factor.observe(batch.step_s / (size * self._step_s))
         metrics.queue_depth.set(batch.queued)
-        metrics.uploads_wait.set(batch.filling_waits)
+        metrics.uploads_wait.set(batch.background_waits)
         metrics.queue_wait.observe_all(batch.queue_wait_s)

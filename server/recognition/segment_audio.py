@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 
 from model.ctc.two_pass import CONTEXT_S, KEPT_S
-from model.ctc.words import Heard
+from model.ctc.words import FrameAudio
 from model.description import ModelDescription
 from server.audio.pcm import PCM
 
@@ -33,11 +33,11 @@ class SegmentAudio:
         self._answered += 1
         self._drop(self._answered - self._most)
 
-    def decoded(self) -> Heard:
+    def decoded(self) -> FrameAudio:
         """The audio that was decoded, as far as it is kept."""
         steps = list(islice(self._steps, self._answered - self._first))
         pcm = np.concatenate(steps) if steps else np.zeros(0, np.int16)
-        return Heard(pcm, self._first * self._frames)
+        return FrameAudio(pcm, self._first * self._frames)
 
     def taken(self) -> None:
         """All words up to here were sent: keep what the next segment begins with."""

@@ -1,4 +1,4 @@
-"""The batcher's decisions, one by one; `test_batcher_stateful.py` checks the promises under random use."""
+"""Single decisions of the batcher; `test_batcher_stateful.py` checks its guarantees under random operations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T0 = 8_675_309.25  # no test depends on where time starts
 
 
 def make(policy: Policy = Policy.EAGER, *, max_batch: int = 4, max_queued: int = 3, live: int = 0) -> Batcher:
-    """A batcher with streams 1..live open, 100 ms budget each."""
+    """Return a batcher with open live streams 1..live with a budget of 100 ms each."""
     batcher = Batcher(policy, max_batch=max_batch, max_queued=max_queued, background_rows=2, margin_s=0.005)
     for stream in range(1, live + 1):
         batcher.open(stream, budget_s=0.1)
@@ -23,11 +23,11 @@ def make(policy: Policy = Policy.EAGER, *, max_batch: int = 4, max_queued: int =
 
 
 def streams(batcher: Batcher, now: float) -> list[int]:
-    """The streams of the next batch, in order."""
+    """Return the streams of the next batch in order."""
     return [step.stream for step in batcher.next_batch(now)]
 
 
-def test_eager_starts_at_once_with_whatever_is_ready() -> None:
+def test_eager_starts_at_once_with_all_ready_steps() -> None:
     batcher = make(live=3)
     batcher.push(1, "a", T0)
     batcher.push(3, "c", T0)
@@ -74,7 +74,7 @@ def test_a_deadline_is_the_ready_time_plus_the_budget() -> None:
     assert (step.ready_s, step.deadline_s) == (T0, T0 + 0.1)
 
 
-def test_background_steps_fill_a_batch_alone_but_only_a_part_beside_live_steps() -> None:
+def test_background_steps_may_fill_a_batch_alone_but_only_a_part_of_one_with_live_steps() -> None:
     batcher = make(live=1)
     for stream in (11, 12, 13, 14):
         batcher.open(stream, budget_s=10.0, background=True)
@@ -86,7 +86,7 @@ def test_background_steps_fill_a_batch_alone_but_only_a_part_beside_live_steps()
 
 
 def late_batcher(batch_s: float = 0.2) -> Batcher:
-    """One live stream whose every step misses its budget of 0.1 s, and an upload with a budget of 10 s."""
+    """One live stream with a budget of 0.1 s that every step misses, and an upload with a budget of 10 s."""
     batcher = make(live=1)
     batcher.ran(1, batch_s)
     batcher.open(11, budget_s=10.0, background=True)
@@ -98,14 +98,14 @@ def test_background_steps_wait_while_live_ones_are_late_and_a_second_longer() ->
     batcher = late_batcher()
     batcher.push(1, None, T0)
     assert streams(batcher, T0) == [1]
-    assert batcher.filling_waits(T0)
+    assert batcher.background_waits(T0)
     assert streams(batcher, T0 + 0.3) == [], "not even alone, while no step is due"
     assert batcher.wake_at(T0 + 0.3) == T0 + 1.0
     assert streams(batcher, T0 + 1.0) == [11]
-    assert not batcher.filling_waits(T0 + 1.0)
+    assert not batcher.background_waits(T0 + 1.0)
 
 
-def test_background_steps_do_not_wait_beside_live_ones_in_time_nor_for_streams_that_are_gone() -> None:
+def test_background_steps_do_not_wait_if_live_ones_are_in_time_or_their_streams_closed() -> None:
     batcher = late_batcher(batch_s=0.01)
     batcher.push(1, None, T0)
     assert streams(batcher, T0) == [1, 11]
@@ -113,7 +113,7 @@ def test_background_steps_do_not_wait_beside_live_ones_in_time_nor_for_streams_t
     batcher.push(1, None, T0)
     assert streams(batcher, T0) == [1]
     batcher.close(1)
-    assert not batcher.filling_waits(T0)
+    assert not batcher.background_waits(T0)
     assert streams(batcher, T0 + 0.01) == [11]
 
 
@@ -261,8 +261,8 @@ class TestDeadlinePolicy:
         assert streams(batcher, T0 + 0.015) == [3, 1]
 
 
-class TestAheadOfTime:
-    """Steps of 80 ms, 100 ms of which may come at once; so the theoretical times are 64 ms apart (lead 1.25)."""
+class TestEarlySteps:
+    """Steps of 80 ms; 100 ms may arrive at once, and theoretical arrival times are 64 ms apart (lead 1.25)."""
 
     def make(self, policy: Policy = Policy.EAGER, *, live: int = 1, service: ServiceTimes | None = None) -> Batcher:
         batcher = Batcher(
@@ -272,7 +272,7 @@ class TestAheadOfTime:
             batcher.open(stream, budget_s=0.1)
         return batcher
 
-    def test_steps_in_real_time_are_due_when_they_come(self) -> None:
+    def test_steps_in_real_time_are_due_when_they_arrive(self) -> None:
         batcher = self.make()
         for n in range(100):
             now = T0 + 0.08 * n + (0.05 if n % 7 == 3 else 0.0)  # some are late
@@ -300,19 +300,19 @@ class TestAheadOfTime:
         assert max(late) > 0.5
         assert late[-10:] == [0.0] * 10
 
-    def test_a_stream_ahead_of_time_does_not_delay_others_and_runs_between_their_batches(self) -> None:
+    def test_early_steps_do_not_delay_others_and_run_between_their_batches(self) -> None:
         batcher = self.make(live=4)
         for _ in range(100):
             batcher.push(1, None, T0)
         batcher.next_batch(T0)
-        batcher.next_batch(T0)  # what may come at once
+        batcher.next_batch(T0)  # steps that may arrive at once
         for stream in (2, 3, 4):
             batcher.push(stream, None, T0 + 0.001)
         assert streams(batcher, T0 + 0.001) == [2, 3, 4, 1]
         for n in range(50):
             assert streams(batcher, T0 + 0.002 + n * 1e-4) == [1]
 
-    def test_streams_ahead_of_time_share_the_filling_rows(self) -> None:
+    def test_early_steps_share_the_background_rows(self) -> None:
         batcher = self.make(live=6)
         for stream in (1, 2, 3):
             for _ in range(20):
@@ -324,7 +324,7 @@ class TestAheadOfTime:
         assert sorted(streams(batcher, T0 + 0.001)) == [1, 4, 5, 6]  # background_rows is 1
         assert streams(batcher, T0 + 0.001) == [2, 3, 1]
 
-    def test_a_step_ahead_of_time_is_live_once_it_is_due(self) -> None:
+    def test_an_early_step_is_live_once_it_is_due(self) -> None:
         batcher = self.make(live=6)
         for stream in (1, 2, 3):
             for _ in range(4):
@@ -341,7 +341,7 @@ class TestAheadOfTime:
             batcher.push(11, None, T0)
         assert [step.due_s for _ in range(9) for step in batcher.next_batch(T0)] == [T0] * 9
 
-    def test_fillers_wait_shortly_where_a_due_step_is_expected(self) -> None:
+    def test_background_work_waits_briefly_if_a_due_step_is_expected(self) -> None:
         batcher = self.make(live=80, service=ServiceTimes({1: 0.002, 4: 0.003}))
         batcher.open(99, budget_s=10.0, background=True)  # 80 live streams: a step every millisecond
         batcher.push(99, None, T0)
@@ -353,11 +353,11 @@ class TestAheadOfTime:
         assert batcher.next_batch(T0 + 0.003) == ()
         assert streams(batcher, T0 + 0.005) == [99]
 
-    def test_the_deadline_policy_does_not_wait_for_a_stream_ahead_of_time(self) -> None:
+    def test_the_deadline_policy_does_not_wait_for_an_early_step(self) -> None:
         batcher = self.make(Policy.DEADLINE, live=2, service=ServiceTimes({1: 0.01, 4: 0.011}))
         for _ in range(9):
             batcher.push(1, None, T0)
-        for _ in range(2):  # what may come at once
+        for _ in range(2):  # steps that may arrive at once
             batcher.push(2, None, T0)
             assert sorted(streams(batcher, T0)) == [1, 2]
         batcher.close(2)

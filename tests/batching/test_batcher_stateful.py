@@ -25,8 +25,8 @@ from hypothesis.stateful import (
 
 from batching.batcher import Batcher, Pending, Policy, steps_each
 from batching.errors import QueueFull, UnknownStream
+from batching.policy.background import BackgroundLimits
 from batching.policy.chunks import Chunks
-from batching.policy.filling import Filling
 from batching.policy.pace import Pace
 from batching.policy.service_times import ServiceTimes
 
@@ -37,7 +37,7 @@ MAX_QUEUED = 5
 MARGIN_S = 0.005
 BUDGETS_S = (0.02, 0.1, 0.1, 0.25)
 LENGTHS = ((1,), (1, 2, 4), (1, 3))  # of chunks
-BACKGROUND_BUDGETS = 2.5  # times those of live streams
+BACKGROUND_BUDGETS = 2.5  # as a multiple of those of live streams
 PACE = Pace(step_s=0.08, burst_s=0.05, lead=1.25)
 EARLIER_S = 0.08 / 1.25  # interval after which the next step is in time
 
@@ -48,30 +48,30 @@ class NaiveStep(NamedTuple):
     item: int
     due_s: float
     deadline_s: float
-    apart: bool
+    starts_chunk: bool
 
 
 @dataclass
 class NaiveStream:
-    """A stream as a list of steps, and the time before which its next one comes early."""
+    """A stream as a list of steps, and the time before which its next step is early."""
 
     budget_s: float
     background: bool
     waiting: list[NaiveStep] = field(default_factory=list)
     in_time_s: float = -math.inf
-    apart: bool = False
+    starts_chunk: bool = False
 
 
 class BatcherMachine(RuleBasedStateMachine):
-    """Every rule acts on a `Batcher` and on plain lists, and compares their visible state."""
+    """Rules that act on a `Batcher` and on plain lists, and compare their visible state."""
 
     policy: ClassVar[Policy]
     steps: ClassVar[int] = 0
-    early: ClassVar[int] = 0  # steps that came ahead of their time
-    alone: ClassVar[int] = 0  # batches of filling steps
-    late: ClassVar[int] = 0  # batches that made filling steps wait
+    early: ClassVar[int] = 0  # early steps
+    alone: ClassVar[int] = 0  # batches of background work alone
+    late: ClassVar[int] = 0  # batches that made background work wait
     chunks: ClassVar[int] = 0  # batches of chunks
-    due_chunks: ClassVar[int] = 0  # of those, with due steps
+    due_chunks: ClassVar[int] = 0  # batches of chunks with due steps
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class BatcherMachine(RuleBasedStateMachine):
         self.opened = 0
         self.pushed: set[object] = set()
         self.gone: set[object] = set()  # items that ran or were dropped
-        self.service = ServiceTimes()  # it and `Filling` have tests of their own
+        self.service = ServiceTimes()  # it and `BackgroundLimits` have tests of their own
         self.none_due_since_s: float | None = None
         self.wait_until_s = -math.inf
         self.running: tuple[Pending, ...] = ()
@@ -96,7 +96,7 @@ class BatcherMachine(RuleBasedStateMachine):
         self.lengths = lengths
         self.max_batch = 1 if self.policy is Policy.SINGLE else max_batch
         self.pace = PACE if paced else Pace()
-        self.filling = Filling(self.service, background_rows=background_rows, max_batch=self.max_batch)
+        self.limits = BackgroundLimits(self.service, background_rows=background_rows, max_batch=self.max_batch)
         self.batcher = Batcher(
             self.policy,
             max_batch=max_batch,
@@ -110,7 +110,7 @@ class BatcherMachine(RuleBasedStateMachine):
 
     @rule(budget_s=st.sampled_from(BUDGETS_S), background=st.sampled_from((False, False, True)))
     def open(self, budget_s: float, background: bool) -> None:
-        # Few ids, used again and again: one that returns must not inherit anything.
+        # Few ids, reused: a reopened id must not inherit anything.
         free = [stream for stream in range(8) if stream not in self.naive]
         if free:
             stream = free[self.opened % len(free)]
@@ -120,13 +120,13 @@ class BatcherMachine(RuleBasedStateMachine):
             self.naive[stream] = NaiveStream(budget_s, background)
 
     @precondition(lambda self: self.naive)
-    @rule(choice=st.integers(0, 7), count=st.integers(1, 4), apart=st.sampled_from((False, False, False, True)))
-    def push(self, choice: int, count: int, apart: bool) -> None:
+    @rule(choice=st.integers(0, 7), count=st.integers(1, 4), starts_chunk=st.sampled_from((False, False, False, True)))
+    def push(self, choice: int, count: int, starts_chunk: bool) -> None:
         stream = sorted(self.naive)[choice % len(self.naive)]
         owner = self.naive[stream]
-        if apart:  # the first of these begins a chunk, if it is in one
-            self.batcher.part(stream)
-            owner.apart = True
+        if starts_chunk:  # no chunk holds the first of these after an earlier step
+            self.batcher.start_new_chunk(stream)
+            owner.starts_chunk = True
         for _ in range(count):
             self.items += 1
             if len(owner.waiting) == MAX_QUEUED:
@@ -136,8 +136,8 @@ class BatcherMachine(RuleBasedStateMachine):
                 self.batcher.push(stream, self.items, self.now)
                 due_s = self.due(owner)
                 type(self).early += due_s > self.now
-                owner.waiting.append(NaiveStep(self.items, due_s, due_s + owner.budget_s, owner.apart))
-                owner.apart = False
+                owner.waiting.append(NaiveStep(self.items, due_s, due_s + owner.budget_s, owner.starts_chunk))
+                owner.starts_chunk = False
                 self.pushed.add(self.items)
 
     def due(self, owner: NaiveStream) -> float:
@@ -151,7 +151,7 @@ class BatcherMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.naive)
     @rule(choice=st.integers(0, 7))
     def close(self, choice: int) -> None:
-        """Close any stream, also one with a step in the running batch: the batch keeps it, the queue drops the rest."""
+        """Close any stream, also one with a step in the running batch: its waiting steps are dropped."""
         stream = sorted(self.naive)[choice % len(self.naive)]
         dropped = self.naive.pop(stream).waiting
         assert self.batcher.close(stream) == len(dropped)
@@ -165,7 +165,7 @@ class BatcherMachine(RuleBasedStateMachine):
 
     @rule()
     def sleep_until_woken(self) -> None:
-        """Sleep until `wake_at`, with nothing pushed meanwhile."""
+        """Sleep until `wake_at` without a push."""
         wake_at = self.wake_at()
         if wake_at is None:
             assert not self.oldest()
@@ -173,7 +173,7 @@ class BatcherMachine(RuleBasedStateMachine):
             self.sleep(wake_at)
 
     def sleep(self, wake_at: float) -> None:
-        """At `wake_at` there is a batch, unless a step became due during the sleep and is held for a fuller one."""
+        """Expect a batch at `wake_at`, unless a step became due during the sleep and waits for a fuller batch."""
         assert wake_at >= self.now
         slept_from, self.now = self.now, wake_at
         self.take()
@@ -198,78 +198,78 @@ class BatcherMachine(RuleBasedStateMachine):
         return {stream: owner.waiting[0] for stream, owner in self.naive.items() if owner.waiting}
 
     def due_steps(self) -> list[float]:
-        """Deadlines of the live steps whose time has come, earliest first."""
+        """Deadlines of due steps, earliest first."""
         oldest = self.oldest().items()
         return sorted(s.deadline_s for stream, s in oldest if not self.naive[stream].background and s.due_s <= self.now)
 
-    def fillers(self) -> list[float]:
+    def background(self) -> list[float]:
         """Deadlines of all other oldest steps, earliest first."""
         oldest = self.oldest().items()
         return sorted(s.deadline_s for stream, s in oldest if self.naive[stream].background or s.due_s > self.now)
 
     def mixed(self) -> list[float]:
-        """Deadlines of all that may ride in a batch with due steps, earliest first."""
-        due, fillers = self.due_steps(), self.fillers()
-        return sorted(due + fillers[: self.riding()])
+        """Deadlines of all steps that may run in a batch with due steps, earliest first."""
+        due, background = self.due_steps(), self.background()
+        return sorted(due + background[: self.max_rows_with_live()])
 
-    def riding(self) -> int:
-        """Filling steps beside due ones: while half of those come too late, none but one that is the most urgent."""
-        due, fillers = self.due_steps(), self.fillers()
+    def max_rows_with_live(self) -> int:
+        """Most background steps with due ones: if half of those are late, none, or one with the earliest deadline."""
+        due, background = self.due_steps(), self.background()
         if self.now >= self.wait_until_s:
-            return self.filling.riding()
-        return int(bool(fillers) and fillers[0] <= due[0])
+            return self.limits.max_rows_with_live()
+        return int(bool(background) and background[0] <= due[0])
 
     def note_late_steps(self) -> None:
-        """A batch with half of its due steps too late makes filling steps wait for a second."""
+        """Make background work wait for a second after a batch with half of its due steps late."""
         due = self.due_steps()
-        if self.fillers() and due and self.service.known:
+        if self.background() and due and self.service.known:
             done_s = self.now + self.service.estimate(min(len(due), self.max_batch))
             if 2 * sum(deadline_s < done_s for deadline_s in due) >= len(due):
                 self.wait_until_s = self.now + 1.0
                 type(self).late += 1
 
     def live(self) -> tuple[int, int]:
-        """Live streams: all, and those whose oldest step is ahead of its time."""
+        """Number of live streams, and of those whose oldest step is early."""
         streams = [owner for owner in self.naive.values() if not owner.background]
         return len(streams), sum(bool(s.waiting) and s.waiting[0].due_s > self.now for s in streams)
 
     def start_at(self) -> float:
-        """The `deadline` rule, spelled out: when the batch of due steps starts."""
-        due, (live, ahead) = self.due_steps(), self.live()
+        """Start of the batch of due steps under the `deadline` rule, written out."""
+        due, (live, early) = self.due_steps(), self.live()
         if not due:
             return math.inf
-        members = sorted(due + self.fillers()[: self.filling.riding()])
-        every_live_stream_is_ready = len(due) + ahead == live
+        members = sorted(due + self.background()[: self.limits.max_rows_with_live()])
+        every_live_stream_is_ready = len(due) + early == live
         if self.policy is not Policy.DEADLINE or every_live_stream_is_ready or len(members) >= self.max_batch:
             return -math.inf
-        return min(due + self.fillers()) - self.service.at_worst(len(members) + 1) - MARGIN_S
+        return min(due + self.background()) - self.service.at_worst(len(members) + 1) - MARGIN_S
 
-    def rows_alone(self) -> int:
-        """Filling steps in a batch without due ones."""
-        live, ahead = self.live()
-        return self.max_batch if live == ahead else self.filling.alone()
+    def max_rows_without_live(self) -> int:
+        """Most background steps in a batch without due ones."""
+        live, early = self.live()
+        return self.max_batch if live == early else self.limits.max_rows_without_live()
 
-    def fill_at(self) -> float:
-        """When filling steps run alone."""
-        rows = min(len(self.fillers()), self.rows_alone())
+    def background_at(self) -> float:
+        """Start of a batch of background work alone."""
+        rows = min(len(self.background()), self.max_rows_without_live())
         if not rows:
             return math.inf
-        live, ahead = self.live()
-        until_s = min(self.wait_until_s, self.fillers()[0]) if live > ahead else -math.inf
+        live, early = self.live()
+        until_s = min(self.wait_until_s, self.background()[0]) if live > early else -math.inf
         if self.due_steps():
             fits = self.now >= until_s and self.now + self.service.at_worst(rows) <= self.start_at()
             return self.now if fits else math.inf
-        gap_s = self.pace.step_s / (live - ahead) if live > ahead else math.inf
+        gap_s = self.pace.step_s / (live - early) if live > early else math.inf
         assert self.none_due_since_s is not None
-        return max(until_s, self.none_due_since_s + self.filling.hold_s(rows, gap_s))
+        return max(until_s, self.none_due_since_s + self.limits.hold_s(rows, gap_s))
 
     def chunk(self, streams: list[int]) -> int:
         """Steps of each of these streams, chosen for a batch: the rules of `Chunks`, written out."""
         owners = [self.naive[stream] for stream in streams]
-        filling = [owner for owner in owners if owner.background or owner.waiting[0].due_s > self.now]
-        due = [owner for owner in owners if owner not in filling]
-        live, ahead = self.live()
-        if filling and live > ahead and self.now < self.wait_until_s:
+        waiting = [owner for owner in owners if owner.background or owner.waiting[0].due_s > self.now]
+        due = [owner for owner in owners if owner not in waiting]
+        live, early = self.live()
+        if waiting and live > early and self.now < self.wait_until_s:
             return 1
         others = live > sum(not owner.background for owner in owners)
         alone_s = self.service.estimate(len(owners))
@@ -278,7 +278,7 @@ class BatcherMachine(RuleBasedStateMachine):
             refused = (
                 steps * len(owners) > self.max_batch
                 or any(len(owner.waiting) < steps for owner in owners)
-                or any(step.apart for owner in owners for step in owner.waiting[1:steps])
+                or any(step.starts_chunk for owner in owners for step in owner.waiting[1:steps])
                 or any(step.due_s > self.now for owner in due for step in owner.waiting[:steps])
                 or (others and lasts_s > 1.5 * self.service.estimate(1))
                 or (bool(self.due_steps()) and not due and worst_s > self.start_at() - self.now)
@@ -289,7 +289,7 @@ class BatcherMachine(RuleBasedStateMachine):
         return 1
 
     def note_due_steps(self) -> None:
-        """Note since when no step is due, as every call of the batcher does."""
+        """Record since when no step is due, as every call of the batcher does."""
         if self.due_steps():
             self.none_due_since_s = None
         elif self.none_due_since_s is None:
@@ -299,11 +299,11 @@ class BatcherMachine(RuleBasedStateMachine):
         """Compare `wake_at` with the rules."""
         self.note_due_steps()
         wake_at = self.batcher.wake_at(self.now)
-        assert wake_at == (max(self.now, min(self.start_at(), self.fill_at())) if self.oldest() else None)
+        assert wake_at == (max(self.now, min(self.start_at(), self.background_at())) if self.oldest() else None)
         return wake_at
 
     def take(self) -> None:
-        """Take a batch and compare it with every promise."""
+        """Take a batch and compare it with every guarantee."""
         self.note_due_steps()
         expected: list[float] = []
         starts = self.due_steps() and self.now >= self.start_at()
@@ -311,9 +311,9 @@ class BatcherMachine(RuleBasedStateMachine):
             self.note_late_steps()
             expected = self.mixed()[: self.max_batch]
             earliest = min(step.deadline_s for step in self.oldest().values())
-            assert expected[0] == earliest, "the earliest of all would be left: starving"
-        elif self.now >= self.fill_at():
-            expected = self.fillers()[: self.rows_alone()]
+            assert expected[0] == earliest, "the earliest deadline is not in the batch: starvation"
+        elif self.now >= self.background_at():
+            expected = self.background()[: self.max_rows_without_live()]
             type(self).alone += 1
         self.running = self.batcher.next_batch(self.now)
         taken = [step.stream for step in self.running]
@@ -325,7 +325,7 @@ class BatcherMachine(RuleBasedStateMachine):
         type(self).due_chunks += steps > 1 and bool(starts)
         for step in self.running:
             naive = self.naive[step.stream].waiting.pop(0)
-            assert (step.item, step.due_s, step.deadline_s, step.apart) == naive, "out of order"
+            assert (step.item, step.due_s, step.deadline_s, step.starts_chunk) == naive, "out of order"
             assert step.item not in self.gone, "ran twice, or after it was dropped"
             self.gone.add(step.item)
 
@@ -338,7 +338,7 @@ class BatcherMachine(RuleBasedStateMachine):
             self.wake_at()
 
     def teardown(self) -> None:
-        """Without further pushes every waiting step runs, each once."""
+        """Run every waiting step once, without further pushes."""
         if not hasattr(self, "batcher"):
             return
         while (wake_at := self.wake_at()) is not None:
@@ -355,7 +355,7 @@ def test_batcher_agrees_with_its_naive_model(policy: Policy, record_property: Ca
     options = settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, database=None)
     seen = ["early", "alone", "late", *(() if policy is Policy.SINGLE else ("chunks", "due_chunks"))]
     runs = 0
-    # Some runs meet no batch that is late: go on until everything has been seen.
+    # Some runs have no late batch: continue until every case has occurred.
     while Machine.steps < WANTED_STEPS / len(Policy) or (
         runs < MOST_RUNS and not all(getattr(Machine, n) for n in seen)
     ):

@@ -25,7 +25,7 @@ T0 = 8_675_309.25
 
 
 def line(fixed_s: float, row_s: float) -> dict[int, float]:
-    """Seconds by rows of a model with a fixed part and a part for each row."""
+    """Seconds by rows of a model with a fixed cost and a cost per row."""
     return {rows: fixed_s + row_s * rows for rows in (1, 2, 4, 8, 16, 32, 64, 128)}
 
 
@@ -83,7 +83,7 @@ def test_the_time_of_a_chunk_is_not_compared_with_those_of_single_steps() -> Non
     assert slowdowns == [pytest.approx(1.25)] * 2  # a quarter of the way to 2
 
 
-def test_the_results_thread_can_be_the_bottleneck() -> None:
+def test_the_event_loop_can_be_the_bottleneck() -> None:
     capacity = make(loop={1: 0.0002, 128: 0.0202})
     capacity.warmed_up(line(0.001, 0.0001))
     assert capacity.streams() == int(HEADROOM * 128 * STEP_S / 0.0202)
@@ -103,7 +103,7 @@ def test_a_period_that_is_not_over_changes_nothing() -> None:
 
 
 class Load:
-    """Period after period of batches, some of their steps late."""
+    """Feeds the estimate periods of batches, with some steps late."""
 
     def __init__(self) -> None:
         self.capacity = make()
@@ -123,8 +123,8 @@ class Load:
 def test_too_many_late_steps_bound_the_streams_below_those_that_are_open() -> None:
     load = Load()
     free = load.period(300, 0)
-    assert load.period(300, 2) == free  # two in a hundred may be
-    assert load.period(300, 3) == free  # a period may be a stall
+    assert load.period(300, 2) == free  # two in a hundred are allowed
+    assert load.period(300, 3) == free  # one period may be a stall
     assert load.period(300, 3) == int(300 * RELIEF)
     assert load.period(280, 3) == int(280 * RELIEF)
     assert load.period(290, 3) == int(280 * RELIEF)
@@ -140,14 +140,14 @@ def test_the_pressure_bound_rises_quickly_up_to_the_reserve_and_slowly_from_ther
     assert seen == sorted(seen)
     assert seen[0] == pytest.approx(100 * RELIEF + free * GROWTH * PERIOD_S, abs=1)
     third, quick = (1 - RESERVE) * free, round((1 - RESERVE) / GROWTH / PERIOD_S)
-    assert seen[quick] == pytest.approx(third, rel=0.05), "that much is there in seconds"
+    assert seen[quick] == pytest.approx(third, rel=0.05), "this share returns in seconds"
     middle = round(RESERVE_S / 2 / PERIOD_S)
-    assert seen[middle] == pytest.approx((third + free) / 2, rel=0.05), "the rest in minutes"
+    assert seen[middle] == pytest.approx((third + free) / 2, rel=0.05), "the rest returns in minutes"
     assert load.period(100, 0) == free
     assert load.capacity.reserved() == 0
 
 
-def test_pressure_while_a_crowd_asks_to_be_let_in_is_given_back_quickly() -> None:
+def test_the_bound_recovers_quickly_after_pressure_from_a_crowd() -> None:
     load = Load()
     free = load.period(300, 0)
     for _ in range(2):
@@ -156,12 +156,12 @@ def test_pressure_while_a_crowd_asks_to_be_let_in_is_given_back_quickly() -> Non
     assert load.capacity.streams() == int(100 * RELIEF)
     seen = [load.period(100, 0) for _ in range(round(1 / GROWTH / PERIOD_S))]
     assert seen == sorted(seen)
-    assert seen[-1] == free, "all of it in seconds"
+    assert seen[-1] == free, "all of it returns in seconds"
 
 
 @pytest.mark.parametrize("asked", [(CROWD, CROWD - 1), (CROWD - 1, CROWD), (0, 0, CROWD, CROWD)])
 def test_pressure_beyond_a_crowd_leaves_the_reserve(asked: tuple[int, ...]) -> None:
-    """A neighbour that came with the crowd, or before it, is there without it, too."""
+    """Another process that started with the crowd, or before it, also runs without it."""
     load = Load()
     free = load.period(300, 0)
     for number in asked:
@@ -171,7 +171,7 @@ def test_pressure_beyond_a_crowd_leaves_the_reserve(asked: tuple[int, ...]) -> N
     assert seen[-1] < 0.5 * free
 
 
-def test_a_slow_minute_does_not_make_the_reserve_forgotten() -> None:
+def test_the_reserve_outlasts_a_slow_minute() -> None:
     """While the machine is slow, service times alone allow less than the bound; afterwards the bound holds."""
     load = Load()
     free = load.period(300, 0)
@@ -226,7 +226,7 @@ PERIODS = st.lists(st.tuples(st.integers(1, 600), st.integers(0, 100), st.floats
 def test_the_estimate_is_never_above_what_service_times_allow_and_equal_to_it_without_late_steps(
     periods: list[tuple[int, int, float]],
 ) -> None:
-    """A twin that sees the same batches and no late step has service times alone to go by."""
+    """A second estimate that gets the same batches without late steps depends on service times alone."""
     load, twin = Load(), Load()
     late_before = False
     for streams, late, slowdown in periods:
@@ -237,7 +237,7 @@ def test_the_estimate_is_never_above_what_service_times_allow_and_equal_to_it_wi
 
 
 @given(st.floats(1.0, 500.0), st.floats(0.0, 500.0), st.lists(st.floats(0.0, 30.0), max_size=20))
-def test_a_bound_rises_alike_in_long_and_in_short_periods(bound: float, possible: float, parts: list[float]) -> None:
+def test_a_bound_rises_equally_in_long_and_in_short_periods(bound: float, possible: float, parts: list[float]) -> None:
     whole, stepwise = _lifted(bound, possible, sum(parts), RESERVE), bound
     for part in parts:
         stepwise = _lifted(stepwise, possible, part, RESERVE)

@@ -1,4 +1,4 @@
-"""What storms of short clients, closings and idle time do to the estimate of a replica's capacity."""
+"""The capacity estimate during storms of short streams, closings and idle time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from batching.capacity import CROWD, MIN_BATCHES, PERIOD_S, RESERVE_S, Capacity
 
 STEP_S = 0.08
 T0 = 8_675_309.25
-ROW_S = 0.00012  # of the loop
-ENDS_S = 0.0016  # of the loop, for a stream's two ends
+ROW_S = 0.00012  # event loop, per row
+ENDS_S = 0.0016  # event loop, to open and close a stream
 
 
 class Replica:
-    """A capacity, told period after period of what a replica does."""
+    """A capacity estimate that gets the load of a replica, period by period."""
 
     def __init__(self) -> None:
         self.capacity = Capacity(step_s=STEP_S, objective_s=0.1, max_batch=128)
@@ -49,7 +49,7 @@ class Replica:
         return self.capacity.streams()
 
     def storm(self, steady: int = 0) -> None:
-        """A thousand clients within two seconds, each with 0.3 s of audio, then gone, beside steady streams."""
+        """A thousand clients within two seconds that send 0.3 s of audio and leave, during steady streams."""
         rows = int(steady * PERIOD_S / STEP_S)
         for ended in (100, 250, 250, 250):
             self.period(steady + 80, rows=rows + 900, asked=250, requests=250, ended=ended, late=0.4, slowdown=6.0)
@@ -57,7 +57,7 @@ class Replica:
         self.period(steady + 3, rows=rows + 40, ended=20, late=0.4, slowdown=3.0)
 
     def admits(self, wanted: int, per_s: int, *, open_streams: int = 0) -> int:
-        """Let streams arrive steadily. Returns: how many of them found room."""
+        """Let streams arrive steadily. Returns: the number of admitted ones."""
         admitted, left, limit = 0, wanted, self.capacity.streams()
         while left:
             arriving = min(left, int(per_s * PERIOD_S))
@@ -78,7 +78,7 @@ def test_after_storms_of_short_streams_as_many_enter_as_before(storms: int, stea
     assert replica.admits(200, 10, open_streams=steady) == 200
 
 
-def test_a_storm_does_not_slow_down_what_is_thought_of_steady_streams() -> None:
+def test_a_storm_does_not_raise_the_slowdown_of_steady_streams() -> None:
     replica = Replica()
     before = replica.capacity.possible()
     for _ in range(3):
@@ -96,8 +96,8 @@ def test_openings_closings_and_requests_that_never_were_streams_do_not_lower_the
     assert replica.admits(200, 10, open_streams=20) == 200
 
 
-def test_storms_on_steady_streams_leave_what_was_learnt_of_those() -> None:
-    """A machine at half of its speed stays one: storms neither hide that nor make more of it."""
+def test_storms_during_steady_streams_leave_their_measured_slowdown() -> None:
+    """The slowdown of a machine at half its speed is neither hidden nor increased by storms."""
     replica = Replica()
     for _ in range(40):
         replica.period(150, slowdown=2.0)
@@ -128,7 +128,7 @@ def test_one_look_after_an_idle_minute_is_enough() -> None:
 
 
 def test_a_single_stream_does_not_hold_an_old_slowdown() -> None:
-    """Its batches are too few in a period to measure anything by."""
+    """It has too few batches in a period for a measurement."""
     replica = Replica()
     for _ in range(200):
         replica.period(100, slowdown=20.0)

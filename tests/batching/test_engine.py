@@ -1,4 +1,4 @@
-"""The engine end to end with fake models: every answer is its own stream's, in order, as if the stream were alone."""
+"""The engine end to end with fake models: each stream gets its own answers, in order, as if it were alone."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_reset_makes_the_next_step_a_fresh_streams_first(start_engine: Start) 
 
 @pytest.mark.parametrize("tile_rows", [None, 8])
 def test_batched_equals_alone(start_engine: Start, tile_rows: int | None) -> None:
-    """To the bit with fixed tiles; without them as near as fp32 comes, where products vary with the batch's size."""
+    """Bit-identical with fixed tiles; without them within fp32 rounding, because products vary with the batch size."""
     inputs = np.random.default_rng(3).standard_normal((12, 6, 24), dtype=np.float32)  # (streams, steps, features)
 
     def run(members: range) -> dict[int, np.ndarray]:
@@ -120,7 +120,9 @@ def test_a_held_batch_starts_before_its_deadline(start_engine: Start) -> None:
 
 def test_live_steps_go_before_background_steps(start_engine: Start) -> None:
     model = GatedModel()
-    bench = start_engine(model, background_rows=1, clock=FakeClock())  # real service times would bound the fillers
+    bench = start_engine(
+        model, background_rows=1, clock=FakeClock()
+    )  # real service times would limit the background rows
     files = [bench.engine.open(budget_s=10.0, background=True) for _ in range(3)]
     live = bench.engine.open()
     bench.engine.push(live, step(1))
@@ -169,7 +171,7 @@ def _tagged(batch: BatchDone) -> list[tuple[object, list[int]]]:
     return list(zip(batch.tags, batch.outputs.tolist(), strict=True))
 
 
-def test_a_batch_says_whether_steps_that_can_wait_do_so_for_late_live_ones(start_engine: Start) -> None:
+def test_a_batch_reports_whether_background_work_waits_for_late_live_steps(start_engine: Start) -> None:
     model, clock = GatedModel(), FakeClock()
     bench = start_engine(model, clock=clock)
     live, file = bench.engine.open(budget_s=0.1), bench.engine.open(background=True, budget_s=10.0)
@@ -180,12 +182,12 @@ def test_a_batch_says_whether_steps_that_can_wait_do_so_for_late_live_ones(start
     bench.engine.push(file, step(2))
     model.go_on(3)
     first, second = bench.done(), bench.done()
-    assert (first.streams, first.filling_waits) == ((live,), False)
-    assert (second.streams, second.filling_waits) == ((live,), True)
+    assert (first.streams, first.background_waits) == ((live,), False)
+    assert (second.streams, second.background_waits) == ((live,), True)
     bench.engine.close(live)
     assert isinstance(bench.event(), StreamClosed)
     third = bench.done()
-    assert (third.streams, third.filling_waits) == ((file,), False)
+    assert (third.streams, third.background_waits) == ((file,), False)
 
 
 def test_live_wait_is_measured_from_the_due_time_and_for_live_steps_only(start_engine: Start) -> None:
@@ -195,7 +197,7 @@ def test_live_wait_is_measured_from_the_due_time_and_for_live_steps_only(start_e
     bench.engine.push(live, step(1))
     model.wait_inside()
     for _ in range(9):
-        bench.engine.push(live, step(1))  # 0.8 s of audio at once, half a second of which is no haste
+        bench.engine.push(live, step(1))  # 0.8 s of audio at once; half a second of it is not early
     bench.engine.push(file, step(2))
     clock.advance(0.02)
     model.go_on(20)

@@ -1,4 +1,4 @@
-"""Ends and faults of the engine: a fault stays within its batch, and no stream gets another's answers."""
+"""Closing and faults of the engine: a fault affects its batch only, and no stream gets the answers of another."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_step_that_raises_fails_its_batchs_streams_and_no_others(start_engine:
     bench.engine.push(bystander, step(1))
     model.wait_inside()
     bench.engine.push(a, step(2))
-    bench.engine.push(a, step(2))  # waits behind the step that fails, and goes with it
+    bench.engine.push(a, step(2))  # waits after the step that fails, and is dropped with it
     bench.engine.push(b, step(FailingModel.POISON))
     model.go_on(3)
     assert bench.done().streams == (bystander,)
@@ -187,7 +187,7 @@ def test_stopping_waits_for_the_running_batch_and_drops_the_rest(start_engine: S
     bench.engine.push(stream, step(1))
     model.wait_inside()
     bench.engine.push(stream, step(1))
-    with pytest.raises(EngineDown, match="still at work"):
+    with pytest.raises(EngineDown, match="still running"):
         bench.engine.stop(timeout_s=0.0)
     model.go_on(1)
     bench.engine.stop(WAIT_S)
@@ -268,8 +268,8 @@ def test_an_error_in_deliver_ends_the_engine_and_reaches_the_excepthook(
 # Everything at once.
 
 
-def test_streams_opened_and_closed_at_random_get_only_tsuccessor_own_answers(start_engine: Start) -> None:
-    """Two threads open, push, poison and close more streams than there are slots; each answer names its own stream."""
+def test_streams_opened_and_closed_at_random_get_only_their_own_answers(start_engine: Start) -> None:
+    """Two threads open, push, poison and close more streams than there are slots; answers contain their stream."""
     bench = start_engine(FailingModel(capacity=4, largest=3), max_queued=8)
     first_value: dict[int, int] = {}
     unclosed = threading.Semaphore(8)

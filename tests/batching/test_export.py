@@ -1,4 +1,4 @@
-"""Export and restore of states: the engine's order of events, and streams that move between engines."""
+"""Export and restore of states: order of events, and streams that move between engines."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_restore_refuses_a_state_of_another_size_and_a_stream_with_waiting_steps
     bench.engine.push(stream, step(1))
     model.wait_inside()
     bench.engine.push(stream, step(1))
-    bench.engine.restore(stream, bytes(bench.engine.state_bytes))  # refused: it would change the waiting step
+    bench.engine.restore(stream, bytes(bench.engine.state_bytes))  # fails: it would change the waiting step
     model.go_on(2)
     bench.done()
     failed = bench.failed()
@@ -124,7 +124,7 @@ def test_the_queue_metric_is_zero_after_the_last_stream_closed_with_waiting_step
 
 
 class MovingMachine(RuleBasedStateMachine):
-    """Streams move between two engines at random; each must answer as one that stayed."""
+    """Streams move between two engines at random; their answers equal those of a stream that stayed."""
 
     moves: ClassVar[int] = 0
 

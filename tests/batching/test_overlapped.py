@@ -1,4 +1,4 @@
-"""Overlapped models: what is told of a batch is told while the next one runs, in the order of any other model."""
+"""Overlapped models: events of a batch are delivered while the next one runs, in the same order as usual."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Log:
         self.events.append((event, self._model.in_flight))
 
     def take(self) -> list[object]:
-        """What came since the last call, a batch as [tags, slots in flight], anything else as its event."""
+        """Return the events since the last call, a batch as [tags, slots in flight]."""
         taken = [[*event.tags, busy] if isinstance(event, BatchDone) else event for event, busy in self.events]
         self.events.clear()
         return taken
@@ -120,7 +120,7 @@ def test_a_full_queue_fails_its_stream_after_the_results_of_the_last_batch() -> 
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_lost_device_ends_the_engine_after_the_results_that_it_still_gave(start_engine: Start) -> None:
+def test_a_lost_device_ends_the_engine_after_the_results_of_finished_batches(start_engine: Start) -> None:
     bench = start_engine(OverlappedModel())
     a = bench.engine.open()
     bench.engine.push(a, step(1), tag="a1")
@@ -160,8 +160,8 @@ def test_step_time_is_from_launch_to_finish() -> None:
     assert (event.started_s, event.step_s) == (clock() - 0.75, 0.75)
 
 
-def told(event: EngineEvent) -> tuple[object, ...]:
-    """All that an event says, but for the texts of errors."""
+def summary(event: EngineEvent) -> tuple[object, ...]:
+    """All fields of an event except error texts."""
     match event:
         case BatchDone():
             return event.streams, event.tags, event.outputs.tolist(), event.queued
@@ -173,9 +173,9 @@ def told(event: EngineEvent) -> tuple[object, ...]:
 
 
 class OverlappedMachine(RuleBasedStateMachine):
-    """The same commands for an engine that overlaps and for one that does not: both must say the same, in one order."""
+    """The same commands for an engine that overlaps and for one that does not: events and their order are equal."""
 
-    told_meanwhile: ClassVar[int] = 0
+    delivered_meanwhile: ClassVar[int] = 0
     failures: ClassVar[int] = 0
     exports: ClassVar[int] = 0
 
@@ -195,7 +195,7 @@ class OverlappedMachine(RuleBasedStateMachine):
         return self.open_streams[choice % len(self.open_streams)]
 
     @rule()
-    def open(self) -> None:  # now and then one more than there are slots
+    def open(self) -> None:  # sometimes more than there are slots
         if len(self.open_streams) < 6:
             first, second = (engine.open() for engine in self.engines)
             assert first == second
@@ -233,10 +233,10 @@ class OverlappedMachine(RuleBasedStateMachine):
     def settle(self) -> None:
         for engine in self.engines:
             engine.settle()
-        overlapped = [told(event) for event, _ in self.log.events]
-        assert overlapped == [told(event) for event in self.events]
+        overlapped = [summary(event) for event, _ in self.log.events]
+        assert overlapped == [summary(event) for event in self.events]
         kind = type(self)
-        kind.told_meanwhile += sum(busy is not None for _, busy in self.log.events)
+        kind.delivered_meanwhile += sum(busy is not None for _, busy in self.log.events)
         kind.failures += sum(isinstance(event, StreamFailed) for event in self.events)
         kind.exports += sum(isinstance(event, StateExported) for event in self.events)
         self.log.events.clear()
@@ -246,10 +246,10 @@ class OverlappedMachine(RuleBasedStateMachine):
         self.settle()
 
 
-def test_an_overlapped_model_says_the_same_in_the_same_order_as_another() -> None:
+def test_an_overlapped_model_gives_the_same_events_in_the_same_order() -> None:
     class Machine(OverlappedMachine):
         pass
 
     options = settings(max_examples=150, stateful_step_count=40, deadline=None, database=None)
     run_state_machine_as_test(Machine, settings=options)
-    assert min(Machine.told_meanwhile, Machine.failures, Machine.exports) > 3
+    assert min(Machine.delivered_meanwhile, Machine.failures, Machine.exports) > 3

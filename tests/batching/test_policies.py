@@ -1,4 +1,4 @@
-"""Latency and batch sizes of the policies, on a virtual clock, with per-stream budgets and a model of known times."""
+"""Latency and batch sizes of the policies, on a virtual clock, with budgets per stream and known service times."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ T0 = 8_675_309.25
 
 
 def batch_s(rows: int) -> float:
-    """Seconds of a batch: 1 ms, and 70 µs for each row."""
+    """Seconds of a batch: 1 ms plus 70 µs per row."""
     return 0.001 + 0.00007 * rows
 
 
 @dataclass
 class Run:
-    """Outcome: batch sizes, and each live stream's waits from push to answer."""
+    """Result: batch sizes, and the waits of each live stream from push to answer."""
 
     batches: list[int] = field(default_factory=list)
     waits_s: dict[int, list[float]] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class World:
         self.count = 0
 
     def live(self, budget_s: float = 0.1) -> int:
-        """A stream in real time, with a random offset within the first step."""
+        """Add a stream in real time with a random offset within the first step."""
         self.count += 1
         self.batcher.open(self.count, budget_s=budget_s)
         self.run.waits_s[self.count] = []
@@ -60,7 +60,7 @@ class World:
         return self.count
 
     def file(self) -> int:
-        """An upload: always has steps waiting."""
+        """Add an upload, which always has waiting steps."""
         self.count += 1
         self.files.add(self.count)
         self.batcher.open(self.count, budget_s=10.0, background=True)
@@ -69,7 +69,7 @@ class World:
         return self.count
 
     def hasty(self, steps: int) -> int:
-        """A live stream that sends `steps` at once, and then nothing."""
+        """Add a live stream that sends `steps` steps at once and then nothing."""
         self.count += 1
         self.batcher.open(self.count, budget_s=0.1)
         for _ in range(steps):
@@ -134,9 +134,9 @@ def test_uploads_use_idle_time_and_raise_live_latency_by_a_fifth_at_most(live: i
             made.file()
         return made
 
-    alone, beside = world(0).go(4.0), world(4)
-    run = beside.go(4.0)
-    # Few streams leave hardly a batch to ride in: a live step may come while one of files alone runs.
+    alone, with_uploads = world(0).go(4.0), world(4)
+    run = with_uploads.go(4.0)
+    # With few streams most uploads run in batches of their own: a live step may arrive during one.
     assert run.p98_s() <= max(1.2 * alone.p98_s(), alone.p98_s() + 1.3 * batch_s(4))
     steps = sum(run.batches) - sum(len(waits) for waits in run.waits_s.values())
     assert steps > 4 * 4.0 / STEP_S * 10  # ten times real time each, or more
@@ -155,11 +155,11 @@ def test_streams_faster_than_real_time_do_not_delay_others_and_catch_up_quickly(
     calm, busy = world(0).go(5.0), world(10)
     run = busy.go(5.0)
     assert run.p98_s() <= 1.2 * calm.p98_s() + 0.001
-    assert busy.batcher.queued <= 200, "ten seconds of audio were not caught up with in five"
+    assert busy.batcher.queued <= 200, "ten seconds of audio were not processed within five"
 
 
 def test_all_streams_recover_quickly_from_a_common_stall() -> None:
-    """All streams have two seconds of audio at once: late steps are due like the others', and all recover."""
+    """All streams send two seconds of audio at once; all of them recover."""
     world = World(Policy.EAGER)
     for _ in range(300):
         stream = world.live()

@@ -1,4 +1,4 @@
-"""The slot pool: slots start clean, and a handle opens its own slot only while it is held."""
+"""The slot pool: slots are reset on allocation, and a handle is valid until its release."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_slot_is_clean_when_it_is_taken_again() -> None:
     assert pool.export(second) == STATE
 
 
-def test_a_reset_slot_equals_a_fresh_one_and_its_neighbours_stay() -> None:
+def test_a_reset_slot_equals_a_new_one_and_other_slots_are_unchanged() -> None:
     pool = make()
     used, neighbour, fresh = (pool.take() for _ in range(3))
     pool.restore(used, OTHER)

@@ -1,4 +1,4 @@
-"""Every slot model, behind pool and stepper, against each stream alone: slots are reused all the time."""
+"""Every slot model, used through pool and stepper with reused slots, against each stream alone."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class SlotsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.released)
     @rule(choice=st.integers(0, 99), picks=PICKS)
     def use_a_stale_handle(self, choice: int, picks: list[int]) -> None:
-        """Refused alone and in company; the company is not touched."""
+        """A stale handle is rejected alone and with valid ones; the valid streams are unchanged."""
         stale = self.released[choice % len(self.released)]
         for use in (self.pool.release, self.pool.reset, self.pool.export):
             with pytest.raises(StaleHandle):
@@ -121,7 +121,7 @@ class SlotsMachine(RuleBasedStateMachine):
         assert self.pool.used == len(self.naive)
 
     def teardown(self) -> None:
-        """Every stream holds its own state, and no answer changed after it was given."""
+        """Every stream has its own state, and no answer changed after it was returned."""
         assert {handle: self.pool.export(handle) for handle in self.naive} == self.naive
         assert all(np.array_equal(answer, copy) for answer, copy in self.answers)
 

@@ -1,4 +1,4 @@
-"""The stepper: inputs of any layout reach the model, and faults stay in their batch."""
+"""The stepper: inputs of any memory layout reach the model, and faults affect their batch only."""
 
 from __future__ import annotations
 
@@ -47,33 +47,33 @@ def test_a_failed_step_raises_and_leaves_the_other_streams_states() -> None:
     assert stepper.run([successor, bystander], inputs(8, 1)).tolist() == [[8, 1], [7, 2]]
 
 
-def test_answers_of_other_rows_than_went_in_are_a_failed_step() -> None:
+def test_a_wrong_number_of_output_rows_is_a_failed_step() -> None:
     class Long(EchoModel):
         def run(self, slots: Sequence[int]) -> NDArray[np.int64]:
             return np.zeros((len(slots) + 1, 2), np.int64)
 
     stepper = Stepper(Long())
-    with pytest.raises(StepFailed, match="1 rows went in, 2 came out"):
+    with pytest.raises(StepFailed, match="returned 2 rows for 1 rows of input"):
         stepper.run([stepper.pool.take()], inputs(1))
 
 
-def test_a_model_that_names_its_sizes_is_warmed_up_by_them_and_long_runs_are_timed_once() -> None:
+def test_a_model_that_lists_its_sizes_is_warmed_up_at_these_and_long_runs_are_timed_once() -> None:
     clock = FakeClock()
 
-    class Rehearsing(EchoModel):
-        rehearsed_sizes = (1, 4, 5)
+    class ListingSizes(EchoModel):
+        warmup_sizes = (1, 4, 5)
 
-        def rehearse(self, rows: int) -> None:
-            rehearsed.append(rows)
+        def warm_up_step(self, rows: int) -> None:
+            warmed.append(rows)
             clock.advance(rows / 32)
 
-    rehearsed: list[int] = []
-    model = Rehearsing(5, 5)
+    warmed: list[int] = []
+    model = ListingSizes(5, 5)
     assert Stepper(model).warm_up(clock) == {1: 1 / 32, 4: 4 / 32, 5: 5 / 32}
-    assert rehearsed == [1] * 4 + [4] * 2 + [5] * 2
+    assert warmed == [1] * 4 + [4] * 2 + [5] * 2
 
 
-def test_the_warm_up_steps_every_size_and_tells_the_fastest_run_of_some() -> None:
+def test_the_warm_up_steps_every_size_and_reports_the_fastest_run_of_some() -> None:
     clock = FakeClock()
 
     class Slow(EchoModel):
@@ -85,4 +85,6 @@ def test_the_warm_up_steps_every_size_and_tells_the_fastest_run_of_some() -> Non
     stepper = Stepper(model)
     assert stepper.warm_up(clock) == {1: 2 / 256, 2: 4 / 256, 4: 8 / 256, 5: 10 / 256}
     assert model.rows == [rows for rows in range(1, 6) for _ in range(1 if rows == 3 else 1 + WARM_RUNS)]
-    assert stepper.run([stepper.pool.take()], inputs(3)).tolist() == [[3, 1]], "the warm-up left a state behind"
+    assert stepper.run([stepper.pool.take()], inputs(3)).tolist() == [[3, 1]], (
+        "the warm-up changed the state of a new stream"
+    )

@@ -1,7 +1,7 @@
 // CUDA threads as fibers of one thread of the host: the primitives of model/gpu/cuda/gru_body.h for g++.
 //
 // A fiber runs until its warp or block must meet (vote, shuffle, mma, barrier), or until it is interrupted at random before
-// an access to memory that blocks share. A seeded scheduler picks the warp that goes on; one block or one warp of
+// an access to memory that blocks share. A seeded scheduler picks the warp that continues; one block or one warp of
 // each block may be starved, that is picked `ratio` times more rarely, or one block never started.
 // mma follows the fragment layouts of the PTX manual (m16n8k16) and sums its 16 products exactly before it rounds.
 

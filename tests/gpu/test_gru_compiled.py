@@ -1,6 +1,6 @@
 """The persistent kernels, of a recurrence and of a whole layer, compiled for sm_90a without a GPU.
 
-Limits lie in `limits.json`, by kernel and hidden size; NVRTC takes 0.2 to 0.4 s for a recurrence, 1 s for a layer.
+Limits are in `limits.json`, by kernel and hidden size; NVRTC takes 0.2 to 0.4 s for a recurrence, 1 s for a layer.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ ARCH = "sm_90a"
 
 @pytest.fixture(scope="module")
 def tools():
-    """Folder of cuobjdump and nvdisasm, which come with Triton."""
+    """Return the folder of cuobjdump and nvdisasm, which are part of Triton."""
     folder = Path(need_package("triton").__file__).parent / "backends" / "nvidia" / "bin"
     if not (folder / "nvdisasm").exists():
         missing("Triton without nvdisasm")
@@ -51,7 +51,7 @@ def output(*command):
 
 
 def resources(tools, cubin, entry):
-    """Registers, stack and local memory of a thread, in bytes but the first, and the kernel's instructions."""
+    """Return registers, stack bytes and local bytes of a thread, and the kernel's instructions."""
     usage = output(tools / "cuobjdump", "-res-usage", cubin).split(f"Function {entry}:")[1]
     numbers = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", usage).groups()
     code = output(tools / "nvdisasm", "-c", cubin).split(f".section\t.text.{entry},")[1].split("\t.section")[0]
@@ -91,7 +91,7 @@ def test_states_of_other_blocks_are_loaded_16_bytes_at_a_time(tools, tmp_path):
     wide = re.findall(r"LDG\.E\.128\.STRONG\.GPU", code)
     pairs = layout_of(1760).pairs
     assert len(wide) % pairs == 0
-    assert len(wide) >= 3 * pairs  # the first time, beside a product, and again where stale
+    assert len(wide) >= 3 * pairs  # the first time, during a product, and again if stale
     assert len(narrow) <= 8  # epochs and error word
 
 
@@ -103,7 +103,7 @@ def test_a_source_that_does_not_compile_is_reported_with_the_log(tmp_path):
         compile_cubin(source, ARCH, ())
 
 
-def test_a_machine_without_nvrtc_is_told_what_to_install(monkeypatch):
+def test_without_nvrtc_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(driver, "SONAMES", ("libnvrtc.so.none",))
     driver.nvrtc.cache_clear()
     try:

@@ -1,4 +1,4 @@
-"""The persistent GRU kernel, its own source under g++, against float64 and against itself."""
+"""The source of the persistent GRU kernel compiled by g++: compared with float64 and with itself."""
 
 import ctypes
 
@@ -21,7 +21,7 @@ FRAMES = 4
 
 @pytest.fixture(scope="module")
 def layers(tmp_path_factory):
-    """New layers by name of layout; each is compiled once."""
+    """Return a factory of layers by layout name; each layout is compiled once."""
     libraries = {}
 
     def layer(name):
@@ -36,7 +36,7 @@ def layers(tmp_path_factory):
 
 
 class Batch:
-    """Inputs and states of `rows` streams; three more rows of the slab, one of them zero, are nobody's."""
+    """Inputs and states of `rows` streams; three more rows of the slab, one of them zero, belong to no stream."""
 
     def __init__(self, hidden, rows=ROWS, frames=FRAMES, seed=1):
         random = torch.Generator().manual_seed(seed)
@@ -48,7 +48,7 @@ class Batch:
         self.rows, self.frames = rows, frames
 
     def run(self, layer, chunks=(FRAMES,), when=None, chosen=None):
-        """Outputs and slab after chunks of the chosen streams."""
+        """Return outputs and slab after chunks of the chosen streams."""
         chosen = torch.arange(self.rows) if chosen is None else torch.tensor(chosen)
         slab, slots, outs, at = self.slab.clone(), self.slots[chosen].contiguous(), [], 0
         for frames in chunks:
@@ -73,7 +73,7 @@ def test_values_are_those_of_float64_up_to_roundings_to_fp16(layers, name, rows,
     batch = Batch(layer.layout.hidden, rows, frames)
     out, slab = batch.run(layer, (frames,))
     wanted, last = reference(layer.weights, layer.bias, batch.gates, batch.x, batch.slab[batch.slots.long()])
-    assert (out - wanted).abs().max() < 2.0**-8  # of values below 8: half a step of fp16 for x + h, and one of h
+    assert (out - wanted).abs().max() < 2.0**-8  # for values below 8: half a step of fp16 for x + h, and one of h
     error = slab[batch.slots.long()] - last
     assert error.abs().max() <= 2.0**-10  # a rounding may fall the other way and be carried on
     assert error.square().mean().sqrt() < 2.0**-13
@@ -99,7 +99,7 @@ def test_bits_do_not_depend_on_the_schedule_nor_on_the_cut_into_chunks(layers, n
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_bits_of_a_row_do_not_depend_on_its_company_nor_on_its_place(layers, name):
+def test_bits_of_a_row_do_not_depend_on_other_rows_nor_on_its_position(layers, name):
     batch = Batch(LAYOUTS[name].hidden)
     out, slab = batch.run(layers(name))
     for chosen in ([3], [16, 3], [16, 0, 9, 1, 2, 4, 5, 6, 3], list(range(ROWS))[::-1]):
@@ -109,7 +109,7 @@ def test_bits_of_a_row_do_not_depend_on_its_company_nor_on_its_place(layers, nam
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_states_of_bystanders_are_not_written(layers, name):
+def test_states_of_streams_outside_the_batch_are_not_written(layers, name):
     batch = Batch(LAYOUTS[name].hidden)
     _, slab = batch.run(layers(name), chosen=[2, 5])
     others = torch.tensor([r for r in range(len(slab)) if r not in batch.slots[[2, 5]]])
@@ -129,7 +129,7 @@ def test_rows_beyond_the_count_on_the_device_are_neither_computed_nor_written(la
     assert equal((slab[batch.slots[9:].long()],), (batch.slab[batch.slots[9:].long()],))
 
 
-def test_each_byte_ahead_is_prefetched_once_and_none_beyond(layers):
+def test_each_byte_of_later_weights_is_prefetched_once_and_no_others(layers):
     layer = layers("one row of blocks")
     batch = Batch(layer.layout.hidden, rows=1, frames=1)
     ahead = [torch.zeros(200_000, dtype=torch.int8), torch.zeros(48, dtype=torch.int8)]
@@ -152,7 +152,7 @@ def test_no_rows_change_nothing(layers):
     assert not layer.workspace.any()
 
 
-def test_a_fresh_stream_reads_the_zero_row_and_writes_its_own(layers):
+def test_a_new_stream_reads_the_zero_row_and_writes_its_own(layers):
     layer = layers("one row of blocks")
     batch = Batch(layer.layout.hidden, rows=3, frames=2)
     zero = torch.full((3,), batch.rows + 1, dtype=torch.int32)
@@ -173,7 +173,7 @@ def test_the_output_may_be_written_over_the_input(layers, name):
 
 
 def test_launches_of_changing_rows_and_frames_share_one_workspace(layers):
-    """A row's count of published frames goes on where it stopped, whatever ran in between."""
+    """The count of published frames of a row continues after other launches."""
     name, random = "one row of blocks", torch.Generator().manual_seed(5)
     layer = layers(name)
     for launch in range(40):
@@ -185,7 +185,7 @@ def test_launches_of_changing_rows_and_frames_share_one_workspace(layers):
 
 
 @pytest.mark.parametrize("frames", [1, 3])
-def test_a_launch_with_an_absent_block_ends_with_the_error_word_and_writes_no_state(layers, tmp_path, frames):
+def test_a_launch_with_a_missing_block_ends_with_the_error_word_and_writes_no_state(layers, tmp_path, frames):
     layer = layers("one row of blocks")
     layer.library = build(layer.layout, tmp_path, spin_limit=64)
     batch = Batch(layer.layout.hidden, 9, frames)

@@ -1,7 +1,7 @@
-"""The exchange of the persistent GRU kernel as a model of few states, explored in every order of its steps.
+"""Model check of the persistent GRU kernel's exchange: every order of steps of a small state machine.
 
-Three blocks own a unit each. A block's steps are: read the word of one block, publish its own, write its state row.
-A word is the number of the frame that it belongs to; a reader sees its buffer's mark alone.
+Three blocks own one unit each. The steps of a block: read the word of one block, publish its own, write its state row.
+A word is the number of its frame; a reader sees only the mark of its buffer.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ FRESH = "h(0)"
 
 @dataclass(frozen=True)
 class Rules:
-    """What the kernel does; each can be switched off."""
+    """Rules of the kernel; each can be switched off."""
 
     buffers: int = 2
     marks: bool = True
@@ -31,7 +31,7 @@ class Block:
 
 
 class Violation(Exception):
-    """A block has taken another frame's word, or a state row that was written before."""
+    """A block read a word of another frame, or a state row that was already written."""
 
 
 def mark(rules, frame):
@@ -39,14 +39,14 @@ def mark(rules, frame):
 
 
 def acceptable(rules, word, frame):
-    """Whether a reader that waits for a frame takes a word; a zeroed workspace carries the other mark."""
+    """Return whether a reader that waits for a frame accepts a word; a zeroed workspace has the other mark."""
     if not rules.marks:
         return True
     return word is not None and mark(rules, word) == mark(rules, frame)
 
 
 def steps(rules, frames, epoch, state):
-    """States that follow a state, by one step of one block."""
+    """Yield the states after one step of one block."""
     blocks, words, rows = state
     for b, block in enumerate(blocks):
         if block.done:
@@ -57,21 +57,21 @@ def steps(rules, frames, epoch, state):
                     continue
                 if block.frame == 0 and not block.settling:
                     if rows[j] != FRESH:
-                        raise Violation("a state row was written before all had read it")
+                        raise Violation("a state row was written before all blocks had read it")
                 else:
                     wanted = epoch + (0 if block.settling else block.frame - 1)
                     word = words[wanted % rules.buffers][j]
                     if not acceptable(rules, word, wanted):
                         continue
                     if word != wanted:
-                        raise Violation(f"frame {word} was taken for frame {wanted}")
+                        raise Violation(f"frame {word} was accepted as frame {wanted}")
                 yield put(blocks, b, replace(block, seen=block.seen | 1 << j)), words, rows
             continue
         yield from finish(rules, frames, epoch, state, b)
 
 
 def finish(rules, frames, epoch, state, b):
-    """The step of a block that has read all: publish and go on, or write its state row."""
+    """Step of a block that has read all words: publish and continue, or write its state row."""
     blocks, words, rows = state
     block = blocks[b]
     last = block.frame + 1 == frames
@@ -90,7 +90,7 @@ def put(values, at, value):
 
 
 def explore(rules, launches):
-    """Run launches one after another; of each, every order of steps. Returns how many states were met."""
+    """Run launches one after another, each in every order of steps. Returns: number of states visited."""
     epoch, words, met = 0, ((None,) * BLOCKS,) * rules.buffers, 0
     for frames in launches:
         first = ((Block(),) * BLOCKS, words, (FRESH,) * BLOCKS)
@@ -99,12 +99,12 @@ def explore(rules, launches):
             state = waiting.pop()
             following = set(steps(rules, frames, epoch, state))
             if not following:
-                assert all(block.done for block in state[0]), "the blocks wait for one another for ever"
+                assert all(block.done for block in state[0]), "deadlock: the blocks wait for one another"
                 ends.add(state[1])
             waiting += following - seen
             seen |= following
         met += len(seen)
-        (words,) = ends  # whatever the order, the launch leaves the same words
+        (words,) = ends  # every order leaves the same words
         epoch += max(frames - 1, 1) if rules.grows else 0
     return met
 

@@ -1,4 +1,4 @@
-"""Bugs planted in the persistent GRU kernel: each is caught by what the tests of the kernel compare."""
+"""Mutations of the persistent GRU kernel: each one is detected by the comparisons of the kernel's tests."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ LAYOUT = layout_of(64)
 BARRIER = "block_barrier();\n        const unsigned start"
 PUBLISH = "store_exchange_if(to, word | mark_of(counted), publishes);"
 BUGS = {
-    "a word is taken whatever its mark": {"return source.exists && !source.state && (": "return false && ("},
+    "a word is accepted with any mark": {"return source.exists && !source.state && (": "return false && ("},
     "one buffer for all frames": {"(frame & 1u) * BUFFER_WORDS": "0u"},
     "a mark that does not change": {"return frame & 2u ? 0u : MARK;": "return MARK;"},
     "the mark before the value": {PUBLISH: PUBLISH.replace("word | ", "") + PUBLISH},
@@ -31,7 +31,7 @@ BUGS = {
 
 
 def launches(library, when):
-    """Bits of outputs and states after launches of changing rows and frames that share a workspace."""
+    """Return bits of outputs and states after launches of changing rows and frames that share a workspace."""
     random = torch.Generator().manual_seed(7)
     hidden = LAYOUT.hidden
     weights = (torch.randn(3 * hidden, hidden, generator=random) / hidden**0.5).half()
@@ -49,14 +49,14 @@ def launches(library, when):
 
 
 def schedules():
-    """Fair ones, and ones in which a block or a warp of each block falls behind."""
+    """Yield fair schedules, and schedules in which one block, or one warp of each block, is delayed."""
     yield from (schedule(seed, bound=1 << 20) for seed in range(4))
     yield from (schedule(seed, starved_block=seed % LAYOUT.blocks, bound=1 << 20) for seed in range(12))
     yield from (schedule(seed, starved_warp=seed % 8, bound=1 << 20) for seed in range(16))
 
 
 def differs(library, wanted):
-    """Whether a schedule shows other bits than the kernel's."""
+    """Return whether a schedule gives other bits than the kernel's."""
     return any(
         not all(torch.equal(a, b) for a, b in zip(launches(library, when), wanted, strict=True)) for when in schedules()
     )
@@ -67,17 +67,17 @@ def wanted(tmp_path_factory):
     return launches(build(LAYOUT, tmp_path_factory.mktemp("gru")), schedule())
 
 
-def test_the_kernel_itself_is_not_caught(wanted, tmp_path):
+def test_the_unchanged_kernel_is_not_reported(wanted, tmp_path):
     assert not differs(build(LAYOUT, tmp_path), wanted)
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_a_planted_bug_is_caught(wanted, tmp_path, bug):
+def test_a_mutation_is_detected(wanted, tmp_path, bug):
     assert differs(build(LAYOUT, tmp_path, spin_limit=1 << 12, changes=BUGS[bug]), wanted)
 
 
 def run_without_block(library):
-    """Outcome and error word of a launch of which one block never starts."""
+    """Return outcome and error word of a launch in which one block never starts."""
     hidden = LAYOUT.hidden
     layer = Layer(library, LAYOUT, torch.zeros(3 * hidden, hidden).half(), torch.zeros(3 * hidden))
     gates, x = torch.zeros(1, 2, 3 * hidden).half(), torch.zeros(1, 2, hidden).half()

@@ -17,7 +17,7 @@ LAYOUTS = st.one_of(
 
 
 @given(LAYOUTS, st.integers(0, 1000))
-def test_unpacking_gives_back_what_was_packed_and_the_rest_is_zero(layout, seed):
+def test_unpacking_inverts_packing_and_the_padding_is_zero(layout, seed):
     shape = (3 * layout.hidden, layout.hidden)
     weights = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).half()
     packed = pack(weights, layout)
@@ -39,7 +39,7 @@ def test_segments_cover_k_in_whole_steps_and_differ_by_one_step_at_most(hidden):
 
 
 @given(st.integers(2, 132).map(lambda steps: 16 * steps) | st.integers(27, 32).map(lambda blocks: 80 * blocks))
-def test_layouts_fit_a_multiprocessor_each(hidden):
+def test_a_block_of_each_layout_fits_a_multiprocessor(hidden):
     layout = layout_of(hidden)
     assert layout.blocks <= MOST_BLOCKS
     assert layout.blocks * layout.units == hidden
@@ -47,6 +47,6 @@ def test_layouts_fit_a_multiprocessor_each(hidden):
 
 
 @pytest.mark.parametrize("hidden", [0, 16, 100, 2128, 2640, 4096])
-def test_sizes_without_a_layout_are_refused(hidden):
+def test_sizes_without_a_layout_are_rejected(hidden):
     with pytest.raises(ValueError):
         layout_of(hidden)

@@ -1,4 +1,4 @@
-"""The Triton kernels, interpreted: in a process each, since Triton decides at import whether it interprets."""
+"""The Triton kernels in the interpreter: one process per file, because Triton decides at import."""
 
 import os
 import subprocess
@@ -12,11 +12,11 @@ from tests.support.needs import need_package
 FOLDER = Path(__file__).parent / "interpreted"
 
 
-# A step takes 100 s on a processor with AVX2 alone, and other tests run beside it.
+# A step takes 100 s on a processor with AVX2 only, while other tests run.
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.py")))
 def test_every_interpreted_test_passes(name):
-    """The tests of one file under interpreted/."""
+    """Run the tests of one file under interpreted/."""
     need_package("triton")
     command = [sys.executable, "-m", "pytest", "--noconftest", "-p", "no:cacheprovider", "-q", os.fspath(FOLDER / name)]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}

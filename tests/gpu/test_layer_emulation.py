@@ -1,4 +1,4 @@
-"""The kernel of a whole GRU layer, its own source under g++, against float64, the recurrence by itself, and itself."""
+"""The source of the whole-layer GRU kernel compiled by g++: compared with float64, the recurrence and itself."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from tests.support.networks.gru_emulation import DONE, Layer, WholeLayer, build,
 ROWS, FRAMES = 4, 4
 HIDDEN = [64, 80, 272]
 LAYOUTS = {hidden: layer_layout(hidden)[0] for hidden in HIDDEN}
-# As in a layer of 2,048: of a warp's fragments some stay in shared memory, some go on to registers, some come to them.
+# As in a layer of 2,048: fragments of a warp stay in shared memory, move on to registers, or are loaded to registers.
 LAYOUTS[272] = replace(LAYOUTS[272], register_fragments=7, bulk_fragments=9)
 
 
@@ -26,7 +26,7 @@ def parameters(hidden):
 
 @pytest.fixture(scope="module")
 def layers(tmp_path_factory):
-    """New layers by hidden size; each size is compiled once."""
+    """Return a factory of layers by hidden size; each size is compiled once."""
     libraries = {}
 
     def layer(hidden):
@@ -49,7 +49,7 @@ class Batch:
         self.slots = torch.randperm(rows, generator=random).int() + 1
 
     def run(self, layer, chunks=(FRAMES,), when=None, chosen=None):
-        """Outputs, gates and slab after chunks of the chosen streams."""
+        """Return outputs, gates and slab after chunks of the chosen streams."""
         chosen = torch.arange(len(self.x)) if chosen is None else torch.tensor(chosen)
         slab, slots, results, at = self.slab.clone(), self.slots[chosen].contiguous(), [], 0
         for frames in chunks:
@@ -78,7 +78,7 @@ def test_values_are_those_of_float64_up_to_roundings_to_fp16(layers, hidden, row
     normal = (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, correction=0) + layer.epsilon).sqrt()
     normal = (normal * layer.scale.double() + layer.shift.double()).half().double()
     error = gates - (normal @ layer.input.double().t() + layer.input_bias.double())
-    assert error.abs().max() < 2.0**-6  # of gates up to 8: a rounding, and those of the normalised columns
+    assert error.abs().max() < 2.0**-6  # for gates up to 8: a rounding, and those of the normalized columns
     assert error.square().mean().sqrt() < 2.0**-11
     wanted, last = reference(layer.recurrent, layer.recurrent_bias, gates, batch.x, batch.slab[batch.slots.long()])
     assert (out - wanted).abs().max() < 2.0**-8
@@ -86,8 +86,8 @@ def test_values_are_those_of_float64_up_to_roundings_to_fp16(layers, hidden, row
 
 
 @pytest.mark.parametrize("hidden", HIDDEN)
-def test_bits_are_those_of_the_recurrence_by_itself(layers, hidden, tmp_path):
-    """Fragments in other places, and in other kernels, give the same sums."""
+def test_bits_are_those_of_the_recurrence_kernel(layers, hidden, tmp_path):
+    """Fragments in other memory, and in other kernels, give the same sums."""
     layer, batch = layers(hidden), Batch(hidden)
     out, gates, slab = batch.run(layer)
     layout = layout_of(hidden)
@@ -111,7 +111,7 @@ def test_bits_do_not_depend_on_the_schedule_nor_on_the_cut_into_chunks(layers, h
 
 
 @pytest.mark.parametrize("hidden", HIDDEN)
-def test_bits_of_a_row_do_not_depend_on_its_company_nor_on_its_place(layers, hidden):
+def test_bits_of_a_row_do_not_depend_on_other_rows_nor_on_its_position(layers, hidden):
     batch = Batch(hidden)
     out, gates, slab = batch.run(layers(hidden))
     for chosen in ([3], [2, 0], [3, 1, 0, 2]):
@@ -122,7 +122,7 @@ def test_bits_of_a_row_do_not_depend_on_its_company_nor_on_its_place(layers, hid
         assert equal((states[others],), (batch.slab[others],))
 
 
-def test_a_launch_with_an_absent_block_sets_the_error_of_the_step(layers, tmp_path):
+def test_a_launch_with_a_missing_block_sets_the_error_of_the_step(layers, tmp_path):
     layer, batch = layers(64), Batch(64, 1, 2)
     layer.library = build(layer.layout, tmp_path, source="layer_emulated.cpp", spin_limit=64, GROUP=GROUP)
     out, gates, slab = torch.empty_like(batch.x), torch.empty(1, 2, 192).half(), batch.slab.clone()
@@ -139,18 +139,18 @@ def test_the_host_reserves_the_shared_memory_that_the_kernel_lays_out(layers, hi
 
 
 BUGS = {
-    "gates before the columns are normalised": {
+    "gates before the columns are normalized": {
         "    block_barrier();\n    float sum[TILES][GROUP_TILES][4];": "float sum[TILES][GROUP_TILES][4];"
     },
     "partial sums over columns that are still read": {"block_barrier();  // the columns have been read": ""},
-    "segments added before all are there": {"    block_barrier();\n    add_segments": "    add_segments"},
-    "U read before it has come": {"await_bulk(&shared.arrived);": ""},
+    "segments added before all are stored": {"    block_barrier();\n    add_segments": "    add_segments"},
+    "U read before it is loaded": {"await_bulk(&shared.arrived);": ""},
     "a column of another row": {"columns_of(shared)[row] + place.first": "columns_of(shared)[row ^ 1] + place.first"},
 }
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_a_planted_bug_is_caught(layers, tmp_path, bug):
+def test_a_mutation_is_detected(layers, tmp_path, bug):
     wanted, broken = Batch(80).run(layers(80)), layers(80)
     broken.library = build(broken.layout, tmp_path, source="layer_emulated.cpp", changes=BUGS[bug], GROUP=GROUP)
     whens = [schedule(seed, starved_warp=seed % 8) for seed in range(16)]

@@ -1,4 +1,4 @@
-"""The host's side of the persistent GRU kernel, as far as it runs without a GPU."""
+"""Host side of the persistent GRU kernel, as far as it runs without a GPU."""
 
 from types import SimpleNamespace
 
@@ -25,7 +25,7 @@ H100 = {"shared_memory_per_block_optin": 232_448, "multi_processor_count": 132, 
         (416, {"major": 7, "minor": 5}, False),
     ],
 )
-def test_a_layer_fits_a_device_with_a_multiprocessor_a_block_and_memory_for_each(hidden, device, expected):
+def test_a_layer_fits_a_device_with_a_multiprocessor_per_block_and_enough_memory(hidden, device, expected):
     assert fits(hidden, SimpleNamespace(**(H100 | device))) == expected
 
 
@@ -33,8 +33,8 @@ def test_a_layer_fits_a_device_with_a_multiprocessor_a_block_and_memory_for_each
     ("hidden", "device", "expected"),
     [
         (1_760, {}, True),
-        (2_560, {}, False),  # two products of weights a layer: too much for a multiprocessor
-        (1_760, {"major": 8, "minor": 0}, False),  # no copies in bulk
+        (2_560, {}, False),  # the weights of two products do not fit a multiprocessor
+        (1_760, {"major": 8, "minor": 0}, False),  # no bulk copies
         (1_760, {"multi_processor_count": 108}, False),
         (1_760, {"shared_memory_per_block_optin": 101_376}, False),
         (416, {"shared_memory_per_block_optin": 101_376}, True),
@@ -44,19 +44,19 @@ def test_a_whole_layer_fits_only_a_device_with_its_instructions_and_shared_memor
     assert layer_fits(hidden, SimpleNamespace(**(H100 | device))) == expected
 
 
-def test_a_workspace_reports_that_a_launch_gave_up_until_it_is_reset():
+def test_a_workspace_reports_an_aborted_launch_until_it_is_reset():
     workspace = Workspace(layout_of(64), torch.device("cpu"))
     workspace.check()
     workspace.words[0] = 1
     workspace.words[100] = 7
-    with pytest.raises(KernelError, match="waited in vain"):
+    with pytest.raises(KernelError, match="timed out"):
         workspace.check()
     workspace.reset()
     workspace.check()
     assert not workspace.words.any()
 
 
-def test_what_is_fetched_ahead_is_whole_pieces_of_16_bytes():
+def test_prefetches_are_multiples_of_16_bytes():
     tensors = [torch.zeros(30, dtype=torch.int8), torch.zeros(4, 4)]
     assert [range_of(tensors, at)[1].value for at in range(3)] == [16, 64, 0]
     assert range_of(tensors, 1)[0].value == tensors[1].data_ptr()

@@ -1,4 +1,4 @@
-"""The numerics contract in plain torch: near the network in float32, and equal to itself to the bit."""
+"""The numerics contract in plain torch: close to the float32 network, and bit-identical with itself."""
 
 from itertools import pairwise
 
@@ -22,7 +22,7 @@ def run(network, slabs, pcm, read, write, *, bucket=None):
 
 
 @pytest.mark.parametrize("size", list(SIZES))
-def test_the_contract_is_near_the_network_in_float32(size):
+def test_the_contract_is_close_to_the_network_in_float32(size):
     network = fp16_network(SIZES[size])
     pcm = noise(3, 4 * network.config.step_samples)
     out = run(network, slabs_of(network, CAPACITY), pcm, [CAPACITY] * 3, [0, 1, 2])
@@ -33,7 +33,7 @@ def test_the_contract_is_near_the_network_in_float32(size):
 
 
 @pytest.mark.parametrize("size", list(SIZES))
-def test_a_chunk_has_the_bits_of_its_single_steps(size):
+def test_a_chunk_is_bit_identical_to_single_steps(size):
     network = fp16_network(SIZES[size])
     samples = network.config.step_samples
     pcm = noise(2, 4 * samples)
@@ -48,7 +48,7 @@ def test_a_chunk_has_the_bits_of_its_single_steps(size):
 
 
 @pytest.mark.parametrize("company", [2, 7, 8, 9])
-def test_a_row_has_the_same_bits_alone_and_in_any_company_and_bucket(company):
+def test_a_row_has_the_same_bits_alone_and_in_any_batch_and_bucket(company):
     network = fp16_network(SIZES["even"])
     pcm = noise(company, network.config.step_samples)
     slots = list(range(company))[::-1]
@@ -79,7 +79,7 @@ def test_segments_cover_the_depth_in_whole_steps_that_differ_by_one_at_most(dept
 
 
 @pytest.mark.parametrize(("depth", "segments"), [(40, 2), (32, 3)])
-def test_a_depth_that_cannot_be_cut_is_refused(depth, segments):
+def test_a_depth_that_cannot_be_cut_is_rejected(depth, segments):
     with pytest.raises(ValueError, match="cannot be cut"):
         cut_points(depth, segments)
 

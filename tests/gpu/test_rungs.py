@@ -1,4 +1,4 @@
-"""The choice of kernels for a device: what is refused, and in which words."""
+"""Choice of the kernels for a device, and its errors."""
 
 import pytest
 import torch
@@ -22,6 +22,6 @@ def test_auto_without_triton_is_eager(monkeypatch):
     assert rungs.choose_rung("auto", fp16_network(SIZES["even"]), CUDA) == "eager"
 
 
-def test_an_unknown_rung_is_refused():
-    with pytest.raises(PrecisionError, match="not one of auto"):
+def test_an_unknown_rung_is_rejected():
+    with pytest.raises(PrecisionError, match="must be one of auto"):
         rungs.choose_rung("fast", fp16_network(SIZES["even"]), CUDA)

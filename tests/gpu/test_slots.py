@@ -1,6 +1,6 @@
-"""Slots whose steps are recorded by size, on a CPU: sizes, chunks, the zero row, padding, poison and failures.
+"""Slots with steps recorded per size, on a CPU: sizes, chunks, the zero row, padding, poison and failures.
 
-`tests/batching/test_slots_stateful.py` runs them against each stream alone, with every other slot model.
+`tests/batching/test_slots_stateful.py` compares them with each stream alone, as all slot models.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def audio(seed: int, rows: int) -> np.ndarray:
 
 
 def poison(slots: RecordedSlots) -> None:
-    """Overwrite all memory that a step must not depend on: what the last one left in buffers and in the trash row."""
+    """Overwrite all memory that a step must not depend on: old contents of buffers and of the trash row."""
     for memory in (slots._host, slots._memory):
         memory.inputs.whole.fill_(0x55)
         memory.outputs["out"].fill_(float("nan"))
@@ -39,7 +39,7 @@ def poison(slots: RecordedSlots) -> None:
 
 
 @pytest.mark.parametrize(("rows", "size"), [(1, 1), (2, 2), (3, 4), (5, 8), (8, 8), (9, 16), (128, 128), (129, 256)])
-def test_a_batch_takes_the_recording_of_the_next_power_of_two(rows: int, size: int) -> None:
+def test_a_batch_uses_the_recording_of_the_next_power_of_two(rows: int, size: int) -> None:
     assert bucket(rows) == size
 
 
@@ -50,18 +50,18 @@ def test_a_size_is_recorded_once() -> None:
     assert sorted(slots._replays) == [(1, 1), (4, 1)]
 
 
-def test_rehearsing_records_every_size_and_every_chunk_that_fits() -> None:
+def test_warming_up_records_every_size_and_every_chunk_that_fits() -> None:
     slots = gru(largest=8)
-    for rows in slots.rehearsed_sizes:
-        slots.rehearse(rows)
+    for rows in slots.warmup_sizes:
+        slots.warm_up_step(rows)
     assert sorted(slots._replays) == [(1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (2, 2), (2, 4), (4, 1), (4, 2), (8, 1)]
 
 
-def test_a_largest_batch_that_is_no_power_of_two_is_rehearsed_too() -> None:
+def test_a_largest_batch_that_is_no_power_of_two_is_warmed_up_too() -> None:
     slots = gru(largest=6)
-    assert slots.rehearsed_sizes == [1, 2, 4, 6]
-    for rows in slots.rehearsed_sizes:
-        slots.rehearse(rows)
+    assert slots.warmup_sizes == [1, 2, 4, 6]
+    for rows in slots.warmup_sizes:
+        slots.warm_up_step(rows)
     assert (8, 1) in slots._replays
 
 
@@ -78,7 +78,7 @@ def test_a_chunk_gives_the_bits_of_single_steps(steps: int) -> None:
     assert [whole.export(slot) for slot in members] == [single.export(slot) for slot in members]
 
 
-def test_nothing_depends_on_what_earlier_steps_left_in_the_buffers() -> None:
+def test_nothing_depends_on_old_contents_of_the_buffers() -> None:
     clean, poisoned = gru(), gru()
     rng = np.random.default_rng(0)
     for turn in range(12):
@@ -102,7 +102,7 @@ def test_a_reset_zeroes_nothing_and_the_next_step_reads_zeros() -> None:
     assert np.array_equal(slots.run([2]), first)
 
 
-def test_the_zero_row_stays_zero_and_padding_touches_no_stream() -> None:
+def test_the_zero_row_stays_zero_and_padding_changes_no_stream() -> None:
     slots = gru()
     slots.inputs[:6] = audio(3, 6)
     slots.run(range(6))  # two rows of padding
@@ -112,7 +112,7 @@ def test_the_zero_row_stays_zero_and_padding_touches_no_stream() -> None:
     assert not any(slots._slabs.copy_out(slots.capacity))
 
 
-def test_a_kernel_that_gives_up_fails_its_step_and_the_next_one_runs() -> None:
+def test_a_kernel_that_aborts_fails_its_step_and_the_next_one_runs() -> None:
     class GivesUp(EagerStep):
         def enqueue(self, block: StepBlock, rows: int, steps: int) -> None:
             super().enqueue(block, rows, steps)
@@ -128,13 +128,13 @@ def test_a_kernel_that_gives_up_fails_its_step_and_the_next_one_runs() -> None:
         largest=2,
     )
     slots.inputs[0] = 7
-    with pytest.raises(RuntimeError, match="gave up"):
+    with pytest.raises(RuntimeError, match="timed out"):
         slots.run([0])
     slots.inputs[0] = 5
     assert slots.run([1]).tolist() == [[5, 1]]
 
 
-def test_a_step_that_raises_leaves_the_other_slots_as_they_were() -> None:
+def test_a_step_that_raises_does_not_change_the_other_slots() -> None:
     slots = recorded(EchoStep(), ECHO_OUT, 2, 2)
     slots.inputs[0] = 3
     slots.run([0])
@@ -162,6 +162,6 @@ def test_chunks_are_warmed_up_with_no_more_streams_than_there_are_slots() -> Non
 
 
 @pytest.mark.parametrize(("capacity", "largest"), [(0, 1), (1, 0)])
-def test_sizes_below_one_are_refused(capacity: int, largest: int) -> None:
+def test_sizes_below_one_are_rejected(capacity: int, largest: int) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         gru(capacity, largest)

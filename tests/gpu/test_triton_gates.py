@@ -1,6 +1,6 @@
-"""What Triton makes of every kernel for an H100, compiled without one: registers, shared memory, instructions.
+"""Every Triton kernel compiled for an H100, without one: registers, shared memory, instructions.
 
-The figures lie in triton_limits.json. After a change of a kernel run with WRITE_TRITON_LIMITS=1, and read the diff.
+The figures are in triton_limits.json. After a change of a kernel run with WRITE_TRITON_LIMITS=1 and read the diff.
 """
 
 import json
@@ -32,14 +32,14 @@ NAMES = ("M", "K", "H", "BN", "READ", "WRITE")
 
 
 def label(launch):
-    """A kernel's name and the constants that tell its cases apart."""
+    """Return a kernel's name and the constants that distinguish its variants."""
     constants = dict(launch.constants)
     cases = [f"{name}={int(constants[name])}" for name in NAMES if constants.get(name)]
     return " ".join([launch.fn.__name__, *cases])
 
 
 def step_launches(config, rows, monkeypatch):
-    """What a step of so many rows launches, with both choices of launching on."""
+    """Return the launches of a step of this many rows, with both launch options on."""
     with monkeypatch.context() as patch:
         patch.setattr(torch.nn.init, "orthogonal_", lambda weight: weight)  # takes seconds, and changes no launch
         network = Network(config).half()
@@ -53,7 +53,7 @@ def step_launches(config, rows, monkeypatch):
 
 
 def publishes_before_it_counts(code):
-    """Partial sums are stored, then all threads meet, then one fences, counts, and drops its cache; then all read."""
+    """Check the order: store partial sums, barrier, fence, count, invalidate the cache, read."""
     (count,) = code.places("ATOMG")
     fence = max(code.places("MEMBAR.ALL.GPU"))
     barrier = max(place for place in code.places("BAR") if place < fence)
@@ -64,13 +64,13 @@ def publishes_before_it_counts(code):
 
 
 def check(launch, code):
-    """Rules for every kernel; returns what the file keeps of it."""
+    """Check the rules for every kernel; return its figures for the file."""
     products = launch.fn.__name__.endswith(("spectrum_kernel", "product_kernel", "recurrent_kernel"))
     assert code.stack == 0, "spills"
     assert code.count("LDL|STL") == 0, "spills"
     assert code.registers <= 255
     assert code.shared_bytes <= MOST_SHARED_BYTES
-    assert code.count("HGMMA|WGMMA") == 0, "another family of tensor core instructions may have other bits"
+    assert code.count("HGMMA|WGMMA") == 0, "another kind of tensor core instruction may give other bits"
     assert (code.count("HMMA.16816.F32") > 0) == products
     assert code.count("HMMA") == code.count("HMMA.16816.F32")
     if "weights" in launch.fn.arg_names:
@@ -92,7 +92,7 @@ def check(launch, code):
 
 @pytest.mark.parametrize("name", list(NETWORKS))
 def test_every_kernel_of_a_step_compiles_without_spills_to_the_figures_on_file(name, monkeypatch):
-    """Under the Triton version of the file the figures are equal; under another one only the rules hold."""
+    """With the Triton version of the file the figures are equal; with another one only the rules are checked."""
     found = {}
     for rows in ROWS:
         for launch in step_launches(NETWORKS[name], rows, monkeypatch):
@@ -106,8 +106,8 @@ def test_every_kernel_of_a_step_compiles_without_spills_to_the_figures_on_file(n
         assert found == on_file[name]
 
 
-def test_a_step_launches_four_kernels_a_layer_and_nine_more(monkeypatch):
-    """Two frames a step: norm, product and two frames of recurrence a layer."""
+def test_a_step_launches_four_kernels_per_layer_and_nine_more(monkeypatch):
+    """Two frames per step: norm, product and two frames of recurrence per layer."""
     launches = step_launches(NETWORKS["tutti-small"], 1, monkeypatch)
     names = [launch.fn.__name__ for launch in launches]
     assert names == [

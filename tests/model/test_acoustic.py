@@ -1,4 +1,4 @@
-"""Log-probs of whole recordings: those of the network over each recording by itself."""
+"""Log-probs of whole recordings: those of the network for each recording alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from model.torch_model import TorchModel
 
 
 @pytest.mark.parametrize("rows", [2, 48])
-def test_recordings_of_any_lengths_in_any_order_get_what_the_network_says_of_each_alone(
+def test_recordings_of_any_lengths_in_any_order_get_the_outputs_of_each_alone(
     rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(acoustic, "ROWS", rows)

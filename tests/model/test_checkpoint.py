@@ -1,4 +1,4 @@
-"""Checkpoints: writing and reading back; damage is named. Precision and device choices."""
+"""Checkpoints: round trips and errors for damaged files. Choice of precision and device."""
 
 import dataclasses
 import json
@@ -54,7 +54,7 @@ def test_a_missing_file_is_named(tmp_path):
 def test_truncated_weights_are_named(written):
     _, path = written
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(CheckpointError, match="does not hold the weights"):
+    with pytest.raises(CheckpointError, match="do not fit its configuration"):
         load_network(path)
 
 
@@ -63,11 +63,11 @@ def test_truncated_weights_are_named(written):
     [
         ({"format_version": 99}, "format version 99"),
         ({"colour": "red"}, "unknown fields: colour"),
-        ({"step_samples": 1000}, "not a multiple"),
-        ({"hidden": 128}, "does not hold the weights"),
+        ({"step_samples": 1000}, "must be a multiple"),
+        ({"hidden": 128}, "do not fit its configuration"),
     ],
 )
-def test_a_configuration_that_does_not_fit_is_refused_with_its_reason(written, change, message):
+def test_a_configuration_that_does_not_fit_is_rejected_with_the_reason(written, change, message):
     _, path = written
     config = json.loads(path.with_suffix(".json").read_text())
     path.with_suffix(".json").write_text(json.dumps({**config, **change}))
@@ -80,13 +80,13 @@ def test_the_configuration_survives_json():
     assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
-def test_an_unavailable_precision_is_refused_with_an_alternative():
+def test_an_unavailable_precision_is_rejected_with_an_alternative():
     cpu = resolve_device("cpu")
     with pytest.raises(PrecisionError, match="fp16 needs a GPU"):
         resolve_precision("fp16", cpu, quantized=True)
-    with pytest.raises(PrecisionError, match="not one of"):
+    with pytest.raises(PrecisionError, match="must be one of auto, fp32"):
         resolve_precision("fp8", cpu, quantized=True)
-    with pytest.raises(PrecisionError, match="int8 is computed on CPUs"):
+    with pytest.raises(PrecisionError, match="int8 needs a CPU"):
         resolve_precision("int8", torch.device("cuda"), quantized=True)
 
 
@@ -101,7 +101,7 @@ def test_an_unavailable_precision_is_refused_with_an_alternative():
         ("avx2", False, False, "fp32"),
     ],
 )
-def test_auto_is_the_fastest_of_what_processor_and_checkpoint_have(
+def test_auto_is_the_fastest_precision_of_processor_and_checkpoint(
     monkeypatch, instructions, native, quantized, expected
 ):
     monkeypatch.setattr("model.machine.instructions.instruction_set", lambda: instructions)
@@ -110,7 +110,7 @@ def test_auto_is_the_fastest_of_what_processor_and_checkpoint_have(
     assert resolve_precision("auto", torch.device("cuda"), quantized=quantized) == "fp16"
 
 
-def test_int8_of_a_checkpoint_without_8_bit_weights_is_refused_with_what_would_make_them(written):
+def test_int8_of_a_checkpoint_without_8_bit_weights_is_rejected_with_the_command_that_creates_them(written):
     _, path = written
     with pytest.raises(
         PrecisionError, match=f"^{path} has no 8-bit weights: .*`tutti quantize`, or use --precision auto$"
@@ -119,11 +119,11 @@ def test_int8_of_a_checkpoint_without_8_bit_weights_is_refused_with_what_would_m
     assert load_model(path, device="cpu").precision in ("bf16", "fp32")
 
 
-def test_bf16_is_refused_on_a_processor_without_bfloat16_products(monkeypatch):
-    """A GPU does its products itself."""
+def test_bf16_is_rejected_on_a_processor_without_bfloat16_products(monkeypatch):
+    """A GPU computes its own products."""
     monkeypatch.setattr(precision, "multiplies_bf16", lambda: False)
     cpu = torch.device("cpu")
-    message = r"^precision bf16 needs .* AVX-512 .*: use --precision int8, fp32 or auto$"
+    message = r"^precision bf16 needs .* AVX-512 .*; use --precision int8, fp32 or auto$"
     with pytest.raises(PrecisionError, match=message):
         resolve_precision("bf16", cpu, quantized=True)
     assert [resolve_precision(name, cpu, quantized=False) for name in ("auto", "fp32")] == ["fp32", "fp32"]
@@ -131,7 +131,7 @@ def test_bf16_is_refused_on_a_processor_without_bfloat16_products(monkeypatch):
 
 
 def test_bf16_support_follows_onednns_own_instruction_limit():
-    """oneDNN limited to AVX2 stands for an older processor: the flags of the real one do not count."""
+    """oneDNN limited to AVX2 emulates an older processor: the flags of the real one do not count."""
     code = (
         "from model.machine import precision as p; from model.machine.precision import Device, resolve_precision; "
         "print(p.multiplies_bf16(), p.native_bf16(), resolve_precision('auto', Device('cpu'), quantized=False))"
@@ -163,7 +163,7 @@ def test_integers_survive_a_round_trip_exactly(quantized, tmp_path):
             assert getattr(ours, "dtype", None) == getattr(theirs, "dtype", None)
 
 
-def test_a_quantised_checkpoint_loads_as_floats_of_the_integers_values(quantized, tmp_path):
+def test_a_quantized_checkpoint_loads_as_floats_with_the_values_of_the_integers(quantized, tmp_path):
     checkpoint.save_quantized(quantized, tmp_path / "net.safetensors")
     network, digest = load_network(tmp_path / "net.safetensors")
     assert digest == checkpoint.load_quantized(tmp_path / "net.safetensors")[1]
@@ -210,39 +210,39 @@ def test_phones_and_their_outputs_survive_a_round_trip_as_floats_and_as_integers
     np.testing.assert_array_equal(found.products["head"].weight, integers.products["head"].weight)
 
 
-def test_weights_without_the_outputs_of_the_configured_phones_are_refused(written):
+def test_weights_without_the_outputs_of_the_configured_phones_are_rejected(written):
     _, path = written
     described = json.loads(path.with_suffix(".json").read_text())
     path.with_suffix(".json").write_text(json.dumps({**described, "phones": ["a", "k"]}))
-    with pytest.raises(CheckpointError, match="does not hold the weights"):
+    with pytest.raises(CheckpointError, match="do not fit its configuration"):
         load_network(path)
 
 
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (lambda t: t["dense.weight"].fill_(64), r"dense\.weight is not of 8-bit integers within ±63"),
-        (lambda t: t["dense.weight"].fill_(-128), r"dense\.weight is not of 8-bit integers within ±63"),
-        (lambda t: t.update({"dense.weight": t["dense.weight"].float()}), r"dense\.weight is not of 8-bit integers"),
+        (lambda t: t["dense.weight"].fill_(64), r"dense\.weight must be 8-bit integers within ±63"),
+        (lambda t: t["dense.weight"].fill_(-128), r"dense\.weight must be 8-bit integers within ±63"),
+        (lambda t: t.update({"dense.weight": t["dense.weight"].float()}), r"dense\.weight must be 8-bit integers"),
         (lambda t: t.pop("head.input_scale"), r"it lacks 'head\.input_scale'"),
         (lambda t: t.pop("norm.bias"), r"norm\.bias"),
-        (lambda t: t.update({"head.weight_scale": torch.ones(3)}), "head has the shape"),
+        (lambda t: t.update({"head.weight_scale": torch.ones(3)}), "head must have the shape"),
         (lambda t: t.update({"colour": torch.ones(3)}), "colour"),
     ],
 )
-def test_damaged_integers_are_refused_with_their_reason(quantized, tmp_path, damage, reason):
+def test_damaged_integers_are_rejected_with_the_reason(quantized, tmp_path, damage, reason):
     path = tmp_path / "net.safetensors"
     checkpoint.save_quantized(quantized, path)
     tensors = load_file(path)
     damage(tensors)
     save_file(tensors, path)
     for load in (load_network, checkpoint.load_quantized):
-        with pytest.raises(CheckpointError, match=f"does not hold the weights .*{reason}"):
+        with pytest.raises(CheckpointError, match=f"do not fit its configuration: .*{reason}"):
             load(path)
 
 
 @pytest.mark.parametrize("sizes", [{}, {"layers": 6}, {"phones": ("a", "b"), "hidden": 64, "mel_bins": 40}])
-def test_the_shapes_that_are_told_without_torch_are_those_of_the_network(sizes):
+def test_the_shapes_computed_without_torch_are_those_of_the_network(sizes):
     config = dataclasses.replace(ModelConfig(), **sizes)
     shapes = {name: tuple(tensor.shape) for name, tensor in Network(config).state_dict().items()}
     assert checkpoint.state_shapes(config) == shapes

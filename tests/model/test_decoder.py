@@ -65,7 +65,7 @@ def nothing_shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("beam", "arpa", BeamDecoder),
     ],
 )
-def test_beam_search_where_there_is_a_language_model_or_it_was_asked_for(
+def test_beam_search_is_used_with_a_language_model_or_on_request(
     decoder: str, lm: str | None, kind: type, arpa: Path
 ) -> None:
     made = make_decoder(decoder=decoder, lm=arpa if lm == "arpa" else lm, beams=3, config=CONFIG)
@@ -83,13 +83,13 @@ def test_the_shipped_model_is_the_default_and_can_be_left_out(monkeypatch: pytes
     assert isinstance(make_decoder(beams=1, config=CONFIG), BeamDecoder)
 
 
-def test_automatic_comes_to_beam_search_where_there_is_a_language_model() -> None:
+def test_auto_is_beam_search_if_there_is_a_language_model() -> None:
     assert resolve_decoder("auto", "off") == "greedy"
     assert resolve_decoder("auto", Path("x.arpa")) == "beam"
     assert resolve_decoder("greedy", Path("x.arpa")) == "greedy"
 
 
-def test_tuned_weights_lie_beside_the_model(arpa: Path) -> None:
+def test_tuned_weights_are_next_to_the_model(arpa: Path) -> None:
     tuned = DecodingWeights(lm_weight=0.25)
     tuned.save(weights_path(arpa))
     made = make_decoder(lm=arpa, beams=2, config=CONFIG)
@@ -100,7 +100,7 @@ def test_tuned_weights_lie_beside_the_model(arpa: Path) -> None:
         make_decoder(lm=arpa, beams=2, config=CONFIG)
 
 
-def test_weights_tuned_for_one_acoustic_model_are_used_with_it_alone(arpa: Path) -> None:
+def test_weights_tuned_for_one_acoustic_model_are_used_only_with_it(arpa: Path) -> None:
     tuned, own = DecodingWeights(lm_weight=0.25), DecodingWeights(lm_weight=0.75)
     tuned.save(weights_path(arpa))
     own.save(weights_path(arpa, acoustic_model="larger"))
@@ -113,7 +113,7 @@ def test_weights_tuned_for_one_acoustic_model_are_used_with_it_alone(arpa: Path)
 HEARS_PHONES = dataclasses.replace(CONFIG, phones=("æ", "b", "t"))
 
 
-def test_a_model_that_hears_phones_is_searched_by_them_with_the_lexicon_beside_the_language_model(arpa: Path) -> None:
+def test_a_model_with_phones_is_searched_in_phones_with_the_lexicon_next_to_the_language_model(arpa: Path) -> None:
     words = dict.fromkeys(LanguageModel.load(arpa).words[3:], (("b", "æ"),))
     write_lexicon(arpa.with_name(f"{arpa.stem}.lexicon.gz"), HEARS_PHONES.phones, words)
     made = make_decoder(lm=arpa, beams=2, config=HEARS_PHONES)
@@ -141,7 +141,7 @@ def test_without_a_language_model_letters_are_read() -> None:
     greedy.advance([greedy.start(0)], rows)
 
 
-def test_a_lexicon_without_the_language_models_words_is_refused(arpa: Path) -> None:
+def test_a_lexicon_without_the_language_models_words_is_rejected(arpa: Path) -> None:
     write_lexicon(arpa.with_name(f"{arpa.stem}.lexicon.gz"), ("x",), {"zzz": (("x",),)})
     with pytest.raises(LexiconError, match="pronunciation"):
         make_decoder(lm=arpa, beams=2, config=HEARS_PHONES)
@@ -153,7 +153,7 @@ def test_a_missing_language_model_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"decoder": "flashlight"}, {"beams": 0}, {"beams": 1_025}])
-def test_a_setting_outside_its_range_is_refused(options: dict[str, object]) -> None:
+def test_a_setting_outside_its_range_is_rejected(options: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Settings(**options)
 
@@ -173,7 +173,7 @@ PIECES = Tokens.of(["▁KI", "TE", "▁FLEW", "<unk>", "<blk>"], 4)
         ("beam", "arpa", BeamDecoder),
     ],
 )
-def test_published_symbols_are_searched_where_a_language_model_is_named_or_it_was_asked_for(
+def test_published_symbols_use_beam_search_with_a_given_language_model_or_on_request(
     decoder: str, lm: str | None, kind: type, arpa: Path
 ) -> None:
     made = decoder_for(PIECES, 0.04, decoder=decoder, lm=arpa if lm == "arpa" else lm, beams=3)
@@ -183,7 +183,7 @@ def test_published_symbols_are_searched_where_a_language_model_is_named_or_it_wa
         assert (made.lm is not None) == (lm == "arpa")
 
 
-def test_published_symbols_take_no_language_model_of_other_letters(arpa: Path) -> None:
+def test_published_symbols_reject_a_language_model_with_other_letters(arpa: Path) -> None:
     cyrillic = Tokens.of(["<blk>", "▁да"], 0)
     assert isinstance(decoder_for(cyrillic, 0.04, decoder="beam"), BeamDecoder)
     with pytest.raises(VocabularyError, match="language model"):

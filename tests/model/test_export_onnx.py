@@ -1,4 +1,4 @@
-"""The network in sherpa-onnx's form: the same log-probabilities, its caches, and a text that sherpa hears."""
+"""The network in sherpa-onnx's format: the same log-probabilities, caches, and a text recognized by sherpa."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def speech(network: Network) -> torch.Tensor:
     return torch.from_numpy(read_pcm(SPOKEN.audio)[: STEPS * network.config.step_samples].copy())[None]
 
 
-def test_a_network_that_reads_whole_segments_is_refused(tmp_path: Path) -> None:
+def test_a_network_that_reads_whole_segments_is_rejected(tmp_path: Path) -> None:
     need_package("onnx")
     network = TorchModel.random(backward=(1,)).network
-    with pytest.raises(CheckpointError, match="random has layers that run backward"):
+    with pytest.raises(CheckpointError, match="random has backward layers"):
         export(network, tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -69,7 +69,7 @@ def test_the_wrapped_network_gives_the_same_log_probs_step_by_step(network: Netw
         parts.append(log_probs)
     found = torch.cat(parts, dim=1)
     assert torch.allclose(found[:, :, -1], whole[:, :, 0], atol=1e-4)  # the blank has moved to the end
-    assert torch.allclose(found[:, :, :-1], whole[:, :, 1 : found.shape[2]], atol=1e-4)  # of the phones none are there
+    assert torch.allclose(found[:, :, :-1], whole[:, :, 1 : found.shape[2]], atol=1e-4)  # without phones
 
 
 @torch.inference_mode()
@@ -83,7 +83,7 @@ def test_phones_are_left_out_and_the_letters_sum_to_one() -> None:
     assert len(tokens(config).splitlines()) == len(config.vocabulary)
 
 
-def test_sherpas_energies_become_ours_on_average(network: Network) -> None:
+def test_sherpas_energies_are_mapped_to_ours_on_average(network: Network) -> None:
     config = network.config
     spectra = torch.rand(200, config.fft_size // 2 + 1, generator=torch.Generator().manual_seed(1)).double()
     ours = spectra @ torch.from_numpy(mel_filters(config)).double()
@@ -92,7 +92,7 @@ def test_sherpas_energies_become_ours_on_average(network: Network) -> None:
     assert error < 0.15
 
 
-def test_tokens_and_metadata_are_what_sherpa_reads(network: Network) -> None:
+def test_tokens_and_metadata_are_in_sherpas_format(network: Network) -> None:
     lines = tokens(network.config).splitlines()
     assert lines[0] == f"{SPACE_TOKEN} 0"
     assert lines[-1] == f"{BLANK_TOKEN} {len(network.config.vocabulary) - 1}"
@@ -112,7 +112,7 @@ def test_the_file_computes_what_the_network_does(exported: Path, network: Networ
     runtime = need_package("onnxruntime")
     session = runtime.InferenceSession(str(exported), providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(1)
-    rows = 3  # not the number that it was recorded with
+    rows = 3  # not the number of the export
     signal = rng.normal(-6.0, 2.0, (rows, network.config.mel_bins, FRAMES)).astype(np.float32)
     caches = [cache.numpy() for cache in fresh_caches(network, rows)]
     wrapped = StreamingCtc(network).eval()
@@ -129,7 +129,7 @@ def test_the_file_computes_what_the_network_does(exported: Path, network: Networ
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.int8.onnx"])
-def test_sherpa_hears_a_shipped_recording(exported: Path, name: str) -> None:
+def test_sherpa_recognizes_a_shipped_recording(exported: Path, name: str) -> None:
     sherpa = need_package("sherpa_onnx")
     if name != exported.name:
         need_package("onnxruntime")
@@ -142,5 +142,5 @@ def test_sherpa_hears_a_shipped_recording(exported: Path, name: str) -> None:
     stream.accept_waveform(16_000, audio)
     while recognizer.is_ready(stream):
         recognizer.decode_streams([stream])
-    heard = recognizer.get_result(stream)
-    assert SequenceMatcher(None, heard, SPOKEN.text).ratio() >= 0.8  # letters, which spell by ear: "nombere"
+    text = recognizer.get_result(stream)
+    assert SequenceMatcher(None, text, SPOKEN.text).ratio() >= 0.8  # letters without a vocabulary: "nombere"

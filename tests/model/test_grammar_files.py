@@ -1,4 +1,4 @@
-"""Grammars that were passed over in silence, and language models whose words the lexicon lacks."""
+"""Grammars that were ignored silently, and language models with words missing from the lexicon."""
 
 import gzip
 import shutil
@@ -7,7 +7,7 @@ import pytest
 
 from model.checkpoint import SHIPPED, outline
 from model.ctc.bias import NO_BIAS
-from model.ctc.sounds import UNSPELLED
+from model.ctc.phones import UNSPELLED
 from model.decoder import GRAMMARS, Language, _grammar_files
 from model.errors import LanguageModelError, LexiconError
 
@@ -22,7 +22,7 @@ def test_a_folder_of_grammars_that_is_missing_or_empty_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["names.arpa", "-names.arpa", "english-names.arpa.gz", "en-.arpa", "EN-names.arpa"])
-def test_a_grammar_whose_name_says_no_language_is_named(tmp_path, name):
+def test_a_grammar_file_without_a_language_in_its_name_is_reported(tmp_path, name):
     shutil.copy(DIGITS, tmp_path / name)
     with pytest.raises(LanguageModelError, match=rf"{name} is not named LANGUAGE-NAME"):
         _grammar_files(tmp_path)
@@ -41,7 +41,7 @@ def model_of(folder, words):
     return path
 
 
-def test_a_language_model_of_which_the_lexicon_lacks_most_words_is_refused(tmp_path):
+def test_a_language_model_with_most_words_missing_from_the_lexicon_is_rejected(tmp_path):
     phones = outline(SHIPPED)[0].phones
     with pytest.raises(LexiconError, match="pronounces 1 of its 3 words"):
         Language.load(model_of(tmp_path, ["hello", "привет", "мир"]), phones)
@@ -49,4 +49,4 @@ def test_a_language_model_of_which_the_lexicon_lacks_most_words_is_refused(tmp_p
 
 def test_speech_without_a_word_of_the_language_model_is_not_written_in_phones(tmp_path):
     language = Language.load(model_of(tmp_path, ["hello", "world", "мир"]), outline(SHIPPED)[0].phones)
-    assert language.sounds.spell(NO_BIAS, [1, 2, 3]) == UNSPELLED
+    assert language.phone_lexicon.spell(NO_BIAS, [1, 2, 3]) == UNSPELLED

@@ -1,4 +1,4 @@
-"""The command that messages advise where an optional package is missing."""
+"""The command in messages about a missing optional package."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from model import errors
 
 
-def test_a_checkout_is_installed_anew_with_the_extra() -> None:
+def test_a_checkout_is_reinstalled_with_the_extra() -> None:
     assert errors.install_hint("torch") == "pip install -e '.[torch]'"
 
 
-def test_an_installed_wheel_is_named_as_the_index_knows_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_installed_wheel_has_its_name_in_the_index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(errors, "ROOT", tmp_path)
     assert errors.install_hint("torch,otel") == "pip install 'tutti-asr[torch,otel]'"

@@ -1,4 +1,4 @@
-"""Manifests: every bad row is one sentence with file, line and key; NeMo's keys; texts in a vocabulary's symbols."""
+"""Manifests: one message with file, line and key per bad row; NeMo's keys; texts in a vocabulary's symbols."""
 
 import json
 
@@ -44,7 +44,7 @@ GOOD = {"audio": "a.wav", "text": "one"}
         ({**GOOD, "duration": -1}, "duration: -1"),
         ({**GOOD, "duration": "2"}, 'duration: "2" is not a number'),
         ({**GOOD, "duration": True}, "duration: true"),
-        ({**GOOD, "offset": 3.0}, "offset: 3.0: parts of a file are not read"),
+        ({**GOOD, "offset": 3.0}, "offset: 3.0: parts of a file are not supported"),
         ({**GOOD, "speaker": None}, "speaker: null"),
         ({**GOOD, "source": []}, "source: .* is not a string"),
         ("[1]\n", "not a JSON object"),
@@ -52,15 +52,15 @@ GOOD = {"audio": "a.wav", "text": "one"}
         ("audio,text\n", "not JSON"),
     ],
 )
-def test_a_bad_row_is_refused_with_file_line_and_key(tmp_path, row, said):
+def test_a_bad_row_is_rejected_with_file_line_and_key(tmp_path, row, said):
     with pytest.raises(ManifestError, match=rf"rows\.jsonl:2: {said}") as refused:
         read_manifest(written(tmp_path, GOOD, row))
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", "\ufeff"])
-def test_an_empty_manifest_is_refused(tmp_path, content):
-    with pytest.raises(ManifestError, match="no recordings in it"):
+def test_an_empty_manifest_is_rejected(tmp_path, content):
+    with pytest.raises(ManifestError, match="no recordings; a manifest"):
         read_manifest(written(tmp_path, content))
 
 
@@ -81,7 +81,7 @@ def test_a_recording_without_samples_or_without_a_file_is_named_by_line(tmp_path
     soundfile.write(tmp_path / "a.wav", np.zeros(0, np.int16), 16_000)
     with pytest.raises(ManifestError, match=r"rows\.jsonl:1: audio: .*a\.wav has no samples"):
         check_audio(read_manifest(written(tmp_path, GOOD)))
-    with pytest.raises(ManifestError, match=r"rows\.jsonl:1: audio: there is no file .*b\.wav"):
+    with pytest.raises(ManifestError, match=r"rows\.jsonl:1: audio: .*b\.wav does not exist"):
         check_audio(read_manifest(written(tmp_path, {**GOOD, "audio": "b.wav"})))
 
 
@@ -93,7 +93,7 @@ def test_training_texts_in_capitals_keep_their_letters_and_are_counted(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["room 42", "привет", "naïve", "..."])
-def test_training_texts_that_the_vocabulary_cannot_spell_are_refused_by_line(tmp_path, text):
+def test_training_texts_that_the_vocabulary_cannot_spell_are_rejected_by_line(tmp_path, text):
     with pytest.raises(ManifestError, match=r"rows\.jsonl:1: text: "):
         spelled(read_manifest(written(tmp_path, {**GOOD, "text": text})), CONFIG)
 

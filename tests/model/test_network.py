@@ -1,4 +1,4 @@
-"""The network: whole == stepped, alone == batched, and the recurrence against the library's own."""
+"""The network: whole == stepped, alone == batched, and the recurrence compared with the library's."""
 
 import dataclasses
 
@@ -31,7 +31,7 @@ def noise(rows, steps, seed=0):
 
 @torch.no_grad()
 def run(network, pcm, split):
-    """Log-probs of `pcm` fed in calls of the given numbers of steps."""
+    """Return log-probs of `pcm` in calls of the given numbers of steps."""
     state, outputs, start = network.fresh_state(len(pcm)), [], 0
     for steps in split:
         end = start + steps * SMALL.step_samples
@@ -50,7 +50,7 @@ def test_any_split_into_calls_gives_the_same_log_probs(split):
     assert torch.equal(run(network, pcm, split).argmax(-1), whole.argmax(-1))
 
 
-def test_outputs_trail_the_audio_by_the_lookahead_and_depend_on_no_later_audio():
+def test_outputs_lag_the_audio_by_the_lookahead_and_do_not_depend_on_later_audio():
     network, pcm = small_network(), noise(2, 8)
     changed = pcm.clone()
     changed[:, 5 * SMALL.step_samples :] = 0
@@ -60,7 +60,7 @@ def test_outputs_trail_the_audio_by_the_lookahead_and_depend_on_no_later_audio()
     assert not torch.equal(one[:, before:], other[:, before:])
 
 
-def test_layers_that_run_backward_hear_all_that_follows():
+def test_backward_layers_depend_on_all_later_audio():
     torch.manual_seed(0)
     network, pcm = Network(dataclasses.replace(SMALL, backward=(1,))).eval(), noise(1, 12)
     changed = pcm.clone()
@@ -89,7 +89,7 @@ def test_row_convolution_uses_all_of_its_future():
         network.lookahead.weight[-1] = 1.0
     changed = pcm.clone()
     changed[:, 3 * SMALL.step_samples :] = 0
-    first = 3 * SMALL.frames_per_step  # output `first` answers for the frame `lookahead` before it, and hears this one
+    first = 3 * SMALL.frames_per_step  # output `first` is for the frame `lookahead` before it, and depends on this one
     assert not torch.equal(run(network, pcm, [6])[:, first], run(network, changed, [6])[:, first])
 
 
@@ -146,8 +146,8 @@ def test_a_tone_is_loudest_in_the_filter_that_covers_it():
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_row_is_the_same_to_the_bit_in_every_batch(precision):
-    """Alone (padded to min_rows) == anywhere in any batch: what makes a transcript independent of its neighbours."""
+def test_a_row_is_bit_identical_in_every_batch(precision):
+    """Alone (padded to min_rows) == anywhere in any batch, so transcripts do not depend on other streams."""
     need_precision(precision)
     torch.manual_seed(0)
     model = TorchModel(Network(dataclasses.replace(SMALL, hidden=416)), "x", device="cpu", precision=precision)
@@ -170,7 +170,7 @@ def test_a_row_is_the_same_to_the_bit_in_every_batch(precision):
 
 @pytest.mark.parametrize("phones", [(), PHONES])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_recorded_step_equals_the_network_to_the_bit(precision, phones):
+def test_the_recorded_step_is_bit_identical_to_the_network(precision, phones):
     need_precision(precision)
     model = TorchModel.random(precision=precision, phones=phones)
     for rows in (1, 2, 5, 32):
@@ -185,7 +185,7 @@ def test_the_recorded_step_equals_the_network_to_the_bit(precision, phones):
 
 @pytest.mark.parametrize("phones", [(), PHONES])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_step_in_slabs_equals_the_network_to_the_bit_and_stores_only_kept_rows(precision, phones):
+def test_the_step_in_slabs_is_bit_identical_to_the_network_and_stores_only_kept_rows(precision, phones):
     need_precision(precision)
     model, generator = TorchModel.random(precision=precision, phones=phones), torch.Generator().manual_seed(0)
     slabs = model.network.fresh_state(12)
@@ -214,9 +214,9 @@ def test_log_probs_are_float32_distributions_in_every_precision(precision):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_letters_and_phones_are_a_distribution_each(precision):
-    """Out of the slots that serve; those of fp16 compute what a GPU's kernels must."""
-    if precision != "fp16":  # which is not served on a CPU
+def test_letters_and_phones_are_separate_distributions(precision):
+    """For the slots used in serving; those of fp16 are the reference for GPU kernels."""
+    if precision != "fp16":  # not supported for serving on a CPU
         need_precision(precision)
     model = TorchModel.random(precision=precision, phones=PHONES)
     letters = len(model.config.vocabulary)

@@ -1,4 +1,4 @@
-"""The second network of accurate finals: the one that is made for it, or another model of streams as it hears one."""
+"""The second network of accurate finals: a segment model, or another streaming model."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ def digest_of(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["tutti-small", "tutti-medium"])
-def test_each_english_model_is_read_again_by_the_one_that_is_made_for_it(name: str) -> None:
+def test_each_english_model_uses_the_segment_model_for_the_second_pass(name: str) -> None:
     reader = reader_for(config_of(name))
     assert reader is not None
     assert reader.digest == digest_of("tutti-large")
 
 
-def test_without_such_a_model_another_one_of_streams_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_segment_model_another_streaming_model_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "SEGMENT_MODELS", ())
     found = reader_for(config_of("tutti-small")), reader_for(config_of("tutti-medium"))
     assert [reader and reader.digest for reader in found] == [digest_of("tutti-medium"), digest_of("tutti-small")]
 
 
 @pytest.mark.parametrize("changes", [{"lookahead": 5}, {"phones": ("a",)}, {"step_samples": 640}, {"language": "nl"}])
-def test_a_model_of_other_symbols_or_frames_has_none(changes: dict[str, object]) -> None:
+def test_a_model_of_other_symbols_or_frames_has_no_second_network(changes: dict[str, object]) -> None:
     assert reader_for(dataclasses.replace(config_of("tutti-small"), **changes)) is None  # type: ignore[arg-type]
     assert reader_for(config_of("tutti-mandarin")) is None
 
 
-def test_a_model_of_streams_has_the_outputs_of_a_stream_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the audio alone, beside others in a batch, and read after another segment."""
+def test_a_streaming_model_is_bit_identical_to_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the audio alone, with others in a batch, and after another segment."""
     monkeypatch.setattr(checkpoint, "SEGMENT_MODELS", ())
     config, model = config_of("tutti-small"), load_own(Path("tutti-medium"), device="cpu", precision="int8")
     assert isinstance(model, Int8Model)
@@ -72,18 +72,18 @@ def test_a_model_of_streams_has_the_outputs_of_a_stream_to_the_bit(monkeypatch: 
         assert np.array_equal(found, expected)
 
 
-def test_a_decoder_that_rereads_is_made_and_warm_for_models_that_can_be_read_again() -> None:
+def test_a_decoder_with_a_second_network_is_created_and_warmed_up_if_possible() -> None:
     model = load_own(Path("tutti-small"), device="cpu", precision="int8")
     accurate = accurate_of(model, decoder_of(model))
     assert accurate is not None
-    assert accurate.rereads
+    assert accurate.needs_audio
     assert accurate.second.weights == tuned_weights(SHIPPED_LM, model.config.phones, ACCURATE)
     assert accurate.second.weights != accurate.first.weights
     accurate.warm_up()
     assert accurate_of(model, decoder_of(model, decoder="greedy")) is None
 
 
-def test_the_shipped_recordings_are_read_at_least_as_well() -> None:
+def test_the_shipped_recordings_are_recognized_at_least_as_well() -> None:
     errors = {}
     for finals in ("fast", "accurate"):
         found = asyncio.run(

@@ -1,4 +1,4 @@
-"""The English network that reads ended segments both ways: committed, described as it is, and no model of streams."""
+"""The English segment model with backward layers: committed digests, model card, no streams."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def model() -> Int8Model:
     return load_segment_model(MODEL)
 
 
-def test_it_is_the_one_that_reads_segments() -> None:
+def test_it_is_the_segment_model() -> None:
     assert (MODEL,) == checkpoint.SEGMENT_MODELS
     with pytest.raises(CheckpointError, match="finals accurate"):
         load_own(MODEL)
@@ -35,7 +35,7 @@ def test_its_log_probabilities_are_those_that_were_committed(model: Int8Model) -
     assert log_probs_digest(model) == committed_digest(MODEL.name)
 
 
-def test_its_card_says_which_weights_it_is_of(model: Int8Model) -> None:
+def test_its_card_contains_the_digest_of_its_weights(model: Int8Model) -> None:
     card = (checkpoint.WEIGHTS / "LARGE.md").read_text(encoding="utf-8")
     assert model.digest in card
     assert model.config.version in card
@@ -44,7 +44,7 @@ def test_its_card_says_which_weights_it_is_of(model: Int8Model) -> None:
     assert f"{facts['recipe']['updates']:,} updates" in card
 
 
-def test_the_shipped_recordings_are_read_at_least_as_well_with_it_as_without(model: Int8Model) -> None:
+def test_the_shipped_recordings_are_recognized_at_least_as_well_with_it_as_without(model: Int8Model) -> None:
     small = load_own(device="cpu", precision="int8")
     decoder = decoder_of(small)
 

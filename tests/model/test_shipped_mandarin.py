@@ -1,4 +1,4 @@
-"""The shipped Mandarin model, through everything: files, sessions, engine, decoding; alone, and beside English."""
+"""The shipped Mandarin model end to end: files, sessions, engine, decoding; alone, and together with English."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def texts(utterances: list[Utterance], model: Path = MODEL, **query: object) -> 
 
 def test_its_recordings_are_transcribed_in_characters_without_spaces() -> None:
     assert len(SPOKEN) == 4
-    said = [text.replace("它", "他") for text in texts(SPOKEN)]  # "it" and "he" are the same sound
+    said = [text.replace("它", "他") for text in texts(SPOKEN)]  # "it" and "he" are homophones
     assert said == [utterance.text for utterance in SPOKEN]
 
 
 def test_key_terms_are_characters() -> None:
-    """Two words that are said alike but for tones: the key term tells which."""
+    """Two words that differ only in tones: the key term decides."""
     assert texts(BEIJING, keyterm="北京") == ["我们去北京"]
     assert texts(BEIJING, keyterm="背景") == ["我们去背景"]
 
@@ -82,10 +82,10 @@ def test_shipped_models_are_found_by_language_and_by_name(tmp_path: Path, monkey
     assert checkpoint.named(Path("other")) == Path("other")
     monkeypatch.chdir(tmp_path)
     Path("tutti-small").touch()
-    assert checkpoint.named(Path("tutti-small")) == Path("tutti-small"), "a file of that name comes first"
+    assert checkpoint.named(Path("tutti-small")) == Path("tutti-small"), "a file of that name has precedence"
 
 
-def test_its_texts_are_judged_by_simplified_characters() -> None:
+def test_its_texts_are_scored_in_simplified_characters() -> None:
     need_package("opencc")
     settings = Settings(model=MODEL, max_batch=8)
     found = asyncio.run(evaluate(DIGITS, lambda: open_local(settings), 8)).figures()

@@ -1,4 +1,4 @@
-"""The larger English model: found by its name, in the same arithmetic everywhere, described as it is."""
+"""The larger English model: found by its name, equal on all processors, with a correct model card."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_its_log_probabilities_are_those_that_were_committed(model: Int8Model) -
     assert log_probs_digest(model) == committed_digest(MODEL.name)
 
 
-def test_its_card_says_which_weights_it_is_of(model: Int8Model) -> None:
+def test_its_card_contains_the_digest_of_its_weights(model: Int8Model) -> None:
     card = (checkpoint.WEIGHTS / "MEDIUM.md").read_text(encoding="utf-8")
     assert model.digest in card
     assert model.config.version in card

@@ -1,4 +1,4 @@
-"""The shipped model on real speech, through everything: files, sessions, engine, decoding, sockets."""
+"""The shipped model on real speech end to end: files, sessions, engine, decoding, sockets."""
 
 import asyncio
 import itertools
@@ -35,42 +35,42 @@ def model():
     return load_model()
 
 
-def recognised(utterances, concurrency=32, **options):
+def recognized(utterances, concurrency=32, **options):
     chosen = Settings(max_batch=concurrency, **options)
     return asyncio.run(evaluate(utterances, lambda: open_local(chosen), concurrency))
 
 
 def test_every_shipped_recording_is_transcribed_correctly():
     utterances = samples()
-    texts = recognised(utterances).texts
+    texts = recognized(utterances).texts
     assert dict(zip([u.audio.name for u in utterances], texts, strict=True)) == {
         u.audio.name: u.text for u in utterances
     }
 
 
-def test_spoken_digits_of_a_held_out_speaker_are_recognised():
+def test_spoken_digits_of_a_held_out_speaker_are_recognized():
     digits = [u for u in development() if u.source == "fsdd_digits"]
-    evaluation = recognised(digits)
+    evaluation = recognized(digits)
     score = by_source(zip([u.source for u in digits], [u.text for u in digits], evaluation.texts, strict=True))
     assert score["fsdd_digits"].wer <= 0.05
 
 
 @pytest.mark.parametrize("options", [{"decoder": "greedy"}, {}])
 def test_a_server_gives_the_same_text_as_this_process_for_every_file(live_server, model, options):
-    """32 at a time over sockets, batched by arrival, against another batching in process: identical texts."""
+    """32 at a time over sockets, compared with a different batching in this process: identical texts."""
     utterances = [*development()[::16], *samples()]
     chosen = Settings(**options)
     made = make_decoder(decoder=chosen.decoder, config=model.config)
     server = live_server(model=model, decoder=made, max_streams=64)
     remote = RemoteTranscriber(f"ws://{server.host}")
     over_sockets = asyncio.run(evaluate(utterances, lambda: nullcontext(remote), 32))
-    alone = recognised(utterances, concurrency=1, **options)
+    alone = recognized(utterances, concurrency=1, **options)
     assert over_sockets.texts == alone.texts
     assert any(alone.texts)
 
 
 def test_streams_of_one_batch_with_different_key_terms_give_the_same_text_as_alone(live_server, model):
-    """Beam search, the shipped language model, four sets of key terms: no stream hears its neighbour's."""
+    """Beam search, the shipped language model, four sets of key terms: each stream uses only its own."""
     utterances = development()[::40]
     terms = [(), ("zzyzx road",), tuple(utterances[1].text.split()[:3]), ("quartz", "the bungalow")]
     asked = [terms[i % len(terms)] for i in range(len(utterances))]
@@ -94,7 +94,7 @@ def test_streams_of_one_batch_with_different_key_terms_give_the_same_text_as_alo
 
 
 async def said(transcriber, pcm, cuts):
-    """Words with times and confidence of one recording, sent in messages cut at these bytes."""
+    """Return words with times and confidence of one recording, sent in messages cut at these bytes."""
     raw = pcm.tobytes()
 
     async def messages():
@@ -122,7 +122,7 @@ def test_any_split_into_messages_gives_the_same_words_times_and_confidences(data
 
 
 def through_engine(model, recordings, tile_rows=None):
-    """Log-probs of every recording, streamed together through one engine."""
+    """Return log-probs of every recording, streamed together through one engine."""
     step = model.config.step_samples
     events: queue.SimpleQueue = queue.SimpleQueue()
     engine = Engine(
@@ -153,7 +153,7 @@ def through_engine(model, recordings, tile_rows=None):
 
 
 @pytest.mark.parametrize("precision", ["int8", "bf16", "fp32"])
-def test_alone_and_in_any_batch_the_log_probs_are_the_same_to_the_bit(precision):
+def test_log_probs_are_bit_identical_alone_and_in_any_batch(precision):
     need_precision(precision)
     model = load_model(precision=precision)
     recordings = [read_pcm(u.audio) for u in samples()]
@@ -163,7 +163,7 @@ def test_alone_and_in_any_batch_the_log_probs_are_the_same_to_the_bit(precision)
         assert np.array_equal(alone, together[index])
 
 
-def test_fixed_tiles_are_the_same_to_the_bit_too():
+def test_log_probs_are_bit_identical_with_fixed_tiles():
     model = load_model(precision="fp32")  # in 8 bits there are no tiles to fix
     recordings = [read_pcm(u.audio) for u in samples()[:6]]
     together = through_engine(model, recordings, tile_rows=16)
@@ -172,7 +172,7 @@ def test_fixed_tiles_are_the_same_to_the_bit_too():
 
 
 def test_whole_utterance_and_steps_agree_on_real_speech():
-    """One call over the whole recording against 80 ms steps: the same code path, in float32 the same text."""
+    """One call over the whole recording, compared with 80 ms steps: in float32 the same text."""
     model = load_model(precision="fp32")
     config = model.config
     for utterance in samples()[:4]:

@@ -1,4 +1,4 @@
-"""The recurrent language model that ships: as it is described, and with equal scores on every processor."""
+"""The shipped recurrent language model: its files, and equal scores on every processor."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def model() -> RecurrentLanguageModel:
 
 
 def test_its_scores_are_those_that_were_committed() -> None:
-    """With any instructions: the same test runs as with AVX2 alone."""
+    """Holds for any instruction set; the same test also runs with AVX2 only."""
     assert scores_digest(model()) == committed_digest(SENTENCES.name)
 
 
-def test_the_command_prints_them_as_they_are_committed(
+def test_the_command_prints_the_committed_digest(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["digest", "--model", str(SENTENCES)])
@@ -34,7 +34,7 @@ def test_the_command_prints_them_as_they_are_committed(
     assert capsys.readouterr().out == f"{committed_digest(SENTENCES.name)}  {SENTENCES.name}\n"
 
 
-def test_its_files_are_those_that_are_described() -> None:
+def test_its_files_are_those_in_its_description() -> None:
     card = (SHIPPED_WEIGHTS / "SENTENCES.md").read_text(encoding="utf-8")
     sums = (SHIPPED_WEIGHTS / "SHA256SUMS").read_text(encoding="ascii")
     for path in (SENTENCES, SENTENCES.with_suffix(".json")):
@@ -62,7 +62,7 @@ def test_every_word_of_the_n_grams_has_pieces() -> None:
     assert all(model().pieces.of(word) for word in words)
 
 
-def test_accurate_finals_are_chosen_with_it_where_the_words_are_those_that_ship() -> None:
+def test_accurate_finals_use_it_with_the_shipped_vocabulary() -> None:
     acoustic = load_own(device="cpu", precision="int8")
     accurate = accurate_of(acoustic, decoder_of(acoustic))
     assert accurate is not None

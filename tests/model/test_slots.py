@@ -1,4 +1,4 @@
-"""Torch models over slots: padding, tiles, states of any shape as bytes, faults, and the two ways to step."""
+"""Slots of torch models: padding, tiles, states of any shape as bytes, faults, and both step functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int
 
 
 def run(slots: TorchSlots, steps: Mapping[int, int]) -> list[list[int]]:
-    """One step of each slot, its inputs filled with a value."""
+    """Run one step of each slot with inputs filled with a value."""
     slots.inputs[: len(steps)] = np.array(list(steps.values()))[:, None]
     answers: list[list[int]] = slots.run(list(steps)).tolist()
     return answers
@@ -35,22 +35,22 @@ def test_small_batches_are_padded_to_min_rows_with_zeros() -> None:
     assert run(slots, {1: 8}) == [[8, 1]]
     assert run(slots, {0: 9, 1: 8}) == [[9, 1], [8, 2]]
     assert run(slots, {0: 9}) == [[9, 2]]
-    assert model.seen == [[8, 0, 0], [9, 8, 0], [9, 0, 0]]  # not what an earlier batch left there
+    assert model.seen == [[8, 0, 0], [9, 8, 0], [9, 0, 0]]  # not the inputs of an earlier batch
 
 
 @pytest.mark.parametrize(("tile_rows", "calls"), [(None, [3, 5, 3]), (4, [4, 4, 4, 4])])
-def test_rows_go_to_their_own_slots_in_batches_and_tiles(tile_rows: int | None, calls: list[int]) -> None:
+def test_rows_are_written_to_their_own_slots_in_batches_and_tiles(tile_rows: int | None, calls: list[int]) -> None:
     model = EchoStep(min_rows=3)
     slots = TorchSlots(model, capacity=6, largest=5, tile_rows=tile_rows)
     assert run(slots, {4: 50}) == [[50, 1]]
     assert run(slots, {0: 10, 5: 20, 2: 30, 3: 40, 4: 99}) == [[10, 1], [20, 1], [30, 1], [40, 1], [50, 2]]
     assert run(slots, {3: 0, 0: 0}) == [[40, 2], [10, 2]]
     assert [len(call) for call in model.seen] == calls
-    assert slots.export(1) == bytes(slots.state_bytes), "a slot that took no part was written"
+    assert slots.export(1) == bytes(slots.state_bytes), "a slot outside of the batch was written"
 
 
-def test_sizes_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ValueError, match="minimum of 4"):
+def test_invalid_sizes_are_rejected() -> None:
+    with pytest.raises(ValueError, match="at least 4 for this model"):
         TorchSlots(EchoStep(min_rows=4), capacity=4, largest=4, tile_rows=2)
     with pytest.raises(ValueError, match="at least 1"):
         TorchSlots(EchoStep(), capacity=0, largest=4)
@@ -60,19 +60,19 @@ def test_sizes_that_make_no_sense_are_refused() -> None:
 
 
 class Passing(EchoStep):
-    """Returns its very inputs, and the state that it is told to."""
+    """Model that returns its inputs, and a given state."""
 
     def __init__(self, spec: Mapping[str, RowSpec], after: Mapping[str, Tensor] | None = None) -> None:
         super().__init__()
         self.state_spec, self.after = spec, after
 
     def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The same; the rows of `after`."""
+        """Return the inputs, and the rows of `after`."""
         self.before = state
         return inputs, dict(self.after or state)
 
 
-def test_padding_reads_a_fresh_state_and_writes_none() -> None:
+def test_padding_reads_an_initial_state_and_writes_none() -> None:
     model = Passing({"a": RowSpec((2,), torch.float32)}, {"a": torch.ones(3, 2)})
     model.min_rows = 3
     slots = TorchSlots(model, capacity=2, largest=2)
@@ -82,7 +82,7 @@ def test_padding_reads_a_fresh_state_and_writes_none() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_later_batches_do_not_overwrite_outputs_that_were_returned(rows: int) -> None:
+def test_later_batches_do_not_overwrite_returned_outputs(rows: int) -> None:
     slots = TorchSlots(Passing({}), capacity=3, largest=3)
     slots.inputs[:] = 1
     first = slots.run(range(rows))
@@ -93,7 +93,7 @@ def test_later_batches_do_not_overwrite_outputs_that_were_returned(rows: int) ->
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (3,), (2, 5)], ids=str)
-def test_states_of_any_dtype_and_shape_are_kept_and_moved_exactly(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_states_of_any_dtype_and_shape_are_stored_and_moved_exactly(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     spec = {"a": RowSpec((2,), torch.int16), "b": RowSpec(shape, dtype), "none": RowSpec((0,), torch.int32)}
     states = {name: (torch.rand(3, *row.shape) * 100 + 1).to(row.dtype) for name, row in spec.items()}
     here, there = Passing(spec, states), Passing(spec)
@@ -117,7 +117,7 @@ def test_a_model_without_state_has_an_empty_one() -> None:
     slots.reset(0)
 
 
-def test_states_of_other_names_shapes_or_dtypes_and_outputs_of_other_rows_are_refused() -> None:
+def test_states_of_other_names_shapes_or_dtypes_and_wrong_numbers_of_output_rows_are_rejected() -> None:
     spec = {"a": RowSpec((3,), torch.float32)}
     for after in ({"b": torch.zeros(1, 3)}, {"a": torch.zeros(1, 5)}, {"a": torch.zeros(1, 3, dtype=torch.float64)}):
         with pytest.raises((KeyError, RuntimeError, IndexError)):
@@ -128,11 +128,11 @@ def test_states_of_other_names_shapes_or_dtypes_and_outputs_of_other_rows_are_re
             outputs, after = super().step(inputs, state)
             return outputs[1:], after
 
-    with pytest.raises(ValueError, match="4 rows went in"):
+    with pytest.raises(ValueError, match="for 4 rows of input"):
         TorchSlots(Short(min_rows=4), capacity=4, largest=4).run([0])
 
 
-def test_a_failed_step_raises_its_own_error_and_leaves_the_other_slots() -> None:
+def test_a_failed_step_raises_its_own_error_and_does_not_change_the_other_slots() -> None:
     slots = TorchSlots(EchoStep(), capacity=3, largest=3)
     run(slots, {0: 7})
     with pytest.raises(ArithmeticError, match="negative"):
@@ -142,28 +142,28 @@ def test_a_failed_step_raises_its_own_error_and_leaves_the_other_slots() -> None
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_a_failed_step_on_a_gpu_tells_whether_the_device_is_lost(lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_failed_step_on_a_gpu_a_lost_device_is_detected(lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def synchronize(device: torch.device) -> None:
         if lost:
             raise RuntimeError("CUDA error: unspecified launch failure")
 
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
     slots = TorchSlots(EchoStep(), capacity=1, largest=1)
-    slots._device = torch.device("cuda")  # from here on: without one, its first copy fails
+    slots._device = torch.device("cuda")  # without a GPU the first copy fails from here on
     with pytest.raises(DeviceLost if lost else (RuntimeError, AssertionError, ArithmeticError)) as error:
         run(slots, {0: -1})
     assert isinstance(error.value, Exception) != lost
 
 
 @pytest.mark.parametrize(("precision", "tile_rows"), [("fp32", None), ("fp32", 16), ("bf16", None), ("bf16", 5)])
-def test_the_recorded_step_answers_as_gather_step_and_scatter_do(precision: str, tile_rows: int | None) -> None:
+def test_the_recorded_step_equals_gather_step_and_scatter(precision: str, tile_rows: int | None) -> None:
     need_precision(precision)
     model = TorchModel.random(precision=precision)
     recorded = model.slots(capacity=24, largest=20, tile_rows=tile_rows)
     plain = TorchSlots(model, capacity=24, largest=20, tile_rows=tile_rows)
     assert isinstance(recorded._step, SlabStep)
     rng = np.random.default_rng(0)
-    for rows in (1, 2, 20, 5, 17, 3, 20):  # less than a tile, and more
+    for rows in (1, 2, 20, 5, 17, 3, 20):  # below and above a tile
         members = rng.permutation(24)[:rows].tolist()
         recorded.inputs[:] = plain.inputs[:] = rng.integers(-8_000, 8_000, plain.inputs.shape)
         assert np.array_equal(recorded.run(members), plain.run(members))

@@ -1,4 +1,4 @@
-"""Voice activity detection: many streams through one engine give what the package gives each of them alone."""
+"""Voice activity detection: many streams in one engine get the probabilities of the package for each alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEP = SileroVad.step_samples
 
 
 def recordings() -> dict[str, PCM]:
-    """Speech of several voices and lengths, noise, a tone, silence, and full scale; whole steps each."""
+    """Return speech of several voices and lengths, noise, a tone, silence, and full scale; whole steps each."""
     random = np.random.default_rng(11)
     seconds = np.arange(2 * SileroVad.sample_rate) / SileroVad.sample_rate
     found = {path.stem: read_pcm(path) for path in sorted(SAMPLES.glob("*.flac"))[:8]}
@@ -46,7 +46,7 @@ def vad() -> SileroVad:
 
 @pytest.fixture(scope="module", params=["TorchScript", "ONNX"])
 def packaged(request: pytest.FixtureRequest) -> Callable[[PCM], np.ndarray]:
-    """The package's own model, in both of its forms, one recording at a time."""
+    """Return the results of the package's model, one recording at a time."""
     threads = torch.get_num_threads()
     network = need_package("silero_vad").load_silero_vad(onnx=request.param == "ONNX")
     torch.set_num_threads(threads)  # importing the package changes it
@@ -62,7 +62,7 @@ def packaged(request: pytest.FixtureRequest) -> Callable[[PCM], np.ndarray]:
 
 
 def through_engine(vad: SileroVad, recorded: dict[str, PCM]) -> dict[str, np.ndarray]:
-    """Every recording as a stream of one engine, all at once. Returns: the probabilities of each."""
+    """Run all recordings at once as streams of one engine. Returns: the probabilities of each."""
     events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
     slots = vad.slots(capacity=32, largest=32)
     engine = Engine(slots, policy=Policy.EAGER, max_queued=1_000, deliver=events.put)
@@ -89,7 +89,7 @@ def through_engine(vad: SileroVad, recorded: dict[str, PCM]) -> dict[str, np.nda
 def test_many_streams_at_once_get_the_probabilities_of_the_package_alone(
     vad: SileroVad, packaged: Callable[[PCM], np.ndarray]
 ) -> None:
-    # The package's two forms sum in another order: up to 1.3e-5 apart. A wrong state is off by 1e-2 and more.
+    # The package sums in another order: up to 1.3e-5 apart. A wrong state is off by at least 1e-2.
     recorded = recordings()
     for name, found in through_engine(vad, recorded).items():
         np.testing.assert_allclose(found, packaged(recorded[name]), atol=3e-5, err_msg=name)

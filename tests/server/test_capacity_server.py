@@ -56,7 +56,7 @@ def test_reduced_capacity_shows_in_metrics(live_server: Start) -> None:
     possible = int(recognizer.admission.capacity.possible())
     assert server.metric("tutti_reserved_sessions") == possible - 5
     for waits in (True, False):
-        recognizer._observe(BatchDone((1,), (None,), np.zeros((1, 1)), (0.0,), 0.0, 0.01, 0, filling_waits=waits))
+        recognizer._observe(BatchDone((1,), (None,), np.zeros((1, 1)), (0.0,), 0.0, 0.01, 0, background_waits=waits))
         assert server.metric("tutti_uploads_wait") == waits
 
 

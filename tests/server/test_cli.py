@@ -278,7 +278,7 @@ def test_every_command_rejects_int8_without_8_bit_weights_in_one_line(tmp_path):
     error = errors_of_every_command("int8", *model, out=str(tmp_path / "out.json"), environment={})
     assert error.startswith("tutti: ")
     assert error.endswith(
-        "float.safetensors has no 8-bit weights: make a checkpoint that has them with `tutti quantize`, "
+        "float.safetensors has no 8-bit weights: create a checkpoint with them by `tutti quantize`, "
         "or use --precision auto"
     )
 

@@ -1,1 +1,1 @@
-"""Prefix beam search as machine code: one stream's tree of prefixes in one block of memory, advanced frame by frame."""
+"""Prefix beam search as compiled code: a stream's tree of prefixes is in one block of memory."""

@@ -1,6 +1,6 @@
-"""Alignments of a hypothesis: those that leave its prefix as it is, and those that extend a shorter one to it.
+"""Probability of a hypothesis after a frame: over alignments that keep its prefix, or extend a shorter one to it.
 
-Alignments that end in blank and in a letter are summed separately; where two of them reach the same prefix, the
+Alignments that end in blank and in a letter are summed separately; if two alignments reach the same prefix, the
 likelier one determines the times of its letters. Source: Graves and Jaitly 2014, CTC prefix search.
 """
 
@@ -18,7 +18,7 @@ from model.machine.compiled import ZERO, DoubleArray, IntArray, compiled
 
 @compiled
 def advance_by_blank(stream: Stream) -> None:
-    """Advance the hypotheses by a frame of certain blank: their order does not change."""
+    """Advance the hypotheses by a frame of certain blank, which does not change their order."""
     if stream.header[at.QUIET]:
         return
     ints, floats = stream.hypotheses_i, stream.hypotheses_f
@@ -30,7 +30,7 @@ def advance_by_blank(stream: Stream) -> None:
 
 @compiled
 def end_in_blank(ints: IntArray, floats: DoubleArray, frame: int) -> None:
-    """Copy the letter record of a hypothesis to its blank record where it is likelier, before both are summed."""
+    """Copy the letter record of a hypothesis to its blank record if it is likelier, before both are summed."""
     if floats[at.LETTER_P] > floats[at.BLANK_P]:
         ints[at.BLANK_START], ints[at.BLANK_LAST] = ints[at.LETTER_START], frame - 1
         floats[at.BLANK_SUM] = floats[at.LETTER_SUM]
@@ -38,7 +38,7 @@ def end_in_blank(ints: IntArray, floats: DoubleArray, frame: int) -> None:
 
 @compiled
 def score_unextended(texts: Texts, stream: Stream, work: Work, kept: int) -> int:
-    """Score the hypotheses as they are, reached without a symbol or by one from a shorter one; return their number."""
+    """Score the hypotheses with unchanged prefixes, by repeats, blanks or shorter ones; return their number."""
     count = stream.header[at.HYPOTHESES]
     for h in range(count):
         work.written[h] = 0
@@ -71,7 +71,7 @@ def score_unextended(texts: Texts, stream: Stream, work: Work, kept: int) -> int
 
 @compiled
 def _rest_log_p(texts: Texts, stream: Stream, work: Work, kept: int, node: int) -> float:
-    """Return the log-probability of the symbols that leave a prefix as it is, a repeat of its letter left out."""
+    """Return the log-probability of the symbols that do not change a prefix, without a repeat of its letter."""
     rest, letters = work.log_p[texts.blank], stream.nodes_i[node, at.LETTERS]
     if 0 < letters < MAX_LETTERS:
         return float(rest)
@@ -89,7 +89,7 @@ def _rest_log_p(texts: Texts, stream: Stream, work: Work, kept: int, node: int) 
 
 @compiled
 def _add_from_parent(texts: Texts, stream: Stream, work: Work, h: int) -> None:
-    """Add the alignments of the hypothesis one symbol shorter, if it is alive, that write that symbol."""
+    """Add the alignments in which the hypothesis one symbol shorter, if alive, writes that symbol."""
     node = int(stream.hypotheses_i[h, at.NODE])
     parent = stream.nodes_i[node, at.PARENT]
     closes = parent >= 0 and stream.nodes_i[parent, at.SYMBOL] >= texts.boundary
@@ -128,7 +128,7 @@ def _add_from_parent(texts: Texts, stream: Stream, work: Work, h: int) -> None:
 
 @compiled
 def extension_of(stream: Stream, origin: int, symbol: int) -> tuple[float, int, int, float]:
-    """Return the log-probability with which a hypothesis can write `symbol`, and its word's start, last frame, sum."""
+    """Return the log-probability that a hypothesis writes `symbol`, and the start, last frame and sum of its word."""
     ints, floats = stream.hypotheses_i[origin], stream.hypotheses_f[origin]
     node = ints[at.NODE]
     repeat = stream.nodes_i[node, at.SYMBOL] == symbol
@@ -145,6 +145,6 @@ def extension_of(stream: Stream, origin: int, symbol: int) -> tuple[float, int, 
 
 @compiled
 def record_word(stream: Stream, node: int, start: int, last: int, total: float) -> None:
-    """Record the word that `node` closes: a space, or a piece that begins the next word."""
+    """Record the word closed by `node`: a space, or a piece that begins the next word."""
     stream.nodes_i[node, at.WORD_START], stream.nodes_i[node, at.WORD_LAST] = start, last
     stream.nodes_f[node, at.WORD_SUM] = total

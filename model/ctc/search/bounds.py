@@ -1,7 +1,7 @@
-"""Upper bounds of the scores of longer prefixes, by which the search passes most of them over without scoring them.
+"""Upper bounds of the scores of longer prefixes, with which the search skips most of them without scoring them.
 
-Expected scores only fall with more letters. Without key terms the expected score with the next letter is known cheaply
-and bounds tightly; key terms may add to a score, or give back what they took.
+Expected scores never rise with more letters. Without key terms the expected score with the next letter is cheap and a
+tight bound; key terms may add to a score, or refund a deduction.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from model.machine.compiled import compiled, compiled_inline
 
 @compiled_inline
 def highest_score(texts: Texts, stream: Stream, node: int) -> float:
-    """Upper bound of the score of a prefix extended by any symbol; of phones, by one that does not begin a word."""
+    """Upper bound of the score of a prefix extended by any symbol (of phones: one that does not begin a word)."""
     floats = stream.nodes_f[node]
     most = floats[at.SCORE] + texts.gain * (texts.longest + 1)
     if texts.ranks > 0 and stream.nodes_i[node, at.LETTERS] > 0:
@@ -26,7 +26,7 @@ def highest_score(texts: Texts, stream: Stream, node: int) -> float:
 
 @compiled_inline
 def highest_with(texts: Texts, stream: Stream, node: int, symbol: int) -> float:
-    """Upper bound of the score of a prefix extended by one symbol, -inf where there is none."""
+    """Upper bound of the score of a prefix extended by one symbol, -inf if that is impossible."""
     ints, floats = stream.nodes_i[node], stream.nodes_f[node]
     letters, role = int(ints[at.LETTERS]), texts.symbols[symbol, at.ROLE]
     most = floats[at.SCORE] + texts.gain * texts.symbols[symbol, at.COUNT]
@@ -44,14 +44,14 @@ def highest_with(texts: Texts, stream: Stream, node: int, symbol: int) -> float:
 
 @compiled_inline
 def highest_closed(texts: Texts, stream: Stream, node: int) -> float:
-    """Upper bound of the score of a prefix whose open word ends as another begins, without the other's."""
+    """Upper bound of the score of a prefix whose open word ends before a next one, without the score of that one."""
     floats = stream.nodes_f[node]
     return float(floats[at.SCORE] - floats[at.LOOK] + max(0.0, texts.weights[WORD_BONUS]) + 2 * texts.gain)
 
 
 @compiled_inline
 def highest_closed_as(texts: Texts, stream: Stream, node: int, rank: int) -> float:
-    """The same where the open word is, of those that sound alike, the one of this rank."""
+    """The same for the open word as its homophone of this rank."""
     floats = stream.nodes_f[node]
     if texts.has_terms or (rank == 0 and np.isnan(floats[at.CLOSING])):
         return highest_closed(texts, stream, node)
@@ -67,6 +67,6 @@ def highest_begun(texts: Texts, symbol: int) -> float:
 
 @compiled_inline
 def _expected_with(texts: Texts, spelling: int, symbol: int, letters: int) -> float:
-    """Expected score of an open word with the first letter of one more symbol, of which there are now so many."""
+    """Expected score of an open word of `letters` letters, with the first letter of one more symbol."""
     column = int(texts.columns[texts.symbols[symbol, at.FIRST]])
     return expected_score(texts, spell_on(texts, spelling, column), letters)

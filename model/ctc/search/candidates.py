@@ -1,4 +1,4 @@
-"""The scratch of a search: symbols that a frame keeps, and a heap of candidates for the next frame's hypotheses."""
+"""Scratch memory of a search: symbols kept for a frame, and a heap of candidates for the next hypotheses."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ UNEXTENDED = ZERO - 1  # a candidate without a new symbol
 
 
 class Work(NamedTuple):
-    """Scratch of one kernel call, B beams."""
+    """Scratch memory of one kernel call; B beams."""
 
-    kept: LongArray  # (V,) symbols that count in this frame, the likeliest first
-    log_p: DoubleArray  # (V + 1,) of the symbols in this frame, -inf for those not kept
-    begins: DoubleArray  # (V + 1,) of those in `kept`: most that they add as first of a word; behind them the largest
-    places: LongArray  # (V,) of the kept symbols, in `kept`
-    written: LongArray  # (B,) bit k: the prefix longer by symbol kept[k] is also alive
+    kept: LongArray  # (V,) symbols kept in this frame, the likeliest first
+    log_p: DoubleArray  # (V + 1,) of the symbols in this frame, -inf if not kept
+    begins: DoubleArray  # (V + 1,) of those in `kept`: most that they add as first of a word; last the largest of these
+    places: LongArray  # (V,) index of a kept symbol in `kept`
+    written: LongArray  # (B,) bit k: the prefix extended by symbol kept[k] is also alive
     on_i: IntArray  # (B, HYPOTHESIS_INTS) hypotheses without a new symbol
     on_f: DoubleArray
     next_i: IntArray  # (B, HYPOTHESIS_INTS) hypotheses after the frame
     next_f: DoubleArray
     scores: DoubleArray  # (B,) of the candidates, a heap with the worst first
-    origins: LongArray  # (B,) hypothesis that a candidate extends
+    origins: LongArray  # (B,) hypothesis extended by a candidate
     symbols: LongArray  # (B,) its new symbol, or UNEXTENDED
     moved: IntArray  # (nodes,) scratch of `compact`
-    slots: IntArray  # (a power of two,) hash table of the next hypotheses, by their futures
+    slots: IntArray  # (a power of two,) hash table of the next hypotheses by their futures
 
 
 @compiled_maker
 def work_for(beams: int, symbols: int) -> Work:
-    """Allocate the scratch of one call."""
+    """Allocate the scratch memory of one call."""
     return Work(
         np.empty(symbols, np.int64),
         np.full(symbols + 1, -np.inf),
@@ -65,11 +65,10 @@ def work_for(beams: int, symbols: int) -> Work:
 
 @compiled
 def keep_symbols(texts: Texts, row: FloatArray, limits: DoubleArray, work: Work) -> int:
-    """Keep the fewest symbols of a frame (V,) that have the share of the probability together that `limits` say.
+    """Keep the fewest symbols of a frame (V,) whose probabilities sum to the share in `limits`; return their number.
 
-    A log-probability that is NaN or infinite, which only a broken model gives, counts as -inf, and so does one of a
-    symbol that writes nothing but the blank. The blank is the less likely by its penalty, once all are kept. Returns
-    their number.
+    A log-probability that is NaN or infinite, which only a broken model outputs, counts as -inf, and so does that of a
+    symbol other than the blank that writes nothing. The penalty of the blank is subtracted after the selection.
     """
     for c in range(len(row)):
         work.log_p[c] = -np.inf
@@ -100,13 +99,13 @@ def keep_symbols(texts: Texts, row: FloatArray, limits: DoubleArray, work: Work)
 
 @compiled_inline
 def least_of(work: Work, size: int, reached: float) -> float:
-    """What a new one of `size` candidates must score more than: `reached`, and if all places are taken the worst."""
+    """Score that a new candidate must exceed: `reached`, or the worst candidate if all rows are used."""
     return float(max(reached, work.scores[0])) if size == len(work.scores) else reached
 
 
 @compiled_inline
 def admit(work: Work, size: int, score: float, origin: int, symbol: int) -> int:
-    """Add a candidate, in place of the worst if all places are taken; return their number."""
+    """Add a candidate, instead of the worst one if all rows are used; return their number."""
     if size < len(work.scores):
         push(work, size, score, origin, symbol)
         return size + 1

@@ -1,4 +1,4 @@
-"""One frame of prefix beam search: extensions of each hypothesis, and the best of them with different futures.
+"""One frame of prefix beam search: extends each hypothesis, and selects the best ones with different futures.
 
 Source: Graves and Jaitly 2014, CTC prefix search; Amodei et al. 2016 (Deep Speech 2), section 7.3, for the pruning of
 symbols.
@@ -33,14 +33,14 @@ def search_frame(texts: Texts, stream: Stream, work: Work, kept: int, limits: Do
     reach = limits[REACH]
     size = score_unextended(texts, stream, work, kept)
     size = _extend(texts, stream, work, kept, size, reach)
-    if size == 0:  # no alignment is possible: the frame is no distribution over symbols
+    if size == 0:  # no alignment is possible: the frame is not a distribution over symbols
         return
     least = work.scores[_best(work, size)] - reach
     merging = limits[MERGES] != 0 and (texts.ranks > 0 or size == len(work.scores))
     size = _replace_hypotheses(texts, stream, work, size, least, merging)
     best = _best(work, size)
     stream.header[at.BEST], stream.header[at.QUIET] = best, 0
-    shift = stream.hypotheses_f[best, at.TOTAL_P]  # only differences count: the sums stay small
+    shift = stream.hypotheses_f[best, at.TOTAL_P]  # only differences matter; this keeps the sums small
     for h in range(size):
         for part in range(at.BLANK_P, at.TOTAL_P + 1):
             stream.hypotheses_f[h, part] -= shift
@@ -61,7 +61,7 @@ def _extend(  # noqa: PLR0917 - compiled code has no keywords
 ) -> int:
     """Add each hypothesis extended by each kept symbol to the candidates; return their number.
 
-    The worst hypothesis was the first of the heap: from the last one on, few that are tried early are replaced later.
+    The worst hypothesis was the first of the heap, so few candidates are replaced if the loop starts from the last one.
     """
     top = work.scores[_best(work, size)] if size > 0 else -np.inf
     if texts.ranks > 0:
@@ -75,10 +75,10 @@ def _extend(  # noqa: PLR0917 - compiled code has no keywords
             if c == texts.blank or (work.written[h] >> k) & 1:
                 continue
             least = least_of(work, size, top - reach)
-            if floats[at.TOTAL_P] + work.log_p[c] + highest <= least:  # nor can the symbols after it, as less likely
+            if floats[at.TOTAL_P] + work.log_p[c] + highest <= least:  # the symbols after it are less likely
                 break
             log_p = (floats[at.BLANK_P] if c == repeat else floats[at.TOTAL_P]) + work.log_p[c]
-            if log_p + highest_with(texts, stream, node, c) <= least:  # cannot be among the best: not scored
+            if log_p + highest_with(texts, stream, node, c) <= least:  # cannot be among the best
                 continue
             score = log_p + _score(texts, stream, node, c)
             if score <= least:
@@ -94,9 +94,9 @@ def _extend(  # noqa: PLR0917 - compiled code has no keywords
 def _begin_words(  # noqa: PLR0917
     texts: Texts, stream: Stream, work: Work, kept: int, h: int, size: int, top: float, reach: float
 ) -> tuple[int, float]:
-    """Add a hypothesis extended by each kept phone as the first of a word, behind each word that the open one may be.
+    """Add a hypothesis extended by each kept phone as the first of a new word, for each homophone of the open word.
 
-    Returns the number of candidates and the best one's score.
+    Returns the number of candidates and the score of the best one.
     """
     floats, node = stream.hypotheses_f[h], int(stream.hypotheses_i[h, at.NODE])
     least = least_of(work, size, top - reach)
@@ -130,7 +130,7 @@ def _begin_words(  # noqa: PLR0917
 
 @compiled
 def _bound_begins(texts: Texts, work: Work, kept: int) -> None:
-    """Write what the kept phones add to a score at most where they begin a word, and the most of all behind them."""
+    """Write the most that each kept phone adds to a score as first of a word, and last the maximum of these."""
     work.begins[kept] = -np.inf
     for k in range(kept):
         c = work.kept[k]
@@ -149,9 +149,9 @@ def _score(texts: Texts, stream: Stream, node: int, symbol: int) -> float:
 def _replace_hypotheses(  # noqa: PLR0917
     texts: Texts, stream: Stream, work: Work, size: int, least: float, merging: bool
 ) -> int:
-    """Replace the hypotheses by the candidates that score `least`, those with the same future merged.
+    """Replace the hypotheses by the candidates that score at least `least`, and merge those with the same future.
 
-    `scores` become those of the new hypotheses, whose number is returned.
+    Writes the `scores` of the new hypotheses and returns their number.
     """
     for h in range(stream.header[at.HYPOTHESES]):
         stream.nodes_i[stream.hypotheses_i[h, at.NODE], at.HYPOTHESIS] = -1
@@ -179,7 +179,7 @@ def _replace_hypotheses(  # noqa: PLR0917
 
 @compiled_inline
 def _write(texts: Texts, stream: Stream, work: Work, candidate: int, place: int) -> None:
-    """Make the hypothesis of a candidate with a new symbol, in row `place`."""
+    """Write the hypothesis of a candidate with a new symbol to row `place`."""
     origin, code = work.origins[candidate], work.symbols[candidate]
     rank, symbol = code // texts.boundary - 1, code % texts.boundary
     parent = stream.hypotheses_i[origin, at.NODE]

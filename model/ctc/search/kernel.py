@@ -1,4 +1,4 @@
-"""Entry points of the decoder: compiled functions over blocks of memory, each for one stream or a whole batch."""
+"""Entry points of the beam search: compiled functions over blocks of memory, for one stream or a batch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Table = tuple[int, int, int]  # of a `Bias`
 
 @entry_point
 def start_stream(address: int, skip: int, lm_state: int, terms: Table, setup: Setup) -> None:
-    """Initialise the zeroed block at `address` as a fresh stream."""
+    """Initialize the zeroed block at `address` as a new stream."""
     stream = stream_at(address, setup.beams)
     stream.header[at.SKIP] = skip
     _point_to(stream, terms)
@@ -55,9 +55,9 @@ def start_stream(address: int, skip: int, lm_state: int, terms: Table, setup: Se
 def advance_streams(
     addresses: LongArray, log_probs: FloatArray, span: tuple[int, int], setup: Setup, report: LongArray
 ) -> None:
-    """Decode the frames of a span (first, end) of log_probs (B, T, V), row b for the stream at `addresses[b]`.
+    """Decode the frames first … end - 1 of log_probs (B, T, V), row b for the stream at `addresses[b]`.
 
-    `report` (B, REPORT) is written.
+    Writes `report` (B, REPORT).
     """
     work = work_for(setup.beams, log_probs.shape[2])
     for b in range(len(addresses)):
@@ -95,14 +95,14 @@ def _advance(texts: Texts, stream: Stream, work: Work, row: FloatArray, limits: 
 
 @entry_point
 def write_best(address: int, setup: Setup) -> int:
-    """Write the words of the best hypothesis, the open one last, without a change of state; return their number."""
+    """Write the words of the best hypothesis, the open one last; return their number. The state is unchanged."""
     stream = stream_at(address, setup.beams)
     return _write_path(texts_of(setup, stream.header), stream, stream.header[at.BEST], False)
 
 
 @entry_point
 def take_words(address: int, beams: int, count: int, report: LongArray) -> None:
-    """Commit the first `count` closed words of the best hypothesis; hypotheses with other words there are dropped."""
+    """Commit the first `count` closed words of the best hypothesis, and drop the hypotheses with other words."""
     stream = stream_at(address, beams)
     node = first_boundary(stream, stream.hypotheses_i[stream.header[at.BEST], at.NODE], count)
     if node >= 0:
@@ -115,7 +115,7 @@ def take_words(address: int, beams: int, count: int, report: LongArray) -> None:
 def take_text(address: int, ended: bool, setup: Setup, report: LongArray) -> int:
     """Write the words of the best hypothesis, or of the best one if the text ends here, and restart after it.
 
-    Returns the number of words. Nothing changes where there are none and none were shown.
+    Returns the number of words. Nothing changes if there are no words and none were shown.
     """
     stream = stream_at(address, setup.beams)
     texts = texts_of(setup, stream.header)
@@ -131,7 +131,7 @@ def take_text(address: int, ended: bool, setup: Setup, report: LongArray) -> int
 def score_endings(address: int, setup: Setup, scores: DoubleArray) -> int:
     """Write the score of each hypothesis if the text ends here, (beams,); return their number.
 
-    It is -inf for one whose text another hypothesis stands for.
+    It is -inf if another hypothesis represents the same text.
     """
     stream = stream_at(address, setup.beams)
     texts = texts_of(setup, stream.header)
@@ -142,20 +142,20 @@ def score_endings(address: int, setup: Setup, scores: DoubleArray) -> int:
 
 @entry_point
 def write_ending(address: int, setup: Setup, hypothesis: int) -> int:
-    """Write the words of a hypothesis if the text ends here, without a change of state; return their number."""
+    """Write the words of a hypothesis if the text ends here; return their number. The state is unchanged."""
     stream = stream_at(address, setup.beams)
     return _write_path(texts_of(setup, stream.header), stream, hypothesis, True)
 
 
 @entry_point
 def sum_of_logs(a: float, b: float) -> float:
-    """The logarithm of a sum of probabilities, of their logarithms; equal on every processor."""
+    """Logarithm of the sum of two probabilities, from their logarithms; bit-identical on all processors."""
     return float(add_logs(a, b))
 
 
 @entry_point
 def set_terms(address: int, terms: Table, setup: Setup) -> None:
-    """Replace a stream's key terms: the text that is still in the tree is scored again with the new ones."""
+    """Replace a stream's key terms and rescore the text in the tree with the new ones."""
     stream = stream_at(address, setup.beams)
     _point_to(stream, terms)
     texts = texts_of(setup, stream.header)
@@ -169,7 +169,7 @@ def set_terms(address: int, terms: Table, setup: Setup) -> None:
 
 @entry_point
 def regrow(address: int, terms: Table, parents: IntArray, symbols: IntArray, setup: Setup) -> None:
-    """Grow the tree of a stream after `write_root`, from `parents` and `symbols` (N - 1,) of all nodes but the root."""
+    """Rebuild a stream's tree after `write_root` from `parents` and `symbols` (N - 1,) of all nodes but the root."""
     stream = stream_at(address, setup.beams)
     _point_to(stream, terms)
     texts = texts_of(setup, stream.header)
@@ -186,7 +186,7 @@ def _point_to(stream: Stream, terms: Table) -> None:
 
 @compiled
 def _begin(stream: Stream, symbol: int, lm_state: int, last: int) -> None:
-    """Start from one hypothesis, the empty prefix after a blank; before it came `symbol`, last in frame `last`."""
+    """Start from one hypothesis, the empty prefix after a blank; `symbol` was written before, last in frame `last`."""
     plant_root(stream, symbol, lm_state)
     stream.header[at.HYPOTHESES], stream.header[at.BEST], stream.header[at.QUIET] = 1, 0, 0
     ints, floats = stream.hypotheses_i, stream.hypotheses_f
@@ -200,7 +200,7 @@ def _begin(stream: Stream, symbol: int, lm_state: int, last: int) -> None:
 
 @compiled
 def _restart(texts: Texts, stream: Stream, hypothesis: int, ended: bool) -> None:
-    """Restart after the text of one hypothesis, so that a letter that still sounds is not written again."""
+    """Restart after the text of one hypothesis, so that a letter that still continues is not written again."""
     node = stream.hypotheses_i[hypothesis, at.NODE]
     symbol, lm_state = int(stream.nodes_i[node, at.SYMBOL]), int(stream.nodes_i[node, at.LM_STATE])
     if stream.nodes_i[node, at.LETTERS] > 0:
@@ -213,7 +213,7 @@ def _restart(texts: Texts, stream: Stream, hypothesis: int, ended: bool) -> None
 
 @compiled
 def _report(stream: Stream, row: LongArray) -> None:
-    """Fill the caller's report; the written words are fetched by the caller and no longer counted."""
+    """Fill the report and reset the count of written words, which the caller fetches."""
     header, best = stream.header, stream.header[at.BEST]
     row[REPORT_FRAMES], row[REPORT_CHANGES] = header[at.FRAMES], header[at.CHANGES]
     row[REPORT_SILENCE] = header[at.FRAMES] - 1 - _last_letter(stream, best)
@@ -224,7 +224,7 @@ def _report(stream: Stream, row: LongArray) -> None:
 
 @compiled
 def _best_ended(texts: Texts, stream: Stream) -> int:
-    """Return the hypothesis with the best text if it ends here; a text with and without a final space is the same."""
+    """Return the hypothesis with the best text if it ends here; a final space is ignored."""
     best, most = stream.header[at.BEST], -np.inf
     for h in range(stream.header[at.HYPOTHESES]):
         score = _score_ended(texts, stream, h)
@@ -235,7 +235,7 @@ def _best_ended(texts: Texts, stream: Stream) -> int:
 
 @compiled
 def _score_ended(texts: Texts, stream: Stream, h: int) -> float:
-    """Score of a hypothesis if the text ends here, -inf where its text with or without a space stands for both."""
+    """Score of a hypothesis if the text ends here; -inf if its variant with or without a final space counts."""
     node, total = stream.hypotheses_i[h, at.NODE], stream.hypotheses_f[h, at.TOTAL_P]
     score = total + ended_score(texts, stream, node)
     other = -1
@@ -245,7 +245,7 @@ def _score_ended(texts: Texts, stream: Stream, h: int) -> float:
         other = _alive(stream, stream.nodes_i[node, at.PARENT])
     if other >= 0:
         others = stream.hypotheses_f[other, at.TOTAL_P]
-        if others > total:  # which then stands for both, whose scores differ by rounding alone
+        if others > total:  # that one represents both, whose scores differ by rounding only
             return float(-np.inf)
         score += add_logs(total, others) - total
     return float(score)
@@ -264,7 +264,7 @@ def _in_letter(stream: Stream, hypothesis: int) -> bool:
 
 @compiled
 def _last_letter(stream: Stream, hypothesis: int) -> int:
-    """Return the last frame of the last letter, -1 if there was none yet."""
+    """Return the last frame of the last letter, -1 if there is none yet."""
     if _in_letter(stream, hypothesis):
         return int(stream.header[at.FRAMES] - 1)
     return int(stream.hypotheses_i[hypothesis, at.BLANK_LAST])
@@ -272,7 +272,7 @@ def _last_letter(stream: Stream, hypothesis: int) -> int:
 
 @compiled
 def _write_path(texts: Texts, stream: Stream, hypothesis: int, ended: bool) -> int:
-    """Write the words of a hypothesis, the open one last, after the committed ones; return their number."""
+    """Write the words of a hypothesis after the committed ones, the open one last; return their number."""
     ints, node = stream.nodes_i, stream.hypotheses_i[hypothesis, at.NODE]
     boundary, below, count = int(node), ZERO - 1, ZERO
     while ints[boundary, at.LETTERS] > 0:

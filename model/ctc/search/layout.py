@@ -1,7 +1,7 @@
-"""Memory layout of a stream: names of the columns, size of the block, the views that kernels work on.
+"""Memory layout of a stream: column names, size of the block, and the views for kernels.
 
 A stream is a tree of prefixes (nodes, each one symbol longer than its parent) and a few hypotheses (nodes that are
-alive). Time is counted in output frames since the stream started. Scores are natural logarithms.
+alive). Times are output frames since the start of the stream. Scores are natural logarithms.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from model.machine.compiled import (
 )
 
 BLOCK_FRAMES = 64
-"""Most frames of one kernel call: with the tree it bounds the words that a call can commit."""
+"""Most frames of one kernel call; with the tree this bounds the words that a call can commit."""
 MAX_LETTERS = 48
-"""Most letters of a word; further letters count as blank, so that a word without end stays bounded."""
+"""Most letters of a word; further letters count as blank, which bounds an endless word."""
 
 # symbol, int32 (`Symbols.table`)
 ROLE = 0
-FIRST = 1  # place of its first letter among those of all symbols
+FIRST = 1  # index of its first letter in the letters of all symbols
 COUNT = 2  # of its letters
 SYMBOL_INTS = 3
 WRITES, BEGINS, SPACE, NEVER = range(4)
-"""Roles: letters of the open word; letters of a new word, with a space before them; a space; none, as blank has."""
+"""Roles: letters of the open word; letters of a new word after a space; a space; none, such as blank."""
 
 # header, int64
 SKIP = 0  # frames still to skip
@@ -43,8 +43,8 @@ HYPOTHESES = 3  # number alive
 NODES = 4  # rows of the tree in use, dead ones included
 ROOT = 5  # node of the prefix that all hypotheses share; its text is committed
 BEST = 6  # hypothesis
-QUIET = 7  # 1: no hypothesis ends in a letter, so a blank changes nothing
-OUT_WORDS = 8  # words committed and not yet fetched
+QUIET = 7  # 1: no hypothesis ends in a letter, so a blank has no effect
+OUT_WORDS = 8  # committed words that are not fetched yet
 OUT_SYMBOLS = 9
 BIAS_STATES = 10
 BIAS_INTS = 11  # address
@@ -55,71 +55,71 @@ HEADER = 13
 NODE = 0
 BLANK_START = 1  # first frame of the open word in the best alignment
 LETTER_START = 2
-BLANK_LAST = 3  # last frame of the last letter; for alignments that end in the letter, that is the previous frame
+BLANK_LAST = 3  # last frame of the last letter; for alignments that end in the letter it is the previous frame
 HYPOTHESIS_INTS = 4
 
 # hypothesis, float64
 BLANK_P = 0
 LETTER_P = 1
 TOTAL_P = 2  # of both
-BLANK_SUM = 3  # over the letters of the open word: the best log-probability that each had
+BLANK_SUM = 3  # sum over the letters of the open word of their best log-probability
 LETTER_SUM = 4
 LETTER_PEAK = 5  # of the last letter, as counted in LETTER_SUM
-OWN_SHARE = 6  # of TOTAL_P, what alignments of this very text have, not of texts merged into it; a logarithm, 0 for all
+OWN_SHARE = 6  # share of TOTAL_P from alignments of this text and not of texts merged into it; a logarithm, 0 for all
 HYPOTHESIS_FLOATS = 7
 
 # node, int32
 PARENT = 0
-SYMBOL = 1  # the last one; a repeat of it needs a blank between
+SYMBOL = 1  # the last symbol; a repeat needs a blank in between
 CHILD = 2  # first of a list linked by SIBLING
 SIBLING = 3
 DEPTH = 4
-HYPOTHESIS = 5  # that lives here, or -1
+HYPOTHESIS = 5  # the one at this node, or -1
 LETTERS = 6  # of the open word; 0 at a word boundary
 LM_STATE = 7  # before the open word
-SPELLING = 8  # node of the vocabulary's letters that the open word leads to, -1: out of vocabulary
+SPELLING = 8  # node of the vocabulary's trie for the open word, -1: out of vocabulary
 BIAS_STATE = 9
-WORD_START = 10  # of the word that a space closed here, or RECORDED_BELOW
+WORD_START = 10  # of the word closed here by a space, or RECORDED_BELOW
 WORD_LAST = 11
 NEXT_STATE = 12  # LM state after the open word as its first homophone, once CLOSING is known
-WORD = 12  # at a boundary, which has no open word: the language model's that closed here; -1 where symbols spell it
+WORD = 12  # at a boundary (no open word): the language model's word that closed here; -1 if symbols spell it
 NODE_INTS = 13
 RECORDED_BELOW = -1
-"""At a boundary: the word's record is with the piece that begins the next word, of which there may be several."""
+"""At a boundary: the word's record is at the piece that begins the next word; there may be several."""
 
 # node, float64
-BASE = 0  # final score of the text up to here
-SCORE = 1  # BASE with the expected scores of the open word and the open key term
+BASE = 0  # final score of the text so far
+SCORE = 1  # BASE plus the expected scores of the open word and the open key term
 LOOK = 2  # expected score of the open word
-WAIVED = 3  # cost of unknown words forgiven to the open key term
+WAIVED = 3  # cost of unknown words that is waived for the open key term
 WORD_SUM = 4  # of that word
-OTHERS = 4  # behind the first phone of a word, which alone records one: the largest CLOSING of its other homophones
+OTHERS = 4  # after the first phone of a word (only that one records a word): largest CLOSING of its other homophones
 CLOSING = 5  # LM score of the open word, its first homophone, if it ended here; NaN until computed
 NODE_FLOATS = 6
 
 # automaton of key terms: states
-TERM_START, TERM_ELSEWHERE = 0, 1  # no phrase begun: at a word boundary, inside a word
-SPACE_COLUMN = 1_000  # of a space, behind the columns of letters or phones
+TERM_START, TERM_ELSEWHERE = 0, 1  # outside of phrases: at a word boundary, inside a word
+SPACE_COLUMN = 1_000  # of a space, after the columns of letters or phones
 
 # automaton of key terms, int32: a row for each state and one more (`Bias.ints`)
 TERM_FIRST = 0  # children of state s are TERM_FIRST[s] to TERM_FIRST[s + 1] - 1
-TERM_COLUMN = 1  # column of the letter or space that leads here
-TERM_FAIL = 2  # state to continue from where no child fits
+TERM_COLUMN = 1  # column of the letter or space of the transition to here
+TERM_FAIL = 2  # state to continue from if no child matches
 TERM_COVERS = 3  # 1: inside a phrase of positive weight
 TERM_COMPLETE = 4  # 1: a phrase ends here
 TERM_INTS = 5
 
 # automaton of key terms, float64 (`Bias.floats`)
 TERM_VALUE = 0
-TERM_BANK = 1  # earned by complete phrases, and kept when the state is left by TERM_FAIL
-TERM_GAIN = 2  # row 0: the most that one letter can add
+TERM_BANK = 1  # score of complete phrases, kept when the state is left by TERM_FAIL
+TERM_GAIN = 2  # row 0: most that one letter can add
 TERM_FLOATS = 3
 
 # words written for the caller, int32
 OUT_START = 0
 OUT_LAST = 1
-OUT_PIECES = 2  # symbols of the word, each a letter or more
-OUT_WORD = 3  # of the language model, -1: the symbols say it
+OUT_PIECES = 2  # number of symbols of the word, each with one letter or more
+OUT_WORD = 3  # number in the language model, -1: spelled by the symbols
 OUT_INTS = 4
 
 
@@ -137,7 +137,7 @@ class Stream(NamedTuple):
 
 
 def tree_nodes_of(beams: int) -> int:
-    """Rows of the tree: live prefixes are a few dozen more than beams, the rest makes compaction rare."""
+    """Rows of the tree: live prefixes are a few dozen more than beams; the other rows make compaction rare."""
     return 24 * beams + 256
 
 
@@ -146,7 +146,7 @@ tree_nodes = compiled(tree_nodes_of)
 
 @compiled
 def slots_for(beams: int) -> int:
-    """Slots of a hash table over the hypotheses: a power of two, at most half of them in use."""
+    """Slots of a hash table of the hypotheses: a power of two, at most half of them in use."""
     slots = 2
     while slots < 2 * beams:
         slots *= 2
@@ -154,7 +154,7 @@ def slots_for(beams: int) -> int:
 
 
 def block_bytes(beams: int) -> int:
-    """Size of one stream's block."""
+    """Size of one stream's block in bytes."""
     nodes, out = tree_nodes_of(beams), tree_nodes_of(beams) + BLOCK_FRAMES
     doubles = HEADER + beams * HYPOTHESIS_FLOATS + nodes * NODE_FLOATS + out
     ints = beams * HYPOTHESIS_INTS + nodes * NODE_INTS + out * OUT_INTS + out
@@ -162,7 +162,7 @@ def block_bytes(beams: int) -> int:
 
 
 def out_offsets(beams: int) -> tuple[int, int, int]:
-    """Bytes from the block's start to `out_words`, `out_symbols` and `out_sums`."""
+    """Byte offsets of `out_words`, `out_symbols` and `out_sums` in the block."""
     nodes, out = tree_nodes_of(beams), tree_nodes_of(beams) + BLOCK_FRAMES
     sums = 8 * (HEADER + beams * HYPOTHESIS_FLOATS + nodes * NODE_FLOATS)
     words = sums + 8 * out + 4 * (beams * HYPOTHESIS_INTS + nodes * NODE_INTS)
@@ -171,14 +171,14 @@ def out_offsets(beams: int) -> tuple[int, int, int]:
 
 @compiled
 def copy_row(target: Any, to: int, source: Any, row: int) -> None:
-    """target[to] = source[row], (rows, columns) both. The compiler spends seconds on a slice, for its shape errors."""
+    """target[to] = source[row], both (rows, columns). A slice would add seconds of compilation for shape checks."""
     for column in range(source.shape[1]):
         target[to, column] = source[row, column]
 
 
 @compiled_maker
 def stream_at(address: int, beams: int) -> Stream:
-    """Return the views of the stream whose block is at `address`, doubles first so that all are aligned."""
+    """Return the views of the stream whose block is at `address`; doubles first, so that all are aligned."""
     nodes = tree_nodes(beams)
     out = nodes + BLOCK_FRAMES
     header = carray(int64_at(address), (HEADER,), np.int64)

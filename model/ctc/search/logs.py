@@ -1,7 +1,7 @@
-"""exp, and the logarithm of a sum, written out: the same bits on every processor and with every C library.
+"""exp and the logarithm of a sum, bit-identical on every processor and with every C library.
 
-numba calls the C library's own, which has one for each kind of processor, and they differ in last bits. Here products
-and sums follow one another as written; no flag lets the compiler fuse or reorder them.
+numba calls the C library's functions, which have one version per kind of processor with different last bits. Here
+products and sums are evaluated as written; no flag allows the compiler to fuse or reorder them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from model.machine.compiled import compiled
 
 PER_LN2 = 1.4426950408889634
 LN2_HIGH, LN2_LOW = 0.6931471803691238, 1.9082149292705877e-10
-"""Their sum is ln 2; multiples of the high part up to 2 ** 10 are exact. Source: fdlibm, e_exp.c."""
-LARGEST_EXPONENT = 700.0  # exp of more nearly overflows, of less than -700 is 0 here
+"""High and low part of ln 2; multiples of the high part up to 2 ** 10 are exact. Source: fdlibm, e_exp.c."""
+LARGEST_EXPONENT = 700.0  # above it exp nearly overflows; exp of less than -700 is 0 here
 EXP = tuple(1 / math.factorial(power) for power in range(13, -1, -1))
 """Taylor series of exp on ±ln 2 / 2, highest power first: relative error 5e-18."""
 ATANH = tuple(2 / power for power in range(23, 0, -2))

@@ -1,7 +1,7 @@
-"""Scores of a prefix besides the acoustic one: language model, unknown words, word bonus, key terms.
+"""Scores of a prefix other than the acoustic one: language model, unknown words, word bonus, key terms.
 
 An open word gets the score of the likeliest word that begins with its letters, so that it can be compared with closed
-words; when it closes, the language model's score replaces it. Expected scores only fall with more letters, so the
+words; when it closes, the language model's score replaces it. Expected scores never rise with more letters, so the
 search can skip an extension without computing its score.
 """
 
@@ -34,10 +34,10 @@ from model.machine.compiled import (
 LM_WEIGHT, WORD_BONUS, UNKNOWN_COST, UNKNOWN_LETTER_COST, KEYTERM_BOOST, BLANK_PENALTY = range(6)
 
 # limits, float64
-KEPT_SHARE, KEPT_SYMBOLS = 0, 1  # probability and number of the symbols that a frame keeps
-REACH = 2  # hypotheses that score this much less than the best are dropped
-MERGES = 3  # 1: hypotheses with the same future are merged, those of letters where there is no room for all
-KEEPS_BLANK = 4  # 1: each frame keeps the blank, too, so that a vocabulary of few words always has a way on
+KEPT_SHARE, KEPT_SYMBOLS = 0, 1  # probability and number of the symbols kept for a frame
+REACH = 2  # hypotheses this far below the best score are dropped
+MERGES = 3  # 1: hypotheses with the same future are merged; those of letters only if there is no room for all
+KEEPS_BLANK = 4  # 1: each frame also keeps the blank, so that with a small vocabulary some hypothesis can continue
 
 # model, int64: sizes and addresses
 HAS_LM, NODES, SPELLINGS, SETS, SOUNDING = range(5)
@@ -47,21 +47,21 @@ FOLLOWS, BELOW, SPELLED, BEST, HOMOPHONES, SOUNDS_LIKE, LIKELIEST = range(11, 18
 NO_TERMS = at.TERM_ELSEWHERE + 1  # states of an automaton without a phrase
 UNKNOWN_ID = 0
 END_ID = 2  # "</s>"
-UNFINISHED = -1  # homophone of a word whose end was not heard: the likeliest that begins so
-UNPRONOUNCED = -1_000.0  # score of phones that are no word's: far below any reach
+UNFINISHED = -1  # homophone of an unfinished word: the likeliest that begins with these phones
+UNPRONOUNCED = -1_000.0  # score of phones that form no word: far below any reach
 
 
 class Setup(NamedTuple):
-    """Arguments of a decoder to compiled code at each call."""
+    """Arguments of a decoder for compiled code."""
 
     beams: int
     limits: DoubleArray  # (5,)
     blank: int
-    space: int  # the symbol, -1 if there is none
-    growth: int  # most nodes that a symbol adds: with the boundary, two
-    longest: int  # most letters that a symbol writes
-    boundary: int  # first of the symbols that close a word without a sound, V
-    ranks: int  # most words that sound alike; 0: symbols are letters
+    space: int  # symbol of the space, -1 if there is none
+    growth: int  # most nodes added by a symbol: two with a boundary
+    longest: int  # most letters written by a symbol
+    boundary: int  # V, the first of the symbols that close a word without taking a frame
+    ranks: int  # most homophones of a word; 0: symbols are letters
     symbols: IntArray  # (V + 1 or V + ranks, SYMBOL_INTS) `Symbols.table`, boundaries last
     columns: IntArray  # (N,) of their letters: a to z, apostrophe, space; -1 for others
     weights: DoubleArray  # (6,)
@@ -69,7 +69,7 @@ class Setup(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """Arrays that the texts of one stream are scored with: language model, its `Bias`, the weights."""
+    """Arrays for scoring the texts of one stream: language model, its `Bias`, the weights."""
 
     blank: int
     space: int
@@ -91,13 +91,13 @@ class Texts(NamedTuple):
     below: IntArray
     spelled: IntArray
     best: FloatArray
-    homophones: IntArray  # (spellings + 1,) first word of each node in `sounds_like`; as the next, with `ranks` alone
+    homophones: IntArray  # (spellings + 1,) first word of each node in `sounds_like`; both only with `ranks`
     sounds_like: IntArray
     likeliest: IntArray  # (spellings,)
     terms: IntArray
     values: DoubleArray
     has_terms: bool
-    gain: float  # most that a letter or a space adds for key terms
+    gain: float  # most that key terms add for a letter or a space
 
 
 @compiled_maker
@@ -139,7 +139,7 @@ def texts_of(setup: Setup, header: LongArray) -> Texts:
 
 @compiled
 def follow_terms(ints: IntArray, floats: DoubleArray, state: int, column: int) -> tuple[int, float, bool]:
-    """Follow the automaton of key terms: state after a letter or space, score earned, whether a phrase broke off."""
+    """Follow the automaton of key terms; return the next state, the score, and whether a phrase broke off."""
     earned, broke = 0.0, False
     while True:
         for child in range(ints[state, at.TERM_FIRST], ints[state + 1, at.TERM_FIRST]):
@@ -162,7 +162,7 @@ def unknown_score(texts: Texts, letters: int) -> float:
 
 @compiled_inline
 def word_of(texts: Texts, spelling: int, rank: int) -> int:
-    """The word that ends at a node of the vocabulary's trie, of those that sound alike the one of this rank, or -1."""
+    """Return the word at a node of the vocabulary's trie, the homophone of this rank; -1 if there is none."""
     if spelling < 0:
         return -1
     if texts.ranks == 0:
@@ -175,20 +175,20 @@ def word_of(texts: Texts, spelling: int, rank: int) -> int:
 
 @compiled_inline
 def spell_on(texts: Texts, spelling: int, column: int) -> int:
-    """The vocabulary's node one letter or phone further, -1 if no word is spelled so."""
+    """Return the vocabulary's node one letter or phone further, -1 if no word has this spelling."""
     return next_spelling(texts.follows, texts.below, spelling, column) if spelling >= 0 and column >= 0 else -1
 
 
 @compiled_inline
 def expected_score(texts: Texts, spelling: int, letters: int) -> float:
-    """Score of the likeliest word that begins like an open one of so many letters; -1 is a spelling of no word."""
+    """Score of the likeliest word that begins with these `letters` letters; spelling -1: there is none."""
     unknown = unknown_score(texts, letters)
     return max(texts.weights[LM_WEIGHT] * texts.best[spelling], unknown) if spelling >= 0 else unknown
 
 
 @compiled
 def ways_to_close(texts: Texts, stream: Stream, node: int) -> int:
-    """Number of words that the open phones of a prefix may be: homophones, or one that key terms alone know."""
+    """Number of words that the open phones of a prefix may be: homophones, or one word from key terms alone."""
     spelling = int(stream.nodes_i[node, at.SPELLING])
     if stream.nodes_i[node, at.LETTERS] == 0:
         return 0
@@ -203,7 +203,7 @@ Extended = tuple[float, float, float, float, int, int, int]
 
 @compiled_inline
 def add_letters(texts: Texts, stream: Stream, node: int, symbol: int) -> Extended:
-    """Extend a prefix by a symbol's letters. A symbol that begins a word closes the open one before."""
+    """Extend a prefix by a symbol's letters. A symbol that begins a word closes the open one first."""
     ints, floats = stream.nodes_i, stream.nodes_f
     if ints[node, at.LETTERS] > 0 and texts.symbols[symbol, at.ROLE] == at.BEGINS:
         _, base, waived, _, state = close_word(texts, stream, node, 0)
@@ -224,7 +224,7 @@ def add_letters(texts: Texts, stream: Stream, node: int, symbol: int) -> Extende
 def write_letters(  # noqa: PLR0917 - compiled code has no keywords
     texts: Texts, symbol: int, base: float, waived: float, state: int, letters: int, spelling: int, look: float
 ) -> Extended:
-    """Write a symbol's letters behind a prefix of these scores and states."""
+    """Append a symbol's letters to a prefix with these scores and states."""
     boost = texts.weights[KEYTERM_BOOST]
     first = int(texts.symbols[symbol, at.FIRST])
     for place in range(first, first + texts.symbols[symbol, at.COUNT]):
@@ -240,15 +240,15 @@ def write_letters(  # noqa: PLR0917 - compiled code has no keywords
         if texts.has_lm:
             spelling = spell_on(texts, spelling, column)
             if spelling >= 0 or not texts.terms[state, at.TERM_COVERS]:
-                look = expected_score(texts, spelling, letters)  # an unknown word of a key term goes on as it began
+                look = expected_score(texts, spelling, letters)  # for an unknown word of a key term
     return base + look + boost * texts.values[state, at.TERM_VALUE], base, look, waived, spelling, state, letters
 
 
 @compiled
 def close_word(texts: Texts, stream: Stream, node: int, rank: int) -> tuple[float, float, float, int, int]:
-    """Extend a prefix by the space that closes its word: SCORE, BASE, WAIVED, LM_STATE and BIAS_STATE of the longer.
+    """Extend a prefix by the space that closes its word; return SCORE, BASE, WAIVED, LM_STATE and BIAS_STATE.
 
-    Of words that sound alike it is the one of this rank.
+    The word is the homophone of this rank.
     """
     ints, floats = stream.nodes_i, stream.nodes_f
     state, earned, broke = follow_terms(texts.terms, texts.values, ints[node, at.BIAS_STATE], SPACE_COLUMN)
@@ -296,7 +296,7 @@ def _close_by_lm(texts: Texts, stream: Stream, node: int, word: int) -> tuple[fl
 
 @compiled
 def closing_of_others(texts: Texts, stream: Stream, node: int) -> float:
-    """The largest language model score of the words that sound like the open one, if it ended here, but the first."""
+    """Largest language model score of the open word's homophones except the first, if it ended here."""
     floats, kept = stream.nodes_f[node], stream.nodes_i[node, at.LETTERS] > 1
     if kept and not np.isnan(floats[at.OTHERS]):
         return float(floats[at.OTHERS])
@@ -311,7 +311,7 @@ def closing_of_others(texts: Texts, stream: Stream, node: int) -> float:
 
 @compiled
 def best_rank(texts: Texts, stream: Stream, node: int, ended: bool) -> int:
-    """Which of the words that sound like the open one it is, for the text so far or one that ends here."""
+    """Rank of the best homophone of the open word, for the text so far or a text that ends here."""
     best, most = 0, -np.inf
     if texts.ranks == 0:
         return best
@@ -328,7 +328,7 @@ def best_rank(texts: Texts, stream: Stream, node: int, ended: bool) -> int:
 
 @compiled
 def _end_score(texts: Texts, lm_state: int) -> float:
-    """Score of the end of the sentence: "four" alone is a sentence, "for" hardly ever is."""
+    """Score of the end of the sentence: "four" alone is a likely sentence, "for" is not."""
     if not texts.has_lm:
         return 0.0
     log_p, _ = lm_score(
@@ -339,7 +339,7 @@ def _end_score(texts: Texts, lm_state: int) -> float:
 
 @compiled
 def ended_score(texts: Texts, stream: Stream, node: int) -> float:
-    """Score of a prefix if the text ends here: the open word is closed, an unfinished key term's score subtracted."""
+    """Score of a prefix if the text ends here: the open word is closed, the score of an unfinished key term removed."""
     if stream.nodes_i[node, at.LETTERS] == 0:
         base, waived, lm_state, state = (
             stream.nodes_f[node, at.BASE],

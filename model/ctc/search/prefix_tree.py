@@ -1,7 +1,7 @@
-"""Tree of prefixes of one stream: growth, committing of the text that all hypotheses share, bounds.
+"""Tree of prefixes of one stream: growth, commitment of the text that all hypotheses share, limits.
 
-Scores come from `prefix_score`; `frame_search` decides which prefixes are alive. A node is a symbol, of as many letters
-as it writes. Where a piece begins a word after another, a node of the boundary stands between the two, so that every
+Scores come from `prefix_score`; `frame_search` decides which prefixes are alive. A node is a symbol, with all letters
+that it writes. If a piece begins a word after another word, a boundary node is put between the two, so that every
 closed word ends in a node without open letters, by which it is shared and committed.
 """
 
@@ -17,7 +17,7 @@ from model.machine.compiled import ZERO, IntArray, compiled
 
 @compiled
 def find_child(stream: Stream, node: int, symbol: int) -> int:
-    """Return the prefix that is `symbol` longer, -1 if the tree does not hold it."""
+    """Return the prefix extended by `symbol`, -1 if it is not in the tree."""
     ints = stream.nodes_i
     child = ints[node, at.CHILD]
     while child >= 0 and ints[child, at.SYMBOL] != symbol:
@@ -27,7 +27,7 @@ def find_child(stream: Stream, node: int, symbol: int) -> int:
 
 @compiled
 def add_child(texts: Texts, stream: Stream, node: int, symbol: int) -> int:
-    """Add the prefix that is `symbol` longer. The tree must have room."""
+    """Add the prefix extended by `symbol`. The tree must have room."""
     ints = stream.nodes_i
     child = stream.header[at.NODES]
     stream.header[at.NODES] = child + 1
@@ -44,9 +44,9 @@ def add_child(texts: Texts, stream: Stream, node: int, symbol: int) -> int:
 
 @compiled
 def add_boundary(texts: Texts, stream: Stream, node: int, rank: int) -> int:
-    """Return the boundary after a prefix, which all that begins a word behind it shares; add it where there is none.
+    """Return the boundary after a prefix, shared by all symbols that begin the next word; add it if there is none.
 
-    Words that sound alike have boundaries of their own, by rank.
+    Homophones have separate boundaries, by rank.
     """
     symbol = texts.boundary + rank
     child = find_child(stream, node, symbol)
@@ -79,7 +79,7 @@ def score_child(texts: Texts, stream: Stream, child: int) -> None:
 
 @compiled
 def plant_root(stream: Stream, symbol: int, lm_state: int) -> None:
-    """Begin a tree of one empty prefix. A first letter equal to `symbol` needs a blank before it."""
+    """Start a tree with one empty prefix. A first letter equal to `symbol` needs a blank before it."""
     ints, floats = stream.nodes_i, stream.nodes_f
     stream.header[at.NODES], stream.header[at.ROOT] = 1, 0
     for column in range(at.NODE_INTS):
@@ -93,7 +93,7 @@ def plant_root(stream: Stream, symbol: int, lm_state: int) -> None:
 
 @compiled
 def commit_shared(stream: Stream) -> None:
-    """Commit the words that all hypotheses have in common: they can no longer change."""
+    """Commit the words that all hypotheses share: they can no longer change."""
     ints, root = stream.nodes_i, stream.header[at.ROOT]
     shared = int(stream.hypotheses_i[0, at.NODE])
     for h in range(1, stream.header[at.HYPOTHESES]):
@@ -113,7 +113,7 @@ def commit_shared(stream: Stream) -> None:
 
 @compiled
 def commit(stream: Stream, node: int) -> None:
-    """Make the word boundary `node` the root and write the words up to it. All hypotheses must extend it."""
+    """Make the word boundary `node` the root and write the words before it. All hypotheses must extend it."""
     below, known = ZERO - 1, stream.hypotheses_i[stream.header[at.BEST], at.NODE]
     while known != node:
         below, known = int(known), stream.nodes_i[known, at.PARENT]
@@ -164,7 +164,7 @@ def write_words(stream: Stream, node: int, below: int) -> int:
 
 @compiled
 def compact(stream: Stream, moved: IntArray) -> None:
-    """Drop the nodes that no hypothesis extends. `moved` (nodes,) is scratch."""
+    """Remove the nodes that no hypothesis extends. `moved` (nodes,) is scratch memory."""
     header, ints, floats = stream.header, stream.nodes_i, stream.nodes_f
     used, root = header[at.NODES], header[at.ROOT]
     for node in range(used):
@@ -176,7 +176,7 @@ def compact(stream: Stream, moved: IntArray) -> None:
             node = ints[node, at.PARENT]
     moved[root] = 0
     kept = ZERO
-    for node in range(used):  # parents come before their children, and no node moves up
+    for node in range(used):  # parents precede their children, and no node moves to a later row
         if moved[node] < 0:
             continue
         moved[node] = kept
@@ -196,7 +196,7 @@ def compact(stream: Stream, moved: IntArray) -> None:
 
 @compiled
 def make_room(stream: Stream, moved: IntArray) -> None:
-    """Free rows for two frames at least: drop dead nodes, else force the best first word, else drop hypotheses."""
+    """Free rows for at least two frames: drop dead nodes, else force the best first word, else drop hypotheses."""
     beams = len(stream.hypotheses_i)
     compact(stream, moved)
     while stream.header[at.NODES] + 4 * beams > tree_nodes(beams):
@@ -229,7 +229,7 @@ def first_boundary(stream: Stream, node: int, count: int) -> int:
 
 @compiled
 def keep_descendants(stream: Stream, node: int) -> None:
-    """Drop the hypotheses that do not extend `node`; the best one must."""
+    """Drop the hypotheses that do not extend `node`; the best one must extend it."""
     ints, h = stream.nodes_i, ZERO
     while h < stream.header[at.HYPOTHESES]:
         known = stream.hypotheses_i[h, at.NODE]
@@ -243,7 +243,7 @@ def keep_descendants(stream: Stream, node: int) -> None:
 
 @compiled
 def drop(stream: Stream, hypothesis: int) -> None:
-    """Remove one hypothesis, not the best; the last one takes its place."""
+    """Remove one hypothesis that is not the best; the last one moves to its row."""
     header, last = stream.header, stream.header[at.HYPOTHESES] - 1
     stream.nodes_i[stream.hypotheses_i[hypothesis, at.NODE], at.HYPOTHESIS] = -1
     if hypothesis != last:

@@ -1,10 +1,10 @@
-"""Recombination: of two hypotheses whose futures score alike, the likelier text goes on with the probability of both.
+"""Recombination: merges hypotheses with equal future scores; the likelier text continues with the probability of both.
 
-Futures score alike where the language model's state, the open word, the last symbol and the state of key terms are the
-same, whatever the words before were. Without it a beam fills with one ending after many beginnings. Of letters none is
-merged where there is room for every hypothesis, and the search is exact. Of phones they always are, or words that sound
-alike would stay open however much is said behind them. Which text is the likelier, its own alignments decide, not those
-of texts that were merged into it before.
+Future scores are equal if the states of language model and key terms, the open word and the last symbol are the same,
+whatever words precede them. Without recombination a beam fills with one ending after many beginnings. Hypotheses of
+letters are not merged if there is room for all, and the search is exact then. Hypotheses of phones are always merged,
+because homophones would otherwise stay open however much speech follows. Which text is likelier is decided by its own
+alignments, without those of texts merged into it before.
 
 Source: Ney and Ortmanns 1999, "Dynamic programming search for continuous speech recognition", section on recombination.
 """
@@ -25,18 +25,18 @@ _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio. Source: Knuth, The 
 
 @compiled
 def clear_slots(work: Work) -> None:
-    """Forget the hypotheses of the frame before."""
+    """Remove the hypotheses of the previous frame."""
     for slot in range(len(work.slots)):
         work.slots[slot] = EMPTY
 
 
 @compiled
 def merged(stream: Stream, work: Work, place: int) -> bool:
-    """Merge the next hypothesis in row `place` into one before it, if that has the same future.
+    """Merge the new hypothesis in row `place` into an earlier one with the same future; return whether there is one.
 
-    If none has, those after it will be compared with it.
+    If there is none, later hypotheses are compared with this one.
     """
-    last_slot = len(work.slots) - 1  # a power of two less one: also a mask
+    last_slot = len(work.slots) - 1  # a power of two minus one, which is also a mask
     node = int(work.next_i[place, at.NODE])
     slot = _hash(stream, node) & last_slot
     while work.slots[slot] != EMPTY:
@@ -51,7 +51,7 @@ def merged(stream: Stream, work: Work, place: int) -> bool:
 
 @compiled
 def _hash(stream: Stream, node: int) -> int:
-    """Hash of what `_same_future` compares, but for letters that spell no word."""
+    """Hash of what `_same_future` compares, except letters that spell no word."""
     ints = stream.nodes_i
     key = np.uint64(np.int64(ints[node, at.LM_STATE]))
     for column in (at.SPELLING, at.BIAS_STATE, at.LETTERS, at.SYMBOL):
@@ -65,7 +65,7 @@ def _same_future(stream: Stream, a: int, b: int) -> bool:
     if (
         ints[a, at.LM_STATE] != ints[b, at.LM_STATE]
         or ints[a, at.BIAS_STATE] != ints[b, at.BIAS_STATE]
-        or floats[a, at.LOOK] != floats[b, at.LOOK]  # of an unknown word, it depends on the key terms that covered it
+        or floats[a, at.LOOK] != floats[b, at.LOOK]  # for an unknown word it depends on the key terms that covered it
         or floats[a, at.WAIVED] != floats[b, at.WAIVED]
     ):
         return False
@@ -82,7 +82,7 @@ def _same_future(stream: Stream, a: int, b: int) -> bool:
 
 @compiled
 def _merge(stream: Stream, work: Work, other: int, place: int) -> None:
-    """Leave in row `other` the hypothesis whose own text is the likelier of two, with the probability of both."""
+    """Keep in row `other` the hypothesis with the likelier text of its own, with the probability of both."""
     ints, floats, scores = work.next_i, work.next_f, stream.nodes_f
     ahead = scores[ints[place, at.NODE], at.SCORE] - scores[ints[other, at.NODE], at.SCORE]
     own = floats[other, at.TOTAL_P] + floats[other, at.OWN_SHARE]

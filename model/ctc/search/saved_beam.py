@@ -1,8 +1,8 @@
-"""Serialisation of a beam search stream; a restored stream gives the same results to the bit.
+"""Serialization of a beam search stream; a restored stream gives bit-identical results.
 
-The tree is written as parents and symbols alone, because the same code computes a prefix's scores from its parent's.
-Dead prefixes are written too, because they can become alive again with their records. The number of rows in use is
-written because it decides when the tree is compacted.
+The tree is stored as parents and symbols only, because the scores of a prefix are computed from those of its parent.
+Dead prefixes are stored too, because they can become alive again with their records. The number of rows in use is
+stored because it determines when the tree is compacted.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from model.ctc.search.layout import tree_nodes_of
 from model.ctc.search.symbols import Symbols
 from model.machine.compiled import DoubleArray, IntArray, LongArray
 
-VERSION = 5  # with the layout, or with what the search makes of it
+VERSION = 5  # changes with the layout, or with the meaning of a field
 SavedWord = tuple[str, float, float, float]
-_KEPT = (at.SKIP, at.FRAMES, at.CHANGES, at.BEST, at.QUIET)  # of the header, as they are
+_KEPT = (at.SKIP, at.FRAMES, at.CHANGES, at.BEST, at.QUIET)  # header fields, stored unchanged
 _STAMPS = [at.WORD_START, at.WORD_LAST]
 
 
 class SavedBeam(msgspec.Struct, array_like=True, frozen=True):
-    """Everything of one stream but its key terms. Arrays are bytes in the order of this machine, little-endian."""
+    """Serialized state of one stream without its key terms. Arrays are little-endian bytes."""
 
     version: int
     header: tuple[int, ...]  # of `_KEPT`
-    nodes: int  # rows of the tree in use, unreachable ones included
-    parents: bytes  # (N - 1,) uint16, of all but the root, which is 0; parents come first
+    nodes: int  # rows of the tree in use, including unreachable ones
+    parents: bytes  # (N - 1,) uint16, of all nodes but the root, which is 0; parents precede children
     symbols: bytes  # (N - 1,) uint16
-    stamps: bytes  # (W, 2) int32, of those that close a word: spaces, and pieces or phones that begin one
+    stamps: bytes  # (W, 2) int32, of nodes that close a word: spaces, and pieces or phones that begin one
     sums: bytes  # (W,) float64
     root: bytes  # (NODE_INTS,) int32
     root_f: bytes  # (NODE_FLOATS,) float64
@@ -46,14 +46,14 @@ class SavedBeam(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Memory:
-    """One stream's block as arrays; they are views."""
+    """Views of one stream's block."""
 
     def __init__(self, block: NDArray[np.uint8], beams: int) -> None:
         nodes, self._at, self._block = tree_nodes_of(beams), 0, block
         self.header: LongArray = self._next(np.int64, (at.HEADER,))
         self.hypotheses_f: DoubleArray = self._next(np.float64, (beams, at.HYPOTHESIS_FLOATS))
         self.nodes_f: DoubleArray = self._next(np.float64, (nodes, at.NODE_FLOATS))
-        self._at += 8 * (nodes + at.BLOCK_FRAMES)  # the sums of words on their way out
+        self._at += 8 * (nodes + at.BLOCK_FRAMES)  # skip the sums of committed words
         self.hypotheses: IntArray = self._next(np.int32, (beams, at.HYPOTHESIS_INTS))
         self.nodes: IntArray = self._next(np.int32, (nodes, at.NODE_INTS))
 
@@ -65,7 +65,7 @@ class Memory:
 
 
 def tree_parts(memory: Memory, symbols: Symbols) -> dict[str, Any]:
-    """The fields of `SavedBeam` that the block holds."""
+    """Return the fields of `SavedBeam` that are in the block."""
     header = memory.header
     used, root, alive = int(header[at.NODES]), int(header[at.ROOT]), int(header[at.HYPOTHESES])
     parents = memory.nodes[:used, at.PARENT]
@@ -92,14 +92,14 @@ def tree_parts(memory: Memory, symbols: Symbols) -> dict[str, Any]:
 
 
 def _closing(written: IntArray, before: IntArray, symbols: Symbols) -> NDArray[np.bool_]:
-    """Which of these symbols, (N,) as those before them, can close a word, (N,) bool."""
+    """Return which of these symbols (N,), after the symbols `before` (N,), can close a word, (N,) bool."""
     roles = symbols.table[written, at.ROLE]
     closing: NDArray[np.bool_] = (roles == at.SPACE) | (roles == at.BEGINS) | (before >= symbols.boundary)
     return closing
 
 
 def _below_root(parents: IntArray, root: int) -> NDArray[np.bool_]:
-    """Nodes below the root, (nodes,) bool, by pointer doubling: ancestors at distance 1, 2, 4 …"""
+    """Return the nodes below the root, (nodes,) bool, by pointer doubling: ancestors at distance 1, 2, 4 …"""
     known = np.where(parents < 0, np.arange(len(parents)), parents)
     known[root] = root
     while not np.array_equal(further := known[known], known):
@@ -109,7 +109,7 @@ def _below_root(parents: IntArray, root: int) -> NDArray[np.bool_]:
 
 
 class Tree(msgspec.Struct):
-    """The arrays of a `SavedBeam`, validated."""
+    """Validated arrays of a `SavedBeam`."""
 
     parents: IntArray
     symbols: IntArray
@@ -123,9 +123,9 @@ class Tree(msgspec.Struct):
 
 
 def checked_tree(saved: SavedBeam, *, beams: int, symbols: Symbols, sizes: tuple[int, int, int]) -> Tree:
-    """Read the arrays; `sizes` are those of the language model's trie, its spellings, and the key terms' states.
+    """Read and validate the arrays; `sizes`: nodes of the language model's trie, its spellings, states of key terms.
 
-    Raises: ValueError where compiled code would leave its memory.
+    Raises: ValueError for values with which compiled code would access memory out of bounds.
     """
     states, spellings, terms = sizes
     written = np.frombuffer(saved.symbols, np.uint16).astype(np.int32)
@@ -137,7 +137,7 @@ def checked_tree(saved: SavedBeam, *, beams: int, symbols: Symbols, sizes: tuple
         or not (parents <= np.arange(len(parents))).all()
         or root.shape != (at.NODE_INTS,)
     ):
-        raise ValueError("this is no state of the beam search")
+        raise ValueError("the saved state is damaged or not one of this beam search")
     before = np.concatenate([root[[at.SYMBOL]], written])[parents]
     tree = Tree(
         parents,
@@ -168,12 +168,12 @@ def checked_tree(saved: SavedBeam, *, beams: int, symbols: Symbols, sizes: tuple
         and saved.header[_KEPT.index(at.SKIP)] >= 0
     )
     if not possible:
-        raise ValueError("this is no state of the beam search")
+        raise ValueError("the saved state is damaged or not one of this beam search")
     return tree
 
 
 def write_root(memory: Memory, saved: SavedBeam, tree: Tree) -> None:
-    """Write the header, the root and the hypotheses into a zeroed block; `kernel.regrow` adds the rest."""
+    """Write the header, the root and the hypotheses to a zeroed block; `kernel.regrow` adds the other nodes."""
     memory.header[list(_KEPT)] = saved.header
     memory.header[at.ROOT], memory.header[at.HYPOTHESES] = 0, len(tree.hypotheses)
     memory.nodes[0], memory.nodes_f[0] = tree.root, tree.root_f
@@ -183,9 +183,9 @@ def write_root(memory: Memory, saved: SavedBeam, tree: Tree) -> None:
 
 
 def link_hypotheses(memory: Memory, saved: SavedBeam, tree: Tree) -> None:
-    """After `regrow`: write the records of closed words, and link nodes to their hypotheses."""
+    """Write the records of closed words and link nodes to their hypotheses, after `regrow`."""
     memory.header[at.NODES] = saved.nodes
-    memory.nodes[len(tree.parents) + 1 : saved.nodes, at.PARENT] = -1  # in use, and unreachable
+    memory.nodes[len(tree.parents) + 1 : saved.nodes, at.PARENT] = -1  # in use, but unreachable
     memory.nodes[tree.closed, at.WORD_START], memory.nodes[tree.closed, at.WORD_LAST] = tree.stamps.T
     memory.nodes_f[tree.closed, at.WORD_SUM] = tree.sums
     memory.nodes[tree.hypotheses[:, at.NODE], at.HYPOTHESIS] = np.arange(len(tree.hypotheses))

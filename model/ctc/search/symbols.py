@@ -1,11 +1,11 @@
-"""What the symbols of a vocabulary write, spelled in the letters of language model and key terms.
+"""Letters written by the symbols of a vocabulary, in the letters of language model and key terms.
 
-A vocabulary of characters spells each symbol as itself. Symbols of published models are pieces of words: their letters
-are folded as those of key terms are, a word start is a space before them. One symbol more than the model has, the
-boundary, stands for that space in the tree of prefixes.
+In a vocabulary of characters each symbol writes itself. Symbols of published models are word pieces: their letters are
+folded like those of key terms, and a word start is a space before them. One additional symbol, the boundary, is that
+space in the tree of prefixes.
 
-Phones write no letters: each is a column of its own in the trie of pronunciations, and one boundary more for each word
-that may sound alike says which of them it was.
+Phones write no letters: each is a column of its own in the trie of pronunciations, and there is one boundary for each
+homophone rank, which says which word it was.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from model.lm.characters import LETTERS
 from model.machine.compiled import IntArray
 from model.text.letters import folded
 
-MAX_SYMBOLS = 65_535  # a saved state has 16 bits for each, the boundary included
+MAX_SYMBOLS = 65_535  # a saved state has 16 bits per symbol, including the boundary
 _SPECIAL = re.compile(r"<[^<>]+>|\[[A-Z]+\]")
 _UNKNOWN_COLUMN = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Symbols:
-    """Texts (V,) and numbers for compiled code, those of the boundaries last.
+    """Texts (V,) and numbers of symbols for compiled code, boundaries last.
 
-    table (V + 1, SYMBOL_INTS) int32, for phones (V + ranks, SYMBOL_INTS); columns (N,) int32 of all letters, symbol
-    after symbol; `space` is -1 without one; `ranks` of words that sound alike, 0 where symbols spell words.
+    table (V + 1, SYMBOL_INTS) int32, for phones (V + ranks, SYMBOL_INTS); columns (N,) int32 of the letters of all
+    symbols; `space` is -1 without a space; `ranks`: most homophones of a word, 0 if symbols spell words.
     """
 
     texts: tuple[str, ...]
@@ -47,7 +47,7 @@ class Symbols:
 
     @property
     def boundary(self) -> int:
-        """The symbol after the model's own: the space in front of a piece that begins a word."""
+        """The first symbol after those of the model: the space before a piece that begins a word."""
         return len(self.texts)
 
     @property
@@ -57,31 +57,31 @@ class Symbols:
 
     @property
     def longest(self) -> int:
-        """Most letters that a symbol writes."""
+        """Most letters of a symbol."""
         return int(self.table[:, at.COUNT].max())
 
     @property
     def adds_boundaries(self) -> bool:
-        """Whether a symbol may add a boundary to the tree besides itself."""
+        """Whether a symbol may also add a boundary to the tree."""
         return self.ranks > 0 or self.has_starts
 
     @property
     def has_starts(self) -> bool:
-        """Whether a symbol begins a word and writes letters of it."""
+        """Whether there are symbols that begin a word and write letters of it."""
         return bool((self.table[:, at.ROLE] == at.BEGINS).any())
 
     @property
     def spells_key_terms(self) -> bool:
-        """Whether a symbol writes a letter of key terms."""
+        """Whether there are symbols that write a letter of key terms."""
         return bool(((self.columns > _UNKNOWN_COLUMN) & (self.columns != SPACE_COLUMN)).any())
 
     @classmethod
     def of_characters(cls, vocabulary: Sequence[str]) -> Symbols:
-        """Symbols that are single characters, the first the blank "". Raises: ValueError."""
+        """Build symbols that are single characters, the first the blank "". Raises: ValueError."""
         if not 1 <= len(vocabulary) <= MAX_SYMBOLS or vocabulary[BLANK] != "":
-            raise ValueError(f"a vocabulary has at most {MAX_SYMBOLS} symbols, and the first is the blank")
+            raise ValueError(f'a vocabulary must have the blank "" first and at most {MAX_SYMBOLS} symbols')
         if any(len(symbol) != 1 for symbol in vocabulary[1:]):
-            raise ValueError("each symbol but the blank is one character")
+            raise ValueError("each symbol of a vocabulary except the blank must be one character")
         written = [(at.NEVER, ())] + [
             (at.SPACE, (SPACE_COLUMN,)) if symbol == " " else (at.WRITES, (LETTERS.find(symbol),))
             for symbol in vocabulary[1:]
@@ -90,12 +90,12 @@ class Symbols:
 
     @classmethod
     def of_tokens(cls, tokens: Tokens, *, known_letters: bool) -> Symbols:
-        """Symbols of a published model; `known_letters`: all letters must be the language model's.
+        """Build the symbols of a published model. `known_letters`: all letters must be in the language model.
 
-        Raises: VocabularyError for symbols that are no letters, as bytes and ideographs are.
+        Raises: VocabularyError for symbols that are not letters, such as bytes and ideographs.
         """
         if not 1 <= len(tokens.symbols) <= MAX_SYMBOLS:
-            raise VocabularyError(f"the beam search takes at most {MAX_SYMBOLS} symbols, not {len(tokens.symbols)}")
+            raise VocabularyError(f"the beam search supports at most {MAX_SYMBOLS} symbols, not {len(tokens.symbols)}")
         written = [_written(tokens, number, known_letters=known_letters) for number in range(len(tokens.symbols))]
         texts = (
             "" if role == at.NEVER else text.decode() for (role, _), text in zip(written, tokens.texts, strict=True)
@@ -104,7 +104,7 @@ class Symbols:
 
     @classmethod
     def of_phones(cls, phones: Sequence[str], ranks: int) -> Symbols:
-        """The blank, then `phones`; at most `ranks` words sound alike."""
+        """Build the blank and `phones`; a word has at most `ranks` homophones."""
         written = [(at.NEVER, ())] + [(at.WRITES, (column,)) for column in range(len(phones))]
         found = cls._built(("", *phones), BLANK, written)
         table = np.concatenate([found.table, np.repeat(found.table[-1:], ranks - 1, axis=0)])
@@ -123,7 +123,7 @@ class Symbols:
 
 
 def _written(tokens: Tokens, number: int, *, known_letters: bool) -> tuple[int, tuple[int, ...]]:
-    """The role of one symbol and the columns of its letters. Raises: VocabularyError."""
+    """Return the role of one symbol and the columns of its letters. Raises: VocabularyError."""
     symbol, text = tokens.symbols[number], tokens.texts[number]
     if number == tokens.blank:
         return at.NEVER, ()
@@ -131,11 +131,11 @@ def _written(tokens: Tokens, number: int, *, known_letters: bool) -> tuple[int, 
         return at.SPACE, (SPACE_COLUMN,)
     plain = symbol.removeprefix(WORD_START)
     if text != plain.encode():
-        raise VocabularyError(f"symbol {number}, {symbol!r}, writes bytes, and the beam search needs letters")
+        raise VocabularyError(f"symbol {number}, {symbol!r}, writes bytes; the beam search needs letters")
     if _SPECIAL.fullmatch(plain):
         return at.NEVER, ()
     if tokens.ends[number]:
-        raise VocabularyError(f"symbol {number}, {symbol!r}, is a word of its own: the beam search has no such letters")
+        raise VocabularyError(f"symbol {number}, {symbol!r}, is a whole word; the beam search has no letter for it")
     letters = _columns(plain)
     if not plain or WORD_START in plain or any(letter.isspace() for letter in plain):
         raise VocabularyError(f"symbol {number}, {symbol!r}, cannot be spelled within one word")
@@ -147,5 +147,5 @@ def _written(tokens: Tokens, number: int, *, known_letters: bool) -> tuple[int, 
 
 
 def _columns(text: str) -> tuple[int, ...]:
-    """Columns of a piece's letters, folded as key terms are; one unknown letter where none is left."""
+    """Return the columns of a piece's letters, folded like key terms; one unknown letter if none is left."""
     return tuple(map(LETTERS.find, folded(text))) or (_UNKNOWN_COLUMN,)

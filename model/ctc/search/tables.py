@@ -1,4 +1,4 @@
-"""Weights and language model as arrays of numbers, which the beam search passes to compiled code."""
+"""Weights and language model as arrays for the compiled code of the beam search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_WORDS = SpellingTrie(np.zeros((1, 1), np.uint64), np.zeros(1, np.int32), np.
 
 
 def weight_row(weights: DecodingWeights) -> DoubleArray:
-    """Return the weights in the order that compiled code reads them."""
+    """Return the weights in the order of the compiled code."""
     return np.array(
         [
             weights.lm_weight,
@@ -34,7 +34,7 @@ def weight_row(weights: DecodingWeights) -> DoubleArray:
 def model_table(lm: LanguageModel | None, phones: PhoneTrie | None = None) -> tuple[LongArray, list[NDArray[Any]]]:
     """Return sizes and addresses of a language model's arrays, and the arrays, which must outlive the addresses.
 
-    Its words are spelled in letters, or with `phones` by their sounds.
+    Its words are spelled in letters, or in phones with `phones`.
     """
     if lm is None:
         trie = [np.zeros(2, dtype) for dtype in (np.int32, np.int32, np.float32, np.float32, np.int32, np.int32)]

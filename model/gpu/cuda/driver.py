@@ -1,4 +1,4 @@
-"""CUDA C++ compiled by NVRTC and launched through the driver, by ctypes: no compiler, header or binding is installed.
+"""CUDA C++ compiled by NVRTC and launched through the driver, by ctypes: no compiler, header or binding is needed.
 
 Knows libraries, modules and launches; nothing of what a kernel computes.
 """
@@ -25,11 +25,11 @@ PROGRAMMATIC_STREAM_SERIALIZATION = 6
 
 
 class KernelError(ModelError):
-    """A kernel cannot be compiled, loaded or launched, or has reported a failure of its own."""
+    """A kernel cannot be compiled, loaded or launched, or reported a failure."""
 
 
 class _Attribute(ctypes.Structure):
-    """CUlaunchAttribute: an id padded to 8 bytes and a value of 64."""
+    """CUlaunchAttribute: an id padded to 8 bytes, and a value of 64 bytes."""
 
     _fields_ = [("id", ctypes.c_uint), ("pad", ctypes.c_char * 4), ("value", ctypes.c_uint * 16)]
 
@@ -49,22 +49,22 @@ class _Config(ctypes.Structure):
 
 @functools.cache
 def nvrtc() -> ctypes.CDLL:
-    """The NVRTC library: beside torch's CUDA libraries, or on the loader's path.
+    """Return the NVRTC library, from torch's CUDA libraries or the loader's path.
 
     Raises: KernelError if there is none.
     """
     for place in [*_beside_torch(), *SONAMES]:
         try:
             for builtins in sorted(Path(place).parent.glob("libnvrtc-builtins.so.*")) if "/" in place else []:
-                ctypes.CDLL(str(builtins))  # NVRTC opens it by its bare name, and so finds it where it is loaded
+                ctypes.CDLL(str(builtins))  # NVRTC opens it by its bare name, so it must be loaded
             return ctypes.CDLL(place)
         except OSError:
             continue
-    raise KernelError("NVRTC is not installed: pip install nvidia-cuda-nvrtc, or a CUDA build of torch")
+    raise KernelError("NVRTC is not installed: pip install nvidia-cuda-nvrtc, or install a CUDA build of torch")
 
 
 def _beside_torch() -> list[str]:
-    """Paths at which the packages of NVIDIA that torch depends on keep NVRTC, newest first."""
+    """Return the paths of NVRTC in NVIDIA's packages that torch depends on, newest first."""
     sites = {Path(torch.__file__).parents[1]}
     packages = importlib.util.find_spec("nvidia")
     if packages is not None:
@@ -78,12 +78,12 @@ def _cuda() -> ctypes.CDLL:
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        raise KernelError("libcuda.so.1 is missing: NVIDIA's driver is not installed") from error
+        raise KernelError("libcuda.so.1 is missing: install NVIDIA's driver") from error
 
 
 @functools.cache
 def compile_cubin(source: Path, arch: str, defines: tuple[tuple[str, int], ...]) -> bytes:
-    """Machine code of a source file for an architecture (`sm_90a`); multiplications and additions are not fused.
+    """Compile a source file for an architecture (`sm_90a`), without fused multiply-add.
 
     Raises: KernelError with the compiler's log.
     """
@@ -123,7 +123,7 @@ def _log(library: ctypes.CDLL, program: ctypes.c_void_p) -> str:
 
 
 def _check(status: int) -> None:
-    """Raises: KernelError with the driver's name of the status."""
+    """Check a status of the driver. Raises: KernelError with its name."""
     if status:
         name = ctypes.c_char_p()
         _cuda().cuGetErrorString(status, ctypes.byref(name))
@@ -131,7 +131,7 @@ def _check(status: int) -> None:
 
 
 def arch_of(device: torch.device) -> str:
-    """The architecture to compile for: `sm_90a` on an H100 or H200, else `sm_XX`."""
+    """Return the architecture to compile for: `sm_90a` on an H100 or H200, else `sm_XX`."""
     major, minor = torch.cuda.get_device_capability(device)
     return f"sm_{major}{minor}{'a' if (major, minor) == (9, 0) else ''}"
 
@@ -142,7 +142,7 @@ class Kernel:
     def __init__(
         self, source: Path, entry: str, defines: Mapping[str, int], device: torch.device, shared_bytes: int = 0
     ) -> None:
-        torch.cuda.current_stream(device).synchronize()  # creates torch's context of the device, if nothing has yet
+        torch.cuda.current_stream(device).synchronize()  # creates torch's context of the device if there is none
         self.device, self.shared_bytes = device, shared_bytes
         self._cubin = compile_cubin(source, arch_of(device), tuple(sorted(defines.items())))
         self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
@@ -153,7 +153,7 @@ class Kernel:
                 _check(_cuda().cuFuncSetAttribute(self._function, MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes))
 
     def attribute(self, which: int) -> int:
-        """A CUfunction_attribute: NUM_REGS, LOCAL_SIZE_BYTES."""
+        """Return a CUfunction_attribute: NUM_REGS, LOCAL_SIZE_BYTES."""
         value = ctypes.c_int()
         _check(_cuda().cuFuncGetAttribute(ctypes.byref(value), which, self._function))
         return value.value
@@ -169,8 +169,8 @@ class Kernel:
     ) -> None:
         """Enqueue on torch's current stream of the device; `arguments` are ctypes values, copied by the driver.
 
-        A cooperative launch fails where not all blocks can be resident together. An early one may start before the
-        previous kernel has ended, for which the kernel itself waits (`griddepcontrol.wait`).
+        A cooperative launch fails if not all blocks can be resident at once. An early one may start before the end of
+        the previous kernel, for which the kernel waits itself (`griddepcontrol.wait`).
         """
         stream = torch.cuda.current_stream(self.device).cuda_stream
         wanted = [COOPERATIVE] * cooperative + [PROGRAMMATIC_STREAM_SERIALIZATION] * early

@@ -44,7 +44,7 @@ DEVICE int load_int(const int *from) {
     return value;
 }
 
-// Loads under a predicate: a branch would make the warp wait for them at its end.
+// Predicated loads: after a branch the warp would wait for them.
 DEVICE void load_word_if(unsigned &word, const unsigned *from, bool condition) {
     asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.u32 %0, [%1]; }"
                  : "+r"(word) : "l"(from), "r"(static_cast<unsigned>(condition)));
@@ -105,7 +105,7 @@ DEVICE void prefetch(const char *from, int bytes) {
 #endif
 }
 
-// Where the launch may start before the previous kernel has ended, waits for that; else does nothing.
+// If the launch may start before the end of the previous kernel, waits for that; else does nothing.
 DEVICE void previous_kernel_done() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -8,7 +8,7 @@
 // and the sizes: HIDDEN, UNITS (of a block), WARPS, REGISTER_FRAGMENTS (a warp), MAX_ROWS, SPIN_LIMIT, POLL_DELAY;
 // where layer_body.h follows, BULK_FRAGMENTS (a warp) that shared memory has room for.
 //
-// Who computes what. A block owns UNITS hidden units: 3 * UNITS rows of U (r, z, n one after another) in tiles of 16.
+// Division of work. A block owns UNITS hidden units: 3 * UNITS rows of U (r, z, n one after another) in tiles of 16.
 // K is cut into SEGMENTS runs of k16 steps, one run a warp. A warp's fragments of U are loaded once. A work item
 // is one frame of eight batch rows: a warp multiplies its run with h(t - 1), the partial sums meet in shared memory, and
 // 8 * UNITS threads add them in the order of the segments and compute the gates.
@@ -80,8 +80,8 @@ DEVICE half_bits next_state(const SharedLayout &shared, const Place &place, cons
     return half_of(n + z * (previous - n));
 }
 
-// Adds the segments, computes h' and hands it on: to the other blocks first, then to the layer's output and the state.
-// False: a warp of the block has waited in vain, and nothing was handed on.
+// Adds the segments, computes h' and stores it: to the other blocks first, then to the layer's output and the state.
+// False: a warp of the block has timed out, and nothing was stored.
 DEVICE bool finish_item(const Arguments &a, SharedLayout &shared, const Place &place, const Inputs &in, int parity, int frame,
                         int tile, int rows) {
     const int row = tile * TILE_ROWS + place.column;
@@ -91,7 +91,7 @@ DEVICE bool finish_item(const Arguments &a, SharedLayout &shared, const Place &p
     const int failed = shared.failed;
     const bool publishes = row < rows && place.own_unit % 2 == 0 && (frame + 1 < a.frames || a.frames == 1) && !failed;
     const half_bits next = next_state(shared, place, in, parity, frame == 0 ? float_of(in.previous) : own);
-    const unsigned partner = shuffle_xor(next, TILE_ROWS);  // the unit beside
+    const unsigned partner = shuffle_xor(next, TILE_ROWS);  // the next unit
     const unsigned word = (next | partner << 16) & ~MARK;  // a state beyond [-1, 1] must not look like a mark
     store_exchange_if(to, word | mark_of(counted), publishes);
     if (failed) return false;
@@ -143,7 +143,7 @@ DEVICE void issue_first(const Arguments &a, const Place &place, int state, Quad 
     }
 }
 
-// This block's share of what later kernels will read.
+// Prefetches this block's share of the weights of later kernels.
 DEVICE void prefetch_ahead(const Arguments &a) {
     constexpr int blocks = HIDDEN / UNITS;
     for (int i = 0; i < 2; ++i) {
@@ -166,9 +166,9 @@ DEVICE void set_up_rows(const Arguments &a, SharedLayout &shared) {
     if (thread == 0) shared.failed = load_flag(a.workspace) != 0u;
 }
 
-// Everything that is loaded once. The chain index, state row runs beside the weights, whose loads take the longest.
+// Everything that is loaded once. The chain index, state row runs during the loads of the weights, the longest ones.
 DEVICE void set_up(const Arguments &a, SharedLayout &shared, const Place &place, Quad *held, Quad *entering) {
-    if (thread_index() == 0) {  // weights are no kernel's output: they may come before the previous one has ended
+    if (thread_index() == 0) {  // weights are not the output of a kernel: they may be loaded before the previous one has ended
         constexpr int bytes = WARPS * FRAGMENTS * 32 * 16;
         const char *weights = reinterpret_cast<const char *>(a.weights) + static_cast<long>(block_index()) * bytes;
         for (int at = 0; at < bytes; at += PREFETCH_BYTES) prefetch(weights + at, bytes - at < PREFETCH_BYTES ? bytes - at : PREFETCH_BYTES);
@@ -222,7 +222,7 @@ DEVICE void recur(const Arguments &a, SharedLayout &shared, const Place &place, 
         }
         if (tiles == 1 && item + 1 < items) {
             source = source_of(a, shared, place, next_frame, next_tile, rows);
-            // A load that comes before the other blocks' words costs a whole trip to L2 more than one that comes after.
+            // A load issued before the other blocks' words are written costs a whole additional round trip to L2.
             while (POLL_DELAY > 0 && cycles() - start < POLL_DELAY) {
             }
 #pragma unroll

@@ -3,22 +3,22 @@
 // Included by gru_body.h, which names the primitives and sizes that are defined before.
 //
 // How h(t) reaches the other blocks. |h| <= 1, so bit 14 of its fp16 bits is always 0 and is free to say which frame a
-// word belongs to. A 32-bit word of two units carries the same mark in both halves: a word is old or new, and says so
-// itself; there is no counter, flag or fence. Words lie in the order of the B fragments, so that a lane's 16 bytes are
+// word belongs to. A 32-bit word of two units has the same mark in both halves, which tells whether it is old or new;
+// there is no counter, flag or fence. Words are in the order of the B fragments, so that a lane's 16 bytes are
 // its fragments of two k16 steps. Frame f of a batch row goes to buffer f % 2 with the mark of f / 2 % 2. f counts the
 // frames that this row has published since the workspace was zeroed (`epochs`, one a row: a row that a launch does not
 // have keeps its count), so a buffer holds frame f - 2 or f, whose marks differ.
 //   Overwriting: a block publishes f + 2 after all its warps have read f + 1 of all blocks, and a block publishes f + 1
-//   after all its warps have read f. So nobody still reads f when f + 2 is written.
+//   after all its warps have read f. So no block still reads f when f + 2 is written.
 //   States: read[b] may be write[b]. A block writes a state row after it has seen h(1) of that row from all blocks, and a
-//   block publishes h(1) after it has read h(0). With one frame nobody needs h(1): it is published and awaited for this.
+//   block publishes h(1) after it has read h(0). With one frame no block needs h(1): it is published and awaited for this.
 //   Epochs: block 0 raises them after it has seen a word of every block, and a block publishes after it has read them.
 
 constexpr int TILE_ROWS = 8;  // batch rows of a work item: N of the product
 constexpr int K_STEPS = HIDDEN / 16;
 constexpr int SEGMENTS = K_STEPS < WARPS ? K_STEPS : WARPS;
 constexpr int RUN = K_STEPS / SEGMENTS;         // k16 steps of a segment
-constexpr int LONGER = K_STEPS % SEGMENTS;      // so many segments, the first, are a step longer
+constexpr int LONGER = K_STEPS % SEGMENTS;      // number of segments, the first ones, that are a step longer
 constexpr int MAX_PAIRS = (RUN + (LONGER > 0) + 1) / 2;
 constexpr int PAIRS = SEGMENTS * MAX_PAIRS;     // of a work item; some of a shorter run are half empty or empty
 constexpr int GATE_ROWS = (3 * UNITS + 15) / 16 * 16;
@@ -66,7 +66,7 @@ struct Arguments {
     unsigned *workspace;
     int frames;
     int bucket;  // B: what read, write, gates and x have; rows may be fewer
-    const char *ahead[2];  // what later kernels will read; L2 gets it while this one waits for other blocks
+    const char *ahead[2];  // weights of later kernels, prefetched to L2 while this one waits for other blocks
     long ahead_bytes[2];   // multiples of 16, as are the addresses
 };
 
@@ -101,7 +101,7 @@ DEVICE Place place_of(int thread, int block) {
     return place;
 }
 
-// Fragment f lies in registers or in shared memory; those of shared memory are spread evenly over the run.
+// Fragment f is in registers or in shared memory; those of shared memory are spread evenly over the run.
 DEVICE constexpr int register_of(int f) { return f * REGISTER_FRAGMENTS / FRAGMENTS; }
 DEVICE constexpr bool in_register(int f) { return register_of(f) != register_of(f + 1); }
 
@@ -115,11 +115,11 @@ DEVICE unsigned *exchange_of(unsigned *workspace, unsigned frame, int tile) {
     return workspace + BUFFERS_AT + (frame & 1u) * BUFFER_WORDS + tile * PAIRS * PAIR_WORDS;
 }
 
-struct Source {  // where a lane finds its B fragments of a work item
+struct Source {  // location of a lane's B fragments of a work item
     const unsigned *at;
     unsigned mark;
     bool state;   // a state row, not the exchange; equal in all lanes
-    bool exists;  // else the lane's batch row does not exist, and its column of the product is never used
+    bool exists;  // false: the lane's batch row does not exist, and its column of the product is not used
 };
 
 // h(0) in the state row `state`.
@@ -138,7 +138,7 @@ DEVICE Source source_of(const Arguments &a, const SharedLayout &shared, const Pl
 }
 
 // The segments differ by one step, so only the last pair may lack a step or both: its fragments of U are zero, and
-// what stands for h there must be finite. The exchange has such words, never written; a state row has not.
+// the value in place of h must be finite there. The exchange has such words, never written; a state row does not.
 DEVICE bool complete(int step) { return step < RUN; }
 
 // Not one function for both sources: a register that either of two loads may fill waits for the one before the other.

@@ -1,4 +1,4 @@
-// The primitives of layer_body.h in PTX, and its kernels: a whole GRU layer, and a normalisation by itself.
+// The primitives of layer_body.h in PTX, and its kernels: a whole GRU layer, and a normalization by itself.
 
 #include "gru.cu"
 
@@ -54,7 +54,7 @@ gru_layer(const Quad *w, const float *w_bias, const half_bits *scale, const half
     run_layer(LayerArguments{w, w_bias, scale, shift, epsilon, next, next_bytes, gates, error, recurrence});
 }
 
-// y = norm(x), (columns, H) fp16; a warp a column. The blocks beyond fetch the weights of the next launch.
+// y = norm(x), (columns, H) fp16; one warp per column. Further blocks prefetch the weights of the next launch.
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 layer_norm(const half_bits *x, const half_bits *scale, const half_bits *shift, float epsilon, half_bits *y, int columns,
            const char *next, long next_bytes) {
@@ -65,5 +65,5 @@ layer_norm(const half_bits *x, const half_bits *scale, const half_bits *shift, f
     load_column(scale, thread_index() % 32, scales);
     load_column(shift, thread_index() % 32, shifts);
     load_column(x + static_cast<long>(column) * HIDDEN, thread_index() % 32, chunks);
-    normalise(chunks, scales, shifts, thread_index() % 32, epsilon, y + static_cast<long>(column) * HIDDEN);
+    normalize(chunks, scales, shifts, thread_index() % 32, epsilon, y + static_cast<long>(column) * HIDDEN);
 }

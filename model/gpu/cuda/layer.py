@@ -1,4 +1,4 @@
-"""A whole GRU layer in one launch, and the normalisation by itself, on the host: packing, constants, launches."""
+"""Host side of the kernels for a whole GRU layer and for the normalization alone: packing, constants, launches."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from model.gpu.cuda.persistent import POLL_DELAY, SPIN_LIMIT, Workspace, range_o
 from model.torch_network.network import GRULayer
 
 SOURCE = Path(__file__).with_name("layer.cu")
-GROUP = 16  # columns that are normalised and multiplied at a time
-MOST_HELD = 30  # fragments of U in registers: with more the compiler spills, with these shared memory keeps up
+GROUP = 16  # columns normalized and multiplied at a time
+MOST_HELD = 30  # fragments of U in registers: with more the compiler spills; shared memory is fast enough for the rest
 CAPABILITY = (9, 0)  # least of a device that runs the kernels of this file
-FETCHERS = 64  # blocks that fetch weights ahead beside a normalisation
-BLOCK_COLUMNS = 8  # of a normalisation: a warp each
+FETCHERS = 64  # blocks that prefetch weights during a normalization
+BLOCK_COLUMNS = 8  # of a normalization, one warp each
 
 
 def layer_layout(hidden: int) -> tuple[Layout, int]:
-    """The layout of the weights, and the bytes of shared memory (`LayerShared`).
+    """Return the layout of the weights, and the bytes of shared memory (`LayerShared`).
 
-    As much of U as fits comes to shared memory while the registers are used for the product with W, and goes on to
-    registers from there. Raises: ValueError if a layer of this size does not fit a multiprocessor.
+    As much of U as fits is loaded to shared memory while the registers are used for the product with W, and moves to
+    registers afterwards. Raises: ValueError if a layer of this size does not fit a multiprocessor.
     """
     layout = layout_of(hidden)
     layout = replace(layout, register_fragments=min(layout.register_fragments, MOST_HELD))
@@ -43,9 +43,9 @@ def layer_layout(hidden: int) -> tuple[Layout, int]:
 
 
 def layer_fits(hidden: int, properties: Any) -> bool:
-    """Whether a device (`torch.cuda.get_device_properties`) runs a layer of this size in one launch.
+    """Return whether a device (`torch.cuda.get_device_properties`) can run a layer of this size in one launch.
 
-    Copies in bulk and launches that overlap begin with compute capability 9.0.
+    Bulk copies and overlapping launches require compute capability 9.0.
     """
     try:
         layout, shared = layer_layout(hidden)
@@ -66,7 +66,7 @@ def _kernel(hidden: int, entry: str, device: torch.device) -> Kernel:
 
 
 def split(packed: Tensor, layout: Layout) -> Tensor:
-    """Packed weights, of each block first the fragments for shared memory, then those that come to registers by it."""
+    """Reorder packed weights: per block first the fragments for shared memory, then those moved on to registers."""
     assert layout.bulk_fragments is not None
     blocks = packed.reshape(layout.blocks, WARPS, layout.fragments, -1)
     index = torch.arange(layout.fragments)
@@ -78,16 +78,16 @@ def split(packed: Tensor, layout: Layout) -> Tensor:
 
 
 class PersistentLayer:
-    """Normalisation, W, U and the recurrence of one layer; gates in the order reset, update, candidate."""
+    """Normalization, W, U and the recurrence of one layer; gates in the order reset, update, candidate."""
 
     def __init__(self, norm: nn.LayerNorm, gru: GRULayer, device: torch.device, workspace: Workspace) -> None:
-        """fp16 weights of any device; `workspace` is one for all layers. Raises: ValueError if they do not fit."""
+        """fp16 weights of any device; all layers share `workspace`. Raises: ValueError if they do not fit."""
         self.hidden = gru.hidden
         self.layout, _ = layer_layout(self.hidden)
         packed = self._packed(gru.input.weight, device)
         norms = [each.detach().to(device, torch.float16) for each in (norm.weight, norm.bias)]
         biases = [each.detach().to(device, torch.float32) for each in (gru.input.bias, gru.recurrent.bias)]
-        # In one piece, so that the layer before fetches all that this one reads first.
+        # In one piece, so that the previous layer can prefetch all that this one reads first.
         parts = [each.contiguous().view(torch.uint8).flatten() for each in (packed, *norms, *biases)]
         self.weights = torch.cat(parts)
         starts = [0, *itertools.accumulate(len(each) for each in parts)]
@@ -98,7 +98,7 @@ class PersistentLayer:
         self.kernel = _kernel(self.hidden, "gru_layer", device)
 
     def _packed(self, weight: Tensor, device: torch.device) -> Tensor:
-        return pack(weight.detach().to(device, torch.float16), self.layout)  # seconds a network faster there
+        return pack(weight.detach().to(device, torch.float16), self.layout)  # seconds faster per network there
 
     def enqueue(
         self, x_in: Tensor, x_out: Tensor, gates: Tensor, slab: Tensor, read: Tensor, write: Tensor, rows: Tensor,
@@ -106,9 +106,9 @@ class PersistentLayer:
     ) -> None:  # fmt: skip
         """Run `frames` frames of the first `rows[0]` of B batch rows, on torch's current stream.
 
-        x_in and x_out (B, T, H) fp16, not the same; `gates` (B, T, 3H) fp16 is room for them; slab (capacity + 2, H)
-        fp16, of which row read[b] is h(0) and row write[b] receives h(T), may be one; read, write (B,), rows and error
-        (1,) int32. `ahead` are the weights of the next kernel, to be fetched meanwhile.
+        x_in and x_out (B, T, H) fp16, different memory; `gates` (B, T, 3H) fp16 is scratch; slab (capacity + 2, H)
+        fp16: row read[b] is h(0), row write[b] receives h(T), they may be equal; read, write (B,), rows and error
+        (1,) int32. `ahead`: weights of the next kernel, to be prefetched.
         """
         assert len(read) <= LAYER_ROWS
         w, scale, shift, w_bias, u_bias = self.parts
@@ -131,12 +131,12 @@ class PersistentLayer:
             self.layout.blocks,
             32 * WARPS,
             [*arguments, ctypes.c_int(frames), ctypes.c_int(len(read))],
-            early=True,  # not cooperative, which excludes this: the blocks fit an idle device, and waiting is bounded
+            early=True,  # excludes cooperative; the blocks fit an idle device, and waiting is bounded
         )
 
 
 class NormKernel:
-    """The normalisation before a layer, with the bits that `PersistentLayer` has."""
+    """The normalization before a layer, bit-identical to that of `PersistentLayer`."""
 
     def __init__(self, norm: nn.LayerNorm, device: torch.device) -> None:
         """Raises: ValueError if a layer of this size has no layout."""
@@ -146,7 +146,7 @@ class NormKernel:
         self.kernel = _kernel(hidden, "layer_norm", device)
 
     def enqueue(self, x: Tensor, y: Tensor, columns: int, ahead: Tensor | None) -> None:
-        """x (columns, H) fp16 to y; `ahead` as of `PersistentLayer`."""
+        """Normalize x (columns, H) fp16 to y; `ahead`: see `PersistentLayer`."""
         arguments = [_address(x), *map(_address, self.parameters), ctypes.c_float(self.epsilon), _address(y)]
         blocks = -(-columns // BLOCK_COLUMNS) + (0 if ahead is None else FETCHERS)
         self.kernel.launch(blocks, 32 * BLOCK_COLUMNS, [*arguments, ctypes.c_int(columns), *_range(ahead)])

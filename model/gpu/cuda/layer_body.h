@@ -1,18 +1,18 @@
-// A whole GRU layer in one launch: normalisation, the product with W, and the recurrence of gru_body.h.
+// A whole GRU layer in one launch: normalization, the product with W, and the recurrence of gru_body.h.
 //
 // Included after gru_body.h, and compiled for a GPU and for a CPU as that is. Further primitives:
 //   load_quad, store_quad, expect_bulk, copy_bulk, await_bulk, let_next_begin, unpack,
 //   pack_halves, add_shuffled, multiply_add, divide, square_root
 // and the size GROUP.
 //
-// Who computes what. A block owns the rows of W that belong to its hidden units, in the tiles, runs and fragments of U,
-// so what it computes are the gates of its own units: no other block waits for them. Every block normalises all columns
-// (a column is one frame of one batch row) by itself while its weights are on their way: that is less work than to write,
+// Division of work. A block owns the rows of W that belong to its hidden units, in the tiles, runs and fragments of U,
+// so it computes the gates of its own units: no other block waits for them. Every block normalizes all columns
+// (a column is one frame of one batch row) itself while its weights are being loaded: that is less work than to write,
 // launch and read. There are GROUP columns at most, so a warp has two.
 //
-// While a layer computes, U comes to shared memory and the next layer's W to the cache, so the memory is never idle while
-// blocks wait for one another. Both are asked for in slices, spread over the launch: memory answers in the order of
-// the requests, and a layer's few inputs would wait behind all of its weights. A launch begins while the one before it ends.
+// While a layer computes, U is loaded to shared memory and the next layer's W to the cache, so memory is never idle while
+// blocks wait for one another. Both are requested in slices, spread over the launch: memory answers in the order of
+// the requests, and a layer's few inputs would wait for all of its weights. A launch begins while the previous one ends.
 
 constexpr int GROUP_TILES = GROUP / 8;
 static_assert(GROUP == 2 * WARPS, "a warp has two columns");
@@ -30,7 +30,7 @@ constexpr long HELD_BYTES = static_cast<long>(WARPS) * DIRECT_FRAGMENTS * 32 * s
 constexpr long BULK = 16384;             // bytes of one request, at most
 constexpr int STEPS = 2 * MAX_PAIRS, STAGES = (STEPS + STAGE - 1) / STAGE;
 constexpr int SLICES = 8;
-constexpr int PROJECTED = 4;             // slices of U asked for before the product with W; the others during it
+constexpr int PROJECTED = 4;             // slices of U requested before the product with W; the others during it
 constexpr int LATER = PROJECTED + STAGES > SLICES ? PROJECTED + STAGES : SLICES;  // the first slice after the product
 constexpr long SLICE_BYTES = STORED_BYTES / WARPS / SLICES;  // of U, a warp
 static_assert(STORED_BYTES % (WARPS * SLICES * 16) == 0, "slices");
@@ -40,7 +40,7 @@ constexpr long PARTIAL_BYTES = static_cast<long>(SEGMENTS) * GATE_ROWS * PARTIAL
 constexpr long OWN_BYTES = sizeof(SharedLayout::partial);
 constexpr long LARGEST = COLUMN_BYTES > PARTIAL_BYTES ? COLUMN_BYTES : PARTIAL_BYTES;
 
-// The normalised columns, then the partial sums of the product with W, then those of the recurrence lie in one place,
+// The normalized columns, then the partial sums of the product with W, then those of the recurrence share one buffer,
 // which begins with `recurrence.partial`, the last of its members.
 struct LayerShared {
     SharedLayout recurrence;
@@ -54,12 +54,12 @@ struct LayerArguments {
                                 // fragments that stay in shared memory, then those that go on from there to registers,
                                 // then those that come to registers directly
     const float *bias;          // (3H)
-    const half_bits *scale, *shift;  // (H), of the normalisation
+    const half_bits *scale, *shift;  // (H), of the normalization
     float epsilon;
-    const char *next;           // what the next launch reads, `next_bytes` of it
+    const char *next;           // weights of the next launch, `next_bytes`
     long next_bytes;
     half_bits *gates;           // (B, T, 3H): those of its units are written and read by a block alone
-    unsigned *error;            // set where the workspace says that a block has given up
+    unsigned *error;            // set if the workspace reports that a block has aborted
     Arguments recurrence;
 };
 
@@ -100,7 +100,7 @@ DEVICE void load_column(const half_bits *from, int lane, Quad *chunks) {
 }
 
 // One column by one warp: mean, then the mean square of what is left, both in one fixed order; one rounding.
-DEVICE void normalise(const Quad *chunks, const Quad *scales, const Quad *shifts, int lane, float epsilon, half_bits *to) {
+DEVICE void normalize(const Quad *chunks, const Quad *scales, const Quad *shifts, int lane, float epsilon, half_bits *to) {
     float sum = 0.0f, squares = 0.0f, values[8], scale[8], shift[8];
 #pragma unroll
     for (int j = 0; j < LANE_CHUNKS; ++j) {
@@ -132,10 +132,10 @@ DEVICE void normalise(const Quad *chunks, const Quad *scales, const Quad *shifts
     }
 }
 
-// One slice of what is needed later, by each warp's first lane: of U up to SLICES, then of what the next launch reads.
+// Requests one slice by each warp's first lane: of U up to SLICES, then of the weights of the next launch.
 DEVICE void ask(const LayerArguments &a, LayerShared &shared, const Place &place, int slice) {
     if (place.lane != 0) return;
-    if (slice == 0 && place.warp == 0) {  // and what of U goes to registers directly
+    if (slice == 0 && place.warp == 0) {  // and the part of U that is loaded to registers directly
         const char *held = reinterpret_cast<const char *>(a.recurrence.weights) + block_index() * (STORED_BYTES + HELD_BYTES);
         if (HELD_BYTES > 0) prefetch_share(held + STORED_BYTES, HELD_BYTES, 0, 1);
     }
@@ -208,8 +208,8 @@ DEVICE void keep_partial(LayerShared &shared, const Place &place, int tiles, con
     }
 }
 
-// From the layer's input to the gates of the block's units. Asks for all that is needed later once the input has been
-// asked for: what is asked for first comes first.
+// From the layer's input to the gates of the block's units. Requests all that is needed later once the input has been
+// requested: requests are served in order.
 DEVICE void gates_of(const LayerArguments &a, LayerShared &shared, const Place &place, Quad *entering) {
     const Arguments &r = a.recurrence;
     const int columns = r.bucket * r.frames, tiles = (columns + 7) / 8, row = place.lane / 4;
@@ -231,9 +231,9 @@ DEVICE void gates_of(const LayerArguments &a, LayerShared &shared, const Place &
         shared.bias[at] = a.bias[at / UNITS * HIDDEN + block_index() * UNITS + at % UNITS];
     }
     set_up_rows(r, shared.recurrence);
-    if (first) normalise(one, scales, shifts, place.lane, a.epsilon, columns_of(shared)[place.warp]);
+    if (first) normalize(one, scales, shifts, place.lane, a.epsilon, columns_of(shared)[place.warp]);
     ask(a, shared, place, 2);
-    if (second) normalise(other, scales, shifts, place.lane, a.epsilon, columns_of(shared)[place.warp + WARPS]);
+    if (second) normalize(other, scales, shifts, place.lane, a.epsilon, columns_of(shared)[place.warp + WARPS]);
     ask(a, shared, place, 3);
     block_barrier();
     float sum[TILES][GROUP_TILES][4];

@@ -1,4 +1,4 @@
-"""Sizes and memory layout of the persistent GRU kernel: which block and warp holds which weights, and in what order.
+"""Sizes and memory layout of the persistent GRU kernel: assignment of weights to blocks and warps, and their order.
 
 The constants are those of `gru_exchange.h`; the kernel is compiled for one `Layout`.
 """
@@ -17,48 +17,48 @@ WARPS = 8
 LANES = 32
 TILE_ROWS = 8  # batch rows of one product
 MAX_ROWS = 128
-LAYER_ROWS = 8  # of a batch whose layers are one launch each: with more, three launches are faster (loadtest/LOG.md)
-LAYER_COLUMNS = 16  # rows times frames, likewise
-MOST_BLOCKS = 132  # multiprocessors of an H100: one block each
+LAYER_ROWS = 8  # most rows for one launch per layer: with more, three launches are faster (loadtest/LOG.md)
+LAYER_COLUMNS = 16  # most rows times frames, for the same reason
+MOST_BLOCKS = 132  # one block per multiprocessor of an H100
 REGISTERS = 255  # of a thread
-OTHER_REGISTERS = 44  # beside weights, h and sums: addresses, inputs of the gates, counters; held by the compile gates
+OTHER_REGISTERS = 44  # for addresses, inputs of the gates, counters; checked by tests/gpu/test_gru_compiled.py
 MOST_SHARED_BYTES = 227 * 1024  # of a block on sm_90
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a hidden size is spread over blocks, warps, registers and shared memory."""
+    """Distribution of a hidden size over blocks, warps, registers and shared memory."""
 
     hidden: int
-    units: int  # of a block
-    register_fragments: int  # of a warp; a fragment is a tile of 16 x 16 weights, 16 bytes a lane
+    units: int  # per block
+    register_fragments: int  # per warp; a fragment is a tile of 16 x 16 weights, 16 bytes per lane
     max_rows: int = MAX_ROWS
-    bulk_fragments: int | None = None  # of a warp, that come to shared memory first, whether or not they stay there
+    bulk_fragments: int | None = None  # per warp, loaded to shared memory first, whether or not they stay there
 
     @property
     def blocks(self) -> int:
-        """Blocks of the grid, all of which must be resident together."""
+        """Number of blocks of the grid; all must be resident at once."""
         return self.hidden // self.units
 
     @property
     def segments(self) -> int:
-        """Segments of K, one a warp."""
+        """Number of segments of K, one per warp."""
         return len(recurrent_segments(self.hidden)) - 1
 
     @property
     def pairs(self) -> int:
-        """Pairs of k16 steps of the longest segment."""
+        """Number of pairs of k16 steps in the longest segment."""
         longest = -(-(self.hidden // STEP) // self.segments)
         return -(-longest // 2)
 
     @property
     def tiles(self) -> int:
-        """Tiles of 16 rows of U that a block holds; rows beyond 3 * units are zero."""
+        """Number of tiles of 16 rows of U in a block; rows from 3 * units on are zero."""
         return -(-3 * self.units // STEP)
 
     @property
     def fragments(self) -> int:
-        """Fragments of a warp."""
+        """Number of fragments of a warp."""
         return 2 * self.pairs * self.tiles
 
     @property
@@ -83,7 +83,7 @@ class Layout:
         return 64 + -(-self.max_rows // 64) * 64 + 2 * tiles * self.segments * self.pairs * LANES * 4
 
     def defines(self) -> dict[str, int]:
-        """Constants that the kernel is compiled with, without the bound on spinning."""
+        """Compile-time constants of the kernel, without the bound on spinning."""
         bulk = {} if self.bulk_fragments is None else {"BULK_FRAGMENTS": self.bulk_fragments}
         return bulk | {
             "HIDDEN": self.hidden,
@@ -95,12 +95,12 @@ class Layout:
 
 
 def fits_layer(rows: int, frames: int) -> bool:
-    """Whether a batch is one for whole layers in one launch."""
+    """Return whether a batch is small enough for one launch per layer."""
     return rows <= LAYER_ROWS and rows * frames <= LAYER_COLUMNS
 
 
 def has_layout(hidden: int) -> bool:
-    """Whether `layout_of` knows the size."""
+    """Return whether `layout_of` supports the size."""
     try:
         layout_of(hidden)
     except ValueError:
@@ -109,9 +109,9 @@ def has_layout(hidden: int) -> bool:
 
 
 def layout_of(hidden: int) -> Layout:
-    """The layout of a hidden size.
+    """Return the layout of a hidden size.
 
-    There is one for multiples of 16 from 32 to 2,112, with 16 units a block, and for multiples of 80 to 2,560, with 20.
+    Supported: multiples of 16 from 32 to 2,112 with 16 units per block, and multiples of 80 up to 2,560 with 20.
 
     Raises: ValueError for other sizes.
     """
@@ -127,7 +127,7 @@ def layout_of(hidden: int) -> Layout:
 
 
 def _sources(layout: Layout) -> tuple[Tensor, Tensor]:
-    """Row and column of U (3H + 1, H + 1) of each packed half, in the packed shape; the last row and column are 0."""
+    """Return row and column of U (3H + 1, H + 1) for each packed half, in packed shape; last row and column are 0."""
     lane = torch.arange(LANES)[:, None, None]
     register = torch.arange(4)[:, None]
     half = torch.arange(2)
@@ -145,7 +145,7 @@ def _sources(layout: Layout) -> tuple[Tensor, Tensor]:
 
 
 def pack(weights: Tensor, layout: Layout) -> Tensor:
-    """U (3H, H) fp16 to (blocks, warps, k16 steps, tiles, 32 lanes, 4 registers, 2 halves) fp16, contiguous."""
+    """Pack U (3H, H) fp16 to (blocks, warps, k16 steps, tiles, 32 lanes, 4 registers, 2 halves) fp16, contiguous."""
     hidden = layout.hidden
     padded = weights.new_zeros(3 * hidden + 1, hidden + 1)
     padded[:-1, :-1] = weights
@@ -154,7 +154,7 @@ def pack(weights: Tensor, layout: Layout) -> Tensor:
 
 
 def unpack(packed: Tensor, layout: Layout) -> Tensor:
-    """The inverse of `pack`."""
+    """Invert `pack`."""
     hidden = layout.hidden
     padded = packed.new_zeros(3 * hidden + 1, hidden + 1)
     rows, columns = _sources(layout)

@@ -1,4 +1,4 @@
-"""The persistent GRU kernel on the host: packed weights, the workspace that layers share, and the launch."""
+"""Host side of the persistent GRU kernel: packed weights, the workspace shared by layers, and the launch."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from model.gpu.cuda.driver import Kernel, KernelError
 from model.gpu.cuda.pack import MAX_ROWS, WARPS, Layout, layout_of, pack
 
 SOURCE = Path(__file__).with_name("gru.cu")
-POLL_DELAY = 0  # cycles from a frame's sums to the first look for the other blocks' states, with up to 8 rows
-SPIN_LIMIT = 1 << 22  # polls: some seconds, where an exchange takes microseconds
+POLL_DELAY = 0  # cycles from a frame's sums to the first poll for the other blocks' states, with up to 8 rows
+SPIN_LIMIT = 1 << 22  # polls: some seconds; an exchange takes microseconds
 
 
 def range_of(ahead: Sequence[Tensor], at: int) -> tuple[ctypes.c_void_p, ctypes.c_long]:
-    """Address and bytes of one of the tensors to bring into L2; none where there are fewer."""
+    """Return address and bytes of one of the tensors to prefetch into L2; zeros if there are fewer."""
     if at >= len(ahead):
         return ctypes.c_void_p(), ctypes.c_long(0)
     return ctypes.c_void_p(ahead[at].data_ptr()), ctypes.c_long(ahead[at].nbytes // 16 * 16)
 
 
 def fits(hidden: int, properties: Any) -> bool:
-    """Whether the kernel can hold a layer of this size on a device (`torch.cuda.get_device_properties`)."""
+    """Return whether the kernel can hold a layer of this size on a device (`torch.cuda.get_device_properties`)."""
     try:
         layout = layout_of(hidden)
     except ValueError:
@@ -47,12 +47,12 @@ class Workspace:
         self.words = torch.zeros(layout.workspace_words, dtype=torch.int32, device=device)
 
     def check(self) -> None:
-        """Wait for what is enqueued. Raises: KernelError if a launch has given up since the last `reset`."""
+        """Wait for enqueued launches. Raises: KernelError if one has aborted since the last `reset`."""
         if int(self.words[0]):
-            raise KernelError("a block of the persistent GRU kernel waited in vain for the others")
+            raise KernelError("a block of the persistent GRU kernel timed out waiting for the others")
 
     def reset(self) -> None:
-        """Forget a failure, and all that was exchanged; no launch may be under way."""
+        """Clear the failure and all exchanged states; no launch may be in flight."""
         self.words.zero_()
 
 
@@ -69,14 +69,14 @@ class PersistentGru:
         early: bool = False,
         poll_delay: int = POLL_DELAY,
     ) -> None:
-        """`early`: blocks may start, and fetch weights, while the kernel enqueued before is still running."""
+        """`early`: blocks may start and load weights while the previous kernel is still running."""
         self.device, self.early = torch.device(device), early
         self.layout: Layout = layout_of(weights.shape[1])
         self.weights = pack(weights.detach().to(self.device, torch.float16), self.layout)
         self.bias = bias.detach().to(self.device, torch.float32).contiguous()
         self.workspace = workspace or Workspace(self.layout, self.device)
         if self.workspace.layout != self.layout:
-            raise ValueError(f"a workspace for {self.workspace.layout}, a layer of {self.layout}")
+            raise ValueError(f"the workspace is for {self.workspace.layout}, the layer has {self.layout}")
         defines = self.layout.defines() | {"SPIN_LIMIT": SPIN_LIMIT, "POLL_DELAY": poll_delay}
         self.kernel = Kernel(SOURCE, "persistent_gru", defines, self.device, self.layout.shared_bytes)
 
@@ -95,11 +95,11 @@ class PersistentGru:
     ) -> None:
         """Run `frames` frames of the first `rows[0]` batch rows, on torch's current stream.
 
-        gates (B, T, 3H) fp16 = W x + b; x_in and x_out (B, T, H) fp16, the layer's input and x_in + h, may be one;
-        slab (capacity + 2, H) fp16, of which row read[b] is h(0) and row write[b] receives h(T), may be one; read,
+        gates (B, T, 3H) fp16 = W x + b; x_in and x_out (B, T, H) fp16, the layer's input and x_in + h, may be the same;
+        slab (capacity + 2, H) fp16: row read[b] is h(0), row write[b] receives h(T), they may be equal; read,
         write (B,) and rows (1,) int32. All contiguous, T = frames, and no row is written twice or read by another.
-        A launch that gives up writes 1 to `error` (1,) int32, too. Up to two tensors `ahead`, weights of later
-        kernels, are brought into L2 while the blocks wait for one another.
+        A launch that aborts also writes 1 to `error` (1,) int32. Up to two tensors `ahead`, weights of later
+        kernels, are prefetched into L2 while the blocks wait for one another.
         """
         assert frames >= 1
         assert gates.shape[0] <= MAX_ROWS
@@ -122,5 +122,5 @@ class PersistentGru:
         )
 
     def check(self) -> None:
-        """Wait for what is enqueued. Raises: KernelError if a launch has given up."""
+        """Wait for enqueued launches. Raises: KernelError if one has aborted."""
         self.workspace.check()

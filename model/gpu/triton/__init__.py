@@ -1,1 +1,1 @@
-"""The kernels of a step in Triton, made for small batches, and the step that launches them."""
+"""Triton kernels of a step for small batches, and the step that launches them."""

@@ -1,4 +1,4 @@
-"""Functions that several kernels share: exponentials of the contract, sums of segments, the start of a kernel."""
+"""Functions shared by kernels: exponentials of the contract, sums of segments, the start of a kernel."""
 
 import triton
 import triton.language as tl
@@ -33,10 +33,10 @@ def segment_length(segment, base: tl.constexpr, more: tl.constexpr):
 
 @triton.jit
 def arrives_last(counter, segments: tl.constexpr):
-    """Whether this program is the last of a tile's segments to come here; what the others stored is then visible.
+    """Return whether this program is the last of a tile's segments to arrive; stores of the others are visible then.
 
-    The barrier puts the stores of all threads before the atomic, which is both a release and an acquire. The last one
-    sets the counter back to zero for the next launch.
+    The barrier orders the stores of all threads before the atomic, which is both a release and an acquire. The last one
+    resets the counter to zero for the next launch.
     """
     tl.debug_barrier()
     seen = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
@@ -48,7 +48,7 @@ def arrives_last(counter, segments: tl.constexpr):
 
 @triton.jit
 def segment_sum(here, SEGMENTS: tl.constexpr, STRIDE: tl.constexpr):
-    """Partial sums added in ascending order, read past the first-level cache, which may be old."""
+    """Add partial sums in ascending order; loads bypass the first-level cache, which may be stale."""
     total = tl.load(here, cache_modifier=".cg")
     for segment in tl.static_range(1, SEGMENTS):
         total += tl.load(here + segment * STRIDE, cache_modifier=".cg")
@@ -57,9 +57,9 @@ def segment_sum(here, SEGMENTS: tl.constexpr, STRIDE: tl.constexpr):
 
 @triton.jit
 def begin(PDL: tl.constexpr):
-    """Let the next kernel be placed on the chip, then wait until the kernels before this one are over.
+    """Allow the next kernel to be scheduled, then wait for the end of the kernels before this one.
 
-    Every kernel of a step does so before it reads or writes anything but weights, so each starts after all before it.
+    Every kernel of a step does this before it reads or writes anything but weights, so it runs after all previous ones.
     """
     if PDL:
         gdc_launch_dependents()
@@ -68,7 +68,7 @@ def begin(PDL: tl.constexpr):
 
 @triton.jit
 def prefetch(start, size_bytes):
-    """Ask for memory to be brought into the second-level cache; address and size are multiples of 16 bytes."""
+    """Prefetch memory into the second-level cache; address and size are multiples of 16 bytes."""
     tl.inline_asm_elementwise(
         """
         {
@@ -86,7 +86,7 @@ def prefetch(start, size_bytes):
 
 @triton.jit
 def prefetch_part(ahead, total_bytes, part, parts):
-    """One of `parts` programs' share of the weights that a later kernel will read."""
+    """Prefetch part `part` of `parts` of the weights for a later kernel."""
     size = tl.minimum((total_bytes + parts * 16 - 1) // (parts * 16) * 16, 1 << 19)
     start = part * size
     if start < total_bytes:

@@ -1,6 +1,6 @@
-"""Features: PCM of a step and its overlap to normalised log-mel frames in fp16, which are conv0's input.
+"""Features: PCM of a step and its overlap to normalized fp16 log-mel frames, the input of conv0.
 
-Two launches: the power spectrum by a product with the windowed Fourier matrix, then mel, log and normalisation. The
+Two launches: the power spectrum by a product with the windowed Fourier matrix, then mel, log and normalization. The
 second one also copies the frames that the convolutions carry over from the slabs to the front of their inputs.
 """
 
@@ -99,7 +99,7 @@ def mel_kernel(
     """Log-mel frames of `count` frames to input0 (B, 4 + frames, MEL) fp16; grid (frame tiles + B, mel tiles).
 
     A filter is WIDTH weights from the bin `first` on: first (MELS_PADDED,) int32, filters (WIDTH, MELS_PADDED) float32.
-    The programs beyond the frame tiles copy one row's carried frames: slab0 to input0, slab1 to the front of input1
+    Programs after the frame tiles copy one row's carried frames: slab0 to input0, slab1 to the front of input1
     (B, 4 + frames / 2, CHANNELS).
     """
     begin(PDL)
@@ -126,10 +126,10 @@ def mel_kernel(
 
 
 class Features:
-    """The Fourier matrix, the mel filters and the normalisation of one network, and both launches."""
+    """The Fourier matrix, the mel filters and the normalization of one network, and both launches."""
 
     def __init__(self, features: LogMel, channels: int, largest_frames: int) -> None:
-        """`channels` of conv1's input; `largest_frames` feature frames of a launch, of all its rows together."""
+        """`channels`: of conv1's input. `largest_frames`: feature frames of a launch, over all its rows."""
         device = features.window.device
         self.mel = features.filters.shape[1]
         self.hop, self.window, self.overlap, self.channels = features.hop, features.length, features.overlap, channels
@@ -149,7 +149,7 @@ class Features:
         self.power = torch.empty(largest_frames, self.padded, device=device)
 
     def scratch_size(self, frames: int) -> tuple[int, int]:
-        """Partial sums and tiles that a launch of up to so many frames needs."""
+        """Return the partial sums and tiles that a launch of up to this many frames needs."""
         tiles = -(-frames // FRAMES) * (self.padded // BINS)
         return tiles * self.segments * 2 * FRAMES * BINS, tiles
 
@@ -157,9 +157,9 @@ class Features:
         self, pcm: Tensor, slabs: dict[str, Tensor], read: Tensor, input0: Tensor, input1: Tensor, rows: int,
         frames: int, scratch: Scratch, launching: Launching = PLAIN, ahead: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """pcm (B, S) int16 and the states of `rows` rows to conv0's input, `frames` new frames a row.
+        """Compute conv0's input from pcm (B, S) int16 and states, `frames` new frames per row.
 
-        `ahead` are weights to be fetched meanwhile. The first launch does not overlap what is before the step.
+        `ahead`: weights to prefetch. The first launch does not overlap work before the step.
         """
         count = rows * frames
         tiles = -(-count // FRAMES)

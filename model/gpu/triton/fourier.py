@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 SECOND = 2048
-"""The second part of a split matrix is stored as so many times itself: fp16 has 11 digits."""
+"""Factor of the second part of a split matrix: fp16 has 11 binary digits."""
 
 
 def fourier_matrix(window: Tensor, fft_size: int) -> tuple[Tensor, Tensor]:
-    """Real and imaginary part of the windowed transform of samples, (window, fft_size / 2 + 1) float32."""
+    """Return real and imaginary part of the windowed transform, (window, fft_size / 2 + 1) float32."""
     length, bins = len(window), fft_size // 2 + 1
     n, k = torch.arange(length, dtype=torch.float64), torch.arange(bins, dtype=torch.float64)
     angle = 2 * math.pi / fft_size * torch.remainder(n[:, None] * k[None, :], fft_size)
@@ -22,7 +22,7 @@ def fourier_matrix(window: Tensor, fft_size: int) -> tuple[Tensor, Tensor]:
 
 
 def split_matrix(matrix: Tensor, bins: int, length: int) -> Tensor:
-    """A matrix (window, its bins) float32 as first + second / 2048, both fp16: (2, bins, length), filled with zeros."""
+    """Split a float32 matrix (window, its bins) into fp16 first + second / 2048: (2, bins, length), zero-padded."""
     whole = matrix.new_zeros(bins, length)
     whole[: matrix.shape[1], : matrix.shape[0]] = matrix.t()
     first = whole.half()
@@ -31,9 +31,9 @@ def split_matrix(matrix: Tensor, bins: int, length: int) -> Tensor:
 
 
 def filter_rows(filters: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """Filters (bins, F) as each one's first bin, (rows,) int32, and its weights from there on, (rows, widest) float32.
+    """Return filters (bins, F) as first bins, (rows,) int32, and weights from there on, (rows, widest) float32.
 
-    Rows beyond F are zeros. No row reaches beyond the last bin.
+    Rows from F on are zeros. No row extends past the last bin.
     """
     bins, count = filters.shape
     used = [column.nonzero().flatten().tolist() or [0] for column in filters.cpu().t()]

@@ -1,4 +1,4 @@
-"""How the kernels of a step are launched: overlapped or not, with or without weights fetched ahead."""
+"""Launch options of the kernels of a step: overlapped or not, with or without prefetched weights."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Launching:
-    """Choices that change no bit, only when things happen."""
+    """Launch options; they change timing, not results."""
 
     overlapped: bool = False
-    """Programmatic dependent launch: a kernel is placed on the chip while the one before it ends."""
+    """Programmatic dependent launch: a kernel is scheduled while the previous one ends."""
     ahead: bool = False
-    """A kernel asks for the weights of the next one to be brought into the second-level cache."""
+    """A kernel prefetches the weights of the next one into the second-level cache."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -25,7 +25,7 @@ class Launching:
         return {"PDL": True, "launch_pdl": True} if self.overlapped else {"PDL": False}
 
     def fetched(self, weights: Tensor | None, otherwise: Tensor) -> dict[str, Any]:
-        """Arguments of a launch that fetches `weights` ahead, if any; `otherwise` stands for no tensor."""
+        """Return the arguments of a launch that prefetches `weights`, if any; `otherwise` is a placeholder tensor."""
         if weights is None or not self.ahead:
             return {"ahead": otherwise, "ahead_bytes": 0, "AHEAD": False}
         return {"ahead": weights, "ahead_bytes": weights.numel() * weights.element_size(), "AHEAD": True}
@@ -35,9 +35,9 @@ PLAIN = Launching()
 
 
 class Aside:
-    """A stream beside the current one: launches made inside of `with` run beside what is launched after it.
+    """A second CUDA stream: launches inside of `with` run concurrently with later launches.
 
-    Streams and events are those of a capture too, where they become branches of the graph. On a CPU it does nothing.
+    In a capture they become branches of the graph. On a CPU it does nothing.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -48,7 +48,7 @@ class Aside:
         self._inside = torch.cuda.stream(self._stream)
 
     def __enter__(self) -> None:
-        """Wait for what has been launched so far."""
+        """Wait for all launches so far."""
         if self._begun is not None and self._stream is not None:
             self._begun.record()
             self._stream.wait_event(self._begun)
@@ -57,12 +57,12 @@ class Aside:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Go back to the stream before."""
+        """Return to the previous stream."""
         if self._over is not None:
             self._over.record()
         self._inside.__exit__(kind, error, trace)
 
     def join(self) -> None:
-        """Let the current stream wait for what was launched aside."""
+        """Make the current stream wait for the launches of this one."""
         if self._over is not None:
             torch.cuda.current_stream().wait_event(self._over)

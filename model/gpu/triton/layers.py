@@ -1,4 +1,4 @@
-"""Layer normalisation, the lookahead convolution, and the states that are carried over outside of the GRUs."""
+"""Layer normalization, lookahead convolution, and the carried-over states outside of the GRUs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from model.gpu.triton.launching import PLAIN, Launching
 from model.torch_network.network import Lookahead
 
 _CONTEXT = tl.constexpr(CONTEXT)
-FETCHERS = 128  # programs that fetch weights ahead, beside those of a normalisation
+FETCHERS = 128  # programs that prefetch weights, in addition to those of a normalization
 
 
 @triton.jit
-def normalise(x, unit, weight, bias, EPS: tl.constexpr, H: tl.constexpr):
-    """Layer normalisation of one frame (BLOCK,) float32 whose elements beyond H are zero; one rounding to fp16."""
+def normalize(x, unit, weight, bias, EPS: tl.constexpr, H: tl.constexpr):
+    """Normalize one frame (BLOCK,) float32 with zero elements from H on; one rounding to fp16."""
     mean = tl.div_rn(tl.sum(x, axis=0), H * 1.0)
     centred = tl.where(unit < H, x - mean, 0.0)
     variance = tl.div_rn(tl.sum(centred * centred, axis=0), H * 1.0)
@@ -36,7 +36,7 @@ def norm_kernel(
 ):  # fmt: skip
     """y = fp16(norm(x)), (columns, H); grid (columns, 1), with AHEAD (columns, n).
 
-    With AHEAD the programs (·, 1) and beyond do nothing but fetch the weights of the next product.
+    With AHEAD the programs (·, 1) and following only prefetch the weights of the next product.
     """
     column = tl.program_id(0)
     if AHEAD:  # noqa: SIM102 - a constant of the compilation, and a value of the launch
@@ -48,7 +48,7 @@ def norm_kernel(
     if column >= 0:
         unit = tl.arange(0, BLOCK)
         frame = tl.load(x + column * H + unit, mask=unit < H, other=0.0).to(tl.float32)
-        tl.store(y + column * H + unit, normalise(frame, unit, weight, bias, EPS, H), mask=unit < H)
+        tl.store(y + column * H + unit, normalize(frame, unit, weight, bias, EPS, H), mask=unit < H)
 
 
 @triton.jit(do_not_specialize=["frames", "pcm_row", "samples"])
@@ -56,7 +56,7 @@ def leave_kernel(
     input0, input1, pcm, slab0, slab1, slab_pcm, write, frames, pcm_row, samples,
     MEL: tl.constexpr, CHANNELS: tl.constexpr, OVERLAP: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The states of features and convolutions after a step to the slabs; grid (B).
+    """Store the states of features and convolutions after a step to the slabs; grid (B).
 
     The last frames of input0 (B, 4 + 4 frames, MEL) and input1 (B, 4 + 2 frames, CHANNELS), the last samples of pcm.
     Nothing reads these slabs or writes these inputs in the same launch.
@@ -76,7 +76,7 @@ def enqueue_leave(
     input0: Tensor, input1: Tensor, pcm: Tensor, slabs: dict[str, Tensor], write: Tensor, rows: int, frames: int,
     samples: int, launching: Launching = PLAIN,
 ) -> None:  # fmt: skip
-    """The states of features and convolutions after `frames` output frames, `samples` samples, to their slabs."""
+    """Store the states of features and convolutions after `frames` output frames, `samples` samples, to the slabs."""
     leave_kernel[(rows,)](
         input0, input1, pcm, slabs["conv0"], slabs["conv1"], slabs["pcm"], write, frames, pcm.stride(0), samples,
         MEL=slabs["conv0"].shape[2], CHANNELS=slabs["conv1"].shape[2], OVERLAP=slabs["pcm"].shape[1], num_warps=4,
@@ -89,7 +89,7 @@ def lookahead_kernel(
     x, slab, read, mix, weight, bias, y, frames,
     H: tl.constexpr, AHEAD: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The lookahead convolution of one frame in fp32, ascending, and its normalisation to y; grid (columns).
+    """Compute the lookahead convolution of one frame in fp32, ascending, and normalize it to y; grid (columns).
 
     x (columns, H) fp16 follows the AHEAD frames of the slab (capacity + 2, AHEAD, H); mix (AHEAD + 1, H) fp16.
     """
@@ -107,7 +107,7 @@ def lookahead_kernel(
             source = waiting + place * H
         value = tl.load(source + unit, mask=inside, other=0.0).to(tl.float32)
         total += value * tl.load(mix + ahead * H + unit, mask=inside, other=0.0).to(tl.float32)
-    tl.store(y + column * H + unit, normalise(total, unit, weight, bias, EPS, H), mask=inside)
+    tl.store(y + column * H + unit, normalize(total, unit, weight, bias, EPS, H), mask=inside)
 
 
 @triton.jit(do_not_specialize=["frames"])
@@ -137,7 +137,7 @@ def shift_kernel(
 
 
 class Norm:
-    """A layer normalisation's parameters in float32, and its constants."""
+    """Parameters of a layer normalization in float32, and its constants."""
 
     def __init__(self, norm: nn.LayerNorm) -> None:
         self.weight = norm.weight.detach().float().contiguous()
@@ -148,7 +148,7 @@ class Norm:
     def enqueue(
         self, x: Tensor, y: Tensor, columns: int, launching: Launching = PLAIN, ahead: Tensor | None = None
     ) -> None:
-        """x (columns, H) fp16 to y; `ahead` are the weights of the next product, to be fetched meanwhile."""
+        """Normalize x (columns, H) fp16 to y; `ahead`: weights of the next product to prefetch."""
         fetched = launching.fetched(ahead, self.weight)
         norm_kernel[columns, 1 + _fetching(columns, fetched)](
             x, self.weight, self.bias, y, **self.constants, **fetched, num_warps=4, enable_fp_fusion=False,
@@ -157,12 +157,12 @@ class Norm:
 
 
 def _fetching(columns: int, fetched: dict[str, Any]) -> int:
-    """Programs a column that fetch weights: about a hundred in all."""
+    """Return the programs per column that prefetch weights: about a hundred in total."""
     return -(-FETCHERS // columns) if fetched["AHEAD"] else 0
 
 
 class LookaheadNorm:
-    """The lookahead convolution with the normalisation after it, and the update of the frames that wait."""
+    """The lookahead convolution, the normalization after it, and the update of the waiting frames."""
 
     def __init__(self, lookahead: Lookahead, norm: Norm) -> None:
         self.mix = lookahead.weight.detach().half().contiguous()  # (AHEAD + 1, H)
@@ -171,7 +171,7 @@ class LookaheadNorm:
     def enqueue(
         self, x: Tensor, slab: Tensor, read: Tensor, y: Tensor, rows: int, frames: int, launching: Launching = PLAIN
     ) -> None:
-        """x (B, T, H) and the waiting frames to y, (B, T, H) fp16."""
+        """Compute y (B, T, H) fp16 from x (B, T, H) and the waiting frames."""
         lookahead_kernel[(rows * frames,)](
             x, slab, read, self.mix, self.norm.weight, self.norm.bias, y, frames, AHEAD=self.ahead,
             **self.norm.constants, num_warps=8, enable_fp_fusion=False, **launching.options,
@@ -180,7 +180,7 @@ class LookaheadNorm:
     def enqueue_shift(
         self, x: Tensor, slab: Tensor, read: Tensor, write: Tensor, rows: int, frames: int, launching: Launching = PLAIN
     ) -> None:
-        """The waiting frames after the step to the slab."""
+        """Store the waiting frames after the step to the slab."""
         hidden = slab.shape[2]
         shift_kernel[rows, -(-hidden // 128)](
             x, slab, read, write, frames, H=hidden, AHEAD=self.ahead,

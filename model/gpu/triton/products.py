@@ -1,4 +1,4 @@
-"""Products of the network with its weights for few columns: Y = act(W X + b), one launch each.
+"""Products with the network's weights for few columns: Y = act(W X + b), one launch each.
 
 The weights are the M side and are streamed once; the columns are the frames of all rows. K is cut into segments that
 depend on the layer alone, each computed by its own program; the last program of a tile to finish adds the partial sums
@@ -32,10 +32,10 @@ from model.gpu.triton.launching import PLAIN, Launching
 IDENTITY, SILU, LOG_SOFTMAX = 0, 1, 2
 CONTEXT = tl.constexpr(4)  # frames before a step's own that a convolution's input begins with: as in torch
 _SILU, _LOG_SOFTMAX = tl.constexpr(SILU), tl.constexpr(LOG_SOFTMAX)
-NARROWEST, WIDEST = 8, 64  # columns of one program
-WIDEST_SLICE = 32  # columns whose sums and activations are computed at once: more do not fit the registers
-ENOUGH_PROGRAMS = 110  # for 132 multiprocessors: then K is not spread over programs
-WARPS = 2  # fewer than the four of a warp group, so that Triton takes mma.sync and not wgmma: one family of bits
+NARROWEST, WIDEST = 8, 64  # columns per program
+WIDEST_SLICE = 32  # columns of sums and activations at a time: more do not fit the registers
+ENOUGH_PROGRAMS = 110  # for 132 multiprocessors: from here on K is not divided among programs
+WARPS = 2  # fewer than the four of a warp group, so that Triton uses mma.sync and not wgmma, which has other bits
 
 
 @triton.jit(do_not_specialize=["columns", "frames", "y_row", "ahead_bytes"])
@@ -46,10 +46,10 @@ def product_kernel(
     CHANNELS: tl.constexpr, LEAD: tl.constexpr, ACT: tl.constexpr, SLICE: tl.constexpr,
     FIRST: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One tile of rows, one segment, one tile of columns; grid (column tiles, row tiles, segments).
+    """Compute one tile of rows, one segment, one tile of columns; grid (column tiles, row tiles, segments).
 
     weights (tiles, SEGMENTS, STEPS, BM, BK) fp16; x (columns, K) fp16, or with CHANNELS the joined frames of a
-    convolution (B, 4 + 2 frames, CHANNELS); y (columns, M) fp16, each row of the batch led by LEAD frames.
+    convolution (B, 4 + 2 frames, CHANNELS); y (columns, M) fp16, with LEAD frames before each row of the batch.
     """
     column_tile, tile, segment = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     k = tl.arange(0, BK)
@@ -86,9 +86,9 @@ def wide_product_kernel(
     SLICE: tl.constexpr,  # noqa: ARG001
     FIRST: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The same with all segments in one program, one after the other; grid (column tiles, row tiles).
+    """As `product_kernel`, with all segments in one program, one after the other; grid (column tiles, row tiles).
 
-    With many columns there are programs enough, and partial sums would be more bytes than the weights.
+    With many columns there are enough programs, and partial sums would be larger than the weights.
     """
     column_tile, tile = tl.program_id(0), tl.program_id(1)
     k = tl.arange(0, BK)
@@ -116,7 +116,7 @@ def wide_product_kernel(
 
 @triton.jit
 def input_start(column, columns, frames, K: tl.constexpr, CHANNELS: tl.constexpr):
-    """Where a column's input begins; columns beyond the last repeat it, and are not stored."""
+    """Return the start of a column's input; columns after the last one repeat it, and are not stored."""
     taken = tl.minimum(column, columns - 1)
     if CHANNELS > 0:  # noqa: SIM108 - of the constants one branch is compiled
         start = (2 * taken + CONTEXT * (taken // frames)) * CHANNELS
@@ -130,9 +130,9 @@ def finish(
     total, bias, y, tile, column, columns, frames, y_row,
     M: tl.constexpr, BM: tl.constexpr, LEAD: tl.constexpr, ACT: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
-    """Add the bias to a tile's sums, apply the activation, store.
+    """Add the bias to a tile's sums, apply the activation, and store.
 
-    A log-softmax is over the FIRST rows, and over those behind them, if there are any.
+    A log-softmax is over the FIRST rows, and separately over the rows after them, if there are any.
     """
     row = tile * BM + tl.arange(0, BM)
     total += tl.load(bias + row)[:, None]
@@ -141,8 +141,8 @@ def finish(
         total = tl.where((row < M)[:, None], total, float("-inf"))
         if FIRST < M:
             within = (row < FIRST)[:, None]
-            behind = log_softmax(tl.where(within, float("-inf"), total))
-            total = tl.where(within, log_softmax(tl.where(within, total, float("-inf"))), behind)
+            others = log_softmax(tl.where(within, float("-inf"), total))
+            total = tl.where(within, log_softmax(tl.where(within, total, float("-inf"))), others)
         else:
             total = log_softmax(total)
         out_at = (column // frames) * y_row + (column % frames) * M
@@ -156,16 +156,16 @@ def finish(
 
 @triton.jit
 def log_softmax(total):
-    """Over the rows of each column; rows of -inf have no part in it and stay as they are."""
+    """Compute log-softmax over the rows of each column; rows of -inf are excluded and unchanged."""
     total -= tl.max(total, axis=0)[None, :]
     total -= tl.log(tl.sum(tl.exp2(total * LOG2E), axis=0))[None, :]
     return total
 
 
 def pack(rows: Tensor, cuts: list[int], length: int, block: int) -> Tensor:
-    """Weights (tiles, R, K) in the order a program reads them: (tiles, segments, length / block, R, block).
+    """Return weights (tiles, R, K) in the order a program reads them: (tiles, segments, length / block, R, block).
 
-    Each segment is filled with zeros up to `length`; a step of zeros adds nothing to a sum.
+    Each segment is padded with zeros to `length`; a step of zeros does not change a sum.
     """
     tiles, count, _ = rows.shape
     parts = []
@@ -178,18 +178,18 @@ def pack(rows: Tensor, cuts: list[int], length: int, block: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Partial sums and counters that all products of a network share: one launch is over before the next begins."""
+    """Partial sums and counters shared by all products of a network, whose launches do not overlap."""
 
     partial: Tensor  # float32
     counters: Tensor  # int32, zero between launches
 
     def holds(self, tiles: int, floats: int) -> bool:
-        """Whether there is room for so many tiles of so many partial sums each."""
+        """Return whether there is room for `tiles` tiles of `floats` partial sums each."""
         return tiles <= len(self.counters) and tiles * floats <= len(self.partial)
 
     @classmethod
     def allocate(cls, floats: int, tiles: int, device: torch.device) -> Scratch:
-        """Room for so many partial sums and tiles."""
+        """Allocate `floats` partial sums and `tiles` counters."""
         return cls(
             torch.empty(max(1, floats), dtype=torch.float32, device=device),
             torch.zeros(max(1, tiles), dtype=torch.int32, device=device),
@@ -197,7 +197,7 @@ class Scratch:
 
 
 def column_tile(columns: int, widest: int = WIDEST) -> int:
-    """Columns of one program: a power of two from 8 to `widest`."""
+    """Return the columns of one program: a power of two from 8 to `widest`."""
     width = NARROWEST
     while width < min(columns, widest):
         width *= 2
@@ -205,9 +205,9 @@ def column_tile(columns: int, widest: int = WIDEST) -> int:
 
 
 class Product:
-    """One layer's weights, packed, and its launch for any number of columns.
+    """Packed weights of one layer, and its launch for any number of columns.
 
-    With 64 rows of weights, and all steps of a segment under way at once, about 100 KB of loads are outstanding on
+    With 64 rows of weights, and all steps of a segment in flight at once, about 100 KB of loads are outstanding on
     every multiprocessor of an H100 (computed), more than the 30 KB that its memory needs by Little's law.
     """
 
@@ -215,10 +215,10 @@ class Product:
         self, weight: Tensor, bias: Tensor, *, act: int = IDENTITY, channels: int = 0, lead: int = 0,
         segments: int | None = None, first: int | None = None,
     ) -> None:  # fmt: skip
-        """weight (M, K) fp16, bias (M,); `channels` of a convolution's input, `lead` frames before each row's output.
+        """weight (M, K) fp16, bias (M,). `channels`: of a convolution's input. `lead`: frames before each row's output.
 
-        `segments` of K, where another kernel that must have the same bits says how many. A log-softmax of two groups of
-        outputs has `first` of them in the first group.
+        `segments`: of K, if another kernel that must be bit-identical determines it. A log-softmax of two groups of
+        outputs has `first` outputs in the first group.
 
         Raises: ValueError if K is not a multiple of 16, or a log-softmax is wider than 128.
         """
@@ -226,7 +226,7 @@ class Product:
         self.act, self.channels, self.lead, self.first = act, channels, lead, self.m if first is None else first
         if act == LOG_SOFTMAX and self.m > 2 * TILE_ROWS:
             raise ValueError(
-                f"{self.m} letters and phones are more than {2 * TILE_ROWS}: their log-softmax is computed in one tile"
+                f"the log-softmax supports at most {2 * TILE_ROWS} letters and phones in total, not {self.m}"
             )
         self.bm = max(16, triton.next_power_of_2(self.m)) if act == LOG_SOFTMAX else TILE_ROWS
         self.tiles = -(-self.m // self.bm)
@@ -241,22 +241,22 @@ class Product:
         self.bias[: self.m] = bias.float()
 
     def width(self, columns: int) -> int:
-        """Columns of one program; a log-softmax has one width for all, since its sum over rows depends on the tile."""
+        """Return the columns of one program; fixed for a log-softmax, whose sum over rows depends on the tile."""
         return column_tile(columns, NARROWEST if self.act == LOG_SOFTMAX else WIDEST)
 
     def wide(self, columns: int) -> bool:
-        """Whether there are programs enough without spreading K over them."""
+        """Return whether there are enough programs without dividing K among them."""
         return -(-columns // self.width(columns)) * self.tiles >= ENOUGH_PROGRAMS and self.act != LOG_SOFTMAX
 
     def scratch_size(self, columns: int) -> tuple[int, int]:
-        """Partial sums and tiles that a launch of any number of columns up to this one needs; wide ones need none."""
+        """Return the partial sums and tiles for launches of up to this many columns; wide launches need none."""
         width = NARROWEST if self.act == LOG_SOFTMAX else WIDEST
         most = -(-columns // width)
         tiles = self.tiles * (most if self.act == LOG_SOFTMAX else most_tiles(self.tiles, most))
         return tiles * self.segments * self.bm * width, tiles
 
     def constants(self, columns: int) -> dict[str, Any]:
-        """What the kernel is compiled for, with its options."""
+        """Return the compile-time constants of the kernel and its options."""
         base, more = divmod(self.k // STEP, self.segments)
         steps, width = self.length // self.bk, self.width(columns)
         depth = steps * self.segments if self.wide(columns) else steps
@@ -272,9 +272,9 @@ class Product:
         self, x: Tensor, y: Tensor, columns: int, frames: int, scratch: Scratch, y_row: int = 0,
         launching: Launching = PLAIN, ahead: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Multiply `columns` frames, `frames` of each row; `y_row` is the stride of a row of log-probabilities.
+        """Multiply `columns` frames, `frames` per row; `y_row`: stride of a row of log-probabilities.
 
-        `ahead` are the weights of the next product, to be fetched meanwhile.
+        `ahead`: weights of the next product to prefetch.
         """
         tiles, wide = -(-columns // self.width(columns)), self.wide(columns)
         assert wide or scratch.holds(tiles * self.tiles, self.segments * self.bm * self.width(columns))
@@ -287,10 +287,10 @@ class Product:
 
 
 def most_tiles(row_tiles: int, column_tiles: int) -> int:
-    """The most column tiles, up to `column_tiles`, with which K is spread over programs."""
+    """Return the most column tiles, up to `column_tiles`, with which K is divided among programs."""
     return min(column_tiles, (ENOUGH_PROGRAMS - 1) // row_tiles)
 
 
 def stages(steps: int, stage_bytes: int, budget: int = 72 * 1024) -> int:
-    """Stages of the pipeline: all steps of a segment at once if they fit the shared memory of a third of an SM."""
+    """Return the pipeline stages: all steps of a segment if they fit the shared memory of a third of an SM."""
     return max(2, min(steps, budget // stage_bytes) + 1)

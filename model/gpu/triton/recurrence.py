@@ -1,7 +1,7 @@
-"""A GRU layer's recurrence, one launch a frame: the product with the recurrent weights, then the gates.
+"""Recurrence of a GRU layer with one launch per frame: the product with the recurrent weights, then the gates.
 
 The program that finishes a tile of units last has all three gates of these units, so it also computes their state.
-Segments, order of sums and formulas are those of the persistent kernel, so that both give the same bits.
+Segments, order of sums and formulas are those of the persistent kernel, so both are bit-identical.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from model.gpu.triton.products import (
     stages,
 )
 
-UNITS = 32  # of one program; with so few rows a gate Triton takes mma.sync whatever the number of warps
+UNITS = 32  # per program; with this few rows per gate Triton uses mma.sync for any number of warps
 BLOCK = 32  # of the loop over K
 WARPS = 4
 GATES = 3  # reset, update, candidate
@@ -50,7 +50,7 @@ def recurrent_kernel(
     BU: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, SLICE: tl.constexpr,
     READ: tl.constexpr, WRITE: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One tile of units, one segment, one tile of rows; grid (row tiles, unit tiles, segments).
+    """Compute one tile of units, one segment, one tile of rows; grid (row tiles, unit tiles, segments).
 
     weights (tiles, SEGMENTS, STEPS, 3 BU, BK) fp16; gates (B, T, 3H), x_in and x_out (B, T, H) fp16. The state before
     the frame lies in `old` (at the rows `read` says, with READ), the one after it goes to `new` (at `write`, with
@@ -109,7 +109,7 @@ def wide_recurrent_kernel(
     SLICE: tl.constexpr,  # noqa: ARG001
     READ: tl.constexpr, WRITE: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The same with all segments in one program, one after the other; grid (row tiles, unit tiles)."""
+    """As `recurrent_kernel`, with all segments in one program, one after the other; grid (row tiles, unit tiles)."""
     row_tile, tile = tl.program_id(0), tl.program_id(1)
     row = row_tile * BN + tl.arange(0, BN)
     taken = tl.minimum(row, rows - 1)
@@ -150,7 +150,7 @@ def next_state(
     reset, update, candidate, bias, gates, x_in, x_out, old, read, new, write, tile, row, rows, frame, frames,
     H: tl.constexpr, BU: tl.constexpr, READ: tl.constexpr, WRITE: tl.constexpr,
 ):  # fmt: skip
-    """Products of a tile of units with the states of some rows to gates; store the next states, and the outputs."""
+    """Compute gates from products of a tile of units with the states of some rows; store next states and outputs."""
     taken = tl.minimum(row, rows - 1)
     source, target = taken.to(tl.int64), taken.to(tl.int64)
     if READ:
@@ -178,7 +178,7 @@ def next_state(
 
 @triton.jit
 def store_states_kernel(states, slab, write, H: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
-    """The states (B, H) of a step of one frame to their rows of the slab; grid (B, blocks of H)."""
+    """Store the states (B, H) of a one-frame step to their rows of the slab; grid (B, blocks of H)."""
     begin(PDL)
     row = tl.program_id(0)
     unit = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -187,12 +187,12 @@ def store_states_kernel(states, slab, write, H: tl.constexpr, BLOCK: tl.constexp
 
 
 class FrameRecurrence:
-    """One layer's recurrent weights (3H, H), and one launch a frame; order of the gates: reset, update, candidate."""
+    """Recurrent weights (3H, H) of one layer, with one launch per frame; gates: reset, update, candidate."""
 
     def __init__(
         self, weight: Tensor, bias: Tensor, scratch: Scratch, states: Tensor, launching: Launching = PLAIN
     ) -> None:
-        """weight (3H, H) fp16, bias (3H,); `states` (2, largest B, H) fp16, which all layers may share."""
+        """weight (3H, H) fp16, bias (3H,); `states` (2, largest B, H) fp16, may be shared by all layers."""
         self.hidden = weight.shape[1]
         cuts = recurrent_segments(self.hidden)
         self.segments = len(cuts) - 1
@@ -204,21 +204,21 @@ class FrameRecurrence:
         self.weights = pack(rows.reshape(self.tiles, GATES * UNITS, self.hidden), cuts, self.length, BLOCK)
         self.bias = bias.float().contiguous()
         self.scratch, self.states, self.launching = scratch, states, launching
-        self.ahead: Tensor | None = None  # weights of the product after the layer, fetched meanwhile
+        self.ahead: Tensor | None = None  # weights of the product after the layer, to prefetch
 
     @staticmethod
     def scratch_size(hidden: int, rows: int) -> tuple[int, int]:
-        """Partial sums and tiles that a launch of any number of rows up to this one needs; wide ones need none."""
+        """Return the partial sums and tiles for launches of up to this many rows; wide launches need none."""
         row_tiles = -(-hidden // UNITS)
         tiles = row_tiles * most_tiles(row_tiles, -(-rows // WIDEST))
         return tiles * (len(recurrent_segments(hidden)) - 1) * GATES * UNITS * WIDEST, tiles
 
     def wide(self, rows: int) -> bool:
-        """Whether there are programs enough without spreading K over them."""
+        """Return whether there are enough programs without dividing K among them."""
         return self.tiles * -(-rows // column_tile(rows)) >= ENOUGH_PROGRAMS
 
     def constants(self, rows: int) -> dict[str, Any]:
-        """What the kernel is compiled for, with its options, except where the states lie."""
+        """Return the compile-time constants of the kernel and its options, except the location of the states."""
         base, more = divmod(self.hidden // STEP, self.segments)
         steps, width = self.length // BLOCK, column_tile(rows)
         depth = steps * self.segments if self.wide(rows) else steps
@@ -234,7 +234,7 @@ class FrameRecurrence:
     ) -> None:  # fmt: skip
         """gates (B, T, 3H), x_in and x_out (B, T, H) fp16: T frames of all B rows, `rows_tensor` (1,) of them real.
 
-        A step of one frame may not write the slab while others read it, so it has a launch more.
+        A step of one frame must not write the slab while other programs read it, so it has an additional launch.
         """
         rows = gates.shape[0]
         constants = self.constants(rows)
@@ -260,5 +260,5 @@ class FrameRecurrence:
 
 
 def states_buffer(rows: int, hidden: int, device: torch.device) -> Tensor:
-    """States of the frames between the first and the last of a step, (2, B, H) fp16."""
+    """Return a buffer for states between the first and the last frame of a step, (2, B, H) fp16."""
     return torch.zeros(2, rows, hidden, dtype=torch.float16, device=device)

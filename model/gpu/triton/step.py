@@ -1,6 +1,6 @@
-"""A whole step on a GPU by Triton kernels: PCM and states in, log-probabilities and states out.
+"""A whole step on a GPU in Triton kernels: PCM and states in, log-probabilities and states out.
 
-`enqueue` allocates, copies and synchronises nothing, so that it can be captured into a CUDA graph.
+`enqueue` does not allocate, copy or synchronize, so that it can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Recurrence(Protocol):
-    """One layer's recurrence, weights included."""
+    """Recurrence of one layer, with its weights."""
 
     def enqueue(
         self, gates: Tensor, x_in: Tensor, x_out: Tensor, slab: Tensor, read: Tensor, write: Tensor,
@@ -35,30 +35,30 @@ class Recurrence(Protocol):
     ) -> None:  # fmt: skip
         """gates (B, T, 3H), x_in (B, T, H) fp16 -> x_out = fp16(x_in + h), and the last states to the slab.
 
-        `error` (1,) int32 is set to 1 by a kernel that gives up.
+        `error` (1,) int32 is set to 1 by a kernel that aborts.
         """
 
 
 class TritonStep:
-    """The network's weights, packed, the buffers between its kernels, and the launches of a step."""
+    """Packed weights of the network, buffers between its kernels, and the launches of a step."""
 
     def __init__(
         self, network: Network, slabs: Mapping[str, Tensor], *, largest_rows: int, largest_steps: int,
         recurrence: Sequence[Recurrence] | None = None, launching: Launching | None = None,
         layers: Sequence[PersistentLayer] | None = None,
     ) -> None:  # fmt: skip
-        """`network` in fp16 on the slabs' device; at most `largest_rows` rows of `largest_steps` steps a call.
+        """`network`: in fp16 on the slabs' device; at most `largest_rows` rows of `largest_steps` steps per call.
 
-        `recurrence` has one object a layer, by default the kernel of one launch a frame; `layers`, too, for whole
-        layers in one launch, which small batches take (`fits_layer`).
+        `recurrence`: one object per layer, by default the kernel with one launch per frame. `layers`: same for whole
+        layers in one launch, used for small batches (`fits_layer`).
 
-        Raises: ValueError for sizes that the kernels do not have.
+        Raises: ValueError for sizes that the kernels do not support.
         """
         config = network.config
         self.config, self.slabs = config, dict(slabs)
         self.largest_rows, self.largest_steps = largest_rows, largest_steps
         if config.step_samples < network.features.overlap:
-            raise ValueError("a step shorter than the overlap of the windows has no kernel")
+            raise ValueError("steps shorter than the overlap of the windows are not supported on a GPU")
         device = slabs["pcm"].device
         columns = largest_rows * largest_steps * config.frames_per_step  # output frames of all rows
         self._products(network)
@@ -94,7 +94,7 @@ class TritonStep:
             conv0.weight.detach(), conv0.bias.detach(), act=SILU, channels=config.mel_bins, lead=CONTEXT
         )
         self.conv1 = Product(conv1.weight.detach(), conv1.bias.detach(), act=SILU, channels=config.conv_channels)
-        segments = len(recurrent_segments(config.hidden)) - 1  # of the kernel that has a whole layer
+        segments = len(recurrent_segments(config.hidden)) - 1  # those of the whole-layer kernel
         self.inputs = [Product(gru.input.weight.detach(), gru.input.bias.detach(), segments=segments) for gru in grus]
         self.dense = Product(network.dense.weight.detach(), network.dense.bias.detach(), act=SILU)
         self.head = Product(
@@ -104,7 +104,7 @@ class TritonStep:
         self.lookahead = LookaheadNorm(network.lookahead, Norm(network.norm))
 
     def _buffers(self, columns: int, device: torch.device) -> None:
-        """What the kernels of a step hand on to one another, fp16."""
+        """Allocate the fp16 buffers between the kernels of a step."""
         config = self.config
         rows = self.largest_rows
 
@@ -118,7 +118,7 @@ class TritonStep:
         self.gates = buffer(columns, 3 * config.hidden)
 
     def _frame_recurrence(self, network: Network) -> Sequence[Recurrence]:
-        """One launch a frame, for every layer."""
+        """Return the recurrence with one launch per frame for every layer."""
         config = self.config
         self.states = states_buffer(self.largest_rows, config.hidden, self.x.device)
         made: list[FrameRecurrence] = []
@@ -147,7 +147,7 @@ class TritonStep:
         x = self._split_layers(block, rows, frames) if whole is None else self._whole_layers(whole, block, rows, frames)
         after = self.x[0] if x is self.x[1] else self.x[1]
         self.lookahead.enqueue(x, slabs["lookahead"], read, self.normed, rows, frames, how)
-        with self.aside:  # of what only writes states
+        with self.aside:  # launches that only write states
             self.lookahead.enqueue_shift(x, slabs["lookahead"], read, write, rows, frames)
             samples = steps * self.config.step_samples
             enqueue_leave(self.input0, self.input1, block.pcm, slabs, write, rows, frames, samples)
@@ -156,7 +156,7 @@ class TritonStep:
         self.aside.join()
 
     def _whole_layers(self, layers: Sequence[PersistentLayer], block: StepBlock, rows: int, frames: int) -> Tensor:
-        """Each GRU layer in one launch, `frames` frames; return the last one's output."""
+        """Run each GRU layer in one launch, `frames` frames; return the output of the last one."""
         x, after = self.x[0], self.x[1]
         following = [*(layer.weights for layer in layers[1:]), self.dense.weights]
         for i, (layer, ahead) in enumerate(zip(layers, following, strict=True)):
@@ -168,13 +168,13 @@ class TritonStep:
         return x
 
     def _split_layers(self, block: StepBlock, rows: int, frames: int) -> Tensor:
-        """Each GRU layer by a normalisation, a product and its recurrence; return the last one's output."""
+        """Run each GRU layer as normalization, product and recurrence; return the output of the last one."""
         x, after = self.x[0], self.x[1]
         columns = rows * frames
         recurrences = self.recurrence if rows <= MAX_ROWS else self.frame_recurrence
         for i, product in enumerate(self.inputs):
             recurrence = recurrences[i]
-            # The recurrence before, where it is one launch a frame, has fetched the product's weights.
+            # The previous recurrence, with one launch per frame, has prefetched the product's weights.
             fetched = i > 0 and isinstance(recurrences[i - 1], FrameRecurrence)
             self._norm(i, x, columns, None if i == 0 or fetched else product.weights)
             ahead = cast(Tensor, getattr(recurrence, "weights", None))
@@ -190,21 +190,21 @@ class TritonStep:
         return x
 
     def _norm(self, layer: int, x: Tensor, columns: int, ahead: Tensor | None) -> None:
-        """The normalisation before a GRU layer: on a GPU by the kernel whose bits are those of whole layers."""
+        """Run the normalization before a GRU layer; on a GPU by the kernel that is bit-identical to whole layers."""
         if self.norm_kernels is None:
             self.norms[layer].enqueue(x, self.normed, columns, self.launching, ahead)
         else:
             self.norm_kernels[layer].enqueue(x, self.normed, columns, ahead if self.launching.ahead else None)
 
     def recover(self) -> None:
-        """Forget that a kernel gave up; nothing is under way."""
+        """Reset after an aborted kernel; nothing is in flight."""
         for each in (*(self.layers or ()), *self.recurrence):
             if hasattr(each, "workspace"):
                 each.workspace.reset()
 
 
 def default_launching(network: Network, device: torch.device) -> Launching:
-    """Weights are fetched ahead where they do not all stay in the second-level cache, on GPUs that can (sm_90)."""
+    """Return the launch options: prefetch weights that do not fit the second-level cache, on GPUs from sm_90 on."""
     if device.type != "cuda":
         return Launching()
     weights = sum(p.numel() * p.element_size() for p in network.parameters())
@@ -214,7 +214,7 @@ def default_launching(network: Network, device: torch.device) -> Launching:
 
 
 def _powers(most: int) -> list[int]:
-    """1, 2, 4, ... and `most`: the column counts whose tiles are the widest of their kind."""
+    """Return 1, 2, 4, ... and `most`: the column counts whose tiles are the widest of their kind."""
     found = [1]
     while 2 * found[-1] < most:
         found.append(2 * found[-1])

@@ -1,4 +1,4 @@
-"""Chunks: several steps of each stream in one batch, where they wait anyway, and never in place of another stream."""
+"""Chunks: several steps of each stream in one batch, if they wait anyway and displace no other stream."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LENGTHS = (1, 2, 4, 8)
 
 
 class Bench:
-    """A batcher whose chunks of two steps last 12 ms, those of four 14 ms and those of eight 18 ms."""
+    """A batcher whose chunks of two steps take 12 ms, of four steps 14 ms, and of eight steps 18 ms."""
 
     def __init__(self, policy: Policy = Policy.EAGER, *, max_batch: int = 64, step_s: float = 0.0) -> None:
         self.batcher = Batcher(
@@ -54,7 +54,7 @@ class Bench:
             self.batcher.push(stream, None, T0)
 
     def batch(self, now: float = T0) -> tuple[list[int], int]:
-        """Streams and steps of the next batch."""
+        """Return the streams of the next batch and the steps of each."""
         batch = self.batcher.next_batch(now)
         steps = steps_each(batch) if batch else 0
         assert not batch or [s.stream for s in batch] == [s.stream for s in batch[::steps] for _ in range(steps)]
@@ -69,7 +69,7 @@ def test_uploads_without_live_streams_run_in_the_longest_chunks_that_all_of_them
     assert bench.batcher.queued == 1
 
 
-def test_rows_go_before_steps() -> None:
+def test_more_streams_take_precedence_over_longer_chunks() -> None:
     bench = Bench(max_batch=16)
     for stream in range(1, 10):
         bench.upload(stream, 8)
@@ -79,7 +79,7 @@ def test_rows_go_before_steps() -> None:
     assert bench.batch() == ([1, 2, 3, 4], 4)
 
 
-def test_beside_live_streams_a_chunk_lasts_no_longer_than_a_batch_of_filling_steps_alone_may() -> None:
+def test_with_live_streams_a_chunk_lasts_no_longer_than_a_batch_of_background_work_may() -> None:
     bench = Bench()
     bench.live(1)
     bench.upload(11, 16)
@@ -88,11 +88,11 @@ def test_beside_live_streams_a_chunk_lasts_no_longer_than_a_batch_of_filling_ste
     assert bench.batch() == ([11], 8)
 
 
-def test_the_due_steps_of_a_burst_run_in_one_chunk_and_those_ahead_of_their_time_do_not() -> None:
+def test_the_due_steps_of_a_burst_run_in_one_chunk_and_its_early_steps_do_not() -> None:
     bench = Bench(step_s=0.08)
     bench.live(1, 8)
-    assert bench.batch() == ([1], 2)  # 0.1 s may come at once: two steps are due
-    assert bench.batch() == ([1], 4)  # the others fill
+    assert bench.batch() == ([1], 2)  # 0.1 s may arrive at once: two steps are due
+    assert bench.batch() == ([1], 4)  # the others are early
 
 
 def test_a_stream_with_one_due_step_makes_all_others_of_the_batch_run_one() -> None:
@@ -111,7 +111,7 @@ def test_no_deadline_is_missed_for_a_chunk_and_one_that_is_missed_anyway_does_no
     assert bench.batch(T0 + 0.1) == ([1], 8)
 
 
-def test_a_chunk_beside_a_held_batch_ends_before_that_has_to_start() -> None:
+def test_a_background_chunk_ends_before_a_waiting_batch_has_to_start() -> None:
     bench = Bench(Policy.DEADLINE)
     bench.live(1, 1, budget_s=0.1)
     bench.live(2)
@@ -127,7 +127,7 @@ def test_steps_that_wait_for_late_live_ones_run_one_at_a_time() -> None:
     bench.live(1, 2, budget_s=0.001)
     bench.upload(11, 8)
     assert bench.batch() == ([1], 2), "late already, so later steps come earlier in a chunk"
-    assert bench.batcher.filling_waits(T0)
+    assert bench.batcher.background_waits(T0)
     assert bench.batch(T0 + 10.0) == ([11], 4), "no longer"
     for _ in range(2):
         bench.batcher.push(1, None, T0 + 11.0)
@@ -149,10 +149,10 @@ def test_the_single_policy_runs_no_chunks() -> None:
     assert bench.batch() == ([1], 1)
 
 
-def test_a_parted_step_is_the_first_of_its_chunk() -> None:
+def test_start_new_chunk_makes_the_next_step_the_first_of_its_chunk() -> None:
     bench = Bench()
     bench.upload(1, 3)
-    bench.batcher.part(1)
+    bench.batcher.start_new_chunk(1)
     bench.push(1, 4)
     assert [bench.batch() for _ in range(4)] == [([1], 2), ([1], 1), ([1], 4), ([], 0)]
 
@@ -163,7 +163,7 @@ def test_lengths_begin_with_one_and_ascend(lengths: tuple[int, ...]) -> None:
         Chunks(lengths, ServiceTimes(), max_rows=8)
 
 
-def test_times_of_chunks_are_learned_apart_from_those_of_single_steps() -> None:
+def test_times_of_chunks_are_kept_separate_from_those_of_single_steps() -> None:
     bench = Bench()
     before_s = bench.batcher.service.estimate(8)
     bench.batcher.ran(8, 5.0, 8)
@@ -173,7 +173,7 @@ def test_times_of_chunks_are_learned_apart_from_those_of_single_steps() -> None:
 # The engine.
 
 
-def test_the_warm_up_runs_chunks_of_every_length_that_fit_and_tells_the_times_of_single_steps() -> None:
+def test_the_warm_up_runs_chunks_of_every_length_that_fit_and_reports_the_times_of_single_steps() -> None:
     model = ChunkedModel(capacity=8, largest=5)
     stepper = Stepper(model)
     clock = FakeClock()
@@ -201,8 +201,8 @@ def test_a_reset_and_a_pending_export_end_a_chunk() -> None:
     engine.push(stream, step(6), reset=True)
     engine.push(stream, step(7))
     engine.settle()
-    told = [(e.steps, e.outputs[:, :].tolist()) if isinstance(e, BatchDone) else type(e) for e in events]
-    assert told == [
+    received = [(e.steps, e.outputs[:, :].tolist()) if isinstance(e, BatchDone) else type(e) for e in events]
+    assert received == [
         (2, [[1, 1], [1, 2]]),
         (1, [[1, 3]]),
         StateExported,
@@ -224,7 +224,7 @@ def test_a_chunk_that_fails_fails_each_of_its_streams_once() -> None:
 
 
 class ChunkedMachine(RuleBasedStateMachine):
-    """The same commands for engines with and without chunks: each stream is told the same, in the same order."""
+    """The same commands for engines with and without chunks: each stream gets the same events in the same order."""
 
     policy: ClassVar[Policy]
     chunks: ClassVar[int] = 0
@@ -232,11 +232,11 @@ class ChunkedMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: tuple[list[EngineEvent], ...] = ([], [], [])
+        self.received: tuple[list[EngineEvent], ...] = ([], [], [])
         models = (EchoModel(5, 4), ChunkedModel(5, 4), OverlappedChunksModel(5, 4))
         self.engines = [
             DrivenEngine(model, events.append, policy=self.policy, step_s=0.08, max_queued=1_000)
-            for model, events in zip(models, self.told, strict=True)
+            for model, events in zip(models, self.received, strict=True)
         ]
         self.open_streams: list[int] = []
         self.gone: set[int] = set()
@@ -278,41 +278,41 @@ class ChunkedMachine(RuleBasedStateMachine):
             engine.turn()
 
     def by_stream(self, events: list[EngineEvent]) -> dict[int, list[object]]:
-        told: dict[int, list[object]] = {}
+        received: dict[int, list[object]] = {}
         for event in events:
             match event:
                 case BatchDone():
                     for stream, tag, output in zip(event.streams, event.tags, event.outputs.tolist(), strict=True):
-                        told.setdefault(stream, []).append((tag, output))
+                        received.setdefault(stream, []).append((tag, output))
                 case StateExported(stream, tag, state):
-                    told.setdefault(stream, []).append((tag, state))
+                    received.setdefault(stream, []).append((tag, state))
                 case StreamClosed(stream):
-                    told.setdefault(stream, []).append("closed")
+                    received.setdefault(stream, []).append("closed")
                 case _:
                     raise AssertionError(event)
-        return told
+        return received
 
     def teardown(self) -> None:
         for engine in self.engines:
             engine.settle()
-        plain, *chunked = (self.by_stream(events) for events in self.told)
+        plain, *chunked = (self.by_stream(events) for events in self.received)
         for other in chunked:
             assert other.keys() == plain.keys()
             for stream, expected in plain.items():
                 found = other[stream]
-                if stream in self.gone:  # closed, after a few steps more in one than in another
+                if stream in self.gone:  # closed, after a few more steps in one engine than in the other
                     assert (expected[-1], found[-1]) == ("closed", "closed")
                     shorter = min(len(found), len(expected)) - 1
                     assert found[:shorter] == expected[:shorter]
                 else:
                     assert found == expected
         kind = type(self)
-        kind.chunks += sum(isinstance(event, BatchDone) and event.steps > 1 for event in self.told[1])
-        kind.exports += sum(isinstance(event, StateExported) for event in self.told[1])
+        kind.chunks += sum(isinstance(event, BatchDone) and event.steps > 1 for event in self.received[1])
+        kind.exports += sum(isinstance(event, StateExported) for event in self.received[1])
 
 
 @pytest.mark.parametrize("policy", [Policy.EAGER, Policy.DEADLINE])
-def test_each_stream_is_told_the_same_with_chunks_and_without(policy: Policy) -> None:
+def test_each_stream_gets_the_same_events_with_chunks_and_without(policy: Policy) -> None:
     class Machine(ChunkedMachine):
         pass
 

@@ -1,4 +1,4 @@
-"""Service times: estimate, allowance for spread, and the bounds on filling steps."""
+"""Service times: estimates, allowance for spread, and the limits on background work."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from batching.policy.filling import Filling
+from batching.policy.background import BackgroundLimits
 from batching.policy.service_times import ServiceTimes
 
 LINE = {rows: 0.001 + 0.0001 * rows for rows in (1, 2, 4, 8, 16, 32, 64, 128)}  # 1 ms, and 0.1 ms for each row
@@ -29,7 +29,7 @@ def test_a_table_gives_a_straight_line_between_its_sizes() -> None:
 
 @pytest.mark.parametrize("table", [{0: 0.1}, {1: 0.0}, {1: -1.0}, {1: math.inf}])
 def test_impossible_sizes_and_times_are_refused(table: dict[int, float]) -> None:
-    with pytest.raises(ValueError, match="cannot take"):
+    with pytest.raises(ValueError, match="positive seconds"):
         ServiceTimes(table)
 
 
@@ -54,7 +54,7 @@ def test_measurements_are_smoothed_in_time_and_in_rows() -> None:
     times.learn(5, 0.016)
     assert times.estimate(5) == pytest.approx(0.009)
     times.learn(8, 0.009)
-    assert times.estimate(8) > times.estimate(5)  # the point stands for 5.4 rows now
+    assert times.estimate(8) > times.estimate(5)  # the mean of the point is 5.4 rows now
 
 
 def test_at_worst_grows_with_the_spread_of_the_measurements() -> None:
@@ -67,39 +67,39 @@ def test_at_worst_grows_with_the_spread_of_the_measurements() -> None:
     assert times.at_worst(4) > 0.020
 
 
-def test_few_fillers_join_where_rows_are_slow_and_many_where_they_are_nearly_free() -> None:
-    def filling(table: dict[int, float]) -> Filling:
-        return Filling(ServiceTimes(table), background_rows=8, max_batch=64)
+def test_few_background_rows_join_if_rows_are_slow_and_many_if_they_cost_little() -> None:
+    def limits(table: dict[int, float]) -> BackgroundLimits:
+        return BackgroundLimits(ServiceTimes(table), background_rows=8, max_batch=64)
 
-    assert (filling(LINE).riding(), filling(LINE).alone()) == (1, 6)
-    dear = filling({1: 0.001, 64: 0.064})
-    assert (dear.riding(), dear.alone()) == (1, 1)
-    free = filling({1: 0.001, 64: 0.00101})
-    assert (free.riding(), free.alone()) == (8, 64)
-    unknown = filling({})
-    assert (unknown.riding(), unknown.alone()) == (8, 64)
-
-
-def test_fillers_wait_for_a_due_step_only_if_it_would_come_before_they_finish() -> None:
-    filling = Filling(ServiceTimes(LINE), background_rows=8, max_batch=64)
-    assert filling.hold_s(1, gap_s=0.0005) == 0.001
-    assert filling.hold_s(1, gap_s=0.0012) == 0.0
-    assert filling.hold_s(8, gap_s=0.0012) == 0.0024
+    assert (limits(LINE).max_rows_with_live(), limits(LINE).max_rows_without_live()) == (1, 6)
+    dear = limits({1: 0.001, 64: 0.064})
+    assert (dear.max_rows_with_live(), dear.max_rows_without_live()) == (1, 1)
+    free = limits({1: 0.001, 64: 0.00101})
+    assert (free.max_rows_with_live(), free.max_rows_without_live()) == (8, 64)
+    unknown = limits({})
+    assert (unknown.max_rows_with_live(), unknown.max_rows_without_live()) == (8, 64)
 
 
-def test_fillers_wait_a_second_when_half_of_the_due_steps_come_too_late() -> None:
-    filling = Filling(ServiceTimes({1: 0.01, 64: 0.02}), background_rows=8, max_batch=64)
+def test_background_work_waits_for_a_due_step_only_if_it_would_arrive_before_the_batch_ends() -> None:
+    limits = BackgroundLimits(ServiceTimes(LINE), background_rows=8, max_batch=64)
+    assert limits.hold_s(1, gap_s=0.0005) == 0.001
+    assert limits.hold_s(1, gap_s=0.0012) == 0.0
+    assert limits.hold_s(8, gap_s=0.0012) == 0.0024
+
+
+def test_background_work_waits_a_second_when_half_of_the_due_steps_are_late() -> None:
+    limits = BackgroundLimits(ServiceTimes({1: 0.01, 64: 0.02}), background_rows=8, max_batch=64)
     late_s, timely_s = 100.009, 100.1
     for deadlines_s in ((timely_s,), (late_s, timely_s, timely_s), ()):
-        filling.watch(deadlines_s, 100.0)
-        assert filling.wait_until_s < 100.0
-    filling.watch((late_s, timely_s), 100.0)
-    assert filling.wait_until_s == 101.0
-    filling.watch((101.0,), 100.5)
-    assert filling.wait_until_s == 101.0
+        limits.watch(deadlines_s, 100.0)
+        assert limits.wait_until_s < 100.0
+    limits.watch((late_s, timely_s), 100.0)
+    assert limits.wait_until_s == 101.0
+    limits.watch((101.0,), 100.5)
+    assert limits.wait_until_s == 101.0
 
 
-def test_fillers_never_wait_before_anything_was_measured() -> None:
-    filling = Filling(ServiceTimes(), background_rows=8, max_batch=64)
-    filling.watch((0.0,), 100.0)
-    assert filling.wait_until_s < 100.0
+def test_background_work_never_waits_before_the_first_measurement() -> None:
+    limits = BackgroundLimits(ServiceTimes(), background_rows=8, max_batch=64)
+    limits.watch((0.0,), 100.0)
+    assert limits.wait_until_s < 100.0

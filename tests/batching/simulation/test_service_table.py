@@ -69,7 +69,7 @@ def test_a_saved_calibration_loads_equal(tmp_path):
 def test_another_file_is_refused_with_its_name(tmp_path, text):
     path = tmp_path / "x.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"x\.json is not a calibration"):
+    with pytest.raises(ValueError, match=r"x\.json is not a calibration file"):
         Calibration.load(path)
 
 

@@ -1,4 +1,4 @@
-"""The simulator: no step is lost, queues follow theory, policies rank as expected, the same seed gives the same."""
+"""The simulator: no step is lost, queues follow theory, policies rank as expected, a seed determines the outcome."""
 
 from collections import defaultdict
 
@@ -12,14 +12,14 @@ from batching.simulation.calibration import Client, Interference, Overheads
 from batching.simulation.service_table import ServiceTable
 from batching.simulation.simulator import Simulator
 from batching.simulation.workload import Churn, Live, Uploads, Workload
-from batching.thread.handover import PATIENCE_S
+from batching.thread.result_backpressure import PATIENCE_S
 
 FAST = ServiceTable.constant({1: 0.001, 128: 0.009})
 SERVER = Overheads(receive_s=4e-5, batch_s=1e-4, decode_s=1e-5, write_s=3e-5, engine_s=1e-4, path_s=2e-4)
 
 
 class Watched(Batcher):
-    """The real batcher, which also notes what comes and what goes."""
+    """The real batcher, recording pushed steps and batches."""
 
     def __init__(self, policy=Policy.EAGER, max_batch=128):
         super().__init__(policy, max_batch=max_batch, max_queued=1 << 20)
@@ -111,7 +111,7 @@ def test_a_batch_that_costs_nothing_extra_for_rows_is_never_overloaded_when_eage
         simulate(Live(30), policy=policy, table=table, max_batch=64) for policy in (Policy.EAGER, Policy.SINGLE)
     )
     assert eager.stable
-    assert eager.latency_ms.max <= 2 * 10 + 1e-6  # the rest of the batch that runs, and its own
+    assert eager.latency_ms.max <= 2 * 10 + 1e-6  # the rest of the running batch, then its own
     assert not single.stable
 
 
@@ -120,7 +120,7 @@ def test_deadline_keeps_budgets_and_makes_fuller_batches_than_eager():
     eager, deadline = (simulate(load, policy=policy, overheads=SERVER) for policy in (Policy.EAGER, Policy.DEADLINE))
     assert deadline.mean_batch > 4 * eager.mean_batch
     assert eager.latency_ms.p50 < deadline.latency_ms.p50
-    on_loop_ms = 60 * (SERVER.decode_s + SERVER.write_s + SERVER.receive_s) * 1e3  # comes after the batcher's deadline
+    on_loop_ms = 60 * (SERVER.decode_s + SERVER.write_s + SERVER.receive_s) * 1e3  # added after the batcher's deadline
     assert deadline.latency_ms.p99 <= 50 + on_loop_ms
 
 
@@ -140,7 +140,7 @@ def test_uploads_fill_what_live_streams_leave():
     assert outcome.stable
 
 
-def test_the_same_seed_gives_the_same_outcome_and_another_another():
+def test_the_same_seed_gives_the_same_outcome_and_another_seed_a_different_one():
     def run(seed):
         table = ServiceTable((1, 64), (0.0, 0.5, 1.0), ((0.001, 0.0011, 0.003), (0.005, 0.006, 0.01)))
         return simulate(Live(50, jitter_s=0.01), table=table, overheads=SERVER, seed=seed)
@@ -149,10 +149,10 @@ def test_the_same_seed_gives_the_same_outcome_and_another_another():
     assert run(3) != run(4)
 
 
-def test_a_generator_beside_the_server_adds_its_tick_and_its_own_time():
+def test_a_generator_on_the_same_machine_adds_its_tick_and_its_own_time():
     without = simulate(Live(1), overheads=SERVER)
-    beside = simulate(Live(1), overheads=SERVER, client=Client(send_s=1e-4, receive_s=1e-4, tick_s=1e-3))
-    added_ms = beside.latency_ms.p50 - without.latency_ms.p50
+    shared = simulate(Live(1), overheads=SERVER, client=Client(send_s=1e-4, receive_s=1e-4, tick_s=1e-3))
+    added_ms = shared.latency_ms.p50 - without.latency_ms.p50
     assert 0.1 <= added_ms <= 1.1 + 1e-6
 
 
@@ -178,7 +178,7 @@ def test_a_busy_event_loop_slows_the_model_thread():
     assert held.latency_ms.p98 > alone.latency_ms.p98
 
 
-def test_batches_grow_where_the_event_loop_limits_since_each_waits_until_the_last_one_was_taken_up(monkeypatch):
+def test_batches_grow_if_the_event_loop_is_the_bottleneck_since_each_waits_for_an_acknowledgement(monkeypatch):
     costs = Overheads(receive_s=3e-4, batch_s=2e-3, write_s=1e-4)
     waiting = simulate(Live(120, jitter_s=0.08), overheads=costs)
     monkeypatch.setattr(model_thread, "PATIENCE_S", 0.0)

@@ -14,7 +14,7 @@ from tests.support.networks import triton_interpreter
 from tests.support.networks.gpu_networks import SHIPPED_FEATURES, SIZES, fp16_network, noise, slabs_of
 
 NAN = float("nan")
-SPARE = 512  # poisoned elements behind each buffer
+SPARE = 512  # poisoned elements after each buffer
 
 
 def normal(*shape, seed=0, scale=1.0, dtype=torch.float16):
@@ -22,14 +22,14 @@ def normal(*shape, seed=0, scale=1.0, dtype=torch.float16):
 
 
 def guarded(values):
-    """The values at the front of a buffer that is poisoned behind them."""
+    """Return the values at the front of a buffer that is poisoned after them."""
     buffer = torch.full((values.numel() + SPARE,), NAN, dtype=values.dtype)
     buffer[: values.numel()] = values.flatten()
     return buffer[: values.numel()].view(values.shape)
 
 
 def poisoned(*shape, dtype=torch.float16):
-    """A buffer of the shape, and what lies behind it; all of it NaN."""
+    """Return a buffer of the shape and the memory after it, all NaN."""
     count = torch.Size(shape).numel()
     buffer = torch.full((count + SPARE,), NAN, dtype=dtype)
     return buffer[:count].view(shape), buffer[count:]
@@ -42,7 +42,7 @@ def scratch_of(product, columns):
 
 
 def assert_within_an_ulp(found, wanted):
-    """fp16 against float64: the nearest value or a neighbour of it."""
+    """Check fp16 against float64: the nearest value or one next to it."""
     rounded = wanted.to(torch.float16)
     above = torch.nextafter(rounded, torch.full_like(rounded, torch.inf))
     below = torch.nextafter(rounded, torch.full_like(rounded, -torch.inf))
@@ -55,13 +55,13 @@ def assert_within_an_ulp(found, wanted):
 def test_a_product_is_that_of_float64_rounded_once(m, k, columns, act):
     weight, bias = normal(m, k, seed=1, scale=k**-0.5), normal(m, seed=2)
     x = guarded(normal(columns, k, seed=3))
-    y, behind = poisoned(columns, m)
+    y, after = poisoned(columns, m)
     product = Product(weight, bias, act=act)
     scratch = scratch_of(product, columns)
     product.enqueue(x, y, columns, 1, scratch)
     wanted = x.double() @ weight.double().t() + bias.double()
     assert_within_an_ulp(y, functional.silu(wanted) if act == SILU else wanted)
-    assert behind.isnan().all()
+    assert after.isnan().all()
     assert not scratch.counters.any()
 
 
@@ -79,7 +79,7 @@ def test_the_order_in_which_programs_finish_changes_no_bit_of_a_product():
 
 @pytest.mark.parametrize(("m", "k", "columns"), [(100, 400, 9), (70, 272, 70)])
 def test_a_product_in_one_program_a_tile_has_the_bits_of_one_a_segment(m, k, columns, monkeypatch):
-    """Batches with tiles enough do not spread K over programs."""
+    """Batches with enough tiles do not divide K among programs."""
     weight, bias, x = normal(m, k, seed=1), normal(m, seed=2), guarded(normal(columns, k, seed=3))
     product = Product(weight, bias, act=SILU)
     assert product.segments > 1
@@ -87,9 +87,9 @@ def test_a_product_in_one_program_a_tile_has_the_bits_of_one_a_segment(m, k, col
     for enough in (1000, 1):
         monkeypatch.setattr(products, "ENOUGH_PROGRAMS", enough)
         assert product.wide(columns) == (enough == 1)
-        y, behind = poisoned(columns, m)
+        y, after = poisoned(columns, m)
         product.enqueue(x, y, columns, 1, scratch_of(product, columns))
-        assert behind.isnan().all()
+        assert after.isnan().all()
         found.append(y)
     assert torch.equal(*found)
 
@@ -114,17 +114,17 @@ def test_a_recurrence_in_one_program_a_tile_has_the_bits_of_one_a_segment(frames
 
 
 @pytest.mark.parametrize(("rows", "frames"), [(1, 2), (3, 3), (5, 4)])
-def test_a_convolution_reads_windows_of_joined_frames_and_writes_behind_the_lead(rows, frames):
+def test_a_convolution_reads_windows_of_joined_frames_and_writes_after_the_lead(rows, frames):
     channels, out = 24, 48
     joined = guarded(normal(rows, CONTEXT + 2 * frames, channels, seed=1))
     weight, bias = normal(out, 6 * channels, seed=2, scale=0.1), normal(out, seed=3)
-    y, behind = poisoned(rows, CONTEXT + frames, out)
+    y, after = poisoned(rows, CONTEXT + frames, out)
     product = Product(weight, bias, act=SILU, channels=channels, lead=CONTEXT)
     product.enqueue(joined, y, rows * frames, frames, scratch_of(product, rows * frames))
     windows = joined.double().unfold(1, 6, 2).transpose(2, 3).reshape(rows, frames, -1)
     assert_within_an_ulp(y[:, CONTEXT:], functional.silu(windows @ weight.double().t() + bias.double()))
     assert y[:, :CONTEXT].isnan().all()
-    assert behind.isnan().all()
+    assert after.isnan().all()
 
 
 @pytest.mark.parametrize("vocabulary", [2, 29, 33])
@@ -141,7 +141,7 @@ def test_log_probabilities_are_within_a_millionth_of_float64(vocabulary):
 
 
 @pytest.mark.parametrize(("letters", "outputs"), [(29, 71), (1, 2), (32, 128)])
-def test_log_probabilities_of_two_groups_are_normalised_each_by_itself(letters, outputs):
+def test_log_probabilities_of_two_groups_are_normalized_separately(letters, outputs):
     columns, k = 9, 272
     weight, bias = normal(outputs, k, seed=1, scale=0.2), normal(outputs, seed=2)
     bias[letters:] += 30  # a sum over both groups would leave the letters nothing
@@ -154,7 +154,7 @@ def test_log_probabilities_of_two_groups_are_normalised_each_by_itself(letters, 
     assert (out[:, 0] - wanted).abs().max() < 1e-6 * max(1.0, logits.abs().max())
 
 
-def test_a_vocabulary_too_wide_for_one_tile_is_refused():
+def test_a_vocabulary_too_wide_for_one_tile_is_rejected():
     with pytest.raises(ValueError, match="129"):
         Product(normal(129, 32), normal(129), act=LOG_SOFTMAX)
 
@@ -185,25 +185,25 @@ def test_a_recurrence_is_that_of_float64_in_its_own_rows_alone(hidden, rows, fra
     scratch = Scratch.allocate(*FrameRecurrence.scratch_size(hidden, rows), torch.device("cpu"))
     scratch.partial.fill_(NAN)
     states = states_buffer(rows, hidden, torch.device("cpu")).fill_(NAN)
-    out, behind = poisoned(rows, frames, hidden)
+    out, after = poisoned(rows, frames, hidden)
     layer = FrameRecurrence(weight, bias, scratch, states)
     layer.enqueue(gates, x, out, slab, read, write, torch.tensor([rows], dtype=torch.int32), frames)
     wanted, last = gru(gates, weight, bias, x, before[read.long()])
-    assert (out.double() - wanted.double()).abs().max() < 4e-3  # a state that rounds the other way goes on from there
+    assert (out.double() - wanted.double()).abs().max() < 4e-3  # a state may be rounded the other way and carried on
     assert (slab[write.long()].double() - last.double()).abs().max() < 2e-3
     others = [r for r in range(capacity + 2) if r not in write.tolist()]
     assert torch.equal(slab[others], before[others])
-    assert behind.isnan().all()
+    assert after.isnan().all()
     assert not scratch.counters.any()
 
 
 @pytest.mark.parametrize("config", [SHIPPED_FEATURES, SIZES["odd"]], ids=lambda config: config.name)
-def test_features_are_those_of_float64_and_stand_behind_the_carried_frames(config):
+def test_features_are_those_of_float64_and_follow_the_carried_frames(config):
     network = fp16_network(config)
     f, rows, frames, capacity = network.features, 3, 8, 6
     slabs = slabs_of(network, capacity, seed=1)
     pcm, read = noise(rows, config.step_samples), torch.tensor([4, 0, 2], dtype=torch.int32)
-    input0, behind = poisoned(rows, CONTEXT + frames, config.mel_bins)
+    input0, after = poisoned(rows, CONTEXT + frames, config.mel_bins)
     input1, _ = poisoned(rows, CONTEXT + frames // 2, config.conv_channels)
     features = Features(f, config.conv_channels, rows * frames)
     features.power.fill_(NAN)
@@ -218,20 +218,20 @@ def test_features_are_those_of_float64_and_stand_behind_the_carried_frames(confi
     assert torch.equal(input0[:, :CONTEXT], slabs["conv0"][read.long()])
     assert torch.equal(input1[:, :CONTEXT], slabs["conv1"][read.long()])
     assert input1[:, CONTEXT:].isnan().all()
-    assert behind.isnan().all()
+    assert after.isnan().all()
 
 
 @pytest.mark.parametrize("hidden", [32, 80])
-def test_a_normalisation_is_that_of_float64_rounded_once(hidden):
+def test_a_normalization_is_that_of_float64_rounded_once(hidden):
     layer = torch.nn.LayerNorm(hidden).requires_grad_(requires_grad=False)
     layer.weight.copy_(1 + 0.2 * normal(hidden, seed=1).float())
     layer.bias.copy_(normal(hidden, seed=2).float())
     layer = layer.half()
     x = guarded(normal(5, hidden, seed=3, scale=4.0) + 3)
-    y, behind = poisoned(5, hidden)
+    y, after = poisoned(5, hidden)
     Norm(layer).enqueue(x, y, 5)
     assert_within_an_ulp(y, layer.double()(x.double()))
-    assert behind.isnan().all()
+    assert after.isnan().all()
 
 
 @pytest.mark.parametrize("frames", [1, 3, 7])
@@ -243,7 +243,7 @@ def test_the_lookahead_mixes_waiting_and_new_frames_and_keeps_the_last_ones(fram
     before = slab.clone()
     x = guarded(normal(rows, frames, hidden, seed=2))
     read, write = torch.tensor([3, 0], dtype=torch.int32), torch.tensor([3, 1], dtype=torch.int32)
-    y, behind = poisoned(rows, frames, hidden)
+    y, after = poisoned(rows, frames, hidden)
     layer = LookaheadNorm(network.lookahead, Norm(network.norm))
     layer.enqueue(x, slab, read, y, rows, frames)
     layer.enqueue_shift(x, slab, read, write, rows, frames)
@@ -253,4 +253,4 @@ def test_the_lookahead_mixes_waiting_and_new_frames_and_keeps_the_last_ones(fram
     assert_within_an_ulp(y, network.norm.double()(mixed))
     assert torch.equal(slab[write.long()], joined[:, frames:])
     assert torch.equal(slab[[0, 2, 4, 5]], before[[0, 2, 4, 5]])
-    assert behind.isnan().all()
+    assert after.isnan().all()

@@ -1,4 +1,4 @@
-"""The whole step in Triton's interpreter, against the contract and against itself to the bit.
+"""The whole step in Triton's interpreter: compared with the contract, and bit-identical with itself.
 
 Run by tests/gpu/test_interpreted.py in its own process.
 """
@@ -15,7 +15,7 @@ CAPACITY = 7
 
 
 def step_of(network, slabs, rows=4, steps=4):
-    """A step whose buffers are poisoned: nothing may be read that the step has not written."""
+    """Return a step with poisoned buffers: it must not read memory that it has not written."""
     step = TritonStep(network, slabs, largest_rows=rows, largest_steps=steps)
     for buffer in (step.input0, step.input1, step.x, step.normed, step.gates, step.states, step.features.power):
         buffer.fill_(float("nan"))
@@ -24,7 +24,7 @@ def step_of(network, slabs, rows=4, steps=4):
 
 
 def run(step, network, pcm, read, write, *, bucket=None):
-    """Log-probabilities (B, T, V) of rows that read and write these rows of the slabs."""
+    """Return log-probabilities (B, T, V) of rows that read and write these rows of the slabs."""
     block = filled_block(network.config, pcm, [*read, CAPACITY], write, bucket)
     step.enqueue(block, len(block.read), pcm.shape[1] // network.config.step_samples)
     assert not block.out[: len(pcm)].isnan().any()
@@ -33,7 +33,7 @@ def run(step, network, pcm, read, write, *, bucket=None):
 
 @pytest.mark.parametrize("size", list(SIZES))
 def test_a_step_agrees_with_the_contract(size):
-    """Outputs within 2e-3, states within some roundings, from random states, for rows that move and rows that stay."""
+    """Outputs within 2e-3, states within some roundings, from random states, for rows that move or stay."""
     network = fp16_network(SIZES[size])
     pcm = noise(3, 2 * network.config.step_samples)
     ours, wanted = (slabs_of(network, CAPACITY, seed=1) for _ in range(2))
@@ -46,7 +46,7 @@ def test_a_step_agrees_with_the_contract(size):
 
 
 @pytest.mark.parametrize("size", list(SIZES))
-def test_a_chunk_has_the_bits_of_its_single_steps(size):
+def test_a_chunk_is_bit_identical_to_single_steps(size):
     network = fp16_network(SIZES[size])
     samples = network.config.step_samples
     pcm = noise(2, 3 * samples)
@@ -62,7 +62,7 @@ def test_a_chunk_has_the_bits_of_its_single_steps(size):
 
 
 @pytest.mark.parametrize("size", ["even", "odd"])
-def test_a_row_has_the_same_bits_alone_in_company_and_in_a_larger_bucket(size):
+def test_a_row_has_the_same_bits_alone_in_a_batch_and_in_a_larger_bucket(size):
     network = fp16_network(SIZES[size])
     rows = 5
     pcm = noise(rows, network.config.step_samples)
@@ -78,7 +78,7 @@ def test_a_row_has_the_same_bits_alone_in_company_and_in_a_larger_bucket(size):
 
 
 def test_a_step_of_wide_tiles_has_the_bits_of_narrow_ones():
-    """Twenty rows take programs of 32 and 64 columns where one row takes 8."""
+    """Twenty rows use programs of 32 and 64 columns, one row uses 8."""
     network = fp16_network(SIZES["even"])
     rows = 20
     pcm = noise(rows, network.config.step_samples)
@@ -108,7 +108,7 @@ def test_the_order_in_which_programs_run_changes_no_bit_of_a_step():
     assert all(torch.equal(slab, found[1][1][name]) for name, slab in found[0][1].items())
 
 
-def test_a_step_shorter_than_the_windows_overlap_is_refused():
+def test_a_step_shorter_than_the_windows_overlap_is_rejected():
     network = fp16_network(SIZES["even"])
     network.features.overlap = 1281
     with pytest.raises(ValueError, match="shorter than the overlap"):

@@ -1,4 +1,4 @@
-"""Prefix beam search: any split and any batch give the same to the bit; stable words; times; takes."""
+"""Prefix beam search: bit-identical for any split and batch; stable words, times, takes."""
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -33,7 +33,7 @@ def test_any_split_of_the_frames_gives_the_same_to_the_bit(seed, frames, beams, 
     one_by_one = made.start(2, bias)
     for row in rows:
         made.advance([one_by_one], row[None, None])
-        made.words(one_by_one)  # reading words changes nothing
+        made.words(one_by_one)  # reading words does not change the state
     assert made.take(one_by_one) == made.take(made_again(made, rows, bias))
 
 
@@ -45,8 +45,8 @@ def made_again(made, rows, bias):
 
 @given(st.lists(st.tuples(seeds, biases), min_size=2, max_size=6), st.data())
 @settings(max_examples=40, deadline=None)
-def test_streams_of_one_batch_do_not_touch_one_another(streams, data):
-    """Each with its own key terms, some joining late: the same to the bit as alone."""
+def test_streams_of_one_batch_do_not_affect_one_another(streams, data):
+    """Each stream with its own key terms, some starting late, is bit-identical to the stream alone."""
     made, frames = decoder(), 60
     rows = [speech_like(seed, frames) for seed, _ in streams]
     states = [made.start(0, bias) for _, bias in streams]
@@ -123,9 +123,9 @@ def test_stable_words_never_change_and_every_word_is_taken_once(seed, beams, wit
 
 
 def test_an_ambiguous_first_word_is_committed_before_the_tree_is_full():
-    """The first word stays ambiguous (`a` or `b`); the certain text after it is longer than the tree.
+    """The first word stays ambiguous (`a` or `b`); the unambiguous text after it is longer than the tree.
 
-    Frames keep one symbol each, so the two hypotheses have room and are not merged.
+    Frames keep one symbol each, so there is room for both hypotheses and they are not merged.
     """
     rows = np.concatenate([log_probs(spell("_a_ "), certainty=0.97), *[log_probs(spell("ab_ "), certainty=0.97)] * 400])
     rows[1, [LETTERS.index("a"), LETTERS.index("b")]] = np.log(0.48), np.log(0.4799)
@@ -145,8 +145,8 @@ def test_an_ambiguous_first_word_is_committed_before_the_tree_is_full():
 
 @given(symbols_lists, st.integers(0, 5), st.sampled_from([1, 8]))
 @settings(max_examples=100, deadline=None)
-def test_clear_speech_reads_as_the_greedy_decoder_reads_it(symbols, skip, beams):
-    """Text, times, confidence, counters: on clear frames the two agree."""
+def test_clear_speech_gives_the_text_of_the_greedy_decoder(symbols, skip, beams):
+    """On clear frames text, times, confidence and counters agree."""
     rows = log_probs(symbols, certainty=0.999)
     beam, greedy = decoder(beams, lm=False, weights=PLAIN), GreedyDecoder(LETTERS, FRAME_S)
     one, other = beam.start(skip), greedy.start(skip)
@@ -173,7 +173,7 @@ def test_confidence_is_the_geometric_mean_of_each_letters_best_frame():
 
 
 def test_the_probabilities_of_all_alignments_of_a_text_are_summed():
-    """`a` is the best symbol of no frame, and yet the likeliest text: unlike best path decoding, the beam finds it."""
+    """`a` is the likeliest text but not the best symbol of any frame: the beam finds it, a best path does not."""
     rows = np.log(np.array([[[0.5, 1e-9, 0.4, 0.05, 0.05]] * 2], np.float32))
     made = decoder(8, lm=False, weights=PLAIN)
     state = made.start(0)
@@ -192,7 +192,7 @@ def test_revision_moves_only_with_the_words():
 
 
 def test_certain_blanks_change_only_the_count_of_frames():
-    """Blanks of `KEPT_SHARE` and more take the short cut; just below, the same frames take the full search."""
+    """Blanks of at least `KEPT_SHARE` use the fast path; slightly below, the same frames use the full search."""
     made, rows = decoder(), speech_like(3, 120)
     near = rows.copy()
     sure = np.exp(rows[:, 0]) >= KEPT_SHARE
@@ -210,7 +210,7 @@ def test_certain_blanks_change_only_the_count_of_frames():
 # takes
 
 
-def test_a_letter_that_still_sounds_when_its_word_is_taken_is_not_written_again():
+def test_a_letter_that_continues_after_its_word_was_taken_is_not_written_again():
     made, state = decoded("_ab")
     assert [w.text for w in made.take(state)] == ["ab"]
     made.advance([state], log_probs(spell("bb"))[None])
@@ -221,7 +221,7 @@ def test_a_letter_that_still_sounds_when_its_word_is_taken_is_not_written_again(
 
 
 def test_the_language_models_context_includes_taken_words():
-    """`a` is likelier than `ba` by 1.8 at the start of a text and by 3.0 after `ab`; the sound is for `ba` by 2.4."""
+    """`a` is likelier than `ba` by 1.8 at the start of a text and by 3.0 after `ab`; the frames favor `ba` by 2.4."""
     weights = DecodingWeights(lm_weight=1.0, word_bonus=0, unknown_cost=9, unknown_letter_cost=0)
     made = decoder(8, weights=weights)
     doubtful = log_probs(spell("___a_ _"), certainty=0.97)
@@ -238,7 +238,7 @@ def test_the_language_models_context_includes_taken_words():
 
 
 def test_taking_all_words_scores_the_end_of_the_sentence():
-    """`a` is likelier than `ba` by 1.8, with the end after it by 3.5; the sound is for `ba` by 2.4."""
+    """`a` is likelier than `ba` by 1.8, with the end after it by 3.5; the frames favor `ba` by 2.4."""
     weights = DecodingWeights(lm_weight=1.0, word_bonus=0, unknown_cost=9, unknown_letter_cost=0)
     made = decoder(8, weights=weights)
     doubtful = log_probs(spell("___a_ _"), certainty=0.97)

@@ -1,4 +1,4 @@
-"""Prefix beam search: bounds on time and memory, refusal of unsupported arguments."""
+"""Prefix beam search: bounds on time and memory, errors for unsupported arguments."""
 
 import math
 
@@ -20,7 +20,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def test_memory_and_work_of_a_long_stream_do_not_grow():
-    """Ten minutes of noise, the words taken as they become stable: the tree never outgrows its block."""
+    """Ten minutes of noise with words taken when stable: the tree always fits its block."""
     made, rows = decoder(16), speech_like(5, 15_000)
     state, open_words = made.start(0), 0
     for part in np.split(rows, 1_500):
@@ -44,14 +44,14 @@ def test_a_text_without_any_space_stays_bounded(beams):
 
 
 def test_letters_beyond_the_longest_word_count_as_blank():
-    """The last letter once more as well, else the search is driven to texts that the frames are against."""
+    """The last letter is repeated too, because the search would otherwise prefer texts that the frames contradict."""
     made, state = decoded("a_" * 60 + "____ab")
     assert [w.text for w in made.take(state)] == ["a" * 48]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("beams", [1, 8])
-def test_frames_that_are_no_distribution_are_ignored(value, beams):
+def test_frames_that_are_not_a_distribution_are_ignored(value, beams):
     made, state = decoded("_ab", beams)
     made.advance([state], np.full((1, 3, len(LETTERS)), value, np.float32))
     assert state.frames == 6
@@ -61,10 +61,10 @@ def test_frames_that_are_no_distribution_are_ignored(value, beams):
 
 @given(seeds, st.sampled_from([1, 4]), st.sampled_from([np.nan, np.inf, -np.inf, -1e30]), st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_invalid_log_probs_disturb_their_own_stream_for_a_while_only(seed, beams, value, with_lm):
-    """Single values that are no log-probabilities, anywhere: the stream stays readable, and later speech is recognised.
+def test_invalid_log_probs_affect_their_own_stream_for_a_short_time_only(seed, beams, value, with_lm):
+    """After single invalid log-probabilities the stream stays valid, and later speech is recognized.
 
-    A letter that was doubtful when the text was taken may still join the word that follows.
+    A letter that was uncertain when the text was taken may still join the next word.
     """
     rows, made = speech_like(seed, 300), decoder(beams, lm=with_lm)
     rows[np.random.default_rng(seed).random(rows.shape) < 0.2] = value
@@ -95,7 +95,7 @@ def test_a_vocabulary_of_the_blank_alone_gives_no_text():
 @given(seeds, st.sampled_from([1, 8]))
 @settings(max_examples=40, deadline=None)
 def test_replacing_key_terms_and_restoring_them_changes_nothing(seed, beams):
-    """As long as no word is committed: committed words are not scored again, and begin no key term afterwards."""
+    """Only while no word is committed: committed words are not rescored, and later start no key term."""
     first, other = Bias.of([("a b", 3.0), ("cab", 2.0)]), Bias.of([("ab", 2.0)])
     made, rows = decoder(beams), speech_like(seed, 30)
     state, never = made.start(0, first), made.start(0, first)
@@ -108,9 +108,9 @@ def test_replacing_key_terms_and_restoring_them_changes_nothing(seed, beams):
     assert [w.text for w in made.take(state)] == [w.text for w in made.take(never)]
 
 
-def test_a_released_state_is_refused():
+def test_a_released_state_is_rejected():
     made, state = decoded("ab")
-    made.words(state)  # which the state caches
+    made.words(state)  # cached in the state
     made.release(state)
     uses = [made.release, made.words, made.take, lambda s: made.take(s, 0), lambda s: made.set_bias(s, NO_BIAS)]
     for use in [*uses, lambda s: made.set_bias(s, Bias.of([("a", 1.0)]))]:
@@ -121,7 +121,7 @@ def test_a_released_state_is_refused():
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 4), (2, 2, 5), (2, 5)])
-def test_log_probs_of_another_shape_are_refused(shape):
+def test_log_probs_of_another_shape_are_rejected(shape):
     made, state = decoded("ab")
     with pytest.raises(ValueError, match="log-probs"):
         made.advance([state], np.zeros(shape, np.float32))
@@ -131,7 +131,7 @@ UNFIT = [(0, LETTERS), (1_025, LETTERS), (4, ()), (4, ("a", "b")), (4, ("", "ab"
 
 
 @pytest.mark.parametrize(("beams", "vocabulary"), UNFIT)
-def test_unsupported_beams_and_vocabularies_are_refused(beams, vocabulary):
+def test_unsupported_beams_and_vocabularies_are_rejected(beams, vocabulary):
     with pytest.raises(ValueError):
         BeamDecoder(vocabulary, FRAME_S, beams=beams)
 
@@ -140,18 +140,18 @@ def test_unsupported_beams_and_vocabularies_are_refused(beams, vocabulary):
     "options", [{"kept_share": 0}, {"kept_share": 1.1}, {"kept_share": np.nan}, {"kept_symbols": 0}]
 )
 def test_a_frame_keeps_at_least_one_symbol(options):
-    with pytest.raises(ValueError, match="keep"):
+    with pytest.raises(ValueError, match=r"kept_symbols must be 1 to 63, .* kept_share above 0 and at most 1"):
         BeamDecoder(LETTERS, FRAME_S, **options)
 
 
 @pytest.mark.parametrize("reach", [0, -1, np.nan])
-def test_a_reach_that_would_drop_the_best_is_refused(reach):
+def test_a_reach_that_would_drop_the_best_is_rejected(reach):
     with pytest.raises(ValueError, match="reach"):
         BeamDecoder(LETTERS, FRAME_S, reach=reach)
 
 
-def test_a_stream_of_64_beams_takes_as_much_memory_as_ever_and_one_of_1024_in_proportion():
-    """A server's plan of its memory counts on it: a quarter of a megabyte, and sixteen times that."""
+def test_a_stream_takes_a_known_amount_of_memory_in_proportion_to_its_beams():
+    """Memory planning of the server depends on it: a quarter of a megabyte for 64 beams, 16 times that for 1,024."""
     assert block_bytes(64) < 240_000
     assert block_bytes(1_024) < 16 * 230_000
 
@@ -172,7 +172,7 @@ def test_hypotheses_beyond_the_reach_are_dropped(seed, beams):
 
 
 @pytest.mark.parametrize("weights", [{"word_bonus": 1e300}, {"word_bonus": -1e300}, {"keyterm_boost": np.nan}])
-def test_weights_that_are_not_finite_or_too_large_are_refused(weights):
+def test_weights_that_are_not_finite_or_too_large_are_rejected(weights):
     with pytest.raises(ValueError, match=next(iter(weights))):
         DecodingWeights(**weights)
 

@@ -1,4 +1,4 @@
-"""A beam that is wide enough finds the best text of all: compared with the sum over every alignment."""
+"""A sufficiently wide beam finds the best text: compared with the sum over all alignments."""
 
 import math
 
@@ -13,8 +13,8 @@ from model.ctc.weights import DecodingWeights
 from tests.support.decoding.beam_toys import FRAME_S, all_texts, penalised, random_log_probs, toy_lm, words_score
 
 VOCABULARIES = [("", " ", "a"), ("", "a", "b"), ("", " ", "a", "b"), ("", "b", "a", " "), ("", "c", " ", "a", "b")]
-WIDE = 2_000  # more than there are prefixes of six symbols that four can write
-LONGEST = {3: 6, 4: 6, 5: 5}  # frames by symbols: 5^5 alignments at most
+WIDE = 2_000  # more than there are prefixes of up to six of the four symbols
+LONGEST = {3: 6, 4: 6, 5: 5}  # frames by symbols: at most 5^5 alignments
 
 seeds = st.integers(0, 2**32 - 1)
 vocabularies = st.sampled_from(VOCABULARIES)
@@ -47,7 +47,7 @@ def drawn(data, vocabulary):
 
 
 def holds(log_probs, vocabulary, weights, text, worth):
-    """No text is worth more than the one found, but for rounding."""
+    """Check that no text scores more than the one found, except for rounding."""
     read = penalised(log_probs, weights)
     scores = {t: log_p + worth(t.split()) for t, log_p in all_texts(read, vocabulary).items()}
     assert text in scores

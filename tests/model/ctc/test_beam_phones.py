@@ -1,4 +1,4 @@
-"""Beam search over phones: the best words of all, by every alignment; homophones, key terms, unfinished words."""
+"""Beam search over phones: the best words over all alignments; homophones, key terms, unfinished words."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from model.ctc import beam
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
-from model.ctc.sounds import Sounds
+from model.ctc.phones import PhoneLexicon
 from model.ctc.weights import DecodingWeights
 from model.lexicon.lexicon import Lexicon
 from model.lm.language_model import LanguageModel
@@ -28,7 +28,7 @@ def wide_beams(monkeypatch):
 
 
 def totals_of(log_probs):
-    """Log-probability of each sequence of phones, summed over its alignments."""
+    """Return the log-probability of each sequence of phones, summed over its alignments."""
     totals = {}
     for path in itertools.product(range(len(PHONES) + 1), repeat=len(log_probs)):
         kept = tuple(PHONES[c - 1] for c, before in zip(path, (0, *path), strict=False) if c not in {0, before})
@@ -38,13 +38,13 @@ def totals_of(log_probs):
 
 
 def texts_of(phones):
-    """Every way to cut phones into words, with the cost of a last one that is not finished."""
+    """Yield every segmentation of phones into words, with the cost of an unfinished last word."""
     if not phones:
         yield (), 0.0
     for word, variants in SPOKEN.items():
-        for sounds in variants:
-            if phones[: len(sounds)] == sounds:
-                yield from (((word, *rest), cost) for rest, cost in texts_of(phones[len(sounds) :]))
+        for variant in variants:
+            if phones[: len(variant)] == variant:
+                yield from (((word, *rest), cost) for rest, cost in texts_of(phones[len(variant) :]))
     begun = {
         w: p for w, variants in SPOKEN.items() for p in variants if len(p) > len(phones) and p[: len(phones)] == phones
     }
@@ -65,7 +65,7 @@ def found(made, log_probs, bias=NO_BIAS):
 
 
 def spoken(text, certainty=0.97):
-    """Log-probs (T, OUTPUTS) of phones one after another, _ for blank."""
+    """Return log-probs (T, OUTPUTS) of phones one after another, _ for blank."""
     rows = np.full((len(text), 1 + len(PHONES)), (1 - certainty) / len(PHONES))
     for row, phone in zip(rows, text, strict=True):
         row[1 + PHONES.index(phone) if phone != "_" else 0] = certainty
@@ -86,19 +86,19 @@ def test_the_best_words_of_all(seed, frames, sharpness):
     assert scored[words] == pytest.approx(max(scored.values()), abs=1e-3)
 
 
-def test_words_that_sound_alike_are_told_apart_by_the_language_model():
+def test_the_language_model_chooses_among_homophones():
     made = phone_decoder(weights=WEIGHTS)
     assert found(made, spoken("_x_y_")) == ("ab",)  # likelier at the beginning
     assert found(made, spoken("_x_x_y_")) == ("a", "ba")  # "a ba" is a bigram
 
 
-def test_an_unfinished_word_is_the_likeliest_that_begins_so():
+def test_an_unfinished_word_is_the_likeliest_with_its_phones():
     assert found(phone_decoder(weights=WEIGHTS), spoken("_xy__z_x")) == ("ab", "a", "a")
     made = phone_decoder(weights=DecodingWeights(lm_weight=0.1, word_bonus=-4, unknown_cost=0.0))
     assert found(made, spoken("_xy__z_x")) == ("ab", "cab")
 
 
-def test_a_key_terms_own_word_is_recognised_by_its_sound():
+def test_a_word_of_a_key_term_alone_is_recognized_by_its_phones():
     made = phone_decoder(weights=WEIGHTS)
     rows = spoken("_x__y_y__x_y_")
     assert "kay" not in found(made, rows)
@@ -129,16 +129,16 @@ def test_the_letters_of_a_frame_change_nothing():
     assert [word.text for word in one] == ["ab", "a"]
 
 
-def test_frames_of_another_width_are_refused():
+def test_frames_of_another_width_are_rejected():
     made = phone_decoder()
-    with pytest.raises(ValueError, match="symbols"):
+    with pytest.raises(ValueError, match="log-probs of these streams must be"):
         made.advance([made.start(0)], np.zeros((1, 2, OUTPUTS + 1), np.float32))
 
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), frames=st.integers(4, 60))
-def test_with_the_blank_in_every_frame_speech_that_is_no_word_is_never_written_as_phones(seed, frames):
-    """One symbol is kept of a frame: without the blank there may be no way on but out of the vocabulary."""
+def test_with_the_blank_in_every_frame_other_speech_is_never_written_as_phones(seed, frames):
+    """A frame keeps one symbol: without the blank hypotheses may only continue outside of the vocabulary."""
     rows = np.full((frames, len(PHONES) + 1), -9.0, np.float32)
     rows[np.arange(frames), np.random.default_rng(seed).integers(1, len(PHONES) + 1, frames)] = -0.001
     words = found(phone_decoder(8, kept_symbols=1, keeps_blank=True), rows)
@@ -146,12 +146,12 @@ def test_with_the_blank_in_every_frame_speech_that_is_no_word_is_never_written_a
 
 
 def test_a_frame_has_room_for_the_blank():
-    with pytest.raises(ValueError, match="a frame cannot keep 63 symbols"):
+    with pytest.raises(ValueError, match="kept_symbols must be 1 to 62, not 63"):
         BeamDecoder(["", *map(chr, range(0x4E00, 0x4E00 + 80))], 0.04, kept_symbols=63, keeps_blank=True)
 
 
-def test_all_characters_that_sound_alike_are_there(tmp_path):
-    """More than the eight of English: sixty characters are read as one Mandarin syllable."""
+def test_all_homophone_characters_are_in_the_trie(tmp_path):
+    """More than the eight of English: up to sixty characters share a Mandarin syllable."""
     characters = [chr(0x4E00 + i) for i in range(20)]
     lines = [f"{-1.5 - i / 10:.2f}\t{character}" for i, character in enumerate(characters)]
     head = ["\\data\\", f"ngram 1={len(lines) + 3}", "", "\\1-grams:", "-9\t<unk>", "-99\t<s>", "-1\t</s>"]
@@ -159,4 +159,4 @@ def test_all_characters_that_sound_alike_are_there(tmp_path):
     path.write_text("\n".join([*head, *lines, "", "\\end\\", ""]), encoding="utf-8")
     lm = LanguageModel.load(path, cache_dirs=[tmp_path])
     lexicon = Lexicon(("i4",), dict.fromkeys(characters, (("i4",),)), "toy")
-    assert Sounds.of_model(("i4",), lexicon, lm).trie.ranks == len(characters)
+    assert PhoneLexicon.of_model(("i4",), lexicon, lm).trie.ranks == len(characters)

@@ -1,4 +1,4 @@
-"""The beam search over pieces of words: splits, saved states, stable words, key terms, refusals."""
+"""Beam search over word pieces: splits, saved states, stable words, key terms, errors."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def decoder(beams=8, *, lm=True, symbols=SYMBOLS, **options):
 
 
 def spoken(seed, frames, symbols=SYMBOLS):
-    """Speech-like log-probs with the blank where the vocabulary has it."""
+    """Return speech-like log-probs with the blank at its index in the vocabulary."""
     rows = speech_like(seed, frames, len(symbols))
     return np.ascontiguousarray(np.roll(rows, symbols.index("<blk>"), axis=1))
 
@@ -62,10 +62,10 @@ def _with(word, fold):
 @settings(max_examples=50, deadline=None)
 def test_any_split_of_the_frames_and_any_batch_give_the_same_to_the_bit(seed, frames, beams, bias, data):
     made, rows = decoder(beams), spoken(seed, frames)
-    whole, split, beside = made.start(2, bias), made.start(2, bias), made.start(0)
+    whole, split, other = made.start(2, bias), made.start(2, bias), made.start(0)
     made.advance([whole], rows[None])
     for part in np.split(rows, sorted(data.draw(st.lists(st.integers(0, frames), max_size=12)))):
-        made.advance([beside, split], np.stack([part[::-1], part]))
+        made.advance([other, split], np.stack([part[::-1], part]))
         made.words(split)
     assert seen(made, split) == seen(made, whole)
     assert made.take(split) == made.take(whole)
@@ -73,7 +73,7 @@ def test_any_split_of_the_frames_and_any_batch_give_the_same_to_the_bit(seed, fr
 
 @given(seeds, st.sampled_from([1, 4, 16, 64]), st.booleans(), biases, st.sets(st.integers(0, 59), min_size=1))
 @settings(max_examples=50, deadline=None)
-def test_stable_words_never_change_and_a_restored_state_goes_on_to_the_bit(seed, beams, with_lm, bias, moves):
+def test_stable_words_never_change_and_a_restored_state_continues_bit_identically(seed, beams, with_lm, bias, moves):
     made, rows = decoder(beams, lm=with_lm), spoken(seed, 240)
     state, kept, taken, shown = made.start(0, bias), made.start(0, bias), [], []
     for number, part in enumerate(np.split(rows, 60)):
@@ -99,7 +99,7 @@ def test_stable_words_never_change_and_a_restored_state_goes_on_to_the_bit(seed,
 
 @given(st.lists(st.sampled_from(["_", "_", "▁a", "▁ab", "a", "b", "ba", "▁c", "▁"]), min_size=1, max_size=50))
 @settings(max_examples=100, deadline=None)
-def test_clear_speech_reads_as_the_greedy_decoder_reads_it(pieces):
+def test_clear_speech_gives_the_text_of_the_greedy_decoder(pieces):
     rows = log_probs_of(SYMBOLS, pieces, certainty=0.999)
     beam, greedy = decoder(lm=False, weights=PLAIN), GreedyDecoder(tokens_of(SYMBOLS), FRAME_S)
     one, other = beam.start(0), greedy.start(0)
@@ -136,7 +136,7 @@ def test_words_keep_the_case_of_their_pieces_and_are_known_without_it():
 
 @pytest.mark.parametrize("with_lm", [False, True])
 def test_a_single_hypothesis_takes_the_piece_whose_letters_score_best(with_lm):
-    """The last frame is for `b` by 1.4; another word earns 3, and `cab a` is known where `cabb` is not."""
+    """The last frame favors `b` by 1.4; another word earns 3, and `cab a` is in the vocabulary, `cabb` is not."""
     rows = log_probs_of(SYMBOLS, ["▁c", "ab", "b"], certainty=0.999)
     rows[2, [SYMBOLS.index("b"), SYMBOLS.index("▁a")]] = np.log(0.8), np.log(0.199)
     plain = decoder(1, lm=with_lm, weights=PLAIN)
@@ -179,7 +179,7 @@ def test_cyrillic_letters_are_decoded_and_take_no_key_terms():
 REFUSED = [
     ((*(f"<0x{n:02X}>" for n in range(256)), "<blk>"), False, "bytes"),
     (("<blk>", "a", "ĤƆ"), False, "bytes"),
-    (("<blk>", "▁a", "中"), False, "word of its own"),
+    (("<blk>", "▁a", "中"), False, "is a whole word"),
     (("<blk>", "▁of▁the"), False, "within one word"),
     (("<blk>", "▁" + "a" * 48), False, "48 letters"),
     (("<blk>", "▁а", "б"), True, "language model"),
@@ -188,20 +188,20 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("symbols", "with_lm", "why"), REFUSED)
-def test_symbols_that_cannot_be_spelled_are_refused(symbols, with_lm, why):
+def test_symbols_that_cannot_be_spelled_are_rejected(symbols, with_lm, why):
     with pytest.raises(VocabularyError, match=why):
         decoder(symbols=symbols, lm=with_lm)
 
 
-def test_more_kept_symbols_than_bits_are_refused():
+def test_more_kept_symbols_than_bits_are_rejected():
     symbols = ("<blk>", *(f"▁{a}{b}" for a in "abcdefgh" for b in "abcdefgh"))
-    with pytest.raises(ValueError, match="keep 64"):
+    with pytest.raises(ValueError, match="kept_symbols must be 1 to 63, not 64"):
         decoder(symbols=symbols, kept_symbols=64)
 
 
 @pytest.mark.parametrize("beams", [1, 4, 64])
-def test_words_without_end_and_noise_stay_bounded(beams):
-    """Noise over 500 pieces: the tree never outgrows its block, whether or not pieces begin words."""
+def test_endless_words_and_noise_stay_bounded(beams):
+    """Noise over 500 pieces: the tree always fits its block, whether or not pieces begin words."""
     letters = "abcdefghijklmnopqrstuvwxyz"
     pieces = [first + second for first in letters for second in letters[:19]]
     for begin in (0, 200):

@@ -1,4 +1,4 @@
-"""A beam over pieces that is wide enough finds the best sequence of all: compared with the sum over every alignment."""
+"""A sufficiently wide beam over pieces finds the best sequence: compared with the sum over all alignments."""
 
 import math
 
@@ -34,7 +34,7 @@ def wide_beams(monkeypatch):
 
 @st.composite
 def vocabularies(draw):
-    """Three to six symbols, the blank among them anywhere."""
+    """Three to six symbols with the blank at any index."""
     others = draw(st.lists(st.sampled_from(PIECES[1:]), min_size=2, max_size=5, unique=True))
     return tuple(draw(st.permutations(["<blk>", *others])))
 

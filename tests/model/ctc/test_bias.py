@@ -18,7 +18,7 @@ from tests.support.decoding.ctc_symbols import log_probs, spell
 
 
 def score(bias, text, *, ended=True):
-    """The score of a text so far, or the final one if it ends: the automaton, followed letter by letter."""
+    """Return the score of a text so far, or the final one if it ends, by the automaton."""
     state, earned = at.TERM_START, 0.0
     for character in text + " " * ended:
         column = at.SPACE_COLUMN if character == " " else COLUMNS.find(character)
@@ -34,7 +34,7 @@ def score(bias, text, *, ended=True):
 
 
 def most_earned(phrases, words):
-    """Highest sum of the scores of phrases that do not overlap."""
+    """Return the highest sum of scores of phrases that do not overlap."""
     best = [0.0]
     for end in range(1, len(words) + 1):
         options = [best[-1]]
@@ -55,20 +55,20 @@ phrases_of_words = st.lists(words_of_few_letters, min_size=1, max_size=3).map(" 
 
 @given(phrases_of_words, st.sampled_from([0.5, 2.0]), texts)
 @settings(max_examples=300, deadline=None)
-def test_one_phrase_earns_wherever_it_stands_complete(phrase, weight, words):
+def test_one_phrase_scores_at_every_complete_occurrence(phrase, weight, words):
     assert score(Bias.of([(phrase, weight)]), " ".join(words)) == pytest.approx(most_earned([(phrase, weight)], words))
 
 
 @given(st.dictionaries(words_of_few_letters, st.sampled_from([-1.0, 0.5, 2.0]), min_size=1, max_size=6), texts)
 @settings(max_examples=300, deadline=None)
-def test_single_words_earn_each_for_itself(weights, words):
+def test_single_words_score_independently(weights, words):
     expected = sum(weights.get(word, 0.0) * len(word) for word in words)
     assert score(Bias.of(weights.items()), " ".join(words)) == pytest.approx(expected)
 
 
 @given(st.dictionaries(phrases_of_words, st.sampled_from([0.5, 1.0, 2.0]), min_size=1, max_size=6), texts)
 @settings(max_examples=500, deadline=None)
-def test_overlapping_phrases_earn_something_and_at_most_the_best_sum(weights, words):
+def test_overlapping_phrases_score_something_and_at_most_the_best_sum(weights, words):
     text, bias = " ".join(words), Bias.of(weights.items())
     most = most_earned(list(weights.items()), words)
     assert score(bias, text) <= most + 1e-9
@@ -97,7 +97,7 @@ def test_no_symbol_adds_more_than_the_bound_of_the_search(weights, words):
         ("new ", 6),
         ("new york", 14),
         ("new yorker", 0),
-        ("new york c", 16),  # a longer phrase takes over
+        ("new york c", 16),  # a longer phrase continues
         ("new york city ", 22),
         ("new york city x", 14),  # the longer phrase is subtracted, the complete one kept
         ("new york city hall ", 30),
@@ -115,7 +115,7 @@ def test_the_end_of_a_text_subtracts_incomplete_phrases():
     assert score(bias, "new york") == 14
 
 
-def test_a_phrase_that_breaks_off_may_be_the_beginning_of_another():
+def test_an_incomplete_phrase_may_be_the_beginning_of_another():
     bias = Bias.of([("new york city", 1.0), ("york times", 1.0)])
     assert score(bias, "new york times") == 9
 
@@ -139,12 +139,12 @@ def test_phrases_are_spelled_as_the_model_spells():
         ("打开WiFi", "打 开 wifi"),
     ],
 )
-def test_phrases_with_numbers_and_other_letters_lose_none_of_them(phrase, words):
+def test_phrases_keep_numbers_and_other_letters(phrase, words):
     assert Bias.of([(phrase, 1.0)]).phrases == ((words, 1.0),)
 
 
 @pytest.mark.parametrize("phrase", ["Ἀθῆναι", "Москва", "서울", "plain שלום", "…", "?", "'"])
-def test_a_phrase_that_cannot_be_spelled_is_refused_by_name(phrase):
+def test_a_phrase_that_cannot_be_spelled_is_rejected_by_name(phrase):
     with pytest.raises(BiasError, match=re.escape(repr(phrase))):
         Bias.of([("plain", 1.0), (phrase, 1.0)])
 
@@ -168,7 +168,7 @@ def test_equal_key_terms_share_one_automaton():
         [("a", float("nan"))],
     ],
 )
-def test_too_many_or_too_long_key_terms_are_refused(phrases):
+def test_too_many_or_too_long_key_terms_are_rejected(phrases):
     with pytest.raises(BiasError):
         Bias.of(phrases)
 
@@ -179,7 +179,7 @@ WEIGHTS = DecodingWeights(lm_weight=1.0, word_bonus=0, unknown_cost=4.0, unknown
 
 
 def doubt(text, place, rival, lead):
-    """Log-probs of `text` in which the symbol at `place` has a rival that is likelier by `lead`."""
+    """Return log-probs of `text` in which another symbol at `place` is likelier by `lead`."""
     rows = log_probs(spell(text), certainty=0.97)
     share = 0.97 / (1 + np.exp(lead))
     rows[place, LETTERS.index(text[place])], rows[place, LETTERS.index(rival)] = np.log([share, 0.97 - share])
@@ -203,16 +203,16 @@ def test_a_key_term_wins_over_a_slightly_likelier_word_without_a_language_model(
     assert text_with(rows, Bias.of([("ca", -5.0)])) == "cab"  # another word
 
 
-def test_an_unknown_word_of_a_key_term_costs_at_most_the_known_word_it_begins_as():
-    """`cac` is unknown and begins as `cab`, which is known."""
+def test_an_unknown_word_of_a_key_term_costs_at_most_a_known_word_with_its_beginning():
+    """`cac` is unknown and starts like `cab`, which is known."""
     lm, known = toy_lm(), toy_lm().score(["cab"], eos=False)[0]
     cost = known - unknown(3, WEIGHTS), known - prefix_score("cac", lm, WEIGHTS)
     assert cost[0] > 2.5
     assert cost[1] < 0.5
     rows = doubt("_cac_", 3, "b", 1.0)
     assert text_with(rows, NO_BIAS, lm) == "cab"
-    assert text_with(rows, Bias.of([("cac", 0.6)]), lm) == "cac"  # 1.8 for a lead of 1 and some of the cost
-    assert text_with(rows, Bias.of([("cac a", 0.6)]), lm) == "cab"  # incomplete: it costs what unknown words cost
+    assert text_with(rows, Bias.of([("cac", 0.6)]), lm) == "cac"  # 1.8 outweighs a lead of 1 and part of the cost
+    assert text_with(rows, Bias.of([("cac a", 0.6)]), lm) == "cab"  # incomplete: full cost of unknown words
 
 
 def test_streams_of_one_batch_have_their_own_key_terms():
@@ -225,10 +225,10 @@ def test_streams_of_one_batch_have_their_own_key_terms():
 
 
 def test_key_terms_may_change_while_a_word_is_open():
-    """Words not yet stable are scored with the new key terms; the old ones leave no trace.
+    """Words that are not stable yet are rescored with the new key terms; the old ones have no effect.
 
-    Holds for 16 beams and frames that keep 0.99. With 24 beams and more, or with 0.995 and more, as is served, it does
-    not hold on this toy model: old terms change times and confidences. The cause is not known.
+    Holds for 16 beams and a kept share of 0.99. With at least 24 beams or 0.995, as in serving, it does
+    not hold on this toy model: old terms change times and confidences. The cause is unknown.
     """
     made = BeamDecoder(LETTERS, FRAME_S, beams=16, weights=WEIGHTS, lm=toy_lm(), kept_share=0.99)
     rows, wanted = doubt("_cac_ a", 3, "b", 2.0), Bias.of([("cac", 3.0)])
@@ -253,7 +253,7 @@ def test_stable_words_stay_when_key_terms_change():
     assert made.words(state)[:1] == stable
 
 
-def test_greedy_decoding_takes_key_terms_and_ignores_them():
+def test_greedy_decoding_accepts_and_ignores_key_terms():
     made = GreedyDecoder(LETTERS, FRAME_S)
     state = made.start(0, Bias.of([("cac", 9.0)]))
     made.set_bias(state, Bias.of([("caa", 9.0)]))

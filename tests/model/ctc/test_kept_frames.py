@@ -1,4 +1,4 @@
-"""Kept frames: a search over them equals one over the model's own frames, however they were kept and forgotten."""
+"""Kept frames: a search over them equals one over the model's frames, in any division and after any drop."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_search_over_kept_frames_equals_one_over_the_models_own(
 
 @settings(max_examples=60, deadline=None)
 @given(seed=seeds, cut=st.integers(0, 120), then=st.integers(0, 120))
-def test_forgetting_and_copying_keep_the_frames_behind(seed: int, cut: int, then: int) -> None:
+def test_dropping_and_copying_keep_the_later_frames(seed: int, cut: int, then: int) -> None:
     rows = speech_like(seed, 240)
     keeper = keeper_of(decoder())
     kept = keep(keeper, rows, 2)
@@ -74,7 +74,7 @@ def test_each_row_of_a_batch_goes_to_its_stream_and_only_its_last_frames() -> No
         assert (stream.counts, stream.symbols, stream.values) == (alone.counts, alone.symbols, alone.values)
 
 
-def test_silence_takes_a_byte_a_frame() -> None:
+def test_silence_takes_one_byte_per_frame() -> None:
     rows = np.full((1, 100, len(LETTERS)), -20.0, np.float32)
     rows[..., 0] = -1e-6
     kept = keep(keeper_of(decoder()), rows[0], 2)
@@ -84,13 +84,13 @@ def test_silence_takes_a_byte_a_frame() -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        KeptFrames(0, bytearray(b"\x01"), bytearray(b"\x09\x00"), bytearray(4)),  # a symbol that there is not
+        KeptFrames(0, bytearray(b"\x01"), bytearray(b"\x09\x00"), bytearray(4)),  # a symbol outside of the vocabulary
         KeptFrames(0, bytearray(b"\x02"), bytearray(2), bytearray(4)),
         KeptFrames(0, bytearray(b"\x01"), bytearray(2), bytearray(8)),
         KeptFrames(-1, bytearray(b"\x00")),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(broken: KeptFrames) -> None:
+def test_parts_that_do_not_fit_are_rejected(broken: KeptFrames) -> None:
     with pytest.raises(ValueError, match="kept frames"):
         broken.check(len(LETTERS))
 

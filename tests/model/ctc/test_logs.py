@@ -1,4 +1,4 @@
-"""exp and sums of logarithms as the beam search computes them, against the C library's."""
+"""exp and sums of logarithms in the beam search, compared with the C library."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def add_logs(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return out
 
 
-def test_exp_is_right_to_the_last_bits() -> None:
+def test_exp_is_accurate_to_the_last_bits() -> None:
     x = np.concatenate([np.linspace(-699, 0, 100_001), -np.geomspace(1e-12, 50, 10_000), np.linspace(0, 20, 1_000)])
     expected = np.array([math.exp(each) for each in x])
     np.testing.assert_allclose(exp(x), expected, rtol=5e-16)
 
 
-def test_exp_beyond_its_range_is_zero_or_as_at_the_border() -> None:
+def test_exp_outside_its_range_is_zero_or_clipped() -> None:
     assert exp(np.array([-701.0, -np.inf, 0.0])).tolist() == [0.0, 0.0, 1.0]
     assert exp(np.array([np.inf])) == exp(np.array([logs.LARGEST_EXPONENT])) > 1e300
 
@@ -56,7 +56,7 @@ def test_sums_of_logarithms_are_right_in_either_order() -> None:
 
 
 @pytest.mark.parametrize("other", [-np.inf, -800.0])
-def test_nothing_is_added_by_what_has_no_probability(other: float) -> None:
+def test_adding_a_zero_probability_changes_nothing(other: float) -> None:
     assert add_logs(np.array([-3.5, other]), np.array([other, -3.5])).tolist() == [-3.5, -3.5]
 
 

@@ -1,4 +1,4 @@
-"""Ended hypotheses scored again as whole texts: which one is taken, and what it looks like."""
+"""Rescoring of final hypotheses as whole texts: the choice and the returned words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 @dataclass
 class Favours:
-    """Gives a log-probability of 0 to texts that end in a word, -1 to others."""
+    """Text model with a log-probability of 0 for texts that end in a given word, -1 for others."""
 
     word: str
     counts: Counts = field(default_factory=lambda: Counts(1.0))
@@ -45,13 +45,13 @@ def read(words) -> list[str]:
 
 @settings(max_examples=60, deadline=None)
 @given(seed=seeds, frames=st.integers(0, 80), merges=st.booleans())
-def test_a_model_that_counts_for_nothing_changes_nothing(seed: int, frames: int, merges: bool) -> None:
-    """Of texts with one alignment each: letters spell a text in one way."""
+def test_a_model_of_weight_zero_changes_nothing(seed: int, frames: int, merges: bool) -> None:
+    """For texts with one spelling each."""
     made = decoder(16, merges=merges)
     state = advanced(made, speech_like(seed, frames))
     before = seen(made, state)
     found = best_words(made, state, Favours("a", Counts()))
-    assert seen(made, state) == before, "the state stays as it is"
+    assert seen(made, state) == before, "the state is unchanged"
     assert found == made.take(state)
 
 
@@ -91,10 +91,10 @@ def test_the_model_chooses_among_texts_that_are_left() -> None:
     assert len(endings) > 1
     for word in endings:
         assert read(best_words(made, state, Favours(word, Counts(1_000.0))))[-1] == word
-    assert read(best_words(made, state, Favours("never heard", Counts(1_000.0)))) == plain
+    assert read(best_words(made, state, Favours("never spoken", Counts(1_000.0)))) == plain
 
 
-def test_a_bonus_for_words_favours_long_texts() -> None:
+def test_a_word_bonus_favors_long_texts() -> None:
     made = phone_decoder(32, merges=False)
     state = advanced(made, random_log_probs(6, 24, OUTPUTS))
     lengths = [len(words) for words, _, _ in texts_of(made, state, 100)]
@@ -108,7 +108,7 @@ def test_words_of_key_terms_alone_are_spelled() -> None:
     assert any("kay" in words for words, _, _ in texts_of(made, state, 100))
 
 
-def test_words_that_key_terms_alone_know_are_not_judged_by_the_model() -> None:
+def test_words_of_key_terms_alone_are_not_scored_by_the_model() -> None:
     seen_texts: list[list[str]] = []
 
     class Reads(Favours):
@@ -123,7 +123,7 @@ def test_words_that_key_terms_alone_know_are_not_judged_by_the_model() -> None:
     assert all(text[:1] == ["ab"] and "kay" not in text for text in seen_texts)
 
 
-def test_a_second_search_takes_the_text_that_the_model_favours_and_tells_it_in_its_digest() -> None:
+def test_a_second_search_chooses_the_text_that_the_model_favors_and_includes_it_in_its_digest() -> None:
     rows = random_log_probs(11, 24, OUTPUTS)
     first, second = phone_decoder(4), phone_decoder(32, merges=False)
     plain = TwoPassDecoder(first, second)
@@ -132,7 +132,7 @@ def test_a_second_search_takes_the_text_that_the_model_favours_and_tells_it_in_i
         made = TwoPassDecoder(first, second, rescorer=Rescorer(lambda word=word: Favours(word, Counts(1_000.0)), word))
         state = made.start(0)
         made.advance([state], rows[None])
-        again = made.again(state)
+        again = made.second_pass(state)
         assert again is not None
         endings.add(read(again())[-1])
         digests.add(made.digest)

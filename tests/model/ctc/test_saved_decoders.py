@@ -1,4 +1,4 @@
-"""Decoder states as bytes: a restored stream gives the same results to the bit."""
+"""Serialized decoder states: a restored stream gives bit-identical results."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ STEP = 4  # frames
 
 
 def snapshot(decoder: Decoder, state: Any) -> tuple[Any, ...]:
-    """Everything that a caller can read of a state."""
+    """Return all public fields of a state."""
     seen = (state.frames, state.silence_frames, state.has_text, state.revision)
     return *seen, decoder.words(state), decoder.stable_words(state)
 
 
 def run(decoder: Decoder, rows: np.ndarray, bias: Bias, takes: list[int | None], moves: set[int]) -> list[Any]:
-    """Decode step by step; at some steps take words, at some save and restore the state."""
+    """Decode step by step; at some steps take words, at others save and restore the state."""
     state = decoder.start(3, bias)
-    heard: list[Any] = []
+    results: list[Any] = []
     for number, first in enumerate(range(0, len(rows), STEP)):
         decoder.advance([state], rows[None, first : first + STEP])
-        heard.append(snapshot(decoder, state))
+        results.append(snapshot(decoder, state))
         if takes and number % 9 == 8:
-            heard.append(decoder.take(state, takes[number // 9 % len(takes)]))
+            results.append(decoder.take(state, takes[number // 9 % len(takes)]))
         if number % 25 == 24 and bias:
             decoder.set_bias(state, NO_BIAS if number % 50 == 24 else bias)
         if number in moves:
@@ -47,7 +47,7 @@ def run(decoder: Decoder, rows: np.ndarray, bias: Bias, takes: list[int | None],
             assert snapshot(decoder, moved) == snapshot(decoder, state)
             decoder.release(state)
             state = moved
-    return [*heard, decoder.take(state)]
+    return [*results, decoder.take(state)]
 
 
 @settings(max_examples=30, deadline=None)
@@ -98,7 +98,7 @@ def test_a_restored_greedy_decoder_gives_the_same_results(seed: int, takes: list
 
 
 def test_a_restored_full_tree_is_compacted_at_the_same_frame() -> None:
-    """Words that stay ambiguous: the tree fills and dead prefixes become alive again, the same after a move."""
+    """With ambiguous words the tree fills and dead prefixes become alive again, also after a restore."""
     decoder = BeamDecoder(LETTERS, FRAME_S, beams=4, lm=toy_lm())
     rows = speech_like(5, 4_000, len(LETTERS))
     assert run(decoder, rows, NO_BIAS, [None], set(range(1_000))) == run(decoder, rows, NO_BIAS, [None], set())
@@ -134,8 +134,10 @@ def phone_bytes() -> tuple[BeamDecoder, bytes]:
 @pytest.mark.parametrize("made", [beam_bytes, phone_bytes, greedy_bytes])
 @settings(max_examples=300, deadline=None)
 @given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255), length=st.floats(0, 1))
-def test_changed_bytes_are_refused_or_cause_no_wild_write(made: Any, place: float, flip: int, length: float) -> None:
-    """Tickets are sealed, so only our own mistakes lead here: an error, and never a wild write."""
+def test_changed_bytes_are_rejected_or_cause_no_write_out_of_bounds(
+    made: Any, place: float, flip: int, length: float
+) -> None:
+    """Tickets are authenticated, so only a bug can cause this: an error, never a write out of bounds."""
     decoder, saved = made()
     broken = bytearray(saved)
     broken[int(place * len(broken))] ^= flip
@@ -151,14 +153,14 @@ def test_changed_bytes_are_refused_or_cause_no_wild_write(made: Any, place: floa
 
 
 @pytest.mark.parametrize("made", [beam_bytes, phone_bytes, greedy_bytes])
-def test_another_version_is_refused(made: Any) -> None:
+def test_another_version_is_rejected(made: Any) -> None:
     decoder, saved = made()
     fields = msgspec.msgpack.decode(saved)
     with pytest.raises(ValueError, match=r"version|state"):
         decoder.load(msgspec.msgpack.encode([99, *fields[1:]]))
 
 
-def test_a_released_state_is_not_saved() -> None:
+def test_a_released_state_cannot_be_saved() -> None:
     decoder = BeamDecoder(LETTERS, FRAME_S, beams=2)
     state = decoder.start(0)
     decoder.release(state)

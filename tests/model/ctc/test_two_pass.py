@@ -1,4 +1,4 @@
-"""The second search of an open text: what is stable stays, the rest is that of a wide search, on any thread."""
+"""Second pass over an open text: stable words stay, the rest is that of a wide search, on any thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.two_pass import CONTEXT_S, KEPT_S, Reader, SavedTwoPass, TwoPassDecoder, TwoPassState
-from model.ctc.words import Heard, Word
+from model.ctc.words import FrameAudio, Word
 from model.lm.language_model import LanguageModel
 from tests.support.decoding.beam_toys import FRAME_S, LETTERS, TOY_ARPA, decoder, random_log_probs, speech_like, toy_lm
 from tests.support.decoding.ctc_symbols import log_probs, spell
@@ -37,7 +37,7 @@ def decode(made: TwoPassDecoder, rows: np.ndarray, step: int = 2, bias: Bias = N
 
 
 def searched(made: TwoPassDecoder, state: TwoPassState) -> tuple[Word, ...] | None:
-    again = made.again(state)
+    again = made.second_pass(state)
     return None if again is None else again()
 
 
@@ -54,7 +54,7 @@ def texts(words: tuple[Word, ...] | None) -> list[str]:
     takes=st.lists(st.sampled_from((None, 1, 2)), max_size=3),
 )
 def test_stable_words_never_change(seed: int, frames: int, first: int, lm: bool, takes: list[int | None]) -> None:
-    """At no step does a second search contradict a word that the first one has told as stable."""
+    """A second pass never contradicts a word that the first pass has reported as stable."""
     made, rows = both(first, lm=lm), speech_like(seed, frames)
     state, end_s = made.start(0), 0.0
     for number, begin in enumerate(range(0, frames, 4)):
@@ -65,7 +65,7 @@ def test_stable_words_never_change(seed: int, frames: int, first: int, lm: bool,
             assert words[:stable] == made.words(state)[:stable]
             assert all(word.text for word in words)
             ends = [end_s, *(time for word in words for time in (word.start_s, word.end_s))]
-            assert ends == sorted(ends), "words follow one another, and those before them"
+            assert ends == sorted(ends), "words overlap one another or earlier ones"
             assert ends[-1] <= state.frames * FRAME_S
         if takes and number % 7 == 6:
             taken = made.take(state, takes[number // 7 % len(takes)])
@@ -91,7 +91,7 @@ def test_stable_words_of_a_search_over_phones_never_change(seed: int, frames: in
 @settings(max_examples=40, deadline=None)
 @given(seed=seeds, frames=st.integers(10, 120), first=st.sampled_from((1, 3)))
 def test_stable_words_of_a_model_of_pieces_never_change(seed: int, frames: int, first: int) -> None:
-    """There a word may end in the piece that begins the next one. What is found at the end is a wide search's too."""
+    """A word may end in the piece that begins the next one. The result at the end is that of a wide search."""
     tokens, rows = tokens_of(PIECES), speech_like(seed, frames, len(PIECES))
     made = TwoPassDecoder(*(BeamDecoder(tokens, FRAME_S, beams=beams) for beams in (first, 24)))
     state, wide = made.start(0), BeamDecoder(tokens, FRAME_S, beams=24)
@@ -107,7 +107,7 @@ def test_stable_words_of_a_model_of_pieces_never_change(seed: int, frames: int, 
 
 @settings(max_examples=40, deadline=None)
 @given(seed=seeds, frames=st.integers(5, 40), beams=st.sampled_from((8, 32)))
-def test_with_nothing_stable_it_finds_what_the_wide_search_finds_alone(seed: int, frames: int, beams: int) -> None:
+def test_without_stable_words_it_gives_the_result_of_the_wide_search_alone(seed: int, frames: int, beams: int) -> None:
     made, rows = both(4, beams), speech_like(seed, frames)
     state = decode(made, rows)
     wide = decoder(beams)
@@ -120,8 +120,8 @@ def test_with_nothing_stable_it_finds_what_the_wide_search_finds_alone(seed: int
 
 @settings(max_examples=40, deadline=None)
 @given(seed=seeds, step=st.integers(1, 90), other=seeds, moves=st.sets(st.integers(0, 20)))
-def test_it_depends_on_the_streams_frames_alone(seed: int, step: int, other: int, moves: set[int]) -> None:
-    """Not on how they are divided, on the streams beside it, or on where the state was saved."""
+def test_it_depends_only_on_the_frames_of_the_stream(seed: int, step: int, other: int, moves: set[int]) -> None:
+    """It does not depend on their division, on other streams, or on where the state was saved."""
     made, rows = both(), speech_like(seed, 180)
     whole = decode(made, rows, len(rows))
     state, neighbour = made.start(3), made.start(0)
@@ -134,10 +134,10 @@ def test_it_depends_on_the_streams_frames_alone(seed: int, step: int, other: int
     assert made.take(state) == made.take(whole)
 
 
-def test_any_thread_may_run_it_while_the_stream_goes_on_and_ends() -> None:
+def test_any_thread_may_run_it_while_the_stream_continues_and_ends() -> None:
     made, rows = both(4, 64), speech_like(3, 400)
     state = decode(made, rows[:200])
-    expected, again = searched(made, state), made.again(state)
+    expected, again = searched(made, state), made.second_pass(state)
     assert again is not None
     with ThreadPoolExecutor(2) as threads:
         running = [threads.submit(again) for _ in range(8)]
@@ -147,7 +147,7 @@ def test_any_thread_may_run_it_while_the_stream_goes_on_and_ends() -> None:
         assert [one.result() for one in running] == [expected] * 8
 
 
-def test_a_letter_that_still_sounds_at_a_cut_is_not_written_again() -> None:
+def test_a_letter_that_continues_after_a_cut_is_not_written_again() -> None:
     made = both(4, 16, lm=False)
     state = decode(made, log_probs(spell("___abc")))
     assert texts(made.take(state)) == ["abc"]
@@ -165,12 +165,12 @@ def test_key_terms_count_in_the_second_search_too() -> None:
 def test_without_open_words_there_is_nothing_to_search() -> None:
     made = both(1, 8, lm=False)
     state = decode(made, log_probs(spell("______")))
-    assert made.again(state) is None
+    assert made.second_pass(state) is None
     made.advance([state], log_probs(spell("ab "))[None])
-    assert (made.stable_words(state), made.again(state)) == (1, None)
+    assert (made.stable_words(state), made.second_pass(state)) == (1, None)
 
 
-def test_frames_of_words_that_are_stable_are_forgotten_and_of_any_after_a_minute() -> None:
+def test_frames_of_stable_words_and_those_older_than_a_minute_are_dropped() -> None:
     made = both(1, 8, lm=False)
     state = decode(made, log_probs(spell("___ab_" * 3)))
     held = len(state.kept.counts)
@@ -187,15 +187,15 @@ def test_frames_of_words_that_are_stable_are_forgotten_and_of_any_after_a_minute
 def test_a_text_that_began_before_all_kept_frames_is_not_searched_again() -> None:
     made = both(1, 8, lm=False)
     state = decode(made, log_probs(spell("___a_")))
-    assert made.again(state) is not None
+    assert made.second_pass(state) is not None
     blank = log_probs(spell("_" * 100), certainty=0.999)
     for _ in range(round(KEPT_S / FRAME_S) // 100 + 1):
         made.advance([state], blank[None])
-    assert (texts(made.words(state)), made.again(state)) == (["a"], None)
+    assert (texts(made.words(state)), made.second_pass(state)) == (["a"], None)
 
 
 def test_the_second_search_knows_its_own_language_models_context(tmp_path: Path) -> None:
-    """After words that were taken, and stable ones, its context is that of a model which has read them all."""
+    """After taken and stable words its context is that of a model that has read them all."""
     path = tmp_path / "other.arpa"
     path.write_text(TOY_ARPA.replace("-0.5\tab a ba", "-0.01\tab a ba"))
     other = LanguageModel.load(path, cache_dirs=[tmp_path])
@@ -205,7 +205,7 @@ def test_the_second_search_knows_its_own_language_models_context(tmp_path: Path)
     made.advance([state], log_probs(spell("_a _"))[None])
     assert made.stable_words(state) == 1
     made.advance([state], log_probs(spell("b_a_"))[None])
-    again = made.again(made.load(made.save(state)))
+    again = made.second_pass(made.load(made.save(state)))
     assert again is not None
     text: Any = again.args[0]  # type: ignore[attr-defined]
     assert text.lm_state == other.state_after(["ab", "a"]) != other.state_after(["a"], bos=False)
@@ -216,7 +216,7 @@ def test_the_second_search_knows_its_own_language_models_context(tmp_path: Path)
     "changed",
     [{"version": 0}, {"begin": 1}, {"counts": b"\x01"}, {"symbols": b"\xff\xff"}, {"first": b""}, {"values": b"\0"}],
 )
-def test_damaged_states_are_refused(changed: dict[str, Any]) -> None:
+def test_damaged_states_are_rejected(changed: dict[str, Any]) -> None:
     made = both(4, 8)
     saved = msgspec.msgpack.decode(made.save(decode(made, speech_like(1, 50))), type=SavedTwoPass)
     broken = msgspec.structs.replace(saved, **changed)
@@ -230,13 +230,13 @@ def test_its_digest_names_both_searches() -> None:
     assert both(2, 8).digest == both(2, 8).digest
 
 
-def test_searches_that_read_other_frames_are_refused() -> None:
-    with pytest.raises(ValueError, match="same frames"):
+def test_searches_that_read_other_frames_are_rejected() -> None:
+    with pytest.raises(ValueError, match="same symbols, frame duration"):
         TwoPassDecoder(decoder(2), BeamDecoder(LETTERS, FRAME_S, beams=8, kept_share=0.9))
 
 
 class Reads:
-    """A reader that hears the symbols of a text, whatever the audio; keeps what it was given."""
+    """Reader that outputs the symbols of a text for any audio, and records its input."""
 
     def __init__(self, text: str, delay: int) -> None:
         self.text, self.delay = text, delay
@@ -258,7 +258,7 @@ def rereading(text: str, delay: int = 3) -> tuple[TwoPassDecoder, Reads]:
 
 
 def test_with_a_reader_the_whole_segment_is_searched_again() -> None:
-    """Words that were stable are those of both networks, too; the stream itself goes on from its own."""
+    """Stable words are replaced by those of both networks too; the stream itself continues with its own words."""
     said, read = "__ab__ _ac__ _ab_ ", "__ab__ _ab__ _ab_ "
     made, reads = rereading(read, delay=4)
     rows = log_probs(spell(said), certainty=0.97)
@@ -266,7 +266,7 @@ def test_with_a_reader_the_whole_segment_is_searched_again() -> None:
     state = made.start(0)
     made.advance([state], rows[None])
     pcm = np.arange((len(rows) + reads.delay) * SAMPLES).astype(np.int16)
-    again = made.again(state, Heard(pcm, 0))
+    again = made.second_pass(state, FrameAudio(pcm, 0))
     assert again is not None
     assert made.stable_words(state) >= 2
     assert texts(made.take(state)) == ["ab", "ac", "ab"]
@@ -284,7 +284,7 @@ def test_a_reader_is_given_the_segment_and_the_time_before_it_in_whole_steps(bef
     first, end = 20, state.frames + reads.delay
     assert (end - first) % STEP == 0
     pcm = np.repeat(np.arange(first, end), SAMPLES).astype(np.int16)
-    again = made.again(state, Heard(pcm, first))
+    again = made.second_pass(state, FrameAudio(pcm, first))
     assert again is not None
     assert texts(again()) == ["ba"]
     begins = 6 + before - round(CONTEXT_S / FRAME_S)
@@ -292,20 +292,20 @@ def test_a_reader_is_given_the_segment_and_the_time_before_it_in_whole_steps(bef
     assert reads.given[0][-1] == pcm[-1]
 
 
-def test_audio_that_begins_too_late_leaves_the_frames_before_it_to_the_stream() -> None:
+def test_for_frames_before_the_audio_the_stream_itself_counts() -> None:
     made, reads = rereading("_")
     state = made.start(0)
     made.advance([state], log_probs(spell("_ab_ _ba_"), certainty=0.9)[None])
-    again = made.again(state, Heard(np.zeros((3 + reads.delay) * SAMPLES, np.int16), 6))
+    again = made.second_pass(state, FrameAudio(np.zeros((3 + reads.delay) * SAMPLES, np.int16), 6))
     assert again is not None
     assert texts(again())[0] == "ab"
 
 
-def test_without_audio_a_reader_is_not_asked() -> None:
+def test_without_audio_the_reader_is_not_used() -> None:
     made, reads = rereading("__________")
     state = made.start(0)
     made.advance([state], log_probs(spell("_ab_ _ba_"), certainty=0.9)[None])
-    again = made.again(state)
+    again = made.second_pass(state)
     assert again is not None
     assert texts(again()) == ["ab", "ba"]
     assert not reads.given

@@ -1,6 +1,6 @@
-"""Code of the 8-bit step for 64-bit ARM: it is generated here, and runs nowhere in these tests.
+"""Code of the 8-bit step for 64-bit ARM: generated here, but not executed.
 
-What the portable way of multiplying compiles to is handed to LLVM's AArch64 target, as numba would do there.
+The code of the portable product is passed to LLVM's AArch64 target, as numba would do there.
 """
 
 from __future__ import annotations
@@ -64,5 +64,5 @@ def test_the_step_compiles_for_arm64_without_a_fused_product_or_a_library_of_mat
     assert (found["instructions"], found["elf_machine"]) == ("portable", EM_AARCH64)
     assert not [name for name in found["declared"] if name.startswith("llvm.x86")]
     assert not [name for name in found["declared"] if not name.startswith(OF_NUMBA)], "exp or log of a C library"
-    assert found["fused"] == [], "a fused product rounds once where others round twice: other bits"
+    assert found["fused"] == [], "a fused product rounds once instead of twice: other bits"
     assert min(found["products"], found["roots"], found["multiplied_bytes"]) > 0

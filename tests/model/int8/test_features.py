@@ -1,4 +1,4 @@
-"""Features of the compiled step: those of the network in torch, but for the order of operations."""
+"""Features of the compiled step: those of the network in torch, except for the order of operations."""
 
 import numba
 import numpy as np
@@ -14,7 +14,7 @@ CONFIG = ModelConfig()
 
 
 def power_of(pcm, config):
-    """Power of sixteen frames, (bins, 16) float32."""
+    """Return the power of sixteen frames, (bins, 16) float32."""
     tables, size = FeatureTables.of(config), config.fft_size
     starts = pcm.ctypes.data + 2 * config.hop_samples * np.arange(LANES, dtype=np.int64)
     rows = np.zeros((size + size // 2 + 1, LANES), np.float32)
@@ -47,6 +47,6 @@ def test_bands_weigh_the_bins_as_the_filters_of_the_network_do():
         assert np.abs(weights - filters[:, band]).max() < 1e-6
 
 
-def test_a_transform_that_is_no_power_of_two_is_refused():
+def test_a_transform_size_that_is_not_a_power_of_two_is_rejected():
     with pytest.raises(ValueError, match="600"):
         FeatureTables.of(ModelConfig(fft_size=600))

@@ -1,7 +1,7 @@
-"""The shipped 8-bit model has the same log-probabilities and words, to the bit, on every processor and in any batch.
+"""The shipped 8-bit model: bit-identical log-probabilities and words on every processor and in any batch.
 
-The switches of `tests/support/processors.py` stand for older processors, each in a process of its own that says what it
-believes to run on. `python -m model.evaluation.digest` prints the digest on any machine.
+The switches of `tests/support/processors.py` emulate older processors, each in its own process that reports what it
+detects. `python -m model.evaluation.digest` prints the digest on any machine.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ print(json.dumps({
 
 @cache
 def in_a_process(switches: tuple[tuple[str, str], ...], sizes: tuple[int, ...] = (100,)) -> Mapping[str, Any]:
-    """Digests in batches of these sizes, and what a process with these switches believes to run on."""
+    """Return the digests in batches of these sizes, and what a process with these switches detects."""
     done = subprocess.run(
         [sys.executable, "-c", PROCESS, json.dumps(sizes)],
         cwd=ROOT,
@@ -169,7 +169,7 @@ def test_with_the_exp_and_cos_of_older_processors_the_digest_is_the_same() -> No
 
 
 @pytest.mark.parametrize("switches", [{}, AVX2, BASELINE], ids=["this", "AVX2", "x86-64"])
-def test_a_model_that_hears_phones_has_the_same_log_probabilities(switches: Mapping[str, str]) -> None:
+def test_a_model_with_phones_has_the_same_log_probabilities(switches: Mapping[str, str]) -> None:
     found = process(switches)
     assert found["phones"] == process({})["phones"]
     assert found["phones"] == found["alone"], "a batch changes no bit"
@@ -188,12 +188,12 @@ def test_the_mandarin_model_has_the_same_log_probabilities_and_characters(switch
 
 
 @pytest.mark.parametrize("switches", [{}, AVX2, BASELINE, OLD_LIBRARIES], ids=["this", "AVX2", "x86-64", "libraries"])
-def test_the_models_that_read_segments_have_the_same_log_probabilities(switches: Mapping[str, str]) -> None:
+def test_the_segment_models_have_the_same_log_probabilities(switches: Mapping[str, str]) -> None:
     assert process(switches)["segments"] == [digest.committed_digest(each.name) for each in checkpoint.SEGMENT_MODELS]
 
 
 @pytest.mark.parametrize("switches", [AVX2, BASELINE, OLD_LIBRARIES], ids=["AVX2", "x86-64", "older libraries"])
-def test_whole_texts_have_the_same_scores_and_the_same_one_is_chosen(switches: Mapping[str, str]) -> None:
+def test_whole_texts_have_the_same_scores_and_the_choice_is_the_same(switches: Mapping[str, str]) -> None:
     found, native = process(switches), process({})
     assert found["texts"] == native["texts"]
     assert found["accurate"] == native["accurate"]

@@ -1,4 +1,4 @@
-"""Products of bytes: the integers that numpy computes, by each way of multiplying that this processor has."""
+"""Products of bytes: the integers that numpy computes, for each instruction set of this processor."""
 
 import numba
 import numpy as np
@@ -17,7 +17,7 @@ def product_of(weight, zero=0):
 
 
 def caller(way):
-    """Rows times the weights of a product, by one compiled way."""
+    """Multiply rows by the weights of a product in one instruction set."""
 
     @numba.njit
     def run(arguments):
@@ -41,7 +41,7 @@ def expected(product, rows):
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_every_way_of_multiplying_gives_the_exact_sums(name):
+def test_every_instruction_set_gives_the_exact_sums(name):
     need_instructions(name)
     by_name, random = caller(make_multiply(name)), np.random.default_rng(1)
     weight = random.integers(-LARGEST_WEIGHT, LARGEST_WEIGHT + 1, (48, 416))
@@ -74,12 +74,14 @@ def test_any_shape_is_exact(outputs, inputs, count, zero, seed):
     random = np.random.default_rng(seed)
     product = product_of(random.integers(-LARGEST_WEIGHT, LARGEST_WEIGHT + 1, (outputs, inputs)), zero)
     room = -(-inputs // 4) * 4
-    rows = random.integers(0, 256, (count, room)).astype(np.uint8)  # what lies beyond the inputs meets weights of 0
+    rows = random.integers(0, 256, (count, room)).astype(
+        np.uint8
+    )  # values after the inputs are multiplied by weights of 0
     sums = here(product, rows, np.arange(count, dtype=np.int64) * room, count)
     assert (sums == expected(product, rows[:, :inputs])).all()
 
 
-def test_rows_may_overlap_and_lie_in_any_order():
+def test_rows_may_overlap_and_be_in_any_order():
     random = np.random.default_rng(2)
     product = product_of(random.integers(-LARGEST_WEIGHT, LARGEST_WEIGHT + 1, (32, 24)), zero=3)
     samples = random.integers(0, 256, 400).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Whole segments in one call: the bits of a stream, and layers that run backward."""
+"""Whole segments in one call: bit-identical to a stream, and layers that run backward."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ BACKWARD = (1,)
 
 
 def noise(steps: int, seed: int = 5) -> np.ndarray:
-    """PCM of some steps, (S,) int16, of changing loudness."""
+    """Return PCM of some steps, (S,) int16, of varying loudness."""
     random = np.random.default_rng(seed)
     loudness = np.repeat(10.0 ** random.uniform(1, 4, steps), 1_280)
     return np.clip(random.normal(0, loudness), -32_768, 32_767).astype(np.int16)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 37, 150])
-def test_without_layers_that_run_backward_a_segment_has_the_bits_of_a_stream(steps: int) -> None:
+def test_without_backward_layers_a_segment_is_bit_identical_to_a_stream(steps: int) -> None:
     pcm, slots = noise(steps), random_slots(phones=PHONES)
     slots.reset(0)
     stream = []
@@ -37,7 +37,7 @@ def test_without_layers_that_run_backward_a_segment_has_the_bits_of_a_stream(ste
     assert np.array_equal(Int8Model(random_quantized(phones=PHONES), "").read(pcm), np.concatenate(stream))
 
 
-def test_layers_that_run_backward_are_those_of_the_simulation_in_torch() -> None:
+def test_backward_layers_are_those_of_the_simulation_in_torch() -> None:
     network = random_quantized(phones=PHONES, backward=BACKWARD)
     simulated = SimulatedNetwork(network).eval()
     pcm = noise(60)
@@ -50,17 +50,17 @@ def test_layers_that_run_backward_are_those_of_the_simulation_in_torch() -> None
     assert np.abs(forward - expected).max() > 0.05
 
 
-def test_segments_do_not_depend_on_those_read_beside_them_and_before() -> None:
+def test_segments_do_not_depend_on_concurrent_or_earlier_ones() -> None:
     model = Int8Model(random_quantized(backward=BACKWARD), "")
     segments = [noise(steps, seed=steps) for steps in (3, 90, 12, 40)]
     alone = [model.read(segment) for segment in segments]
     with ThreadPoolExecutor(4) as pool:
-        beside = list(pool.map(model.read, segments * 5))
-    assert all(np.array_equal(found, alone[number % 4]) for number, found in enumerate(beside))
+        concurrent = list(pool.map(model.read, segments * 5))
+    assert all(np.array_equal(found, alone[number % 4]) for number, found in enumerate(concurrent))
     assert model.read(noise(0)).shape == (0, model.config.outputs)
 
 
-def test_such_a_model_serves_no_streams_and_says_so(tmp_path: Path) -> None:
+def test_a_segment_model_is_rejected_for_streams(tmp_path: Path) -> None:
     path = tmp_path / "both.safetensors"
     checkpoint.save_quantized(random_quantized(backward=BACKWARD), path)
     assert checkpoint.outline(path)[0].backward == BACKWARD

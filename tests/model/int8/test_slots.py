@@ -1,4 +1,4 @@
-"""The quantised network in slots: what it computes, that rows never meet, and its states."""
+"""Slots of the quantized network: outputs, independence of rows, and states."""
 
 import dataclasses
 
@@ -21,14 +21,14 @@ STEPS = 6
 
 
 def noise(streams, seed=5, steps=STEPS):
-    """PCM of some streams, (streams, steps, samples) int16, of unlike loudness."""
+    """Return PCM of some streams, (streams, steps, samples) int16, of different loudness."""
     random = np.random.default_rng(seed)
     loudness = 10.0 ** random.uniform(1, 4, (streams, 1, 1))
     return np.clip(random.normal(0, loudness, (streams, steps, 1_280)), -32_768, 32_767).astype(np.int16)
 
 
 def alone(slots, pcm, slot=0):
-    """Log-probs of one stream by itself, (steps, frames, outputs)."""
+    """Return log-probs of one stream alone, (steps, frames, outputs)."""
     slots.reset(slot)
     outputs = []
     for step in pcm:
@@ -39,7 +39,7 @@ def alone(slots, pcm, slot=0):
 
 @pytest.mark.parametrize("phones", [(), PHONES])
 def test_outputs_are_those_of_the_simulation_in_torch(phones):
-    """Equal but for inputs that float rounding moves to a neighbouring integer."""
+    """Equal except for inputs that float rounding moves to an adjacent integer."""
     pcm = noise(8)
     simulated = SimulatedNetwork(random_quantized(phones=phones)).eval()
     with torch.inference_mode():
@@ -58,7 +58,7 @@ def test_probabilities_sum_to_one():
 
 @pytest.mark.parametrize(("letters", "phones"), [(29, 1), (29, 41), (16, 15), (17, 64)])
 def test_probabilities_of_letters_and_of_phones_sum_to_one_each(letters, phones):
-    """Widths at, before and beyond the borders of vectors and panels."""
+    """Widths at, below and above the boundaries of vectors and panels."""
     sizes = {"vocabulary": ENGLISH[:letters], "phones": tuple(map(str, range(phones)))}
     network = quantize(TorchModel.random(**sizes).network, list(noise(1, steps=12)[0]))
     slots = Int8Slots(PackedNetwork(network), capacity=1, largest=1)
@@ -68,8 +68,8 @@ def test_probabilities_of_letters_and_of_phones_sum_to_one_each(letters, phones)
         assert np.abs(part.sum(axis=-1) - 1).max() < 1e-6
 
 
-def test_phones_change_no_bit_of_the_letters():
-    """The network is the same but for the rows of its head that phones add."""
+def test_phones_do_not_change_the_bits_of_the_letters():
+    """The networks differ only in the rows of the head for phones."""
     with_phones = random_quantized(phones=PHONES)
     letters = len(with_phones.config.vocabulary)
     head = with_phones.products["head"]
@@ -100,7 +100,7 @@ def test_features_that_are_carried_over_are_those_of_the_network():
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data(), phones=st.sampled_from([(), PHONES]))
-def test_a_row_has_the_same_bits_in_any_batch_and_place(data, phones):
+def test_a_row_has_the_same_bits_in_any_batch_and_position(data, phones):
     streams = data.draw(st.integers(2, 40))
     pcm = noise(streams)
     slots = random_slots(phones=phones)
@@ -132,8 +132,8 @@ def test_any_division_among_threads_gives_the_same_bits(threads):
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("steps", CHUNKS)
-def test_a_chunk_has_the_bits_of_single_steps(steps, threads):
-    """In a block that is full and one that is not, after single steps and before them."""
+def test_a_chunk_is_bit_identical_to_single_steps(steps, threads):
+    """In full and partial blocks, after and before single steps."""
     streams = BLOCK // steps + 3
     pcm = noise(streams, steps=steps + 2)
     slots = random_slots(capacity=streams * steps, largest=streams * steps, threads=threads)
@@ -155,7 +155,7 @@ def test_chunks_are_offered_up_to_the_rows_of_a_batch():
         assert random_slots(capacity=largest, largest=largest).chunk_steps == lengths
 
 
-def test_a_restored_state_goes_on_to_the_bit():
+def test_a_restored_state_continues_bit_identically():
     pcm, slots = noise(1)[0], random_slots()
     expected = alone(slots, pcm)
     alone(slots, pcm[:3], slot=7)
@@ -168,14 +168,14 @@ def test_a_restored_state_goes_on_to_the_bit():
         assert (other.run([2])[0] == expected[step]).all()
 
 
-def test_a_reset_slot_is_a_fresh_stream():
+def test_a_reset_slot_is_a_new_stream():
     pcm, slots = noise(2), random_slots()
     expected = alone(slots, pcm[0])
     alone(slots, pcm[1], slot=3)
     assert (alone(slots, pcm[0], slot=3) == expected).all()
 
 
-def test_slots_that_are_not_in_the_batch_are_left_alone():
+def test_slots_outside_the_batch_are_unchanged():
     pcm, slots = noise(1)[0], random_slots()
     alone(slots, pcm, slot=1)
     before = slots.export(1)
@@ -184,7 +184,7 @@ def test_slots_that_are_not_in_the_batch_are_left_alone():
     assert slots.export(1) == before
 
 
-def test_outputs_stay_when_the_next_batch_runs():
+def test_outputs_are_unchanged_by_the_next_batch():
     pcm, slots = noise(1)[0], random_slots()
     slots.inputs[0] = pcm[0]
     first = slots.run([0])

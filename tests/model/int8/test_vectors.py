@@ -1,4 +1,4 @@
-"""Arithmetic of the compiled vectors: the numbers that numpy has in double precision, to a few last bits."""
+"""Arithmetic of the compiled vectors: the results of numpy in double precision, up to a few last bits."""
 
 import numba
 import numpy as np
@@ -11,7 +11,7 @@ RANDOM = np.random.default_rng(4)
 
 
 def over(function):
-    """A compiled loop that applies a function of `Floats` to all of an array, sixteen at a time."""
+    """Return a compiled loop that applies a function of `Floats` to an array, sixteen at a time."""
 
     @kernel
     def apply(v, x, out, vectors):
@@ -43,7 +43,7 @@ def test_exp_is_within_two_last_bits():
     assert relative(over(Floats.exp)(x), np.exp(x.astype(np.float64))).max() < 2.4e-7
 
 
-def test_exp_beyond_its_range_is_that_of_the_border():
+def test_exp_clips_its_argument():
     x = np.full(LANES, 1_000.0, np.float32)
     x[8:] = -1_000.0
     found = over(Floats.exp)(x)
@@ -86,7 +86,7 @@ def test_largest_of_lanes_is_in_all_lanes():
     assert (over(Floats.largest)(x) == x.max()).all()
 
 
-def test_nearest_integers_are_even_in_a_tie():
+def test_ties_are_rounded_to_even_integers():
     x = np.array([0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 3.49, 3.51, 0, 1, -1, 254.5, 255.5, -7.2, 7.7, 100], np.float32)
     assert (over(lambda x: x.to_ints().to_floats())(x) == np.rint(x)).all()
 

@@ -1,4 +1,4 @@
-"""Machine code on disk: its folder, its removal when sources change, and decoding without it."""
+"""Cached machine code: its folder, its removal when sources change, and decoding without it."""
 
 import ast
 from pathlib import Path
@@ -23,7 +23,7 @@ def double(x):
     return 2 * x
 
 
-def test_a_function_is_compiled_even_if_its_code_cannot_be_kept(monkeypatch):
+def test_a_function_is_compiled_even_if_its_code_cannot_be_cached(monkeypatch):
     monkeypatch.setattr(numba.core.caching.CacheImpl, "_locator_classes", [])
     with pytest.raises(RuntimeError):  # numba's own error
         numba.njit(cache=True)(double)
@@ -33,13 +33,13 @@ def test_a_function_is_compiled_even_if_its_code_cannot_be_kept(monkeypatch):
 
 
 def marked(path):
-    """True if a file has compiled functions."""
+    """Return whether a file has compiled functions."""
     functions = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
     return any(isinstance(mark, ast.Name) and mark.id in MARKS for f in functions for mark in f.decorator_list)
 
 
 def imported(path):
-    """The project's files that a file imports from."""
+    """Return the project's files that a file imports from."""
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("model"):
             here = ROOT.parent / Path(*node.module.split("."))
@@ -47,7 +47,7 @@ def imported(path):
 
 
 def test_the_digest_covers_exactly_the_files_with_compiled_functions_and_their_imports():
-    """Else an edit of one file leaves its old code inside another's; and the list holds no other files."""
+    """Otherwise an edit of one file leaves its old code in the cache of another one; other files are not listed."""
     listed = {ROOT / f"{name}.py" for name in compiled.SOURCES}
     holding = {path for path in ROOT.rglob("*.py") if marked(path)}
     assert len(holding) > 5
@@ -78,7 +78,7 @@ def test_an_unusable_cache_folder_costs_a_compilation_only(tmp_path):
     kept = SimpleNamespace(_impl=SimpleNamespace(filename_base="kernel.f-1.py311"), cache_path=str(folder))
     compiled._name_by_digest(kept, "b" * 64)
     folder.rmdir()
-    folder.touch()  # nothing can be written below a file, nor read
+    folder.touch()  # nothing can be written below a file
     kept._cache_file.save("key", b"code")
     assert kept._cache_file.load("key") is None
 
@@ -90,4 +90,4 @@ def test_warming_up_from_the_command_line_prints_the_folder_of_step_and_search(c
     parts += [("beam search", kernel.advance_streams), ("recurrent language model", score_texts)]
     for line, (name, function) in zip(lines, parts, strict=True):
         assert line.startswith(f"{name} compiled in ")
-        assert line.endswith(f"kept in {compiled.kept_in(function)}")
+        assert line.endswith(f"cached in {compiled.kept_in(function)}")

@@ -1,4 +1,4 @@
-"""The switches that make a processor an older one reach torch, oneDNN and compiled code, in these tests too."""
+"""The switches that emulate an older processor apply to torch, oneDNN and compiled code, also in these tests."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.support.processors import AVX2, has, is_x86
 
 
 def switched_to_avx2() -> bool:
-    """Whether `make test-avx2`, or whoever set its variables, runs these tests."""
+    """Return whether the variables of `make test-avx2` are set."""
     return any(os.environ.get(name, "").lower() == value.lower() for name, value in AVX2.items())
 
 
-def test_this_run_is_on_the_processor_that_its_variables_name() -> None:
-    """If one of the two is set, both are, and torch, oneDNN and numba all keep to them."""
+def test_this_run_uses_the_processor_level_of_its_variables() -> None:
+    """If one of the two is set, both are, and torch, oneDNN and numba all obey them."""
     compiles_for = cpu_target.target_context.codegen().magic_tuple()[1]
     capability = torch.backends.cpu.get_cpu_capability()
     if switched_to_avx2():
@@ -45,7 +45,7 @@ def test_this_run_is_on_the_processor_that_its_variables_name() -> None:
         ({"ONEDNN_MAX_CPU_ISA": "SSE41"}, "x86-64"),
     ],
 )
-def test_the_lowest_level_that_a_variable_names_is_compiled_for(
+def test_code_is_compiled_for_the_lowest_level_in_the_variables(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], level: str | None
 ) -> None:
     monkeypatch.setattr(instructions, "_is_x86", lambda: True)
@@ -57,7 +57,7 @@ def test_the_lowest_level_that_a_variable_names_is_compiled_for(
     assert (None if level is None else "") == instructions._config.CPU_FEATURES
 
 
-def test_a_processor_without_avx2_is_not_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_avx2_code_is_compiled_for_a_processor_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instructions, "_is_x86", lambda: True)
     monkeypatch.setattr(instructions, "_has", lambda _: False)
     monkeypatch.setattr(instructions._config, "CPU_NAME", None)
@@ -76,7 +76,7 @@ def test_a_processor_without_avx2_is_not_asked_for_it(monkeypatch: pytest.Monkey
         ("aarch64", set(), "portable"),
     ],
 )
-def test_the_fastest_way_to_multiply_bytes_follows_the_processor(
+def test_the_fastest_byte_product_depends_on_the_processor(
     monkeypatch: pytest.MonkeyPatch, machine: str, features: set[str], expected: str
 ) -> None:
     monkeypatch.setattr(instructions.platform, "machine", lambda: machine)

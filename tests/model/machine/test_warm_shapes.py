@@ -1,4 +1,4 @@
-"""What a warmed-up model has prepared for a batch size stays prepared, whatever sizes come in between."""
+"""Kernels created in the warm-up stay cached for all batch sizes, whatever sizes run in between."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ print("DONE", flush=True)
 
 
 def kernels(precision: str) -> tuple[str, str]:
-    """What oneDNN says of the kernels that it prepares in the warm-up, and in batches of all sizes after it."""
+    """Return oneDNN's log of kernels created in the warm-up, and in batches of all sizes after it."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("ONEDNN", "DNNL"))}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, precision],
@@ -56,6 +56,6 @@ def test_no_onednn_kernel_is_created_after_the_warm_up() -> None:
     assert "create:cache_miss" not in after
 
 
-def test_in_8_bits_there_is_no_onednn_kernel_to_prepare() -> None:
+def test_in_8_bits_no_onednn_kernel_is_created() -> None:
     before, after = kernels("int8")
     assert "create:" not in before + after

@@ -1,4 +1,4 @@
-"""Graphs whose batch axis is fixed: at 1 they are stepped row by row with the same results, at other sizes refused."""
+"""Graphs with a fixed batch axis: size 1 is stepped row by row with the same results, other sizes are rejected."""
 
 import shutil
 
@@ -16,7 +16,7 @@ from tests.support.networks.published import model_of, probe_of
 
 
 def fixed(folder, file, size):
-    """Fix the batch axis of every input and output of a graph, which is named there."""
+    """Fix the named batch axis of every input and output of a graph."""
     onnx = need_package("onnx")
     path = folder / file
     graph = onnx.load(path)
@@ -40,7 +40,7 @@ def graph_name(folder):
 
 
 @pytest.mark.parametrize("kind", ["zipformer2-ctc", "nemo-ctc", "t-one-ctc", "zipformer2-transducer"])
-def test_a_batch_axis_of_1_is_stepped_row_by_row_with_the_results_of_each_alone(kind, tmp_path):
+def test_a_batch_axis_of_1_is_stepped_row_by_row_with_the_results_of_single_streams(kind, tmp_path):
     folder = copied(kind, tmp_path)
     model = PublishedModel.load(fixed(folder, graph_name(folder), 1), device="cpu")
     assert model.contract.one_row
@@ -53,7 +53,7 @@ def test_a_batch_axis_of_1_is_stepped_row_by_row_with_the_results_of_each_alone(
 
 
 @pytest.mark.parametrize(("size", "said"), [(1, 1), (None, 0)])
-def test_serving_a_graph_of_one_row_is_said_at_the_start(size, said, tmp_path):
+def test_serving_a_graph_of_one_row_is_logged_at_the_start(size, said, tmp_path):
     folder = copied("zipformer2-ctc", tmp_path)
     if size is not None:
         fixed(folder, graph_name(folder), size)
@@ -66,14 +66,14 @@ def test_serving_a_graph_of_one_row_is_said_at_the_start(size, said, tmp_path):
         assert "carries fewer streams" in line["event"]
 
 
-def test_another_fixed_batch_size_is_refused_in_a_sentence(tmp_path):
+def test_another_fixed_batch_size_is_rejected_with_one_message(tmp_path):
     folder = copied("zipformer2-ctc", tmp_path)
     with pytest.raises(PublishedModelError, match="its batch axis is fixed at 4; export it with a dynamic batch axis"):
         PublishedModel.load(fixed(folder, graph_name(folder), 4), device="cpu")
 
 
 @pytest.mark.parametrize("role", ["decoder", "joiner"])
-def test_a_decoder_or_joiner_of_one_row_is_refused_in_a_sentence(role, tmp_path):
+def test_a_decoder_or_joiner_of_one_row_is_rejected_with_one_message(role, tmp_path):
     folder = copied("zipformer2-transducer", tmp_path)
     name = next(path.name for path in folder.glob(f"{role}*.onnx"))
     with pytest.raises(PublishedModelError, match=rf"{name}: the batch axis of its input .* is fixed at 1"):

@@ -1,4 +1,4 @@
-"""Published models give the symbols and times of sherpa-onnx, alone and in company, whatever becomes of a stream."""
+"""Published models give the symbols and times of sherpa-onnx, alone, in batches, and after a move of the stream."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import soundfile
 from model.recordings import read_manifests, read_pcm
 from tests.support.audio.speech import DEVELOPMENT
 from tests.support.needs import need_package
-from tests.support.networks.published import VARIANTS, at_rate, model_of, recognise, reference, shown, symbols_of
+from tests.support.networks.published import VARIANTS, at_rate, model_of, recognize, reference, shown, symbols_of
 
 SAMPLES = Path(__file__).parents[3] / "model" / "samples"
 DEV_RECORDINGS = 20
@@ -37,16 +37,16 @@ def development():
     return [read_pcm(each.audio, 16_000) for each in utterances[:: len(utterances) // DEV_RECORDINGS][:DEV_RECORDINGS]]
 
 
-def check(variant, heard):
+def check(variant, utterances):
     model = model_of(variant)
-    heard = [at_rate(model, pcm) for pcm in heard]
+    utterances = [at_rate(model, pcm) for pcm in utterances]
     count = 0
-    for pcm, (symbols, frames) in zip(heard, recognise(model, heard), strict=True):
+    for pcm, (symbols, frames) in zip(utterances, recognize(model, utterances), strict=True):
         tokens, times = reference(variant, pcm)
         assert shown(model, symbols) == tokens
         assert np.allclose(np.array(frames) * model.config.frame_s, times[: len(frames)], atol=1e-3)
         count += len(tokens)
-    assert count > 3 * len(heard), "too few symbols prove nothing"
+    assert count > 3 * len(utterances), "too few symbols for a meaningful comparison"
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -64,8 +64,8 @@ def test_a_recording_of_any_length_ends_with_the_windows_that_sherpa_onnx_decode
     model = model_of(variant)
     dice = random.Random(5)
     pcm = at_rate(model, recordings()[0])
-    heard = [pcm[:length] for length in (1, 79, 80, 120, 4_000, *dice.sample(range(5_000, len(pcm)), 8))]
-    for part, (symbols, _) in zip(heard, recognise(model, heard), strict=True):
+    utterances = [pcm[:length] for length in (1, 79, 80, 120, 4_000, *dice.sample(range(5_000, len(pcm)), 8))]
+    for part, (symbols, _) in zip(utterances, recognize(model, utterances), strict=True):
         assert shown(model, symbols) == reference(variant, part)[0]
 
 
@@ -73,16 +73,16 @@ def test_a_recording_of_any_length_ends_with_the_windows_that_sherpa_onnx_decode
 def test_streams_that_come_and_go_and_move_to_another_replica_have_the_symbols_that_they_have_alone(
     variant: str,
 ) -> None:
-    """32 streams over two sets of slots: in each round some take a step, and some are moved."""
+    """32 streams in two sets of slots: in each round some streams run a step, and some are moved."""
     model = model_of(variant)
     config, dice = model.config, random.Random(3)
     pcm = np.concatenate([at_rate(model, each) for each in recordings()])
     starts = [dice.randrange(len(pcm) // 2) for _ in range(32)]
-    heard = [pcm[start : start + dice.randrange(8_000, 30_000)] for start in starts]
-    alone = recognise(model, heard)
+    utterances = [pcm[start : start + dice.randrange(8_000, 30_000)] for start in starts]
+    alone = recognize(model, utterances)
     replicas = [model.slots(capacity=12, largest=8) for _ in range(2)]
     free = [[*range(12)], [*range(12)]]
-    steps = [padded(config, each) for each in heard]
+    steps = [padded(config, each) for each in utterances]
     waiting, open_streams = list(range(32)), {}
     outputs: dict[int, list[np.ndarray]] = {number: [] for number in range(32)}
     while waiting or open_streams:
@@ -118,7 +118,7 @@ def test_streams_that_come_and_go_and_move_to_another_replica_have_the_symbols_t
 
 
 def padded(config, pcm):
-    """The steps of a recording, (N, S), with its lead and the silence of its flush."""
+    """Return the steps of a recording, (N, S), with its lead and the silence of its flush."""
     steps = np.zeros((config.steps_of(len(pcm)), config.step_samples), np.int16)
     steps.reshape(-1)[config.lead_samples :][: len(pcm)] = pcm
     return steps

@@ -1,4 +1,4 @@
-"""Probe models are what they say: sherpa-onnx decodes each kind, states matter, rows do not, and nothing explodes."""
+"""Properties of the probe models: sherpa-onnx decodes each kind, states matter, rows do not, values stay finite."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def speech(name="account_number"):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Probes by variant, each made once."""
+    """Return a factory of probes by variant, each created once."""
     return cache(lambda name: make_probe(VARIANTS[name][0], tmp_path_factory.mktemp(name), **VARIANTS[name][1]))
 
 
 @pytest.fixture(scope="module")
-def recognised(made):
-    """What sherpa-onnx makes of a recording with a variant's probe."""
+def recognized(made):
+    """Return sherpa-onnx's result for a recording with a variant's probe."""
     return cache(lambda name, recording="account_number": reference_tokens(made(name), *speech(recording)))
 
 
 def choices(probe, outputs):
-    """The best symbol of each frame of the first row; of a transducer the best token after one history a frame."""
+    """Return the best symbol of each frame of row 0; for a transducer the best token after one history per frame."""
     if probe.kind == "nemo-transducer":
         outputs = [output.transpose(0, 2, 1) for output in outputs]
     frames = np.concatenate(outputs, axis=1)[0]
@@ -60,23 +60,23 @@ def choices(probe, outputs):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_pieces_give_the_tokens_of_the_whole(made, recognised, name):
-    whole = recognised(name)
+def test_pieces_give_the_tokens_of_the_whole(made, recognized, name):
+    whole = recognized(name)
     assert reference_tokens(made(name), *speech(), pieces=777) == whole
     unknown = len(whole.timestamps) - len(whole.tokens)
-    assert unknown == 0 or made(name).kind == "nemo-transducer"  # whose <unk> loses its symbol and keeps its time
+    assert unknown == 0 or made(name).kind == "nemo-transducer"  # its <unk> has no symbol but a time
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_speech_gives_various_tokens_and_blanks(recognised, name):
-    tokens = [*recognised(name).tokens, *recognised(name, "demo").tokens]
+def test_speech_gives_various_tokens_and_blanks(recognized, name):
+    tokens = [*recognized(name).tokens, *recognized(name, "demo").tokens]
     assert len(set(tokens)) >= 8
     assert 15 <= len(tokens) <= 14.3 * 12  # of 14.3 seconds
     assert max(tokens.count(token) for token in set(tokens)) <= len(tokens) / 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_state_changes_what_comes_out(made, kind):
+def test_each_state_affects_the_output(made, kind):
     probe = made(kind)
     session = open_session(probe.model)
     windows = windows_of(kind, probe.window, probe.shift)
@@ -97,7 +97,7 @@ def test_rows_do_not_influence_one_another(made, kind):
         np.testing.assert_allclose(batch, np.concatenate([found[step] for found in alone]), atol=1e-4)
 
 
-def test_rows_of_a_quantized_probe_do(made):
+def test_rows_of_a_quantized_probe_influence_one_another(made):
     probe = made("quantized")
     session = open_session(probe.model)
     loud, quiet = windows_of(probe.kind, probe.window, probe.shift)[6:8]
@@ -149,17 +149,17 @@ def test_a_probe_is_its_seed(tmp_path):
     assert other.model.read_bytes() != first.model.read_bytes()
 
 
-def test_tokens_of_bytes_spell_text(made, recognised):
-    """Every byte has a symbol of its own, and icefall's letters are sherpa-onnx's."""
+def test_tokens_of_bytes_spell_text(made, recognized):
+    """Every byte has its own symbol, and icefall's letters are those of sherpa-onnx."""
     probe = made("nemo-480")
     assert {f"<0x{byte:02X}>" for byte in range(256)} < set(probe.symbols)
-    spelled = recognised("zipformer-chunk-32")
+    spelled = recognized("zipformer-chunk-32")
     assert "".join(spelled.tokens) != spelled.text
     assert any(ord(letter) > 0x4000 for letter in spelled.text)
 
 
-def test_a_frame_of_the_nemo_transducer_may_give_several_symbols(recognised):
-    times = recognised("two-lstm-layers", "demo").timestamps
+def test_a_frame_of_the_nemo_transducer_may_give_several_symbols(recognized):
+    times = recognized("two-lstm-layers", "demo").timestamps
     assert len(set(times)) < len(times)
 
 

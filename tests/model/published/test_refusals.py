@@ -1,4 +1,4 @@
-"""Files that cannot be served give one sentence, which names the file and what is wrong with it."""
+"""Files that cannot be served give one message that names the file and the error."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ EACH_KEY = [(kind, role, key) for kind, roles in KEYS.items() for role, keys in 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Probes by kind, each made once."""
+    """Return a factory of probes by kind, each created once."""
     return cache(lambda kind: make_probe(kind, tmp_path_factory.mktemp(kind)))
 
 
 @pytest.fixture
 def folder(made, tmp_path):
-    """Copies a kind's probe into a folder that may be spoilt."""
+    """Return a function that copies a kind's probe to a folder that a test may damage."""
     return lambda kind: shutil.copytree(made(kind).folder, tmp_path / kind)
 
 
 def refusal(path, **options):
-    """The one sentence with which a model is refused."""
+    """Return the message with which a model is rejected."""
     with pytest.raises(PublishedModelError) as refused:
         load_model(path, **options)
     assert len(str(refused.value).splitlines()) == 1
@@ -60,7 +60,7 @@ def change(path, **values):
 
 
 def other_graph(path):
-    """An ONNX file that is no speech model."""
+    """Write an ONNX file that is not a speech model."""
     onnx = need_package("onnx")
     value = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["N", 3]) for name in "xy"]
     node = onnx.helper.make_node("Relu", ["x"], ["y"])
@@ -69,7 +69,7 @@ def other_graph(path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_copy_that_is_not_spoilt_loads(folder, kind):
+def test_an_undamaged_copy_loads(folder, kind):
     assert load_model(folder(kind)).config.architecture == kind
 
 
@@ -83,14 +83,14 @@ def test_a_key_of_the_metadata_that_is_missing_is_named(folder, kind, role, key)
 @pytest.mark.parametrize(
     ("kind", "role", "key"), [each for each in EACH_KEY if each[2] != "model_type"][::4], ids=lambda each: each
 )
-def test_a_key_that_is_no_number_is_named_with_its_value(folder, kind, role, key):
+def test_a_key_that_is_not_a_number_is_named_with_its_value(folder, kind, role, key):
     path = folder(kind) / f"{role}.onnx"
     change(path, **{key: "many"})
-    assert refusal(path.parent) == f"{role}.onnx: {key!r} in the metadata is 'many', no number"
+    assert refusal(path.parent) == f"{role}.onnx: {key!r} in the metadata is 'many', not a number"
 
 
 @pytest.mark.parametrize(("key", "value"), [("T", 31), ("decode_chunk_len", 0), ("left_context_len", "1,2,3")])
-def test_numbers_that_cannot_be_are_named(folder, key, value):
+def test_numbers_out_of_range_are_named(folder, key, value):
     path = folder("zipformer2-ctc") / "model.onnx"
     change(path, **{key: value})
     said = refusal(path.parent)
@@ -99,7 +99,7 @@ def test_numbers_that_cannot_be_are_named(folder, key, value):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_other_sizes_in_the_metadata_than_in_the_graph_are_seen_at_an_input(folder, kind):
+def test_sizes_that_differ_from_the_graph_are_reported_for_an_input(folder, kind):
     role = next(iter(KEYS[kind]))
     path = folder(kind) / f"{role}.onnx"
     key = {"z": "left_context_len", "n": "cache_last_channel_dim2", "w": "output_size", "t": "state_dim"}[kind[0]]
@@ -107,7 +107,7 @@ def test_other_sizes_in_the_metadata_than_in_the_graph_are_seen_at_an_input(fold
     change(path, **{key: ",".join(numbers)})
     said = refusal(path.parent)
     assert said.startswith(f"{role}.onnx: input ")
-    assert "where its metadata asks for" in said
+    assert "by its metadata it should" in said
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -117,27 +117,29 @@ def test_tokens_that_do_not_fit_are_named(folder, kind):
     blank = next(line for line in lines if line.startswith("<bl"))
     path.write_text("".join(lines[:-1]), encoding="utf-8")
     said = refusal(path.parent)
-    writes = f"has {len(lines) - 1} symbols, and the model writes {len(lines)}"
-    assert said == f"{path} " + ("has no blank: none of <blk>, <eps>, <blank>" if blank == lines[-1] else writes)
+    writes = f"has {len(lines) - 1} symbols, but the model has {len(lines)} outputs"
+    assert said == f"{path} " + (
+        "has no blank symbol: expected one of <blk>, <eps>, <blank>" if blank == lines[-1] else writes
+    )
     path.write_text("".join([*lines, f"twice {len(lines) - 1}\n"]), encoding="utf-8")
-    assert refusal(path.parent) == f"{path}, line {len(lines) + 1}: number {len(lines) - 1} comes a second time"
+    assert refusal(path.parent) == f"{path}, line {len(lines) + 1}: number {len(lines) - 1} was already used"
     path.write_text("".join(line.replace("<bl", "<no-bl") for line in lines), encoding="utf-8")
-    assert refusal(path.parent) == f"{path} has no blank: none of <blk>, <eps>, <blank>"
+    assert refusal(path.parent) == f"{path} has no blank symbol: expected one of <blk>, <eps>, <blank>"
     path.unlink()
     assert refusal(path.parent) == f"{path.parent} has no tokens.txt, which lists the model's symbols"
 
 
 @pytest.mark.parametrize(("kind", "role"), [("t-one-ctc", "model"), ("zipformer2-transducer", "joiner")])
-def test_a_file_cut_off_is_no_graph(folder, kind, role):
+def test_a_truncated_file_is_not_a_graph(folder, kind, role):
     path = folder(kind) / f"{role}.onnx"
     path.write_bytes(path.read_bytes()[:2_000])
-    assert refusal(path.parent).startswith(f"{path} is no graph that ONNX Runtime reads: ")
+    assert refusal(path.parent).startswith(f"ONNX Runtime cannot read {path}: ")
 
 
 def test_another_onnx_file_is_not_one_of_the_kinds(folder):
     path = folder("t-one-ctc") / "model.onnx"
     other_graph(path)
-    assert refusal(path).startswith("model.onnx is not one of the kinds that are served (zipformer2-ctc, nemo-ctc, ")
+    assert refusal(path).startswith("model.onnx is not of a supported kind (zipformer2-ctc, nemo-ctc, ")
 
 
 @pytest.mark.parametrize("kind", ["zipformer2-transducer", "nemo-transducer"])
@@ -149,34 +151,34 @@ def test_a_part_of_a_transducer_that_is_another_graph_or_missing_is_named(folder
         change(path, joiner_dim=3)
     assert refusal(path.parent).startswith(f"{role}.onnx ")
     path.unlink()
-    assert refusal(path.parent) == f"{path.parent} has part of a transducer: no {role} graph"
+    assert refusal(path.parent) == f"{path.parent} has an incomplete transducer: no {role} graph"
 
 
-def test_features_that_are_not_computed_are_refused(folder):
+def test_unsupported_features_are_rejected(folder):
     nemo, zipformer = folder("nemo-ctc"), folder("zipformer2-ctc")
     change(nemo / "model.onnx", normalize_type="per_feature")
-    assert refusal(nemo).startswith("model.onnx: features normalised by 'per_feature' need the whole utterance")
+    assert refusal(nemo).startswith("model.onnx: features normalized by 'per_feature' need the whole utterance")
     change(zipformer / "model.onnx", feature="mfcc")
-    assert refusal(zipformer) == "model.onnx: features of kind 'mfcc' are not served"
+    assert refusal(zipformer) == "model.onnx: features of kind 'mfcc' are not supported"
 
 
 def test_an_encoder_of_another_kind_is_named_by_its_kind(folder):
     path = folder("zipformer2-transducer") / "encoder.onnx"
     change(path, model_type="conformer", **dict.fromkeys(CTC["zipformer2-ctc"][0]))
-    said = "encoder.onnx: transducers of kind 'conformer' are not served, but zipformer2 and NeMo's are"
+    said = "encoder.onnx: transducers of kind 'conformer' are not supported, only those of zipformer2 and NeMo"
     assert refusal(path.parent) == said
 
 
-def test_of_two_graphs_one_has_to_be_named(folder):
+def test_with_two_graphs_the_path_of_one_is_required(folder):
     path = folder("t-one-ctc") / "model.onnx"
     shutil.copy(path, path.with_name("streaming.onnx"))
     assert refusal(path.parent) == (
-        f"{path.parent} has several graphs (model.onnx, streaming.onnx): name one of the files"
+        f"{path.parent} has several graphs (model.onnx, streaming.onnx); give the path of one of them"
     )
     assert load_model(path).config.architecture == "t-one-ctc"
 
 
-def test_an_encoder_that_is_named_brings_the_decoder_and_the_joiner_named_alike(folder):
+def test_a_given_encoder_selects_the_decoder_and_joiner_with_the_same_suffix(folder):
     whole = folder("zipformer2-transducer")
     for path in list(whole.glob("*.onnx")):
         shutil.copy(path, path.with_stem(f"{path.stem}-left-64"))
@@ -187,23 +189,23 @@ def test_an_encoder_that_is_named_brings_the_decoder_and_the_joiner_named_alike(
 
 
 @pytest.mark.parametrize("kind", ["t-one-ctc", "zipformer2-transducer"])
-def test_a_precision_without_its_file_is_refused(folder, kind):
+def test_a_precision_without_its_file_is_rejected(folder, kind):
     role = next(iter(KEYS[kind]))
-    said = f"there is no {role}.int8.onnx next to {role}.onnx: use --precision auto"
+    said = f"there is no {role}.int8.onnx next to {role}.onnx; use --precision auto"
     assert refusal(folder(kind), precision="int8") == said
 
 
-def test_a_folder_without_graphs_and_a_path_that_is_not_there_are_named(tmp_path):
-    assert refusal(tmp_path).startswith(f"{tmp_path} holds no .onnx file")
+def test_a_folder_without_graphs_and_a_missing_path_are_named(tmp_path):
+    assert refusal(tmp_path).startswith(f"{tmp_path} has no .onnx file")
     assert refusal(tmp_path / "model.onnx").startswith(
         f"{tmp_path / 'model.onnx'} does not exist; a published model is"
     )
 
 
-def test_serving_says_the_sentence_and_ends_before_it_opens_a_port(folder):
+def test_serving_prints_the_message_and_ends_before_it_opens_a_port(folder):
     path = folder("t-one-ctc") / "model.onnx"
     change(path, state_dim=None)
-    with socket.create_server(("127.0.0.1", 0)) as taken:  # a server that came so far would fail for another reason
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # a server that opens the port would fail for another reason
         port = str(taken.getsockname()[1])
         arguments = [sys.executable, "-m", "server.cli", "serve", "--model", str(path.parent), "--port", port]
         done = subprocess.run(arguments, capture_output=True, text=True, timeout=100, check=False)

@@ -1,4 +1,4 @@
-"""Rows of a batch compared with streams alone: dependence is found where it is, and said once at the start."""
+"""Rows of a batch compared with single streams: batch dependence is detected, and logged once at the start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEPENDENT = "a stream's outputs depend on the other rows of its batch: --reprodu
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory):
-    """Loads a probe of a kind."""
+    """Return a function that loads a probe of a kind."""
     return lambda kind, **changes: load_model(make_probe(kind, tmp_path_factory.mktemp(kind), **changes).folder)
 
 
@@ -28,14 +28,14 @@ def quantized(loaded):
     return loaded("zipformer2-ctc", **QUANTIZED)
 
 
-def test_rows_of_our_own_model_are_those_of_streams_alone_to_the_bit():
+def test_rows_of_a_checkpoint_are_bit_identical_to_single_streams():
     found = check_rows(load_own(), BLANK)
     assert found.equal_bits == found.equal_tokens == dict.fromkeys(SIZES, True)
     assert found.largest_difference == 0
 
 
 @pytest.mark.parametrize("kind", ["t-one-ctc", "wenet-ctc", "nemo-transducer", "zipformer2-transducer"])
-def test_rows_of_graphs_of_floats_have_the_symbols_of_streams_alone(loaded, kind):
+def test_rows_of_float_graphs_have_the_symbols_of_single_streams(loaded, kind):
     model = loaded(kind)
     found = check_rows(model, model.tokens.blank)
     assert found.equal_tokens == dict.fromkeys(SIZES, True)
@@ -43,7 +43,7 @@ def test_rows_of_graphs_of_floats_have_the_symbols_of_streams_alone(loaded, kind
     assert (found.largest_difference == 0) == (not found.dependent_bits)
 
 
-def test_rows_of_a_quantised_graph_are_not(quantized):
+def test_rows_of_a_quantized_graph_differ_from_single_streams(quantized):
     found = check_rows(quantized, quantized.tokens.blank)
     assert found.dependent_bits == (2, 3, 8, 32)
     assert set(found.dependent_tokens) <= {2, 3, 8, 32}
@@ -51,13 +51,13 @@ def test_rows_of_a_quantised_graph_are_not(quantized):
     assert check_rows_quickly(quantized, quantized.tokens.blank).dependent_bits == QUICK_SIZES
 
 
-def test_stepped_one_at_a_time_they_are(quantized):
+def test_rows_stepped_one_at_a_time_equal_single_streams(quantized):
     found = check_rows(quantized, quantized.tokens.blank, tile_rows=16)
     assert not found.dependent_bits
     assert not found.dependent_tokens
 
 
-def test_tokens_are_the_best_path_or_what_a_transducer_wrote():
+def test_tokens_are_the_best_path_or_the_symbols_of_a_transducer():
     log_probs = np.eye(4, dtype=np.float32)[[3, 1, 1, 3, 1, 2, 2]]
     assert tokens_of(log_probs, 3) == [1, 1, 2]
     assert tokens_of(log_probs, 1) == [3, 3, 2]
@@ -65,7 +65,7 @@ def test_tokens_are_the_best_path_or_what_a_transducer_wrote():
     assert tokens_of(written, 0) == [5, 2, 0]
 
 
-def test_serving_warns_once_of_rows_that_depend_on_their_batch(quantized):
+def test_serving_warns_once_about_rows_that_depend_on_their_batch(quantized):
     with capture_logs() as lines:
         warn_of_dependent_rows(quantized, reproducible=False)
     (line,) = lines
@@ -73,20 +73,20 @@ def test_serving_warns_once_of_rows_that_depend_on_their_batch(quantized):
     assert line["event"] == DEPENDENT
 
 
-def test_a_server_says_it_in_its_log_at_the_start(quantized):
+def test_a_server_logs_batch_dependence_at_the_start(quantized):
     with ServerProcess(program=("-c", REAL), model=str(quantized.files.folder), max_streams=4) as server:
         line = server.wait_for(DEPENDENT)
     assert (line["level"], line["batches"]) == ("warning", list(QUICK_SIZES))
 
 
-def test_it_says_nothing_of_rows_that_are_stepped_one_at_a_time_or_are_ours(quantized, loaded):
+def test_there_is_no_warning_for_rows_stepped_one_at_a_time_or_checkpoints(quantized, loaded):
     with capture_logs() as lines:
         warn_of_dependent_rows(quantized, reproducible=True)
         warn_of_dependent_rows(load_own(), reproducible=False)
     assert not lines
 
 
-def test_a_graph_that_takes_one_row_is_no_warning(loaded):
+def test_there_is_no_warning_for_a_graph_of_one_row(loaded):
     with capture_logs() as lines:
         warn_of_dependent_rows(loaded("wenet-ctc"), reproducible=False)
     (line,) = lines

@@ -79,7 +79,7 @@ def test_unseen_sentences_of_unseen_voices_are_understood_beside_english(
 
 def test_a_word_that_no_text_has_is_pronounced_by_learned_rules(made: Path) -> None:
     decoder = load_served(Settings(model=made / "es.safetensors", lm=made / "es-words.arpa.gz"))[0][0].decoder
-    lexicon = decoder.sounds.lexicon
+    lexicon = decoder.phone_lexicon.lexicon
     assert "mañas" not in lexicon.words
     (said,) = lexicon.pronounce("mañas")
     assert "".join(said).startswith("maɲ")

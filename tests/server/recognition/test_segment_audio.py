@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from model.ctc.greedy import GreedyDecoder, GreedyState
 from model.ctc.two_pass import CONTEXT_S, KEPT_S
-from model.ctc.words import Heard, SecondPass
+from model.ctc.words import FrameAudio, SecondPass
 from server.recognition.segment_audio import SegmentAudio
 from tests.support.servers.spelling import CONFIG, silence, spell
 from tests.support.streams.session_bench import SessionBench
@@ -22,16 +22,16 @@ MOST = round((CONTEXT_S + KEPT_S) * CONFIG.sample_rate / STEP)
 class Rereading(GreedyDecoder):
     """Keeps what it was told to read again, and the frames decoded by then."""
 
-    rereads = True
+    needs_audio = True
 
     def __init__(self) -> None:
         super().__init__(CONFIG.vocabulary, CONFIG.frame_s)
-        self.heard: list[tuple[Heard, int]] = []
+        self.received: list[tuple[FrameAudio, int]] = []
 
-    def again(self, state: GreedyState, heard: Heard | None = None) -> SecondPass | None:
+    def second_pass(self, state: GreedyState, audio: FrameAudio | None = None) -> SecondPass | None:
         words = self.words(state)
-        assert heard is not None
-        self.heard.append((heard, state.frames))
+        assert audio is not None
+        self.received.append((audio, state.frames))
         return (lambda: words) if words else None
 
 
@@ -52,10 +52,10 @@ def test_it_keeps_what_a_second_reading_needs_and_not_more(actions: list[str]) -
         elif action == "restart":
             audio.restart()
             begin = segment = answered
-        heard = audio.heard()
-        first = begin + heard.frame // FRAMES
-        assert heard.frame % FRAMES == 0
-        assert [*heard.pcm[::STEP]] == [*range(first, answered)]
+        found = audio.decoded()
+        first = begin + found.frame // FRAMES
+        assert found.frame % FRAMES == 0
+        assert [*found.pcm[::STEP]] == [*range(first, answered)]
         wanted = max(begin, segment - BEFORE, answered - MOST)
         assert first <= wanted
         assert answered - first <= MOST
@@ -73,9 +73,9 @@ def test_a_decoder_is_given_the_audio_of_its_frames() -> None:
     decoder = bench.decoder
     assert isinstance(decoder, Rereading)
     assert bench.text() == "one two three four"
-    for heard, frames in decoder.heard:
-        assert len(heard.pcm) == (frames + CONFIG.delay_frames - heard.frame) * CONFIG.frame_samples
-    (one, _), (three, _), *_, (four, _) = decoder.heard
+    for found, frames in decoder.received:
+        assert len(found.pcm) == (frames + CONFIG.delay_frames - found.frame) * CONFIG.frame_samples
+    (one, _), (three, _), *_, (four, _) = decoder.received
     assert one.frame == 0
     assert np.array_equal(one.pcm, audio[: len(one.pcm)])
     begin = three.frame * CONFIG.frame_samples

@@ -97,7 +97,7 @@ def test_without_sherpa_onnx_only_the_text_is_shown(probe, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["."], "holds no .onnx file"),
+        (["."], "has no .onnx file"),
         (["nowhere.onnx"], "nowhere.onnx does not exist"),
         (["--audio", "nowhere.wav"], "nowhere.wav: No such file"),
         (["--audio", __file__], "test_model_check.py: the body is not a supported recording"),

@@ -3,7 +3,7 @@
 from functools import cache
 
 from model.ctc.beam import BeamDecoder
-from model.ctc.sounds import Sounds
+from model.ctc.phones import PhoneLexicon
 from model.lexicon.lexicon import Lexicon
 from tests.support.decoding.beam_toys import FRAME_S, LETTERS, toy_lm
 
@@ -14,11 +14,13 @@ OUTPUTS = len(LETTERS) + 1 + len(PHONES)
 
 
 @cache
-def toy_sounds() -> Sounds:
+def toy_phone_lexicon() -> PhoneLexicon:
     """Phones of the four words of `toy_lm`."""
-    return Sounds.of_model(PHONES, Lexicon(PHONES, SPOKEN | SECOND, "toy"), toy_lm())
+    return PhoneLexicon.of_model(PHONES, Lexicon(PHONES, SPOKEN | SECOND, "toy"), toy_lm())
 
 
 def phone_decoder(beams: int = 8, **options) -> BeamDecoder:
     """Search over phones; the vocabulary has the letters of `LETTERS` first."""
-    return BeamDecoder(LETTERS, FRAME_S, outputs=OUTPUTS, beams=beams, lm=toy_lm(), sounds=toy_sounds(), **options)
+    return BeamDecoder(
+        LETTERS, FRAME_S, outputs=OUTPUTS, beams=beams, lm=toy_lm(), phone_lexicon=toy_phone_lexicon(), **options
+    )

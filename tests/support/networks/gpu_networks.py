@@ -1,4 +1,4 @@
-"""Small networks in fp16, slabs and blocks for tests of the GPU path; all of it runs on a CPU."""
+"""Small fp16 networks, slabs and blocks for tests of the GPU path; they run on a CPU."""
 
 import torch
 
@@ -24,7 +24,7 @@ SHIPPED_FEATURES = ModelConfig(name="shipped-features", conv_channels=32, hidden
 
 
 def fp16_network(config, seed=0):
-    """Random weights of the size that training gives, features of noise normalised."""
+    """Return a network with random weights of realistic size that normalizes the features of noise."""
     torch.manual_seed(seed)
     network = Network(config).eval().requires_grad_(requires_grad=False)
     network.features.mean.fill_(-4.0)
@@ -37,7 +37,7 @@ def fp16_network(config, seed=0):
 
 
 def slabs_of(network, capacity, seed=None):
-    """Slabs (capacity + 2, ...): zeros, or with a seed random states; the row `capacity` is zero in any case."""
+    """Return slabs (capacity + 2, ...): zeros, or random states with a seed; row `capacity` is always zero."""
     generator = torch.Generator().manual_seed(seed or 0)
     slabs = {}
     for name, (shape, dtype) in network.state_shapes().items():
@@ -51,23 +51,23 @@ def slabs_of(network, capacity, seed=None):
 
 
 def noise(rows, samples, seed=0):
-    """PCM (rows, samples) int16 of uneven loudness."""
+    """Return PCM (rows, samples) int16 of varying loudness."""
     generator = torch.Generator().manual_seed(seed)
     level = torch.logspace(1, 4, rows + 1)[:rows, None]
     return (torch.randn(rows, samples, generator=generator) * level).clamp(-32768, 32767).to(torch.int16)
 
 
 def empty_block(config, rows, steps):
-    """Zeroed buffers of a step of so many rows by single steps, on the CPU."""
+    """Return zeroed buffers on the CPU for a step of this many rows by single steps."""
     outputs = RowSpec((config.frames_per_step, config.outputs), torch.float32)
     inputs = RowSpec((config.step_samples,), torch.int16)
     return StepMemory(rows * steps, inputs, outputs, torch.device("cpu"), pinned=False).block(rows, steps)
 
 
 def filled_block(config, pcm, read, write, bucket=None):
-    """A block of the rows' PCM (B, k S), filled up to `bucket` rows that read the zero row and write the trash row.
+    """Return a block of PCM (B, k S), padded to `bucket` rows that read the zero row and write the trash row.
 
-    Its output is poisoned; `read` and `write` end with the slabs' capacity, which says where these rows are.
+    Its output is poisoned; `read` and `write` end with the slabs' capacity, the index of these rows.
     """
     *read, capacity = read
     rows, bucket = len(pcm), bucket or len(pcm)

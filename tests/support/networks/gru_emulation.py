@@ -1,4 +1,4 @@
-"""The persistent GRU kernel run by g++ and fibers: compilation, launches under a schedule, and a float64 reference."""
+"""Emulation of the persistent GRU kernel by g++ and fibers: compilation, scheduled launches, float64 reference."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DONE, HUNG, DIVERGED = 0, 2, 3
 
 
 class Schedule(ctypes.Structure):
-    """`emulation::Schedule`: which warp goes on."""
+    """`emulation::Schedule`: which warp continues."""
 
     _fields_ = [
         ("seed", ctypes.c_uint),
@@ -42,12 +42,12 @@ def schedule(seed=0, *, starved_block=-1, starved_warp=-1, ratio=24, absent_bloc
 def build(
     layout: Layout, folder: Path, *, source="gru_emulated.cpp", spin_limit=1 << 20, changes=None, **sizes
 ) -> ctypes.CDLL:
-    """Compile the kernel; `changes` are new texts by old ones, each of which stands once in the two bodies."""
+    """Compile the kernel; `changes`: new text by old text, which must occur once in the two bodies."""
     need_programs("g++")
     folder = Path(tempfile.mkdtemp(dir=folder))
     bodies = {path.name: path.read_text(encoding="utf-8") for path in BODIES}
     for old, new in (changes or {}).items():
-        assert sum(body.count(old) for body in bodies.values()) == 1, f"{old!r} does not stand once in the kernels"
+        assert sum(body.count(old) for body in bodies.values()) == 1, f"{old!r} must occur exactly once in the kernels"
         bodies = {name: body.replace(old, new) for name, body in bodies.items()}
     for name, body in bodies.items():
         (folder / name).write_text(body, encoding="utf-8")
@@ -63,7 +63,7 @@ def build(
 
 @dataclass
 class Layer:
-    """One layer's weights, packed, and the workspace; `launch` takes what `PersistentGru.enqueue` takes."""
+    """Packed weights of one layer and the workspace; `launch` has the arguments of `PersistentGru.enqueue`."""
 
     library: ctypes.CDLL
     layout: Layout
@@ -92,13 +92,13 @@ class Layer:
 
 @dataclass
 class WholeLayer:
-    """The kernel of a whole layer; `launch` takes what `PersistentLayer.enqueue` takes."""
+    """The kernel of a whole layer; `launch` has the arguments of `PersistentLayer.enqueue`."""
 
     library: ctypes.CDLL
     layout: Layout
     input: Tensor  # W (3H, H) fp16
     input_bias: Tensor  # (3H,) fp32
-    scale: Tensor  # (H,) fp16, of the normalisation
+    scale: Tensor  # (H,) fp16, of the normalization
     shift: Tensor  # (H,) fp16
     recurrent: Tensor  # U (3H, H) fp16
     recurrent_bias: Tensor  # (3H,) fp32
@@ -125,7 +125,7 @@ class WholeLayer:
 
 
 def reference(weights: Tensor, bias: Tensor, gates: Tensor, x: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs (B, T, H) and last state (B, H) in float64; states are rounded to fp16 every frame."""
+    """Return outputs (B, T, H) and last state (B, H) in float64; states are rounded to fp16 every frame."""
     u, c, hidden = weights.double(), bias.double(), weights.shape[1]
     state, out = first.double(), torch.empty(x.shape, dtype=torch.float64)
     for t in range(gates.shape[1]):

@@ -1,4 +1,4 @@
-"""Probe models of every published kind, loaded; recordings through them; what sherpa-onnx recognises, as words."""
+"""Loaded probe models of every published kind, their results for recordings, and sherpa-onnx's results as words."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PRINTABLE = re.compile(r"<0x([2-6][0-9A-F]|7[0-9A-E])>")
 
 @cache
 def probe_of(variant):
-    """The probe of a variant, made once."""
+    """Return the probe of a variant, created once."""
     need_package("onnx")
     kind, changes = VARIANTS[variant]
     return make_probe(kind, tempfile.mkdtemp(prefix=f"probe-{variant}-"), **changes)
@@ -42,23 +42,23 @@ def probe_of(variant):
 
 @cache
 def model_of(variant):
-    """It, loaded."""
+    """Return the loaded model of a variant."""
     return PublishedModel.load(Path(probe_of(variant).folder), device="cpu")
 
 
 def decoder_for(model):
-    """Its greedy decoder."""
+    """Return the greedy decoder of a model."""
     kind = TransducerDecoder if model.transducer is not None else GreedyDecoder
     return kind(model.tokens, model.config.frame_s)
 
 
 def tail_s(model):
-    """Seconds of silence after which sherpa-onnx has decoded the windows that a flush decodes here."""
+    """Return the seconds of silence after which sherpa-onnx has decoded the windows that a flush decodes here."""
     return 0.66 if model.config.raw else (model.config.window + TAIL_FRAMES) / 100
 
 
 def symbols_of(model, frames):
-    """Symbols and their frames, of outputs from the first window on."""
+    """Return the symbols and their frames in outputs from the first window on."""
     if model.transducer is not None:
         found = [(int(symbol), at) for at, frame in enumerate(frames.tolist()) for symbol, _ in frame if symbol >= 0]
     else:
@@ -72,18 +72,18 @@ def symbols_of(model, frames):
     return [symbol for symbol, _ in found], [at for _, at in found]
 
 
-def recognise(model, recordings):
-    """Symbols and frames of each recording."""
+def recognize(model, recordings):
+    """Return symbols and frames of each recording."""
     outputs = log_probs_of(model, recordings)
     return [symbols_of(model, frames[model.config.delay_frames :]) for frames in outputs]
 
 
 def shown(model, symbols):
-    """Symbols as sherpa-onnx shows them: printable bytes and spaces as text, no `<unk>` of a transducer."""
+    """Return symbols as shown by sherpa-onnx: printable bytes and spaces as text, no `<unk>` of a transducer."""
     names = [model.tokens.symbols[symbol] for symbol in symbols]
     if model.transducer is not None:
         names = [name for name in names if name != "<unk>"]
-    if any("ā" in name or "ĺ" in name for name in model.tokens.symbols):  # byte-level BPE is shown as it is
+    if any("ā" in name or "ĺ" in name for name in model.tokens.symbols):  # byte-level BPE is shown unchanged
         return names
     names = [" " + name[1:] if name.startswith("▁") else name for name in names]
     return [chr(int(name[3:5], 16)) if PRINTABLE.fullmatch(name) else name for name in names]
@@ -91,12 +91,12 @@ def shown(model, symbols):
 
 @cache
 def sherpa(variant):
-    """sherpa-onnx's recogniser of a variant."""
+    """Return sherpa-onnx's recognizer of a variant."""
     return recognizer(probe_of(variant))
 
 
 def reference(variant, pcm, **options):
-    """What sherpa-onnx recognises, with times in seconds of audio: it halves those of NeMo's CTC models."""
+    """Return sherpa-onnx's result with times in seconds of audio: it halves those of NeMo's CTC models."""
     model, probe = model_of(variant), probe_of(variant)
     found = reference_tokens(
         probe, pcm, model.config.sample_rate, tail_s=tail_s(model), engine=sherpa(variant), **options
@@ -106,5 +106,5 @@ def reference(variant, pcm, **options):
 
 
 def at_rate(model, pcm):
-    """A recording of 16 kHz at the model's rate, roughly."""
+    """Resample a 16 kHz recording to the model's rate, approximately."""
     return pcm if model.config.sample_rate == 16_000 else np.ascontiguousarray(pcm[::2])

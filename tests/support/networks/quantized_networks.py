@@ -1,4 +1,4 @@
-"""Small quantised networks of random weights, for tests."""
+"""Small quantized networks with random weights, for tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PHONES = tuple("pbtdkgmnŋfvθðszʃʒhlɹjw")
 
 @cache
 def random_quantized(seed: int = 0, phones: tuple[str, ...] = (), backward: tuple[int, ...] = ()) -> QuantizedNetwork:
-    """Quantise a random network by noise."""
+    """Quantize a random network by noise."""
     random = np.random.default_rng(seed)
     recordings = [random.normal(0, 3_000, 16_000).astype(np.int16) for _ in range(3)]
     return quantize(TorchModel.random(seed, phones=phones, backward=backward).network, recordings)
@@ -26,5 +26,5 @@ def random_quantized(seed: int = 0, phones: tuple[str, ...] = (), backward: tupl
 def random_slots(
     seed: int = 0, phones: tuple[str, ...] = (), *, capacity: int = 40, largest: int = 40, **options: Any
 ) -> Int8Slots:
-    """Return slots of a random quantised network."""
+    """Return slots of a random quantized network."""
     return Int8Slots(PackedNetwork(random_quantized(seed, phones)), capacity=capacity, largest=largest, **options)

@@ -1,4 +1,4 @@
-"""Steps that `model.gpu.slots` can record, made of step models: plain torch calls over slabs, for tests on a CPU."""
+"""Recordable steps for `model.gpu.slots`, built from step models: torch calls on slabs, for tests on a CPU."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from model.torch_network.slots import StepModel
 
 
 class EagerStep:
-    """Gathers the states, runs the model's own step once for each single step, and scatters them."""
+    """Step that gathers the states, runs the model's step once per single step, and scatters the states."""
 
     def __init__(self, model: StepModel, slabs: Mapping[str, Tensor]) -> None:
         self.model, self.slabs = model, slabs
 
     def enqueue(self, block: StepBlock, rows: int, steps: int) -> None:
-        """Step the real rows and the padding alike."""
+        """Step real rows and padding."""
         least = max(rows, self.model.min_rows)
         samples = block.pcm.shape[1] // steps
         state = {name: slab[block.read[:rows].long()] for name, slab in self.slabs.items()}
@@ -38,11 +38,11 @@ class EagerStep:
         block.out.copy_(torch.stack(outputs, dim=1).view(block.out.shape))
 
     def recover(self) -> None:
-        """It never gives up."""
+        """Do nothing: it never aborts."""
 
 
 def recorded(model: StepModel, outputs: RowSpec, capacity: int, largest: int) -> RecordedSlots:
-    """A slot model that records the steps of `model`, whose outputs of one row are `outputs`."""
+    """Return a slot model that records the steps of `model`; `outputs`: outputs of one row."""
     return RecordedSlots(
         lambda slabs, _rows, _steps: EagerStep(model, slabs),
         inputs=model.input_spec,

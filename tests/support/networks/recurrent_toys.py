@@ -1,4 +1,4 @@
-"""A recurrent language model with drawn weights, small enough for a reference in floats."""
+"""A recurrent language model with random weights, small enough for a float reference."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WORDS = ["the", "there", "other", "an", "inn", "on", "red", "reed", "sees", "he"
 
 
 def arrays(seed: int = 1) -> dict[str, NDArray[Any]]:
-    """Weights of both products, and the table of gates."""
+    """Return the weights of both products, and the table of gates."""
     rng, count = np.random.default_rng(seed), len(PIECES)
     drawn: dict[str, NDArray[Any]] = {"table": rng.integers(-127, 128, (count, 3 * HIDDEN)).astype(np.int8)}
     for name, outputs in (("recurrent", 3 * HIDDEN), ("head", count)):
@@ -40,21 +40,21 @@ def arrays(seed: int = 1) -> dict[str, NDArray[Any]]:
 
 
 def toy_model() -> RecurrentLanguageModel:
-    """The model of these weights."""
+    """Return the model with these weights."""
     return RecurrentLanguageModel(PIECES, arrays(), Counts(0.5))
 
 
 TIE = 2e-4
-"""Steps from the middle between two of them within which a state in float32 may be rounded otherwise."""
+"""Distance in steps from the midpoint of two steps within which float32 may round a state differently."""
 
 FULL = 0.9999
-"""A state beyond is at the end of the scale, in the middle between two steps, and rounded alike."""
+"""A larger state is at the end of the scale, at the midpoint of two steps, and rounded equally."""
 
 
 def reference(drawn: dict[str, NDArray[Any]], words: list[str]) -> tuple[float, bool]:
-    """Log-probability of a text, in float64, the states quantised as the model quantises them.
+    """Return the log-probability of a text in float64, with states quantized as in the model,
 
-    And whether float32 must round them all alike.
+    and whether float32 must round all of them equally.
     """
 
     def quantized(state: NDArray[np.float64], shift: float = 0.0) -> NDArray[np.float64]:

@@ -24,7 +24,7 @@ MakeSlots = Callable[[int, int], SlotModel]
 
 
 class EchoStep:
-    """The `EchoModel` as a torch step function; it raises for a negative first input."""
+    """`EchoModel` as a torch step function; it raises for a negative first input."""
 
     def __init__(self, samples: int = 4, min_rows: int = 1) -> None:
         self.min_rows = min_rows
@@ -48,7 +48,7 @@ class EchoStep:
 
 
 class TinyGru:
-    """A real recurrent network, fp32: a row of a product depends on the number of rows below sixteen."""
+    """A real recurrent network in fp32: below 16 rows a row of a product depends on the number of rows."""
 
     def __init__(self) -> None:
         torch.manual_seed(5)

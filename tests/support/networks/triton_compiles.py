@@ -1,4 +1,4 @@
-"""Launches of Triton kernels, recorded instead of run, compiled for a GPU that need not be there; machine code."""
+"""Records launches of Triton kernels instead of running them, and compiles them without a GPU to machine code."""
 
 import os
 import re
@@ -21,7 +21,7 @@ OPTIONS = {"num_warps", "num_stages", "enable_fp_fusion", "launch_pdl", "maxnreg
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel, what Triton compiles it for, and its grid."""
+    """A kernel, its compile-time arguments, and its grid."""
 
     fn: JITFunction
     signature: tuple
@@ -32,12 +32,12 @@ class Launch:
 
     @property
     def kernel(self):
-        """All that decides the machine code."""
+        """Everything that determines the machine code."""
         return self.fn.__name__, self.signature, self.constants, self.attributes, self.options
 
 
 def recorded(monkeypatch, call):
-    """Launches that `call()` makes, in order."""
+    """Return the launches of `call()`, in order."""
     launches = []
 
     def run(fn, *args, grid, warmup, **named):
@@ -81,11 +81,11 @@ class Code:
     lines: list
 
     def count(self, pattern):
-        """Instructions whose name matches a regular expression."""
+        """Count instructions whose name matches a regular expression."""
         return sum(n for name, n in self.instructions.items() if re.match(pattern, name))
 
     def places(self, pattern):
-        """Where instructions stand whose name matches a regular expression."""
+        """Return the positions of instructions whose name matches a regular expression."""
         return [i for i, line in enumerate(self.lines) if re.match(pattern, _name(line))]
 
 

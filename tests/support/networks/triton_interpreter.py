@@ -1,6 +1,6 @@
-"""Triton's interpreter with products whose bits do not depend on the number of columns, as on a tensor core.
+"""Triton's interpreter with products whose bits do not depend on the number of columns, like those of a tensor core.
 
-Import it before any module with kernels: whether a kernel is interpreted is decided where it is decorated.
+Import it before any module with kernels: the decorator decides whether a kernel is interpreted.
 """
 
 import os
@@ -13,7 +13,7 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpr
 
 
 def _dot(builder, a, b, d, *options):
-    """One term after the other in float32; numpy's own product takes another order for another width."""
+    """Add one term after the other in float32; numpy's product uses another order for another width."""
     left, right = a.data.astype(np.float32), b.data.astype(np.float32)
     total = d.data.astype(np.float32)
     for k in range(left.shape[1]):

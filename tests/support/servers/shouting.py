@@ -6,7 +6,7 @@ import threading
 from dataclasses import replace
 
 from model.ctc.greedy import GreedyDecoder, GreedyState
-from model.ctc.words import Heard, SecondPass, Word
+from model.ctc.words import FrameAudio, SecondPass, Word
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.spelling import CONFIG
 
@@ -22,11 +22,11 @@ class ShoutingDecoder(GreedyDecoder):
         self.fails = False
         self.later_s = 0.0  # by which its words end later than the first decode's
 
-    rereads = False
+    needs_audio = False
 
-    def again(self, state: GreedyState, heard: Heard | None = None) -> SecondPass | None:
+    def second_pass(self, state: GreedyState, audio: FrameAudio | None = None) -> SecondPass | None:
         """As `model.ctc.words.TwoPass`."""
-        del heard
+        del audio
         words, stable = self.words(state), self.stable_words(state)
         if len(words) == stable:
             return None

@@ -1,4 +1,4 @@
-"""An engine that runs on the test's own thread, a pass at a time, so that a test chooses what comes between batches."""
+"""An engine that runs on the test's thread, one pass at a time, so that a test controls the time between batches."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tests.support.servers.fakes import FakeClock
 
 
 class DrivenEngine(Engine):
-    """An engine without its thread: what that would do, one pass at a time, on a clock that moves only to wake it."""
+    """An engine without its thread: runs one pass at a time, on a clock that advances only to its next wake-up."""
 
     def __init__(self, model: SlotModel, deliver: Callable[[EngineEvent], None], **options: Any) -> None:
         self._fake_clock = FakeClock()
         bounds: dict[str, Any] = {"policy": Policy.EAGER, "max_queued": 64, "clock": self._fake_clock}
         super().__init__(model, deliver=deliver, **(bounds | options))
-        self._max_commands = 1_000_000  # this thread is never behind: it runs when the test says so
+        self._max_commands = 1_000_000  # never reached, because the test controls when commands are executed
 
     @property
     def would_sleep(self) -> bool:
-        """Whether the thread would sleep now."""
+        """Return whether the thread would sleep now."""
         wake_at = self._worker.wake_at(self._clock())
         return not self._mail.commands and (wake_at is None or wake_at > self._clock())
 
@@ -33,7 +33,7 @@ class DrivenEngine(Engine):
             self._worker.run_batch()
 
     def settle(self) -> None:
-        """Go on until the thread would sleep without end."""
+        """Run until the thread would sleep indefinitely."""
         while self._mail.commands or (wake_at := self._worker.wake_at(self._clock())) is not None:
             if self.would_sleep:
                 self._fake_clock.advance(wake_at - self._clock())

@@ -1,4 +1,4 @@
-"""Engines for tests: one whose events are taken one by one (`start_engine`), and one that never answers."""
+"""Engines for tests: one that queues its events (`start_engine`), and one that never answers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.support.servers.fakes import WAIT_S, GatedModel
 
 
 def step(value: int, samples: int = 4) -> np.ndarray:
-    """One step's input, filled with a value that identifies it."""
+    """Return the input of one step, filled with a value that identifies it."""
     return np.full(samples, value, dtype=np.int16)
 
 
 class Bench:
-    """An engine and the events that it has delivered."""
+    """An engine and its delivered events."""
 
     def __init__(self, model: SlotModel, deliver: Callable[[EngineEvent], None] | None = None, **options: Any) -> None:
         self._events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
@@ -33,11 +33,11 @@ class Bench:
         self.engine = Engine(model, deliver=deliver or self._events.put, **(bounds | options))
 
     def event(self) -> EngineEvent:
-        """The next event; fails the test if none comes."""
+        """Return the next event; the test fails if there is none."""
         return self._events.get(timeout=WAIT_S)
 
     def silent(self, seconds: float) -> bool:
-        """Whether no event comes for so long; one that does is lost."""
+        """Return whether there is no event for this time; an event is discarded."""
         try:
             self._events.get(timeout=seconds)
         except queue.Empty:
@@ -45,19 +45,19 @@ class Bench:
         return False
 
     def done(self) -> BatchDone:
-        """The next event, which must be a batch."""
+        """Return the next event, which must be a batch."""
         event = self.event()
         assert isinstance(event, BatchDone), event
         return event
 
     def failed(self) -> StreamFailed:
-        """The next event, which must be a failed stream."""
+        """Return the next event, which must be a failed stream."""
         event = self.event()
         assert isinstance(event, StreamFailed), event
         return event
 
     def answers(self, count: int) -> dict[int, list[list[int]]]:
-        """The next `count` rows of batches, by stream."""
+        """Return the next `count` rows of batches, by stream."""
         answers: dict[int, list[list[int]]] = {}
         while count > 0:
             event = self.done()
@@ -68,7 +68,7 @@ class Bench:
 
 
 class SilentEngine:
-    """An engine that takes every step and answers none."""
+    """An engine that accepts every step and answers none."""
 
     def push(self, stream: int, pcm: np.ndarray, *, tag: object, reset: bool) -> None: ...
 
@@ -76,7 +76,7 @@ class SilentEngine:
 
 
 def session_on(engine: Any, session: Session, sink: EventSink) -> ActiveSession:
-    """An active session whose streams in this engine are numbered as its channels."""
+    """Return an active session whose streams in this engine have the numbers of its channels."""
     streams = EngineStreams(engine, tuple(range(len(session.channels))))
     return ActiveSession(session, sink, streams, None, lambda _: None)
 

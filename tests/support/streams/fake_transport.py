@@ -1,4 +1,4 @@
-"""A transport without a socket: what was written to it, and whether it takes more."""
+"""A transport without a socket: records what is written, and can refuse more."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from server.streaming.transport import MessageReceiver
 
 
 class FakeTransport:
-    """Satisfies `server.streaming.transport.Transport`."""
+    """Implements `server.streaming.transport.Transport`."""
 
     def __init__(self) -> None:
         self.congested = False
@@ -14,7 +14,7 @@ class FakeTransport:
         self.written: list[bytes] = []
         self.closed: tuple[int, str] | None = None
         self.closes = 0
-        self.written_late = 0  # frames behind the close frame
+        self.written_late = 0  # frames after the close frame
         self.aborted = False
         self.receiver: MessageReceiver | None = None
 

@@ -1,4 +1,4 @@
-"""A capacity that is told its estimate."""
+"""A capacity estimate with a given value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from batching.capacity import Capacity
 
 
 class FixedCapacity(Capacity):
-    """A capacity with a given estimate."""
+    """A capacity estimate with a given value."""
 
     def __init__(self, streams: int) -> None:
         super().__init__(step_s=0.08, objective_s=0.1, max_batch=8)

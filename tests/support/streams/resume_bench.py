@@ -21,7 +21,7 @@ _decode = msgspec.msgpack.Decoder(SavedStream).decode
 
 @dataclass(frozen=True)
 class Finalize:
-    """The client's frame, for one channel or all."""
+    """Return the client's frame for one channel or all."""
 
     channel: int | None = None
 
@@ -47,13 +47,13 @@ class ResumableBench(SessionBench):
         self.saved: list[SavedStream] = []
 
     def mark(self) -> None:
-        """Request the state after all work so far; it is added to `saved` when that work is answered."""
+        """Request the state after all work so far; it is added to `saved` when this work is answered."""
         self.resumption.mark()
         for queue in self._work:
             queue.append("mark")  # type: ignore[arg-type]
 
     def restore(self, saved: SavedStream) -> float:
-        """Restore a state by way of its serialised form. Returns: the stream time at which audio must continue."""
+        """Restore a state from its serialized form. Returns: the stream time at which audio must continue."""
         restored = _decode(msgspec.msgpack.encode(saved))
         self.resumption.restoring(restored)()
         self._states = [pickle.loads(state) for state in restored.states]
@@ -68,7 +68,7 @@ class ResumableBench(SessionBench):
         self._collect()
 
     def resolve(self, place: int = 0) -> None:
-        """Let a second pass end."""
+        """Finish a second pass."""
         super().resolve(place)
         self._collect()
 
@@ -80,7 +80,7 @@ class ResumableBench(SessionBench):
 
 @dataclass
 class Sent:
-    """A control frame, and after how many samples it was sent."""
+    """A control frame, and the number of samples sent before it."""
 
     control: Control
     at: int
@@ -88,7 +88,7 @@ class Sent:
 
 
 class Client:
-    """Sends a script, loses its server at random places, and keeps the results."""
+    """Client that sends a script, loses its server at random positions, and keeps the results."""
 
     def __init__(self, script: Script, seed: int, **options: Any) -> None:
         self._script, self._options = script, options
@@ -132,11 +132,11 @@ class Client:
             bench.session.release()
 
     def _pending(self, position: int, done: int) -> list[Sent]:
-        """Controls to send again: those behind the saved position, and those at it that the state does not contain."""
+        """Return the controls to resend: those after the saved position, and those at it that are not in the state."""
         return [sent for sent in self._controls if sent.at > position or (sent.at == position and sent.order >= done)]
 
     def _stream(self, bench: ResumableBench, position: int, pending: list[Sent], until: int, done: int) -> list[int]:
-        """Send up to a position, in pieces of any size; return how many script items each saved state contains."""
+        """Send up to a position in pieces of any size; return the number of script items in each saved state."""
         marks: list[int] = []
         while True:
             while pending and pending[0].at == position and position <= until:
@@ -175,6 +175,6 @@ class Client:
             if number > len(self.finals):
                 self.finals.append(final)
             else:
-                assert final == self.finals[number - 1], "a repeated final is the same"
+                assert final == self.finals[number - 1], "a repeated final differs"
                 self.repeated += 1
         self.ends += [event for event in events if isinstance(event, Closed)]

@@ -1,4 +1,4 @@
-"""A session joined to a model without engine, sockets or threads: answers come exactly when the test says so."""
+"""A session with a model but without engine, sockets or threads: the test triggers each answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WINDOW = 512  # samples of a voice-activity window
 
 
 class SessionBench:
-    """One session; its work waits in a queue a channel until `answer`."""
+    """One session; its work waits in one queue per channel until `answer`."""
 
     def __init__(
         self,
@@ -46,23 +46,23 @@ class SessionBench:
         self._states = [self._fresh() for _ in self.session.channels]
 
     def send(self, audio: PCM | bytes) -> None:
-        """Audio from the client."""
+        """Receive audio from the client."""
         self._queue(
             self.session.samples(self._reader.read(audio if isinstance(audio, bytes) else audio.tobytes()), 0.0)
         )
 
     def finalize(self, channel: int | None = None) -> None:
-        """`Finalize` from the client."""
+        """Receive `Finalize` from the client."""
         work, events = self.session.finalize(channel, 0.0)
         self._queue(work)
         self.events += events
 
     def configure(self, *phrases: str) -> None:
-        """`Configure` from the client."""
+        """Receive `Configure` from the client."""
         self.session.set_keyterms(Keyterms.of(phrases))
 
     def endpoint(self, silence_ms: float) -> None:
-        """The client asks for another silence that ends utterances."""
+        """Receive a new utterance-end silence from the client."""
         self.session.set_endpointing(silence_ms)
 
     def close(self, reason: CloseReason = CloseReason.CLOSE_STREAM) -> None:
@@ -72,28 +72,28 @@ class SessionBench:
         self.events += events
 
     def answer(self, steps: int | None = None, channel: int | None = None) -> None:
-        """Let the model answer so many steps of one channel, or everything that waits."""
+        """Answer this many steps of one channel, or all waiting work."""
         for index in range(len(self._work)) if channel is None else (channel,):
             waiting = self._work[index]
             for _ in range(len(waiting) if steps is None else min(steps, len(waiting))):
                 self._answer(index, waiting.popleft())
 
     def resolve(self, place: int = 0) -> None:
-        """Let one of the second passes end that were asked for, the oldest first."""
+        """Finish one of the requested second passes, the oldest first."""
         final = self.opened.pop(place)
         for events, _ in self.session.resolve(final, final.decode()):
             self.events += events
 
     def finals(self, channel: int = 0) -> list[Final]:
-        """Finals so far."""
+        """Return the finals so far."""
         return [e for e in self.events if isinstance(e, Final) and e.channel == channel]
 
     def partials(self) -> list[Partial]:
-        """Partials so far."""
+        """Return the partials so far."""
         return [e for e in self.events if isinstance(e, Partial)]
 
     def text(self, channel: int = 0) -> str:
-        """The words of all finals."""
+        """Return the words of all finals."""
         return " ".join(word.text for final in self.finals(channel) for word in final.words)
 
     def _queue(self, work: list[Work]) -> None:

@@ -1,4 +1,4 @@
-"""A connection without socket, engine or threads: messages in, frames out, answers on demand."""
+"""A connection without socket, engine or threads: messages in, frames out, answers on request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.streams.engine_bench import session_on
 from tests.support.streams.fake_transport import FakeTransport
 
 MAX_CHANNELS = 3
-IDLE_S = 0.01  # by the fake clock, which stands still until a test says otherwise
+IDLE_S = 0.01  # of the fake clock, which only a test advances
 CARD = ModelCard("spelling", "1", "uuid")
 Frame = dict[str, Any]
 
@@ -81,13 +81,13 @@ class ConnectionBench:
         else:
             self.stream = DeepgramStream(socket, self.session, projector, context, decoder)
         self.recognition = session_on(self, self.session, self.stream)
-        self.released = 0  # how often the recognition was closed
+        self.released = 0  # number of times that the recognition was closed
         self._work: list[deque[Work | None]] = [deque() for _ in range(channels)]  # None: export the state
         self._states = [self._fresh() for _ in range(channels)]
         self._answers_at_once = False
 
     def run(self, script: Callable[[ConnectionBench], Awaitable[None]]) -> None:
-        """Play the script, then answer everything until the connection is closed."""
+        """Run the script, then answer all work until the connection is closed."""
 
         async def play() -> None:
             running = asyncio.ensure_future(self.stream.run(self.recognition))
@@ -105,7 +105,7 @@ class ConnectionBench:
         self.stream.on_message(json.dumps(message) if isinstance(message, dict) else message)
 
     def answer(self, steps: int | None = None, channel: int | None = None) -> None:
-        """Let the model answer so many steps of one channel, or everything that waits."""
+        """Answer this many steps of one channel, or all waiting work."""
         for index in range(len(self._work)) if channel is None else (channel,):
             for _ in range(len(self._work[index]) if steps is None else min(steps, len(self._work[index]))):
                 if self._work[index]:  # an answer may end the connection
@@ -113,7 +113,7 @@ class ConnectionBench:
 
     @property
     def frames(self) -> list[Frame]:
-        """What the client was sent."""
+        """Return what was sent to the client."""
         return [json.loads(payload) for payload in self.transport.written]
 
     # As an engine

@@ -1,4 +1,4 @@
-"""A client and the WebSocket protocol of the server, joined without sockets."""
+"""A client and the server's WebSocket protocol, connected without sockets."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MAX_BYTES = 2**20
 
 
 class TcpTransport(asyncio.Transport):
-    """Keeps what is written; reads nothing."""
+    """Transport that records what is written and reads nothing."""
 
     def __init__(self) -> None:
         super().__init__({"socket": self})
         self.sent = b""
         self.reading, self.closing, self.ended = True, False, False
         self.aborted = False
-        self.unsent = 0  # bytes that the client has not taken
+        self.unsent = 0  # bytes that the client has not read
 
     def setsockopt(self, *_: int) -> None: ...
 
@@ -36,8 +36,8 @@ class TcpTransport(asyncio.Transport):
     getpeername = getsockname
 
     def write(self, data: Any) -> None:
-        assert not self.closing, "written behind the end"
-        assert not self.ended, "written behind the end"
+        assert not self.closing, "written after the end"
+        assert not self.ended, "written after the end"
         self.sent += data
 
     def get_write_buffer_size(self) -> int:
@@ -81,7 +81,7 @@ class _Receiver:
 
 
 class Bench:
-    """A client and the protocol, joined without sockets; `attach` is called once the handshake is over."""
+    """A client and the protocol, connected without sockets; `attach` is called after the handshake."""
 
     def __init__(self) -> None:
         self.receiver, self.transport = _Receiver(), TcpTransport()
@@ -113,11 +113,11 @@ class Bench:
         await self._over.wait()
 
     def run(self) -> None:
-        """Let the event loop do what is due."""
+        """Run the callbacks of the event loop that are due."""
         self.loop.run_until_complete(asyncio.sleep(0))
 
     def finish_reading(self) -> None:
-        """Let the server read all that it has received, in as many turns as it takes."""
+        """Let the server read all received data, in as many turns of the event loop as needed."""
         while self.websocket._turn is not None:
             self.run()
 
@@ -130,12 +130,12 @@ class Bench:
         self.websocket.attach(self.receiver)
 
     def hand_over(self, cut: Callable[[bytes], list[bytes]] = lambda data: [data]) -> None:
-        """Give what the client has to send to the server, in the pieces that `cut` makes of it."""
+        """Pass the client's data to the server, in the pieces from `cut`."""
         for piece in cut(b"".join(self.client.data_to_send())):
             self.websocket.data_received(piece)
 
     def answers(self) -> list[Frame]:
-        """What the client reads of what was written so far."""
+        """Return what the client reads of the data written so far."""
         sent, self.transport.sent = self.transport.sent, b""
         self.client.receive_data(sent)
         return [event for event in self.client.events_received() if isinstance(event, Frame)]

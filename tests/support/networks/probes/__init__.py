@@ -1,4 +1,4 @@
-"""Probe models: published model formats with random weights, so that loaders are proved without a trained model."""
+"""Probe models: published model formats with random weights, to test loaders without a trained model."""
 
 from .making import KINDS, Probe, make_probe
 

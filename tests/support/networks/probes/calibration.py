@@ -1,7 +1,7 @@
-"""The biases of a probe's output, so that real speech gives blanks, repeats and many different tokens.
+"""Calibration of a probe's output biases, so that real speech gives blanks, repeats and many different tokens.
 
-Random weights alone prefer the same few tokens always. A recording is run through the graph, each token's bias is set
-against its mean, and the blank's so that it wins in a chosen share of the frames.
+Random weights alone always prefer the same few tokens. A recording is run through the graph, each token's bias is set
+to minus its mean, and that of the blank so that it wins in a chosen share of the frames.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import numpy as np
 import soundfile
 
 RECORDING = Path(__file__).parents[4] / "model" / "samples" / "demo.flac"
-QUIET_S = 1.5  # of noise, and of silence as tails are, after the recording
+QUIET_S = 1.5  # of noise, and of silence, after the recording
 LOG_POWER_OFFSETS = {"wenet-ctc": 2 * np.log(32768)}  # its samples are not scaled to 1
 MELS, FFT, FRAME, HOP, RATE = 80, 512, 400, 160, 16000
 
 
 def speech():
-    """Samples (S,) float64 in [-1, 1] at 16 kHz."""
+    """Return samples (S,) float64 in [-1, 1] at 16 kHz."""
     samples, _ = soundfile.read(RECORDING)
     noise = np.random.default_rng(0).normal(0, 0.01, int(QUIET_S * RATE))
     return np.concatenate([samples, noise, np.zeros(int(QUIET_S * RATE))])
 
 
 def log_mels(samples):
-    """Frames (T, 80) of log-mel energies, near enough to the published features to set biases by."""
+    """Return frames (T, 80) of log-mel energies, close enough to the published features for setting biases."""
     starts = np.arange(0, len(samples) - FRAME, HOP)
     frames = samples[starts[:, None] + np.arange(FRAME)]
     frames = np.diff(frames, axis=1, prepend=frames[:, :1]) + 0.03 * frames  # pre-emphasis of 0.97
@@ -38,7 +38,7 @@ def log_mels(samples):
 
 
 def windows_of(kind, window, shift, feature=""):
-    """The recording as the windows that a kind's first input takes, each with a batch axis of one."""
+    """Return the recording as windows for the first input of a kind, each with a batch axis of one."""
     samples = speech()
     if kind == "t-one-ctc":
         slow = samples[: len(samples) // 2 * 2].reshape(-1, 2).mean(1)  # 8 kHz
@@ -53,10 +53,10 @@ def windows_of(kind, window, shift, feature=""):
 
 
 def biases(scores, blank, blank_share):
-    """The bias of each token (V,) for scores (T, V): all means equal, and the blank's for its share of the frames."""
-    centred = scores - scores.mean(1, keepdims=True)
-    bias = -centred.mean(0)
-    centred += bias
-    others = np.delete(centred, blank, axis=1).max(1)
-    bias[blank] += np.quantile(others - centred[:, blank], blank_share)
+    """Return the bias of each token (V,) for scores (T, V): equal means, and the blank with its share of frames."""
+    centered = scores - scores.mean(1, keepdims=True)
+    bias = -centered.mean(0)
+    centered += bias
+    others = np.delete(centered, blank, axis=1).max(1)
+    bias[blank] += np.quantile(others - centered[:, blank], blank_share)
     return bias.astype(np.float32)

@@ -1,6 +1,6 @@
-"""A writer of ONNX graphs: nodes named in order, weights drawn from one seed, a batch axis of any length.
+"""Builder of ONNX graphs: nodes named in order, weights drawn from one seed, a batch axis of any length.
 
-It knows nothing of speech models; the modules beside it say which nodes there are. Shapes are written with "N" for
+It knows nothing of speech models; the other modules of this package add the nodes. Shapes are written with "N" for
 the batch axis. An operand is the name of a value, or a number or list that becomes a constant.
 """
 
@@ -10,34 +10,34 @@ import numpy as np
 
 from tests.support.needs import need_package
 
-onnx = need_package("onnx")  # whoever imports probes is skipped where it is missing
+onnx = need_package("onnx")  # tests that import probes are skipped without it
 
 OPSET = 17
-IR_VERSION = 8  # what the runtime inside older releases of sherpa-onnx still reads
+IR_VERSION = 8  # supported by the runtime in older releases of sherpa-onnx
 FLOAT, FLOAT16 = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
 TYPES = {"float32": FLOAT, "float16": FLOAT16, "int64": onnx.TensorProto.INT64}
 TYPES |= {"int32": onnx.TensorProto.INT32, "bool": onnx.TensorProto.BOOL}
 
 
 class Graph:
-    """One model file in the making."""
+    """Builder of one model file."""
 
     def __init__(self, name, seed=0, *, quantized=False):
         self.name = name
         self.random = np.random.default_rng(seed)
-        self.quantized = quantized  # whether `linear` multiplies bytes
+        self.quantized = quantized  # whether `linear` uses products of bytes
         self.nodes, self.inputs, self.outputs, self.initializers = [], [], [], {}
         self.states = []  # pairs (input name, output name)
 
     def __call__(self, op, *operands, outputs=1, **attributes):
-        """Add a node; the name of its output, or their list where there are several."""
+        """Add a node; return the name of its output, or a list of names if there are several."""
         names = [f"v{len(self.nodes)}_{i}" for i in range(outputs)]
         operands = [self.operand(operand) for operand in operands]
         self.nodes.append(onnx.helper.make_node(op, operands, names, **attributes))
         return names[0] if outputs == 1 else names
 
     def operand(self, value):
-        """The name of a value; a constant is added for what is none."""
+        """Return the name of a value; a constant is added for anything else."""
         if isinstance(value, str):
             return value
         return self.constant(value)
@@ -49,7 +49,7 @@ class Graph:
         return name
 
     def weight(self, *shape, scale=None):
-        """Normal numbers; by default their product with unit values is of unit size."""
+        """Add normal random numbers; by default their product with unit values is of unit size."""
         fan_in = shape[-2] if len(shape) > 1 else 1
         scale = fan_in**-0.5 if scale is None else scale
         return self.constant(scale * self.random.standard_normal(shape, dtype=np.float32))
@@ -59,12 +59,12 @@ class Graph:
         return name
 
     def output(self, value, name, shape, dtype="float32"):
-        """Give a value out under a published name."""
+        """Declare a value as an output with a published name."""
         self.nodes.append(onnx.helper.make_node("Identity", [value], [name]))
         self.outputs.append(onnx.helper.make_tensor_value_info(name, TYPES[dtype], shape))
 
     def model(self, metadata):
-        """The ONNX model with this metadata."""
+        """Return the ONNX model with this metadata."""
         tensors = [onnx.numpy_helper.from_array(array, name) for name, array in self.initializers.items()]
         graph = onnx.helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, tensors)
         model = onnx.helper.make_model(
@@ -77,13 +77,13 @@ class Graph:
         onnx.save(self.model(metadata), path)
 
     def linear(self, x, rows, columns, scale=None):
-        """x (..., rows) times random weights (rows, columns); of bytes where the graph is quantised."""
+        """Multiply x (..., rows) by random weights (rows, columns); in bytes if the graph is quantized."""
         weight = self.weight(rows, columns, scale=scale)
         if not self.quantized:
             return self("MatMul", x, weight)
         floats = self.initializers.pop(weight)
         step = np.float32(np.abs(floats).max() / 127)
-        # one scale and zero point of x for the whole batch: this is what makes rows depend on one another
+        # one scale and zero point of x for the whole batch, which makes rows depend on one another
         byte, x_step, x_zero = self("DynamicQuantizeLinear", x, outputs=3)
         products = self("MatMulInteger", byte, np.round(floats / step).astype(np.int8), x_zero, np.int8(0))
         return self("Mul", self("Cast", products, to=FLOAT), self("Mul", x_step, step))
@@ -92,7 +92,7 @@ class Graph:
         return self("Slice", x, [start], [end], [axis])
 
     def last(self, x, count, axis):
-        """The newest `count` entries of an axis: the next state of a cache that shifts."""
+        """Return the newest `count` entries of an axis: the next state of a shifting cache."""
         return self.slice(x, -count, np.iinfo(np.int64).max, axis)
 
     def total(self, *values):

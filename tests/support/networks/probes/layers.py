@@ -1,4 +1,4 @@
-"""The parts that the encoders of several kinds share: norm, feed-forward, attention, causal convolution, clock, head.
+"""Parts shared by the encoders of several kinds: norm, feed-forward, attention, causal convolution, clock, head.
 
 Hidden values are (N, T, D). No part reduces over the batch axis.
 """
@@ -9,7 +9,7 @@ import numpy as np
 
 from .graph import FLOAT
 
-MASKED = -1e4  # a score that leaves nothing of a place after the softmax
+MASKED = -1e4  # a score that is 0 after the softmax
 HARMONICS = 3
 
 
@@ -18,14 +18,14 @@ def norm(graph, x, size):
 
 
 def mel_weight(graph, bins, size):
-    """A projection of mel bins that hears the spectrum's shape more than its level, which all bins share."""
+    """Return a projection of mel bins that depends more on the shape of the spectrum than on its level."""
     name = graph.weight(bins, size, scale=2 * bins**-0.5)
     graph.initializers[name] -= 0.85 * graph.initializers[name].mean(0)
     return name
 
 
 def feed_forward(graph, x, size, inner):
-    """(N, T, D) float32 through a layer of `inner` SiLU units."""
+    """Apply a layer of `inner` SiLU units to (N, T, D) float32."""
     middle = graph.linear(x, size, inner)
     return graph.linear(graph("Mul", middle, graph("Sigmoid", middle)), inner, size)
 
@@ -33,7 +33,7 @@ def feed_forward(graph, x, size, inner):
 def attention_weights(graph, query, key, bias, *, steps, places):
     """Softmax over places (N, heads, steps, places) of query (N, heads, steps, d) and key (N, heads, places, d).
 
-    A random bias for each step and place stands for the position encoding; `bias` is the mask, added to the scores.
+    A random bias per step and position replaces the position encoding; `bias` is the mask, added to the scores.
     """
     scores = graph("MatMul", query, graph("Transpose", key, perm=[0, 1, 3, 2]))
     position = graph.weight(steps, places, scale=1.0)
@@ -51,7 +51,7 @@ def join_heads(graph, x, size):
 
 
 def causal_convolution(graph, x, cache, channels, kept):
-    """A convolution per channel of x (N, T, D) after the cache (N, D, kept): the result (N, T, D), the next cache."""
+    """Convolve each channel of x (N, T, D) after the cache (N, D, kept); return (N, T, D) and the next cache."""
     joined = graph("Concat", cache, graph("Transpose", x, perm=[0, 2, 1]), axis=2)  # (N, D, kept + T)
     kernel = graph.weight(channels, 1, kept + 1, scale=1.5 * (kept + 1) ** -0.5)
     result = graph("Conv", joined, kernel, group=channels, kernel_shape=[kept + 1])
@@ -59,7 +59,7 @@ def causal_convolution(graph, x, cache, channels, kept):
 
 
 def age_mask(graph, seen, ages, places_after):
-    """Added to scores, (N, 1, 1, places): hides what is older than the `seen` (N,) int64 frames, shows the chunk."""
+    """Return a mask to add to scores, (N, 1, 1, places): hides positions before the last `seen` (N,) int64 frames."""
     enough = graph("LessOrEqual", np.asarray(ages, np.int64)[None], graph("Unsqueeze", seen, [1]))
     hidden = graph("Where", enough, np.float32(0), np.float32(MASKED))  # (N, left)
     shown = graph("Mul", graph("Cast", graph("Unsqueeze", seen, [1]), to=FLOAT), np.zeros((1, places_after)))
@@ -67,7 +67,7 @@ def age_mask(graph, seen, ages, places_after):
 
 
 def clock_of_count(graph, count, steps, per_step, period):
-    """Cosine and sine (N, steps) of a time: count (N,) float32 plus per_step each step, in units of the period."""
+    """Return cosine and sine (N, steps) of a time: count (N,) float32 plus per_step per step, in periods."""
     angle = 2 * np.pi / period
     times = graph("Add", graph("Unsqueeze", count, [1]), np.arange(steps, dtype=np.float32)[None] * per_step)
     phase = graph("Mul", times, np.float32(angle))
@@ -75,7 +75,7 @@ def clock_of_count(graph, count, steps, per_step, period):
 
 
 def clock_values(graph, cosine, sine, size, strength=0.4):
-    """The clock's harmonics by a random projection, (N, T, size): the output varies in silence too."""
+    """Return a random projection of the clock's harmonics, (N, T, size), so that the output varies in silence too."""
     values, turned = [cosine, sine], (cosine, sine)
     for _ in range(HARMONICS - 1):
         real = graph("Sub", graph("Mul", turned[0], cosine), graph("Mul", turned[1], sine))
@@ -87,13 +87,13 @@ def clock_values(graph, cosine, sine, size, strength=0.4):
 
 
 def with_clock(graph, x, clock):
-    """The frames with the clock in their first two columns."""
+    """Return the frames with the clock in their first two columns."""
     columns = [graph("Unsqueeze", value, [2]) for value in clock]
     return graph("Concat", *columns, graph.slice(x, 2, np.iinfo(np.int64).max, 2), axis=2)
 
 
 def ctc_head(graph, hidden, size, vocabulary):
-    """Log-probabilities (N, T, V); the constant "bias" is set by the calibration."""
+    """Return log-probabilities (N, T, V); the constant "bias" is set by the calibration."""
     logits = graph("Mul", graph.linear(norm(graph, hidden, size), size, vocabulary), np.float32(3))
     biased = graph("Add", logits, graph.constant(np.zeros(vocabulary, np.float32), "bias"))
     return graph("LogSoftmax", biased, axis=-1)

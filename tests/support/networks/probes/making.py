@@ -1,4 +1,4 @@
-"""`make_probe`: a folder with a model of random weights in one of the published formats, and its facts."""
+"""`make_probe`: writes a model of random weights in one of the published formats, and returns its properties."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .tokens import blank_of, symbols, write_tokens
 
 
 def alone(write):
-    """A writer of one graph as a writer of graphs by role."""
+    """Turn a builder of one graph into a builder of graphs by role."""
     return lambda graphs, spec, vocabulary: {"model": write(graphs["model"], spec, vocabulary)}
 
 
@@ -33,13 +33,13 @@ FRAME_S = {"zipformer2-ctc": 0.04, "nemo-ctc": 0.08, "wenet-ctc": 0.04, "t-one-c
 FRAME_S |= {"zipformer2-transducer": 0.04, "nemo-transducer": 0.08}
 VOCABULARIES = {"small": 60, "medium": 500, "large": 500}
 STYLES = {"t-one-ctc": "characters", "wenet-ctc": "chinese"}
-LEAST = {"bytes": 320}  # of the styles that need more than a small vocabulary
+LEAST = {"bytes": 320}  # least vocabulary of styles that need more than a small one
 CTC_BLANK_SHARE = 0.6
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A model folder: `files` by role, and facts that a loader must find out by itself."""
+    """A model folder: `files` by role, and properties that a loader must detect."""
 
     kind: str
     folder: Path
@@ -62,14 +62,14 @@ class Probe:
 
 
 def make_probe(kind, folder, *, size="small", seed=0, **changes):
-    """Write a probe of this kind into the folder, which is made.
+    """Write a probe of this kind to the folder, which is created.
 
     `changes`: the sizes that the kind's module lists (window, shift, state_dim, …), and `vocabulary` (blank included),
     `tokens` (a style of tokens.py), `space` ("line" or "|", of characters), `suffix` (of the file names, as
     "-epoch-99-avg-1-chunk-16-left-128"), `quantized` (products of bytes, in a file named int8).
     """
     if kind not in FORMATS:
-        raise ValueError(f"no kind {kind!r}, but {', '.join(KINDS)}")
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
     style = changes.pop("tokens", STYLES.get(kind, "bpe"))
     least = 35 if kind == "t-one-ctc" else VOCABULARIES[size]
     vocabulary = changes.pop("vocabulary", max(least, LEAST.get(style, 0)))
@@ -78,7 +78,7 @@ def make_probe(kind, folder, *, size="small", seed=0, **changes):
     spec_type, sizes, write = FORMATS[kind]
     unknown = set(changes) - {field.name for field in fields(spec_type)}
     if unknown or size not in sizes:
-        raise ValueError(f"{kind} has no {', '.join(unknown) or size}")
+        raise ValueError(f"{kind} has no setting {', '.join(unknown) or size}")
     spec = spec_type(**(sizes[size] | changes))
     roles = transducers.ROLES if kind in TRANSDUCERS else ("model",)
     graphs = {role: Graph(kind, [seed, place], quantized=quantized) for place, role in enumerate(roles)}
@@ -105,7 +105,7 @@ def make_probe(kind, folder, *, size="small", seed=0, **changes):
 
 
 def save(models, folder, ending):
-    """Write each role's model into the folder, which is made: their paths."""
+    """Write the model of each role to the folder, which is created; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {role: folder / (role + ending) for role in models}
     for role, path in files.items():
@@ -114,7 +114,7 @@ def save(models, folder, ending):
 
 
 def calibrate(models, states, kind, spec, blank):
-    """Give the output's model the biases that a recording asks for."""
+    """Set the output biases of a model by calibration with a recording."""
     sessions = {role: open_session(model.SerializeToString()) for role, model in models.items()}
     windows = windows_of(kind, spec.window, spec.shift, getattr(spec, "feature", ""))
     role = next(iter(models))

@@ -1,6 +1,6 @@
-"""NeMo's cache-aware FastConformer of random weights: the encoder that both its kinds share, and the CTC file.
+"""NeMo's cache-aware FastConformer with random weights: the encoder of both kinds, and the CTC file.
 
-Each layer has a cache of hidden frames, which attention sees as far as `cache_last_channel_len` says, and one of its
+Each layer has a cache of hidden frames, of which attention uses `cache_last_channel_len`, and one of its
 convolution. Two columns of the first layer's frames hold a clock. Output frames are 80 ms.
 """
 
@@ -42,7 +42,7 @@ class NeMo:
     kept: int = 4  # frames of a convolution's cache
     heads: int = 2
     feedforward: int = 24
-    pred_rnn_layers: int = 1  # these two of the transducer alone
+    pred_rnn_layers: int = 1  # these two only for the transducer
     pred_hidden: int = 16
 
     @property
@@ -50,7 +50,7 @@ class NeMo:
         return self.shift // SUBSAMPLING
 
     def metadata(self, vocabulary):
-        """Without those of the transducer; `vocabulary` counts the blank, NeMo's does not."""
+        """Return the metadata without that of the transducer; `vocabulary` counts the blank, NeMo's does not."""
         values = {"vocab_size": vocabulary - 1, "window_size": self.window, "chunk_shift": self.shift}
         channel = (self.layers, self.left, self.hidden)
         time = (self.layers, self.hidden, self.kept)
@@ -74,7 +74,7 @@ def write_ctc(graph, spec, vocabulary):
 
 
 def write_encoder(graph, spec):
-    """The hidden frames (N, T', D), their clock, and a function that declares the outputs after the first."""
+    """Return the hidden frames (N, T', D), their clock, and a function that declares the outputs after the first."""
     signal = graph.input("audio_signal", ["N", MELS, spec.window])
     graph.input("length", ["N"], "int64")
     channel_shape = ["N", spec.layers, spec.left, spec.hidden]
@@ -115,7 +115,7 @@ def pre_encode(graph, signal, spec):
     scaled = graph("Div", graph("Sub", signal, np.float32(MEAN)), np.float32(DEVIATION))
     scaled = graph("Where", graph("Unsqueeze", inside, [1]), scaled, np.float32(0))
     mixed = graph("MatMul", graph("Transpose", scaled, perm=[0, 2, 1]), mel_weight(graph, MELS, spec.hidden))
-    taps = spec.window - spec.shift + SUBSAMPLING  # so that all frames of the window are used
+    taps = spec.window - spec.shift + SUBSAMPLING  # uses all frames of the window
     kernel = graph.weight(spec.hidden, 1, taps, scale=taps**-0.5)
     mixed = graph("Transpose", mixed, perm=[0, 2, 1])
     frames = graph("Conv", mixed, kernel, group=spec.hidden, kernel_shape=[taps], strides=[SUBSAMPLING])
@@ -123,7 +123,7 @@ def pre_encode(graph, signal, spec):
 
 
 def turned_clock(graph, channels, seen, frames):
-    """Cosine and sine (N, frames) that follow those of the newest cached frame; (1, 0) before any."""
+    """Return cosine and sine (N, frames) that continue those of the newest cached frame; (1, 0) at the start."""
     newest = graph("Squeeze", graph.slice(graph.last(channels, 1, 2), 0, 1, 1), [1, 2])  # (N, D)
     cosine, sine = graph.slice(newest, 0, 1, 1), graph.slice(newest, 1, 2, 1)
     square = graph("Add", graph("Mul", cosine, cosine), graph("Mul", sine, sine))

@@ -1,4 +1,4 @@
-"""What sherpa-onnx itself recognises with a probe: the reference of every loader test."""
+"""Results of sherpa-onnx with a probe: the reference for all loader tests."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ FACTORIES = {
 
 
 @dataclass(frozen=True)
-class Recognised:
-    """Symbols and their times in seconds, as sherpa-onnx counts them, and the text."""
+class Recognized:
+    """Symbols, their times in seconds as counted by sherpa-onnx, and the text."""
 
     tokens: list[str]
     timestamps: list[float]
@@ -28,7 +28,7 @@ class Recognised:
 
 
 def recognizer(probe):
-    """sherpa-onnx's recogniser of a probe: one thread, greedy search, no endpoints."""
+    """Return sherpa-onnx's recognizer for a probe: one thread, greedy search, no endpoints."""
     sherpa_onnx = need_package("sherpa_onnx")
     factory = getattr(sherpa_onnx.OnlineRecognizer, FACTORIES[probe.kind])
     files = {role: str(path) for role, path in probe.files.items()}
@@ -42,7 +42,7 @@ def recognizer(probe):
 
 
 def reference_tokens(probe, pcm, sample_rate, *, pieces=None, tail_s=0.66, engine=None):
-    """Decode samples (S,) int16, whole or in pieces of so many samples, with `tail_s` of zeros after them."""
+    """Decode samples (S,) int16, whole or in pieces of this many samples, followed by `tail_s` of zeros."""
     engine = engine or recognizer(probe)
     stream = engine.create_stream()
     samples = np.asarray(pcm, np.int16).astype(np.float32) / 32768
@@ -55,4 +55,4 @@ def reference_tokens(probe, pcm, sample_rate, *, pieces=None, tail_s=0.66, engin
     stream.input_finished()
     while engine.is_ready(stream):
         engine.decode_stream(stream)
-    return Recognised(engine.tokens(stream), engine.timestamps(stream), engine.get_result(stream))
+    return Recognized(engine.tokens(stream), engine.timestamps(stream), engine.get_result(stream))

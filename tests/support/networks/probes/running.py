@@ -1,6 +1,6 @@
-"""A probe's streaming graph run by onnxruntime, one stream, window by window: what calibration and tests look at.
+"""Runs a probe's streaming graph in onnxruntime, one stream, window by window, for calibration and tests.
 
-It is no loader: features are the caller's, and the constants that wenet's host keeps are computed here by the step.
+Not a loader: the caller computes the features; values that the host must keep for WeNet are computed here per step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ WENET_CHUNK, WENET_LEFT_CHUNKS = 16, 4  # sherpa-onnx's defaults
 
 
 def open_session(model):
-    """A session of one thread of a path or of bytes."""
+    """Return a session with one thread for a path or bytes."""
     onnxruntime = need_package("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -23,14 +23,14 @@ def open_session(model):
 
 
 def zero_states(session, states, batch=1):
-    """Zeros for each state input, by name."""
+    """Return zeros for each state input, by name."""
     inputs = {entry.name: entry for entry in session.get_inputs()}
     shapes = {name: [batch if size == "N" else size for size in inputs[name].shape] for name, _ in states}
     return {name: np.zeros(shape, NUMPY_TYPES[inputs[name].type]) for name, shape in shapes.items()}
 
 
 def host_values(session, step, batch=1):
-    """The inputs that are neither the window nor a state: NeMo's length, wenet's offset, cache size and mask."""
+    """Return the inputs other than window and states: NeMo's length, WeNet's offset, cache size and mask."""
     inputs = {entry.name: entry for entry in session.get_inputs()}
     values = {}
     if "length" in inputs:
@@ -45,7 +45,7 @@ def host_values(session, step, batch=1):
 
 
 def run_windows(session, states, windows, *, zeroed=()):
-    """The first output of every window; the states named in `zeroed` are zero before each step.
+    """Return the first output of every window; the states named in `zeroed` are zero before each step.
 
     `windows` are arrays with the batch axis, in the layout of the graph's first input.
     """

@@ -1,4 +1,4 @@
-"""T-one of random weights: frames of 30 ms of raw samples, and one flat float16 state of three parts.
+"""T-one with random weights: frames of 30 ms of raw samples, and one flat float16 state of three parts.
 
 The state is [clock (2) | history of hidden frames | a leaking mix of all chunks], whatever its published length is.
 """
@@ -14,7 +14,7 @@ from .layers import attention_weights, clock_values, ctc_head, feed_forward, joi
 
 WINDOW, FRAMES = 2400, 10  # samples and output frames of 0.3 s at 8 kHz
 PERIOD = 37.0  # frames
-LEAK = 0.7  # what a chunk leaves of the mix
+LEAK = 0.7  # share of the mix that remains after a chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,11 @@ def write_ctc(graph, spec, vocabulary):
 
 
 def turned_clock(graph, clock):
-    """Cosine and sine (N, frames) after the state's (N, 2), zero at the start; and the next state."""
+    """Return cosine and sine (N, frames) after the state's (N, 2), zero at the start; and the next state."""
     cosine, sine = graph("Split", clock, axis=1, outputs=2)
     square = graph("Add", graph("Mul", cosine, cosine), graph("Mul", sine, sine))
     started = graph("Cast", graph("Greater", square, np.float32(0.25)), to=FLOAT)
-    length = graph("Sqrt", graph("Max", square, np.float32(0.25)))  # float16 would let it drift from 1
+    length = graph("Sqrt", graph("Max", square, np.float32(0.25)))  # float16 would drift from 1
     cosine = graph("Add", graph("Div", cosine, length), graph("Sub", np.float32(1), started))
     sine = graph("Div", sine, length)
     angles = 2 * np.pi / PERIOD * np.arange(1, FRAMES + 1)[None]
@@ -86,7 +86,7 @@ def spectrum(graph, signal, size):
 
 
 def attended(graph, x, history, spec):
-    """The frames after attending to the history (N, history, D) and themselves; the next history."""
+    """Return the frames after attention to the history (N, history, D) and themselves, and the next history."""
     size, heads = spec.hidden, spec.heads
     joined = graph("Concat", history, x, axis=1)
     query, key, value = (
@@ -101,7 +101,7 @@ def attended(graph, x, history, spec):
 
 
 def leaking_mix(graph, x, rest, spec):
-    """What the mix (N, rest) adds to every frame (N, 1, D), and the mix after this chunk."""
+    """Return the contribution of the mix (N, rest) to every frame (N, 1, D), and the mix after this chunk."""
     size = spec.hidden
     length = spec.state_dim - 2 - spec.history * size
     groups = -(-length // size)

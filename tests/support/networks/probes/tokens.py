@@ -1,4 +1,4 @@
-"""The tokens.txt of a probe: invented symbols of the five styles that published models have, one line each.
+"""The tokens.txt of a probe: invented symbols in the five styles of published models, one per line.
 
 `style` is "bpe" (pieces, `▁` begins a word), "characters", "bytes" (pieces and all of `<0x00>` to `<0xFF>`), "byte-bpe"
 (icefall's: bytes of UTF-8 as letters from U+0100 on) or "chinese" (single characters).
@@ -13,11 +13,11 @@ import numpy as np
 SYLLABLES = [first + second for first in "bdfghklmnprstvw" for second in ("a", "e", "i", "o", "u", "an", "er", "ing")]
 LETTERS = "abcdefghijklmnopqrstuvwxyz'абвгдежзийклмнопрстуфхцчшщъыьэюяё"
 CHINESE = [chr(0x4E00 + 7 * place) for place in range(2900)]
-SPACES = {"line": "", "|": "|"}  # a line of a number alone is the space; some files have "|" instead
+SPACES = {"line": "", "|": "|"}  # a line with only a number is the space; some files have "|" instead
 
 
 def special_symbols(kind, style):
-    """What stands before the ordinary symbols, blank included, and what stands after them."""
+    """Return the symbols before the ordinary ones, including the blank, and the symbols after them."""
     if kind in ("nemo-ctc", "nemo-transducer"):
         return ["<unk>"], ["<blk>"]
     if kind == "t-one-ctc":
@@ -28,7 +28,7 @@ def special_symbols(kind, style):
 
 
 def symbols(kind, style, vocabulary, seed, space="line"):
-    """The symbols (V strings) in the order of their ids; "" for the space of a line without symbol."""
+    """Return the symbols (V strings) in the order of their ids; "" for the space of a line without symbol."""
     before, after = special_symbols(kind, style)
     count = vocabulary - len(before) - len(after)
     random = np.random.default_rng(seed)
@@ -40,7 +40,7 @@ def symbols(kind, style, vocabulary, seed, space="line"):
         "chinese": lambda count, _: CHINESE[:count],
     }[style](count, random)
     if len(ordinary) != count:
-        raise ValueError(f"{style} cannot fill a vocabulary of {vocabulary}")
+        raise ValueError(f"style {style} does not have {vocabulary} different symbols")
     return [*before, *ordinary, *after]
 
 
@@ -53,7 +53,7 @@ def write_tokens(path, names):
 
 
 def distinct(draw, count):
-    """The first `count` different results of `draw`."""
+    """Return the first `count` different results of `draw`."""
     found = {}
     while len(found) < count:
         found.setdefault(draw())
@@ -71,7 +71,7 @@ def pieces(count, random):
 
 
 def byte_letters():
-    """Letters that stand for the 256 bytes: printable ASCII for itself, the others from U+0100 on without ligatures."""
+    """Return the letters for the 256 bytes: printable ASCII for itself, the others from U+0100 on without ligatures."""
     letters, code = [], 0x100
     for byte in range(256):
         if 32 <= byte < 127:
@@ -89,7 +89,7 @@ def byte_pieces(count, random):
     letters = byte_letters()
     text = "".join(random.choice(CHINESE, 400)) + "".join(random.choice(SYLLABLES, 200))
     encoded = "".join(letters[byte] for byte in text.encode())
-    needed = letters[0xC6 - 1] + letters[255]  # a rare byte whose letter makes the file known as byte-BPE
+    needed = letters[0xC6 - 1] + letters[255]  # a rare byte whose letter identifies the file as byte-BPE
 
     def draw():
         start, length = random.integers(len(encoded) - 6), random.integers(1, 7)

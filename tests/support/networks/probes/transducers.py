@@ -1,7 +1,7 @@
-"""The transducers of random weights: encoders of the modules beside it, two prediction networks and their joiners.
+"""Transducers with random weights: the encoders of this package, two prediction networks and their joiners.
 
-The zipformer's prediction network is stateless and sees the last `context_size` symbols, -1 where there is none yet.
-NeMo's is an LSTM, whose input is one symbol and whose two states belong to the stream.
+The zipformer's prediction network is stateless and reads the last `context_size` symbols, -1 before the first.
+NeMo's is an LSTM; its input is one symbol, its two states belong to the stream.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BLANK_SHARES = {"zipformer2-transducer": 0.85, "nemo-transducer": 0.75}
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a joiner puts out: its size, the blank's place, and how many logits a frame and a sign are to the blank."""
+    """Output of a joiner: size, index of the blank, and the weights of a frame and a sign for the blank."""
 
     vocabulary: int
     blank: int
@@ -67,8 +67,8 @@ def write_stateless(graph, spec, vocabulary):
 def joined(graph, frame, history, projected, head):
     """Scores (..., V) of a frame and a history, pairs of value and size; `projected` are both at the same size.
 
-    The tokens' are log-probabilities among themselves. The blank's follows a feature of the frame, which no history
-    can hold down, and the sign of the frame's clock times that of a feature of the history: a symbol may turn it, so
+    Tokens have log-probabilities among themselves. The blank follows a feature of the frame, which no history
+    can suppress, and the sign of the frame's clock times that of a feature of the history: a symbol may flip it, so
     that bursts end. The calibration sets "bias" and "blank_bias".
     """
     size, vocabulary = frame[1], head.vocabulary
@@ -101,7 +101,7 @@ def write_nemo(graphs, spec, vocabulary):
         joiner.linear(frames, size, size, scale=1.5 * size**-0.5),
         joiner.linear(history, inner, size, scale=2 * inner**-0.5),
     )
-    head = Head(vocabulary, vocabulary - 1, own=3.5, gate=6.0)  # a frame may give ten symbols: the sign ends them
+    head = Head(vocabulary, vocabulary - 1, own=3.5, gate=6.0)  # a frame may have ten symbols: the sign ends them
     logits = joined(joiner, (frames, size), (history, inner), projected, head)
     joiner.output(logits, "outputs", ["N", "T", "U", vocabulary])
     layers = {"pred_rnn_layers": spec.pred_rnn_layers, "pred_hidden": inner}
@@ -109,13 +109,13 @@ def write_nemo(graphs, spec, vocabulary):
 
 
 def write_lstm(graph, spec, vocabulary):
-    """A symbol (N, 1) int32 and two states (layers, N, H) → the history (N, H, 1) and the next states."""
+    """Map a symbol (N, 1) int32 and two states (layers, N, H) to the history (N, H, 1) and the next states."""
     size, layers = spec.pred_hidden, spec.pred_rnn_layers
     symbol = graph.input("targets", ["N", 1], "int32")
     count = graph.input("target_length", ["N"], "int32")
     given = [graph.input(name, [layers, "N", size]) for name in ("states.1", "onnx::LSTM_3")]
     table = graph.weight(vocabulary, size, scale=2.0)
-    graph.initializers[table][-1] = 0  # blank stands for no symbol
+    graph.initializers[table][-1] = 0  # blank means no symbol
     x = graph("Transpose", graph("Gather", table, symbol), perm=[1, 0, 2])  # (1, N, H)
     following = [], []
     for index in range(layers):
@@ -136,7 +136,7 @@ def write_lstm(graph, spec, vocabulary):
 
 
 def with_turn(graph, after, before):
-    """The state (1, N, H) with a sign in its first column that each symbol turns."""
+    """Return the state (1, N, H) with a sign in its first column that each symbol flips."""
     turned = graph(
         "Where", graph("Greater", graph.slice(before, 0, 1, 2), np.float32(0)), np.float32(-0.8), np.float32(0.8)
     )
@@ -144,7 +144,7 @@ def with_turn(graph, after, before):
 
 
 def histories(session, blank, vocabulary, count=200, seed=0):
-    """Outputs (…, D) of a prediction network after random symbols."""
+    """Return outputs (…, D) of a prediction network after random symbols."""
     random = np.random.default_rng(seed)
     inputs = session.get_inputs()
     if len(inputs) == 1:
@@ -162,7 +162,7 @@ def histories(session, blank, vocabulary, count=200, seed=0):
 
 
 def scores(joiner, frames, history, seed=0):
-    """Logits (T, V) of frames (T, D), each with a history drawn from (M, H)."""
+    """Return logits (T, V) of frames (T, D), each with a history drawn from (M, H)."""
     chosen = history[np.random.default_rng(seed).integers(0, len(history), len(frames))]
     if len(joiner.get_inputs()[0].shape) == 3:
         frames, chosen = frames[:, :, None], chosen[:, :, None]

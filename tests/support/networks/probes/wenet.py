@@ -1,4 +1,4 @@
-"""WeNet's streaming CTC conformer of random weights: the host keeps the offset, the size of the cache and the mask.
+"""WeNet's streaming CTC conformer with random weights: the host keeps the offset, the size of the cache and the mask.
 
 The attention cache (blocks, heads, places, keys and values) and the convolution cache have no batch axis: one stream.
 Output frames are 40 ms.
@@ -107,7 +107,7 @@ def embedding(graph, x, spec):
 
 
 def block(graph, spec, x, caches, bias):
-    """The result (1, T, D), all keys and values (1, heads, places + T, 2 d), the next convolution cache."""
+    """Return the result (1, T, D), all keys and values (1, heads, places + T, 2 d), the next convolution cache."""
     size, heads = spec.output_size, spec.head
     inner = size // heads
     query, key, value = (

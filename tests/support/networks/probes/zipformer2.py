@@ -1,7 +1,7 @@
-"""The streaming zipformer of random weights: its encoder, shared by the CTC and the transducer kind, and the CTC file.
+"""The streaming zipformer with random weights: its encoder, for CTC and transducer, and the CTC file.
 
-It follows the published graph as far as shapes can tell: stacks of layers at reduced rates, six states a layer, the
-embedding's state and the count of processed frames. The inner frames are 20 ms, those that come out 40 ms.
+It has the shapes of the published graph: stacks of layers at reduced rates, six states per layer, the
+embedding's state and the count of processed frames. Inner frames are 20 ms, output frames 40 ms.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from .layers import (
 )
 
 MELS = 80
-EMBEDDED = 19  # bins that the published embedding leaves of 80
+EMBEDDED = 19  # bins after the published embedding of 80
 EMBED_CHANNELS, EMBED_LEFT = 128, 3
-CLOCK_PERIOD = 61.0  # inner frames: 1.22 s, and no multiple of a chunk
+CLOCK_PERIOD = 61.0  # inner frames: 1.22 s, not a multiple of a chunk
 SPREAD = {"": (-9.0, 4.0), "whisper": (0.0, 0.6)}  # mean and deviation of the features of speech
 
 
 @dataclass(frozen=True, slots=True)
 class Zipformer2:
-    """The sizes in the metadata, one value per stack, and what the weights need beyond them."""
+    """Sizes in the metadata, one value per stack, and further sizes of the weights."""
 
     encoder_dims: tuple = (16, 24)
     num_encoder_layers: tuple = (2, 1)
@@ -48,7 +48,7 @@ class Zipformer2:
     window: int = 45
     shift: int = 32
     feature: str = ""
-    joiner_dim: int = 24  # these two of the transducer alone
+    joiner_dim: int = 24  # these two only for the transducer
     context_size: int = 2
 
     @property
@@ -88,15 +88,15 @@ SIZES = {"small": {}, "medium": MEDIUM, "large": PUBLISHED}
 
 
 class Encoder:
-    """Writes the encoder's nodes; the state inputs are declared in the published order while they are met."""
+    """Builder of the encoder's nodes; state inputs are declared at their first use, in the published order."""
 
     def __init__(self, graph, spec):
         self.graph, self.spec = graph, spec
-        self.clock = None  # cosine and sine (N, T') of the output frames, once they are written
-        self.next_states = []  # (value, name, shape, dtype), given out after the first output
+        self.clock = None  # cosine and sine (N, T') of the output frames, once they are built
+        self.next_states = []  # (value, name, shape, dtype), declared after the first output
 
     def hidden(self, size):
-        """Declare the inputs and write all layers: the output frames (N, T', size)."""
+        """Declare the inputs and build all layers; return the output frames (N, T', size)."""
         graph, spec = self.graph, self.spec
         x = graph.input("x", ["N", spec.window, MELS])
         states = [self.layer_states(stack, index) for stack, index in self.layers()]
@@ -149,7 +149,7 @@ class Encoder:
         mean, deviation = SPREAD[spec.feature]
         scaled = graph("Div", graph("Sub", x, np.float32(mean)), np.float32(deviation))
         bins = graph("Transpose", graph("MatMul", scaled, mel_weight(graph, MELS, EMBEDDED)), perm=[0, 2, 1])
-        taps = spec.window - spec.shift + 1  # so that the window's last frame is used too
+        taps = spec.window - spec.shift + 1  # uses the last frame of the window too
         kernel = graph.weight(EMBEDDED, 1, taps, scale=taps**-0.5)
         frames = graph("Conv", bins, kernel, group=EMBEDDED, kernel_shape=[taps], strides=[2])  # (N, 19, shift / 2)
         frames = graph("Unsqueeze", graph("Tanh", graph("Transpose", frames, perm=[0, 2, 1])), [1])
@@ -163,7 +163,7 @@ class Encoder:
         return graph.linear(graph("ReduceSum", weighted, [1], keepdims=0), EMBEDDED, size, scale=1.0)
 
     def stack(self, hidden, stack, shapes, first):
-        """All layers of a stack at its own rate, added to what came in."""
+        """Apply all layers of a stack at its own rate and add them to its input."""
         graph, spec = self.graph, self.spec
         size, factor = spec.encoder_dims[stack], self.downsampling(stack)
         inside = hidden
@@ -179,7 +179,7 @@ class Encoder:
         return graph("Add", inside, graph("Mul", hidden, np.float32(0.5)))
 
     def downsampling(self, stack):
-        """The stack's rate: left contexts span the same time, so they tell it."""
+        """Return the rate of a stack, from its left context: all left contexts span the same time."""
         factor, rest = divmod(max(self.spec.left_context_len), self.spec.left_context_len[stack])
         return factor if rest == 0 and self.spec.inner_frames % factor == 0 else 1
 

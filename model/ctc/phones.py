@@ -1,4 +1,4 @@
-"""What a search over phones needs besides its language model: the trie of sounds, and key terms by their sounds."""
+"""Pronunciations for a search over phones: trie of a language model's words, and key terms in phones."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from model.lm.language_model import LanguageModel
 from model.lm.pronounced import MOST_ALIKE, PhoneTrie, build_phones
 from model.text.letters import is_ideograph
 
-UNSPELLED = "[unk]"  # as vosk writes it
-LEAST_SPOKEN = 0.5  # share of a language model's words that have pronunciations: below it is another language's
+UNSPELLED = "[unk]"  # as in vosk
+LEAST_SPOKEN = 0.5  # least share of words with pronunciations: below it the lexicon is of another language
 MANY = 10_000
-"""Words of a language model whose trie is kept: that of fewer is made as fast as it is read."""
+"""Words from which the trie is cached: a smaller one is built as fast as it is read."""
 
 
-@dataclass(frozen=True, eq=False)  # by identity: it is a key of a cache
-class Sounds:
+@dataclass(frozen=True, eq=False)  # compared by identity, because it is the key of a cache
+class PhoneLexicon:
     """Pronunciations of one language model's words in a model's phones; phone p is symbol p + 1 and column p."""
 
     phones: tuple[str, ...]
@@ -32,10 +32,12 @@ class Sounds:
     trie: PhoneTrie
 
     @classmethod
-    def of_model(cls, phones: Sequence[str], lexicon: Lexicon, lm: LanguageModel, path: Path | None = None) -> Sounds:
-        """Pronounce all words of the language model, or take it from what is kept beside its file at `path`.
+    def of_model(
+        cls, phones: Sequence[str], lexicon: Lexicon, lm: LanguageModel, path: Path | None = None
+    ) -> PhoneLexicon:
+        """Build the trie of all words of the language model, or load it from the cache next to its file `path`.
 
-        Raises: ValueError if none can be.
+        Raises: ValueError if too few words have a pronunciation.
         """
         made_of = "\n".join([lm.digest, lexicon.digest, str(MOST_ALIKE), *phones])
         key = hashlib.sha256(made_of.encode()).hexdigest()[:16]
@@ -47,24 +49,24 @@ class Sounds:
         spoken = len(np.unique(trie.words))
         if spoken < LEAST_SPOKEN * plain:
             raise ValueError(
-                f"the lexicon pronounces {spoken} of its {plain} words, the others can never be recognized: put "
+                f"the lexicon pronounces {spoken} of its {plain} words, the others cannot be recognized: put "
                 "NAME.lexicon.gz next to it (python -m model.training.lexicon.table), or spell its words as it does"
             )
         return cls(tuple(phones), lexicon, trie)
 
     def of(self, bias: Bias) -> Bias:
-        """The key terms by their sounds."""
+        """Return the key terms in phones."""
         return _pronounced(self, bias) if bias else bias
 
     def spell(self, bias: Bias, symbols: Sequence[int]) -> str:
-        """The key term's word that has these phones, or that begins with them.
+        """Return the word of a key term that has these phones, or that starts with them.
 
-        Where none does, as in speech that has no word of the language model, `UNSPELLED`: phones are no text.
+        `UNSPELLED` if there is none, for example in speech without a word of the language model.
         """
-        sounds = tuple(symbol - 1 for symbol in symbols)
-        if sounds in bias.spelled:
-            return bias.spelled[sounds]
-        begun = (word for known, word in bias.spelled.items() if known[: len(sounds)] == sounds)
+        phones = tuple(symbol - 1 for symbol in symbols)
+        if phones in bias.spelled:
+            return bias.spelled[phones]
+        begun = (word for known, word in bias.spelled.items() if known[: len(phones)] == phones)
         return next(begun, UNSPELLED)
 
 
@@ -72,16 +74,16 @@ def _trie(phones: Sequence[str], lexicon: Lexicon, lm: LanguageModel) -> PhoneTr
     place = {phone: column for column, phone in enumerate(phones)}
     unigrams = lm.trie.log_prob[1 : 1 + len(lm.words)]
     words = {word: _columns(lexicon.pronounce(word.lower()), place) for word in lm.words if word[0] != "<"}
-    most = len(words) if all(map(is_ideograph, words)) else MOST_ALIKE  # sixty characters are read as one syllable
+    most = len(words) if all(map(is_ideograph, words)) else MOST_ALIKE  # up to sixty characters share a syllable
     return build_phones(lm.words, unigrams, words, len(phones), most)
 
 
 def _columns(spoken: Sequence[Sequence[str]], place: dict[str, int]) -> tuple[Letters, ...]:
-    """Pronunciations whose phones the model hears, as columns."""
+    """Return the pronunciations that consist of the model's phones, as columns."""
     return tuple(tuple(place[phone] for phone in phones) for phones in spoken if all(p in place for p in phones))
 
 
 @lru_cache(maxsize=256)
-def _pronounced(sounds: Sounds, bias: Bias) -> Bias:
-    place = {phone: column for column, phone in enumerate(sounds.phones)}
-    return bias.pronounced(lambda word: _columns(sounds.lexicon.pronounce(word), place))
+def _pronounced(phone_lexicon: PhoneLexicon, bias: Bias) -> Bias:
+    place = {phone: column for column, phone in enumerate(phone_lexicon.phones)}
+    return bias.pronounced(lambda word: _columns(phone_lexicon.lexicon.pronounce(word), place))

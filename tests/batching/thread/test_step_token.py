@@ -1,4 +1,4 @@
-"""Turns: engines that share one run their batches one after the other, and wait for none that takes long."""
+"""StepToken: engines that share one run their batches one after the other, and wait a bounded time."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batching.thread.turn import Turn
+from batching.thread.step_token import StepToken
 from tests.support.servers.fakes import WAIT_S, EchoModel
 from tests.support.streams.engine_bench import Start, step
 
 LONG_S = 60.0
 
 
-def test_one_waits_for_the_other() -> None:
-    turn, order = Turn(LONG_S), []
+def test_a_second_holder_waits_for_the_first() -> None:
+    token, order = StepToken(LONG_S), []
     inside = threading.Event()
 
     def first() -> None:
-        with turn.taken():
+        with token.held():
             inside.set()
             time.sleep(0.05)
             order.append("first")
@@ -30,43 +30,43 @@ def test_one_waits_for_the_other() -> None:
     thread = threading.Thread(target=first)
     thread.start()
     assert inside.wait(WAIT_S)
-    with turn.taken():
+    with token.held():
         order.append("second")
     thread.join(WAIT_S)
     assert order == ["first", "second"]
 
 
-def test_who_has_waited_long_goes_ahead_and_frees_nothing() -> None:
-    turn, go = Turn(0.01), threading.Event()
+def test_a_waiter_proceeds_after_its_patience_and_releases_nothing() -> None:
+    token, go = StepToken(0.01), threading.Event()
     inside = threading.Event()
 
     def slow() -> None:
-        with turn.taken():
+        with token.held():
             inside.set()
             assert go.wait(WAIT_S)
 
     thread = threading.Thread(target=slow)
     thread.start()
     assert inside.wait(WAIT_S)
-    for _ in range(2):  # had the first of them freed the slow one's turn, the second would not wait
+    for _ in range(2):  # if the first waiter released the token of the slow one, the second would not wait
         began_s = time.perf_counter()
-        with turn.taken():
+        with token.held():
             assert thread.is_alive()
         assert time.perf_counter() - began_s >= 0.01
     go.set()
     thread.join(WAIT_S)
 
 
-def test_a_turn_is_free_again_after_an_error() -> None:
-    turn = Turn(LONG_S)
-    with pytest.raises(ValueError, match="once"), turn.taken():
+def test_the_token_is_free_again_after_an_error() -> None:
+    token = StepToken(LONG_S)
+    with pytest.raises(ValueError, match="once"), token.held():
         raise ValueError("once")
-    with turn.taken():
+    with token.held():
         pass
 
 
 class Watched(EchoModel):
-    """Counts models of its kind that run at once."""
+    """Record how many models of this class run at once."""
 
     def __init__(self, running: list[int], most: list[int]) -> None:
         super().__init__(capacity=4)
@@ -81,11 +81,13 @@ class Watched(EchoModel):
 
 
 @pytest.mark.parametrize(("shared", "most_at_once"), [(True, 1), (False, 2)])
-def test_engines_with_one_turn_never_run_at_once(start_engine: Start, shared: bool, most_at_once: int) -> None:
-    turn = Turn(LONG_S)
+def test_engines_that_share_a_token_never_step_at_once(start_engine: Start, shared: bool, most_at_once: int) -> None:
+    token = StepToken(LONG_S)
     running: list[int] = []
     most: list[int] = []
-    benches = [start_engine(Watched(running, most), turn=turn if shared else None, max_queued=64) for _ in range(2)]
+    benches = [
+        start_engine(Watched(running, most), step_token=token if shared else None, max_queued=64) for _ in range(2)
+    ]
     for bench in benches:
         stream = bench.engine.open()
         for value in range(32):
