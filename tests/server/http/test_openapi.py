@@ -80,9 +80,9 @@ def test_parameters_are_those_of_the_parsers_table(document: dict) -> None:
     described = document["paths"]["/v1/listen"]["post"]["parameters"]
     assert [parameter["name"] for parameter in described] == [parameter.name for parameter in PARAMETERS]
     told = {parameter["name"]: parameter["description"] for parameter in described}
-    assert told["vad_events"] == "`SpeechStarted`. Of live streams alone; here it is named in `x-ignored-params`."
-    assert told["latency"].startswith("Ours: where the time of a result went. Of live streams alone;")
-    assert told["model"] == "A model by its name; any other is the default, unless names are strict."
+    assert told["vad_events"].endswith(" For live streams only; for uploads it is listed in `x-ignored-params`.")
+    assert told["latency"].startswith("Ours: the parts of each result's latency. For live streams only;")
+    assert told["model"] == "Name of a model; others select the default, unless names are strict."
 
 
 def test_real_answers_fit_their_schemas(server: LiveServer, document: dict) -> None:

@@ -17,7 +17,7 @@ from server.protocols.features import FEATURES, OTHER_VERSION
 from server.protocols.openai.fields import check_fields
 from server.protocols.vosk.adapter import VoskAdapter
 from server.protocols.vosk.messages import parse_frame
-from server.streaming.adapter import HangUp, Skip
+from server.streaming.adapter import Reject, Skip
 from tests.support.servers.adapters import RATE
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.listen_query import RAW, query
@@ -212,7 +212,7 @@ def dial(server: LiveServer, path: str) -> Any:
 )
 def test_a_vosk_config_with_a_setting_that_is_not_there_is_refused_by_name(frame: dict[str, Any]) -> None:
     (action,) = VoskAdapter(RATE).text(json.dumps(frame))
-    assert isinstance(action, HangUp)
+    assert isinstance(action, Reject)
     name = next(n for part in (frame["config"], frame) for n in part if n not in ("config", "sample_rate"))
     assert name in action.why
     if name != "redact":

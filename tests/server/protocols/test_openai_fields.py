@@ -120,7 +120,7 @@ def test_an_unknown_field_of_an_event_is_named(event: str) -> None:
         assert not others
 
 
-LACKED = {
+UNSUPPORTED = {
     "session.include": ["item.input_audio_transcription.logprobs"],
     "session.audio.input.transcription.prompt": "names of plants",
     "session.audio.input.turn_detection.idle_timeout_ms": 5_000,
@@ -133,18 +133,18 @@ LACKED = {
 
 def test_the_fields_that_are_lacked_are_those_of_this_test() -> None:
     values = {"type", "language", "model"}  # of which some values are lacked
-    lacked = {path for path, kind in paths() if kind is FieldKind.LACKED}
-    assert lacked == {path for path in LACKED if path.rpartition(".")[2] not in values}
+    unsupported = {path for path, kind in paths() if kind is FieldKind.UNSUPPORTED}
+    assert unsupported == {path for path in UNSUPPORTED if path.rpartition(".")[2] not in values}
 
 
-@pytest.mark.parametrize("path", LACKED)
+@pytest.mark.parametrize("path", UNSUPPORTED)
 def test_a_field_that_this_server_lacks_is_refused_by_its_path_unless_it_is_lenient(path: str) -> None:
-    frame = update(nested(path, LACKED[path]))
+    frame = update(nested(path, UNSUPPORTED[path]))
     assert (frame["error"]["code"], frame["error"]["param"]) == ("unsupported_parameter", path)
     assert (
         "not supported by this server" in frame["error"]["message"] or "are not supported" in frame["error"]["message"]
     )
-    assert update(nested(path, LACKED[path]), lenient=True)["type"] == "session.updated"
+    assert update(nested(path, UNSUPPORTED[path]), lenient=True)["type"] == "session.updated"
     if path.rpartition(".")[2] not in ("type", "language", "model"):
         assert update(nested(path, None))["type"] == "session.updated", "null asks for nothing"
 

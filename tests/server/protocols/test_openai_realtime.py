@@ -306,7 +306,7 @@ def test_keywords_are_key_terms_and_a_refusal_is_an_error() -> None:
     talk.actions.clear()
     talk.send("session.update", session=update(transcription={"keywords": ["porch fan", "tutti"]}))
     assert other_actions(talk.actions) == [Bias(("porch fan", "tutti"))]
-    (error,) = talk.do(talk.adapter.not_biased("too many"))
+    (error,) = talk.do(talk.adapter.bias_refused("too many"))
     assert error["error"]["param"] == "session.audio.input.transcription.keywords"
 
 

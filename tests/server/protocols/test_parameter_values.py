@@ -14,12 +14,12 @@ from websockets.sync.client import connect
 from server.errors import BadParameter
 from server.protocols.deepgram.parameters import BOOLEAN, NUMBER, TABLE, TEXT, TEXTS, Kind, Schema
 from server.protocols.openai import endpoint as realtime
-from server.protocols.openai.fields import HARMLESS, LACKED, LISTS, READ, check_fields
+from server.protocols.openai.fields import HARMLESS, LISTS, READ, UNSUPPORTED, check_fields
 from server.protocols.openai.fields import TEXTS as MAY_BE_EMPTY
 from server.protocols.twilio import endpoint as twilio
 from server.protocols.vosk import endpoint as vosk
 from server.protocols.vosk.adapter import VoskAdapter
-from server.streaming.adapter import HangUp
+from server.streaming.adapter import Reject
 from tests.support.servers.adapters import RATE
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.listen_query import query
@@ -88,7 +88,7 @@ def test_a_value_that_a_parameter_does_not_take_is_refused_by_its_name(name: str
 def test_every_parameter_of_the_table_has_a_kind_and_what_is_not_refused_is_documented() -> None:
     kinds = {kind: [name for name, p in TABLE.items() if p.kind is kind] for kind in Kind}
     assert all(kinds.values())
-    assert "redact" in kinds[Kind.LACKING]
+    assert "redact" in kinds[Kind.UNSUPPORTED]
     assert "eot_threshold" in kinds[Kind.OTHER_VERSION]
 
 
@@ -125,8 +125,8 @@ def test_an_address_of_another_protocol_refuses_them_too(live_server: Start, pat
 
 def bad_forms() -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """For each field of a form, fields in which it alone is wrong."""
-    for name in sorted(READ | HARMLESS | LACKED):
-        if name not in MAY_BE_EMPTY | LACKED:
+    for name in sorted(READ | HARMLESS | UNSUPPORTED):
+        if name not in MAY_BE_EMPTY | UNSUPPORTED:
             yield from ((name, [(name, value)]) for value in EMPTY)
         if name not in LISTS:
             yield name, [(name, "1"), (name, "1")]
@@ -169,4 +169,4 @@ SETTINGS = ("sample_rate", "max_alternatives", "phrase_list", "words")
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_setting_of_vosk_refuses_them_too(name: str, value: Any) -> None:
     actions = list(VoskAdapter(RATE).text(json.dumps({"config": {name: value}})))
-    assert [type(action) for action in actions] == [HangUp]
+    assert [type(action) for action in actions] == [Reject]

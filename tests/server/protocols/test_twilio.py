@@ -27,7 +27,7 @@ from server.protocols.deepgram.query import parse_query
 from server.protocols.twilio.adapter import TwilioAdapter
 from server.protocols.twilio.endpoint import signature
 from server.recognition.events import Closed, Final, FinalReason
-from server.streaming.adapter import Finish, HangUp
+from server.streaming.adapter import Finish, Reject
 from tests.support.servers.adapters import RATE, audio_of, frames_of, other_actions, words
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
@@ -116,7 +116,7 @@ def test_media_of_other_tracks_is_ignored() -> None:
 )
 def test_invalid_messages_end_the_connection(text: str) -> None:
     (action,) = adapter().text(text)
-    assert isinstance(action, HangUp)
+    assert isinstance(action, Reject)
     assert len(action.why.encode()) <= 110
 
 
@@ -125,7 +125,7 @@ def test_invalid_messages_after_the_start_end_the_connection(text: str) -> None:
     twilio = adapter()
     twilio.text(start())
     (action,) = twilio.text(text)
-    assert isinstance(action, HangUp)
+    assert isinstance(action, Reject)
 
 
 def test_the_signature_is_that_of_twilios_example() -> None:

@@ -12,7 +12,7 @@ from server.models.loading import ModelCard
 from server.protocols.deepgram.live import Projector
 from server.protocols.deepgram.query import parse_query
 from server.protocols.twilio.adapter import TwilioAdapter
-from server.streaming.adapter import HangUp, Skip
+from server.streaming.adapter import Reject, Skip
 from tests.support.servers.adapters import RATE, audio_of, frames_of
 
 Json = dict[str, Any]
@@ -86,7 +86,7 @@ def test_a_form_that_would_change_what_is_heard_is_refused_by_name(name: str, fo
         {"event": "start", "start": {name: form, "mediaFormat": form}},
     ):
         (action,) = adapter().text(json.dumps(message))
-        assert isinstance(action, HangUp)
+        assert isinstance(action, Reject)
         assert named in action.why
         assert len(action.why.encode()) <= 110
 

@@ -16,7 +16,7 @@ from server.protocols.vosk.adapter import VoskAdapter
 from server.protocols.vosk.messages import key_terms, parse_frame
 from server.recognition.events import Closed, Final, FinalReason, Partial, SpeechStarted
 from server.recognition.keyterms import MAX_TERMS
-from server.streaming.adapter import Bias, Finish, Flush, HangUp, Skip
+from server.streaming.adapter import Bias, Finish, Flush, Reject, Skip
 from tests.support.servers.adapters import RATE, audio_of, frames_of, noise, other_actions, words
 
 AUDIO = noise(0.1).tobytes()
@@ -137,10 +137,10 @@ def test_phrases_are_key_terms_without_unk() -> None:
 
 
 def test_phrases_that_the_decoder_cannot_use_end_the_connection_by_name() -> None:
-    (end,) = VoskAdapter(RATE).not_biased("greedy decoding knows no key terms")
-    assert isinstance(end, HangUp)
+    (end,) = VoskAdapter(RATE).bias_refused("greedy decoding knows no key terms")
+    assert isinstance(end, Reject)
     assert end.why.startswith("phrase_list: greedy")
-    (skip,) = VoskAdapter(RATE, lenient=True).not_biased("greedy decoding knows no key terms")
+    (skip,) = VoskAdapter(RATE, lenient=True).bias_refused("greedy decoding knows no key terms")
     assert isinstance(skip, Skip)
 
 
@@ -181,5 +181,5 @@ def test_invalid_text_ends_the_connection(text: str) -> None:
     with pytest.raises(BadFrame):
         parse_frame(text)
     (action,) = VoskAdapter(RATE).text(text)
-    assert isinstance(action, HangUp)
+    assert isinstance(action, Reject)
     assert len(action.why.encode()) <= 110

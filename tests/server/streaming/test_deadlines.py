@@ -32,7 +32,7 @@ def test_the_gravest_limit_that_is_over_is_due(
     signs_s: tuple[float, float, float], answer_due: bool, listening: bool, due: ConnectionEvent | None
 ) -> None:
     deadlines = Deadlines(LIMITS, 0.0)
-    deadlines.heard_s, deadlines.progress_s, writing_since_s = signs_s
+    deadlines.received_s, deadlines.progress_s, writing_since_s = signs_s
     assert deadlines.due(100.0, writing_since_s, answer_due=answer_due, listening=listening) is due
 
 
@@ -47,7 +47,7 @@ def test_the_timer_waits_for_the_next_limit_and_never_fires_at_once() -> None:
 def test_the_timer_fires_at_the_longest_session() -> None:
     limits = LiveLimits(10.0, 30.0, 5.0, 30.0, max_session_s=100.0)
     deadlines = Deadlines(limits, 0.0)
-    deadlines.heard_s = deadlines.progress_s = 99.0
+    deadlines.received_s = deadlines.progress_s = 99.0
     assert deadlines.due(99.0, 99.0, answer_due=False, listening=True) is None
     assert deadlines.wait_s(99.0) == 1.0
     assert deadlines.due(100.0, 100.0, answer_due=False, listening=True) is ConnectionEvent.TOO_LONG

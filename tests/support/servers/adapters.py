@@ -10,7 +10,7 @@ import numpy as np
 
 from model.ctc.words import Word
 from server.audio.pcm import PCM
-from server.streaming.adapter import Actions, Hear, Say
+from server.streaming.adapter import Actions, PushAudio, SendFrame
 
 RATE = 16_000
 
@@ -24,17 +24,19 @@ def words(text: str, start_s: float = 0.0) -> tuple[Word, ...]:
 
 def frames_of(actions: Actions) -> list[Any]:
     """Frames among the actions, decoded."""
-    return [json.loads(action.payload) for action in actions if isinstance(action, Say)]
+    return [json.loads(action.payload) for action in actions if isinstance(action, SendFrame)]
 
 
 def other_actions(actions: Actions) -> list[Any]:
     """Actions that are neither frames nor audio."""
-    return [action for action in actions if not isinstance(action, Say | Hear)]
+    return [action for action in actions if not isinstance(action, SendFrame | PushAudio)]
 
 
 def audio_of(actions: Iterable[object]) -> PCM:
-    """Audio among the actions, joined, (S,)."""
-    return np.concatenate([np.empty(0, np.int16), *(action.samples for action in actions if isinstance(action, Hear))])
+    """Return the audio of the actions, concatenated, (S,)."""
+    return np.concatenate(
+        [np.empty(0, np.int16), *(action.samples for action in actions if isinstance(action, PushAudio))]
+    )
 
 
 def noise(seconds: float, rate: int = RATE) -> PCM:
