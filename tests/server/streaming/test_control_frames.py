@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
 from server.streaming import websocket as websocket_module
-from server.streaming.websocket import FRAMES_A_TURN
+from server.streaming.websocket import FRAMES_PER_CALL
 from tests.support.clients.deaf_client import client_that_does_not_read
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import spell
@@ -113,7 +113,7 @@ def test_a_flood_is_read_in_turns_that_leave_the_event_loop_to_others(kind: Opco
         bench.attach()
         bench.websocket.data_received(Frame(kind, b"").serialize(mask=True) * 1_000)
         done = len(bench.receiver.messages) + bench.transport.sent.count(b"\x8a\0")
-        assert done == (0 if kind is Opcode.PONG else FRAMES_A_TURN)
+        assert done == (0 if kind is Opcode.PONG else FRAMES_PER_CALL)
         assert not bench.transport.reading
         bench.websocket.resume_reading()
         assert not bench.transport.reading, "whoever asks for it"
@@ -149,7 +149,7 @@ def test_a_close_after_a_flood_is_answered_and_one_that_is_lost_in_it_ends_it() 
         bench.websocket.close(1012, "restart")
         bench.finish_reading()
         assert bench.transport.reading, "or the client's own close would never be read"
-        assert bench.receiver.messages == [b"x"] * FRAMES_A_TURN
+        assert bench.receiver.messages == [b"x"] * FRAMES_PER_CALL
 
 
 @settings(max_examples=30, deadline=None)

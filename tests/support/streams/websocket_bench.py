@@ -118,7 +118,7 @@ class Bench:
 
     def finish_reading(self) -> None:
         """Let the server read all that it has received, in as many turns as it takes."""
-        while self.websocket._turn is not None:
+        while self.websocket._next_call is not None:
             self.run()
 
     def accept(self) -> None:
