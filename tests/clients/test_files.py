@@ -106,7 +106,7 @@ def test_transcribe_waits_for_a_full_server_and_says_so(
     shown = capsys.readouterr()
     assert json.loads(shown.out.splitlines()[-1])["text"] == text_of(read_pcm(recordings[0]).tobytes())
     assert "no room" in shown.err
-    assert "next try" in shown.err
+    assert "next attempt" in shown.err
 
 
 def test_a_recording_goes_on_at_the_next_server(recordings: list[Path]) -> None:
