@@ -168,7 +168,7 @@ def test_an_absent_server_is_retried_as_long_as_asked(tmp_path: Path) -> None:
     path = say(tmp_path / "a.wav", "x")
     result = transcribe(path, "--url", "ws://127.0.0.1:9/?token=secret", "--retry", "0.6")
     assert result.exit_code == 1
-    assert "next try" in result.stderr
+    assert "next attempt" in result.stderr
     assert "secret" not in result.output
 
 
