@@ -17,14 +17,13 @@ from server.audio.pcm import PCM
 from server.errors import BacklogExceeded, BadFrame, KeytermsTooOften, MediaError
 from server.models.loading import ModelCard
 from server.protocols.deepgram.messages import (
-    DATA_ERROR,
-    INTERNAL_ERROR,
-    SCHEMA_ERROR,
     CloseStream,
     Configure,
+    ConfigureCode,
     ConfigureFailure,
     ConfigureSuccess,
     Error,
+    ErrorVariant,
     Finalize,
     Latency,
     Metadata,
@@ -149,20 +148,20 @@ def configure(session: Session, projector: Projector, asked: Configure) -> bytes
     if unsupported:
         names = ", ".join(unsupported)[:MAX_ECHO]
         return projector.not_configured(
-            "CONFIGURE_NOT_SUPPORTED", f"{names}: cannot be changed during a stream; only keyterms can"
+            ConfigureCode.NOT_SUPPORTED, f"{names}: cannot be changed during a stream; only keyterms can"
         )
     if phrases is None or tuple(phrases) == present:
         return projector.configured(present)
     if phrases and not session.supports_keyterms:
         return projector.not_configured(
-            "CONFIGURE_KEYTERMS_NOT_SUPPORTED", "keyterms: not supported with greedy decoding; leave them out"
+            ConfigureCode.KEYTERMS_NOT_SUPPORTED, "keyterms: not supported with greedy decoding; leave them out"
         )
     try:
         session.replace_phrases(phrases)
     except KeytermsTooOften as error:
-        return projector.not_configured("CONFIGURE_ALREADY_PENDING", str(error))
+        return projector.not_configured(ConfigureCode.ALREADY_PENDING, str(error))
     except BiasError as error:
-        return projector.not_configured("CONFIGURE_KEYTERM_LIMIT_EXCEEDED", str(error))
+        return projector.not_configured(ConfigureCode.KEYTERM_LIMIT_EXCEEDED, str(error))
     return projector.configured(session.keyterms.phrases)
 
 
@@ -200,7 +199,7 @@ class Projector:
             case Closed():
                 return self._summary(event)
             case StreamBroken():
-                return _encode(Error(INTERNAL_ERROR, "recognition failed on this stream"))
+                return _encode(Error(ErrorVariant.INTERNAL, "recognition failed on this stream"))
             case _:
                 assert_never(event)
 
@@ -216,17 +215,17 @@ class Projector:
 
     def complaint(self, description: str, text: str) -> bytes:
         """Return the error for an invalid text frame."""
-        return _encode(Error(SCHEMA_ERROR, description, text[:MAX_ECHO]))
+        return _encode(Error(ErrorVariant.SCHEMA, description, text[:MAX_ECHO]))
 
     def undecodable(self, description: str) -> bytes:
         """Return the error for audio that cannot be decoded, which ends the stream."""
-        return _encode(Error(DATA_ERROR, description))
+        return _encode(Error(ErrorVariant.DATA, description))
 
     def configured(self, keyterms: Sequence[str]) -> bytes:
         """Return the answer to a successful Configure, with the key terms in force."""
         return _encode(ConfigureSuccess(self.request_id, list(keyterms)))
 
-    def not_configured(self, code: str, description: str) -> bytes:
+    def not_configured(self, code: ConfigureCode, description: str) -> bytes:
         """Return the answer to a refused Configure."""
         return _encode(ConfigureFailure(self.request_id, code, description))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -128,15 +129,27 @@ class UtteranceEnd(msgspec.Struct, tag_field="type", tag="UtteranceEnd"):
     last_word_end: float
 
 
-SCHEMA_ERROR = "SchemaError"  # an invalid text frame; the stream continues
-DATA_ERROR = "DATA-0000"  # audio that cannot be decoded; the connection closes
-INTERNAL_ERROR = "InternalError"  # recognition failed; the connection closes
+class ErrorVariant(StrEnum):
+    """Kinds of `Error`."""
+
+    SCHEMA = "SchemaError"  # an invalid text frame; the stream continues
+    DATA = "DATA-0000"  # audio that cannot be decoded; the connection closes
+    INTERNAL = "InternalError"  # recognition failed; the connection closes
+
+
+class ConfigureCode(StrEnum):
+    """Reasons of a `ConfigureFailure`."""
+
+    NOT_SUPPORTED = "CONFIGURE_NOT_SUPPORTED"
+    KEYTERMS_NOT_SUPPORTED = "CONFIGURE_KEYTERMS_NOT_SUPPORTED"
+    ALREADY_PENDING = "CONFIGURE_ALREADY_PENDING"
+    KEYTERM_LIMIT_EXCEEDED = "CONFIGURE_KEYTERM_LIMIT_EXCEEDED"
 
 
 class Error(msgspec.Struct, tag_field="type", tag="Error"):
-    """An error during a stream; `variant` is one of `SCHEMA_ERROR`, `DATA_ERROR` and `INTERNAL_ERROR`."""
+    """An error during a stream."""
 
-    variant: str
+    variant: ErrorVariant
     description: str
     message: str | UnsetType = UNSET
 
@@ -152,7 +165,7 @@ class ConfigureFailure(msgspec.Struct, tag_field="type", tag="ConfigureFailure")
     """The change was refused; the old settings stay in force."""
 
     request_id: str
-    code: str
+    code: ConfigureCode
     description: str
 
 

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import binascii
+from enum import StrEnum
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from server.errors import BadFrame
-from server.protocols.openai.session_fields import unknown_parameter
+from server.protocols.openai.session_fields import ErrorCode, unknown_parameter
 
-MESSAGE, SERVER, KEY = "invalid_request_error", "server_error", "authentication_error"
-_CODES = {
+
+class ErrorType(StrEnum):
+    """Values of an error's `type`."""
+
+    INVALID_REQUEST = "invalid_request_error"
+    AUTHENTICATION = "authentication_error"
+    SERVER = "server_error"
+
+
+STATUS_CODES = {
     401: "invalid_api_key",
     403: "insufficient_permissions",
     404: "unknown_url",
@@ -19,13 +28,14 @@ _CODES = {
     429: "rate_limit_exceeded",
     503: "server_overloaded",
 }
+"""The `code` of a refusal by its HTTP status; null for others."""
 
 
 class ErrorDetail(msgspec.Struct):
     """An error; `param` is the name of the field concerned."""
 
     message: str
-    type: str
+    type: ErrorType
     param: str | None = None
     code: str | None = None
 
@@ -40,13 +50,13 @@ def error_body(status: int, message: str) -> bytes:
     """Build the body of a refusal with this HTTP status; a message `field: ...` sets `param`."""
     field, colon, _ = message.partition(": ")
     param = field if colon and field.replace("-", "_").isidentifier() else None
-    return msgspec.json.encode(ErrorBody(ErrorDetail(message, _kind(status), param, _CODES.get(status))))
+    return msgspec.json.encode(ErrorBody(ErrorDetail(message, _type_of(status), param, STATUS_CODES.get(status))))
 
 
-def _kind(status: int) -> str:
+def _type_of(status: int) -> ErrorType:
     if status in (401, 403):
-        return KEY
-    return SERVER if status >= 500 else MESSAGE
+        return ErrorType.AUTHENTICATION
+    return ErrorType.SERVER if status >= 500 else ErrorType.INVALID_REQUEST
 
 
 MAX_ECHO = 64  # longest excerpt of client text in an error
@@ -131,8 +141,8 @@ class RealtimeError(msgspec.Struct):
     """Error in a session; `event_id` is that of the client event that caused it."""
 
     message: str
-    type: str = MESSAGE
-    code: str | None = None
+    type: ErrorType = ErrorType.INVALID_REQUEST
+    code: ErrorCode | None = None
     param: str | None = None
     event_id: str | None = None
 

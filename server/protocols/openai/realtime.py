@@ -21,8 +21,8 @@ from server.protocols.openai.messages import (
     DELTA,
     MAX_AUDIO_BYTES,
     MAX_EVENT_BYTES,
-    SERVER,
     ClientEvent,
+    ErrorType,
     RealtimeError,
     ServerEvent,
     Usage,
@@ -30,7 +30,7 @@ from server.protocols.openai.messages import (
     decode_audio,
     parse_event,
 )
-from server.protocols.openai.session_fields import BadField
+from server.protocols.openai.session_fields import BadField, ErrorCode
 from server.protocols.openai.settings import SessionSettings
 from server.recognition.events import (
     Closed,
@@ -49,8 +49,8 @@ from server.streaming.transport import MessageLimit
 PIECE_BYTES = 4_096  # of audio decoded at a time
 MIN_COMMIT_S = 0.1  # Source: the limit of OpenAI's service
 _ENDS = {
-    CloseReason.IDLE: ("session_expired", "no audio or event received within the idle timeout"),
-    CloseReason.TOO_LONG: ("session_expired", "the session reached the maximum duration of this server"),
+    CloseReason.IDLE: (ErrorCode.SESSION_EXPIRED, "no audio or event received within the idle timeout"),
+    CloseReason.TOO_LONG: (ErrorCode.SESSION_EXPIRED, "the session reached the maximum duration of this server"),
 }
 """Close reasons that an `error` event precedes. A drain sends none: LiveKit's plugin would not reconnect after one."""
 _encode = msgspec.json.Encoder().encode
@@ -90,7 +90,7 @@ class RealtimeAdapter:
     def limit(self) -> MessageLimit:
         """The largest message, and the event that precedes the close after a larger one."""
         message = f"audio: message too large; at most {MAX_AUDIO_BYTES} bytes (15 MiB) per append: send several"
-        error = RealtimeError(message, code="invalid_value", param="audio")
+        error = RealtimeError(message, code=ErrorCode.INVALID_VALUE, param="audio")
         return MessageLimit(MAX_EVENT_BYTES, _encode(ServerEvent(f"event_{self._id}toolarge", "error", error=error)))
 
     def binary(self, chunk: bytes) -> Actions:  # noqa: ARG002 - an adapter's
@@ -126,7 +126,7 @@ class RealtimeAdapter:
     def bias_refused(self, why: str) -> Actions:
         """Send an error: the keywords are not used."""
         param = "session.audio.input.transcription.keywords"
-        return (self._error(RealtimeError(f"{param}: {why}", code="invalid_value", param=param)),)
+        return (self._error(RealtimeError(f"{param}: {why}", code=ErrorCode.INVALID_VALUE, param=param)),)
 
     # Client to server
 
@@ -259,15 +259,15 @@ class RealtimeAdapter:
             yield from self._end_turn(self._received_s)  # text of a finished segment, which no final follows
         if reason in _ENDS:
             code, message = _ENDS[reason]
-            yield self._error(RealtimeError(message, SERVER, code))
+            yield self._error(RealtimeError(message, ErrorType.SERVER, code))
 
     def _broken(self) -> Iterator[Action]:
         message = "recognition failed on this session"
         item = self._items.current
         if item is not None:
             failed = "conversation.item.input_audio_transcription.failed"
-            yield self._send(failed, item_id=item.id, content_index=0, error=RealtimeError(message, SERVER))
-        yield self._error(RealtimeError(message, SERVER, "server_error"))
+            yield self._send(failed, item_id=item.id, content_index=0, error=RealtimeError(message, ErrorType.SERVER))
+        yield self._error(RealtimeError(message, ErrorType.SERVER, ErrorCode.SERVER_ERROR))
 
     # Frames
 
@@ -279,7 +279,7 @@ class RealtimeAdapter:
     def _event_error(self, event: ClientEvent | None, error: BadFrame) -> SendFrame:
         message = str(error)
         field, colon, _ = message.partition(": ")
-        code = "input_audio_buffer_commit_empty" if field == "buffer too small" else "invalid_value"
+        code = ErrorCode.COMMIT_EMPTY if field == "buffer too small" else ErrorCode.INVALID_VALUE
         param = field if colon and " " not in field else None
         if isinstance(error, BadField):
             code, param = error.code, error.param

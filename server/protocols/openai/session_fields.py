@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any
 
 from server.errors import BadFrame
@@ -51,10 +51,21 @@ _OFF: tuple[object, ...] = (None, "", [], {})  # values that request nothing
 MAX_NAMED = 16  # fields listed in one error
 
 
+class ErrorCode(StrEnum):
+    """Codes of `error` events in a session."""
+
+    INVALID_VALUE = "invalid_value"
+    UNKNOWN_PARAMETER = "unknown_parameter"
+    UNSUPPORTED_PARAMETER = "unsupported_parameter"
+    COMMIT_EMPTY = "input_audio_buffer_commit_empty"
+    SESSION_EXPIRED = "session_expired"
+    SERVER_ERROR = "server_error"
+
+
 class BadField(BadFrame):
     """A refused field of an event; `code` and `param` are those of the error sent to the client."""
 
-    def __init__(self, code: str, param: str, message: str) -> None:
+    def __init__(self, code: ErrorCode, param: str, message: str) -> None:
         super().__init__(message)
         self.code = code
         self.param = param[: 4 * SHOWN]
@@ -97,7 +108,7 @@ def checked(found: list[Found], *, lenient: bool) -> tuple[str, ...]:
 def unknown_parameter(param: str, *others: str) -> BadField:
     """Return the error for unknown fields, in the words of OpenAI's service."""
     also = f" Also unknown: {_listed(others)}." if others else ""
-    return BadField("unknown_parameter", param, f"Unknown parameter: '{param}'.{also}")
+    return BadField(ErrorCode.UNKNOWN_PARAMETER, param, f"Unknown parameter: '{param}'.{also}")
 
 
 def unsupported(param: str, *others: str, what: str = "") -> BadField:
@@ -105,7 +116,9 @@ def unsupported(param: str, *others: str, what: str = "") -> BadField:
     also = f" (also not supported: {_listed(others)})" if others else ""
     name = param.rpartition(".")[2]
     instead = INSTEAD.get(name, "leave it out")
-    return BadField("unsupported_parameter", param, f"{param}: {what}not supported by this server{also}; {instead}")
+    return BadField(
+        ErrorCode.UNSUPPORTED_PARAMETER, param, f"{param}: {what}not supported by this server{also}; {instead}"
+    )
 
 
 def _listed(paths: tuple[str, ...]) -> str:
