@@ -98,16 +98,16 @@ def test_stable_words_are_the_servers_count_or_what_two_partials_share() -> None
 
 
 def test_chinese_is_written_without_spaces() -> None:
-    def told(text: str, *, final: bool, stable: int) -> Results:
+    def results_of(text: str, *, final: bool, stable: int) -> Results:
         words = tuple(Word(word=character, start=0.0, end=0.0, confidence=1.0) for character in text)
         channel = Channel((Alternative(text, words=words),))
         return Results(channel=channel, is_final=final, tutti=StepTimings(stable_words=stable))
 
     transcript = Transcript()
-    transcript.add(told("打开", final=True, stable=0))
-    transcript.add(told("空调一", final=False, stable=2))
+    transcript.add(results_of("打开", final=True, stable=0))
+    transcript.add(results_of("空调一", final=False, stable=2))
     assert (transcript.text, transcript.stable, transcript.unstable) == ("打开", "空调", "一")
-    transcript.add(told("空调", final=True, stable=0))
+    transcript.add(results_of("空调", final=True, stable=0))
     assert transcript.text == "打开空调"
     assert joined(["ok", "打", "开", "it", "is"]) == "ok 打开 it is"
 
@@ -235,7 +235,7 @@ def test_audio_is_sent_in_real_time_to_a_server_that_does_not_answer_steps() -> 
             transcriber = RemoteTranscriber(server.url, ahead_s=2 * STEP_S)
             tape = Tape([noise(1)] * 8)
             streaming = asyncio.create_task(anext(aiter(transcriber.stream(tape))))
-            assert await server.heard.get() == "CloseStream"
+            assert await server.received.get() == "CloseStream"
             assert len(server.connections[0].audio) == 8 * STEP_BYTES
             streaming.cancel()
             await asyncio.wait({streaming})

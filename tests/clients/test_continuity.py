@@ -151,8 +151,8 @@ def test_after_a_refused_ticket_resume_names_the_end_of_the_last_final() -> None
     assert frames(stream) == [{"type": "Resume", "from_s": 0.5, "finals": 1}]
     stream.receive(Resumed(0.5))
     assert frames(stream) == [(bytes(range(250)) * 2)[100:]]
-    [told] = stream.receive(results(0.5, 1.0, "no"))
-    assert told == results(0.5, 1.0, "no"), "the server keeps our time"
+    [delivered] = stream.receive(results(0.5, 1.0, "no"))
+    assert delivered == results(0.5, 1.0, "no"), "the server keeps our time"
 
 
 def test_a_server_without_tickets_gets_a_replay_and_its_times_are_shifted() -> None:
@@ -167,9 +167,9 @@ def test_a_server_without_tickets_gets_a_replay_and_its_times_are_shifted() -> N
     stream.receive(decode('{"type":"Error","description":"unknown message type"}'))  # type: ignore[arg-type]
     assert stream.beginning is Beginning.REPLAY
     assert frames(stream) == [bytes(300)]
-    [told] = stream.receive(results(0, 1.0, "no"))
-    assert isinstance(told, Results)
-    assert (told.start, told.words[0].end) == (0.5, 1.5), "its time is shifted into ours"
+    [delivered] = stream.receive(results(0, 1.0, "no"))
+    assert isinstance(delivered, Results)
+    assert (delivered.start, delivered.words[0].end) == (0.5, 1.5), "its time is shifted into ours"
 
 
 def test_a_ticket_sent_before_the_answer_to_resume_is_ignored() -> None:
@@ -235,7 +235,7 @@ def test_speech_started_and_utterance_end_are_delivered_once() -> None:
     stream.lost()
     stream.connected()
     frames(stream)
-    assert stream.receive(SpeechStarted(0.27)) == [], "a little later, but of what had been told"
+    assert stream.receive(SpeechStarted(0.27)) == [], "a little later, but already delivered"
     assert stream.receive(SpeechStarted(1.0)) == [SpeechStarted(2.0)]
     assert stream.receive(UtteranceEnd(0.9)) == [UtteranceEnd(1.9)]
 
@@ -293,7 +293,7 @@ def test_a_configure_in_a_refused_ticket_is_sent_again_if_the_next_ticket_lacks_
     frames(stream)
     stream.receive(Resumed(0.5))
     frames(stream)
-    stream.receive(Ticket("does not", 2.0, 1))  # made before the message was heard there
+    stream.receive(Ticket("does not", 2.0, 1))  # made before the message was received there
     stream.lost()
     stream.connected()
     frames(stream)

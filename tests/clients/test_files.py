@@ -144,12 +144,12 @@ def test_ctrl_c_ends_the_recordings_and_prints_their_finals(tmp_path: Path) -> N
                 time.sleep(0.02)  # another process's audio has no event here
             process.send_signal(signal.SIGINT)
             out, _ = process.communicate(timeout=WITHIN_S)
-        heard = bytes(server.connections[0].audio)
+        sent = bytes(server.connections[0].audio)
     assert process.returncode == 130
     lines = [json.loads(line) for line in out.splitlines()]
     assert [line["type"] for line in lines] == ["final", "file", "error"]
-    assert lines[1]["text"] == text_of(heard)
-    assert lines[1]["duration_s"] == pytest.approx(len(heard) / 32_000, abs=1e-3)
+    assert lines[1]["text"] == text_of(sent)
+    assert lines[1]["duration_s"] == pytest.approx(len(sent) / 32_000, abs=1e-3)
     assert "interrupted" in lines[2]["error"]
 
 
@@ -198,7 +198,7 @@ def test_the_terminal_shows_text_and_failures() -> None:
         transcript.add(results("hello there"))
         display.results(Path("a.wav"), results("hello there"), transcript)
         display.done(Transcribed(Path("a.wav"), "hello there", (), 2.0, 0.1, 0.012))
-        display.done(Failed(Path("b.wav"), Unreachable("ws://h", "nobody")))
+        display.done(Failed(Path("b.wav"), Unreachable("ws://h", "refused")))
     for shown in ("hello there", "final after 12 ms", "no server at ws://h"):
         assert shown in out.getvalue()
 

@@ -110,11 +110,11 @@ def test_refused_and_cut_connections_give_the_messages_of_one_stream(
         ]
         async with FakeReplica(cut_at(*by_connection), keys).running() as server:  # noqa: SIM117 - one line would be too long
             async with open_stream(server.url, resumable=bool(keys), retry=AT_ONCE) as stream:
-                heard = await play(stream, *script_parts)
-        assert said(heard) == undisturbed(*script_parts)
-        assert isinstance(heard[-1], Metadata)
-        assert sum(isinstance(message, Metadata) for message in heard) == 1
-        assert heard[-1].duration == pytest.approx(73_334 / 32_000, abs=1e-3)
+                received = await play(stream, *script_parts)
+        assert said(received) == undisturbed(*script_parts)
+        assert isinstance(received[-1], Metadata)
+        assert sum(isinstance(message, Metadata) for message in received) == 1
+        assert received[-1].duration == pytest.approx(73_334 / 32_000, abs=1e-3)
         assert stream.events.lost_s == 0
 
     wait_for(main())
@@ -137,8 +137,8 @@ def test_connection_events_are_reported_and_counted() -> None:
             FakeReplica(faults).running() as server,
             open_stream(server.url, resumable=True, retry=AT_ONCE, on_event=events.append) as stream,
         ):
-            heard = await play(stream, noise(80_000), CLOSE)
-        assert said(heard) == undisturbed(noise(80_000), CLOSE)
+            received = await play(stream, noise(80_000), CLOSE)
+        assert said(received) == undisturbed(noise(80_000), CLOSE)
         assert server.queries[0]["resumable"] == ["true"]
         beginnings = [event.beginning for event in events_of(events, Connected)]
         assert beginnings == [Beginning.NEW, Beginning.TICKET, Beginning.REPLAY]
@@ -238,10 +238,10 @@ def test_a_lost_server_raises_in_iteration_and_send_when_the_budget_is_spent() -
 def test_replicas_are_tried_in_turn_with_one_ticket() -> None:
     async def main() -> None:
         async with FakeReplica(cut_at(Faults(hear=12))).running() as one, FakeReplica().running() as other:
-            urls = ["ws://127.0.0.1:9", one.url, other.url]  # nobody at the first
+            urls = ["ws://127.0.0.1:9", one.url, other.url]  # no server at the first
             async with open_stream(urls, resumable=True, retry=AT_ONCE) as stream:
-                heard = await play(stream, noise(64_000), CLOSE)
-            assert said(heard) == undisturbed(noise(64_000), CLOSE)
+                received = await play(stream, noise(64_000), CLOSE)
+            assert said(received) == undisturbed(noise(64_000), CLOSE)
             assert (one.handshakes, other.handshakes, stream.events.resumed) == (1, 1, 1)
 
     wait_for(main())
@@ -252,8 +252,8 @@ def test_a_server_without_pongs_is_replaced_by_the_next() -> None:
         async with FakeReplica(cut_at(Faults(hear=12, hang=True))).running() as one, FakeReplica().running() as other:
             urls = [one.url, other.url]
             async with open_stream(urls, resumable=True, retry=AT_ONCE, dead_after_s=0.3) as stream:
-                heard = await play(stream, noise(64_000), CLOSE)
-            assert said(heard) == undisturbed(noise(64_000), CLOSE)
+                received = await play(stream, noise(64_000), CLOSE)
+            assert said(received) == undisturbed(noise(64_000), CLOSE)
             assert other.handshakes == 1
 
     wait_for(main())

@@ -113,7 +113,7 @@ def test_cut_connections_to_real_servers_give_the_same_messages(
     moved, events = stream(pair, lose)
     assert moved.finals == whole.finals
     assert moved.text == " ".join(TEXTS)
-    assert events.resumed >= len(places) / 2, "cuts that come while it reconnects hit nobody"
+    assert events.resumed >= len(places) / 2, "cuts while it reconnects have no effect"
     assert (events.lost_s, events.replayed, events.refused_tickets) == (0, 0, [])
 
 

@@ -109,11 +109,11 @@ def test_a_long_connection_without_finals_resets_the_retry_budget() -> None:
 
 
 def test_an_address_that_never_answered_raises_at_once_and_a_lost_server_is_retried() -> None:
-    nobody = Unreachable("a", "nobody")
+    unreachable = Unreachable("a", "refused")
     with pytest.raises(Unreachable):
-        attempts().failed(nobody, NOW)
-    assert attempts("a", "b").failed(nobody, NOW).url == "b"
-    assert Attempts(["a"], Retry(await_server=True)).failed(nobody, NOW).wait_s <= 0.25
+        attempts().failed(unreachable, NOW)
+    assert attempts("a", "b").failed(unreachable, NOW).url == "b"
+    assert Attempts(["a"], Retry(await_server=True)).failed(unreachable, NOW).wait_s <= 0.25
     tries = attempts()
     tries.connected(NOW)
-    assert tries.failed(nobody, NOW).wait_s <= 0.25
+    assert tries.failed(unreachable, NOW).wait_s <= 0.25

@@ -90,12 +90,12 @@ async function opened(options = {}) {
   FakeSocket.all = [];
   const clock = new FakeClock();
   const stream = new TuttiStream("ws://host/v1/listen", { sampleRate: RATE, WebSocket: FakeSocket, clock, ...options });
-  const heard = [];
+  const events = [];
   for (const type of ["open", "waiting", "refused", "lost", "ended", "failed", "Results", "UtteranceEnd"])
-    stream.on(type, (detail) => heard.push([type, detail]));
+    stream.on(type, (detail) => events.push([type, detail]));
   stream.open();
   await turn();
-  return { stream, clock, heard, socket: FakeSocket.all[0], of: (type) => heard.filter(([t]) => t === type).map(([, d]) => d) };
+  return { stream, clock, events, socket: FakeSocket.all[0], of: (type) => events.filter(([t]) => t === type).map(([, d]) => d) };
 }
 
 const ramp = (from, to) => Int16Array.from({ length: to - from }, (_, i) => from + i);
@@ -337,7 +337,7 @@ test("a writer waits for room", async () => {
   assert.deepEqual(socket.audio, range(0, 20));
 });
 
-test("new key terms are told at once, and to the next connection", async () => {
+test("new key terms are sent at once, and again on the next connection", async () => {
   const { stream, clock, socket } = await opened({ query: { keyterm: ["old"] } });
   socket.accept();
   stream.configure(["new", "newer"]);
@@ -360,7 +360,7 @@ async function again(clock) {
   return socket;
 }
 
-test("with a ticket another server goes on exactly where it was made, and hears nothing before that is settled", async () => {
+test("with a ticket another server continues exactly where it was made, and gets no audio before it has answered", async () => {
   const { stream, clock, socket, of } = await opened({ resumable: true });
   assert.equal(socket.url.searchParams.get("resumable"), "true");
   socket.accept();
@@ -384,7 +384,7 @@ test("with a ticket another server goes on exactly where it was made, and hears 
   );
 });
 
-test("a refused ticket is told, and the audio since the last final goes to the server that refused it", async () => {
+test("a refused ticket is reported, and the audio since the last final is sent to the server that refused it", async () => {
   const { stream, clock, socket, of } = await opened({ resumable: true });
   socket.accept();
   stream.send(ramp(0, 200));
@@ -433,7 +433,7 @@ test("a long replay is held to its pace, and live audio follows it in order", as
 test("replicas are tried in turn", async () => {
   FakeSocket.all = [];
   const clock = new FakeClock();
-  const fetch = async () => Promise.reject(new Error("nobody"));
+  const fetch = async () => Promise.reject(new Error("refused"));
   const urls = ["ws://one/v1/listen", "ws://two/v1/listen"];
   new TuttiStream(urls, { WebSocket: FakeSocket, clock, fetch, sampleRate: RATE }).open();
   for (let tries = 0; tries < 3; tries++) {
@@ -446,7 +446,7 @@ test("replicas are tried in turn", async () => {
   assert.deepEqual(FakeSocket.all.map(({ url }) => url.hostname), ["one", "two", "one", "two"]);
 });
 
-test("a stream that has said and heard everything needs no other server for its goodbye", async () => {
+test("a stream with all audio sent and all answers received does not reconnect for its close", async () => {
   const { stream, socket, of } = await opened();
   socket.accept();
   stream.send(ramp(0, 100));

@@ -36,7 +36,7 @@ def strict_process() -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def strict_server(strict_process: ServerProcess) -> ServerProcess:
-    """`strict_process` once the streams of the tests before, which it frees behind their close frames, are gone."""
+    """`strict_process` once the streams of the tests before, which it frees after their close frames, are gone."""
     strict_process.wait_for_streams(0)
     return strict_process
 

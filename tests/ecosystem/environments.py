@@ -1,4 +1,4 @@
-"""Environments of the clients that cannot live beside the server's packages: made on demand, under build/ecosystem.
+"""Environments for clients that cannot be installed next to the server's packages, created under build/ecosystem.
 
     python tests/ecosystem/environments.py [NAME …]           make what is missing or out of date; all without a name
     python tests/ecosystem/environments.py --freeze NAME …    resolve requirements/NAME.in anew into NAME.txt

@@ -1,4 +1,4 @@
-"""A TCP relay that a client is pointed at in place of a server: it can change servers, and keeps what the server said.
+"""A TCP relay between a client and a server: it can change servers, and records what the server sends.
 
 What each client was sent can so be checked in the same way, whatever the client itself shows of it.
 """
@@ -80,7 +80,7 @@ class Connection:
         )
 
     @property
-    def heard(self) -> bool:
+    def answered(self) -> bool:
         """Return whether the server has sent a word."""
         return self.heard_word("")
 
@@ -157,7 +157,7 @@ class Relay:
         with contextlib.closing(writer), contextlib.suppress(OSError, asyncio.CancelledError):
             head = await reader.read(READ_BYTES)
             asked = head.lower()
-            if b"upgrade: websocket" in asked or asked.startswith(b"post "):  # else a probe, of whoever had this port
+            if b"upgrade: websocket" in asked or asked.startswith(b"post "):  # else a stray probe
                 self._note(lambda: self.connections.append(connection))
             there_reader, there_writer = await asyncio.open_connection("127.0.0.1", connection.port)
             with contextlib.closing(there_writer):

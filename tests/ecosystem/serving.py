@@ -81,7 +81,7 @@ class ServerProcess:
         return float(values[0]) if values else 0.0
 
     def wait_for_streams(self, most: int) -> None:
-        """Return once at most so many streams are open."""
+        """Return once at most this many streams are open."""
         deadline_s = time.monotonic() + STOP_WITHIN_S
         while json.loads(self.get("/v1/status"))["slots_used"] > most:
             assert time.monotonic() < deadline_s, f"more than {most} streams are still open:\n{self.log}"

@@ -53,7 +53,7 @@ def test_a_stream(server: ServerProcess, relay: Before, node: Driver, spoken: Sp
 
 
 REFUSED = [
-    ("nobody's key", {}, 401, []),
+    ("unknown key", {}, 401, []),
     (KEY, {"encoding": "g729"}, 400, []),
     (KEY, {}, 429, [KEY]),
     (THIRD_KEY, {}, 503, [KEY, OTHER_KEY]),
@@ -71,7 +71,7 @@ def test_a_refusal_is_an_error(
     status: int,
     held: list[str],
 ) -> None:
-    """With the status in its text, behind a close that the client makes up. It does not ask again by itself."""
+    """With the status in its text, after a close that the client makes up. It does not ask again by itself."""
     before = relay(strict_server)
     with Holders(strict_server, held):
         events = node.run("talk", host=before.host, key=key, parts=[spoken("yes")], options=OPTIONS | options)

@@ -94,7 +94,7 @@ def test_the_sync_client(server: ServerProcess, relay: Before) -> None:
         stream.send_keep_alive()
         for chunk in CHUNKS[:FIRST]:
             stream.send_media(chunk)
-        before.wait(lambda: before.connections[0].heard)  # an interim: in haste the server leaves them out
+        before.wait(lambda: before.connections[0].answered)  # an interim: in haste the server leaves them out
         for chunk in CHUNKS[FIRST:]:
             stream.send_media(chunk)
         stream.send_finalize()
@@ -116,7 +116,7 @@ def test_the_async_client(server: ServerProcess, relay: Before) -> None:
             await stream.send_keep_alive()
             for chunk in CHUNKS[:FIRST]:
                 await stream.send_media(chunk)
-            await asyncio.to_thread(before.wait, lambda: before.connections[0].heard)
+            await asyncio.to_thread(before.wait, lambda: before.connections[0].answered)
             for chunk in CHUNKS[FIRST:]:
                 await stream.send_media(chunk)
             await stream.send_finalize()
@@ -134,14 +134,14 @@ def test_a_recording(server: ServerProcess, relay: Before, name: str) -> None:
     client = DeepgramClient(api_key=KEY, environment=environment(relay(server).host))
     recording = Path(FILES[name]).read_bytes()
     answer = client.listen.v1.media.transcribe_file(request=recording, model="nova-3", smart_format=True)
-    (heard,) = answer.results.channels[0].alternatives
-    assert plain(heard.transcript) == text(name)
-    assert [word.word for word in heard.words] == text(name).split()
+    (best,) = answer.results.channels[0].alternatives
+    assert plain(best.transcript) == text(name)
+    assert [word.word for word in best.words] == text(name).split()
     assert answer.metadata.channels == 1
 
 
 REFUSED = [
-    ("nobody's key", {}, 401, []),
+    ("unknown key", {}, 401, []),
     (KEY, {"encoding": "g729"}, 400, []),
     (KEY, {}, 429, [KEY]),
     (THIRD_KEY, {}, 503, [KEY, OTHER_KEY]),
@@ -217,7 +217,7 @@ def test_a_restart_is_an_error_and_then_a_close(doomed_server: ServerProcess, re
     for thread in talking:
         thread.start()
     for one in before:
-        one.wait(lambda one=one: one.connections and one.connections[0].heard)
+        one.wait(lambda one=one: one.connections and one.connections[0].answered)
     doomed_server.drain()
     for thread in talking:
         thread.join(timeout=20)

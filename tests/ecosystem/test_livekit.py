@@ -20,7 +20,7 @@ Before = Callable[[ServerProcess], Relay]
 START, INTERIM, FINAL, END = "START_OF_SPEECH", "INTERIM_TRANSCRIPT", "FINAL_TRANSCRIPT", "END_OF_SPEECH"
 
 
-def told(events: list[dict[str, Any]]) -> list[str]:
+def names_of(events: list[dict[str, Any]]) -> list[str]:
     """Kinds of events. A server that is in haste leaves interims out, and usage is the client's own account."""
     return [event["event"] for event in events if event["event"] not in (INTERIM, "RECOGNITION_USAGE")]
 
@@ -46,7 +46,7 @@ def test_a_stream(server: ServerProcess, relay: Before, livekit: Driver, spoken:
     steps = [("push", spoken(*parts[:1])), ("wait", INTERIM), ("push", spoken(*parts[1:]))]
     livekit.begin("stream", host=before.host, key=KEY, steps=steps, options=options)
     events = finish(livekit, before, ends=2)
-    assert told(events) == [START, FINAL, END] * 2
+    assert names_of(events) == [START, FINAL, END] * 2
     assert said(events) == text("order", "porch_fan")
     finals = [event for event in events if event["event"] == FINAL]
     assert finals[0]["text"][0].isupper()
@@ -63,7 +63,7 @@ def test_a_flush_ends_the_speech(server: ServerProcess, relay: Before, livekit: 
     steps = [("push", spoken("order")), ("flush",), ("wait", END, 1), ("push", spoken("yes")), ("flush",)]
     livekit.begin("stream", host=before.host, key=KEY, steps=steps, options={"endpointing_ms": 0})
     events = finish(livekit, before, ends=2)
-    assert told(events) == [START, FINAL, END] * 2
+    assert names_of(events) == [START, FINAL, END] * 2
     check_stream(before.only(), text("order", "yes"))
 
 
@@ -75,7 +75,7 @@ def test_a_flush_ends_the_speech_with_an_empty_answer(
     steps = [("push", spoken("order", 2.4)), ("wait", FINAL), ("flush",)]
     livekit.begin("stream", host=before.host, key=KEY, steps=steps, options={"endpointing_ms": 0})
     events = finish(livekit, before)
-    assert told(events) == [START, FINAL, END]
+    assert names_of(events) == [START, FINAL, END]
     stream = before.only()
     check_stream(stream, text("order"))
     worded, answer = [frame for frame in stream.results if frame["is_final"]][:2]
@@ -93,7 +93,7 @@ def test_a_recording(server: ServerProcess, relay: Before, livekit: Driver, spok
     assert event["request_id"] == before.only().headers["dg-request-id"]
 
 
-@pytest.mark.parametrize(("key", "options", "status"), [("nobody's key", {}, 401), (KEY, {"sample_rate": 4_000}, 400)])
+@pytest.mark.parametrize(("key", "options", "status"), [("unknown key", {}, 401), (KEY, {"sample_rate": 4_000}, 400)])
 def test_a_lasting_refusal_is_an_error_at_once(
     server: ServerProcess,
     relay: Before,
@@ -132,7 +132,7 @@ def test_it_waits_for_room(
     assert refusals == [{"event": "error", "recoverable": True, "status": status}]
     check_refusal(before.connections[0], status)
     assert len(before.connections) == 2
-    assert told(events) == [START, FINAL, END]
+    assert names_of(events) == [START, FINAL, END]
     check_stream(before.connections[-1], text("order"))
 
 

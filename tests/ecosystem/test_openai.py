@@ -170,7 +170,7 @@ def test_a_drain_completes_the_text_so_far_and_closes_without_an_error_event() -
         assert before.only().close_code == 1012
 
 
-REFUSED = [("nobody's key", 401), (KEY, 429), (THIRD_KEY, 503)]
+REFUSED = [("unknown key", 401), (KEY, 429), (THIRD_KEY, 503)]
 
 
 @pytest.mark.parametrize(("key", "status"), REFUSED)
@@ -238,7 +238,7 @@ def test_an_upload_by_the_async_client_with_keywords(server: ServerProcess) -> N
 @pytest.mark.parametrize(
     ("key", "status", "error"),
     [
-        ("nobody's key", 401, openai.AuthenticationError),
+        ("unknown key", 401, openai.AuthenticationError),
         (KEY, 429, openai.RateLimitError),
         (THIRD_KEY, 503, openai.InternalServerError),
     ],

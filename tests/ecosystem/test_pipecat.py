@@ -17,7 +17,7 @@ from tests.ecosystem.wire_rules import check_refusal, check_stream
 Before = Callable[[ServerProcess], Relay]
 
 
-def told(events: list[dict[str, Any]]) -> list[str]:
+def names_of(events: list[dict[str, Any]]) -> list[str]:
     """Kinds of events. A server that is in haste leaves interims out."""
     return [event["event"] for event in events if event["event"] != "interim"]
 
@@ -38,7 +38,7 @@ def test_a_stream(server: ServerProcess, relay: Before, pipecat: Driver, spoken:
     ]
     steps += [("start",), ("push", spoken("name")), ("stop",), ("wait", "final", 2)]
     events = pipecat.run("stream", host=before.host, key=KEY, steps=steps)
-    assert told(events) == ["started"] + ["measured", "final"] * 2
+    assert names_of(events) == ["started"] + ["measured", "final"] * 2
     assert finals(events) == [(text("order"), True), (text("name"), True)]
     seconds = len(audio("order", "name")) / BYTES_PER_S
     check_stream(before.only(), text("order", "name"), seconds=seconds, hung_up=True)
@@ -51,7 +51,7 @@ def test_an_empty_answer_is_a_confirmation(
     before = relay(server)
     steps = [("start",), ("push", spoken("order", 1.6)), ("wait", "final"), ("stop",), ("wait", "measured")]
     events = pipecat.run("stream", host=before.host, key=KEY, steps=steps)
-    assert told(events) == ["started", "final", "measured"]
+    assert names_of(events) == ["started", "final", "measured"]
     assert finals(events) == [(text("order"), False)]
     stream = before.only()
     check_stream(stream, text("order"), hung_up=True)
@@ -61,7 +61,7 @@ def test_an_empty_answer_is_a_confirmation(
 
 @pytest.mark.parametrize(
     ("key", "options", "held", "status"),
-    [("nobody's key", {}, [], 401), (KEY, {"encoding": "g729"}, [], 400), (KEY, {}, [KEY], 429)],
+    [("unknown key", {}, [], 401), (KEY, {"encoding": "g729"}, [], 400), (KEY, {}, [KEY], 429)],
 )
 def test_a_4xx_is_final(
     strict_server: ServerProcess,

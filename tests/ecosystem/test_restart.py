@@ -44,20 +44,20 @@ def restart(
     """Each says "order" to the first replica, which stops then, and something else to the second."""
     with ExitStack() as stack:
         relays = {name: stack.enter_context(Relay(doomed_server.port)) for name in NAMES}
-        told = {name: {"host": relay.host, "key": KEY} for name, relay in relays.items()}
+        targets = {name: {"host": relay.host, "key": KEY} for name, relay in relays.items()}
         order, fan, name = spoken("order"), spoken("porch_fan"), spoken("name")
-        node.begin("talk", **told["node"], parts=[order, fan], options=OPTIONS)
-        livekit.begin("stream", **told["livekit"], steps=[("push", order), ("told",), ("push", fan)])
+        node.begin("talk", **targets["node"], parts=[order, fan], options=OPTIONS)
+        livekit.begin("stream", **targets["livekit"], steps=[("push", order), ("signal",), ("push", fan)])
         steps = [
             ("start",),
             ("push", order),
-            ("told",),
+            ("signal",),
             ("connected",),
             ("push", name),
             ("stop",),
             ("wait", "final", 2),
         ]
-        pipecat.begin("stream", **told["pipecat"], steps=steps)
+        pipecat.begin("stream", **targets["pipecat"], steps=steps)
         for relay in relays.values():
             relay.wait(lambda relay=relay: relay.connections and relay.connections[0].heard_word("order"))
             relay.target = server.port

@@ -39,7 +39,7 @@ class Recording:
         self.pieces = 0
 
     async def read(self, size: int) -> bytes:
-        """The next piece; `between` is told how many went before."""
+        """The next piece; `between` is called with the number of pieces sent before."""
         if self._between is not None:
             await self._between(self.pieces)
         piece = self._data[self._at : self._at + size]
@@ -124,7 +124,7 @@ def test_a_port_of_its_own_without_a_key_and_its_drain() -> None:
         assert len(whole) > 0
 
 
-@pytest.mark.parametrize(("key", "status"), [("nobody's key", 401), (KEY, 429), (THIRD_KEY, 503)])
+@pytest.mark.parametrize(("key", "status"), [("unknown key", 401), (KEY, 429), (THIRD_KEY, 503)])
 def test_a_refusal_reaches_the_client_with_its_status(
     strict_server: ServerProcess, relay: Before, key: str, status: int
 ) -> None:

@@ -28,10 +28,10 @@ ERR_CODES = {
 def check_refusal(refused: Connection, status: int) -> None:
     """Check status, headers and body of a refused handshake; a temporary refusal has a Retry-After."""
     assert refused.status == status
-    told = json.loads(refused.body)
-    assert told["err_code"] == ERR_CODES[status]
-    assert told["request_id"] == refused.headers["dg-request-id"]
-    assert told["err_msg"] == refused.headers["dg-error"]
+    body = json.loads(refused.body)
+    assert body["err_code"] == ERR_CODES[status]
+    assert body["request_id"] == refused.headers["dg-request-id"]
+    assert body["err_msg"] == refused.headers["dg-error"]
     assert ("retry-after" in refused.headers) == (status in (429, 503))
 
 

@@ -63,9 +63,9 @@ async def _serve(scenarios: Mapping[str, Scenario]) -> None:
 
     threading.Thread(target=read, daemon=True).start()
     while line := await lines.get():
-        told = json.loads(line)
+        scenario = json.loads(line)
         try:
-            await scenarios[told.pop("scenario")](lines=lines, **told)
-        except Exception:  # noqa: BLE001 - the test is told
+            await scenarios[scenario.pop("scenario")](lines=lines, **scenario)
+        except Exception:  # noqa: BLE001 - reported to the test
             tell("failed", why=traceback.format_exc())
         tell("done")

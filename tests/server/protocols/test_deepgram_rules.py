@@ -108,7 +108,7 @@ def cases(draw: st.DrawFn, ends: Sequence[str] = tuple(CLOSES)) -> Case:
 
 
 def end(bench: ConnectionBench, how: str) -> None:
-    """The end of a connection, whoever wants it."""
+    """The end of a connection, by either side."""
     match how:
         case "CloseStream":
             bench.send({"type": "CloseStream"})

@@ -135,7 +135,7 @@ def test_the_deepgram_sdk_hears_its_key_terms(server: LiveServer) -> None:
     texts: list[str] = []
     kinds: list[str] = []
 
-    def heard(message: Any) -> None:
+    def on_message(message: Any) -> None:
         kinds.append(message.type)
         if message.type == "Results" and message.is_final:
             texts.append(message.channel.alternatives[0].transcript)
@@ -143,7 +143,7 @@ def test_the_deepgram_sdk_hears_its_key_terms(server: LiveServer) -> None:
     options: Mapping[str, Any] = {"encoding": "linear16", "sample_rate": 16_000, "keyterm": ["kite", "box car"]}
     client = DeepgramClient(api_key="any", environment=here)
     with client.listen.v1.connect(model="nova-3", **options) as stream:
-        stream.on(EventType.MESSAGE, heard)
+        stream.on(EventType.MESSAGE, on_message)
         reader = threading.Thread(target=stream.start_listening)
         reader.start()
         stream.send_media(AUDIO.tobytes())

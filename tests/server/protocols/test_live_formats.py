@@ -85,7 +85,7 @@ def test_a_flush_and_the_end_wait_for_audio_decoded_on_a_thread(live_server: Sta
         client.say("Finalize")
         client.say("Configure", keyterms=[])
         client.say("CloseStream")
-        client.send(second)  # behind the end: never heard
+        client.send(second)  # after the end: ignored
         frames, code, _ = client.rest()
     assert transcript(frames) == "one two"
     assert sorted(f["type"] for f in frames) == ["ConfigureSuccess", "Metadata", "Results", "Results"]

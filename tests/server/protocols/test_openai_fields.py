@@ -216,8 +216,8 @@ def test_languages_are_taken_as_language() -> None:
     assert (switch.model, switch.language) == ("iberia", "pt")
     done = list(switch.done(RATE))
     assert Bias(("porto",)) in done
-    told = frames_of(done)[0]["session"]["audio"]["input"]["transcription"]
-    assert (told["language"], told["languages"]) == ("pt", ["pt"])
+    transcription = frames_of(done)[0]["session"]["audio"]["input"]["transcription"]
+    assert (transcription["language"], transcription["languages"]) == ("pt", ["pt"])
     (updated,), _ = send(
         talk, {"type": "session.update", "session": of_input(transcription={"languages": ["es", "pt"]})}
     )

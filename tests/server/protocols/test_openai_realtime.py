@@ -37,17 +37,17 @@ class Talk:
 
     def __init__(self, **audio_input: Any) -> None:
         self.adapter = RealtimeAdapter("s1", SessionSettings("tiny"), MODELS, model_rate=RATE, min_silence_ms=400.0)
-        self.told: list[Json] = []
+        self.received: list[Json] = []
         self.actions: list[Any] = []
         self.do(self.adapter.opened())
         if audio_input:
             self.send("session.update", session=update(**audio_input))
-            assert self.told[-1]["type"] == "session.updated"
+            assert self.received[-1]["type"] == "session.updated"
 
     def do(self, actions: Iterable[Any]) -> list[Json]:
         done = list(actions)
         self.actions += done
-        self.told += frames_of(done)
+        self.received += frames_of(done)
         return frames_of(done)
 
     def send(self, type_: str, **fields: Any) -> list[Json]:
@@ -63,7 +63,7 @@ class Talk:
         return [frame for event in events for frame in self.do(self.adapter.event(event, None))]
 
     def text_of(self, item: str) -> str:
-        return "".join(f["delta"] for f in self.told if f["type"] == DELTA and f["item_id"] == item)
+        return "".join(f["delta"] for f in self.received if f["type"] == DELTA and f["item_id"] == item)
 
 
 def update(**audio_input: Any) -> Json:
@@ -87,7 +87,7 @@ SECOND = noise(1.0, 24_000).tobytes()
 
 def test_the_first_event_describes_the_session() -> None:
     talk = Talk()
-    (created,) = talk.told
+    (created,) = talk.received
     assert created["type"] == "session.created"
     assert created["session"]["type"] == "transcription"
     assert created["session"]["audio"]["input"]["format"] == {"type": "audio/pcm", "rate": 24_000}
@@ -113,7 +113,7 @@ def test_silence_ends_a_turn() -> None:
     assert kinds(second) == ["speech_started", "delta", "speech_stopped", "committed", "completed"]
     assert second[3]["previous_item_id"] == frames[0]["item_id"] != second[3]["item_id"]
     assert second[4]["transcript"] == "again"
-    assert len({f["event_id"] for f in talk.told}) == len(talk.told)
+    assert len({f["event_id"] for f in talk.received}) == len(talk.received)
 
 
 def test_silence_without_speech_is_no_turn() -> None:
@@ -144,9 +144,9 @@ def test_commits_are_answered_in_their_order_each_with_its_own_text() -> None:
         ids += [frame["item_id"] for frame in talk.commit()]
     talk.say(partial("one", 1), final("one", FinalReason.FINALIZE), partial("two", 0))
     talk.say(final("two", FinalReason.FINALIZE, 1.0))
-    completed = [(f["item_id"], f["transcript"]) for f in talk.told if f["type"] == COMPLETED]
+    completed = [(f["item_id"], f["transcript"]) for f in talk.received if f["type"] == COMPLETED]
     assert completed == list(zip(ids, ["one", "two"], strict=True))
-    committed = [f for f in talk.told if f["type"] == COMMITTED]
+    committed = [f for f in talk.received if f["type"] == COMMITTED]
     assert [f["previous_item_id"] for f in committed] == [None, ids[0]]
 
 
@@ -222,12 +222,12 @@ def test_deltas_add_up_to_the_transcript(script: list[tuple[int, int, str]], man
             talk.say(final(text, FinalReason.FINALIZE))
             owed, shown = owed - 1, 0
     talk.say(Closed(CloseReason.DRAIN, 9.0))
-    completed = [frame for frame in talk.told if frame["type"] == COMPLETED]
+    completed = [frame for frame in talk.received if frame["type"] == COMPLETED]
     assert all(frame["transcript"] == talk.text_of(frame["item_id"]) for frame in completed)
     ids = [frame["item_id"] for frame in completed]
     assert len(set(ids)) == len(ids)
     assert ids == sorted(ids)
-    committed = [frame for frame in talk.told if frame["type"] == COMMITTED]
+    committed = [frame for frame in talk.received if frame["type"] == COMMITTED]
     assert {frame["item_id"] for frame in committed} == set(ids), "what is committed is completed, once"
     links = [None, *(frame["item_id"] for frame in committed)]
     assert [frame["previous_item_id"] for frame in committed] == links[:-1]
@@ -271,7 +271,7 @@ def test_audio_is_the_same_however_it_is_cut(cuts: list[int]) -> None:
 )
 def test_telephone_codecs_and_other_rates_are_decoded(form: Json, seconds: float) -> None:
     talk = Talk(format=form, **MANUAL)
-    assert talk.told[-1]["session"]["audio"]["input"]["format"] == form
+    assert talk.received[-1]["session"]["audio"]["input"]["format"] == form
     talk.append(bytes(2_000))
     talk.commit()
     assert len(audio_of(talk.actions)) == pytest.approx(seconds * RATE, abs=2)
@@ -280,9 +280,9 @@ def test_telephone_codecs_and_other_rates_are_decoded(form: Json, seconds: float
 def test_settings_that_are_left_out_stay() -> None:
     talk = Talk(**MANUAL)
     (updated,) = talk.send("session.update", session=update(transcription={"model": "nova-3", "language": "en"}))
-    told = updated["session"]["audio"]["input"]
-    assert told["turn_detection"] is None
-    assert told["transcription"] == {"model": "nova-3", "language": "en"}
+    audio = updated["session"]["audio"]["input"]
+    assert audio["turn_detection"] is None
+    assert audio["transcription"] == {"model": "nova-3", "language": "en"}
     (updated,) = talk.send("session.update", session=update(turn_detection={"type": "server_vad"}))
     assert updated["session"]["audio"]["input"]["turn_detection"]["silence_duration_ms"] == 500
     assert updated["session"]["audio"]["input"]["transcription"]["model"] == "nova-3"

@@ -82,9 +82,9 @@ def test_a_call_from_connected_to_stop() -> None:
     assert frames_of(twilio.text('{"event":"mark","mark":{"name":"played"}}')) == [
         {"event": "mark", "name": "played"} | NAMES
     ]
-    (told,) = frames_of(twilio.event(Final(0, 0.0, 1.0, words("hello"), FinalReason.ENDPOINT), None))
-    assert {name: told[name] for name in NAMES} == NAMES
-    assert told["result"]["channel"]["alternatives"][0]["transcript"] == "hello"
+    (frame,) = frames_of(twilio.event(Final(0, 0.0, 1.0, words("hello"), FinalReason.ENDPOINT), None))
+    assert {name: frame[name] for name in NAMES} == NAMES
+    assert frame["result"]["channel"]["alternatives"][0]["transcript"] == "hello"
     stopping = list(twilio.text(STOP))
     assert other_actions(stopping) == [Finish()]
     assert len(audio_of(actions + stopping)) == len(data) * 2
@@ -198,31 +198,31 @@ def test_finals_have_the_words_of_the_second_pass(live_server: Start) -> None:
 @contextmanager
 def destination() -> Iterator[tuple[str, queue.SimpleQueue[Json | None]]]:
     """An operator's WebSocket: its URL, and the frames that it receives; None at the end of a connection."""
-    told: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
+    received: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
 
     def listen(connection: ServerConnection) -> None:
         for frame in connection:
-            told.put(json.loads(frame))
-        told.put(None)
+            received.put(json.loads(frame))
+        received.put(None)
 
     with serve(listen, "127.0.0.1", 0) as listening:
         thread = threading.Thread(target=listening.serve_forever)
         thread.start()
         try:
-            yield f"ws://127.0.0.1:{listening.socket.getsockname()[1]}/", told
+            yield f"ws://127.0.0.1:{listening.socket.getsockname()[1]}/", received
         finally:
             listening.shutdown()
             thread.join(timeout=WAIT_S)
 
 
 def test_text_is_forwarded_to_the_operators_url(live_server: Start) -> None:
-    with destination() as (url, told):
+    with destination() as (url, received):
         server = live_server(twilio_forward_url=url)
         with dial(server) as socket:
             call(socket)
             assert close_of(socket) == 1000
         frames: list[Json] = []
-        while (frame := told.get(timeout=WAIT_S)) is not None:
+        while (frame := received.get(timeout=WAIT_S)) is not None:
             frames.append(frame)
         server.wait_idle()
     assert frames[0] == {"event": "start"} | NAMES

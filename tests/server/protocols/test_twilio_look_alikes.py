@@ -50,11 +50,11 @@ def test_the_form_of_the_audio_is_read_in_the_spellings_of_look_alikes(form: Jso
     twilio = adapter()
     begun = {"stream_id": "MZ1", "call_control_id": "CA1"} | form
     assert frames_of(twilio.text(json.dumps({"event": "start", "start": begun}))) == [{"event": "start"} | NAMES]
-    heard = audio_of(list(twilio.text(media(b"\x2a" * 800))) + list(twilio.text(STOP)))
+    audio = audio_of(list(twilio.text(media(b"\x2a" * 800))) + list(twilio.text(STOP)))
     reference = adapter()
     reference.text(start(encoding="audio/x-alaw"))
     expected = audio_of(list(reference.text(media(b"\x2a" * 800))) + list(reference.text(STOP)))
-    assert heard.tobytes() == expected.tobytes()
+    assert audio.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("name", ["mediaFormat", "media_format", "MEDIA_FORMAT", "media-format"])

@@ -1,4 +1,4 @@
-"""Recordings by POST: decoded off the event loop, recognised behind live streams, answered in Deepgram's form."""
+"""Recordings by POST: decoding on a thread, recognition at background priority, answers in Deepgram's form."""
 
 from __future__ import annotations
 

@@ -37,9 +37,9 @@ def stage(server: LiveServer, name: str) -> float:
     return server.metric(f'tutti_uploads_active{{stage="{name}"}}')
 
 
-@pytest.mark.parametrize(("path", "heard"), [("/v1/listen", 1), (STEREO, 2)])
+@pytest.mark.parametrize(("path", "channels"), [("/v1/listen", 1), (STEREO, 2)])
 def test_live_streams_enter_up_to_the_limit_while_every_upload_place_is_taken(
-    live_server: Start, path: str, heard: int
+    live_server: Start, path: str, channels: int
 ) -> None:
     model = GatedSpellingModel()
     server = live_server(model=model, max_streams=2, max_uploads=3)
@@ -49,13 +49,13 @@ def test_live_streams_enter_up_to_the_limit_while_every_upload_place_is_taken(
         with pytest.raises(InvalidStatus) as refused:
             server.listen()
         assert refused.value.response.status_code == 503
-        assert server.replica.models.slots_used == 2 + 3 * heard
+        assert server.replica.models.slots_used == 2 + 3 * channels
         for client in streams:
             client.send(spell("live"))
         model.open()
         assert [transcript(client.finish()) for client in streams] == ["live"] * 2
         for answer in answers:
-            assert [said(answer.result().json(), channel) for channel in range(heard)] == [TEXT.strip()] * heard
+            assert [said(answer.result().json(), channel) for channel in range(channels)] == [TEXT.strip()] * channels
     server.wait_idle()
 
 

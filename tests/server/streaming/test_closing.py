@@ -134,7 +134,7 @@ class Walk:
         transport, state = self.bench.transport, self.stream._state
         self.states.append(state)
         assert transport.closes <= 1, "never two close frames"
-        assert not transport.written_late, "never a frame behind the close frame"
+        assert not transport.written_late, "never a frame after the close frame"
         assert self.bench.released <= 1
         assert (self.bench.released == 1) == (state in ENDED), "slots come back on the way out of the results"
         assert (self.stream._reason is not None) == (state in ENDED)
@@ -185,7 +185,7 @@ class Walk:
 
 
 def wav(body: bytes) -> bytes:
-    """A WAV stream of unknown length, or more of it: what comes behind the header is samples."""
+    """A WAV stream of unknown length, or more of it: the bytes after the header are samples."""
     head = b"RIFF\xff\xff\xff\xffWAVEfmt \x10\0\0\0\1\0\1\0\x80>\0\0\0}\0\0\2\0\x10\0data\xff\xff\xff\xff"
     return head + body
 

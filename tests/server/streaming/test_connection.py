@@ -27,7 +27,7 @@ from tests.support.streams.engine_bench import session_on
 from tests.support.streams.fake_transport import FakeTransport
 
 QUERY = {"encoding": "linear16", "sample_rate": "16000", "step_results": "true"}
-MAX_BACKLOG_S = 6.0  # reading stops above 2 s and goes on at 1 s
+MAX_BACKLOG_S = 6.0  # reading stops above 2 s and resumes at 1 s
 STEP_S = CONFIG.step_samples / CONFIG.sample_rate
 
 
@@ -100,7 +100,7 @@ def test_messages_wait_in_order_while_the_audio_outruns_the_engine() -> None:
         assert bench.transport.reading
         markers = [work.tag.marker.value for work in bench.pushed[12:] if isinstance(work.tag, StepTag)]
         assert "finalize" in markers
-        assert set(markers[markers.index("finalize") + 1 :]) == {"audio"}, "the audio comes behind the flush"
+        assert set(markers[markers.index("finalize") + 1 :]) == {"audio"}, "the audio comes after the flush"
 
     bench.run(script)
 
@@ -117,7 +117,7 @@ def test_messages_kept_during_a_stop_may_stop_the_reading_again() -> None:
         while not bench.transport.reading:
             bench.answer(1)
         bench.answer(len(bench.pushed))
-        assert bench.session.steps == round(7.0 // STEP_S), "every second of it was heard"
+        assert bench.session.steps == round(7.0 // STEP_S), "every second of it was processed"
 
     bench.run(script)
 

@@ -116,7 +116,7 @@ def test_a_flood_is_read_in_turns_that_leave_the_event_loop_to_others(kind: Opco
         assert done == (0 if kind is Opcode.PONG else FRAMES_PER_CALL)
         assert not bench.transport.reading
         bench.websocket.resume_reading()
-        assert not bench.transport.reading, "whoever asks for it"
+        assert not bench.transport.reading, "regardless of the caller"
         bench.finish_reading()
         done = len(bench.receiver.messages) + bench.transport.sent.count(b"\x8a\0")
         assert done == (0 if kind is Opcode.PONG else 1_000)
@@ -238,7 +238,7 @@ def test_what_the_server_holds_for_a_client_that_pings_and_does_not_read_is_boun
     with client, server.listen() as other:
         for _ in range(100):
             client.sendall(pings)
-        other.send(spell("beside"))
+        other.send(spell("nearby"))
         (deaf, _) = server.replica.sessions._sessions
         assert deaf._transport.transport.get_write_buffer_size() < 2**20
         other.finish()

@@ -13,7 +13,7 @@ LIMITS = LiveLimits(idle_timeout_s=10.0, stall_timeout_s=30.0, write_timeout_s=5
 @pytest.mark.parametrize(
     ("signs_s", "answer_due", "listening", "due"),
     [
-        # last heard, last progress, writing since
+        # last message, last progress, writing since
         ((99.0, 99.0, 100.0), False, True, None),
         ((90.0, 99.0, 100.0), False, True, ConnectionEvent.IDLE),
         ((90.0, 99.0, 100.0), False, False, None),  # the client is not read
@@ -25,7 +25,7 @@ LIMITS = LiveLimits(idle_timeout_s=10.0, stall_timeout_s=30.0, write_timeout_s=5
             True,
             True,
             ConnectionEvent.SLOW_CONSUMER,
-        ),  # it cannot be told of the others
+        ),  # it has no effect on the others
     ],
 )
 def test_the_gravest_limit_that_is_over_is_due(
@@ -55,6 +55,6 @@ def test_the_timer_fires_at_the_longest_session() -> None:
 
 
 def test_the_timer_goes_on_when_every_limit_is_over() -> None:
-    """A stream that is told to leave outlives its idle, stall and session limits until its ticket is written."""
+    """A stream that is leaving ignores its idle, stall and session limits until its ticket is written."""
     deadlines = Deadlines(LiveLimits(10.0, 30.0, 5.0, 30.0, max_session_s=100.0), 0.0)
     assert deadlines.wait_s(1_000.0) == 5.0

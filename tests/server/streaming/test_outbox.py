@@ -46,7 +46,7 @@ def test_frames_wait_in_order_for_a_slow_client_and_the_close_behind_them() -> N
     assert (bench.written, bench.transport.closed) == ("", None)
     assert bench.writer.waiting_since(bench.clock()) == began_s
     bench.transport.congested = False
-    assert bench.put("three"), "behind the others, although the transport is free"
+    assert bench.put("three"), "after the others, although the transport is free"
     bench.writer.flush()
     assert bench.written == "one two three"
     assert bench.transport.closed == (1000, "bye")

@@ -50,7 +50,7 @@ HEADERS: dict[str, Callable[[int], bytes]] = {
     "flac with a cover": flac_with_picture,
     "wav with a broadcast chunk": lambda size: wav(2.0, before=chunk(b"bext", size)),
     "wav with a list before the samples": lambda size: wav(2.0, before=chunk(b"LIST", size - 2) + chunk(b"JUNK", 2)),
-    "wav with a list behind the samples": lambda size: wav(2.0, behind=chunk(b"LIST", size)),
+    "wav with a list after the samples": lambda size: wav(2.0, after=chunk(b"LIST", size)),
     "ogg with a cover": ogg_with_tags,
     "webm with a void": lambda size: webm_pcm(2.0, void=size),
     "webm with a void before video": lambda size: webm_with_video(2.0, void=size),
@@ -130,7 +130,7 @@ BEYOND = 2 * MAX_SILENT_BYTES
 ENDLESS: dict[str, Callable[[], bytes]] = {
     "flac with a cover": lambda: flac_with_picture(MAX_SILENT_BYTES + 1),
     "wav with a list before the samples": lambda: wav(1.0, before=chunk(b"LIST", MAX_SILENT_BYTES)),
-    "wav with a list behind the samples": lambda: wav(1.0, behind=chunk(b"LIST", BEYOND)),
+    "wav with a list after the samples": lambda: wav(1.0, after=chunk(b"LIST", BEYOND)),
     "ogg with a cover": lambda: ogg_with_tags(BEYOND),
     "webm with a void": lambda: webm_pcm(1.0, void=MAX_SILENT_BYTES),
     "webm with video alone": lambda: webm_with_video(0.2) + video_alone(BEYOND),

@@ -18,7 +18,7 @@ cuts = st.lists(st.floats(0.0, 1.0), max_size=6)
 
 
 def send(client: ClientProtocol, kind: str, size: int, number: int) -> list[bytes | str]:
-    """Let the client send; return the messages that the receiver must be told."""
+    """Let the client send; return the messages that the receiver must get."""
     payload = bytes((number + i) % 251 for i in range(size))
     match kind:
         case "audio":

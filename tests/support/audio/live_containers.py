@@ -1,4 +1,4 @@
-"""Live containers built byte by byte, with headers of any size and as recorders write them."""
+"""Builders of live containers, with headers of any size and as recorders write them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.support.audio.media_files import container, opus_packets, speech
 
-UNKNOWN = (1 << 56) - 1  # the size of an element that a running recorder leaves open
+UNKNOWN = (1 << 56) - 1  # the size of an element that a live recorder leaves open
 UNKNOWN_WAV = 0xFFFFFFFF
 VIDEO_BLOCK_BYTES = 5_000
 
@@ -21,25 +21,25 @@ def wav(
     bits: int = 16,
     tag: int = 1,
     before: bytes = b"",
-    behind: bytes = b"",
+    after: bytes = b"",
 ) -> bytes:
-    """A WAV file of noise; `before` and `behind` are whole chunks around its samples."""
+    """Return a WAV file of noise; `before` and `after` are complete chunks around its samples."""
     frame = channels * bits // 8
     body = _samples(round(seconds * rate) * channels, bits, tag)
-    size = len(body) if behind else UNKNOWN_WAV
+    size = len(body) if after else UNKNOWN_WAV
     form = struct.pack("<4sIHHIIHH", b"fmt ", 16, tag, channels, rate, rate * frame, frame, bits)
-    return b"RIFF\xff\xff\xff\xffWAVE" + form + before + struct.pack("<4sI", b"data", size) + body + behind
+    return b"RIFF\xff\xff\xff\xffWAVE" + form + before + struct.pack("<4sI", b"data", size) + body + after
 
 
 def chunk(name: bytes, size: int) -> bytes:
-    """A RIFF chunk of zeros."""
+    """Return a RIFF chunk of zeros."""
     return struct.pack("<4sI", name, size) + bytes(size + size % 2)
 
 
 def flac_with_picture(size: int, seconds: float = 2.0) -> bytes:
-    """FLAC with a cover of `size` bytes, in as many blocks as that takes."""
+    """Return FLAC with a cover picture of `size` bytes, in as many blocks as needed."""
     file = container("flac", "flac", _speech(seconds, 16_000), 16_000)
-    first = file[4:42]  # behind the magic: the stream's header
+    first = file[4:42]  # after the signature: the stream's header
     block = bytes([0x06]) + size.to_bytes(3, "big") + bytes(size)  # picture; a block of less than 16 MiB
     rest = file[42:]
     while not rest[0] & 0x80:
@@ -48,7 +48,7 @@ def flac_with_picture(size: int, seconds: float = 2.0) -> bytes:
 
 
 def ogg_with_tags(size: int, seconds: float = 2.0) -> bytes:
-    """Ogg Opus whose tags hold a cover of `size` bytes."""
+    """Return Ogg Opus whose tags contain a cover picture of `size` bytes."""
     head = b"OpusHead\x01\x01\0\0\x80\xbb\0\0\0\0\0"
     pages = [_page(head, flags=2)]
     tags = b"OpusTags" + bytes(size)
@@ -62,7 +62,7 @@ def ogg_with_tags(size: int, seconds: float = 2.0) -> bytes:
 
 
 def webm_pcm(seconds: float, rate: int = 48_000, channels: int = 1, void: int = 0) -> bytes:
-    """WebM with float samples, as Chrome records it with `codecs=pcm`, in blocks of 60 ms; `void` bytes of header."""
+    """Return WebM with float samples in blocks of 60 ms, as Chrome does for `codecs=pcm`; `void`: bytes of header."""
     samples = _samples(round(seconds * rate) * channels, 32, 3)
     block = rate * channels * 4 * 60 // 1_000
     audio = element(0xB5, struct.pack(">f", rate)) + element(0x9F, bytes([channels])) + element(0x6264, b"\x20")
@@ -71,7 +71,7 @@ def webm_pcm(seconds: float, rate: int = 48_000, channels: int = 1, void: int = 
 
 
 def webm_with_video(seconds: float, bits_per_s: int = 1_000_000, void: int = 0) -> bytes:
-    """WebM with Opus and a video track of that rate, as `video/webm` is recorded."""
+    """Return WebM with Opus and a video track of this bit rate, as recorded for `video/webm`."""
     parts, spent, between = [_webm(b"A_OPUS", b"", void)], 0.0, bits_per_s / 8 * 0.02
     for packet in opus_packets(_speech(seconds, 48_000)):
         parts.append(element(0xA3, b"\x81\0\0\x80" + packet))
@@ -83,12 +83,12 @@ def webm_with_video(seconds: float, bits_per_s: int = 1_000_000, void: int = 0) 
 
 
 def video_alone(size: int) -> bytes:
-    """Blocks of the video track, for the end of `webm_with_video`."""
+    """Return blocks of the video track, for the end of `webm_with_video`."""
     return element(0xA3, b"\x82\0\0\x80" + bytes(VIDEO_BLOCK_BYTES - 4)) * (size // VIDEO_BLOCK_BYTES)
 
 
 def element(name: int, body: bytes, size: int | None = None) -> bytes:
-    """An EBML element, its size in eight bytes."""
+    """Return an EBML element with a size field of eight bytes."""
     identifier = name.to_bytes((name.bit_length() + 7) // 8, "big")
     return identifier + ((1 << 56) | (len(body) if size is None else size)).to_bytes(8, "big") + body
 

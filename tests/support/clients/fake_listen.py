@@ -73,7 +73,7 @@ class FakeListen:
         self.rows = 0.0
         self.batches = 0.0
         self.port = 0
-        self.heard: asyncio.Queue[str] = asyncio.Queue()  # control messages, of all connections
+        self.received: asyncio.Queue[str] = asyncio.Queue()  # control messages, of all connections
         self.gone: asyncio.Queue[int | None] = asyncio.Queue()  # the close code of each connection that ended
 
     @property
@@ -156,7 +156,7 @@ class _Stream:
     async def control(self, message: dict[str, object]) -> None:
         kind = str(message["type"])
         self._seen.controls.append(kind)
-        self._server.heard.put_nowait(kind)
+        self._server.received.put_nowait(kind)
         if kind == "Finalize":
             await self._results(is_final=True, from_finalize=True)
         elif kind == "CloseStream" and not self._plan.silent:

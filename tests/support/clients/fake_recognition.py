@@ -44,7 +44,7 @@ class Shape:
 class State:
     """Content of a ticket; positions in bytes of the server's own time line."""
 
-    heard: int = 0  # up to the last whole step
+    received: int = 0  # up to the last whole step
     grid: int = 0  # where steps begin
     starts: list[int] = field(default_factory=list)  # of each channel's open segment
     words: list[list[tuple[str, int, int]]] = field(default_factory=list)  # its words
@@ -71,7 +71,7 @@ class FakeRecognition:
 
     def _begin(self, state: State) -> None:
         transcripts = self.shape.channels if self.shape.multichannel else 1
-        state.starts = state.starts or [state.heard] * transcripts
+        state.starts = state.starts or [state.received] * transcripts
         state.words = state.words or [[] for _ in range(transcripts)]
         self._state = state
         self._rest = b""  # of a step, and of a sample
@@ -121,12 +121,12 @@ class FakeRecognition:
 
     def _step(self, step: bytes) -> list[Frame]:
         state = self._state
-        first, state.heard = state.heard, state.heard + len(step)
+        first, state.received = state.received, state.received + len(step)
         self._steps += 1
         frames: list[Frame] = []
         for channel in range(self._transcripts):
             word = self._word(step, channel)
-            state.words[channel].append((word, first, state.heard))
+            state.words[channel].append((word, first, state.received))
             if zlib.crc32(word.encode()) % ENDS == 0:
                 frames += self._final(channel, speech_final=True)
             elif self._interims:
@@ -148,9 +148,9 @@ class FakeRecognition:
         whole = len(self._rest) // size * size
         rest, self._rest = self._rest[:whole], self._rest[whole:]
         if rest:
-            first, state.heard = state.heard, state.heard + whole
+            first, state.received = state.received, state.received + whole
             for channel in range(self._transcripts):
-                state.words[channel].append((self._word(rest, channel), first, state.heard))
+                state.words[channel].append((self._word(rest, channel), first, state.received))
         frames: list[Frame] = []
         for channel in range(self._transcripts) if channels is None else channels:
             frames += self._final(channel, speech_final=True, from_finalize=from_finalize)
@@ -159,7 +159,7 @@ class FakeRecognition:
     def _close(self) -> list[Frame]:
         frames = self._flush(None, from_finalize=False)
         self.closed = True
-        duration_s = self.shape.seconds(self._state.heard)
+        duration_s = self.shape.seconds(self._state.received)
         return [*frames, {"type": "Metadata", "request_id": "r", "duration": duration_s, "channels": 1}]
 
     def drain(self) -> list[Frame]:
@@ -171,7 +171,7 @@ class FakeRecognition:
     def _final(self, channel: int, **flags: bool) -> list[Frame]:
         state = self._state
         frame = self._results(channel, is_final=True, **flags)
-        state.starts[channel], state.words[channel] = state.heard, []
+        state.starts[channel], state.words[channel] = state.received, []
         state.finals += 1
         return [frame] if state.finals > self._told_finals else []
 
@@ -191,7 +191,7 @@ class FakeRecognition:
             "type": "Results",
             "channel_index": [channel, self._transcripts],
             "start": round(seconds(start), 6),
-            "duration": round(seconds(state.heard - start), 6),
+            "duration": round(seconds(state.received - start), 6),
             "is_final": is_final,
             "speech_final": False,
             "from_finalize": False,
@@ -206,15 +206,15 @@ class FakeRecognition:
         return {
             "type": "Ticket",
             "ticket": base64.urlsafe_b64encode(sealed).decode().rstrip("="),
-            "audio_s": round(self.shape.seconds(self._state.heard), 6),
+            "audio_s": round(self.shape.seconds(self._state.received), 6),
             "finals": self._state.finals,
         }
 
     def _resume(self, message: Frame) -> Frame:
         assert not self.heard_audio, "Resume comes before all audio"
         if "ticket" not in message:
-            heard = round(message["from_s"] * self.shape.rate) * self.shape.frame_bytes
-            self._begin(State(heard=heard, finals=message["finals"]))
+            received = round(message["from_s"] * self.shape.rate) * self.shape.frame_bytes
+            self._begin(State(received=received, finals=message["finals"]))
         else:
             text = message["ticket"]
             opened = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
@@ -223,7 +223,7 @@ class FakeRecognition:
             self._begin(msgspec.convert(opened["state"], State))
             self._told_s = message["cursor_s"]
         self._told_finals = message["finals"]
-        return {"type": "Resumed", "audio_s": round(self.shape.seconds(self._state.heard), 6)}
+        return {"type": "Resumed", "audio_s": round(self.shape.seconds(self._state.received), 6)}
 
 
 def undisturbed(shape: Shape, script: list[bytes | str]) -> list[Frame]:

@@ -41,9 +41,9 @@ def microphone_file(recording: Path, folder: Path) -> Path:
     """Write a recording as the WAV file that Chromium takes for a microphone."""
     samples, rate = soundfile.read(recording, dtype="float32")
     silence = np.zeros(round(SILENCE_S * MICROPHONE_HZ), dtype=np.float32)
-    heard = np.concatenate([silence, soxr.resample(samples, rate, MICROPHONE_HZ)])
+    audio = np.concatenate([silence, soxr.resample(samples, rate, MICROPHONE_HZ)])
     path = folder / "microphone.wav"
-    soundfile.write(path, heard, MICROPHONE_HZ, subtype="PCM_16")
+    soundfile.write(path, audio, MICROPHONE_HZ, subtype="PCM_16")
     return path
 
 

@@ -42,7 +42,7 @@ POISONED = 100  # samples of it in a step: resampled audio has one now and then
 
 
 def spell(text: str, rate: int = CONFIG.sample_rate) -> PCM:
-    """Audio that says `text`: a frame for each letter, and a blank one behind it."""
+    """Audio that says `text`: a frame for each letter, and a blank one after it."""
     levels = [level for letter in text for level in (ENGLISH.index(letter) * LEVEL, 0)]
     return np.repeat(np.array(levels, np.int16), FRAME * rate // CONFIG.sample_rate)
 
