@@ -1,4 +1,4 @@
-"""Adapters under arbitrary frames: they answer or hang up, never raise, and their reasons fit a close frame."""
+"""Adapters with arbitrary frames: they answer or close, never raise, and their reasons fit a close frame."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ Json = dict[str, Any]
 
 
 class Talk:
-    """A session, and the events that its client got."""
+    """A session and the events that its client received."""
 
     def __init__(self, **audio_input: Any) -> None:
         self.adapter = RealtimeAdapter("s1", SessionSettings("tiny"), MODELS, model_rate=RATE, min_silence_ms=400.0)
@@ -116,11 +116,11 @@ def test_silence_ends_a_turn() -> None:
     assert len({f["event_id"] for f in talk.received}) == len(talk.received)
 
 
-def test_silence_without_speech_is_no_turn() -> None:
+def test_silence_without_speech_is_not_a_turn() -> None:
     assert Talk().say(final("")) == []
 
 
-def test_without_turn_detection_segments_go_on_in_one_item_until_the_commit() -> None:
+def test_without_turn_detection_segments_stay_in_one_item_until_the_commit() -> None:
     talk = Talk(**MANUAL)
     talk.append(SECOND)
     frames = talk.say(SpeechStarted(0, 0.1), partial("one two", 1), final("one two"), SpeechStarted(0, 1.1))
@@ -136,7 +136,7 @@ def test_without_turn_detection_segments_go_on_in_one_item_until_the_commit() ->
     assert done[-1]["usage"]["seconds"] == 2.0
 
 
-def test_commits_are_answered_in_their_order_each_with_its_own_text() -> None:
+def test_commits_are_answered_in_order_each_with_its_text() -> None:
     talk = Talk(**MANUAL)
     ids = []
     for _ in range(2):
@@ -150,7 +150,7 @@ def test_commits_are_answered_in_their_order_each_with_its_own_text() -> None:
     assert [f["previous_item_id"] for f in committed] == [None, ids[0]]
 
 
-def test_an_endpoint_recognised_after_a_commit_belongs_to_the_committed_item() -> None:
+def test_an_endpoint_recognized_after_a_commit_belongs_to_the_committed_item() -> None:
     talk = Talk()
     talk.append(SECOND)
     talk.say(SpeechStarted(0, 0.1))
@@ -160,7 +160,7 @@ def test_an_endpoint_recognised_after_a_commit_belongs_to_the_committed_item() -
     assert frames[-1]["transcript"] == "one two"
 
 
-def test_a_commit_without_audio_is_an_error_and_no_item() -> None:
+def test_a_commit_without_audio_is_an_error_and_makes_no_item() -> None:
     talk = Talk(**MANUAL)
     talk.append(noise(0.05, 24_000).tobytes())
     talk.actions.clear()
@@ -228,7 +228,7 @@ def test_deltas_add_up_to_the_transcript(script: list[tuple[int, int, str]], man
     assert len(set(ids)) == len(ids)
     assert ids == sorted(ids)
     committed = [frame for frame in talk.received if frame["type"] == COMMITTED]
-    assert {frame["item_id"] for frame in committed} == set(ids), "what is committed is completed, once"
+    assert {frame["item_id"] for frame in committed} == set(ids), "every committed item is completed once"
     links = [None, *(frame["item_id"] for frame in committed)]
     assert [frame["previous_item_id"] for frame in committed] == links[:-1]
 
@@ -238,7 +238,9 @@ def test_an_end_by_the_server_completes_pending_items() -> None:
     talk.append(SECOND)
     talk.say(SpeechStarted(0, 0.1), partial("half a", 1))
     frames = talk.say(final("half a", FinalReason.CLOSE), Closed(CloseReason.DRAIN, 1.0))
-    assert kinds(frames) == ["delta", "speech_stopped", "committed", "completed"], "no error: LiveKit ends for good"
+    assert kinds(frames) == ["delta", "speech_stopped", "committed", "completed"], (
+        "no error, or LiveKit does not reconnect"
+    )
     waiting = Talk(**MANUAL)
     waiting.append(SECOND)
     waiting.commit()
@@ -254,7 +256,7 @@ def test_a_failure_names_the_item() -> None:
 
 
 @given(st.lists(st.integers(0, 4_800), max_size=8))
-def test_audio_is_the_same_however_it_is_cut(cuts: list[int]) -> None:
+def test_audio_does_not_depend_on_how_it_is_split(cuts: list[int]) -> None:
     data = noise(0.1, 24_000).tobytes()
     talk = Talk(**MANUAL)
     for start, end in pairwise([0, *sorted(cuts), len(data)]):
@@ -277,7 +279,7 @@ def test_telephone_codecs_and_other_rates_are_decoded(form: Json, seconds: float
     assert len(audio_of(talk.actions)) == pytest.approx(seconds * RATE, abs=2)
 
 
-def test_settings_that_are_left_out_stay() -> None:
+def test_omitted_settings_stay_unchanged() -> None:
     talk = Talk(**MANUAL)
     (updated,) = talk.send("session.update", session=update(transcription={"model": "nova-3", "language": "en"}))
     audio = updated["session"]["audio"]["input"]
@@ -288,7 +290,7 @@ def test_settings_that_are_left_out_stay() -> None:
     assert updated["session"]["audio"]["input"]["transcription"]["model"] == "nova-3"
 
 
-def test_silence_that_ends_a_turn_is_the_clients_but_not_below_the_operators_minimum() -> None:
+def test_the_silence_that_ends_a_turn_is_at_least_the_operators_minimum() -> None:
     talk = Talk()
     for asked_ms, told_ms in ((900, 900), (200, 400), (None, 500)):
         talk.actions.clear()
@@ -347,7 +349,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("text", "param"), BAD)
-def test_invalid_events_get_an_error_and_the_session_goes_on(text: str, param: str | None) -> None:
+def test_invalid_events_get_an_error_and_the_session_continues(text: str, param: str | None) -> None:
     talk = Talk()
     (error,) = talk.do(talk.adapter.text(text))
     assert error["type"] == "error"

@@ -1,4 +1,4 @@
-"""vosk-server's protocol without a socket: exactly one answer to each frame of audio, in order."""
+"""vosk-server's protocol without a socket: exactly one answer to each audio frame, in order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EOF, RESET = '{"eof" : 1}', '{"reset" : 1}'
 
 
 def adapter(config: dict[str, object] | None = None) -> VoskAdapter:
-    """A connection whose client sends at the model's rate."""
+    """Return an adapter whose client sends at the model's rate."""
     made = VoskAdapter(RATE)
     assert not list(made.opened())
     assert not frames_of(made.text(json.dumps({"config": {"sample_rate": RATE} | (config or {})}))), (
@@ -41,7 +41,7 @@ def partial(text: str) -> Partial:
     return Partial(0, 0.0, 1.0, words(text), 0)
 
 
-def test_every_frame_of_audio_is_answered_at_once_with_the_newest_text() -> None:
+def test_every_audio_frame_is_answered_at_once_with_the_latest_text() -> None:
     vosk = adapter()
     assert frames_of(vosk.binary(AUDIO)) == [{"partial": ""}]
     assert not list(vosk.event(SpeechStarted(0, 0.1), None))
@@ -65,7 +65,7 @@ def test_a_final_is_the_answer_of_the_next_frame_and_has_its_words() -> None:
     assert frames_of(vosk.binary(AUDIO)) == [{"partial": ""}]
 
 
-def test_finals_that_come_between_two_frames_are_one_answer() -> None:
+def test_finals_between_two_frames_are_joined_in_one_answer() -> None:
     vosk = adapter({"words": 0})
     vosk.event(final("one"), None)
     vosk.event(final("", FinalReason.ENDPOINT), None)
@@ -152,7 +152,7 @@ def test_the_sample_rate_is_read_as_number_or_text(rate: object) -> None:
 
 
 @given(st.lists(st.integers(0, 1_600), max_size=12))
-def test_resampling_gives_the_same_samples_however_audio_is_cut(cuts: list[int]) -> None:
+def test_resampling_does_not_depend_on_how_audio_is_split(cuts: list[int]) -> None:
     data = noise(0.1, 8_000).tobytes()
     edges = [0, *sorted(cut for cut in cuts if cut <= len(data)), len(data)]
     vosk = VoskAdapter(RATE)

@@ -1,4 +1,4 @@
-"""Time limits of a live connection, as a function of the last signs of life."""
+"""Time limits of a live connection, as a function of its last activity."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIMITS = LiveLimits(idle_timeout_s=10.0, stall_timeout_s=30.0, write_timeout_s=5
         ),  # it has no effect on the others
     ],
 )
-def test_the_gravest_limit_that_is_over_is_due(
+def test_the_most_severe_exceeded_limit_is_due(
     signs_s: tuple[float, float, float], answer_due: bool, listening: bool, due: ConnectionEvent | None
 ) -> None:
     deadlines = Deadlines(LIMITS, 0.0)
@@ -40,7 +40,7 @@ def test_the_timer_waits_for_the_next_limit_and_never_fires_at_once() -> None:
     deadlines = Deadlines(LIMITS, 0.0)
     assert deadlines.wait_s(0.0) == 5.0
     assert deadlines.wait_s(8.0) == 2.0
-    assert deadlines.wait_s(12.0) == 5.0, "what is over already is not waited for"
+    assert deadlines.wait_s(12.0) == 5.0, "exceeded limits are not waited for"
     assert deadlines.wait_s(28.0) == 2.0
 
 
@@ -54,7 +54,7 @@ def test_the_timer_fires_at_the_longest_session() -> None:
     assert deadlines.wait_s(100.0) == 5.0
 
 
-def test_the_timer_goes_on_when_every_limit_is_over() -> None:
+def test_the_timer_continues_when_every_limit_is_exceeded() -> None:
     """A stream that is leaving ignores its idle, stall and session limits until its ticket is written."""
     deadlines = Deadlines(LiveLimits(10.0, 30.0, 5.0, 30.0, max_session_s=100.0), 0.0)
     assert deadlines.wait_s(1_000.0) == 5.0
