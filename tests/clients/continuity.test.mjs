@@ -1,4 +1,4 @@
-// continuity.js against a server that answers by rule, with cuts at every place: the caller sees one undisturbed stream.
+// continuity.js with a deterministic server and cuts at every position: the caller sees one uninterrupted stream.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -8,7 +8,7 @@ import { Continuity } from "../../server/web/continuity.js";
 const RATE = 100;
 const STEP = 8; // samples: one word, made of them and of the key terms; some words end an utterance
 
-/** Numbers that are the same in every run. */
+/** Random numbers that are the same in every run. */
 function random(seed) {
   let state = seed * 2654435761 + 1;
   return (below) => {

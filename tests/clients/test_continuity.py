@@ -122,7 +122,7 @@ def opened(held_bytes: int = PLENTY) -> Continuity:
     return stream
 
 
-def test_a_new_connection_first_sends_the_newest_ticket_with_finals_and_cursor() -> None:
+def test_a_new_connection_first_sends_the_latest_ticket_with_finals_and_cursor() -> None:
     stream = opened()
     stream.add_audio(bytes(600))
     assert frames(stream) == [bytes(600)]
@@ -191,7 +191,7 @@ def test_the_send_log_is_bounded_and_drops_only_sent_audio() -> None:
     while stream.send_log.has_room(30_000):
         stream.add_audio(bytes(30_000))
         pushed += 1
-    assert (pushed, stream.send_log.first) == (3, 0), "nothing was sent, so nothing may go"
+    assert (pushed, stream.send_log.first) == (3, 0), "nothing was sent, so nothing may be dropped"
     frames(stream)
     for _ in range(20):
         assert stream.send_log.has_room(30_000)
@@ -209,7 +209,7 @@ def test_the_send_log_is_bounded_and_drops_only_sent_audio() -> None:
     assert stream.lost_s == before, "a gap is counted once"
 
 
-def test_audio_is_dropped_once_both_finals_and_the_newest_ticket_cover_it() -> None:
+def test_audio_is_dropped_once_both_finals_and_the_latest_ticket_cover_it() -> None:
     stream = opened()
     stream.add_audio(bytes(60_000))
     frames(stream)
@@ -249,7 +249,7 @@ def test_the_final_of_a_drain_is_delivered_and_its_metadata_is_not() -> None:
     stream.lost()
     stream.connected()
     assert frames(stream) == [bytes(100)]
-    assert stream.receive(results(0, 0)) == [], "a drain in a silence says nothing"
+    assert stream.receive(results(0, 0)) == [], "a drain during silence has no text"
     stream.close()
     assert frames(stream) == [{"type": "CloseStream"}]
     assert len(stream.receive(results(0, 0.5, "whole"))) == 1
@@ -324,7 +324,7 @@ def test_a_finalize_at_a_tickets_position_is_sent_again_if_the_ticket_lacks_it()
     stream.connected()
     frames(stream)
     stream.receive(Resumed(2.0))
-    assert frames(stream)[0] == {"type": "Finalize"}, "or its final would be taken for the next one"
+    assert frames(stream)[0] == {"type": "Finalize"}, "else its final would count as the answer to the next one"
 
 
 def test_a_drain_before_the_answer_to_resume_loses_nothing() -> None:

@@ -1,4 +1,4 @@
-"""The command line's and the JavaScript client, their connections to real servers cut: no word is lost or repeated."""
+"""The command line's and the JavaScript client with cut connections to real servers: no word is lost or repeated."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def recordings(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def test_files_are_transcribed_in_order_and_side_by_side(recordings: list[Path]) -> None:
+def test_files_are_transcribed_in_order_and_concurrently(recordings: list[Path]) -> None:
     async def main() -> None:
         async with FakeListen().running() as server:
             file_results = await transcribe_files(recordings, RemoteTranscriber(server.url), concurrency=2)
@@ -98,7 +98,7 @@ def test_json_lines_and_exit_codes(recordings: list[Path], capsys: pytest.Captur
         assert json.loads(capsys.readouterr().out)["error"] == "no such file"
 
 
-def test_transcribe_waits_for_a_full_server_and_says_so(
+def test_transcribe_retries_a_full_server_and_reports_it(
     recordings: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with FakeListen(lambda number: Plan(refuse=503 if number == 0 else 0)).in_thread() as server:
@@ -109,7 +109,7 @@ def test_transcribe_waits_for_a_full_server_and_says_so(
     assert "next attempt" in shown.err
 
 
-def test_a_recording_goes_on_at_the_next_server(recordings: list[Path]) -> None:
+def test_a_recording_continues_at_the_next_server(recordings: list[Path]) -> None:
     async def main() -> None:
         async with FakeReplica(lambda number: Faults(hear=20) if number < 2 else Faults()).running() as server:
             transcriber = RemoteTranscriber(server.url, resumable=True, retry=Retry(first_wait_s=0.001))
@@ -160,7 +160,7 @@ def test_ctrl_c_is_exit_code_130(recordings: list[Path]) -> None:
     assert run(recordings, interrupted) == 130
 
 
-def test_run_takes_any_transcriber(recordings: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_accepts_any_transcriber(recordings: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     class InProcess:
         sample_rate = 16000
 

@@ -94,7 +94,7 @@ def test_the_sync_client(server: ServerProcess, relay: Before) -> None:
         stream.send_keep_alive()
         for chunk in CHUNKS[:FIRST]:
             stream.send_media(chunk)
-        before.wait(lambda: before.connections[0].answered)  # an interim: in haste the server leaves them out
+        before.wait(lambda: before.connections[0].answered)  # an interim: under load the server may drop them
         for chunk in CHUNKS[FIRST:]:
             stream.send_media(chunk)
         stream.send_finalize()
@@ -102,7 +102,7 @@ def test_the_sync_client(server: ServerProcess, relay: Before) -> None:
         reader.join(timeout=20)
     seen.check()
     check_stream(before.only(), text(*SAID), seconds=len(AUDIO) / BYTES_PER_S)
-    assert "permessage-deflate" in before.only().request, "it offers compression, which is refused"
+    assert "permessage-deflate" in before.only().request, "it offers compression, which is declined"
 
 
 def test_the_async_client(server: ServerProcess, relay: Before) -> None:
@@ -130,7 +130,7 @@ def test_the_async_client(server: ServerProcess, relay: Before) -> None:
 
 @pytest.mark.parametrize("name", ["order", "garden_gate"])
 def test_a_recording(server: ServerProcess, relay: Before, name: str) -> None:
-    """As a FLAC file, whose kind the server finds out by itself."""
+    """As a FLAC file, whose format the server detects."""
     client = DeepgramClient(api_key=KEY, environment=environment(relay(server).host))
     recording = Path(FILES[name]).read_bytes()
     answer = client.listen.v1.media.transcribe_file(request=recording, model="nova-3", smart_format=True)
@@ -152,7 +152,7 @@ REFUSED = [
 def test_a_refusal_reaches_both_clients_with_its_status(
     strict_server: ServerProcess, relay: Before, key: str, options: dict[str, Any], status: int, held: list[str]
 ) -> None:
-    """The sync client passes on what `websockets` raises; the async one has an error of its own."""
+    """The sync client raises the error of `websockets`; the async one has its own error."""
     before = relay(strict_server)
     place = environment(before.host)
 
@@ -195,7 +195,7 @@ def test_an_idle_stream_is_an_error_and_then_a_close(strict_server: ServerProces
 
 
 def test_a_restart_is_an_error_and_then_a_close(doomed_server: ServerProcess, relay: Before) -> None:
-    """With 1001 both clients would take an unfinished transcript for a whole one."""
+    """With 1001 both clients would treat an unfinished transcript as complete."""
     before = [relay(doomed_server) for _ in range(2)]
     seen: list[Seen] = []
 

@@ -1,4 +1,4 @@
-"""`vosk` from PyPI, unmodified: its `Transcriber` speaks to this server as it does to a vosk-server."""
+"""`vosk` from PyPI, unmodified: its `Transcriber` works with this server as with a vosk-server."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ except (ImportError, OSError):
 Before = Callable[[ServerProcess], Relay]
 Final = dict[str, Any]
 SAID = ("order", "porch_fan")
-PACE_S = 0.05  # a piece, five times as fast as it was said: answers do not wait for the text, and partials must show
+PACE_S = 0.05  # per piece, five times real time: answers do not wait for the text, and partials must appear
 AUDIO = audio("order", 1.6, "porch_fan")
 
 
 class Recording:
-    """Stands in for the decoder process whose `stdout` the client reads in pieces."""
+    """Replaces the decoder process whose `stdout` the client reads in pieces."""
 
     def __init__(self, data: bytes, between: Callable[[int], Awaitable[None]] | None = None) -> None:
         self.stdout = self
@@ -94,7 +94,7 @@ def test_subtitles(server: ServerProcess, relay: Before) -> None:
     assert client.format_result(finals).startswith("1\n00:00:00,")
 
 
-def test_a_port_of_its_own_without_a_key_and_its_drain() -> None:
+def test_the_separate_port_without_a_key_and_its_drain() -> None:
     """Clients are fixed to `ws://host:port/`. A drain is an error, with the text so far before it."""
     port = free_port()
     with ServerProcess(vosk_port=port, drain_timeout_s=0) as server, Relay(port) as before:
@@ -137,7 +137,7 @@ def test_a_refusal_reaches_the_client_with_its_status(
     assert refused.value.response.status_code == status
 
 
-def test_eight_at_a_time(server: ServerProcess) -> None:
+def test_eight_concurrent_clients(server: ServerProcess) -> None:
     """As its own worker tasks do."""
     client = transcriber(f"ws://127.0.0.1:{server.port}/vosk?key={KEY}")
 

@@ -62,12 +62,12 @@ def check_stream(
 
 def _check_tiling(stream: Connection) -> float:
     """Finals tile time, and interims grow within the final that they lead to. Returns the end of the last final."""
-    cursor_s, heard_s = 0.0, 0.0
+    cursor_s, shown_s = 0.0, 0.0
     for result in stream.results:
         assert result["start"] == pytest.approx(cursor_s, abs=1e-3)
         end_s = result["start"] + result["duration"]
-        assert end_s >= heard_s - 1e-3, "an older interim after a newer one"
-        heard_s = end_s
+        assert end_s >= shown_s - 1e-3, "an older interim after a newer one"
+        shown_s = end_s
         cursor_s = end_s if result["is_final"] else cursor_s
         if not result["is_final"]:
             assert (result["speech_final"], result["from_finalize"]) == (False, False)

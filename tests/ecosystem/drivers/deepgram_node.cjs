@@ -38,7 +38,7 @@ async function talk({ host, key, parts, options, again = false }) {
   stream.connect();
   stream.waitForOpen().catch(() => {}); // a refusal is reported by the event
   await ended;
-  await new Promise(setImmediate); // whatever the close sets off is set off
+  await new Promise(setImmediate); // lets the effects of the close happen
   tell("waiting", { timers: process.getActiveResourcesInfo().filter((kind) => kind === "Timeout").length });
 }
 
@@ -53,7 +53,7 @@ function say(stream, audio, last) {
   }
 }
 
-// As a browser authenticates: the key is an item of the offered subprotocols.
+// Authentication as in a browser: the key is one of the offered subprotocols.
 async function subprotocol({ host, key, query, scheme, origin }) {
   const socket = new WebSocket(`ws://${host}/v1/listen?${query}`, [scheme, key], origin ? { origin } : {});
   await new Promise((resolve) => {

@@ -31,7 +31,7 @@ NEVER_S = 600.0  # its time-outs never help: what is seen came from the server
 
 
 class Sink(FrameProcessor):
-    """Tells what arrives at the end of the pipeline."""
+    """Reports the frames that arrive at the end of the pipeline."""
 
     def __init__(self, happened: Happened) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Sink(FrameProcessor):
 async def stream(
     host: str, key: str, steps: list[list[Any]], lines: asyncio.Queue[str], options: dict[str, Any] | None = None
 ) -> None:
-    """Take these steps, then send an EndFrame.
+    """Perform these steps, then send an EndFrame.
 
     ("start",) and ("stop",) of speech as a VAD reports it, ("push", file), ("wait", event, times), ("signal",),
     ("connected",).

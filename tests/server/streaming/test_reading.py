@@ -79,7 +79,7 @@ class Client:
         await asyncio.sleep(0)
 
 
-def heard_s(pieces: list[bytes], *, paced: bool) -> float:
+def read_s(pieces: list[bytes], *, paced: bool) -> float:
     """Send the pieces, end the stream; return the duration that the server reports."""
     bench = ConnectionBench(LIMITS, LIVE)
 
@@ -108,14 +108,14 @@ def cut(data: bytes, size: int) -> list[bytes]:
 def test_ordinary_audio_is_read_to_its_end_in_real_time(name: str) -> None:
     data = ORDINARY[name]()
     seconds = 2.0 if "flac, stereo" in name else SECONDS
-    assert heard_s(cut(data, round(len(data) * MESSAGE_S / seconds)), paced=True) == pytest.approx(seconds, abs=0.1)
+    assert read_s(cut(data, round(len(data) * MESSAGE_S / seconds)), paced=True) == pytest.approx(seconds, abs=0.1)
 
 
 @pytest.mark.parametrize("name", ORDINARY)
 @pytest.mark.parametrize("size", [1_000, 40_000, MESSAGE_BYTES])
 def test_ordinary_audio_is_read_to_its_end_in_a_burst(name: str, size: int) -> None:
     seconds = 2.0 if "flac, stereo" in name else SECONDS
-    assert heard_s(cut(ORDINARY[name](), size), paced=False) == pytest.approx(seconds, abs=0.1)
+    assert read_s(cut(ORDINARY[name](), size), paced=False) == pytest.approx(seconds, abs=0.1)
 
 
 @pytest.mark.parametrize("name", HEADERS)
@@ -123,7 +123,7 @@ def test_ordinary_audio_is_read_to_its_end_in_a_burst(name: str, size: int) -> N
 @pytest.mark.parametrize("paced", [True, False])
 def test_audio_after_a_header_of_any_size_is_read(name: str, size: int, paced: bool) -> None:
     pieces = cut(HEADERS[name](size), 40_000 if paced else 2**20)
-    assert heard_s(pieces, paced=paced) == pytest.approx(2.0, abs=0.1)
+    assert read_s(pieces, paced=paced) == pytest.approx(2.0, abs=0.1)
 
 
 BEYOND = 2 * MAX_SILENT_BYTES

@@ -60,13 +60,13 @@ class FakeRecognition:
     ) -> None:
         self.shape = shape
         self.closed = False
-        self.heard_audio = bytearray()  # everything, in the order of arrival
+        self.received_audio = bytearray()  # everything, in the order of arrival
         self._keys = keys
         self._ticket_steps = ticket_steps
         self._interims = interims
         self._begin(State())
         self._steps = 0
-        self._told_finals = 0  # finals that the client has
+        self._known_finals = 0  # finals that the client has
         self._told_s = -1.0
 
     def _begin(self, state: State) -> None:
@@ -110,7 +110,7 @@ class FakeRecognition:
     # Audio
 
     def _audio(self, pcm: bytes) -> list[Frame]:
-        self.heard_audio += pcm
+        self.received_audio += pcm
         self._rest += pcm
         frames: list[Frame] = []
         size = self.shape.step_bytes
@@ -173,7 +173,7 @@ class FakeRecognition:
         frame = self._results(channel, is_final=True, **flags)
         state.starts[channel], state.words[channel] = state.received, []
         state.finals += 1
-        return [frame] if state.finals > self._told_finals else []
+        return [frame] if state.finals > self._known_finals else []
 
     def _interim(self, channel: int) -> list[Frame]:
         frame = self._results(channel, is_final=False)
@@ -211,7 +211,7 @@ class FakeRecognition:
         }
 
     def _resume(self, message: Frame) -> Frame:
-        assert not self.heard_audio, "Resume comes before all audio"
+        assert not self.received_audio, "Resume comes before all audio"
         if "ticket" not in message:
             received = round(message["from_s"] * self.shape.rate) * self.shape.frame_bytes
             self._begin(State(received=received, finals=message["finals"]))
@@ -222,7 +222,7 @@ class FakeRecognition:
                 return {"type": "ResumeRefused", "code": "TICKET_FORGED", "description": "not of this key"}
             self._begin(msgspec.convert(opened["state"], State))
             self._told_s = message["cursor_s"]
-        self._told_finals = message["finals"]
+        self._known_finals = message["finals"]
         return {"type": "Resumed", "audio_s": round(self.shape.seconds(self._state.received), 6)}
 
 

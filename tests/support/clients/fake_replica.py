@@ -56,7 +56,7 @@ class FakeReplica:
 
     @contextlib.asynccontextmanager
     async def running(self, port: int = 0) -> AsyncIterator[FakeReplica]:
-        """Serve; connections that are open at the end are cut."""
+        """Serve; connections still open at the end are cut."""
         settings = {"compression": None, "max_queue": None, "close_timeout": 1.0}
         async with serve(self._talk, "127.0.0.1", port, process_request=self._admit, **settings) as server:
             self.port = int(next(iter(server.sockets)).getsockname()[1])
