@@ -55,7 +55,7 @@ def transcriber(url: str, output_type: str = "txt") -> Any:
     return made
 
 
-def recognise(client: Any, recording: Recording) -> tuple[list[Final], int]:
+def recognize(client: Any, recording: Recording) -> tuple[list[Final], int]:
     """The client's own loop. One answer too few would hang it, one too many would shift its text."""
 
     async def run() -> tuple[list[Final], int]:
@@ -77,7 +77,7 @@ def check(stream: Connection, pieces: int) -> None:
 def test_a_recording(server: ServerProcess, relay: Before) -> None:
     before, recording = relay(server), Recording(AUDIO, lambda _: asyncio.sleep(PACE_S))
     client = transcriber(f"ws://{before.host}/vosk?key={KEY}")
-    finals, samples = recognise(client, recording)
+    finals, samples = recognize(client, recording)
     assert samples == len(AUDIO)
     assert client.format_result(finals).split() == text(*SAID).split()
     check(before.only(), recording.pieces)
@@ -86,7 +86,7 @@ def test_a_recording(server: ServerProcess, relay: Before) -> None:
 def test_subtitles(server: ServerProcess, relay: Before) -> None:
     """They are made of the words and their times, which this client never asks for."""
     client = transcriber(f"ws://{relay(server).host}/vosk?key={KEY}", "srt")
-    finals, _ = recognise(client, Recording(AUDIO))
+    finals, _ = recognize(client, Recording(AUDIO))
     words = [word for final in finals for word in final.get("result", ())]
     assert [word["word"] for word in words] == text(*SAID).split()
     assert all(0 <= word["start"] <= word["end"] <= len(AUDIO) / BYTES_PER_S for word in words)
@@ -99,7 +99,7 @@ def test_the_separate_port_without_a_key_and_its_drain() -> None:
     port = free_port()
     with ServerProcess(vosk_port=port, drain_timeout_s=0) as server, Relay(port) as before:
         client = transcriber(f"ws://{before.host}/")
-        finals, _ = recognise(client, Recording(AUDIO))
+        finals, _ = recognize(client, Recording(AUDIO))
         assert client.format_result(finals).split() == text(*SAID).split()
         draining = False
 
@@ -113,7 +113,7 @@ def test_the_separate_port_without_a_key_and_its_drain() -> None:
 
         # Answers do not wait for the text, but what is sent ahead of it is bounded: within a minute there is some.
         with pytest.raises(ConnectionClosedError) as closed:
-            recognise(client, Recording(audio(*["demo"] * 6), drain))
+            recognize(client, Recording(audio(*["demo"] * 6), drain))
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1012
         *_, last = before.connections[-1].frames
@@ -133,7 +133,7 @@ def test_a_refusal_reaches_the_client_with_its_status(
         Holders(strict_server, [KEY, OTHER_KEY][: {429: 1, 503: 2}.get(status, 0)]),
         pytest.raises(InvalidStatus) as refused,
     ):
-        recognise(client, Recording(AUDIO))
+        recognize(client, Recording(AUDIO))
     assert refused.value.response.status_code == status
 
 

@@ -46,7 +46,7 @@ def test_finals_are_whole_sentences_and_lose_none() -> None:
     assert sum(len(final) for final in found) == len(short) + 1  # without the sentence that is too long
 
 
-def test_missent_words_are_others_of_the_vocabulary() -> None:
+def test_misheard_words_are_others_of_the_vocabulary() -> None:
     alphabet = ["had", "has", "hat", "hate", "have"]
     heard: list[str] = []
     misheard(alphabet, 0.5, lambda words: heard.extend(words) or [])(["hat"] * 200)  # type: ignore[func-returns-value]
