@@ -1,42 +1,37 @@
 """Writes the locked requirements of the images: `python deploy/lock.py`; needs `uv` (tested with 0.13).
 
-Owns which extras an image has. A release runs it, looks at the difference and commits it.
+A release runs it, looks at the difference and commits it.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
-EXTRAS = ("media", "otel", "vad")
 CLIENT = "tutti-asr-client"  # resolved from clients/ ([tool.uv.sources]); the image builds it, so it has no hash
-TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 PLATFORM = "x86_64-manylinux_2_28"
 
 BUILD = "setuptools>=77"
 """Build backend of the wheels: the image builds without isolation, so that it is locked too."""
 
-LOCKS = {"requirements.lock": "torch==2.13.0+cpu", "requirements-cuda.lock": "torch==2.13.0"}
+LOCKS = {"requirements.lock": ("otel",), "requirements-cuda.lock": ("otel", "torch")}
+"""By lock, the extras that its image has."""
 
 HEADER = """\
 # Written by deploy/lock.py from pyproject.toml: every package of the image, with the hash of each of its files.
 """
 
 
-def command(needs: Path, out: Path, torch: str) -> list[str]:
+def command(needs: Path, out: Path, extras: Sequence[str]) -> list[str]:
     """The resolver's command line for one image."""
-    extras = [part for extra in EXTRAS for part in ("--extra", extra)]
-    # Where wheels lie in a folder already (PIP_FIND_LINKS), they are found there instead of at torch's own index.
-    places = ["--find-links", links] if (links := os.environ.get("PIP_FIND_LINKS")) else ["--index", TORCH_INDEX]
     return [
         *("uv", "pip", "compile", "--quiet", "--generate-hashes", "--no-header", "--no-emit-index-url"),
         *("--python-version", "3.11", "--python-platform", PLATFORM, "--no-annotate", "--upgrade"),
-        *(places if "+" in torch else ()),
-        *extras,
+        *(part for extra in extras for part in ("--extra", extra)),
         *("--no-emit-package", CLIENT),
         *("--output-file", str(out), str(HERE.parent / "pyproject.toml"), str(needs)),
     ]
@@ -45,10 +40,10 @@ def command(needs: Path, out: Path, torch: str) -> list[str]:
 def main() -> None:
     """Write both; the exit code is uv's own if it fails."""
     with tempfile.TemporaryDirectory() as folder:
-        for name, torch in LOCKS.items():
+        for name, extras in LOCKS.items():
             needs, out = Path(folder) / "needs.txt", Path(folder) / name
-            needs.write_text(f"{BUILD}\n{torch}\n")
-            code = subprocess.run(command(needs, out, torch), check=False).returncode  # noqa: S603 - our own words
+            needs.write_text(f"{BUILD}\n")
+            code = subprocess.run(command(needs, out, extras), check=False).returncode  # noqa: S603 - our own words
             if code:
                 sys.exit(code)
             (HERE / name).write_text(HEADER + out.read_text())

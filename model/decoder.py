@@ -1,9 +1,9 @@
-"""The decoder, chosen by name and language model, loaded and warm. Every entry point takes it from here."""
+"""Construction of decoders by name and language model, ready for their first stream."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -29,19 +29,19 @@ from model.published.published_model import PublishedModel
 from model.segment_model import reader_for
 
 SHIPPED_LM = Path(model.__file__).parent / "weights" / "tutti-words.arpa.gz"
-OTHER_LMS = {"zh": "tutti-characters.arpa.gz"}  # beside it, by language
+OTHER_LMS = {"zh": "tutti-characters.arpa.gz"}  # next to it, by language
 GRAMMARS = SHIPPED_LM.with_name("grammars")  # LANGUAGE-NAME.arpa
 GRAMMAR_SUFFIXES = (".arpa", ".arpa.gz")
 _GRAMMAR_NAME = re.compile(r"[a-z]{2,3}-[A-Za-z0-9_.-]+")
-WEIGHTS_SUFFIX = ".weights.json"  # behind the model's name; `tutti lm tune` writes it
+WEIGHTS_SUFFIX = ".weights.json"  # after the model's name; `tutti lm tune` writes it
 PHONES_WEIGHTS_SUFFIX = ".phones.weights.json"  # the same for searches over phones
 
 SENTENCES = SHIPPED_LM.with_name("tutti-sentences.safetensors")
-"""The recurrent language model that scores the texts of segments that are read again, with SHIPPED_LM alone."""
+"""The recurrent language model that rescores the texts of the second pass, with SHIPPED_LM alone."""
 
-REREAD_BEAMS = 512  # of segments that are read again. Source: model/LOG.md
-RESCORED_BEAMS = 1_024  # of those whose texts are scored again, which are not merged. Source: model/LOG.md
-REREAD = "accurate"  # stands for the mean of two networks where weights are named after an acoustic model
+SECOND_PASS_BEAMS = 512  # of the second pass. Source: model/LOG.md
+RESCORED_BEAMS = 1_024  # of a second pass whose texts are rescored, and not merged. Source: model/LOG.md
+ACCURATE = "accurate"  # names the weights tuned for the mean of two networks
 
 DecoderName = Literal["auto", "greedy", "beam"]
 LanguageModelName = Path | Literal["off"] | None
@@ -57,23 +57,25 @@ class Language:
     weights: DecodingWeights = DecodingWeights()  # noqa: RUF009 - frozen
 
     @classmethod
-    def load(cls, path: Path | None, phones: Sequence[str] = (), language: str = "en", heard_by: str = "") -> Language:
-        """Read a language model, the lexicon beside it or else the language's, and the weights tuned for it.
+    def load(
+        cls, path: Path | None, phones: Sequence[str] = (), language: str = "en", acoustic_model: str = ""
+    ) -> Language:
+        """Read a language model, the lexicon next to it or else the language's, and the weights tuned for it.
 
-        `heard_by` is the acoustic model's name. Raises: LanguageModelError, LexiconError; ModelError for the weights.
+        `acoustic_model` is its name. Raises: LanguageModelError, LexiconError; ModelError for the weights.
         """
         if path is None:
             return cls()
-        lm, tuned = LanguageModel.load(path), tuned_weights(path, phones, heard_by)
+        lm, tuned = LanguageModel.load(path), tuned_weights(path, phones, acoustic_model)
         return cls(lm, sounds_of(lm, path, phones, language) if phones else None, tuned or default_weights(phones))
 
 
 def sounds_of(lm: LanguageModel, path: Path, phones: Sequence[str], language: str = "en") -> Sounds:
-    """The sounds of a language model's words, by the lexicon beside it or else the language's. Raises: LexiconError."""
-    beside = lexicon_path(path)
+    """The phones of a model's words, by the lexicon next to it or else the language's. Raises: LexiconError."""
+    own = lexicon_path(path)
     shipped = lexicon_path(language_model_path(None, language) or SHIPPED_LM)
     try:
-        lexicon = _kept_lexicon(shipped) if beside == shipped or not beside.exists() else Lexicon.load(beside)
+        lexicon = _kept_lexicon(shipped) if own == shipped or not own.exists() else Lexicon.load(own)
         return Sounds.of_model(phones, lexicon, lm, path)
     except ValueError as error:
         raise LexiconError(f"{path}: {error}") from error
@@ -90,36 +92,25 @@ def default_weights(phones: Sequence[str]) -> DecodingWeights:
     return PHONES_WEIGHTS if phones else DecodingWeights()
 
 
-@dataclass(frozen=True, slots=True)
-class SecondSearch:
-    """What decodes an ended segment again: hypotheses kept, and a language model, None for the first search's."""
-
-    beams: int = 512  # more gain nothing. Source: model/LOG.md
-    lm: Path | None = None
-
-
 def make_decoder(
     *,
     config: ModelConfig,
     decoder: DecoderName = "auto",
     beams: int = BEAMS,
     lm: LanguageModelName = None,
-    second: SecondSearch | None = None,
 ) -> Decoder:
-    """Return the decoder, ready for its first stream; greedy decoding has no `second` search.
-
-    Raises: LanguageModelError, which is a ModelError.
-    """
+    """Return the decoder, ready for its first stream. Raises: LanguageModelError, which is a ModelError."""
     if resolve_decoder(decoder, lm) == "greedy":
         return GreedyDecoder(config.vocabulary, config.frame_s)
 
-    def read(path: Path | None) -> Language:
-        return Language.load(path, config.phones, config.language, config.name)
+    path = language_model_path(lm, config.language)
+    return warmed(own_search(config, beams, Language.load(path, config.phones, config.language, config.name)))
 
-    def search(beams: int, language: Language) -> BeamDecoder:
-        return own_search(config, beams, language)
 
-    return _searches(search, read(language_model_path(lm, config.language)), read, beams=beams, second=second)
+def warmed(search: BeamDecoder) -> BeamDecoder:
+    """Compile what streams will run, and return the search."""
+    search.warm_up()
+    return search
 
 
 def grammars_of(acoustic: AcousticModel, beams: int = BEAMS, folder: Path | None = None) -> dict[str, BeamDecoder]:
@@ -137,8 +128,7 @@ def grammars_of(acoustic: AcousticModel, beams: int = BEAMS, folder: Path | None
     searches = {}
     for name, path in sorted(found.items()):
         language = Language.load(path, config.phones, config.language)
-        searches[name] = own_search(config, beams, language, keeps_blank=True)
-        searches[name].warm_up()
+        searches[name] = warmed(own_search(config, beams, language, keeps_blank=True))
     return searches
 
 
@@ -177,14 +167,13 @@ def decoder_of(
     decoder: DecoderName = "auto",
     beams: int = BEAMS,
     lm: LanguageModelName = None,
-    second: SecondSearch | None = None,
 ) -> Decoder:
     """Return the decoder of a loaded model, ready for its first stream. Raises: ModelError."""
     if not isinstance(acoustic, PublishedModel):
-        return make_decoder(config=acoustic.config, decoder=decoder, beams=beams, lm=lm, second=second)
+        return make_decoder(config=acoustic.config, decoder=decoder, beams=beams, lm=lm)
     frame_s = acoustic.config.frame_s
     if acoustic.transducer is None:
-        return decoder_for(acoustic.tokens, frame_s, decoder=decoder, beams=beams, lm=lm, second=second)
+        return decoder_for(acoustic.tokens, frame_s, decoder=decoder, beams=beams, lm=lm)
     if decoder == "beam" or isinstance(lm, Path):
         raise PublishedModelError(
             f"{acoustic.config.name} is a transducer, which is searched greedily: leave out --decoder beam and --lm"
@@ -199,7 +188,6 @@ def decoder_for(
     decoder: DecoderName = "auto",
     beams: int = BEAMS,
     lm: LanguageModelName = None,
-    second: SecondSearch | None = None,
 ) -> Decoder:
     """Return the decoder of a published CTC model's symbols, ready for its first stream.
 
@@ -210,50 +198,25 @@ def decoder_for(
     if decoder == "greedy" or (decoder == "auto" and path is None):
         return GreedyDecoder(tokens, frame_s)
     language = Language(weights=DecodingWeights(word_bonus=0.0)) if path is None else Language.load(path)
-
-    def search(beams: int, language: Language) -> BeamDecoder:
-        return BeamDecoder(tokens, frame_s, beams=beams, lm=language.lm, weights=language.weights)
-
-    return _searches(search, language, Language.load, beams=beams, second=second)
-
-
-def _searches(
-    search: Callable[[int, Language], BeamDecoder],
-    language: Language,
-    read: Callable[[Path], Language],
-    *,
-    beams: int,
-    second: SecondSearch | None,
-) -> BeamDecoder | TwoPassDecoder:
-    """Return the search, or both, warm: what streams will run is compiled. Raises: LanguageModelError."""
-    first = search(beams, language)
-    if second is None:
-        first.warm_up()
-        return first
-    other = language if second.lm is None else read(second.lm)
-    both = TwoPassDecoder(first, search(second.beams, other))
-    both.warm_up()
-    return both
+    return warmed(BeamDecoder(tokens, frame_s, beams=beams, lm=language.lm, weights=language.weights))
 
 
 def accurate_of(acoustic: AcousticModel, decoder: Decoder, lm: LanguageModelName = None) -> TwoPassDecoder | None:
-    """The decoder whose ended segments are read again by another network, `model.segment_model`.
+    """The decoder whose finished segments get a second pass by another network, `model.segment_model`.
 
-    It searches with the weights that were tuned for the mean of both, where there are such for its language model `lm`.
-    None for a model that has no such other one, and for greedy decoding. Raises: CheckpointError, ModelError.
+    It searches with the weights tuned for the mean of both networks and the language model `lm`, if there are any.
+    None for a model without a second network, and for greedy decoding. Raises: CheckpointError, ModelError.
     """
-    if isinstance(acoustic, PublishedModel) or not isinstance(decoder, (BeamDecoder, TwoPassDecoder)):
+    if isinstance(acoustic, PublishedModel) or not isinstance(decoder, BeamDecoder):
         return None
     reader = reader_for(acoustic.config)
     if reader is None:
         return None
-    if isinstance(decoder, TwoPassDecoder):
-        return TwoPassDecoder(decoder.first, decoder.second, reader)
     path, phones = language_model_path(lm, acoustic.config.language), acoustic.config.phones
-    tuned = None if path is None else tuned_weights(path, phones, REREAD)
+    tuned = None if path is None else tuned_weights(path, phones, ACCURATE)
     known = Language(decoder.lm, decoder.sounds, tuned or decoder.weights)
     if path != SHIPPED_LM:
-        return TwoPassDecoder(decoder, own_search(acoustic.config, REREAD_BEAMS, known), reader)
+        return TwoPassDecoder(decoder, own_search(acoustic.config, SECOND_PASS_BEAMS, known), reader)
     search = own_search(acoustic.config, RESCORED_BEAMS, known, merges=False)
     return TwoPassDecoder(decoder, search, reader, Rescorer(partial(kept_model, SENTENCES), digest_at(SENTENCES)))
 
@@ -281,26 +244,26 @@ def language_model_path(lm: LanguageModelName, language: str = "en") -> Path | N
 
 
 def lexicon_path(path: Path) -> Path:
-    """Where the pronunciations of a language model's words lie: beside it."""
+    """Path of the pronunciations of a language model's words: next to it."""
     return path.with_name(path.name.partition(".")[0] + LEXICON_SUFFIX)
 
 
-def weights_path(path: Path, phones: Sequence[str] = (), heard_by: str = "") -> Path:
-    """Where the weights that were tuned for a language model lie, for searches over letters or phones: beside it.
+def weights_path(path: Path, phones: Sequence[str] = (), acoustic_model: str = "") -> Path:
+    """Path of the weights tuned for a language model, for searches over letters or phones: next to it.
 
-    With `heard_by`, those for one acoustic model alone: `WORDS.MODEL.phones.weights.json`.
+    With `acoustic_model`, those for one acoustic model alone: `WORDS.MODEL.phones.weights.json`.
     """
-    name = path.name.partition(".")[0] + (f".{heard_by.replace('/', '_')}" if heard_by else "")
+    name = path.name.partition(".")[0] + (f".{acoustic_model.replace('/', '_')}" if acoustic_model else "")
     return path.with_name(name + (PHONES_WEIGHTS_SUFFIX if phones else WEIGHTS_SUFFIX))
 
 
-def read_weights_path(path: Path, phones: Sequence[str], heard_by: str) -> Path:
+def read_weights_path(path: Path, phones: Sequence[str], acoustic_model: str) -> Path:
     """Where a search reads them: those for its acoustic model, where there are such, before those for all."""
-    own = weights_path(path, phones, heard_by)
+    own = weights_path(path, phones, acoustic_model)
     return own if own.exists() else weights_path(path, phones)
 
 
-def tuned_weights(path: Path, phones: Sequence[str], heard_by: str) -> DecodingWeights | None:
+def tuned_weights(path: Path, phones: Sequence[str], acoustic_model: str) -> DecodingWeights | None:
     """The weights tuned for a language model and an acoustic one, None where none were. Raises: ModelError."""
-    found = read_weights_path(path, phones, heard_by)
+    found = read_weights_path(path, phones, acoustic_model)
     return DecodingWeights.load(found) if found.exists() else None

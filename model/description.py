@@ -1,4 +1,4 @@
-"""What serving has to know of a model: its rate, its step, the frames of a step, how a recording ends, its device.
+"""What a server needs to know of a model: sample rate, step, frames of a step, how a recording ends, device.
 
 `ModelConfig` (our own network) and `model.published.timing` (published models) satisfy it by structure.
 """
@@ -31,7 +31,7 @@ class ModelDescription(Protocol):
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """BCP 47 tags of what it recognises; empty where that is not known."""
+        """BCP 47 tags of the languages that it recognizes; empty if not known."""
 
     @property
     def sample_rate(self) -> int:
@@ -63,10 +63,10 @@ class ModelDescription(Protocol):
 
     @property
     def flush_steps(self) -> int:
-        """Most steps that a flush adds behind the last whole one, less one."""
+        """Most steps that a flush adds after the last whole one, minus one."""
 
     def steps_of(self, samples: int) -> int:
-        """Steps of a recording of so many samples, with the silence that brings its last words out; 1 at least."""
+        """Steps of a recording of this many samples, with the silence that flushes its last words; at least 1."""
 
 
 class Place(Protocol):

@@ -4,6 +4,7 @@ ModelError
 ├── CheckpointError     the operator: the file is missing, damaged, or of another format version
 ├── PublishedModelError the operator: a published model is damaged, incomplete, or of a kind that is not served
 ├── VocabularyError     the operator: the beam search cannot spell the symbols of a model; greedy decoding can
+├── MissingPackage      the operator: an optional package is not installed; the message has the command
 ├── PrecisionError      the operator: this device cannot run the precision that was asked for
 ├── ManifestError       the author of the manifest: a line cannot be read
 ├── AudioError          the owner of the recording: the file cannot be decoded
@@ -17,6 +18,7 @@ DeviceLost              the operator: the GPU is gone. No `Exception`: what cont
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 DISTRIBUTION = "tutti-asr"
@@ -43,6 +45,10 @@ class PublishedModelError(ModelError):
 
 class VocabularyError(ModelError):
     """The beam search cannot spell a model's symbols; the message names one of them. Greedy decoding takes any."""
+
+
+class MissingPackage(ModelError, ImportError):
+    """An optional package is not installed; the message says what needs it, and how to install it."""
 
 
 class PrecisionError(ModelError):
@@ -75,3 +81,9 @@ class TrainingError(ModelError):
 
 class SynthesizerError(ModelError):
     """A speech synthesizer is missing or fails; the message names the Debian package."""
+
+
+def require(package: str, extra: str, purpose: str) -> None:
+    """Check, without an import, that an optional package is installed. Raises: MissingPackage."""
+    if find_spec(package) is None:
+        raise MissingPackage(f"{purpose} needs {package}: {install_hint(extra)}")

@@ -1,8 +1,8 @@
-"""A second network that reads segments once they have ended: another shipped model that writes the same symbols, first
-of all the one that is made for this, `tutti-large`, with layers that run from the end of a segment to its start.
+"""The second pass's network: another shipped model with the same output symbols, which reads whole finished segments.
 
-Two networks err in different places, so the mean of their probabilities errs less than either. The other one runs in
-the exact 8-bit arithmetic of a stream: what it makes of a segment depends on no other, and is equal on every processor.
+It is `tutti-large` where that fits, some of whose layers run from the end of a segment to its start. Two networks err
+in different places, so the mean of their probabilities errs less than either. It runs in exact 8-bit arithmetic, so its
+outputs depend on no other segment, and are equal on every processor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from model.int8.model import Int8Model
 
 
 def reader_for(config: ModelConfig) -> Reader | None:
-    """What reads the ended segments of a streaming model: the other shipped model of its symbols, None without one.
+    """Return the second network of a streaming model, None if there is no other model of its symbols.
 
     It is loaded by the thread that reads the first segment. Raises: CheckpointError.
     """
@@ -47,7 +47,7 @@ def read(model: Int8Model, pcm: NDArray[np.int16]) -> NDArray[np.float32]:
 
 
 def _frames_of(config: ModelConfig) -> tuple[object, ...]:
-    """What must be equal for both to hear the same language, and for frames to be the same moments and symbols."""
+    """What must be equal for both networks' frames to mean the same times and symbols of the same language."""
     return (
         config.language,
         config.vocabulary,

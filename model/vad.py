@@ -1,137 +1,80 @@
-"""Voice activity detection: the Silero network as a step function, its state one row per stream.
+"""Voice activity detection: the Silero network, through ONNX Runtime, over the slots of many streams.
 
-The weights come from the installed `silero_vad` package, whose model object holds the state of one stream; here the
-same small network is rebuilt with its state as an argument. It knows no threshold and no endpoint rule. The package is
-read, never imported: importing it sets torch's thread count for the whole process.
+The graph is silero-vad 6.2.3's `silero_vad_16k_op15.onnx` (MIT License), which ships in `model/weights`. It takes 576
+samples, the last 64 of the previous step before the 512 new ones, and the state of its LSTM. Thresholds and endpoint
+rules are the server's.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import warnings
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+import numpy as np
+from numpy.typing import NDArray
 
-from model.errors import CheckpointError, install_hint
-from model.torch_network.slabs import RowSpec
-from model.torch_network.slots import TorchSlots
+from model.config import SHIPPED_WEIGHTS
+from model.errors import CheckpointError, PublishedModelError
+from model.published.metadata import Graph
+from model.published.states import SlotStates, StateTensor
 
-# Source: silero-vad 6.2.3. Its tinygrad_model.py spells the network out; the TorchScript file is what its
-# load_silero_vad() runs. (Its data/silero_vad_16k.safetensors has the same shapes, but another training's weights.)
-WEIGHTS = "data/silero_vad.jit"
+SHIPPED = SHIPPED_WEIGHTS / "silero-vad-6.onnx"
 CONTEXT = 64  # samples of the previous step that a step reads again
-WINDOW, HOP, BINS = 256, 128, 129  # of the spectrum, in samples and frequency bins
-FRAMES = 4  # spectra in a step
-HIDDEN = 128
-STRIDES = (1, 2, 2, 1)  # of the four convolutions; kernel 3, one zero on each side
+STATES = (StateTensor((2, 128), np.dtype(np.float32), axis=1), StateTensor((CONTEXT,), np.dtype(np.float32)))
 
 
 class SileroVad:
-    """The probability of speech in each 32 ms of audio; satisfies `StepModel` by structure."""
+    """The probability of speech in each 32 ms of 16-bit audio at 16 kHz."""
 
     sample_rate = 16_000
     step_samples = 512
 
-    def __init__(self, weights: Mapping[str, Tensor], device: torch.device) -> None:
-        self._device = device
-
-        def weight(name: str) -> Tensor:
-            return weights[f"_model.{name}"].detach().to(device)
-
-        self._spectrum = weight("stft.forward_basis_buffer").squeeze(1)  # (2 * BINS, WINDOW): cosines, then sines
-        self._convolutions = [
-            (
-                weight(f"encoder.{layer}.reparam_conv.weight").permute(2, 0, 1).contiguous(),  # (3, C', C)
-                weight(f"encoder.{layer}.reparam_conv.bias"),
-                stride,
-            )
-            for layer, stride in enumerate(STRIDES)
-        ]
-        self._lstm = [weight(f"decoder.rnn.{part}") for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
-        self._head = weight("decoder.decoder.2.weight").flatten()  # (HIDDEN,)
-        self._head_bias = weight("decoder.decoder.2.bias")
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
 
     @classmethod
-    def load(cls, *, device: str = "cpu") -> SileroVad:
-        """Read the weights from the installed package.
-
-        Raises: CheckpointError if the package is not installed, or its weights are not those of this network.
-        """
-        found = importlib.util.find_spec("silero_vad")  # looks for it, does not import it
-        if found is None or not found.submodule_search_locations:
-            raise CheckpointError(f"voice activity detection needs the silero-vad package: {install_hint('vad')}")
-        path = Path(found.submodule_search_locations[0]) / WEIGHTS
+    def load(cls, path: Path = SHIPPED) -> SileroVad:
+        """Read the graph. Raises: CheckpointError."""
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript, which the package chose
-                network = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
-            return cls(network.state_dict(), torch.device(device))
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
-            raise CheckpointError(f"{path} does not hold the network of silero-vad 6.2.3: {error}") from error
+            return cls(Graph.load(path))
+        except PublishedModelError as error:
+            raise CheckpointError(f"voice activity detection: {error}") from error
 
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return self._device
+    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> VadSlots:
+        """Return the network over `capacity` streams, in batches of at most `largest`.
 
-    @property
-    def input_spec(self) -> RowSpec:
-        """16-bit PCM, 32 ms."""
-        return RowSpec((self.step_samples,), torch.int16)
-
-    @property
-    def state_spec(self) -> Mapping[str, RowSpec]:
-        """The LSTM's two vectors and the last samples of the previous step."""
-        return {
-            "h": RowSpec((HIDDEN,), torch.float32),
-            "c": RowSpec((HIDDEN,), torch.float32),
-            "context": RowSpec((CONTEXT,), torch.int16),
-        }
-
-    @property
-    def min_rows(self) -> int:
-        """From sixteen rows on, a row has the same bits in every batch. Source: tests/model/test_vad.py, on x86."""
-        return 16
-
-    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> TorchSlots:
-        """Return the network over `capacity` streams, as `TorchSlots` describes."""
-        return TorchSlots(self, capacity=capacity, largest=largest, tile_rows=tile_rows)
-
-    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """(B, 512) int16 at 16 kHz -> probability of speech (B, 1) float32, new state."""
-        heard = torch.cat([state["context"], inputs], dim=1)  # (B, CONTEXT + 512)
-        x = self._magnitudes(heard.float() / 32_768.0)
-        for weight, bias, stride in self._convolutions:
-            x = _convolve(x, weight, bias, stride)
-        h, c = torch.lstm_cell(x.squeeze(1), (state["h"], state["c"]), *self._lstm)
-        # Two traps for equal bits in every batch. A product with a single column takes its order of summation from the
-        # batch's size: hence a plain sum. The last bit of a sigmoid depends on the element's place in a vector
-        # register: hence float64, where that bit is lost in rounding back.
-        logit = (h.relu() * self._head).sum(dim=1, keepdim=True) + self._head_bias  # (B, 1)
-        return logit.double().sigmoid().float(), {"h": h, "c": c, "context": heard[:, -CONTEXT:]}
-
-    def _magnitudes(self, audio: Tensor) -> Tensor:
-        """(B, CONTEXT + 512) -> (B, FRAMES, BINS): magnitudes of four overlapping windows."""
-        audio = functional.pad(audio, (0, CONTEXT), "reflect")
-        windows = audio.unfold(1, WINDOW, HOP).reshape(-1, WINDOW)  # (B * FRAMES, WINDOW)
-        power = functional.linear(windows, self._spectrum).square_()  # (B * FRAMES, 2 * BINS)
-        return (power[:, :BINS] + power[:, BINS:]).sqrt_().view(-1, FRAMES, BINS)
+        `tile_rows` makes no difference: the graph gives a row the same bits in every batch (tests/model/test_vad.py).
+        """
+        del tile_rows
+        return VadSlots(self._graph, self.step_samples, self.sample_rate, capacity=capacity, largest=largest)
 
 
-def _convolve(x: Tensor, taps: Tensor, bias: Tensor, stride: int) -> Tensor:
-    """(B, T, C) -> (B, T', C'): one zero frame on each side, kernel 3, ReLU; taps (3, C', C).
+class VadSlots:
+    """The network over the slots of its streams, as `batching.SlotModel` asks for it."""
 
-    Products, because a library convolution chooses its algorithm by the batch's size, and is slower below 100 rows.
-    One for each tap, because three short sums lose less to fp32 than one long sum, a quarter as much here, and this
-    network amplifies that loss: its weights reach 55.
-    """
-    streams, frames, channels = x.shape
-    x = functional.pad(x, (0, 0, 1, 1))  # (B, T + 2, C)
-    left, middle, right = (x[:, tap : tap + frames : stride].reshape(-1, channels) for tap in range(3))  # (B * T', C)
-    out = functional.linear(middle, taps[1], bias)  # (B * T', C')
-    out += functional.linear(left, taps[0]) + functional.linear(right, taps[2])
-    return out.relu_().view(streams, -1, len(bias))
+    def __init__(self, graph: Graph, step_samples: int, sample_rate: int, *, capacity: int, largest: int) -> None:
+        rows = min(largest, capacity)
+        self.capacity = capacity
+        self.inputs: NDArray[Any] = np.zeros((rows, step_samples), np.int16)
+        self._session = graph.session
+        self._rate = np.array(sample_rate, np.int64)
+        self._audio = np.zeros((rows, CONTEXT + step_samples), np.float32)
+        self._states = SlotStates(STATES, capacity=capacity, largest=rows)
+        self.state_bytes = self._states.state_bytes
+        self.reset, self.export, self.restore = self._states.reset, self._states.export, self._states.restore
+
+    def run(self, slots: Sequence[int]) -> NDArray[np.float32]:
+        """Step these slots on the first rows of `inputs`. Returns: the probability of speech of each, (B, 1)."""
+        rows, members = len(slots), np.asarray(slots, np.int64)
+        self._states.gather(members)
+        state, context = self._states.before(rows)
+        audio = self._audio[:rows]
+        audio[:, :CONTEXT] = context
+        np.divide(self.inputs[:rows], 32_768, out=audio[:, CONTEXT:], dtype=np.float32)
+        found: list[NDArray[np.float32]] = self._session.run(None, {"input": audio, "state": state, "sr": self._rate})
+        probabilities, after = found
+        next_state, next_context = self._states.after(rows)
+        next_state[:], next_context[:] = after, audio[:, -CONTEXT:]
+        self._states.scatter(members, rows)
+        return probabilities

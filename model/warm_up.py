@@ -13,7 +13,7 @@ from typing import Any
 
 from model.acoustic import load_own
 from model.ctc.search import kernel
-from model.decoder import SENTENCES, SecondSearch, make_decoder
+from model.decoder import SENTENCES, accurate_of, make_decoder
 from model.int8 import step
 from model.lm.recurrent.model import kept_model
 from model.lm.recurrent.step import score_texts
@@ -26,8 +26,10 @@ def main() -> None:
     if model.precision == "int8":
         _timed("8-bit step", lambda: model.slots(capacity=1, largest=1).run([0]), step.step)
 
-    def search() -> object:
-        return make_decoder(config=model.config, decoder="beam", second=SecondSearch())
+    def search() -> None:
+        accurate = accurate_of(model, make_decoder(config=model.config, decoder="beam"))
+        if accurate is not None:
+            accurate.warm_up()
 
     _timed("beam search", search, kernel.advance_streams)
     _timed("recurrent language model", lambda: kept_model(SENTENCES).score([("a",)]), score_texts)

@@ -78,7 +78,7 @@ def create_app(
             engine_timeout_s=settings.engine_timeout_s,
             update_estimates=replica.models.update_estimates,
         )
-        replica.models.tell(
+        replica.models.notify(
             on_loaded=lambda service: watchdog.watch(_watched(service, settings.engine_timeout_s)),
             on_unloaded=lambda service: watchdog.forget(service.name),
         )

@@ -1,5 +1,6 @@
-"""Errors of the server, named by who must act, and the tables of what clients get: the status of a refusal, the code
-of a close. Imports nothing of the server.
+"""Errors of the server, and what clients get for them: HTTP status of a refusal, code and reason of a close.
+
+Imports nothing of the server.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Refused(ServerError):
 
 
 class BadParameter(Refused):
-    """A query parameter that would corrupt the result."""
+    """A parameter of the request that is invalid or not supported."""
 
 
 class BadAudio(Refused):
@@ -72,7 +73,7 @@ class TooManyStreams(Refused):
 
 
 class TooManyUploads(Refused):
-    """Every place for an upload is taken; live streams may enter."""
+    """Too many uploads in progress; live streams may still enter."""
 
 
 class TooManyOpenings(Refused):
@@ -96,7 +97,7 @@ class RecognitionFailed(Refused):
 
 
 class ClientGone(ServerError):
-    """The client of an upload did not wait for the answer."""
+    """The client of an upload disconnected before the answer."""
 
 
 class BadFrame(ServerError):
@@ -112,15 +113,15 @@ class BacklogExceeded(ServerError):
 
 
 class EngineDead(ServerError):
-    """The model thread ended; no stream can go on."""
+    """The model thread ended; no stream can continue."""
 
 
 class IllegalTransition(ServerError):
-    """A connection was told of what cannot happen in its state: a defect of this server."""
+    """An event that cannot happen in the connection's state: a defect of this server."""
 
 
 class UnknownModel(ServerError):
-    """An operator's name of a model that is none here."""
+    """An operator named a model that this server does not have."""
 
 
 class ModelStays(ServerError):
@@ -189,7 +190,7 @@ CLOSES: dict[CloseReason, Close] = {
     CloseReason.DRAIN: Close(1012, "the server is restarting", "drained"),
     CloseReason.TOO_FAST: Close(1008, "DATA-0000 more audio at once than a stream may hold", "error"),
     CloseReason.BAD_AUDIO: Close(1008, "DATA-0000 the audio cannot be decoded", "error"),
-    CloseReason.NOT_UNDERSTOOD: Close(1008, "DATA-0000 a frame that means nothing", "error"),
+    CloseReason.NOT_UNDERSTOOD: Close(1008, "DATA-0000 unrecognized message", "error"),
     CloseReason.STALLED: Close(1011, "NET-0000 the server made no progress on this stream", "error"),
     CloseReason.BROKEN: Close(1011, "NET-0000 recognition failed on this stream", "error"),
     CloseReason.SLOW_CONSUMER: Close(1008, "results are not being read", "error"),
@@ -240,7 +241,7 @@ class TicketCode(StrEnum):
 
 
 class TicketRefused(Exception):
-    """A ticket from which no stream can go on; the message is meant for the client."""
+    """A ticket from which no stream can continue; the message is meant for the client."""
 
     def __init__(self, code: TicketCode, description: str) -> None:
         super().__init__(description)

@@ -12,7 +12,7 @@ from server.access.tokens import Tokens
 from server.audio.decode_queue import DecodingPool
 from server.errors import of_setting
 from server.models.loading import LoadedModel, ModelOutline, VadModel
-from server.models.registry import Catalogue
+from server.models.registry import ModelRegistry
 from server.models.service import MakeSession, ServiceBuilder, plain
 from server.operations.drain import Drain, DrainTimes, OpenSessions
 from server.operations.metrics import Metrics
@@ -30,7 +30,7 @@ class Replica:
     """Parts that the endpoints share; nothing in it belongs to one connection."""
 
     settings: Settings
-    models: Catalogue
+    models: ModelRegistry
     sessions: OpenSessions
     drain: Drain
     metrics: Metrics
@@ -68,7 +68,7 @@ def build_replica(
     """
     metrics = Metrics(settings.max_batch, settings.all_slots)
     builder = ServiceBuilder(settings, vad_model, metrics, clock, make_session)
-    catalogue = Catalogue(builder, settings, models, outlines, clock)
+    catalogue = ModelRegistry(builder, settings, models, outlines, clock)
     sessions = OpenSessions(metrics)
     replica = Replica(
         settings=settings,

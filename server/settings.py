@@ -94,10 +94,6 @@ class Settings(BaseSettings):
     """Language model, `.arpa`, `.arpa.gz` or `.lm`; `off` for none. By default the shipped one."""
     finals: Literal["fast", "accurate"] = "fast"
     """Finals of streams that do not ask: `accurate` runs a larger model over each finished segment."""
-    second_beams: Literal["off"] | Annotated[int, Field(ge=1, le=MAX_BEAMS)] = "off"
-    """Hypotheses of a second search of each finished segment; `off` for no second search."""
-    second_lm: Path | None = None
-    """Language model of that second search. By default that of the first one."""
     grammars: Path | None = None
     """Folder of grammars, `LANGUAGE-NAME.arpa` or `.arpa.gz`, in addition to those that ship."""
 
@@ -115,7 +111,7 @@ class Settings(BaseSettings):
     # Speech and segments
 
     vad: Literal["off", "silero"] = "off"
-    """Voice-activity detection; `silero` needs the extra `vad`."""
+    """Voice-activity detection; `silero` is the network of silero-vad 6, which ships with the program."""
     min_endpoint_ms: float = Field(400.0, ge=0)
     """Least silence that ends a segment. Words have blank frames inside: a shorter silence would cut them."""
     accurate_endpoint_ms: float = Field(700.0, ge=0)
@@ -273,7 +269,7 @@ class Settings(BaseSettings):
         entries = read_models(self.models_file) if self.models_file is not None else self.models
         if not entries:
             others = SHIPPED_ON_DEMAND if self.model is None else ()
-            of_words = {"lm": self.lm if self.lm == "off" else None, "second_lm": None}  # a file of words is English
+            of_words = {"lm": self.lm if self.lm == "off" else None}  # a file of words is English
             return ((None, self), *((entry, self.of_model(entry).model_copy(update=of_words)) for entry in others))
         return tuple((entry, self.of_model(entry)) for entry in entries)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def one_thread():
     """Compute as a server on two cores does: with one thread, so that tests measure no barrier spinning."""
-    set_up_torch(1)
+    if find_spec("torch") is not None:
+        set_up_torch(1)
 
 
 @pytest.fixture

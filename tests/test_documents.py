@@ -1,4 +1,4 @@
-"""Files, modules and programs that documents, docstrings and comments name exist in this repository."""
+"""Files, modules, programs and targets that documents, docstrings and comments name exist in this repository."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ FOLDER = re.compile(r"`((?:[\w.-]+/)+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 MODULE = re.compile(rf"`((?:{'|'.join(PACKAGES)})(?:\.\w+)+)(?:\(\))?`")
 PROGRAM = re.compile(r"python3? -m ([\w.]+)")
+TARGET = re.compile(r"`make ([a-z][a-z0-9-]*)")
+TARGETS = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 EXCEPTED = re.compile(r"[<>{}…]|\bNAME\b|^build/")  # placeholders, and what a build leaves
 OTHER_PROGRAMS = {"build", "pip", "pytest", "venv"}
 ELSEWHERE = {  # by the file that names them
+    "docs/fine-tuning.md": {"calls/0001.wav", "calls/0002.wav"},  # the reader's recordings
     "docs/models.md": {"model.onnx", "model.int8.onnx"},  # files of published models
     "model/export_onnx.py": {"model.onnx", "model.int8.onnx"},  # files that it writes
     "server/protocols/vosk/messages.py": {"websocket/asr_server.py"},  # of vosk-server's repository
@@ -70,6 +73,7 @@ def missing(path: Path, source: str) -> Iterator[Named]:
         yield from ((number, name) for name in FILE.findall(line) if name not in FILES)
         yield from ((number, name) for name in MODULE.findall(line) if not is_name(name.split(".")))
         yield from ((number, name) for name in PROGRAM.findall(line) if not is_program(name))
+        yield from ((number, f"make {name}") for name in TARGET.findall(line) if name not in TARGETS)
 
 
 def is_file(path: Path, name: str) -> bool:
@@ -155,6 +159,7 @@ def test_what_documents_docstrings_and_comments_name_exists() -> None:
         ("`batching.SlotPool`, `batching.pool.SlotPool.take()`, `server.http.page`", []),
         ("`server.nothing`, `batching.pool.SlotPool.nothing`", ["batching.pool.SlotPool.nothing", "server.nothing"]),
         ("`python -m loadtest.capacity`, `python -m server.cli`, `python -m pytest`", []),
+        ("`make test-avx2`, `make nothing`, and make nothing of it", ["make nothing"]),
         (
             "python -m loadtest.nothing, python -m server.http, python -m nothing",
             ["loadtest.nothing", "nothing", "server.http"],

@@ -1,7 +1,7 @@
 """Ended hypotheses of a search scored again as whole texts, by a language model that the search itself cannot follow.
 
 A search merges or drops hypotheses by what they end in, so its language model sees some words; one that reads a text
-from its beginning can only choose among the texts that are left. Its log-probability counts beside the search's score.
+from its beginning can only choose among the texts that are left. Its log-probability is added to the search's score.
 Source: Mikolov et al. 2010, "Recurrent neural network based language model", section on rescoring of N-best lists.
 """
 

@@ -6,10 +6,11 @@ So a server whose model computes in 8-bit arithmetic starts without it: sooner, 
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from model.description import Device, Place
-from model.errors import PrecisionError
+from model.errors import PrecisionError, require
 
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvmap", "/dev/dxg", "/dev/kfd")
@@ -22,6 +23,7 @@ def resolve_device(device: str) -> Device:
         return Device("cpu")
     if device not in ("auto", "cuda"):
         raise PrecisionError(f"device {device!r} is not one of auto, cpu, cuda")
+    require("torch", "torch", "--device cuda")
     if not _torch_sees_a_gpu():
         raise PrecisionError(
             "device cuda was asked for and torch sees no GPU: use --device cpu, or install a CUDA build"
@@ -29,8 +31,14 @@ def resolve_device(device: str) -> Device:
     return Device("cuda")
 
 
+def _has_torch() -> bool:
+    return find_spec("torch") is not None
+
+
 def _torch_sees_a_gpu() -> bool:
     if sys.platform == "linux" and not any(Path(each).exists() for each in _GPU_DEVICES):
+        return False
+    if not _has_torch():
         return False
     import torch
 
@@ -53,6 +61,8 @@ def resolve_precision(precision: str, device: Place, *, quantized: bool, cpu_fp1
         raise PrecisionError("fp16 needs a GPU: on a CPU use --precision int8, fp32 or auto")
     if precision == "int8" and device.type != "cpu":
         raise PrecisionError("int8 is computed on CPUs: on a GPU use --precision fp16 or bf16")
+    if precision != "int8":
+        require("torch", "torch", f"--precision {precision}")
     if precision == "bf16" and device.type == "cpu" and not multiplies_bf16():
         raise PrecisionError(
             "precision bf16 needs a processor with AVX-512 or avx_ne_convert, best with avx512_bf16 or amx, "
@@ -66,7 +76,7 @@ def _fastest(device: Place, *, quantized: bool) -> str:
         return "fp16"
     from model.machine.instructions import instruction_set  # needs numba, which a GPU host may lack
 
-    if quantized and instruction_set() != "portable":
+    if quantized and (instruction_set() != "portable" or not _has_torch()):
         return "int8"
     return "bf16" if native_bf16() else "fp32"
 

@@ -89,7 +89,7 @@ def _one(role: str, found: Sequence[Path], precision: str) -> Path:
     if precision == "int8":
         chosen = quantised or (floats if role == "decoder" else [])  # a decoder is seldom quantised
         if not chosen:
-            raise PublishedModelError(f"there is no {role}{INT8} beside {found[0].name}: use --precision auto")
+            raise PublishedModelError(f"there is no {role}{INT8} next to {found[0].name}: use --precision auto")
     elif precision in {"auto", "fp32"}:
         chosen = floats or quantised
     else:

@@ -46,7 +46,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class PublishedModel:
-    """A graph for CTC, or an encoder with the rest of its transducer; satisfies `server.models.loading.ServedModel`."""
+    """A graph for CTC, or the graphs of a transducer; satisfies `server.models.loading.AcousticModel`."""
 
     config: PublishedDescription
     tokens: Tokens

@@ -95,6 +95,12 @@ class OneLineErrors(TyperGroup):
                 if error.filename is None:
                     raise
                 fail(f"{error.filename}: {error.strerror}")
+            except ImportError as error:
+                from model.errors import MissingPackage
+
+                if not isinstance(error, MissingPackage):
+                    raise
+                fail(error)
 
 
 @contextmanager

@@ -21,8 +21,6 @@ from server.cli.options import (
     ModelOption,
     Part,
     PartOption,
-    SecondBeamsOption,
-    SecondLmOption,
     UrlOption,
     model_for,
     settings_from,
@@ -47,8 +45,6 @@ def evaluate(
         str | None, typer.Option(help="An .arpa or .lm language model, or off. Default: the shipped one.")
     ] = None,
     grammars: GrammarsOption = None,
-    second_beams: SecondBeamsOption = None,
-    second_lm: SecondLmOption = None,
     keyterm: Annotated[list[str] | None, typer.Option(help="A word or phrase to listen for; repeatable.")] = None,
     codec: Annotated[
         str | None, typer.Option(help="none, mulaw, alaw: as over a telephone, 8 kHz; several with commas.")
@@ -84,7 +80,7 @@ def evaluate(
     asked = Asked(manifest, concurrency, query, texts, partials, as_json, _codecs(codec), part.value)
     ours: dict[str, Any] = {"precision": precision, "decoder": decoder, "beams": beams, "lm": lm, "device": device}
     ours |= {"model": model_for(language, model)}
-    ours |= {"grammars": grammars, "second_beams": second_beams, "second_lm": second_lm}
+    ours |= {"grammars": grammars}
     try:
         if url is not None:
             _refuse({**ours, "codec": codec})

@@ -182,7 +182,7 @@ def tune(
     from model.acoustic import load_own, load_segment_model
     from model.ctc.beam import BeamDecoder
     from model.ctc.weights import DecodingWeights
-    from model.decoder import REREAD, Language, language_model_path, own_search, read_weights_path, weights_path
+    from model.decoder import ACCURATE, Language, language_model_path, own_search, read_weights_path, weights_path
     from model.errors import ModelError
     from model.evaluation.parts import selected
     from model.machine.runtime import keep_kernels
@@ -198,12 +198,12 @@ def tune(
         if accurate and other is None:
             fail(f"--accurate: no other shipped model writes the symbols of {acoustic.config.name}")
         listen = partial(hear_both, acoustic, load_segment_model(other[0])) if other else partial(hear, acoustic)
-        heard_by = REREAD if accurate else acoustic.config.name
+        acoustic_model = ACCURATE if accurate else acoustic.config.name
         phones = acoustic.config.phones
         path = language_model_path(language_model, acoustic.config.language)
         if path is None:
             fail(f"no language model of {acoustic.config.language!r} is shipped: --lm names one")
-        language = Language.load(path, phones, acoustic.config.language, heard_by)
+        language = Language.load(path, phones, acoustic.config.language, acoustic_model)
         first = DecodingWeights.load(start) if start is not None else language.weights
         utterances = read_manifests(manifest)
         heard = listen(selected(utterances, part.value))
@@ -234,7 +234,7 @@ def tune(
     if unheard:
         last = Trial(done[0].weights, unheard)
         typer.echo("\n".join(["\nthe best on part B", _heading(sorted(unheard)), _row(last, sorted(unheard))]))
-    target = out or (weights_path if accurate else read_weights_path)(path, phones, heard_by)
+    target = out or (weights_path if accurate else read_weights_path)(path, phones, acoustic_model)
     done[0].weights.save(target)
     typer.echo(f"wrote {target}")
 

@@ -97,14 +97,15 @@ def export(
 ) -> None:
     """Write a model of ours in the form that sherpa-onnx reads, as a streaming NeMo CTC model."""
     from model import checkpoint
-    from model.errors import ModelError, install_hint
+    from model.errors import ModelError, require
+
+    for package in ("torch", "onnx"):
+        require(package, "onnx", "tutti export")
     from model.export_onnx import export as write
     from model.torch_network.checkpoint import load_network
 
     try:
         path = write(load_network(checkpoint.named(model) if model else checkpoint.SHIPPED)[0], directory)
-    except ModuleNotFoundError as error:
-        fail(f"export needs the optional package {error.name}: {install_hint('onnx')}")
     except (ModelError, OSError) as error:
         fail(error)
     typer.echo(f"wrote {path}, {path.stat().st_size / 1e6:.1f} MB, and {path.with_name('tokens.txt')}")

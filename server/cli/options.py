@@ -195,13 +195,6 @@ DecoderOption = Annotated[
 BeamsOption = Annotated[
     int | None, typer.Option(help="Hypotheses that beam search keeps, 1 to 1,024. Default: {default}.")
 ]
-SecondBeamsOption = Annotated[
-    str | None,
-    typer.Option(help="Hypotheses of a second decode of each ended segment, 1 to 1,024; or off. Default: {default}."),
-]
-SecondLmOption = Annotated[
-    Path | None, typer.Option(help="Language model of the second decode. Default: that of the first.")
-]
 LmOption = Annotated[
     str | None,
     typer.Option(help="Language model of the beam search: .arpa, .arpa.gz, .lm; or off. Default: the shipped one."),

@@ -17,8 +17,6 @@ from server.cli.options import (
     GrammarsOption,
     LmOption,
     ModelsOption,
-    SecondBeamsOption,
-    SecondLmOption,
     settings_from,
 )
 
@@ -43,8 +41,6 @@ def serve(
     beams: BeamsOption = None,
     lm: LmOption = None,
     grammars: GrammarsOption = None,
-    second_beams: SecondBeamsOption = None,
-    second_lm: SecondLmOption = None,
     finals: FinalsOption = None,
     policy: Annotated[str | None, typer.Option(help="eager, deadline or single. Default: {default}.")] = None,
     max_streams: Annotated[

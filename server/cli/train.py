@@ -89,7 +89,10 @@ def synthesize(
     ] = None,
     voice: Annotated[str, typer.Option(help="espeak-ng's voice for --texts, such as es.")] = "en-us",
     neural: Annotated[
-        bool, typer.Option("--neural", help="Kokoro's voices and mixtures of them, English or Mandarin: `make voices`.")
+        bool,
+        typer.Option(
+            "--neural", help="Kokoro's voices, English or Mandarin; model/training/recipes/voices.sh installs them."
+        ),
     ] = False,
 ) -> None:
     """Make synthetic speech for training with espeak-ng and flite, or neural voices; in many voices."""

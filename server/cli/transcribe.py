@@ -22,8 +22,6 @@ from server.cli.options import (
     LmOption,
     ModelOption,
     PrecisionOption,
-    SecondBeamsOption,
-    SecondLmOption,
     UrlOption,
     model_for,
     settings_from,
@@ -32,7 +30,7 @@ from server.cli.options import (
 if TYPE_CHECKING:
     from tutti_asr_client.files.display import Display
 
-OF_THIS_PROCESS = ["decoder", "beams", "lm", "grammars", "second_beams", "second_lm", "model", "device", "precision"]
+OF_THIS_PROCESS = ["decoder", "beams", "lm", "grammars", "model", "device", "precision"]
 OF_A_SERVER = ["retry", "resumable", "api_key"]
 
 
@@ -83,8 +81,6 @@ def transcribe(
     beams: BeamsOption = None,
     lm: LmOption = None,
     grammars: GrammarsOption = None,
-    second_beams: SecondBeamsOption = None,
-    second_lm: SecondLmOption = None,
     language: LanguageOption = None,
     grammar: GrammarOption = None,
     finals: FinalsOption = None,
@@ -95,7 +91,7 @@ def transcribe(
     """Transcribe recordings: through a server with --url, else with the engine in this process.
 
     A terminal shows the text as it grows, a pipe gets plain text: a line for each recording, in their order. What
-    chooses the engine (--decoder, --beams, --lm, --second-beams, --second-lm, --model, --device, --precision) is for
+    chooses the engine (--decoder, --beams, --lm, --model, --device, --precision) is for
     this process alone.
     """
     _check(context, url)
@@ -131,7 +127,7 @@ def transcribe(
 
     options: dict[str, Any] = {"decoder": decoder, "beams": beams, "lm": lm, "device": device, "precision": precision}
     options |= {"model": model_for(language, model)}
-    options |= {"grammars": grammars, "second_beams": second_beams, "second_lm": second_lm}
+    options |= {"grammars": grammars}
     # A slot is free again only after its recording's last batch.
     settings = settings_from({**options, "max_batch": concurrency, "max_streams": 2 * concurrency})
     try:

@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -31,8 +31,6 @@ class ModelEntry(BaseModel):
     decoder: Literal["auto", "greedy", "beam"] | None = None
     beams: int | None = Field(default=None, ge=1, le=MAX_BEAMS)
     lm: Literal["off"] | Path | None = None
-    second_beams: Literal["off"] | Annotated[int, Field(ge=1, le=MAX_BEAMS)] | None = None
-    second_lm: Path | None = None
     device: Literal["auto", "cpu", "cuda"] | None = None
     precision: Literal["auto", "int8", "bf16", "fp32", "fp16"] | None = None
     default: bool = False
@@ -42,7 +40,6 @@ class ModelEntry(BaseModel):
     def own(self) -> dict[str, object]:
         """Its settings, by the names of those that they replace."""
         own: dict[str, object] = {"decoder": self.decoder, "beams": self.beams, "lm": self.lm}
-        own |= {"second_beams": self.second_beams, "second_lm": self.second_lm}
         own |= {"device": self.device, "precision": self.precision}
         return {"model": self.path} | {name: value for name, value in own.items() if value is not None}
 
@@ -90,8 +87,7 @@ def _entry(file: Path, number: int, table: Any) -> ModelEntry:
         said = _said(problem)
         raise SettingsError(f"models_file: {file}: [[{TABLE}]] {number}{called}: {key}: {said}") from None
     lm = entry.lm if entry.lm is None or entry.lm == "off" else file.parent / entry.lm
-    second_lm = None if entry.second_lm is None else file.parent / entry.second_lm
-    return entry.model_copy(update={"path": _path(file.parent, entry.path), "lm": lm, "second_lm": second_lm})
+    return entry.model_copy(update={"path": _path(file.parent, entry.path), "lm": lm})
 
 
 def _said(problem: Any) -> str:

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request, Response
 
 from server.access.keys import Credentials, KeyRing
 from server.errors import ModelStays, NotAuthorised, ServerError, ServerNotReady, UnknownModel, of_setting
-from server.models.registry import Phase, Place
+from server.models.registry import Phase, RegistryEntry
 from server.operations.drain import Drain
 from server.replica import Replica
 from server.settings import Settings
@@ -130,13 +130,13 @@ def _add_drain(router: APIRouter, drain: Drain, access: AdminAccess) -> None:
 def _add_models(router: APIRouter, replica: Replica, access: AdminAccess) -> None:
     models = replica.models
 
-    def state_of(place: Place) -> ModelState:
-        return ModelState(place.name, place.phase, place.streams, place.name == models.names.default)
+    def state_of(entry: RegistryEntry) -> ModelState:
+        return ModelState(entry.name, entry.phase, entry.streams, entry.name == models.names.default)
 
     @router.get("/models", response_class=Response, responses=_STATES)
     async def listed(request: Request) -> Response:
         """List the models, the default first, with what each is doing."""
-        return refusal_of(request, access) or _json([state_of(place) for place in models.places])
+        return refusal_of(request, access) or _json([state_of(entry) for entry in models.entries])
 
     @router.post("/models/{name}/load", response_class=Response, responses={503: {}, **_OF_A_MODEL})
     async def load(request: Request, name: str) -> Response:
@@ -159,10 +159,10 @@ def _add_models(router: APIRouter, replica: Replica, access: AdminAccess) -> Non
         if refused is not None:
             return refused
         try:
-            place = models.unload(name)
+            entry = models.unload(name)
         except (UnknownModel, ModelStays) as error:
             return _failed(error)
-        return _json(state_of(place), 200 if place.phase is Phase.ABSENT else 202)
+        return _json(state_of(entry), 200 if entry.phase is Phase.ABSENT else 202)
 
 
 def _failed(error: ServerError) -> Response:

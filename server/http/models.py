@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 
 from server.access.keys import Credentials
 from server.errors import REFUSALS, BadParameter, Refused
-from server.models.registry import Phase, Place
+from server.models.registry import Phase, RegistryEntry
 from server.models.selection import SHOWN
 from server.operations.logs import take_request_id
 from server.protocols.handshake import render_refusal
@@ -67,7 +67,7 @@ def models_router(replica: Replica, created: int) -> APIRouter:
     @router.get("/v1/models", response_class=Response)
     async def models(request: Request) -> Response:
         """List the models that are served, the default first; some are loaded with the first request for them."""
-        listed = [_model(place, created) for place in replica.models.places]
+        listed = [_model(entry, created) for entry in replica.models.entries]
         return refusal(request, take_request_id()) or _json(ModelsOut("list", listed, listed))
 
     @router.get("/v1/models/{name}", response_class=Response)
@@ -77,15 +77,15 @@ def models_router(replica: Replica, created: int) -> APIRouter:
         refused = refusal(request, request_id)
         if refused is not None:
             return refused
-        by_uuid = [place for place in replica.models.places if place.card.uuid == name]
-        place = by_uuid[0] if by_uuid else replica.models.known(name)
-        return _json(_model(place, created)) if place is not None else _unknown(name, request_id)
+        by_uuid = [entry for entry in replica.models.entries if entry.card.uuid == name]
+        entry = by_uuid[0] if by_uuid else replica.models.known(name)
+        return _json(_model(entry, created)) if entry is not None else _unknown(name, request_id)
 
     return router
 
 
-def _model(place: Place, created: int) -> ModelOut:
-    card = place.card
+def _model(entry: RegistryEntry, created: int) -> ModelOut:
+    card = entry.card
     return ModelOut(
         id=card.name,
         created=created,
@@ -94,10 +94,10 @@ def _model(place: Place, created: int) -> ModelOut:
         name=card.name,
         canonical_name=card.name,
         architecture=card.architecture,
-        languages=place.languages,
+        languages=entry.languages,
         version=card.version,
         uuid=card.uuid,
-        loaded=place.phase is Phase.LOADED,
+        loaded=entry.phase is Phase.LOADED,
     )
 
 

@@ -1,4 +1,4 @@
-"""The served models: loading, each with its decoder, and the voice-activity model; the cards that clients see."""
+"""Loading of the models that a server has, each with its decoder, and of the voice-activity model."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from batching.slot_model import SlotModel
 from model import checkpoint
 from model.acoustic import load_model
 from model.ctc.words import Decoder
-from model.decoder import SecondSearch, accurate_of, decoder_of, grammars_of
+from model.decoder import accurate_of, decoder_of, grammars_of
 from model.description import ModelDescription, Place
-from model.machine.runtime import set_up_torch
 from model.published.files import is_published
 from model.published.published_model import PublishedModel
 from server.configuration.models_file import ModelEntry
@@ -24,7 +23,7 @@ from server.errors import SettingsError
 from server.models.selection import is_language
 from server.settings import Settings
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.served_model")
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.models")
 
 
 def load_served(settings: Settings) -> tuple[tuple[LoadedModel, ...], VadModel | None]:
@@ -59,12 +58,10 @@ def _load(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
     model = load_model(settings.model, device=settings.device, precision=settings.precision, threads=settings.threads)
     if isinstance(model, PublishedModel) and model.contract.one_row:
         _log.warning(
-            "model takes one stream at a time: batches are stepped row by row, which carries fewer streams",
+            "model has no batch axis: streams are stepped one by one, so capacity is lower",
             model=model.config.name,
         )
-    decoder = decoder_of(
-        model, decoder=settings.decoder, beams=settings.beams, lm=settings.lm, second=second_of(settings)
-    )
+    decoder = decoder_of(model, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
     grammars = grammars_of(model, settings.beams, settings.grammars) if decoder.supports_bias else {}
     accurate = accurate_of(model, decoder, settings.lm)
     if accurate is not None and settings.finals == "accurate":
@@ -73,41 +70,31 @@ def _load(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
     return LoadedModel.of(model, decoder, *named, grammars=grammars, accurate=accurate)
 
 
-def second_of(settings: Settings) -> SecondSearch | None:
-    """The second decode that the settings ask for, of decoders that search. Raises: SettingsError."""
-    if settings.second_beams != "off":
-        return SecondSearch(settings.second_beams, settings.second_lm)
-    if settings.second_lm is not None:
-        raise SettingsError("second_lm: needs a second search: --second-beams 512 or TUTTI_SECOND_BEAMS=512")
-    return None
-
-
 def load_vad(settings: Settings) -> VadModel | None:
     """Load the voice-activity model if the settings name one. Raises: ModelError."""
     if settings.vad == "off":
         return None
     from model.vad import SileroVad
 
-    set_up_torch(settings.threads)
-    return SileroVad.load(device="cpu")
+    return SileroVad.load()
 
 
-class Servable(Protocol):
-    """A model that can be put behind an engine."""
+class BatchedModel(Protocol):
+    """A model that an engine can step."""
 
     def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> SlotModel:
-        """Return it over `capacity` streams, in batches of at most `largest`.
+        """Return the model over `capacity` streams, in batches of at most `largest`.
 
-        With `tile_rows`, its arithmetic runs on exactly so many rows at a time, where that makes a difference.
+        With `tile_rows` its arithmetic runs on exactly that many rows at a time, where that makes a difference.
         """
 
 
-class ServedModel(Servable, Protocol):
-    """An acoustic model: int16 PCM in steps, log-probs out."""
+class AcousticModel(BatchedModel, Protocol):
+    """A streaming acoustic model: int16 PCM in steps, log-probabilities out."""
 
     @property
     def config(self) -> ModelDescription:
-        """The configuration of its training."""
+        """Its sample rate, step and symbols."""
 
     @property
     def digest(self) -> str:
@@ -115,14 +102,14 @@ class ServedModel(Servable, Protocol):
 
     @property
     def precision(self) -> str:
-        """Its arithmetic, as `--precision` names it."""
+        """Its number format, as `--precision` names it."""
 
     @property
     def device(self) -> Place:
         """Where it computes."""
 
 
-class VadModel(Servable, Protocol):
+class VadModel(BatchedModel, Protocol):
     """A model over windows of 16-bit samples; the output is one probability of speech each, (B, 1)."""
 
     @property
@@ -132,14 +119,14 @@ class VadModel(Servable, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model and its decoder, with the name that it is served under and its languages; none: not known.
+    """A model with its decoders, the name it is served under, and its languages (empty: not known).
 
-    `grammars` are decoders of one kind of phrase, which clients choose by name, `accurate` the one of accurate finals.
+    `grammars` are decoders of one kind of phrase, which clients choose by name; `accurate` makes accurate finals.
     """
 
     name: str
     languages: tuple[str, ...]
-    acoustic: ServedModel
+    acoustic: AcousticModel
     decoder: Decoder
     grammars: Mapping[str, Decoder] = field(default_factory=dict)
     accurate: Decoder | None = None
@@ -147,7 +134,7 @@ class LoadedModel:
     @classmethod
     def of(
         cls,
-        acoustic: ServedModel,
+        acoustic: AcousticModel,
         decoder: Decoder,
         name: str | None = None,
         languages: tuple[str, ...] = (),
@@ -155,9 +142,9 @@ class LoadedModel:
         grammars: Mapping[str, Decoder] | None = None,
         accurate: Decoder | None = None,
     ) -> LoadedModel:
-        """Name a model, by itself if not told otherwise.
+        """Name a model, by default by its own name.
 
-        Its languages are those that are told, else its own, else the one that its name is a tag of.
+        Languages: the given ones, else the model's own, else its name if that is a language tag.
         """
         name = name or acoustic.config.name
         languages = languages or acoustic.config.languages or ((name,) if is_language(name) else ())
@@ -172,9 +159,9 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelOutline:
-    """A model that can be loaded: its name, languages and card, as far as they are known before, and how to load it.
+    """A model that can be loaded: what is known of it before, and the function that loads it.
 
-    `on_demand`: with the first request for it.
+    `on_demand`: the first request for it loads it.
     """
 
     name: str

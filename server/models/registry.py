@@ -1,9 +1,9 @@
-"""The models of a replica by name: which one a request gets; loading and unloading while others' streams run.
+"""The models of a replica by name: which one serves a request; loading and unloading while other streams run.
 
-A model that is loaded on demand costs nothing before the first request for it. That request waits, in seconds, while
-a thread reads the weights and the engine warms up; those that come meanwhile wait for the same loading. To unload a
-model is to refuse new streams of it, let those that are open end, and stop its engine. One that was loaded on demand
-may be unloaded once nobody has used it for a while.
+A model that is loaded on demand costs nothing before the first request for it. That request waits, for seconds, while
+a thread reads the weights and the engine warms up; requests that arrive meanwhile wait for the same load. Unloading a
+model refuses new streams of it, lets the open ones end, and stops its engine. A model that was loaded on demand can be
+unloaded after a time without use.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from server.operations.dependent_rows import warn_of_dependent_rows
 from server.operations.gc_schedule import freeze_what_came
 from server.settings import Settings
 
-FAILED_S = 10.0  # after a loading that failed, refusals until the next try: clients that return at once would go on
-LOOK_S = 10.0  # between looks for models that nobody uses
+FAILED_S = 10.0  # after a failed load, requests are refused for this long: clients that retry at once would repeat it
+LOOK_S = 10.0  # between two checks for idle models
 STOP_TIMEOUT_S = 5.0  # for the batch that is running
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.models")
@@ -35,17 +35,17 @@ OnService = Callable[[ModelService], None]
 
 
 class Phase(StrEnum):
-    """What a model is doing, as `/admin/models` says it."""
+    """State of a model, as `/admin/models` reports it."""
 
     ABSENT = "not loaded"
     LOADING = "loading"
     LOADED = "loaded"
-    LEAVING = "unloading"
+    UNLOADING = "unloading"
 
 
 @dataclass(slots=True)
-class Place:
-    """A model's place in the catalogue: what is known of it without its weights, and its service while it has one."""
+class RegistryEntry:
+    """A model of the registry: what is known without its weights, and its service while it is loaded."""
 
     name: str
     languages: tuple[str, ...]
@@ -53,9 +53,9 @@ class Place:
     outline: ModelOutline | None
     service: ModelService | None = None
     loading: asyncio.Task[ModelService] | None = None
-    leaving: asyncio.Task[None] | None = None
+    unloading: asyncio.Task[None] | None = None
     refuse_until_s: float = 0.0
-    used_s: float = 0.0  # when a request got it, or a stream of it was last seen open
+    used_s: float = 0.0  # last request for it, or last time that a stream of it was open
 
     @property
     def on_demand(self) -> bool:
@@ -64,10 +64,10 @@ class Place:
 
     @property
     def phase(self) -> Phase:
-        """What it is doing."""
+        """Its state."""
         if self.service is None:
             return Phase.ABSENT if self.loading is None else Phase.LOADING
-        return Phase.LOADED if self.leaving is None else Phase.LEAVING
+        return Phase.LOADED if self.unloading is None else Phase.UNLOADING
 
     @property
     def streams(self) -> int:
@@ -75,8 +75,8 @@ class Place:
         return 0 if self.service is None else self.service.recognizer.slots_used
 
 
-class Catalogue:
-    """All models of one replica; the first is the default, which is always loaded. Belongs to the event loop."""
+class ModelRegistry:
+    """All models of one replica; the first is the default, which is always loaded. Used on the event loop alone."""
 
     def __init__(
         self,
@@ -93,21 +93,21 @@ class Catalogue:
         self._idle_s = None if minutes is None else 60 * minutes
         self._idle_watch: asyncio.Task[None] | None = None
         known = {outline.name: outline for outline in outlines}
-        self._places: dict[str, Place] = {}
+        self._entries: dict[str, RegistryEntry] = {}
         self._on_loaded: OnService = _ignore
         self._on_unloaded: OnService = _ignore
         for model in loaded:
             outline = known.pop(model.name, None)
-            self._add(Place(model.name, model.languages, model.card, outline, builder.build(model)))
+            self._add(RegistryEntry(model.name, model.languages, model.card, outline, builder.build(model)))
         for outline in known.values():
-            self._add(Place(outline.name, outline.languages, outline.card, outline))
-        languages = {place.name: place.languages for place in self._places.values()}
+            self._add(RegistryEntry(outline.name, outline.languages, outline.card, outline))
+        languages = {entry.name: entry.languages for entry in self._entries.values()}
         self.names = ModelNames(languages, settings.model_aliases, strict=settings.strict_models)
 
-    def _add(self, place: Place) -> None:
-        if place.name.casefold() in (name.casefold() for name in self._places):
-            raise SettingsError(f"models_file: two models are named {place.name!r}")
-        self._places[place.name] = place
+    def _add(self, entry: RegistryEntry) -> None:
+        if entry.name.casefold() in (name.casefold() for name in self._entries):
+            raise SettingsError(f"models_file: two models are named {entry.name!r}")
+        self._entries[entry.name] = entry
 
     # Requests
 
@@ -119,35 +119,36 @@ class Catalogue:
     @property
     def default(self) -> ModelService:
         """The model of a request that asks for none."""
-        service = self._places[self.names.default].service
+        service = self._entries[self.names.default].service
         assert service is not None, "it is never unloaded"
         return service
 
     async def obtain(self, model: str | None, language: str | None) -> ModelService:
-        """Return the model for a request; load it if that is to be done on demand.
+        """Return the model for a request; load it first if it is loaded on demand.
 
-        Raises: BadParameter for what is not served; ServerNotReady for a model that cannot be had now.
+        Raises: BadParameter for a model that is not served; ServerNotReady for one that is not available now.
         """
-        place = self._places[self.names.choose(model, language)]
-        if place.on_demand and place.leaving is not None and not place.streams:  # it goes at once, and comes back
-            await asyncio.shield(place.leaving)
-        if place.phase is Phase.ABSENT and not place.on_demand:
-            raise ServerNotReady(f"the model {place.name!r} is not loaded")
-        return await self._loaded(place)
+        entry = self._entries[self.names.choose(model, language)]
+        if entry.on_demand and entry.unloading is not None and not entry.streams:
+            # It is unloading without open streams: wait for that, then load it again.
+            await asyncio.shield(entry.unloading)
+        if entry.phase is Phase.ABSENT and not entry.on_demand:
+            raise ServerNotReady(f"the model {entry.name!r} is not loaded")
+        return await self._loaded(entry)
 
-    def known(self, name: str) -> Place | None:
+    def known(self, name: str) -> RegistryEntry | None:
         """Return the model that a name or an alias stands for, loaded or not; None for other names."""
         served = self.names.known(name)
-        return None if served is None else self._places[served]
+        return None if served is None else self._entries[served]
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def entries(self) -> tuple[RegistryEntry, ...]:
         """All models, the default first."""
-        return tuple(self._places.values())
+        return tuple(self._entries.values())
 
     def __iter__(self) -> Iterator[ModelService]:
         """Those that are loaded, the default first."""
-        return iter([place.service for place in self._places.values() if place.service is not None])
+        return iter([entry.service for entry in self._entries.values() if entry.service is not None])
 
     @property
     def slots_used(self) -> int:
@@ -164,82 +165,82 @@ class Catalogue:
         last.recognizer.refuse_if_full()
 
     def note_request(self) -> None:
-        """Note for the estimates of capacity that a client connected or sent a request, whatever comes of it."""
+        """Count a connection or request of a client for the capacity estimates, whether or not it is accepted."""
         for service in self:
             service.recognizer.admission.capacity.requested(1)
 
     def update_estimates(self) -> None:
-        """Update the estimates of capacity, which batches do while there are any."""
+        """Update the capacity estimates at times without batches, which update them otherwise."""
         for service in self:
             service.recognizer.look()
 
     # Loading and unloading
 
-    def tell(self, *, on_loaded: OnService, on_unloaded: OnService) -> None:
-        """Call these with each service whose engines have started, and once they have been stopped."""
+    def notify(self, *, on_loaded: OnService, on_unloaded: OnService) -> None:
+        """Register callbacks: a service's engines have started; they have stopped."""
         self._on_loaded, self._on_unloaded = on_loaded, on_unloaded
 
-    async def load(self, name: str) -> Place:
+    async def load(self, name: str) -> RegistryEntry:
         """Load a model, unless it is loaded. Raises: UnknownModel, ModelStays, ServerNotReady."""
-        place = self._place(name)
-        if place.service is None and place.outline is None:
+        entry = self._entry(name)
+        if entry.service is None and entry.outline is None:
             raise ModelStays(f"the model {name!r} cannot be loaded again")
-        place.refuse_until_s = 0.0  # an operator does not have to wait
-        await self._loaded(place)
-        return place
+        entry.refuse_until_s = 0.0  # an operator does not have to wait
+        await self._loaded(entry)
+        return entry
 
-    def unload(self, name: str) -> Place:
+    def unload(self, name: str) -> RegistryEntry:
         """Begin to unload a model, unless it is not loaded. Raises: UnknownModel, ModelStays."""
-        place = self._place(name)
-        if place.name == self.names.default:
-            raise ModelStays(f"{name!r} is the default model, which stays")
-        if place.outline is None:
+        entry = self._entry(name)
+        if entry.name == self.names.default:
+            raise ModelStays(f"{name!r} is the default model, which cannot be unloaded")
+        if entry.outline is None:
             raise ModelStays(f"the model {name!r} could not be loaded again")
-        if place.phase is Phase.LOADING:
+        if entry.phase is Phase.LOADING:
             raise ModelStays(f"the model {name!r} is being loaded; unload it afterwards")
-        if place.phase is Phase.LOADED and place.service is not None:
-            _log.info("model leaves", model=name, streams=place.streams)
-            place.leaving = asyncio.create_task(self._leave(place, place.service))
-        return place
+        if entry.phase is Phase.LOADED and entry.service is not None:
+            _log.info("model unloading", model=name, streams=entry.streams)
+            entry.unloading = asyncio.create_task(self._unload(entry, entry.service))
+        return entry
 
-    def _place(self, name: str) -> Place:
-        place = self._places.get(name)
-        if place is None:
-            raise UnknownModel(f"no model is named {name!r}; there is {', '.join(self._places)}")
-        return place
+    def _entry(self, name: str) -> RegistryEntry:
+        entry = self._entries.get(name)
+        if entry is None:
+            raise UnknownModel(f"no model is named {name!r}; there is {', '.join(self._entries)}")
+        return entry
 
-    async def _loaded(self, place: Place) -> ModelService:
+    async def _loaded(self, entry: RegistryEntry) -> ModelService:
         """Return the service once it is warm. Raises: ServerNotReady."""
-        place.used_s = self._clock()
-        if place.phase is Phase.LEAVING:
-            raise ServerNotReady(f"the model {place.name!r} is being unloaded")
-        if place.service is not None:
-            return place.service
-        if place.loading is None:
-            if self._clock() < place.refuse_until_s:
-                raise ServerNotReady(f"the model {place.name!r} could not be loaded")
-            place.loading = asyncio.create_task(self._load(place))
-        return await asyncio.shield(place.loading)  # a client that leaves does not end it for the others
+        entry.used_s = self._clock()
+        if entry.phase is Phase.UNLOADING:
+            raise ServerNotReady(f"the model {entry.name!r} is being unloaded")
+        if entry.service is not None:
+            return entry.service
+        if entry.loading is None:
+            if self._clock() < entry.refuse_until_s:
+                raise ServerNotReady(f"the model {entry.name!r} could not be loaded")
+            entry.loading = asyncio.create_task(self._load(entry))
+        return await asyncio.shield(entry.loading)  # a client that disconnects does not cancel it for the others
 
-    async def _load(self, place: Place) -> ModelService:
-        assert place.outline is not None, "asked before"
+    async def _load(self, entry: RegistryEntry) -> ModelService:
+        assert entry.outline is not None, "asked before"
         began_s, service = self._clock(), None
         try:
-            loaded = await asyncio.to_thread(self._read, place.outline)
+            loaded = await asyncio.to_thread(self._read, entry.outline)
             service = self._builder.build(loaded)
             await service.recognizer.start()
-        except Exception as error:  # whatever is wrong with one model, the streams of the others go on
+        except Exception as error:  # one model that fails must not end the streams of others
             if service is not None:
                 await self._end(service)
-            place.refuse_until_s = self._clock() + FAILED_S
-            _log.exception("a model could not be loaded", model=place.name)
-            raise ServerNotReady(f"the model {place.name!r} could not be loaded") from error
+            entry.refuse_until_s = self._clock() + FAILED_S
+            _log.exception("model not loaded", model=entry.name)
+            raise ServerNotReady(f"the model {entry.name!r} could not be loaded") from error
         finally:
-            place.loading = None
-        place.service, place.card, place.languages = service, service.card, service.languages
-        place.used_s = self._clock()
+            entry.loading = None
+        entry.service, entry.card, entry.languages = service, service.card, service.languages
+        entry.used_s = self._clock()
         how = {"precision": loaded.acoustic.precision, "seconds": round(self._clock() - began_s, 2)}
-        _log.info("model loaded", model=place.name, languages=place.languages, **how)
+        _log.info("model loaded", model=entry.name, languages=entry.languages, **how)
         self._on_loaded(service)
         freeze_what_came()
         return service
@@ -258,25 +259,25 @@ class Catalogue:
     def unload_idle(self, idle_s: float) -> None:
         """Begin to unload what is loaded on demand and has had no stream and no request for `idle_s`."""
         now = self._clock()
-        for place in self._places.values():
-            if place.streams:
-                place.used_s = now
-            elif place.on_demand and place.phase is Phase.LOADED and now - place.used_s >= idle_s:
-                self.unload(place.name)
+        for entry in self._entries.values():
+            if entry.streams:
+                entry.used_s = now
+            elif entry.on_demand and entry.phase is Phase.LOADED and now - entry.used_s >= idle_s:
+                self.unload(entry.name)
 
-    async def _leave(self, place: Place, service: ModelService) -> None:
+    async def _unload(self, entry: RegistryEntry, service: ModelService) -> None:
         await service.recognizer.empty()
         await self._end(service)
-        place.service = place.leaving = None
-        _log.info("model unloaded", model=place.name)
+        entry.service = entry.unloading = None
+        _log.info("model unloaded", model=entry.name)
 
     async def _end(self, service: ModelService) -> None:
-        """Stop its engines, and let go of it. A thread that hangs is left, as at the end of the process."""
+        """Stop and release it. A thread that hangs is abandoned, as at the end of the process."""
         self._on_unloaded(service)
         try:
             await asyncio.to_thread(service.recognizer.stop, STOP_TIMEOUT_S)
         except EngineDown:
-            _log.exception("an engine did not stop", model=service.name)
+            _log.exception("engine did not stop", model=service.name)
         self._builder.release(service)
 
     # The replica's start and end
@@ -290,8 +291,8 @@ class Catalogue:
             self._idle_watch = asyncio.create_task(self._watch_idleness(self._idle_s))
 
     def close(self) -> None:
-        """Begin nothing more, and wait no longer for streams of models that leave: the process is about to end."""
-        tasks = [task for place in self._places.values() for task in (place.loading, place.leaving)]
+        """Cancel loads and unloads: the process is about to end."""
+        tasks = [task for entry in self._entries.values() for task in (entry.loading, entry.unloading)]
         for task in (self._idle_watch, *tasks):
             if task is not None:
                 task.cancel()
@@ -306,11 +307,11 @@ class Catalogue:
     def ready(self, stall_s: float) -> bool:
         """Return whether the engines of all that is loaded run, are warm and have not been at one step for `stall_s`.
 
-        A model that is not loaded, or comes or goes, keeps nobody else out.
+        Models that are not loaded, loading or unloading do not count.
         """
-        services = [place.service for place in self._places.values() if place.phase is Phase.LOADED]
+        services = [entry.service for entry in self._entries.values() if entry.phase is Phase.LOADED]
         return all(service.recognizer.engines.ready(stall_s) for service in services if service is not None)
 
 
 def _ignore(_: ModelService) -> None:
-    """Nobody is to be told."""
+    """Default callback: does nothing."""

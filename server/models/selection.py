@@ -43,7 +43,7 @@ OTHER_KINDS = {
 """By the beginning of a model's name, why it does not transcribe: the default would answer another protocol."""
 _LANGUAGE = re.compile(r"[A-Za-z]{1,8}([-_][A-Za-z0-9]{1,8})*")  # the form of a tag. Source: RFC 5646, 2.1
 _TAG = re.compile(r"([A-Za-z]{2,3})(-[A-Za-z]{4})?(-[A-Za-z]{2}|-[0-9]{3})?")  # language, script, region
-_UNKNOWN = 0.5  # closeness of a model whose languages are not known: behind every match
+_UNKNOWN = 0.5  # closeness of a model whose languages are not known: less than any match
 
 
 def is_language(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What serves one model: engines, decoder, recognizer, tickets; and how it is built from a loaded model."""
+"""The service of one model (engines, decoders, recognizer, tickets), built from a loaded model."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from model.description import ModelDescription
 from model.machine.runtime import steps_at_once
 from server.access.keys import read_secrets
 from server.errors import BadParameter, SettingsError, of_setting
-from server.models.loading import LoadedModel, ModelCard, Servable, VadModel
+from server.models.loading import BatchedModel, LoadedModel, ModelCard, VadModel
 from server.models.selection import SHOWN, is_english
 from server.operations.metrics import Metrics, ModelMetrics
 from server.recognition.admission import Admission, Machine
-from server.recognition.decoding.second_pass import SecondDecodes
+from server.recognition.decoding.second_pass import SecondPass
 from server.recognition.engines import Deliver, Engines, MakeEngine
 from server.recognition.recognizer import Recognizer
 from server.recognition.session import MAX_BACKLOG_S, Finals, Limits, Session, SessionOptions
@@ -42,7 +42,7 @@ VAD_HZ = 16_000  # of silero's windows
 
 @dataclass(frozen=True, slots=True)
 class ModelService:
-    """One served model. It admits and recognises streams once its recognizer has started."""
+    """One served model. It admits and recognizes streams once its recognizer has started."""
 
     name: str
     languages: tuple[str, ...]
@@ -50,8 +50,8 @@ class ModelService:
     card: ModelCard
     decoder: Decoder
     grammars: Mapping[str, Decoder]
-    accurate: Decoder | None  # for streams that want accurate finals; None: it has none
-    finals: Finals  # of streams that do not say
+    accurate: Decoder | None  # for streams that ask for accurate finals; None: not available
+    finals: Finals  # of streams that do not ask
     recognizer: Recognizer
     metrics: ModelMetrics
     tickets: TicketService
@@ -77,7 +77,7 @@ class ModelService:
         return self.decoder if self.accurate is None or fast else self.accurate
 
     def check_finals(self, asked: Finals | None, others: Mapping[str, object]) -> None:
-        """Refuse accurate finals where there are none, or beside `others` that were asked for, by parameter.
+        """Check that accurate finals are available, and combine with the `others` asked for, by parameter.
 
         Raises: BadParameter.
         """
@@ -85,33 +85,33 @@ class ModelService:
             return
         if self.accurate is None:
             raise BadParameter(
-                f"finals: the model {self.name!r} has no accurate ones: they need beam search here, and another model "
-                "of the same sounds"
+                f"finals: accurate is not available for model {self.name!r}: it needs beam search and a second model "
+                "with the same output symbols"
             )
         for name, value in others.items():
             if value:
-                raise BadParameter(f"finals: accurate finals do not go with {name}; leave one of the two out")
+                raise BadParameter(f"finals: accurate cannot be combined with {name}")
 
     def check_grammar(self, name: str) -> None:
-        """Refuse a grammar that this model does not have; "" is none. Raises: BadParameter."""
+        """Check that this model has a grammar; "" is no grammar. Raises: BadParameter."""
         if name and name not in self.grammars:
             there = f"there is {', '.join(self.grammars)}" if self.grammars else "it has none"
             raise BadParameter(f"grammar: the model {self.name!r} does not have {name[:SHOWN]!r}; {there}")
 
     def check_keyterms(self, parameters: Iterable[str]) -> None:
-        """Refuse key terms that a published model cannot take; our own, decoded greedily, ignores them and says so.
+        """Check that the model supports key terms; our own, decoded greedily, ignores them and says so.
 
         `parameters` are the names under which some were given. Raises: BadParameter.
         """
         for parameter in parameters:
             if not self.decoder.supports_bias and self.config.architecture != OWN_ARCHITECTURE:
                 raise BadParameter(
-                    f"{parameter}: the model {self.name!r} ({self.config.architecture}) takes no key terms"
+                    f"{parameter}: the model {self.name!r} ({self.config.architecture}) does not support key terms"
                 )
 
 
 class ServiceBuilder:
-    """Builds the services of the models of one replica, which share its machine, its metrics and its resume keys."""
+    """Builds the services of one replica's models, which share its machine, its metrics and its resume keys."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class ServiceBuilder:
         self._make_session = make_session
         self._machine = Machine()
         self._turns = itertools.cycle([Turn() for _ in range(steps_at_once(settings.threads))])
-        self._second = SecondDecodes(clock)
+        self._second_pass = SecondPass(clock)
         keys = resume_keys(settings)
         self._own_key = not keys
         self._resume_keys = keys or [os.urandom(32)]
@@ -151,7 +151,7 @@ class ServiceBuilder:
             engines=self._engines(model, window),
             admission=self._admission(config, metrics),
             machine=self._machine,
-            second=self._second,
+            second_pass=self._second_pass,
             background_slots=self._settings.upload_slots,
             budget_s=self._settings.latency_budget_ms / 1_000,
             clock=self._clock,
@@ -183,13 +183,13 @@ class ServiceBuilder:
         self._metrics.build_info.labels(version("tutti-asr"), self._settings.commit, model.name, str(device)).set(1)
 
     def release(self, service: ModelService) -> None:
-        """Let go of a service that has stopped: its streams cost the machine nothing any more, its gauges read 0."""
+        """Release a service that has stopped: its streams no longer count, and its gauges read 0."""
         self._machine.leave(service.recognizer.admission)
         service.metrics.gone()
 
     def stop(self) -> None:
-        """End what the models share."""
-        self._second.stop()
+        """Stop what the models share."""
+        self._second_pass.stop()
 
     def _window(self, model: LoadedModel) -> int | None:
         """Samples of a window of the voice-activity model. Raises: SettingsError."""
@@ -198,7 +198,7 @@ class ServiceBuilder:
         rate = model.acoustic.config.sample_rate
         if rate != VAD_HZ:
             raise SettingsError(
-                f"vad: silero hears {VAD_HZ} Hz, and the model {model.name!r} has {rate}; use --vad off"
+                f"vad: silero needs a model at {VAD_HZ} Hz, and {model.name!r} takes {rate} Hz; use --vad off"
             )
         return self._vad_model.step_samples
 
@@ -213,7 +213,7 @@ class ServiceBuilder:
         )
 
     def _engine(
-        self, config: ModelDescription, model: Servable, step_samples: int, turn: Turn | None, *, name: str
+        self, config: ModelDescription, model: BatchedModel, step_samples: int, turn: Turn | None, *, name: str
     ) -> MakeEngine:
         """Return a factory of the engine, to be called with the function that takes its results."""
         settings, clock = self._settings, self._clock

@@ -57,7 +57,7 @@ class ActiveSession:
             self.fail(error)
 
     def export(self) -> None:
-        """Ask the engine for every stream's state behind all work so far; `Session.exported` gets each of them."""
+        """Ask the engine for every stream's state after all work so far; `Session.exported` gets each of them."""
         if not self.open:
             return
         try:

@@ -78,7 +78,7 @@ class Admission:
             raise ServerFull(FOLLOWING if self._follow else TAKEN)
 
     def check(self, used: int, wanted: int, now: float) -> None:
-        """Admit `wanted` streams beside `used`. Raises: ServerFull; no stream is counted then."""
+        """Admit `wanted` streams in addition to `used`. Raises: ServerFull; no stream is counted then."""
         self.capacity.asked(wanted)
         if not self._follow:
             if used + wanted > self._slots:

@@ -12,7 +12,7 @@ OVERTIME_S = 5.0  # beyond its maximum length, for a segment whose only word is 
 class EndpointRules:
     """Endpoint rules; None switches one off. `voiceless_s`: silence by the voice-activity model, None without one."""
 
-    endpoint_s: float | None  # silence behind words that closes a segment
+    endpoint_s: float | None  # silence after words that closes a segment
     silence_s: float | None  # silence without a word that closes a segment
     quiet_s: float  # silence after which voice begins anew
     utterance_gap_s: float | None
@@ -23,7 +23,7 @@ class EndpointRules:
     partial_interval_s: float  # of audio, at least, from one partial of a segment to the next
 
     def ends_words(self, silence_s: float, voiceless_s: float | None) -> bool:
-        """Whether this silence behind words ends the utterance, and with it the segment."""
+        """Whether this silence after words ends the utterance, and with it the segment."""
         return _lasts(self.endpoint_s, silence_s, voiceless_s)
 
     def ends_silence(self, silent_s: float, voiceless_s: float | None) -> bool:
@@ -31,12 +31,12 @@ class EndpointRules:
         return _lasts(self.silence_s, silent_s, voiceless_s)
 
     def cuts(self, length_s: float, *, whole_words: bool) -> bool:
-        """Whether a segment is too long. It is cut behind whole words; an unfinished one gets `OVERTIME_S` to end."""
+        """Whether a segment is too long. It is cut after a whole word; an unfinished word gets `OVERTIME_S` to end."""
         return length_s >= self.max_utterance_s + (0.0 if whole_words else OVERTIME_S)
 
 
 def _lasts(needed_s: float | None, silence_s: float, voiceless_s: float | None) -> bool:
-    """Silence counts only where the recogniser and the voice-activity model agree."""
+    """Silence counts only where recognizer and voice-activity model agree."""
     return needed_s is not None and silence_s >= needed_s and (voiceless_s is None or voiceless_s >= needed_s)
 
 
@@ -52,7 +52,7 @@ class VoiceActivity:
         self._window_samples = window_samples
         self._window_s = window_samples / sample_rate
         self._ahead: deque[tuple[int, float]] = deque()  # (end sample, probability), not yet counted
-        self._heard = 0  # samples whose probability is known
+        self._known = 0  # samples whose probability is known
         self.speaking = False
         self._silent_windows = 0
 
@@ -61,14 +61,14 @@ class VoiceActivity:
         """Length of the silence up to the sample last followed to."""
         return self._silent_windows * self._window_s
 
-    def heard(self, end_sample: int, probability: float) -> None:
+    def take(self, end_sample: int, probability: float) -> None:
         """Take the probability of speech in the window that ends at `end_sample`."""
         self._ahead.append((end_sample, probability))
-        self._heard = end_sample
+        self._known = end_sample
 
     def covers(self, end_sample: int) -> bool:
         """Return whether the probabilities of all whole windows up to this sample are known."""
-        return end_sample - self._heard < self._window_samples
+        return end_sample - self._known < self._window_samples
 
     def follow(self, end_sample: int) -> float | None:
         """Count the windows up to this sample; return the seconds since speech began in them, None if it did not."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from model.ctc.bias import NO_BIAS, Bias, BiasError
@@ -84,3 +84,30 @@ class ChangeAllowance:
             wait_s = (characters - self._left) / CHARACTERS_PER_S
             raise KeytermsTooOften(f"key terms change too often: send these again after {wait_s:.1f} s more of audio")
         self._left -= characters
+
+
+class CurrentKeyterms:
+    """The key terms of a connection as they change: `initial` are those of its query."""
+
+    def __init__(self, initial: Keyterms) -> None:
+        self.initial = self.current = initial
+        self._changes = ChangeAllowance()
+
+    def replace_phrases(self, phrases: Sequence[str], audio_s: float) -> None:
+        """Exchange the phrases, and keep the keywords. Raises: KeytermsTooOften; BiasError for too many phrases."""
+        self._changes.spend(checked_size(phrases, self.current.keywords), audio_s)
+        self.current = self.current.replaced(phrases)
+
+    def saved(self) -> tuple[tuple[str, ...] | None, tuple[float, float]]:
+        """Return the phrases, None if they are the initial ones, and the allowance for changes."""
+        return None if self.current is self.initial else self.current.phrases, self._changes.saved()
+
+    def restoring(self, phrases: tuple[str, ...] | None, allowance: tuple[float, float]) -> Callable[[], None]:
+        """Return a function that continues from a snapshot. Raises: BiasError; nothing has changed then."""
+        keyterms = self.current if phrases is None else self.current.replaced(phrases)
+
+        def restore() -> None:
+            self.current = keyterms
+            self._changes.restore(allowance)
+
+        return restore

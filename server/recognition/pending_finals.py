@@ -1,81 +1,134 @@
-"""A final whose segment is decoded again, and the steps of its channel that wait behind it. Pure."""
+"""Finals whose segments get a second pass, and the order of a channel's results while they are pending. Pure."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from model.ctc.words import Word
 from server.recognition.events import Event, Final, StepTiming, UtteranceGap
+from server.recognition.result_order import ResultOrder
+from server.recognition.steps import Work
+
+Words = tuple[Word, ...]
 
 
 @dataclass(eq=False, slots=True)
-class OpenFinal:
-    """A final with the first decode's words, one at least; its last form is not known before `again` has returned."""
+class PendingFinal:
+    """A final with the first pass's words, at least one; `resolved` once `decode` has returned or failed."""
 
     first: Final
-    again: Callable[[], tuple[Word, ...]]  # the words of the segment in stream time; on any thread
-    settled: Final | None = None
+    decode: Callable[[], Words]  # the second pass: the segment's words in stream time; on any thread
+    resolved: Final | None = None
 
-    def settle(self, words: tuple[Word, ...] | None) -> None:
-        """Take the words of the second decode; if it failed, None, or found none at all, the first one's stand."""
-        self.settled = replace(self.first, words=words) if words else self.first
+    def resolve(self, words: Words | None) -> None:
+        """Take the second pass's words. The first pass's stand if it failed (None) or found none."""
+        self.resolved = replace(self.first, words=words) if words else self.first
 
 
-Result = Event | OpenFinal
+Result = Event | PendingFinal
 
 
 @dataclass(eq=False, slots=True)
-class Held:
+class _Held:
     """Results that wait, of one step or of none, and the timing of that step."""
 
     results: Sequence[Result]
     is_step: bool
     timing: StepTiming | None = None
 
+    @property
+    def resolved(self) -> bool:
+        return all(one.resolved for one in self.results if isinstance(one, PendingFinal))
+
 
 @dataclass(eq=False, slots=True)
-class HeldSteps:
-    """The results of one channel from its oldest open final on, in their order."""
+class _Channel:
+    """The results of one channel from its oldest pending final on."""
 
-    waiting: deque[Held] = field(default_factory=deque)
-    _moved: tuple[float, float] | None = None  # end of the last final's last word: by the first decode, as it was told
+    held: deque[_Held] = field(default_factory=deque)
+    ends_s: tuple[float, float] | None = None  # of the last final's last word: in the first pass, and as sent
 
-    def hold(self, results: Sequence[Result], *, is_step: bool) -> None:
-        """Append results that are open finals, or come behind one."""
-        self.waiting.append(Held(results, is_step))
+    def sent(self, result: Result) -> Event:
+        """Return a result as it is sent: a final as resolved, a gap with the end time of the word that was sent."""
+        if isinstance(result, PendingFinal):
+            assert result.resolved is not None, "only resolved finals are sent"
+            self.ends_s = result.first.words[-1].end_s, result.resolved.words[-1].end_s
+            return result.resolved
+        if isinstance(result, UtteranceGap) and self.ends_s is not None and result.last_word_end_s == self.ends_s[0]:
+            return replace(result, last_word_end_s=self.ends_s[1])
+        return result
 
-    def timed(self, timing: StepTiming) -> None:
-        """Give the newest step its timing."""
-        for held in reversed(self.waiting):
+
+class PendingFinals:
+    """A `ResultOrder` in which a pending final holds back what follows on its channel; the rest is another order's."""
+
+    def __init__(self, channels: int, order: ResultOrder) -> None:
+        self._order = order
+        self._channels = [_Channel() for _ in range(channels)]
+        self._new: list[PendingFinal] = []  # until `take_new`
+        self.by_audio = order.by_audio
+
+    def __bool__(self) -> bool:
+        """Whether any result waits for a second pass."""
+        return any(channel.held for channel in self._channels)
+
+    @property
+    def waiting(self) -> int:
+        """Steps sent whose results are not out, over all channels."""
+        return self._order.waiting
+
+    def send(self, work: list[Work]) -> None:
+        """As the other order."""
+        self._order.send(work)
+
+    def answered(self, channel: int, results: list[Any]) -> list[Event]:
+        """Take a step's results; return the events that are due."""
+        here, new = self._channels[channel], [one for one in results if isinstance(one, PendingFinal)]
+        if new or here.held:
+            here.held.append(_Held(results, is_step=True))
+            self._new += new
+            return []
+        return self._order.answered(channel, [here.sent(one) for one in results])
+
+    def unasked(self, channel: int, events: list[Event]) -> list[Event]:
+        """Return events of a channel that answer no step, unless they have to wait."""
+        held = self._channels[channel].held
+        if self.by_audio or not events or not held:
+            return self._order.unasked(channel, events)
+        held.append(_Held(events, is_step=False))
+        return []
+
+    def add(self, events: list[Event]) -> list[Event]:
+        """As the other order."""
+        return self._order.add(events)
+
+    def finishes(self) -> bool:
+        """Whether everything went out."""
+        return not self and self._order.finishes()
+
+    def take_new(self) -> list[PendingFinal]:
+        """Return the finals whose second pass has to be started, once each."""
+        new, self._new = self._new, []
+        return new
+
+    def timed(self, channel: int, timing: StepTiming) -> None:
+        """Note the timing of the channel's newest step, if its results wait."""
+        for held in reversed(self._channels[channel].held):
             if held.is_step:
                 held.timing = timing
                 return
 
-    def due(self) -> list[tuple[Held, list[Event]]]:
-        """Remove what no open final holds any more; return it with its events."""
-        released: list[tuple[Held, list[Event]]] = []
-        while self.waiting and all(one.settled for one in open_finals(self.waiting[0].results)):
-            held = self.waiting.popleft()
-            released.append((held, [self._event(one) for one in held.results]))
-        return released
-
-    def told(self, results: Sequence[Result]) -> list[Event]:
-        """Return events that nothing holds, as they are told."""
-        return [self._event(one) for one in results]
-
-    def _event(self, result: Result) -> Event:
-        """Return a final as it was settled, and the gap behind it with the end of its last word."""
-        if isinstance(result, OpenFinal):
-            assert result.settled is not None, "nothing else is due"
-            self._moved = result.first.words[-1].end_s, result.settled.words[-1].end_s
-            return result.settled
-        if isinstance(result, UtteranceGap) and self._moved is not None and result.last_word_end_s == self._moved[0]:
-            return replace(result, last_word_end_s=self._moved[1])
-        return result
-
-
-def open_finals(results: Sequence[Result]) -> list[OpenFinal]:
-    """Return those that wait for a second decode, or did."""
-    return [one for one in results if isinstance(one, OpenFinal)]
+    def resolve(self, final: PendingFinal, words: Words | None) -> list[tuple[list[Event], StepTiming | None]]:
+        """Take a second pass's words, None if it failed; return the events that waited, step by step."""
+        final.resolve(words)
+        index = final.first.channel
+        here = self._channels[index]
+        answers: list[tuple[list[Event], StepTiming | None]] = []
+        while here.held and here.held[0].resolved:
+            held = here.held.popleft()
+            events = [here.sent(one) for one in held.results]
+            answers.append((self._order.answered(index, events) if held.is_step else events, held.timing))
+        return answers

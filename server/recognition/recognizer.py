@@ -14,7 +14,7 @@ from server.operations.metrics import ModelMetrics
 from server.recognition.active_session import ActiveSession, EventSink
 from server.recognition.admission import Admission, Machine, ThreadTime
 from server.recognition.decoding.batch_decoder import BatchDecoder, Route
-from server.recognition.decoding.second_pass import Outcome, SecondDecodes
+from server.recognition.decoding.second_pass import Outcome, SecondPass
 from server.recognition.engines import Engines
 from server.recognition.session import Session
 
@@ -47,19 +47,19 @@ class Recognizer:
         engines: Engines,
         admission: Admission,
         machine: Machine,
-        second: SecondDecodes,
+        second_pass: SecondPass,
         background_slots: int,
         budget_s: float,
         clock: Callable[[], float],
         busy_clock: Callable[[], float] | None = None,
     ) -> None:
-        """`machine` knows the load of the models beside this one, which also share `second`."""
+        """`machine` knows the load of all models of the process, which also share `second_pass`."""
         self.engines = engines
         self.admission = admission
-        self._machine, self._second = machine, second
+        self._machine = machine
         machine.join(admission, lambda: len(self._live))
         self._step_s = config.step_samples / config.sample_rate
-        self._decoder = BatchDecoder(decoder, metrics, clock, second, self._on_second)
+        self._decoder = BatchDecoder(decoder, metrics, clock, second_pass, self._on_second_pass)
         self._metrics = metrics
         self._budget_s, self._background_slots = budget_s, background_slots
         self._clock, self._busy_clock = clock, busy_clock or ThreadTime()
@@ -234,7 +234,7 @@ class Recognizer:
         self.admission.capacity.ran(len(batch.streams), batch.step_s, live_ages_s, batch.steps)
         self._look(now)
 
-    def _on_second(self, outcome: Outcome) -> None:
+    def _on_second_pass(self, outcome: Outcome) -> None:
         self.admission.capacity.waited(outcome.wait_s)
 
     def _look(self, now: float) -> None:

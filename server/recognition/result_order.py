@@ -1,7 +1,7 @@
-"""Order of a resumable stream's results, and the places of its tickets among them.
+"""The order in which the results of several channels go out: as they come, or in the order of the audio. Pure.
 
-Channels are answered in batches, so their results may come in any order. Here they go out in the order of the audio,
-the same in every run: only then does a number of finals identify the finals that a client has. Pure.
+Channels are answered in batches, so their results may come in any order. A resumable stream's go out in the order of
+the audio, the same in every run: only then does a number of finals identify the finals that a client has.
 """
 
 from __future__ import annotations
@@ -9,9 +9,71 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from server.recognition.events import Event, Final
 from server.recognition.saved_state import SavedChannel, SavedInput, SavedStream
+from server.recognition.steps import Marker, StepTag, Work
+
+
+class ResultOrder(Protocol):
+    """When the results of a session go out."""
+
+    @property
+    def by_audio(self) -> bool:
+        """True if events that answer no step wait for the steps sent before them."""
+
+    @property
+    def waiting(self) -> int:
+        """Steps sent whose results are not out, over all channels."""
+
+    def send(self, work: list[Work]) -> None:
+        """Note work that goes to the engines; it may be sorted in place first."""
+
+    def answered(self, channel: int, results: list[Any]) -> list[Event]:
+        """Take the results of this channel's oldest step; return all events that are due."""
+
+    def unasked(self, channel: int, events: list[Event]) -> list[Event]:
+        """Take a channel's events that answer no step; return those that go to `add` now."""
+
+    def add(self, events: list[Event]) -> list[Event]:
+        """Append events that answer no step; return all events that are due."""
+
+    def finishes(self) -> bool:
+        """Whether everything went out."""
+
+
+class ImmediateOrder:
+    """Sends events as they come."""
+
+    by_audio = False
+
+    def __init__(self) -> None:
+        self.waiting = 0
+
+    def send(self, work: list[Work]) -> None:
+        """Count the steps."""
+        for piece in work:
+            self.waiting += isinstance(piece.tag, StepTag)
+
+    def answered(self, channel: int, results: list[Any]) -> list[Event]:
+        """Return them all."""
+        del channel
+        self.waiting -= 1
+        return results
+
+    def unasked(self, channel: int, events: list[Event]) -> list[Event]:
+        """Return them all."""
+        del channel
+        return events
+
+    def add(self, events: list[Event]) -> list[Event]:
+        """Return them all."""
+        return events
+
+    def finishes(self) -> bool:
+        """Nothing is held back."""
+        return True
 
 
 @dataclass(slots=True, eq=False)
@@ -26,11 +88,15 @@ class _Mark:
         return all(channel is not None for channel in self.channels)
 
 
-class ResultOrder:
-    """Puts the results of several channels into the order in which their steps were sent to the engine."""
+class AudioOrder:
+    """Sends the results of several channels in the order of their steps' audio, with the tickets' places between."""
+
+    by_audio = True
 
     def __init__(self, channels: int) -> None:
         self._channels = channels
+        self.waiting = 0
+        self.unmarked = 0  # steps since the last mark, over all channels
         self._order: deque[int | _Mark | list[Event]] = deque()  # a step is its channel's index
         self._early: list[deque[list[Event]]] = [deque() for _ in range(channels)]  # results before their turn
         self._incomplete: deque[_Mark] = deque()
@@ -50,25 +116,35 @@ class ResultOrder:
         """Whether a mark waits for the state of a channel."""
         return bool(self._incomplete)
 
-    def sent(self, channel: int) -> None:
-        """Append a step of this channel, which was sent to the engine."""
-        self._order.append(channel)
+    def send(self, work: list[Work]) -> None:
+        """Sort work by its audio, however that was cut into messages, flushes last; append its steps."""
+        work.sort(key=_audio_first)
+        self._order += [piece.channel for piece in work]
+        self.waiting += len(work)
+        self.unmarked += len(work)
 
     def mark(self, audio: SavedInput) -> None:
         """Append the place of a ticket; `exported` takes the state of every channel there."""
+        self.unmarked = 0
         mark = _Mark(audio, [None] * self._channels)
         self._incomplete.append(mark)
         self._order.append(mark)
 
-    def add(self, events: Sequence[Event]) -> list[Event]:
+    def unasked(self, channel: int, events: list[Event]) -> list[Event]:
+        """Return them: `add` puts them after the steps sent so far."""
+        del channel
+        return events
+
+    def add(self, events: list[Event]) -> list[Event]:
         """Append events that answer no step; return all events that are due."""
         if events:
-            self._order.append(list(events))
+            self._order.append(events)
         return self.due()
 
-    def answered(self, channel: int, events: Sequence[Event]) -> list[Event]:
+    def answered(self, channel: int, results: list[Any]) -> list[Event]:
         """Take the events of this channel's oldest step; return all events that are due."""
-        self._early[channel].append(list(events))
+        self.waiting -= 1
+        self._early[channel].append(results)
         return self.due()
 
     def exported(self, channel: int, state: bytes, saved: SavedChannel) -> list[Event]:
@@ -109,3 +185,9 @@ class ResultOrder:
     def _reach(self, mark: _Mark) -> None:
         states, channels = zip(*(channel for channel in mark.channels if channel is not None), strict=True)
         self._saved = SavedStream(mark.audio, channels, states, self.finals)
+
+
+def _audio_first(piece: Work) -> tuple[bool, int]:
+    """Key that puts steps of audio in the order of the audio, and the flushes of all channels after them."""
+    flush = isinstance(piece.tag, StepTag) and piece.tag.marker is not Marker.AUDIO
+    return flush, 0 if flush else piece.tag.end_sample

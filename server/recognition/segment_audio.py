@@ -1,4 +1,4 @@
-"""The audio of a channel's open segment, step by step, for a decoder that reads ended segments again. Pure."""
+"""The audio of a channel's open segment, step by step, for a second pass by another network. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from server.audio.pcm import PCM
 
 
 class SegmentAudio:
-    """Owns the steps since a segment began, and some before it; numbered from the decoder state's first one."""
+    """The steps since a segment began, and some before it, numbered from the decoder state's first one."""
 
     def __init__(self, config: ModelDescription) -> None:
         step_s = config.step_samples / config.sample_rate
@@ -33,18 +33,18 @@ class SegmentAudio:
         self._answered += 1
         self._drop(self._answered - self._most)
 
-    def heard(self) -> Heard:
+    def decoded(self) -> Heard:
         """The audio that was decoded, as far as it is kept."""
         steps = list(islice(self._steps, self._answered - self._first))
         pcm = np.concatenate(steps) if steps else np.zeros(0, np.int16)
         return Heard(pcm, self._first * self._frames)
 
     def taken(self) -> None:
-        """All words up to here were told: keep what the next segment begins with."""
+        """All words up to here were sent: keep what the next segment begins with."""
         self._drop(self._answered - self._before)
 
     def restart(self) -> None:
-        """The decoder state was started anew: the next step is its first."""
+        """The decoder state was restarted: the next step is its first."""
         self._drop(self._answered)
         self._first = self._answered = 0
 

@@ -15,14 +15,14 @@ from server.audio.pcm import PCM
 from server.recognition.endpointing import EndpointRules, VoiceActivity
 from server.recognition.events import Event, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
 from server.recognition.partials import PartialFilter, WordPlacer, placed
-from server.recognition.pending_finals import OpenFinal, Result
+from server.recognition.pending_finals import PendingFinal, Result
 from server.recognition.saved_state import SavedChannel
 from server.recognition.segment_audio import SegmentAudio
 from server.recognition.speech_gate import Levels, SpeechGate
 from server.recognition.steps import Marker, StepTag
 
 T = TypeVar("T")
-PAUSE_S = 0.3  # silence in which no word is under way: a segment that is too long is cut there behind all of its words
+PAUSE_S = 0.3  # of silence: no word is unfinished there, so a segment that is too long is cut after all of its words
 
 
 class PendingChanges(Generic[T]):
@@ -150,7 +150,7 @@ class Segmenter:
         return self._decoder.load(saved.decoder, bias), bias
 
     def restore(self, saved: SavedChannel, state: DecoderState, bias: Bias) -> None:
-        """Go on from a snapshot; of a channel that has received no audio."""
+        """Continue from a snapshot; of a channel that has received no audio."""
         self.release()
         self.state, self._settings = state, PendingChanges(ChannelSettings(bias, self._rules))
         self._partials.restore(saved.partials)
@@ -193,7 +193,7 @@ class Segmenter:
         self._flushes.append([])
 
     def nothing_to_flush(self, reason: FinalReason) -> list[Event]:
-        """Answer a flush without audio since the last one: an empty final, behind the flushes on their way."""
+        """Answer a flush without audio since the last one: an empty final, after the flushes on their way."""
         if self._flushes:
             self._flushes[-1].append(reason)
             return []
@@ -270,13 +270,13 @@ class Segmenter:
             self._last_word_end_s = None
 
     def _extend_segment(self, events: list[Result]) -> None:
-        """Close the segment behind silence or because it is too long; send a partial otherwise."""
+        """Close the segment after silence or because it is too long; send a partial otherwise."""
         rules = self._rules
         if self.state.has_text and self._at_endpoint():
             if self._speaking or self._words():
                 events.append(self._final(FinalReason.ENDPOINT))
                 return
-            self._take(None)  # nobody said it, and the segment goes on without it
+            self._take(None)  # taken for noise: the segment continues without it
         has_text = self.state.has_text
         if not has_text:
             until_s = self._silent_until_s()
@@ -302,7 +302,7 @@ class Segmenter:
     def _silent_until_s(self) -> float:
         """Where a segment without text may end.
 
-        Not behind what is decoded, or the next word would begin before its segment; not before the end of an earlier
+        At most up to what is decoded, or the next word would begin before its segment; at least to the end of the last
         result, because results never go back. A client that gets a result for every step has had all but this one.
         """
         if self._rules.every_step:
@@ -312,7 +312,7 @@ class Segmenter:
 
     def _end_flush(self, reason: FinalReason, events: list[Result]) -> None:
         final = self._final(reason)
-        if isinstance(final, OpenFinal) or final.words or not self._left_out(reason):
+        if isinstance(final, PendingFinal) or final.words or not self._left_out(reason):
             events.append(final)
         if reason is not FinalReason.CLOSE:
             self._decoder.release(self.state)
@@ -329,16 +329,18 @@ class Segmenter:
         """Whether an empty final is not sent."""
         return reason is FinalReason.CLOSE and self._closing is Closing.WITH_TEXT_ONLY
 
-    def _final(self, reason: FinalReason, count: int | None = None, until_s: float | None = None) -> Final | OpenFinal:
+    def _final(
+        self, reason: FinalReason, count: int | None = None, until_s: float | None = None
+    ) -> Final | PendingFinal:
         """Close the segment at the cursor, or earlier, with its first `count` words, None for all of them.
 
-        All of them are decoded again where the decoder can; endpoints, gaps and the next words follow the first decode.
+        All of them get a second pass if the decoder has one; endpoints, gaps and the next words follow the first.
         """
         end_s = self.cursor_s if until_s is None else until_s
-        again = self._open_again() if count is None else None
+        decode = self._second_pass() if count is None else None
         words = tuple(self._absolute(word) for word in self._take(count))
         final = Final(self.index, self._start_s, end_s - self._start_s, words, reason)
-        opened = OpenFinal(final, again) if words and again is not None else None
+        pending = PendingFinal(final, decode) if words and decode is not None else None
         self._start_s = end_s
         self._placer.restart()
         self._partials.restart(end_s)
@@ -346,7 +348,7 @@ class Segmenter:
             self._speaking = False
         if words:
             self._last_word_end_s = words[-1].end_s
-        return opened or final
+        return pending or final
 
     def _words(self) -> tuple[Word, ...]:
         """Words of the open segment that pass the gate, in decoder time."""
@@ -361,12 +363,12 @@ class Segmenter:
             self._audio.taken()
         return words
 
-    def _open_again(self) -> SecondPass | None:
-        """Return what decodes the open segment again, if the decoder can, with its words in stream time."""
+    def _second_pass(self) -> SecondPass | None:
+        """Return the second pass over the open segment, if the decoder has one, with its words in stream time."""
         if self._two_pass is None:
             return None
-        again = self._two_pass.again(self.state, None if self._audio is None else self._audio.heard())
-        return None if again is None else partial(_placed_again, again, self._gate.frozen(), self._place)
+        again = self._two_pass.again(self.state, None if self._audio is None else self._audio.decoded())
+        return None if again is None else partial(_second_words, again, self._gate.frozen(), self._place)
 
     def _partial(self, stable: int) -> Partial:
         words = self._placer.place(self._words(), self._base_s, self._start_s, self.cursor_s)
@@ -387,6 +389,6 @@ class Segmenter:
         return self.state.silence_frames * self._frame_s
 
 
-def _placed_again(again: SecondPass, levels: Levels, place: tuple[float, float, float]) -> tuple[Word, ...]:
-    """Decode again; return the words that pass the gate, in stream time."""
+def _second_words(again: SecondPass, levels: Levels, place: tuple[float, float, float]) -> tuple[Word, ...]:
+    """Run the second pass; return the words that pass the gate, in stream time."""
     return tuple(placed(word, *place) for word in again() if levels.has_speech(word))

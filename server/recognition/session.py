@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
 
-from model.ctc.words import Decoder, Word
+from model.ctc.words import Decoder, TwoPass, Word
 from model.description import ModelDescription
 from server.audio.pcm import BLOCK_S, MARGIN_S, PCM, downmix
 from server.errors import BacklogExceeded, BadParameter, CloseReason
 from server.recognition.endpointing import EndpointRules, VoiceActivity
 from server.recognition.events import Closed, Event, FinalReason, StepTiming
-from server.recognition.keyterms import NO_KEYTERMS, ChangeAllowance, Keyterms, checked_size
-from server.recognition.pending_finals import HeldSteps, OpenFinal, open_finals
-from server.recognition.result_order import ResultOrder
-from server.recognition.saved_state import SavedInput, SavedStream
+from server.recognition.keyterms import NO_KEYTERMS, CurrentKeyterms, Keyterms
+from server.recognition.pending_finals import PendingFinal, PendingFinals
+from server.recognition.result_order import AudioOrder, ImmediateOrder, ResultOrder
+from server.recognition.resumption import Resumption
 from server.recognition.segmenter import Closing, Segmenter
 from server.recognition.steps import Marker, StepCutter, StepTag, Work
 
@@ -37,7 +37,7 @@ def finals_of(asked: str) -> Finals | None:
         if asked == each:
             return each
     if asked:
-        raise BadParameter(f"finals: {asked[:SHOWN]!r} is none of {', '.join(FINALS)}")
+        raise BadParameter(f"finals: {asked[:SHOWN]!r} is not one of {', '.join(FINALS)}")
     return None
 
 
@@ -98,22 +98,26 @@ class Session:
         rules = _rules(options, limits)
         speech = [VoiceActivity(window_samples, config.sample_rate) if window_samples else None for _ in self._indices]
         self.supports_keyterms = decoder.supports_bias
-        self.keyterms = options.keyterms
-        self._changes = ChangeAllowance()
+        self._keyterms = CurrentKeyterms(options.keyterms)
         bias = options.keyterms.bias
         self.channels = tuple(Segmenter(i, config, decoder, rules, bias=bias, speech=speech[i]) for i in self._indices)
         # The state of a voice-activity model is not saved, so a stream that has one cannot be resumed.
         resumable = options.resumable and not window_samples
-        behind_s = MARGIN_S if resumable and options.streams > 1 else 0.0  # the order among channels is to be the same
+        margin_s = MARGIN_S if resumable and options.streams > 1 else 0.0  # for the same order in every run
         rate = options.sample_rate
-        self._cutters = tuple(StepCutter(i, rate, config, window_samples, behind_s=behind_s) for i in self._indices)
-        self._held = tuple(HeldSteps() for _ in self._indices)
-        self._opened: list[OpenFinal] = []  # until `take_opened`
-        self._waiting = 0  # steps sent whose results are not out, over all channels
+        self._cutters = tuple(StepCutter(i, rate, config, window_samples, margin_s=margin_s) for i in self._indices)
         self.steps = 0  # answered
         self._closing: CloseReason | None = None
-        self._result_order = ResultOrder(options.streams) if resumable else None
-        self._unmarked = 0  # steps since the last mark, over all channels
+        self._order: ResultOrder = ImmediateOrder()
+        self.resumption: Resumption | None = None
+        if resumable:
+            self._order = order = AudioOrder(options.streams)
+            self.resumption = Resumption(
+                self.channels, self._cutters, self._keyterms, order, sample_rate=rate, step_s=self._step_s
+            )
+        self.pending: PendingFinals | None = None  # of a decoder with a second pass
+        if isinstance(decoder, TwoPass):
+            self._order = self.pending = PendingFinals(options.streams, self._order)
 
     @property
     def _indices(self) -> range:
@@ -127,7 +131,12 @@ class Session:
     @property
     def backlog_s(self) -> float:
         """Audio sent to the engine whose results are not out, per channel."""
-        return self._waiting * self._step_s / len(self.channels)
+        return self._order.waiting * self._step_s / len(self.channels)
+
+    @property
+    def keyterms(self) -> Keyterms:
+        """The key terms of the audio that comes now."""
+        return self._keyterms.current
 
     def replace_phrases(self, phrases: Sequence[str]) -> None:
         """Bias the audio that follows towards other phrases, and the same keywords.
@@ -136,14 +145,17 @@ class Session:
         """
         if any(cutter.replaying for cutter in self._cutters):
             return  # the saved state contains this change, or a later one
-        self._changes.spend(checked_size(phrases, self.keyterms.keywords), self.audio_s)
-        self.set_keyterms(self.keyterms.replaced(phrases))
+        self._keyterms.replace_phrases(phrases, self.audio_s)
+        self._set_bias()
 
     def set_keyterms(self, keyterms: Keyterms) -> None:
         """Bias the audio that follows, on all channels; audio received before keeps the old terms."""
-        self.keyterms = keyterms
+        self._keyterms.current = keyterms
+        self._set_bias()
+
+    def _set_bias(self) -> None:
         for channel in self.channels:
-            channel.set_bias(keyterms.bias)
+            channel.set_bias(self._keyterms.current.bias)
 
     def set_endpointing(self, silence_ms: float) -> None:
         """End utterances of the audio that follows after `silence_ms`, or the operator's minimum. Not if resumable."""
@@ -170,11 +182,9 @@ class Session:
         if self.options.multichannel:
             alone = [np.ascontiguousarray(samples[:, i]) for i in self._indices]  # (S,): a step's samples lie together
             work = [w for i in self._indices for w in self._cutters[i].cut(alone[i], now)]
-            if self._result_order is not None:  # the same order however the audio is cut into messages
-                work.sort(key=lambda piece: piece.tag.end_sample)
         else:
             work = self._cutters[0].cut(downmix(samples), now)
-        self._count(work)
+        self._send(work)
         return work
 
     def finalize(self, channel: int | None, now: float) -> tuple[list[Work], list[Event]]:
@@ -203,118 +213,44 @@ class Session:
     @property
     def resumable(self) -> bool:
         """Whether its state can be saved and restored."""
-        return self._result_order is not None
-
-    @property
-    def result_order(self) -> ResultOrder:
-        """The order of the results; of a resumable session."""
-        assert self._result_order is not None
-        return self._result_order
-
-    def unmarked_s(self) -> float:
-        """Audio sent to the engine since the last mark, per channel."""
-        return self._unmarked * self._step_s / len(self.channels)
-
-    def mark(self) -> None:
-        """Begin to save the state behind all steps so far; `exported` takes the engine's state of each channel."""
-        phrases = None if self.keyterms is self.options.keyterms else self.keyterms.phrases
-        cutters = tuple(cutter.saved() for cutter in self._cutters)
-        self.result_order.mark(SavedInput(cutters, phrases, self._changes.saved()))
-        self._unmarked = 0
+        return self.resumption is not None
 
     def exported(self, channel: Segmenter, state: bytes) -> list[Event]:
-        """Take the engine's state of one channel, decoded up to there; return the events whose turn has come."""
-        saved = channel.saved(self.options.keyterms.bias)
-        return self._with_end(self.result_order.exported(channel.index, state, saved))
+        """Take the engine's state of one channel, decoded up to a mark; return the events that are due."""
+        assert self.resumption is not None, "only what was marked is exported"
+        self.resumption.exported(channel, state)
+        return self.released()
 
     def released(self) -> list[Event]:
-        """Return the events that waited for `result_order.take_saved`."""
-        return self._with_end(self.result_order.due())
-
-    def replay_from_s(self, saved: SavedInput) -> float:
-        """Stream time from which the client must send its audio again."""
-        return self._replay_from(saved) / self.options.sample_rate
-
-    def _replay_from(self, saved: SavedInput) -> int:
-        places = zip(self._cutters, saved.cutters, strict=True)
-        return min(cutter.replay_from(place) for cutter, place in places)
-
-    def restoring(self, saved: SavedStream) -> Callable[[], None]:
-        """Return a function that makes this untouched session go on from a saved one, with the audio from `audio_s` on.
-
-        The caller restores the model's states. Raises: ValueError, ModelError.
-        """
-        default = self.options.keyterms.bias
-        paired = list(zip(self.channels, saved.channels, strict=True))
-        states = [channel.restored_state(one, default) for channel, one in paired]
-        phrases = saved.audio.phrases
-        keyterms = self.keyterms if phrases is None else self.keyterms.replaced(phrases)
-        begin = self._replay_from(saved.audio)
-
-        def go_on() -> None:
-            self.keyterms = keyterms
-            self._changes.restore(saved.audio.allowance)
-            self.result_order.finals = saved.finals
-            for cutter, place in zip(self._cutters, saved.audio.cutters, strict=True):
-                cutter.restore(place, begin)
-            for (channel, one), (state, bias) in zip(paired, states, strict=True):
-                channel.restore(one, state, bias)
-
-        return go_on
+        """Return the events that are due after `AudioOrder.take_saved`."""
+        return self._with_end(self._order.add([]))
 
     def start_at(self, stream_s: float, finals: int) -> None:
-        """Let the stream time of an untouched session begin at `stream_s`, to the sample, behind `finals` finals."""
+        """Let the stream time of an untouched session begin at `stream_s`, to the sample, after `finals` finals."""
         sample = int(stream_s * self.options.sample_rate + 0.5)
-        if self._result_order is not None:
-            self._result_order.finals = finals
+        if self.resumption is not None:
+            self.resumption.order.finals = finals
         for cutter, channel in zip(self._cutters, self.channels, strict=True):
             cutter.start_at(sample)
             channel.start_at(cutter.received_s)
 
+    # Results
+
     def decoded(self, channel: Segmenter, tag: StepTag) -> list[Event]:
         """Return the events of one step's result; the channel's decoder state has been advanced over it.
 
-        An open final and what follows it on its channel wait for `settle`, after a second decode by the caller.
+        A final with a second pass, and what follows it on its channel, waits for `resolve`.
         """
         self.steps += 1
-        results = channel.decoded(tag)
-        held, opened = self._held[channel.index], open_finals(results)
-        if opened or held.waiting:
-            held.hold(results, is_step=True)
-            self._opened += opened
-            return []
-        self._waiting -= 1
-        events = held.told(results)
-        if self._result_order is not None:
-            events = self._result_order.answered(channel.index, events)
+        events = self._order.answered(channel.index, channel.decoded(tag))
         return events if self._closing is None else self._with_end(events)
 
-    @property
-    def holds(self) -> bool:
-        """Whether results wait for a second decode."""
-        return any(held.waiting for held in self._held)
-
-    def take_opened(self) -> list[OpenFinal]:
-        """Return the finals that are to be decoded again, once."""
-        opened, self._opened = self._opened, []
-        return opened
-
-    def timed(self, channel: Segmenter, timing: StepTiming) -> None:
-        """Give the step that was decoded last its timing, if its results wait."""
-        self._held[channel.index].timed(timing)
-
-    def settle(self, final: OpenFinal, words: tuple[Word, ...] | None) -> list[tuple[list[Event], StepTiming | None]]:
-        """Take what a second decode found, None if it failed; return the events that waited, step by step."""
-        final.settle(words)
-        index = final.first.channel
-        answers: list[tuple[list[Event], StepTiming | None]] = []
-        for held, told in self._held[index].due():
-            events = told
-            if held.is_step:
-                self._waiting -= 1
-                if self._result_order is not None:
-                    events = self._result_order.answered(index, told)
-            answers.append((events, held.timing))
+    def resolve(
+        self, final: PendingFinal, words: tuple[Word, ...] | None
+    ) -> list[tuple[list[Event], StepTiming | None]]:
+        """Take the words of a second pass, None if it failed; return the events that waited, step by step."""
+        assert self.pending is not None, "its final came from here"
+        answers = self.pending.resolve(final, words)
         if answers:
             self._with_end(answers[-1][0])
         return answers
@@ -329,36 +265,22 @@ class Session:
             if not cutter.fresh:
                 channel.flushing()
                 work += cutter.flush(marker, now)
-            elif self._result_order is None:
-                events += self._behind(i, channel.nothing_to_flush(reason))
-            else:  # `_result_order` puts it behind the steps on their way
-                events += channel.empty_final(cutter.received_s, reason)
-        if self._result_order is not None:
-            work.sort(key=_audio_first)  # as they come without a flush, whatever a resampler held back
-        self._count(work)
-        return work, events if self._result_order is None else self._result_order.add(events)
+            elif self._order.by_audio:
+                events += self._order.unasked(i, channel.empty_final(cutter.received_s, reason))
+            else:
+                events += self._order.unasked(i, channel.nothing_to_flush(reason))
+        self._send(work)
+        return work, self._order.add(events)
 
-    def _behind(self, index: int, events: list[Event]) -> list[Event]:
-        """Return events of a channel that answer no step, unless they wait behind an open final."""
-        held = self._held[index]
-        if not events or not held.waiting:
-            return events
-        held.hold(events, is_step=False)
-        return []
-
-    def _count(self, work: list[Work]) -> None:
+    def _send(self, work: list[Work]) -> None:
+        """Note what goes to the engines, in its order."""
+        self._order.send(work)
         for piece in work:
             if isinstance(piece.tag, StepTag):
-                self._waiting += 1
                 self.channels[piece.channel].sent(piece.pcm)
-                if self._result_order is not None:
-                    self._unmarked += 1
-                    self._result_order.sent(piece.channel)
 
     def _with_end(self, events: list[Event]) -> list[Event]:
-        if self._closing is not None and all(channel.closed for channel in self.channels) and not self.holds:
-            if self._result_order is not None and not self._result_order.finishes():
-                return events
+        if self._closing is not None and all(channel.closed for channel in self.channels) and self._order.finishes():
             events.append(Closed(self._closing, self.audio_s))
         return events
 
@@ -378,9 +300,3 @@ def _rules(options: SessionOptions, limits: Limits) -> EndpointRules:
         tell_stable=options.tell_stable,
         partial_interval_s=options.partial_interval_ms / 1_000,
     )
-
-
-def _audio_first(piece: Work) -> tuple[bool, int]:
-    """Key that puts steps of audio in the order of the audio, and the flushes of all channels behind them."""
-    flush = isinstance(piece.tag, StepTag) and piece.tag.marker is not Marker.AUDIO
-    return flush, 0 if flush else piece.tag.end_sample

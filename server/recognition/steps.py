@@ -53,8 +53,8 @@ class Work(msgspec.Struct, frozen=True):
 class StepCutter:
     """Cuts one channel into steps, and into voice-activity windows where `window_samples` is given.
 
-    A resampler holds audio back, now more and now less. With `behind_s`, longer than that, a step of resampled audio is
-    returned once so much audio behind it was received: a moment that depends on the audio alone.
+    A resampler holds back a varying amount of audio. With `margin_s`, longer than that, a step of resampled audio is
+    returned once this much audio after it was received: a moment that depends on the audio alone.
     """
 
     def __init__(
@@ -64,16 +64,17 @@ class StepCutter:
         config: ModelDescription,
         window_samples: int | None = None,
         *,
-        behind_s: float = 0.0,
+        margin_s: float = 0.0,
     ) -> None:
         self._channel = channel
         self._sample_rate = sample_rate
         self._config = config
         self._resampler = Resampler(sample_rate, config.sample_rate) if sample_rate != config.sample_rate else None
-        self._behind = round(behind_s * sample_rate) if self._resampler else 0
+        self._margin = round(margin_s * sample_rate) if self._resampler else 0
         self._steps = Tiler(config.step_samples)
         self._complete: deque[tuple[PCM, float]] = deque()  # steps to be returned, and when they were complete
-        self._lead = np.zeros(config.lead_samples, np.int16) if config.lead_samples else None
+        self._lead_samples = config.lead_samples
+        self._lead = np.zeros(self._lead_samples, np.int16) if self._lead_samples else None
         self._windows = Tiler(window_samples) if window_samples else None
         self._window_samples = window_samples or 0
         self._window_end = 0
@@ -107,10 +108,10 @@ class StepCutter:
     @property
     def _stepped(self) -> int:
         """Model-rate samples of audio in whole steps since the last flush."""
-        return max(0, self._pushed - self._config.lead_samples)
+        return max(0, self._pushed - self._lead_samples)
 
     def saved(self) -> SavedCutter:
-        """Return the position behind the last whole step."""
+        """Return the position after the last whole step."""
         return SavedCutter(self._flushed, self._base_sample, self._pushed, self._reset)
 
     def replay_from(self, saved: SavedCutter) -> int:
@@ -118,7 +119,7 @@ class StepCutter:
         return saved.flushed + self._primed_start(saved)[0]
 
     def restore(self, saved: SavedCutter, received: int) -> None:
-        """Go on at a saved position; audio comes from sample `received` on, at or before `replay_from`."""
+        """Continue at a saved position; audio comes from sample `received` on, at or before `replay_from`."""
         start, self._skip_out = self._primed_start(saved)
         self._received = received
         self._answered_to = saved.flushed if received < saved.flushed else -1
@@ -127,7 +128,7 @@ class StepCutter:
         self._base_sample, self._pushed, self._reset = saved.base_sample, saved.pushed, saved.reset
 
     def _primed_start(self, saved: SavedCutter) -> tuple[int, int]:
-        stepped = max(0, saved.pushed - self._config.lead_samples)
+        stepped = max(0, saved.pushed - self._lead_samples)
         return primed_start(stepped, self._sample_rate, self._config.sample_rate)
 
     def start_at(self, received: int) -> None:
@@ -147,9 +148,13 @@ class StepCutter:
         """Return steps for all audio received; the last one, whose result completes the text, carries `marker`."""
         work = self._cut(self._resampler.flush(), now, flushing=True) if self._resampler else []
         step = self._config.step_samples
-        samples = max(0, self._pushed + self._steps.filled - self._config.lead_samples)
+        samples = max(0, self._pushed + self._steps.filled - self._lead_samples)
         end_sample = self._base_sample + samples
-        count = max(1, self._config.steps_of(samples) - self._pushed // step)  # the marker needs a step to ride on
+        count = max(
+            1,
+            self._config.steps_of(samples) - self._pushed // step,
+            # A marker is carried by a step, so at least one is needed.
+        )
         tiles = [self._steps.pad()] if self._steps.filled else []
         tiles += [np.zeros(step, np.int16)] * (count - len(tiles))
         end_s = self.received_s
@@ -185,12 +190,12 @@ class StepCutter:
         return work
 
     def _may_go(self, samples: int) -> bool:
-        """Whether enough audio was received behind the next step, of so many model-rate samples."""
-        if not self._behind:
+        """Whether enough audio was received after the next step, which has this many model-rate samples."""
+        if not self._margin:
             return True
-        end = self._pushed + samples - self._config.lead_samples
-        heard = self._received - self._flushed - self._behind
-        return heard * self._config.sample_rate >= end * self._sample_rate
+        end = self._pushed + samples - self._lead_samples
+        received = self._received - self._flushed - self._margin
+        return received * self._config.sample_rate >= end * self._sample_rate
 
     def _take_reset(self) -> bool:
         reset, self._reset = self._reset, False

@@ -52,7 +52,6 @@ MENDS = {
     "models_file": "tables [[model]], as docs/models.md has them",
     "resume_keys": "keys that `tutti keys resume` makes",
     "resume_keys_file": "keys that `tutti keys resume` makes, one a line",
-    "second_lm": "leave it out, or set --second-beams 512 (TUTTI_SECOND_BEAMS=512)",
     "token_keys": "texts of 32 bytes or more",
     "token_keys_file": "a text of 32 bytes or more a line",
 }

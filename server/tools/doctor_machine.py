@@ -26,7 +26,7 @@ from server.operations.process import files_needed
 from server.settings import Settings
 from server.tools.doctor import Check, Finding, fail, ok, warn
 
-EXTRAS = {"media": "av", "otel": "opentelemetry.exporter.otlp.proto.http", "vad": "silero_vad"}
+EXTRAS = {"otel": "opentelemetry.exporter.otlp.proto.http", "torch": "torch"}
 """A module that each extra brings."""
 WANTED_FLAGS = ("avx2", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_bf16")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
@@ -46,7 +46,7 @@ def versions(_: Settings) -> Iterator[Finding]:
     if wrong:
         yield fail("packages", "; ".join(wrong), "pip install -e . in the checkout, or build the image anew")
     else:
-        yield ok("packages", f"tutti {version('tutti-asr')}, all that it requires is there; torch {version('torch')}")
+        yield ok("packages", f"tutti {version('tutti-asr')}, all that it requires is there")
 
 
 def _unmet(needed: Requirement) -> list[str]:
@@ -61,15 +61,11 @@ def extras(settings: Settings) -> Iterator[Finding]:
     """Optional packages; those that the settings need must be installed."""
     there = [name for name, module in EXTRAS.items() if _importable(module)]
     missing = [name for name in EXTRAS if name not in there]
-    asked = {"vad": settings.vad != "off", "otel": settings.otel_endpoint is not None}
+    asked = {"otel": settings.otel_endpoint is not None}
     needed = [name for name in missing if asked.get(name)]
     found = f"installed: {', '.join(there) or 'none'}; not installed: {', '.join(missing) or 'none'}"
     if needed:
-        settings_of = {"vad": spelled("vad", settings.vad), "otel": spelled("otel_endpoint")}
-        advice = f"{' and '.join(settings_of[name] for name in needed)} needs it: {install_hint(','.join(needed))}"
-        yield fail("extras", found, advice)
-    elif "media" in missing:
-        yield warn("extras", found, f"Opus, WebM and AAC are refused without it: {install_hint('media')}")
+        yield fail("extras", found, f"{spelled('otel_endpoint')} needs it: {install_hint('otel')}")
     else:
         yield ok("extras", found)
 

@@ -7,10 +7,10 @@ import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from model import checkpoint
 from model.acoustic import AcousticModel, load_model, load_segment_model
@@ -18,7 +18,7 @@ from model.ctc.search import kernel
 from model.ctc.words import Decoder
 from model.decoder import SENTENCES, SHIPPED_LM, accurate_of, decoder_of, grammars_of, language_model_path
 from model.description import Place
-from model.errors import ModelError, PrecisionError, PublishedModelError, VocabularyError
+from model.errors import ModelError, PrecisionError, PublishedModelError, VocabularyError, install_hint
 from model.evaluation.ceiling import SLOW_NS, read_ns
 from model.evaluation.digest import committed_digest, log_probs_digest, scores_digest
 from model.lm.recurrent.model import kept_model
@@ -26,13 +26,11 @@ from model.machine.compiled import kept_in
 from model.machine.instructions import instruction_set
 from model.published.published_model import PublishedModel
 from model.segment_model import other_of
-from model.torch_model import TorchModel
 from server.configuration.variables import spelled
-from server.errors import SettingsError
-from server.models.loading import load_vad, second_of
+from server.models.loading import load_vad
 from server.models.service import TILE_ROWS, VAD_HZ
 from server.settings import Settings
-from server.tools.doctor import Check, Finding, fail, misset, ok, warn
+from server.tools.doctor import Check, Finding, fail, ok, warn
 from server.tools.doctor_machine import GIB, free_memory
 
 SUMS = "SHA256SUMS"
@@ -104,19 +102,37 @@ def _one_model(settings: Settings, chosen: str) -> Iterator[Finding]:
 
 def _device(device: Place) -> Finding:
     if device.type == "cuda":
+        import torch
+
         facts = torch.cuda.get_device_properties(device.type)
         return ok("device", f"{facts.name}, {facts.total_memory / GIB:.0f} GiB, CUDA {torch.version.cuda}")
     if Path("/dev/nvidia0").exists():
         advice = "this torch sees no GPU: install its CUDA build, and a driver that fits"
-        return warn("device", f"cpu, though there is a GPU; torch {torch.__version__}", advice)
-    return ok("device", f"cpu, torch {torch.__version__}")
+        return warn("device", f"cpu, though there is a GPU; {_torch_version()}", advice)
+    return ok("device", f"cpu, {_torch_version()}")
+
+
+def _torch_version() -> str:
+    try:
+        return f"torch {version('torch')}"
+    except PackageNotFoundError:
+        return f"without torch, which GPUs and other precisions than int8 need: {install_hint('torch')}"
+
+
+def _free_on(device: Place) -> int:
+    """Free memory in bytes."""
+    if device.type != "cuda":
+        return free_memory()
+    import torch
+
+    return int(torch.cuda.mem_get_info(device.type)[0])
 
 
 def _precision(settings: Settings, served: AcousticModel) -> Finding:
     """The arithmetic, why it was chosen, and the instructions of 8-bit products; the slow ways are warned of."""
     name, way, asked = "precision", instruction_set(), settings.precision != "auto"
     if served.device.type == "cuda":
-        kernels = f", kernels: {served.rung}" if isinstance(served, TorchModel) else ""
+        kernels = f", kernels: {served.rung}" if hasattr(served, "rung") else ""
         return ok(name, f"{served.precision}: the device is a GPU{kernels}")
     if isinstance(served, PublishedModel):
         return ok(name, f"{served.precision} by ONNX Runtime, as the graph is")
@@ -167,7 +183,7 @@ def _compared(name: str, path: Path, find: Callable[[], str], mend: str) -> Iter
 def _states(settings: Settings, served: AcousticModel) -> Finding:
     row = served.slots(capacity=1, largest=1).state_bytes
     total = row * settings.all_slots
-    free = torch.cuda.mem_get_info(served.device.type)[0] if served.device.type == "cuda" else free_memory()
+    free = _free_on(served.device)
     found = f"{row / 1024:.0f} KiB a stream, {total / GIB:.2f} GiB for {settings.all_slots}, {free / GIB:.1f} GiB free"
     if total + (BESIDE_MODEL if served.device.type == "cpu" else 0) > free:
         return warn("states", found, f"fewer streams: {spelled('max_streams')}, or more memory")
@@ -222,11 +238,9 @@ def differing(served: AcousticModel, tile_rows: int | None) -> list[int]:
 def _decoder(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
     """The decoder that would be served, and whether its machine code is kept between starts."""
     try:
-        decoder = decoder_of(
-            served, decoder=settings.decoder, beams=settings.beams, lm=settings.lm, second=second_of(settings)
-        )
-    except (ModelError, SettingsError) as error:
-        yield misset("decoder", error) if isinstance(error, SettingsError) else _undecodable(settings, error)
+        decoder = decoder_of(served, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
+    except ModelError as error:
+        yield _undecodable(settings, error)
         return
     language = "en" if isinstance(served, PublishedModel) else served.config.language
     path = language_model_path(settings.lm, language) if decoder.supports_bias else None
@@ -253,9 +267,7 @@ def _decoder(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
 def _undecodable(settings: Settings, error: ModelError) -> Finding:
     """The finding of a decoder that cannot be made, with the setting that is to blame."""
     takes = "an .arpa, .arpa.gz or .lm file, or off; left out, the shipped one is used"
-    if settings.second_lm is not None and str(settings.second_lm) in str(error):
-        advice = f"correct {spelled('second_lm')}: an .arpa, .arpa.gz or .lm file; left out, the first one's is used"
-    elif isinstance(error, VocabularyError):
+    if isinstance(error, VocabularyError):
         advice = f"{spelled('decoder', 'greedy')}, which takes any symbols"
     elif isinstance(error, PublishedModelError):
         advice = f"leave out {spelled('decoder')} and {spelled('lm')}"

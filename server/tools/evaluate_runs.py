@@ -69,9 +69,8 @@ def run_local(asked: Asked, combinations: Sequence[Settings]) -> None:
     facts = _model_facts(combinations, utterances)
     unknown = cache(partial(_unknown, utterances))  # one warning a file
     for settings, shared in zip(combinations, facts, strict=True):
-        for name, path in (("lm", settings.lm), ("second_lm", settings.second_lm)):
-            if isinstance(path, Path) and shared["decoder"] == "beam":
-                shared[f"{name}_unknown_words"] = unknown(path)
+        if isinstance(settings.lm, Path) and shared["decoder"] == "beam":
+            shared["lm_unknown_words"] = unknown(settings.lm)
     runs = [
         _run(asked, utterances, _opener(settings, codec, asked.query), shared | ({"codec": codec} if codec else {}))
         for settings, shared in zip(combinations, facts, strict=True)

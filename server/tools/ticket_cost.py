@@ -19,9 +19,9 @@ from batching.stepper import Stepper
 from model.acoustic import load_own
 from model.checkpoint import WEIGHTS
 from model.ctc.words import Decoder
-from model.decoder import DecoderName, SecondSearch, make_decoder
+from model.decoder import DecoderName, make_decoder
 from server.audio.pcm import PCM
-from server.models.loading import ServedModel
+from server.models.loading import AcousticModel
 from server.recognition.saved_state import SavedStream
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import StepTag
@@ -35,7 +35,7 @@ RUNS = 50  # of each operation, whose median counts
 class SavedRun:
     """A session and its place in a pool of one slot."""
 
-    def __init__(self, model: ServedModel, decoder: Decoder) -> None:
+    def __init__(self, model: AcousticModel, decoder: Decoder) -> None:
         self._model, self._decoder = model, decoder
         self._stepper = Stepper(model.slots(capacity=1, largest=1))
         self._handle = self._stepper.pool.take()
@@ -53,21 +53,22 @@ class SavedRun:
             outputs = self._stepper.run([self._handle], [piece.pcm])
             self._decoder.advance([channel.state], outputs)
             session.decoded(channel, piece.tag)
-            for final in session.take_opened():
-                session.settle(final, final.again())
 
     def saved(self) -> SavedStream:
         """Return the state behind the last whole step."""
-        self._session.mark()
+        resumption = self._session.resumption
+        assert resumption is not None, "the session was made resumable"
+        resumption.mark()
         self._session.exported(self._session.channels[0], self._stepper.pool.export(self._handle))
-        saved = self._session.result_order.take_saved()
+        saved = resumption.order.take_saved()
         assert saved is not None, "nothing is on its way"
         return saved
 
     def restore(self, saved: SavedStream) -> None:
         """Go on from it, in another session."""
         self._session = self._new_session()
-        self._session.restoring(saved)()
+        assert self._session.resumption is not None, "the session was made resumable"
+        self._session.resumption.restoring(saved)()
         self._stepper.pool.restore(self._handle, saved.states[0])
 
 
@@ -90,7 +91,7 @@ def report(
 
 def _measure(name: DecoderName, audio: Path | None, at_s: float) -> dict[str, str | int | float]:
     model = load_own()
-    run = SavedRun(model, make_decoder(config=model.config, decoder=name, second=SecondSearch()))
+    run = SavedRun(model, make_decoder(config=model.config, decoder=name))
     run.hear(_samples(audio), at_s)
     saved, seal = run.saved(), Seal([bytes(32)])
     ticket = Ticket(bytes(16), "00000000-0000-0000-0000-000000000000", 0.0, bytes(16), bytes(16), ((),), saved)

@@ -1,4 +1,4 @@
-"""Environments for clients that cannot be installed next to the server's packages, created under build/ecosystem.
+"""Environments for tests, created under build/ecosystem: clients with their own packages, and a lean server.
 
     python tests/ecosystem/environments.py [NAME …]           make what is missing or out of date; all without a name
     python tests/ecosystem/environments.py --freeze NAME …    resolve requirements/NAME.in anew into NAME.txt
@@ -20,10 +20,14 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 HERE = Path(__file__).parent
-BUILD = HERE.parent.parent / "build" / "ecosystem"
+ROOT = HERE.parent.parent
+BUILD = ROOT / "build" / "ecosystem"
 PYTHON = ("livekit", "pipecat")
 NODE = "node"
-NAMES = (*PYTHON, NODE)
+SERVING = "serving"
+"""The server without any of its extras, and what its tests need."""
+SERVING_PACKAGES = ("hypothesis", "httpx", "jsonschema", "pytest", "pytest-timeout", "pyyaml")
+NAMES = (*PYTHON, NODE, SERVING)
 STAMP = ".made"
 """Name of the file in each environment with the digest of its requirements; written last."""
 
@@ -36,7 +40,11 @@ class NotMade(Exception):
 
 def sources(name: str) -> list[Path]:
     """Return the files that define an environment."""
-    return [HERE / "package.json", HERE / "package-lock.json"] if name == NODE else [requirements(name)]
+    if name == NODE:
+        return [HERE / "package.json", HERE / "package-lock.json"]
+    if name == SERVING:
+        return [ROOT / "pyproject.toml", ROOT / "clients" / "pyproject.toml"]
+    return [requirements(name)]
 
 
 def requirements(name: str) -> Path:
@@ -62,6 +70,8 @@ def make(name: str) -> None:
     folder.mkdir(parents=True)
     if name == NODE:
         _make_node(folder)
+    elif name == SERVING:
+        _make_python(folder, "--editable", str(ROOT / "clients"), "--editable", str(ROOT), *SERVING_PACKAGES)
     else:
         _make_python(folder, "--no-deps", "--requirement", str(requirements(name)))
     (folder / STAMP).write_text(_digest(name))

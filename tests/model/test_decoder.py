@@ -13,10 +13,8 @@ from model import decoder as decoders
 from model.ctc.beam import BeamDecoder
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.tokens import Tokens
-from model.ctc.two_pass import TwoPassDecoder
 from model.ctc.weights import PHONES_WEIGHTS, DecodingWeights
 from model.decoder import (
-    SecondSearch,
     decoder_for,
     language_model_path,
     make_decoder,
@@ -26,8 +24,6 @@ from model.decoder import (
 from model.errors import LexiconError, ModelError, VocabularyError
 from model.lexicon.lexicon import write_lexicon
 from model.lm.language_model import LanguageModel
-from server.errors import SettingsError
-from server.models.loading import second_of
 from server.settings import Settings
 from tests.support.servers.spelling import CONFIG
 
@@ -87,39 +83,6 @@ def test_the_shipped_model_is_the_default_and_can_be_left_out(monkeypatch: pytes
     assert isinstance(make_decoder(beams=1, config=CONFIG), BeamDecoder)
 
 
-@pytest.mark.usefixtures("nothing_shipped")
-@pytest.mark.parametrize("with_lm", [False, True])
-def test_a_second_search_has_its_own_beams_language_model_and_weights(
-    with_lm: bool, arpa: Path, tmp_path: Path
-) -> None:
-    other = tmp_path / "other.arpa"
-    other.write_text(arpa.read_text())
-    tuned = DecodingWeights(lm_weight=0.25)
-    tuned.save(weights_path(other))
-    second = SecondSearch(beams=7, lm=other if with_lm else None)
-    made = make_decoder(lm=arpa, beams=3, config=CONFIG, second=second)
-    assert isinstance(made, TwoPassDecoder)
-    assert (made.first.beams, made.second.beams) == (3, 7)
-    assert (made.second.lm is made.first.lm) is not with_lm
-    assert made.second.weights == (tuned if with_lm else DecodingWeights())
-    assert isinstance(make_decoder(decoder="greedy", config=CONFIG, second=second), GreedyDecoder)
-
-
-@pytest.mark.usefixtures("nothing_shipped")
-def test_published_models_are_searched_again_only_where_they_are_searched(arpa: Path) -> None:
-    second = SecondSearch(beams=4)
-    assert isinstance(decoder_for(PIECES, 0.04, lm=arpa, second=second), TwoPassDecoder)
-    assert isinstance(decoder_for(PIECES, 0.04, second=second), GreedyDecoder)
-
-
-def test_the_settings_say_whether_there_is_a_second_search() -> None:
-    assert second_of(Settings(second_beams="off")) is None
-    assert second_of(Settings(second_beams=32, second_lm=Path("x"))) == SecondSearch(32, Path("x"))
-    assert second_of(Settings()) is None
-    with pytest.raises(SettingsError, match=r"second_lm.*--second-beams"):
-        second_of(Settings(second_lm=Path("x")))
-
-
 def test_automatic_comes_to_beam_search_where_there_is_a_language_model() -> None:
     assert resolve_decoder("auto", "off") == "greedy"
     assert resolve_decoder("auto", Path("x.arpa")) == "beam"
@@ -140,7 +103,7 @@ def test_tuned_weights_lie_beside_the_model(arpa: Path) -> None:
 def test_weights_tuned_for_one_acoustic_model_are_used_with_it_alone(arpa: Path) -> None:
     tuned, own = DecodingWeights(lm_weight=0.25), DecodingWeights(lm_weight=0.75)
     tuned.save(weights_path(arpa))
-    own.save(weights_path(arpa, heard_by="larger"))
+    own.save(weights_path(arpa, acoustic_model="larger"))
     for name, expected in (("larger", own), ("smaller", tuned)):
         made = make_decoder(lm=arpa, beams=2, config=dataclasses.replace(CONFIG, name=name))
         assert isinstance(made, BeamDecoder)

@@ -12,7 +12,7 @@ import pytest
 from model import checkpoint
 from model.acoustic import load_own
 from model.config import ModelConfig
-from model.decoder import REREAD, SHIPPED_LM, accurate_of, decoder_of, tuned_weights
+from model.decoder import ACCURATE, SHIPPED_LM, accurate_of, decoder_of, tuned_weights
 from model.int8.model import Int8Model
 from model.recordings import read_pcm
 from model.segment_model import read, reader_for
@@ -77,7 +77,7 @@ def test_a_decoder_that_rereads_is_made_and_warm_for_models_that_can_be_read_aga
     accurate = accurate_of(model, decoder_of(model))
     assert accurate is not None
     assert accurate.rereads
-    assert accurate.second.weights == tuned_weights(SHIPPED_LM, model.config.phones, REREAD)
+    assert accurate.second.weights == tuned_weights(SHIPPED_LM, model.config.phones, ACCURATE)
     assert accurate.second.weights != accurate.first.weights
     accurate.warm_up()
     assert accurate_of(model, decoder_of(model, decoder="greedy")) is None

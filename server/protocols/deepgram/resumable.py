@@ -59,11 +59,12 @@ class ResumableStream(DeepgramStream):
     def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
         """Handle the events of a step or a client frame; write each ticket at its position among them."""
         super().on_events(events, timing)
-        if not self._session.resumable:
+        resumption = self._session.resumption
+        if resumption is None:
             return
-        while self._state.sends and (saved := self._session.result_order.take_saved()) is not None:
+        while self._state.sends and (saved := resumption.order.take_saved()) is not None:
             self._put(OutFrame(self._resuming.ticket(saved)))
-            if self._state is State.LEAVING and not self._session.result_order.marking:
+            if self._state is State.LEAVING and not resumption.order.marking:
                 self._transition(ConnectionEvent.LAST_TICKET)
             super().on_events(self._session.released(), timing)
             self._mark_if_due()
@@ -86,7 +87,8 @@ class ResumableStream(DeepgramStream):
 
     def _mark(self) -> None:
         assert self._recognition is not None, "only a running stream is marked"
-        self._session.mark()
+        assert self._session.resumption is not None, "only resumable streams are marked"
+        self._session.resumption.mark()
         self._resuming.marked()
         self._recognition.export()
 
@@ -141,10 +143,10 @@ class Resuming:
 
     def due(self) -> bool:
         """Return whether the next ticket is due."""
-        session = self._session
-        if not session.resumable or session.closing or session.result_order.marking:
+        resumption = self._session.resumption
+        if resumption is None or self._session.closing or resumption.order.marking:
             return False
-        return session.unmarked_s() >= EVERY_S or self._tickets.ages(self._marked_s)
+        return resumption.unmarked_s >= EVERY_S or self._tickets.ages(self._marked_s)
 
     def marked(self) -> None:
         """Record that a ticket was requested."""
@@ -170,7 +172,8 @@ class Resuming:
         return self._frame(ticket)
 
     def _frame(self, ticket: Ticket) -> bytes:
-        audio_s = _seconds(self._session.replay_from_s(ticket.stream.audio))
+        assert self._session.resumption is not None, "it has tickets"
+        audio_s = _seconds(self._session.resumption.replay_from_s(ticket.stream.audio))
         text = self._tickets.write(ticket)
         self._metrics.tickets.inc()
         return _encode(TicketOut(text, audio_s, ticket.stream.finals, self.stream_id))
@@ -194,7 +197,7 @@ class Resuming:
 
     def _take(self, text: str, recognition: ActiveSession) -> Ticket:
         session = self._session
-        if not session.resumable:
+        if session.resumption is None:
             raise TicketRefused(TicketCode.UNAVAILABLE, "resuming is not available on this server")
         ticket = self._tickets.take(text, self._tenant)
         stream = ticket.stream
@@ -202,7 +205,7 @@ class Resuming:
         if any(len(part) != len(session.channels) for part in parts):
             raise TicketRefused(TicketCode.MALFORMED, "invalid ticket: another number of channels")
         try:
-            complete_restore = session.restoring(stream)
+            complete_restore = session.resumption.restoring(stream)
             recognition.restore(stream.states)
         except WrongState as error:
             raise TicketRefused(TicketCode.MODEL, "the ticket was issued for another model") from error

@@ -16,9 +16,9 @@ from batching.events import BatchDone
 from model.ctc.words import Decoder, Word
 from server.operations.metrics import ModelMetrics
 from server.recognition.active_session import ActiveSession
-from server.recognition.decoding.second_pass import Outcome, SecondDecodes
+from server.recognition.decoding.second_pass import Outcome, SecondPass
 from server.recognition.events import StepTiming
-from server.recognition.pending_finals import OpenFinal
+from server.recognition.pending_finals import PendingFinal, PendingFinals
 from server.recognition.segmenter import Segmenter
 from server.recognition.steps import StepTag, WindowTag
 
@@ -72,14 +72,14 @@ class BatchDecoder:
         decoder: Decoder,
         metrics: ModelMetrics,
         clock: Callable[[], float],
-        second: SecondDecodes,
-        on_second: Callable[[Outcome], None] = lambda _: None,
+        second_pass: SecondPass,
+        on_second_pass: Callable[[Outcome], None] = lambda _: None,
     ) -> None:
-        """`on_second` is told of the second decodes of live streams."""
+        """`on_second_pass` receives the outcomes of live streams' second passes."""
         self._decoder = decoder
         self._metrics = metrics
         self._clock = clock
-        self._second, self._on_second = second, on_second
+        self._second_pass, self._on_second_pass = second_pass, on_second_pass
 
     def take_steps(self, batch: BatchDone, routes: Routes) -> None:
         """Decode the rows of streams that are still open; hold those that wait for the voice-activity model.
@@ -117,7 +117,7 @@ class BatchDecoder:
         for stream, tag, probability in zip(batch.streams, batch.tags, batch.outputs.reshape(-1), strict=True):
             route = routes.get(stream)
             if route is not None and route.channel.speech is not None and isinstance(tag, WindowTag):
-                route.channel.speech.heard(tag.end_sample, float(probability))
+                route.channel.speech.take(tag.end_sample, float(probability))
                 voiced[stream] = route
         self._decode_held(voiced.values())
 
@@ -152,7 +152,9 @@ class BatchDecoder:
                 timing = StepTiming(
                     row.tag.arrived_s, row.queue_wait_s, batch.step_s, handover_s, decode_s, decoded_s, batch.rows
                 )
-                self._decode_again(route, timing)
+                pending = route.active.session.pending
+                if pending is not None and pending:
+                    self._start_second_pass(route, pending, timing)
                 route.active.sink.on_events(events, timing)
 
     def _advance(self, channels: Sequence[Segmenter], outputs: Outputs) -> None:
@@ -166,42 +168,40 @@ class BatchDecoder:
             if rows:
                 decoder.advance([channels[row].state for row in rows], outputs[rows])
 
-    def _decode_again(self, route: Route, timing: StepTiming) -> None:
-        """Hand the finals that this step opened to the threads; the step and those behind it wait."""
-        active, session = route.active, route.active.session
-        if not session.holds:
-            return
-        session.timed(route.channel, timing)
-        for final in session.take_opened():
-            done = partial(self._settle, active, final)
-            self._second.submit(partial(_unless_over, active, final), done, background=active.background)
-            self._metrics.second_queue.set(self._second.waiting)
+    def _start_second_pass(self, route: Route, pending: PendingFinals, timing: StepTiming) -> None:
+        """Hand the finals that this step made to the threads; the step, and what follows it, waits for them."""
+        active = route.active
+        pending.timed(route.channel.index, timing)
+        for final in pending.take_new():
+            done = partial(self._resolve, active, final)
+            self._second_pass.submit(partial(_unless_closed, active, final), done, background=active.background)
+            self._metrics.second_queue.set(self._second_pass.waiting)
 
-    def _settle(self, active: ActiveSession, final: OpenFinal, outcome: Outcome) -> None:
+    def _resolve(self, active: ActiveSession, final: PendingFinal, outcome: Outcome) -> None:
         """Send a final, and what waited for it."""
         metrics = self._metrics
-        metrics.second_queue.set(self._second.waiting)
+        metrics.second_queue.set(self._second_pass.waiting)
         if not active.open:
             return
         if outcome.error is not None:
             metrics.second_failures.inc()
-            _log.error("second decode failed, the first one's text is sent", error=repr(outcome.error))
+            _log.error("second pass failed, the first pass's text is sent", error=repr(outcome.error))
         metrics.second_wait.observe(outcome.wait_s)
         metrics.second_decode.observe(outcome.decode_s)
         if not active.background:
-            self._on_second(outcome)
+            self._on_second_pass(outcome)
         now = self._clock()
-        for events, timing in active.session.settle(final, outcome.words):
+        for events, timing in active.session.resolve(final, outcome.words):
             if active.open:  # the events of an earlier step may have ended it
                 active.sink.on_events(events, None if timing is None else _later(timing, now))
 
 
-def _unless_over(active: ActiveSession, final: OpenFinal) -> tuple[Word, ...]:
-    """Decode again, unless nobody waits for it any more."""
-    return final.again() if active.open else ()
+def _unless_closed(active: ActiveSession, final: PendingFinal) -> tuple[Word, ...]:
+    """Run the second pass, unless the session is closed."""
+    return final.decode() if active.open else ()
 
 
 def _later(timing: StepTiming, now: float) -> StepTiming:
-    """Return the timing of a step whose text waited: all of that is decoding."""
+    """Return the timing of a step whose text waited; the wait counts as decoding."""
     decode_s = timing.decode_s + now - timing.decoded_s
     return msgspec.structs.replace(timing, decode_s=decode_s, decoded_s=now)

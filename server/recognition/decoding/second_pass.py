@@ -1,7 +1,7 @@
-"""Threads that decode ended segments again, beside the event loop and the model thread.
+"""Threads that run the second pass over ended segments, apart from the event loop and the model thread.
 
-Live streams' segments come first. There is no time limit and nothing is left out: a final's text must not depend on the
-load. What bounds the queue is that a stream's audio behind a final that waits counts as its backlog.
+Live streams' segments come first. There is no time limit and none is skipped: a final's text must not depend on the
+load. The queue is bounded because audio received after a pending final counts as its stream's backlog.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Decode = Callable[[], Words]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a second decode: its words, or None and the error; seconds that it waited and took."""
+    """Result of a second pass: its words, or None and the error; the seconds that it waited and took."""
 
     words: Words | None
     error: Exception | None
@@ -50,11 +50,11 @@ class _Job:
     work: _Work | None = field(default=None, compare=False)  # None: the thread ends
 
 
-class SecondDecodes:
-    """Owns the threads and their queue; started with the first segment."""
+class SecondPass:
+    """The threads and their queue. The threads start with the first segment."""
 
     def __init__(self, clock: Callable[[], float], workers: int | None = None) -> None:
-        """By default half as many threads as there are cores: the other half has models and event loop."""
+        """By default half as many threads as cores; the other half is left to models and event loop."""
         self._clock = clock
         self._workers = workers or max(1, (os.cpu_count() or 1) // 2)
         self._jobs: queue.PriorityQueue[_Job] = queue.PriorityQueue()
@@ -69,14 +69,14 @@ class SecondDecodes:
     def submit(self, decode: Decode, done: Done, *, background: bool) -> None:
         """Run `decode` on a thread, then `done` on the running event loop."""
         while len(self._threads) < self._workers:
-            name = f"second decode {len(self._threads)}"
+            name = f"second pass {len(self._threads)}"
             self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
             self._threads[-1].start()
         work = _Work(decode, done, asyncio.get_running_loop(), self._clock())
         self._jobs.put(_Job(background, next(self._numbers), work))
 
     def stop(self) -> None:
-        """Let each thread end with what it does now; what waits is left."""
+        """Let each thread end after its current segment; waiting ones are dropped."""
         for _ in self._threads:
             self._jobs.put(_Job(background=False, number=_END))
         self._threads = []
@@ -90,8 +90,8 @@ class SecondDecodes:
         words, failed = None, None
         try:
             words = work.decode()
-        except Exception as error:  # noqa: BLE001 - as a failed model step: one segment, and no other
+        except Exception as error:  # noqa: BLE001 - a failed segment must not end the thread
             failed = error
         outcome = Outcome(words, failed, began_s - work.submitted_s, self._clock() - began_s)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+        with contextlib.suppress(RuntimeError):  # the event loop is closed: the process ends
             work.loop.call_soon_threadsafe(work.done, outcome)

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 from websockets.asyncio.client import ClientConnection, connect
 
 from server.models.loading import LoadedModel
+from tests.support.servers.array_slots import Array, State
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import CONFIG, SpellingModel, spelling_decoder
 
@@ -37,7 +37,7 @@ class Timed(SpellingModel):
         self.digest = digest
         self._batch_s = batch_s
 
-    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(self, inputs: Array, state: State) -> tuple[Array, State]:
         time.sleep(self._batch_s)
         return super().step(inputs, state)
 

@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
 from model.ctc.beam import BeamDecoder
 from server.audio.pcm import PCM
+from tests.support.servers.array_slots import Array, State
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import CONFIG, SpellingModel, silence, spell
 
@@ -29,13 +28,14 @@ class UnsureModel(SpellingModel):
 
     def __init__(self) -> None:
         super().__init__()
-        self._noise = torch.randn((97, CONFIG.frames_per_step, len(CONFIG.vocabulary)), generator=torch.manual_seed(1))
+        self._noise = np.random.default_rng(1).standard_normal((97, CONFIG.frames_per_step, len(CONFIG.vocabulary)))
 
-    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(self, inputs: Array, state: State) -> tuple[Array, State]:
         log_probs, state = super().step(inputs, state)
-        sure = torch.where(log_probs > -10, 9.0, 0.0)
-        noise = self._noise[state["steps"][:, 0].long() % len(self._noise)]  # (B, frames_per_step, V)
-        return torch.log_softmax(sure + 1.5 * noise, dim=2), state
+        sure = np.where(log_probs > -10, 9.0, 0.0)
+        noise = self._noise[state["steps"][:, 0].astype(np.int64) % len(self._noise)]  # (B, frames_per_step, V)
+        scores = sure + 1.5 * noise
+        return (scores - np.log(np.exp(scores).sum(axis=2, keepdims=True))).astype(np.float32), state
 
 
 def minutes_of(audio: PCM) -> Iterator[PCM]:

@@ -189,7 +189,7 @@ def test_an_encoder_that_is_named_brings_the_decoder_and_the_joiner_named_alike(
 @pytest.mark.parametrize("kind", ["t-one-ctc", "zipformer2-transducer"])
 def test_a_precision_without_its_file_is_refused(folder, kind):
     role = next(iter(KEYS[kind]))
-    said = f"there is no {role}.int8.onnx beside {role}.onnx: use --precision auto"
+    said = f"there is no {role}.int8.onnx next to {role}.onnx: use --precision auto"
     assert refusal(folder(kind), precision="int8") == said
 
 

@@ -64,7 +64,7 @@ def test_a_form_of_openais_may_ask_for_them(server: LiveServer) -> None:
 
     assert texts(finals="accurate") == ["ONE."]
     assert texts() == texts(finals="fast") == ["One."]
-    assert texts(finals="best") == ["finals: 'best' is none of fast, accurate"]
+    assert texts(finals="best") == ["finals: 'best' is not one of fast, accurate"]
 
 
 def test_a_client_of_vosks_asks_in_the_address(server: LiveServer) -> None:
@@ -81,7 +81,7 @@ def test_a_client_of_vosks_asks_in_the_address(server: LiveServer) -> None:
     assert said_by_vosk() == said_by_vosk(finals="fast") == ["one"]
     with pytest.raises(InvalidStatus) as refused:
         said_by_vosk(finals="best")
-    assert b"finals: 'best' is none of fast, accurate" in refused.value.response.body
+    assert b"finals: 'best' is not one of fast, accurate" in refused.value.response.body
 
 
 def test_a_server_may_have_them_for_all_that_do_not_say(live_server: Start) -> None:
@@ -96,9 +96,9 @@ def test_a_server_may_have_them_for_all_that_do_not_say(live_server: Start) -> N
 @pytest.mark.parametrize(
     ("query", "problem"),
     [
-        ({"finals": "best"}, b"finals: 'best' is none of fast, accurate"),
-        ({"finals": "accurate", "resumable": "true"}, b"finals: accurate finals do not go with resumable"),
-        ({"finals": "accurate", "stable_words": "true"}, b"finals: accurate finals do not go with stable_words"),
+        ({"finals": "best"}, b"finals: 'best' is not one of fast, accurate"),
+        ({"finals": "accurate", "resumable": "true"}, b"finals: accurate cannot be combined with resumable"),
+        ({"finals": "accurate", "stable_words": "true"}, b"finals: accurate cannot be combined with stable_words"),
     ],
 )
 def test_what_cannot_be_is_refused(server: LiveServer, query: dict[str, str], problem: bytes) -> None:
@@ -111,4 +111,6 @@ def test_what_cannot_be_is_refused(server: LiveServer, query: dict[str, str], pr
 def test_a_model_without_them_says_so(live_server: Start) -> None:
     with pytest.raises(InvalidStatus) as refused:
         live_server().listen(finals="accurate")
-    assert b"has no accurate ones: they need beam search here, and another model" in refused.value.response.body
+    assert (
+        b"finals: accurate is not available for model 'spelling': it needs beam search" in refused.value.response.body
+    )

@@ -229,7 +229,7 @@ def test_a_model_that_cannot_be_loaded_is_refused_for_a_while_and_harms_nobody(
 @pytest.mark.parametrize(
     ("path", "status", "message"),
     [
-        ("en/unload", 409, "'en' is the default model, which stays\n"),
+        ("en/unload", 409, "'en' is the default model, which cannot be unloaded\n"),
         ("de/unload", 404, "no model is named 'de'; there is en, es\n"),
         ("de/load", 404, "no model is named 'de'; there is en, es\n"),
     ],
@@ -265,7 +265,7 @@ def test_the_command_lists_loads_and_unloads(live_server: Start, loading: Loadin
     assert run("load", "es", env=key) == (0, "es: loaded, 0 streams")
     assert run("unload", "es", env=key) == (0, "es: unloading, 0 streams")
     code, said_ = run("unload", "en", env=key)
-    assert (code, "'en' is the default model, which stays" in said_) == (1, True)
+    assert (code, "'en' is the default model, which cannot be unloaded" in said_) == (1, True)
 
 
 # A Realtime session's client names the language after it has connected

@@ -61,8 +61,6 @@ def test_a_file_of_models_with_settings_of_their_own(tmp_path: Path) -> None:
         languages = ["es", "pt"]
         decoder = "beam"
         lm = "es.arpa"
-        second_beams = 512
-        second_lm = "more.arpa"
         default = true
         """,
     )
@@ -71,7 +69,6 @@ def test_a_file_of_models_with_settings_of_their_own(tmp_path: Path) -> None:
     assert second is not None
     assert (first.name, first.languages, second.name, second.languages) == ("iberia", ("es", "pt"), "en", ())
     assert (iberia.model, iberia.decoder, iberia.lm) == (Path("/models/iberia"), "beam", tmp_path / "es.arpa")
-    assert (iberia.second_beams, iberia.second_lm) == (512, tmp_path / "more.arpa")
     assert (english.model, english.decoder, english.lm) == (tmp_path / "english", "auto", None)
 
 

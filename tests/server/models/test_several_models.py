@@ -237,7 +237,7 @@ class EightKilohertz:
 
 
 def test_voice_activity_is_refused_for_a_model_of_another_rate(live_server: Start) -> None:
-    with pytest.raises(SettingsError, match=r"^vad: silero hears 16000 Hz, and the model 'telephone' has 8000"):
+    with pytest.raises(SettingsError, match=r"^vad: silero needs a model at 16000 Hz, and 'telephone' takes 8000 Hz"):
         live_server(model=EightKilohertz(), vad_model=type("Vad", (), {"step_samples": 512})())
 
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
 from model.config import ENGLISH
 from model.ctc.beam import BeamDecoder
 from tests.support.needs import need_package
+from tests.support.servers.array_slots import Array, State
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import CONFIG, SpellingModel, silence, spell
 from tests.support.servers.uploaded import encoded, said
@@ -29,11 +28,11 @@ AUDIO = np.concatenate([spell("the qite flew "), silence(1.0)])  # "kite", as th
 class MishearingModel(SpellingModel):
     """A spelling model that also gives "k" some probability for "q"."""
 
-    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(self, inputs: Array, state: State) -> tuple[Array, State]:
         log_probs, state = super().step(inputs, state)
         q = log_probs[:, :, Q] > -1  # (B, frames_per_step)
-        log_probs[:, :, Q] = torch.where(q, np.log(0.6), log_probs[:, :, Q])
-        log_probs[:, :, K] = torch.where(q, np.log(0.39), log_probs[:, :, K])
+        log_probs[:, :, Q] = np.where(q, np.log(0.6), log_probs[:, :, Q])
+        log_probs[:, :, K] = np.where(q, np.log(0.39), log_probs[:, :, K])
         return log_probs, state
 
 

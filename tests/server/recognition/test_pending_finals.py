@@ -50,7 +50,7 @@ def test_a_gap_that_freezes_words_has_them_and_is_told_by_their_last_end() -> No
     made.send(silence(2.0))
     made.answer()
     assert not made.finals()
-    made.settle()
+    made.resolve()
     (final,) = made.finals()
     assert final.words[0].text == "GAP"
     (gap,) = [event for event in made.events if isinstance(event, UtteranceGap)]
@@ -83,9 +83,9 @@ def test_nothing_of_the_channel_passes_its_open_final() -> None:
     made.answer()
     assert made.events == before
     assert len(made.opened) == 2
-    made.settle(1)
+    made.resolve(1)
     assert made.events == before
-    made.settle()
+    made.resolve()
     told = made.events[len(before) :]
     kinds = [" ".join(w.text for w in e.words) if isinstance(e, Final) else type(e).__name__ for e in told]
     assert [kind for kind in kinds if kind not in ("Partial", "SpeechStarted")] == ["AB", "CD", "", "", "Closed"]
@@ -101,11 +101,11 @@ def test_another_channel_does_not_wait() -> None:
     made.answer(channel=0)
     made.answer(channel=1)
     assert not made.finals(0)
-    made.settle(1)
+    made.resolve(1)
     assert [made.text(0), made.text(1)] == ["", "CD"]
     made.close()
     assert not any(isinstance(event, Closed) for event in made.events)
-    made.settle()
+    made.resolve()
     assert isinstance(made.events[-1], Closed)
 
 
@@ -117,7 +117,7 @@ def test_audio_behind_an_open_final_is_backlog() -> None:
     made.send(silence(1.6))
     made.answer()
     assert made.session.backlog_s > 1.5
-    made.settle()
+    made.resolve()
     assert made.session.backlog_s == 0
 
 
@@ -128,7 +128,7 @@ def test_without_words_of_the_second_decode_the_first_ones_stand(found: tuple[()
     made.finalize()
     made.answer()
     final = made.opened.pop()
-    ((events, _), *_) = made.session.settle(final, found)
+    ((events, _), *_) = made.session.resolve(final, found)
     assert [word.text for event in events if isinstance(event, Final) for word in event.words] == ["ab"]
 
 
@@ -138,7 +138,7 @@ def test_a_server_that_ends_a_stream_sends_its_open_final_too() -> None:
     made.close(CloseReason.DRAIN)
     made.answer()
     assert not made.finals()
-    made.settle()
+    made.resolve()
     assert (made.text(), type(made.events[-1])) == ("AB", Closed)
 
 
@@ -152,7 +152,7 @@ def test_a_ticket_behind_an_open_final_waits_for_it_and_one_before_it_does_not_k
     made.mark()
     made.answer()
     assert [saved.finals for saved in made.saved] == [0]
-    made.settle()
+    made.resolve()
     assert [saved.finals for saved in made.saved] == [0, 1]
     assert made.text() == "ab CD"
 
@@ -181,11 +181,11 @@ def test_the_events_are_the_same_whenever_the_second_pass_ends(
                 made.send(spell(piece) if isinstance(piece, str) else silence(piece))
             made.answer()
             while made.opened and order.random() < 0.5:
-                made.settle(order.randrange(len(made.opened)))
+                made.resolve(order.randrange(len(made.opened)))
         made.close()
         made.answer()
         while made.opened:
-            made.settle(order.randrange(len(made.opened)))
+            made.resolve(order.randrange(len(made.opened)))
         return made.events
 
     expected = run(late=False)

@@ -11,7 +11,7 @@ import pytest
 from batching.events import BatchDone
 from server.operations.metrics import Metrics
 from server.recognition.decoding.batch_decoder import BatchDecoder, Route
-from server.recognition.decoding.second_pass import SecondDecodes
+from server.recognition.decoding.second_pass import SecondPass
 from server.recognition.events import Event, Partial, StepTiming, StreamBroken
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import Marker, StepTag
@@ -60,7 +60,7 @@ class _Bench:
         self.clock = FakeClock()
         self.decoder = _SlowDecoder(self.clock)
         self.metrics = Metrics(max_batch=8, max_streams=8).of_model("spelling")
-        self.decoding = BatchDecoder(self.decoder, self.metrics, self.clock, SecondDecodes(self.clock))
+        self.decoding = BatchDecoder(self.decoder, self.metrics, self.clock, SecondPass(self.clock))
         self.sinks = [_Sink() for _ in range(streams)]
         self.routes = dict(enumerate(map(self._route, self.sinks)))
 

@@ -134,4 +134,4 @@ def test_start_without_a_ticket_continues_time_and_count_of_finals() -> None:
     assert (final.start_s, final.words[0].text) == (11.4, "ab")
     assert 11.4 <= final.words[0].start_s < final.words[0].end_s <= final.start_s + final.duration_s
     assert final.start_s + final.duration_s == pytest.approx(11.4 + len(spell("ab")) / 16_000)
-    assert bench.session.result_order.finals == 10
+    assert bench.resumption.order.finals == 10

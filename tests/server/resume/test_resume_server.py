@@ -12,15 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
 from websockets.exceptions import InvalidStatus
 
 from model.ctc.beam import BeamDecoder
-from model.torch_network.slabs import RowSpec
-from model.torch_network.slots import TorchSlots
 from server.resume.seal import new_key
 from tests.support.clients.resume_client import Received, ResumingClient
+from tests.support.servers.array_slots import Array, ArraySlots, Row, State
 from tests.support.servers.live_server import Client, LiveServer, transcript
 from tests.support.servers.spelling import CONFIG, SpellingModel, silence, spell
 
@@ -260,16 +257,14 @@ class LevelVad:
     """Speech is whatever is not zero."""
 
     step_samples = 512
-    min_rows = 1
-    device = torch.device("cpu")
-    input_spec = RowSpec((step_samples,), torch.int16)
-    state_spec: Mapping[str, RowSpec] = {"seen": RowSpec((), torch.int64)}
+    input_spec = (step_samples,), np.int16
+    state_spec: Mapping[str, Row] = {}
 
-    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> TorchSlots:
-        return TorchSlots(self, capacity=capacity, largest=largest, tile_rows=tile_rows)
+    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> ArraySlots:
+        return ArraySlots(self, capacity=capacity, largest=largest)
 
-    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        return 0.1 + 0.8 * (inputs != 0).any(dim=1, keepdim=True).float(), state
+    def step(self, inputs: Array, state: State) -> tuple[Array, State]:
+        return 0.1 + 0.8 * (inputs != 0).any(axis=1, keepdims=True).astype(np.float32), state
 
 
 def test_with_a_vad_model_only_the_stream_time_resumes(live_server: Start) -> None:

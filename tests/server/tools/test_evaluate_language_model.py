@@ -85,13 +85,6 @@ def test_capitals_and_marks_of_references_are_no_words_that_a_model_lacks(
     assert found["lm_unknown_words"] == 0
 
 
-def test_the_language_model_of_a_second_decode_is_looked_at_too(evaluated: Any, tmp_path: Path) -> None:
-    path = arpa(tmp_path, ["yes"])
-    warned, found = evaluated("--second-beams", 8, "--second-lm", path)
-    assert f"{path} lacks 4 of the 4" in warned
-    assert found["second_lm_unknown_words"] == 1.0
-
-
 def test_a_file_is_warned_of_once_however_many_combinations_are_run(evaluated: Any, tmp_path: Path) -> None:
     warned, _ = evaluated("--lm", arpa(tmp_path, ["yes"]), "--precision", "fp32,int8")
     assert warned.count("warning") == 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import shlex
 import shutil
@@ -47,8 +46,8 @@ class Stage:
     healthcheck: list[str] = field(default_factory=list)
 
 
-def read_stages(path: Path, arguments: dict[str, str]) -> dict[str, Stage]:
-    """Return stages by name. `arguments` are the build's, which override the file's defaults."""
+def read_stages(path: Path) -> dict[str, Stage]:
+    """Return stages by name."""
     stages: dict[str, Stage] = {}
     stage: Stage | None = None
     known = {"PATH": SYSTEM_PATH}
@@ -56,7 +55,7 @@ def read_stages(path: Path, arguments: dict[str, str]) -> dict[str, Stage]:
         instruction, value = entry["instruction"], entry["value"]
         if instruction == "ARG":
             name, _, default = value.partition("=")
-            known[name] = arguments.get(name, default)
+            known[name] = default
         elif instruction == "FROM":
             base, _, name = expand(value, known).partition(" AS ")
             stage = stages[name] = Stage(name, base)
@@ -191,9 +190,7 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="leave the folders there")
     asked = parser.parse_args()
     shutil.rmtree(asked.work, ignore_errors=True)
-    # Wheels that lie in a folder already are taken from there, and torch's own index is not asked.
-    arguments = {"TORCH_INDEX": f"file://{links}"} if (links := os.environ.get("PIP_FIND_LINKS")) else {}
-    stages = read_stages(DOCKER / "Dockerfile", arguments)
+    stages = read_stages(DOCKER / "Dockerfile")
     done: dict[str, Path] = {}
     try:
         root = build(stages, asked.target, asked.work.resolve(), done)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping
 from functools import cache
 
@@ -14,7 +13,7 @@ from model.torch_model import TorchModel
 from model.torch_network.slabs import RowSpec
 from model.torch_network.slots import TorchSlots
 from model.vad import SileroVad
-from tests.support.needs import missing, need_precision
+from tests.support.needs import need_precision
 from tests.support.networks.published import model_of
 from tests.support.networks.quantized_networks import random_slots
 from tests.support.networks.recorded_toys import recorded
@@ -77,13 +76,6 @@ def _reference() -> TorchModel:
     return TorchModel.random(precision="fp16", hidden=32, conv_channels=16, layers=1, lookahead=2)
 
 
-@cache
-def _vad() -> SileroVad:
-    if importlib.util.find_spec("silero_vad") is None:  # looked for only: its import changes torch's thread count
-        missing("silero_vad not installed")
-    return SileroVad.load()
-
-
 SLOT_MODELS: dict[str, MakeSlots] = {
     "numpy": EchoModel,
     "overlapped": OverlappedModel,
@@ -98,7 +90,7 @@ SLOT_MODELS: dict[str, MakeSlots] = {
     "recorded in sizes, GRU": lambda c, n: recorded(TinyGru(), RowSpec((16,), torch.float32), c, n),
     "what a GPU computes": lambda c, n: _reference().slots(capacity=c, largest=n),
     "int8": lambda c, n: random_slots(capacity=c, largest=n),
-    "silero-vad": lambda c, n: _vad().slots(capacity=c, largest=n),
+    "silero-vad": lambda c, n: SileroVad.load().slots(capacity=c, largest=n),
     "published, CTC": lambda c, n: model_of("t-one-ctc").slots(capacity=c, largest=n, tile_rows=1),
     "published, states on two axes": lambda c, n: model_of("zipformer2-ctc").slots(capacity=c, largest=n, tile_rows=1),
     "published, one row": lambda c, n: model_of("wenet-ctc").slots(capacity=c, largest=n),

@@ -1,5 +1,6 @@
-"""Screenshots of the page for the documents: `make screenshots`, into docs/images.
+"""Screenshots of the page for the documents.
 
+`python -m tests.support.page.page_screenshots` writes them to docs/images.
 The shipped sample plays in a real Chromium against the real app, and the last sentence is being spoken. One more has
 recordings in Mandarin.
 """

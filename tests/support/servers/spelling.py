@@ -13,14 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from model.config import ENGLISH, ModelConfig
 from model.ctc.greedy import GreedyDecoder
-from model.torch_network.slabs import RowSpec
-from model.torch_network.slots import TorchSlots
+from model.description import Device
 from server.audio.pcm import PCM
+from tests.support.servers.array_slots import Array, ArraySlots, Row, State
 from tests.support.servers.fakes import WAIT_S
 
 
@@ -67,35 +65,36 @@ class SpellingModel:
 
     digest = "00spelling"
     precision = "exact"
-    min_rows = 1
-    device = torch.device("cpu")
+    device = Device("cpu")
 
     def __init__(self, lookahead: int = CONFIG.lookahead) -> None:
         self.config = replace(CONFIG, lookahead=lookahead)
-        self.input_spec = RowSpec((CONFIG.step_samples,), torch.int16)
-        self.state_spec: Mapping[str, RowSpec] = {
-            "late": RowSpec((lookahead,), torch.int64),
-            "steps": RowSpec((1,), torch.float32),
+        self.input_spec = (CONFIG.step_samples,), np.int16
+        self.state_spec: Mapping[str, Row] = {
+            "late": ((lookahead,), np.int64),
+            "steps": ((1,), np.float32),
         }
         self.rows: list[int] = []  # rows of each call so far
 
-    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> TorchSlots:
+    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> ArraySlots:
         """The model over `capacity` streams."""
-        return TorchSlots(self, capacity=capacity, largest=largest, tile_rows=tile_rows)
+        del tile_rows  # its arithmetic is exact
+        return ArraySlots(self, capacity=capacity, largest=largest)
 
-    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(self, inputs: Array, state: State) -> tuple[Array, State]:
         """Read, delay, answer. Raises: ArithmeticError for poison."""
-        if ((inputs == POISON).sum(dim=1) >= POISONED).any():
+        if ((inputs == POISON).sum(axis=1) >= POISONED).any():
             raise ArithmeticError("poisoned")
         self.rows.append(len(inputs))
-        middle = inputs[:, FRAME // 2 :: FRAME].double()  # (B, frames_per_step)
-        symbols = (middle / LEVEL).round().long().clamp(0, len(ENGLISH) - 1)
-        line = torch.cat([state["late"], symbols], dim=1)  # (B, lookahead + frames_per_step)
+        middle = inputs[:, FRAME // 2 :: FRAME].astype(np.float64)  # (B, frames_per_step)
+        symbols = np.rint(middle / LEVEL).astype(np.int64).clip(0, len(ENGLISH) - 1)
+        line = np.concatenate([state["late"], symbols], axis=1)  # (B, lookahead + frames_per_step)
         answers, late = line[:, : symbols.shape[1]], line[:, symbols.shape[1] :]
-        log_probs = torch.full((*answers.shape, len(ENGLISH)), -20.0)
+        log_probs = np.full((*answers.shape, len(ENGLISH)), -20.0, np.float32)
         steps = state["steps"] + 1  # (B, 1)
-        doubt = (-0.001 * steps.clamp(max=600))[:, :, None].expand(-1, answers.shape[1], 1)  # (B, frames_per_step, 1)
-        return log_probs.scatter_(2, answers[:, :, None], doubt), {"late": late, "steps": steps}
+        doubt = np.float32(-0.001) * np.minimum(steps, 600)[:, :, None]  # (B, 1, 1)
+        np.put_along_axis(log_probs, answers[:, :, None], doubt, axis=2)
+        return log_probs, {"late": late, "steps": steps}
 
 
 class GatedSpellingModel(SpellingModel):
@@ -119,7 +118,7 @@ class GatedSpellingModel(SpellingModel):
         """Block until the model is stopped inside a step. Returns: its rows."""
         return self._entered.get(timeout=WAIT_S)
 
-    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(self, inputs: Array, state: State) -> tuple[Array, State]:
         """As `SpellingModel`, once the gate is open."""
         if not self._gate.is_set():
             self._entered.put(len(inputs))

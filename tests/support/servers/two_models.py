@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
-
 from model.config import ENGLISH
 from server.models.loading import LoadedModel
+from tests.support.servers.array_slots import Array, State
 from tests.support.servers.spelling import SpellingModel, spelling_decoder
 
 N, M = ENGLISH.index("n"), ENGLISH.index("m")
@@ -18,9 +17,9 @@ class Spanish(SpellingModel):
 
     digest = "11spanish"
 
-    def step(self, inputs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(self, inputs: Array, state: State) -> tuple[Array, State]:
         log_probs, state = super().step(inputs, state)
-        swapped = log_probs.clone()
+        swapped = log_probs.copy()
         swapped[:, :, M], swapped[:, :, N] = log_probs[:, :, N], log_probs[:, :, M]
         return swapped, state
 

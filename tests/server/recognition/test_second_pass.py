@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from server.recognition.decoding.second_pass import Outcome, SecondDecodes
+from server.recognition.decoding.second_pass import Outcome, SecondPass
 from tests.support.servers.fakes import WAIT_S
 
 
@@ -15,7 +15,7 @@ def run(jobs: list[tuple[str, bool]], fails: str = "") -> list[tuple[str, Outcom
     async def running() -> list[tuple[str, Outcome]]:
         loop = asyncio.get_running_loop()
         done: asyncio.Queue[tuple[str, Outcome]] = asyncio.Queue()
-        second, gate, entered = SecondDecodes(loop.time, 1), threading.Event(), threading.Event()
+        second, gate, entered = SecondPass(loop.time, 1), threading.Event(), threading.Event()
 
         def busy() -> tuple[()]:
             entered.set()

@@ -1,0 +1,73 @@
+"""Saving the state of a session between two of its steps, and continuing from a saved one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from server.recognition.keyterms import CurrentKeyterms
+from server.recognition.result_order import AudioOrder
+from server.recognition.saved_state import SavedInput, SavedStream
+from server.recognition.segmenter import Segmenter
+from server.recognition.steps import StepCutter
+
+
+class Resumption:
+    """The tickets' view of a resumable session: its audio input, its channels and the order of its results."""
+
+    def __init__(
+        self,
+        channels: Sequence[Segmenter],
+        cutters: Sequence[StepCutter],
+        keyterms: CurrentKeyterms,
+        order: AudioOrder,
+        *,
+        sample_rate: int,
+        step_s: float,
+    ) -> None:
+        """`sample_rate` is the client's."""
+        self._channels, self._cutters, self._keyterms = channels, cutters, keyterms
+        self._sample_rate, self._step_s = sample_rate, step_s
+        self.order = order
+
+    @property
+    def unmarked_s(self) -> float:
+        """Audio sent to the engine since the last mark, per channel."""
+        return self.order.unmarked * self._step_s / len(self._channels)
+
+    def mark(self) -> None:
+        """Save the input side after all steps so far; `Session.exported` takes the engine's state of each channel."""
+        phrases, allowance = self._keyterms.saved()
+        self.order.mark(SavedInput(tuple(cutter.saved() for cutter in self._cutters), phrases, allowance))
+
+    def exported(self, channel: Segmenter, state: bytes) -> None:
+        """Take the engine's state of one channel, decoded up to the oldest mark that lacks it."""
+        self.order.exported(channel.index, state, channel.saved(self._keyterms.initial.bias))
+
+    def replay_from_s(self, saved: SavedInput) -> float:
+        """Stream time from which the client must send its audio again."""
+        return self._replay_from(saved) / self._sample_rate
+
+    def _replay_from(self, saved: SavedInput) -> int:
+        pairs = zip(self._cutters, saved.cutters, strict=True)
+        return min(cutter.replay_from(place) for cutter, place in pairs)
+
+    def restoring(self, saved: SavedStream) -> Callable[[], None]:
+        """Return a function that makes this untouched session continue from a saved one, with the audio that follows.
+
+        The caller restores the model's states. Raises: ValueError, ModelError; nothing has changed then.
+        """
+        default = self._keyterms.initial.bias
+        paired = list(zip(self._channels, saved.channels, strict=True))
+        states = [channel.restored_state(one, default) for channel, one in paired]
+        restore_keyterms = self._keyterms.restoring(saved.audio.phrases, saved.audio.allowance)
+        begin = self._replay_from(saved.audio)
+
+        def restore() -> None:
+            restore_keyterms()
+            self.order.finals = saved.finals
+            for cutter, place in zip(self._cutters, saved.audio.cutters, strict=True):
+                cutter.restore(place, begin)
+            for (channel, one), (state, bias) in zip(paired, states, strict=True):
+                channel.restore(one, state, bias)
+
+        return restore
