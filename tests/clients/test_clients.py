@@ -200,7 +200,7 @@ def test_no_server_at_the_address_raises_unreachable() -> None:
 
 
 class Tape:
-    """A source of audio that records its lead over the answers and over real time."""
+    """Audio source that records how far it is ahead of the answers and of real time."""
 
     def __init__(self, messages: list[bytes]) -> None:
         self.messages = messages

@@ -58,7 +58,7 @@ def undisturbed(*script: bytes | str) -> list[tuple[Any, ...]]:
 
 
 async def play(stream: ResilientClient, *script: bytes | str, size: int = 2560) -> list[Message]:
-    """Send a script in messages, as fast as they are taken, and return everything received."""
+    """Send a script in messages as fast as possible, and return everything received."""
 
     async def say() -> None:
         for part in script:

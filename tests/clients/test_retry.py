@@ -62,7 +62,7 @@ def test_replicas_are_tried_in_order_except_those_with_a_retry_after() -> None:
 
 
 def until_given_up(tries: Attempts, error: ClientError, now: float, *, connected: bool = False) -> tuple[int, float]:
-    """Fail every half second until an error is raised; return the number of tries and the time."""
+    """Fail every half second until an error is raised; return the number of attempts and the time."""
     for count in range(1000):
         now += 0.5
         if connected:

@@ -134,7 +134,7 @@ test("audio from before the connection is not lost, and an early close is sent i
 });
 
 for (const code of [1006, 1011, 1012, 1013])
-  test(`after ${code} what no final covered is sent again, and times go on`, async () => {
+  test(`after ${code} audio without a final is sent again, and times continue`, async () => {
     const { stream, clock, socket, of } = await opened();
     socket.accept();
     for (let at = 0; at < 200; at += 8) stream.send(ramp(at, at + 8));

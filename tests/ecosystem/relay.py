@@ -1,6 +1,6 @@
 """A TCP relay between a client and a server: it can change servers, and records what the server sends.
 
-What each client was sent can so be checked in the same way, whatever the client itself shows of it.
+So the frames sent to each client can be checked in the same way, regardless of what the client reports.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A rolling restart: a replica stops under clients that come back by themselves, and another replica takes them.
+"""A rolling restart: a replica stops, and its clients, which reconnect by themselves, move to another replica.
 
-`deepgram-sdk` for Python does not come back: `test_deepgram_sdk.py`.
+`deepgram-sdk` for Python does not reconnect: `test_deepgram_sdk.py`.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Recording:
         self.pieces = 0
 
     async def read(self, size: int) -> bytes:
-        """The next piece; `between` is called with the number of pieces sent before."""
+        """Return the next piece; `between` is called with the number of pieces sent before."""
         if self._between is not None:
             await self._between(self.pieces)
         piece = self._data[self._at : self._at + size]
@@ -49,14 +49,14 @@ class Recording:
 
 
 def transcriber(url: str, output_type: str = "txt") -> Any:
-    """The client, but for its constructor: that would load a model, which this path never uses."""
+    """Return the client without running its constructor, which would load a model that is not used here."""
     made = Transcriber.__new__(Transcriber)
     made.args = argparse.Namespace(server=url, output_type=output_type)
     return made
 
 
 def recognize(client: Any, recording: Recording) -> tuple[list[Final], int]:
-    """The client's own loop. One answer too few would hang it, one too many would shift its text."""
+    """Run the client's own loop. A missing answer would hang it, an extra one would shift its text."""
 
     async def run() -> tuple[list[Final], int]:
         return await asyncio.wait_for(client.recognize_stream_server(recording), timeout=30)
@@ -65,7 +65,7 @@ def recognize(client: Any, recording: Recording) -> tuple[list[Final], int]:
 
 
 def check(stream: Connection, pieces: int) -> None:
-    """Exactly one answer to each piece and one to the end, then a normal close."""
+    """Check for exactly one answer to each piece and one to the end, then a normal close."""
     assert stream.status == 101
     assert len(stream.frames) == pieces + 1
     assert all(set(frame) in ({"partial"}, {"text"}, {"text", "result"}) for frame in stream.frames)
@@ -84,7 +84,7 @@ def test_a_recording(server: ServerProcess, relay: Before) -> None:
 
 
 def test_subtitles(server: ServerProcess, relay: Before) -> None:
-    """They are made of the words and their times, which this client never asks for."""
+    """They are built from the words and their times, which this client does not request."""
     client = transcriber(f"ws://{relay(server).host}/vosk?key={KEY}", "srt")
     finals, _ = recognize(client, Recording(AUDIO))
     words = [word for final in finals for word in final.get("result", ())]
@@ -95,7 +95,7 @@ def test_subtitles(server: ServerProcess, relay: Before) -> None:
 
 
 def test_the_separate_port_without_a_key_and_its_drain() -> None:
-    """Clients are fixed to `ws://host:port/`. A drain is an error, with the text so far before it."""
+    """Clients only support `ws://host:port/`. A drain raises an error after the text so far."""
     port = free_port()
     with ServerProcess(vosk_port=port, drain_timeout_s=0) as server, Relay(port) as before:
         client = transcriber(f"ws://{before.host}/")
@@ -138,7 +138,7 @@ def test_a_refusal_reaches_the_client_with_its_status(
 
 
 def test_eight_concurrent_clients(server: ServerProcess) -> None:
-    """As its own worker tasks do."""
+    """As the client's own worker tasks do."""
     client = transcriber(f"ws://127.0.0.1:{server.port}/vosk?key={KEY}")
 
     async def together() -> list[Any]:

@@ -13,7 +13,7 @@ from tests.ecosystem.relay import Connection
 RESULT_KEYS = {
     "type", "channel_index", "start", "duration", "is_final", "speech_final", "from_finalize", "channel", "metadata",
 }  # fmt: skip
-"""All of them, always: clients index them."""
+"""Fields that are always present, because clients index them."""
 
 
 ERR_CODES = {
@@ -38,7 +38,7 @@ def check_refusal(refused: Connection, status: int) -> None:
 def check_stream(
     stream: Connection, said: str, *, seconds: float | None = None, code: int = 1000, hung_up: bool = False
 ) -> None:
-    """Order, tiling, exactly one Metadata, the close code, the words, and the audio covered where that is known.
+    """Check order, tiling, exactly one Metadata, the close code, the words, and the covered audio if it is known.
 
     A client that hangs up by itself may be gone before the Metadata.
     """
@@ -61,7 +61,7 @@ def check_stream(
 
 
 def _check_tiling(stream: Connection) -> float:
-    """Finals tile time, and interims grow within the final that they lead to. Returns the end of the last final."""
+    """Check that finals tile the time and interims grow within their final; return the end of the last final."""
     cursor_s, shown_s = 0.0, 0.0
     for result in stream.results:
         assert result["start"] == pytest.approx(cursor_s, abs=1e-3)

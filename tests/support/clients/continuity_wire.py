@@ -1,4 +1,4 @@
-"""Joins a `Continuity` and `FakeRecognition`s by a simulated network, and checks what the caller receives."""
+"""Connects a `Continuity` and `FakeRecognition`s with a simulated network, and checks what the caller receives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Said = bytes | str
 
 
 class Wire:
-    """A client and a server with frames in flight between them; a cut loses those."""
+    """A client and a server with frames in flight between them; a cut loses these."""
 
     def __init__(self, shape: Shape, servers: Any, held_bytes: int = PLENTY) -> None:
         transcripts = shape.channels if shape.multichannel else 1

@@ -1,4 +1,4 @@
-"""A fake of a server's recognition and tickets: frames in, frames out, no socket and no time.
+"""Fake of a server's recognition and tickets: frames in, frames out, without a socket and a clock.
 
 Each step of 80 ms of a channel is one word, a checksum of its bytes and of the key terms at its end; some words end an
 utterance. Finalize and CloseStream make a word of the rest, and steps begin anew at that sample. So any audio or
@@ -42,7 +42,7 @@ class Shape:
 
 @dataclass(slots=True)
 class State:
-    """Content of a ticket; positions in bytes of the server's own time line."""
+    """Content of a ticket; positions are bytes of the server's own time line."""
 
     received: int = 0  # up to the last whole step
     grid: int = 0  # where steps begin
@@ -53,7 +53,7 @@ class State:
 
 
 class FakeRecognition:
-    """Recognition of one connection. `keys` open tickets, the first seals them; without keys Resume is unknown."""
+    """Recognition of one connection. All `keys` open tickets, the first seals them; without keys Resume is unknown."""
 
     def __init__(
         self, shape: Shape, keys: tuple[str, ...] = (), ticket_steps: int = TICKET_STEPS, *, interims: bool = True

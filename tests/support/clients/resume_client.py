@@ -12,7 +12,7 @@ from tests.support.servers.live_server import Client, Frame, LiveServer
 from tests.support.servers.server_process import ServerProcess
 
 CHUNK_S = 0.25
-AHEAD_S = 1.6  # of audio beyond the newest ticket: more than one ticket apart, far below any backlog
+AHEAD_S = 1.6  # of audio after the latest ticket: over one ticket interval, far below any backlog limit
 
 
 @dataclass

@@ -28,9 +28,9 @@ class FakeClock:
 
 
 class EchoModel:
-    """A slot model of numpy alone. Answers [the stream's own first input value, steps since its start], int64 (B, 2).
+    """A slot model in numpy. Answers [the stream's first input value, steps since its start], int64 (B, 2).
 
-    Both come from the state alone, so a row that reads, keeps or receives another stream's state shows in the output.
+    Both come only from the state, so a row with another stream's state is visible in the output.
     """
 
     state_bytes = 16

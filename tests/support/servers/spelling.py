@@ -1,8 +1,8 @@
 """A model that reads text from the audio itself, so that lost, doubled, late or swapped steps are visible in the text.
 
 Each 40 ms frame holds one symbol as its level. The symbols pass through a delay line kept in the stream's state, as a
-real network's lookahead does: a row that meets another stream's state answers with that stream's letters. Every step
-since the state was fresh lowers the log-prob a little: a step that is lost, repeated or not reset shows there.
+real network's lookahead does: a row with another stream's state answers with that stream's letters. Every step
+since the reset lowers the log-prob a little, which reveals a lost or repeated step or a missing reset.
 """
 
 from __future__ import annotations
