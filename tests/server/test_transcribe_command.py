@@ -119,11 +119,11 @@ def test_a_truncated_file_is_transcribed_and_named(server: list[str], tmp_path: 
 
 BAD = {
     "scheme": (["{file}", "--url", "foo://host"], "the scheme must be"),
-    "no host": (["{file}", "--url", "ws://"], "no host"),
+    "no host": (["{file}", "--url", "ws://"], "the host is missing or invalid"),
     "empty": (["{file}", "--url", ""], "--url ''"),
     "port": (["{file}", "--url", "ws://h:99999"], "--url"),
     "bracket": (["{file}", "--url", "ws://[::1"], "--url"),
-    "space": (["{file}", "--url", "ws://a b"], "no host"),
+    "space": (["{file}", "--url", "ws://a b"], "the host is missing or invalid"),
     "second": (["{file}", "--url", "ws://127.0.0.1:9,foo://x"], "the scheme must be"),
     "key": (["{file}", "--url", "ws://127.0.0.1:9", "--api-key", "k\u00e9y"], "--api-key"),
     "retry": (["{file}", "--url", "ws://127.0.0.1:9", "--retry", "nan"], "--retry"),
