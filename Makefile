@@ -38,7 +38,7 @@ test-all: setup  ## all tests, as continuous integration runs them
 
 # What depends on the processor: products, compiled code, slots, precisions, a server's answers, the demo.
 ON_AVX2 := $(wildcard tests/model/*.py) \
-	$(addprefix tests/model/, ctc evaluation int8 machine published quantization training/test_training_precision.py training/test_muon.py) \
+	$(addprefix tests/model/, ctc evaluation int8 machine published training/quantization training/acoustic/test_training_precision.py training/acoustic/test_muon.py) \
 	tests/batching/test_slots_stateful.py tests/batching/test_stepper.py \
 	tests/server/test_server_e2e.py tests/server/resume tests/server/tools tests/loadtest/programs/test_demo.py
 
@@ -53,6 +53,7 @@ check: setup  ## ruff, mypy --strict, rules of dependency, words of the document
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/deptry .
 	@$(BIN)/python -m pytest tests/test_layering.py tests/test_words.py
 	@$(MAKE) --no-print-directory docs
 

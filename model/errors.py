@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def install_hint(extras: str) -> str:
-    """The command that adds optional packages, `vad` or `vad,otel`, to this installation: a checkout or a wheel."""
+    """The command that adds optional packages, `torch` or `torch,otel`, to this installation: a checkout or a wheel."""
     target = f"-e '.[{extras}]'" if (ROOT / "pyproject.toml").exists() else f"'{DISTRIBUTION}[{extras}]'"
     return f"pip install {target}"
 

@@ -27,7 +27,7 @@ from server.models.loading import LoadedModel, ModelOutline, VadModel
 from server.models.registry import STOP_TIMEOUT_S
 from server.models.service import MakeSession, ModelService
 from server.operations.process import on_sighup
-from server.operations.watchdog import Engine, Watchdog
+from server.operations.watchdog import Watchdog, WatchedEngine
 from server.protocols.deepgram.endpoints import Listen, QueryReader, Transcribe
 from server.protocols.handshake import UnknownSocket
 from server.protocols.openai.endpoint import RealtimeEndpoint
@@ -112,9 +112,9 @@ def create_app(
     return Application(app, replica, vosk)
 
 
-def _watched(service: ModelService, timeout_s: float) -> Engine:
+def _watched(service: ModelService, timeout_s: float) -> WatchedEngine:
     """Return a model as the watchdog sees it."""
-    return Engine(
+    return WatchedEngine(
         service.name,
         moves=lambda: service.recognizer.engines.ready(timeout_s),
         batches=lambda: service.metrics.inference.count,

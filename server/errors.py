@@ -223,10 +223,6 @@ class Inflated(MediaError):
     """A decompression bomb: a few bytes that decode to hours of audio."""
 
 
-class NotInstalled(MediaError):
-    """Audio whose decoder is an optional package that is not installed."""
-
-
 class TicketCode(StrEnum):
     """Code of a refused ticket, as clients get it."""
 

@@ -22,7 +22,6 @@ from model.errors import install_hint
 from model.machine.instructions import instruction_set
 from model.machine.runtime import shorten_switches
 from server.app import create_app
-from server.audio.decoder import load_codecs
 from server.configuration.addresses import interfaces, open_address
 from server.errors import SettingsError
 from server.http.uvicorn_server import uvicorn_config
@@ -117,7 +116,6 @@ def run(settings: Settings) -> int:
     return_large_blocks()
     tracing = open_tracing(settings, os.environ)
     make_session = Session if tracing is None else tracing.session
-    load_codecs()
     models, vad = load_served(settings)
     outlines = outlines_of(settings)
     for model in models:

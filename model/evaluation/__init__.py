@@ -1,1 +1,1 @@
-"""Figures of a model: error rates, stability of partials, differences between precisions, speed of the bare step."""
+"""Evaluation of a model: error rates, stability of partials, differences between precisions, speed of a step."""

@@ -1,7 +1,7 @@
-"""Ceiling of every served figure on this machine: the bare step, the matrix product that bounds it, reads from cache.
+"""Upper bounds of serving speed on this machine: a bare step, its matrix product alone, and cache reads.
 
-Guests of one host share its last cache. When the others use it up, each step reads its weights from memory and takes
-several times as long: the commonest reason why one hour is slower than another. `read_ns` measures it.
+Virtual machines of one host share its last-level cache. When the others fill it, each step reads its weights from
+memory and takes several times as long: the most common reason for differences between runs. `read_ns` detects it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 READS = 100_000
 ROUNDS = 9
 SLOW_NS = 60.0
-"""Limit between reads from a last cache, 10 to 40 ns, and from memory, 80 ns and more."""
+"""Threshold between reads from a last-level cache, 10 to 40 ns, and from memory, 80 ns and more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """Median milliseconds of a step by batch size; products in 10^9 operations a second, at the largest batch.
+    """Measured limits.
 
-    The products of a published model are not known: they are None. `step_audio_ms` is the audio of a step.
-    `read_ns`: on a CPU, median nanoseconds of a random read from as much memory as the weights take; `in_caches`:
-    whether that time is short enough for the weights to stay in the caches between steps.
+    `step_ms`: median milliseconds of a step by batch size. `step_audio_ms`: audio per step. `product_gflops`,
+    `step_gflops`: 10^9 operations a second of the recurrent product and of a whole step at the largest batch; None for
+    a published model, whose products are unknown. `read_ns`: on a CPU, median nanoseconds of a random read from a
+    buffer of the weights' size. `in_caches`: whether the weights stay in the caches between steps, judged by `read_ns`.
     """
 
     step_ms: dict[int, float]
@@ -48,14 +49,14 @@ class Ceiling:
 
     @property
     def share(self) -> float | None:
-        """Speed of a step of the largest batch as a share of the product's."""
+        """Speed of a step of the largest batch as a fraction of the product's speed."""
         if self.step_gflops is None or self.product_gflops is None:
             return None
         return self.step_gflops / self.product_gflops
 
 
 def measure(model: AcousticModel, batches: Sequence[int] = BATCHES) -> Ceiling:
-    """Time steps of random audio as they serve, alone on the machine."""
+    """Time the serving steps on random audio. Run nothing else on the machine."""
     slots = model.slots(capacity=max(batches), largest=max(batches))
     largest = len(slots.inputs)
     slots.inputs[:] = np.random.default_rng(1).integers(-8_000, 8_000, slots.inputs.shape)
@@ -75,7 +76,7 @@ def measure(model: AcousticModel, batches: Sequence[int] = BATCHES) -> Ceiling:
 
 
 def _gflops(model: AcousticModel, rows: int, step_ms: float) -> tuple[float | None, float | None]:
-    """Of the recurrent product alone, and of a whole step's products, at so many rows."""
+    """Speed of the recurrent product alone and of all products of a step, at `rows` rows."""
     if isinstance(model, PublishedModel):
         return None, None
     product = 6.0 * rows * model.config.hidden**2  # operations
@@ -86,7 +87,7 @@ def _gflops(model: AcousticModel, rows: int, step_ms: float) -> tuple[float | No
 
 
 def step_operations(config: ModelConfig) -> float:
-    """Multiplications and additions of one stream's step in its weight matrices."""
+    """Multiplications and additions of one step of one stream in the weight matrices."""
     c, h = config, config.hidden
     conv0, conv1 = 2 * PAIRS * c.mel_bins * c.conv_channels, 2 * PAIRS * c.conv_channels * h
     grus, dense, head = c.layers * 2 * 3 * h * h, h * h, h * c.outputs
@@ -106,12 +107,12 @@ def _median_ms(work: Callable[[], object]) -> float:
 
 
 def read_ns(size: int) -> list[float]:
-    """Nanoseconds of one read from `size` bytes, by round.
+    """Nanoseconds of a random read from `size` bytes, one value per round.
 
-    Each read gives the address of the next, in random order, so that no prefetcher helps.
+    Each read yields the address of the next, in random order, so that prefetching has no effect.
     """
     chain = _chain(size)
-    _follow(chain, len(chain))  # compiles, and fills the caches
+    _follow(chain, len(chain))  # compiles the loop and fills the caches
     found: list[float] = []
     for _ in range(ROUNDS):
         began = time.perf_counter_ns()
@@ -121,7 +122,7 @@ def read_ns(size: int) -> list[float]:
 
 
 def _chain(size: int) -> np.ndarray:
-    """Indices, each of the next element: one random cycle through all of them, (size / 8,) int64."""
+    """One random cycle through all indices: element i is the index after i, (size / 8,) int64."""
     order = np.random.default_rng(1).permutation(size // 8)
     chain = np.empty(len(order), np.int64)
     chain[order] = np.roll(order, -1)

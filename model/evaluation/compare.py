@@ -1,4 +1,4 @@
-"""Reduced precisions compared with float32: the largest difference in log-probabilities on the same audio."""
+"""Comparison of reduced precisions with float32: the largest difference in log-probabilities on the same audio."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from numpy.typing import NDArray
 
 from model.acoustic import load_own, log_probs_of
 
-LIKELY = 1e-3  # a symbol below this in both precisions is never chosen, so its difference does not matter
+LIKELY = 1e-3  # a symbol below this probability in both precisions is never chosen
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """In natural logarithms; `likely` over the symbols that either precision gives at least 0.1 %."""
+    """Largest difference of natural log-probabilities; `likely`: only symbols above 0.1 % in either precision."""
 
     largest: float
     likely: float
 
     def rounded(self) -> Difference:
-        """To 1e-4, as reported."""
+        """Rounded to 1e-4, as reported."""
         return Difference(round(self.largest, 4), round(self.likely, 4))
 
 
 def differences(
     path: Path | None, precisions: Sequence[str], device: str, recordings: Sequence[NDArray[np.int16]]
 ) -> dict[str, Difference]:
-    """Run the recordings, (S,) int16 each, through the checkpoint in every precision. Raises: ModelError."""
+    """Compare each precision with float32 on the recordings, (S,) int16 each. Raises: ModelError."""
     full = log_probs_of(load_own(path, device=device, precision="fp32"), recordings)
     found: dict[str, Difference] = {}
     for name in precisions:

@@ -1,8 +1,8 @@
-"""One number for the log-probabilities of an 8-bit model on the sample recordings, equal on every processor.
+"""Digest of an 8-bit model's log-probabilities on the sample recordings, equal on every processor.
 
-Of a recurrent language model, those of their transcripts. `python -m model.evaluation.digest` prints that of the
-shipped model, or of `--model`; `LOG_PROBS_SHA256` beside the shipped weights holds what it must be. Knows nothing of
-the server.
+For a recurrent language model: of the log-probabilities of the recordings' transcripts. `python -m
+model.evaluation.digest` prints the digest of the shipped model, or of `--model`; the expected values are in
+`LOG_PROBS_SHA256` in the folder of the shipped weights. Knows nothing about the server.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from model.recordings import PCM, read_manifest, read_pcm
 
 SAMPLES = checkpoint.WEIGHTS.parent / "samples" / "samples.jsonl"
 COMMITTED = "LOG_PROBS_SHA256"
-"""Name of the file with the shipped model's digest, in the folder of the weights; as `main` prints it."""
+"""Name of the file with the shipped models' digests, in the folder of the weights; lines as `main` prints them."""
 
 
 def sample_recordings(sample_rate: int) -> list[PCM]:
-    """The shipped recordings of this rate, (S,) int16 each, in the order of their list.
+    """Shipped recordings of this sample rate, (S,) int16 each, in the order of their manifest.
 
-    Others are left out: a resampler adds in an order that suits the processor.
+    Recordings of other rates are left out: the resampler's order of summation depends on the processor.
     """
     paths = [each.audio for each in read_manifest(SAMPLES)]
     return [read_pcm(path, sample_rate) for path in paths if soundfile.info(path).samplerate == sample_rate]
 
 
 def digest_of(log_probs: Sequence[NDArray[np.float32]]) -> str:
-    """Sha256 of the bits of all log-probs, (T, V) each, one recording after another."""
+    """SHA-256 of the bits of all log-probabilities, (T, V) each, one recording after another."""
     digest = hashlib.sha256()
     for each in log_probs:
         digest.update(np.ascontiguousarray(each, "<f4").tobytes())
@@ -48,19 +48,19 @@ def digest_of(log_probs: Sequence[NDArray[np.float32]]) -> str:
 
 
 def log_probs_digest(model: AcousticModel) -> str:
-    """Digest of a model's log-probs on the sample recordings."""
+    """Digest of a model's log-probabilities on the sample recordings."""
     return digest_of(log_probs_of(model, sample_recordings(model.config.sample_rate)))
 
 
 def scores_digest(model: RecurrentLanguageModel) -> str:
-    """Digest of a language model's log-probs of the sample recordings' transcripts, of all in one text, and of none."""
+    """Digest of a language model's log-probabilities of each transcript, of all joined, and of an empty text."""
     texts = [one.text.split() for one in read_manifest(SAMPLES)]
     scores = model.score([*texts, list(chain.from_iterable(texts)), []])
     return hashlib.sha256(scores.astype("<f8").tobytes()).hexdigest()
 
 
 def committed_digest(name: str = checkpoint.SHIPPED.name) -> str | None:
-    """The digest that a shipped checkpoint has everywhere, None where none is known."""
+    """Expected digest of a shipped checkpoint, None if unknown."""
     try:
         rows = (checkpoint.WEIGHTS / COMMITTED).read_text(encoding="ascii").splitlines()
     except OSError:

@@ -1,8 +1,8 @@
-"""Two parts of a set of recordings, split by speaker: A to tune on, B for figures of what was never tuned on.
+"""Split of a set of recordings by speaker: part A for tuning, part B held out for reported figures.
 
-Within each source the speakers are put in the order of a hash of their names, and go to A and B in turn: as many to
-the one as to the other, or one more to A. A source with one speaker is split by recording in the same way, by file
-name: its B has recordings that were not tuned on, by a voice that was.
+Within each source, speakers are sorted by a hash of their names and assigned to A and B alternately, starting with A. A
+source with one speaker is split by recording in the same way, by file name: its B has held-out recordings of a voice
+that is also in A.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Selection = Literal["A", "B", "all"]
 
 
 def parts_of(utterances: Sequence[Utterance]) -> list[Part]:
-    """The part of each recording; it depends on the names of sources, speakers and files alone."""
+    """Part of each recording; depends only on the names of sources, speakers and files."""
     speakers: dict[str, set[str]] = {}
     files: dict[str, set[str]] = {}
     for utterance in utterances:
@@ -30,13 +30,13 @@ def parts_of(utterances: Sequence[Utterance]) -> list[Part]:
         for number, name in enumerate(sorted(names, key=_hash)):
             parts[source, name] = "B" if number % 2 else "A"
     return [
-        parts[u.source, u.speaker if len(speakers[u.source]) > 1 else u.audio.name]  # of one speaker, the file
+        parts[u.source, u.speaker if len(speakers[u.source]) > 1 else u.audio.name]  # one speaker: by file
         for u in utterances
     ]
 
 
 def selected(utterances: Sequence[Utterance], selection: Selection) -> list[Utterance]:
-    """The recordings of one part, or all, in their order."""
+    """Recordings of one part, or all, in their order."""
     if selection == "all":
         return list(utterances)
     return [u for u, part in zip(utterances, parts_of(utterances), strict=True) if part == selection]

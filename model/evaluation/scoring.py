@@ -9,7 +9,7 @@ from model.text.letters import has_ideographs
 
 
 def edit_distance(reference: Sequence[object], hypothesis: Sequence[object]) -> int:
-    """Levenshtein distance: substitutions, deletions and insertions, one each."""
+    """Levenshtein distance: substitutions, deletions and insertions cost 1 each."""
     row = list(range(len(hypothesis) + 1))
     for i, expected in enumerate(reference, 1):
         diagonal, row[0] = row[0], i
@@ -21,14 +21,14 @@ def edit_distance(reference: Sequence[object], hypothesis: Sequence[object]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Errors and reference lengths, addable over utterances."""
+    """Error counts and reference lengths, which add up over utterances."""
 
     word_errors: int = 0
     words: int = 0
     character_errors: int = 0
     characters: int = 0
     utterances: int = 0
-    insertions: int = 0  # of words: these three add up to `word_errors`
+    insertions: int = 0  # of words; the sum of these three is `word_errors`
     deletions: int = 0
     substitutions: int = 0
 
@@ -47,17 +47,17 @@ class Score:
 
     @property
     def wer(self) -> float:
-        """Word error rate; 0 where there is no reference word."""
+        """Word error rate; 0 without reference words."""
         return self.word_errors / self.words if self.words else 0.0
 
     @property
     def cer(self) -> float:
-        """Character error rate, spaces counted as characters."""
+        """Character error rate; spaces count as characters."""
         return self.character_errors / self.characters if self.characters else 0.0
 
 
 def score(reference: str, hypothesis: str) -> Score:
-    """Score one utterance; white space is folded. Of a Chinese reference each character is a word."""
+    """Score one utterance, ignoring differences in white space. In a Chinese reference each character is a word."""
     if has_ideographs(reference):
         from model.text.chinese import characters_of
 
@@ -136,13 +136,13 @@ def aligned(reference: Sequence[str], hypothesis: Sequence[str]) -> list[tuple[s
 
 @dataclass(frozen=True, slots=True)
 class TermScore:
-    """Counts of key terms and of the words around them; addable over utterances."""
+    """Counts of key terms and of other words, which add up over utterances."""
 
-    terms: int = 0  # in the references
+    terms: int = 0  # occurrences in the references
     recalled: int = 0
-    false_terms: int = 0  # of the list, more often in hypotheses than in references
+    false_terms: int = 0  # occurrences of listed terms in hypotheses beyond those in the references
     other_words: int = 0
-    other_errors: int = 0  # all insertions included
+    other_errors: int = 0  # includes all insertions
 
     def __add__(self, other: TermScore) -> TermScore:
         """Pool two scores."""
@@ -156,7 +156,7 @@ class TermScore:
 
 
 def score_terms(reference: str, hypothesis: str, said: Sequence[str], listed: Sequence[str] = ()) -> TermScore:
-    """Score one utterance: `said` are the key terms in its reference, `listed` all that were given to the decoder."""
+    """Score one utterance: `said` are the key terms in its reference, `listed` all key terms of the decoder."""
     expected, found = reference.split(), hypothesis.split()
     counts = [(occurrences(term, expected), occurrences(term, found)) for term in dict.fromkeys(said)]
     wrong = sum(max(0, occurrences(term, found) - occurrences(term, expected)) for term in dict.fromkeys(listed))
@@ -164,7 +164,7 @@ def score_terms(reference: str, hypothesis: str, said: Sequence[str], listed: Se
     pairs = [(left, right) for left, right in aligned(expected, found) if left not in own]
     return TermScore(
         terms=sum(there for there, _ in counts),
-        recalled=sum(min(there, heard) for there, heard in counts),
+        recalled=sum(min(there, recognized) for there, recognized in counts),
         false_terms=wrong,
         other_words=sum(left is not None for left, _ in pairs),
         other_errors=sum(left != right for left, right in pairs),
@@ -172,6 +172,6 @@ def score_terms(reference: str, hypothesis: str, said: Sequence[str], listed: Se
 
 
 def occurrences(term: str, words: Sequence[str]) -> int:
-    """Number of times that a word or phrase occurs in a text."""
+    """Number of occurrences of a word or phrase in a text."""
     wanted = term.split()
     return sum(list(words[at : at + len(wanted)]) == wanted for at in range(len(words) - len(wanted) + 1))

@@ -1,8 +1,8 @@
 """Stability of partial transcripts: the share of shown words that change later, and the delay until a word is stable.
 
-Pure, over the messages that a client receives, in audio time: the time of a message is the end of its audio, so the
-figures are the decoder's own and do not depend on the machine's speed. A word is identified by its place in the stream.
-The last word of a partial may grow letter by letter; that alone is no change.
+Computed from the messages that a client receives, in audio time: the time of a message is the end of its audio, so the
+figures do not depend on the machine's speed. A word is identified by its position in the stream. The last word of a
+partial may grow letter by letter; that does not count as a change.
 
 Source: the share of final words is the unstable partial word ratio of Shangguan et al. 2020 (arXiv:2006.01416).
 """
@@ -17,7 +17,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class ShownWord:
-    """One word as shown to a client; `end_s` is its end in the stream."""
+    """Word as shown to a client; `end_s` is its end in the stream."""
 
     text: str
     end_s: float
@@ -25,7 +25,7 @@ class ShownWord:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One message: the words of the open segment at `cursor_s`, the first `stable` of them marked as stable."""
+    """Message to a client: words of the open segment at `cursor_s`, the first `stable` of them marked as stable."""
 
     cursor_s: float
     words: tuple[ShownWord, ...]
@@ -44,17 +44,17 @@ class _Token:
 class Stability:
     """Counts and delays over any number of streams; `follow` adds one."""
 
-    shown: int = 0  # words that appeared at a place, each other text there counted again
+    shown: int = 0  # words shown; another text at the same position counts again
     changed: int = 0  # of `shown`, replaced or removed
-    inside: int = 0  # of `changed`, not the last word on display
-    broken: int = 0  # of all changes, those of words that were marked stable
+    inside: int = 0  # of `changed`, not the last word shown
+    broken: int = 0  # changes of words that were marked stable
     finals: int = 0
     shown_to_stable_s: list[float] = field(default_factory=list)
     end_to_stable_s: list[float] = field(default_factory=list)
 
     def follow(self, views: Iterable[View]) -> None:
-        """Count one stream, message by message."""
-        tokens: list[_Token] = []  # words on display and not final
+        """Add the messages of one stream."""
+        tokens: list[_Token] = []  # words shown and not final
         for view in views:
             self._show(tokens, view)
             for token in tokens[: len(view.words) if view.final else view.stable]:
@@ -64,7 +64,7 @@ class Stability:
         self._take_back(tokens)
 
     def figures(self) -> dict[str, object]:
-        """JSON-ready; shares of 1, delays in milliseconds of audio, None where nothing was shown."""
+        """Results for JSON: shares between 0 and 1, delays in milliseconds of audio, None if nothing was shown."""
         return {
             "shown_words": self.shown,
             "changed_words": self.changed,
@@ -83,7 +83,7 @@ class Stability:
                 tokens.append(self._new(word, view))
             elif tokens[place].text != word.text:
                 self._replace(tokens, place, word, view)
-        if not view.final:  # words that a final leaves out may come again in the next segment
+        if not view.final:  # words missing from a final may appear in the next segment
             self._take_back(tokens[len(view.words) :])
             del tokens[len(view.words) :]
 
@@ -103,7 +103,7 @@ class Stability:
         return _Token(word.text, view.cursor_s)
 
     def _take_back(self, tokens: Sequence[_Token]) -> None:
-        """Count words that are no longer shown."""
+        """Count words that are no longer shown as changed."""
         self.changed += len(tokens)
         self.inside += max(0, len(tokens) - 1)
         self.broken += sum(token.stable_s is not None for token in tokens)

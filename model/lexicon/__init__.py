@@ -1,1 +1,1 @@
-"""Pronunciations of words: a file beside the language model, and rules for the words that it lacks."""
+"""Pronunciations of words: a lexicon file that belongs to a language model, and rules for words that it lacks."""

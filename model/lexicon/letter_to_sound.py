@@ -1,9 +1,9 @@
-"""Letter-to-sound rules: the phones of each letter by the longest known context of letters around it.
+"""Letter-to-sound rules: the phones of each letter, found by the longest known context of letters around it.
 
-A context is the letter itself, then its neighbours in the order of `NEIGHBOURS`, `_` where there is none, as many as
-tell it from other cases: "c" alone is k, "ci" is s, "ciaou" is ʃ as in "gracious". Contexts that say the same as the
-longest shorter one are left out. Source: IGTree, in Daelemans and van den Bosch 1996, "Language-independent
-data-oriented grapheme-to-phoneme conversion"; the order of neighbours is one order for all letters, measured in
+A context is the letter, then its neighbors in the order of `NEIGHBOURS` (`_` past the edge of the word), as many as are
+needed to distinguish it: "c" alone is k, "ci" is s, "ciaou" is ʃ as in "gracious". A context is left out if the longest
+shorter one has the same phones. Source: IGTree, in Daelemans and van den Bosch 1996, "Language-independent
+data-oriented grapheme-to-phoneme conversion"; all letters share one order of neighbors, which was measured in
 model/weights/PRONUNCIATIONS.md.
 """
 
@@ -15,33 +15,33 @@ from dataclasses import dataclass
 
 Phones = tuple[str, ...]
 
-NEIGHBOURS = (1, -1, 2, -2, 3, -3, 4, -4, 5, -5)  # of a letter; more than five on a side gave nothing
+NEIGHBOURS = (1, -1, 2, -2, 3, -3, 4, -4, 5, -5)  # offsets; more than five letters on a side improved nothing
 _EDGE = "_"
 _MARGIN = _EDGE * max(NEIGHBOURS)
 
 
 @dataclass(frozen=True, slots=True)
 class LetterToSound:
-    """Phones by context; without an entry for a letter alone, that letter has no phones."""
+    """Table of phones by context. A letter without an entry of its own is silent outside the listed contexts."""
 
     table: Mapping[str, Phones]
 
     @classmethod
     def learn(cls, alignments: Mapping[str, Sequence[Phones]]) -> LetterToSound:
-        """Learn from words with the phones of each of their letters; the same words give the same rules."""
+        """Learn rules from words, each with the phones of each of its letters. Deterministic."""
         text = _MARGIN
         places: list[int] = []
-        sounds: list[Phones] = []
+        pronounced: list[Phones] = []
         for word in sorted(alignments):
             places.extend(range(len(text), len(text) + len(word)))
-            sounds.extend(alignments[word])
+            pronounced.extend(alignments[word])
             text += word + _MARGIN
         offsets = (0, *NEIGHBOURS)
         table: dict[str, Phones] = {}
         groups: list[tuple[str, Phones | None, Sequence[int]]] = [("", None, range(len(places)))]
-        while groups:  # cases that share a context, and what the longest shorter context says
+        while groups:  # a context, the phones of the longest shorter context, and the letters in this context
             context, inherited, cases = groups.pop()
-            found = Counter(sounds[case] for case in cases)
+            found = Counter(pronounced[case] for case in cases)
             said = min(found, key=lambda phones: (-found[phones], phones)) if context else None
             if said is not None and said != inherited:
                 table[context] = said
@@ -55,28 +55,28 @@ class LetterToSound:
 
     @classmethod
     def parse(cls, lines: Sequence[str], phones: Phones) -> LetterToSound:
-        """Read what `lines` writes. Raises: RuleError."""
+        """Parse the output of `lines`. Raises: RuleError."""
         known, previous = frozenset(phones), ""
         split: dict[str, Phones] = {"": ()}
         table: dict[str, Phones] = {}
         for number, line in enumerate(lines):
-            context, tab, sounds = line.partition("\t")
+            context, tab, listed = line.partition("\t")
             if not tab or context <= previous:
-                raise RuleError(number, "not a context with its phones, sorted by context")
-            if sounds not in split:
-                split[sounds] = tuple(sounds.split(" "))
-                if not known.issuperset(split[sounds]):
-                    raise RuleError(number, f"{sounds!r} is not in the phones that the file lists")
-            table[context] = split[sounds]
+                raise RuleError(number, "expected a context, a tab and its phones, sorted by context")
+            if listed not in split:
+                split[listed] = tuple(listed.split(" "))
+                if not known.issuperset(split[listed]):
+                    raise RuleError(number, f"{listed!r} has a phone that the file does not list")
+            table[context] = split[listed]
             previous = context
         return cls(table)
 
     def lines(self) -> list[str]:
-        """Contexts in the order of their characters, each with a tab and its phones, none if the letter is silent."""
+        """Lines of the rules, sorted by context: the context, a tab and its phones (none for a silent letter)."""
         return [f"{context}\t{' '.join(self.table[context])}" for context in sorted(self.table)]
 
     def pronounce(self, word: str) -> Phones:
-        """Phones of a word, for each letter those of its longest context; none if no letter of it has any."""
+        """Phones of a word: for each letter, those of its longest context; empty if all letters are silent."""
         return tuple(phone for context in _contexts(word) for phone in self._sounds(context))
 
     def _sounds(self, context: str) -> Phones:
@@ -85,7 +85,7 @@ class LetterToSound:
 
 
 class RuleError(ValueError):
-    """A line of rules cannot be read. `line` counts from 0."""
+    """A line of rules cannot be parsed. `line` counts from 0."""
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(what)
@@ -96,4 +96,4 @@ def _contexts(word: str) -> Iterator[str]:
     """The longest context of each letter."""
     text = f"{_MARGIN}{word}{_MARGIN}"
     for place in range(len(_MARGIN), len(_MARGIN) + len(word)):
-        yield text[place] + "".join(text[place + neighbour] for neighbour in NEIGHBOURS)
+        yield text[place] + "".join(text[place + offset] for offset in NEIGHBOURS)

@@ -1,16 +1,16 @@
-r"""Pronunciations of words as a file: the words of a language model, and rules for every other word.
+r"""Lexicon files: pronunciations of the words of a language model, and rules for every other word.
 
 The file is UTF-8 text, gzipped; lines end with \n, fields are separated by tabs, phones by spaces:
 
     tutti lexicon 1
     phones 3<TAB>d æ n               all phones, sorted
-    words 2                          as many lines follow, sorted by word
-    an<TAB>æ n                       a word and its pronunciations, the most usual first
+    words 2                          2 lines follow, sorted by word
+    an<TAB>æ n                       a word and its pronunciations, the most common first
     and<TAB>æ n d<TAB>n
-    rules 1                          as many lines follow, sorted by context: see `model.lexicon.letter_to_sound`
-    a<TAB>æ                          a letter with its neighbours, and its phones, none where it is silent
+    rules 1                          1 line follows; sorted by context, see `model.lexicon.letter_to_sound`
+    a<TAB>æ                          a letter with its neighbors, and its phones (none where it is silent)
 
-It owns the form of the file. It knows neither how words were pronounced nor how rules are learned.
+Owns the file format. Knows neither where pronunciations come from nor how rules are learned.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from model.text import files as text_files
 FORMAT = "tutti lexicon 1"
 LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz'")
 SUFFIX = ".lexicon.gz"
-_REMEDY = "restore the file, or make it anew with python -m model.training.lexicon.build"
+_REMEDY = "restore the file, or build it again with python -m model.training.lexicon.build"
 
 Phones = tuple[str, ...]
 Pronunciations = tuple[Phones, ...]
-"""One or more of a word, the most usual first."""
+"""One or more pronunciations of a word, the most common first."""
 
 
 @dataclass(frozen=True)
 class Lexicon:
-    """Phones (P), and the pronunciations of words in them: lower-case letters, or characters.
+    """Phones (P), and the pronunciations of words (lower-case letters, or Chinese characters) in these phones.
 
     `digest` is the SHA-256 of the file, in hexadecimal digits.
     """
@@ -52,7 +52,7 @@ class Lexicon:
 
     @classmethod
     def load(cls, path: Path) -> Lexicon:
-        """Read and check the file. Raises: LexiconError naming file and line."""
+        """Read and check a lexicon file. Raises: LexiconError with file and line."""
         try:
             raw = path.read_bytes()
             text = text_files.read_text(path, ValueError)
@@ -61,10 +61,10 @@ class Lexicon:
         return _Reader(path, text, hashlib.sha256(raw).hexdigest()).read()
 
     def pronounce(self, word: str) -> Pronunciations:
-        """Pronunciations of a word, one by the rules if the file lacks it.
+        """Pronunciations of a word; for a word that is not in the file, one by the rules.
 
-        A word whose letters the rules hold for silent is said letter by letter. One that has no letter, or a character
-        that is neither a-z, nor the apostrophe, nor known to the rules, has no pronunciation.
+        A word whose letters are all silent by the rules is spelled letter by letter. A word without letters, or with a
+        character other than a-z, the apostrophe and those of the rules, has no pronunciation.
         """
         if word in self.words:
             return self.words[word]
@@ -78,14 +78,14 @@ class Lexicon:
         return LETTERS.union(context[0] for context in self.rules.table)
 
     def _name(self, letter: str) -> Phones:
-        """The name of a letter: of the word "a", the last pronunciation."""
+        """Phones of a letter's name: its last pronunciation, because the first of "a" is that of the article."""
         return self.words[letter][-1] if letter in self.words else ()
 
 
 def write_lexicon(
     path: Path, phones: Iterable[str], words: Mapping[str, Pronunciations], rules: Sequence[str] = ()
 ) -> None:
-    """Write the file; the same content gives the same bytes."""
+    """Write a lexicon file. Deterministic: the same content gives the same bytes."""
     listed = sorted(phones)
     lines = [FORMAT, f"phones {len(listed)}\t{' '.join(listed)}", f"words {len(words)}"]
     lines += ["\t".join([word, *map(" ".join, words[word])]) for word in sorted(words)]
@@ -94,7 +94,7 @@ def write_lexicon(
 
 
 class _Reader:
-    """One pass over the lines of a file."""
+    """Parser: one pass over the lines of a file."""
 
     def __init__(self, path: Path, text: str, digest: str) -> None:
         self._path, self._digest = path, digest
@@ -103,16 +103,16 @@ class _Reader:
 
     def read(self) -> Lexicon:
         if self._line() != FORMAT:
-            raise self._error(f"not {FORMAT!r}")
+            raise self._error(f"expected {FORMAT!r} as the first line")
         count, _, listed = self._line().partition("\t")
         phones = tuple(listed.split())
         if count != f"phones {len(phones)}" or list(phones) != sorted(set(phones)) or not phones:
-            raise self._error("not the list of phones, sorted, with their number")
+            raise self._error("expected 'phones', their number, a tab and the phones, sorted")
         words = self._words(self._count("words"), frozenset(phones))
         count_of_rules = self._count("rules")
         rules = self._lines[self._next : self._next + count_of_rules]
         if self._lines[self._next + count_of_rules :] != [""]:
-            self._next = min(self._next + count_of_rules + 1, len(self._lines) - 1)  # the first line too many
+            self._next = min(self._next + count_of_rules + 1, len(self._lines) - 1)  # the first surplus line
             raise self._error(f"the file must end after {count_of_rules:,} rules")
         try:
             return Lexicon(phones, words, self._digest, LetterToSound.parse(rules, phones))
@@ -132,24 +132,24 @@ class _Reader:
     def _count(self, name: str) -> int:
         found, _, number = self._line().partition(" ")
         if found != name or not (number.isascii() and number.isdigit()):
-            raise self._error(f"the number of {name} expected")
+            raise self._error(f"expected '{name}' and their number")
         return int(number)
 
     def _words(self, count: int, known: frozenset[str]) -> Mapping[str, Pronunciations]:
-        """Read so many lines; pronunciations that are alike are one object, which halves the time and the memory."""
+        """Read `count` lines. Equal pronunciations share one object, which halves time and memory."""
         split: dict[str, Phones] = {}
         words: dict[str, Pronunciations] = {}
         previous = ""
         for _ in range(count):
             word, *fields = self._line().split("\t")
             if not fields or word <= previous:
-                raise self._error(f"not a word with its pronunciations, later in the alphabet than {previous!r}")
+                raise self._error(f"expected a word with its pronunciations, sorted after {previous!r}")
             spoken = []
             for one in fields:
                 if (phones := split.get(one)) is None:
                     phones = tuple(one.split(" "))
                     if not known.issuperset(phones):
-                        raise self._error(f"{one!r} is not in the phones that the file lists")
+                        raise self._error(f"{one!r} has a phone that the file does not list")
                     split[one] = phones
                 spoken.append(phones)
             words[word] = tuple(spoken)

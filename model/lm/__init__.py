@@ -1,1 +1,1 @@
-"""Word n-gram language models as they are served: an ARPA file in, flat arrays that the beam search reads out."""
+"""Word n-gram language models for serving: ARPA files, and the flat arrays that the beam search reads."""

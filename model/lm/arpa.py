@@ -24,34 +24,34 @@ from model.lm.trie import SPECIAL_WORDS, NgramTable
 from model.text.files import open_utf8
 
 LN10 = math.log(10.0)
-# KenLM's value for a word that a model without <unk> does not know: 10 ** -100.
+# KenLM's log-probability of an unknown word where the model has no <unk>.
 ABSENT_LOG10 = -100.0
-# Rounding in the file may put the logarithm of a certain word a little above 0.
+# Rounding in the file may put the logarithm of a probability of 1 slightly above 0.
 _LARGEST_LOG10 = 1e-3
 
 
 _SPECIAL = {"<unk>": "<unk>", "[unk]": "<unk>", "<s>": "<s>", "[cls]": "<s>", "</s>": "</s>", "[sep]": "</s>"}
-_BINARIES = {  # first bytes of other toolkits' models
+_BINARIES = {  # first bytes of binary models
     b"mmap lm http://kheafield.com/code": "a KenLM binary",
     b"SRILM_BINARY_NGRAM": "an SRILM binary",
     b"blmt": "an IRSTLM binary",
     b"Qblmt": "an IRSTLM binary",
     b"Trie Language Model": "a CMU Sphinx binary",
     b"Darpa Trigram LM": "a CMU Sphinx binary",
-    b"tuttilm": "tutti's own form of a model, a cache, whose name ends in .lm",
+    b"tuttilm": "a cache file of tutti, whose name must end in .lm",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Ngrams:
-    """A model as tables: `words[i]` is word i (`SPECIAL_WORDS` first, then sorted), `tables[n - 1]` the n-grams."""
+    """An n-gram model as tables: word i is `words[i]` (`SPECIAL_WORDS` first, then sorted), n-grams `tables[n - 1]`."""
 
     words: tuple[str, ...]
     tables: tuple[NgramTable, ...]
 
 
 def read_arpa(path: Path) -> Ngrams:
-    """Read and check an ARPA file. Raises: LanguageModelError naming file and line."""
+    """Read and check an ARPA file. Raises: LanguageModelError with file and line."""
     try:
         with open_utf8(path, LanguageModelError) as file:
             return _Reader(path, file).read()
@@ -60,9 +60,9 @@ def read_arpa(path: Path) -> Ngrams:
 
 
 def write_arpa(path: Path, model: Ngrams, *, digits: int = 4) -> None:
-    """Write a model, gzipped when the name ends in .gz; the same model gives the same bytes.
+    """Write a model, gzipped when the name ends in .gz. Deterministic.
 
-    `digits` are kept after the point: 4 are 0.01 % of a probability.
+    `digits` decimals of each logarithm are written; 4 are exact to 0.01 % of a probability.
     """
     raw = path.open("wb")
     with raw, _compressed(raw) if path.suffix == ".gz" else raw as file:
@@ -91,7 +91,7 @@ def _number(value: float, digits: int) -> str:
 
 
 class _Reader:
-    """One pass over the lines of a file, which it counts for its messages."""
+    """Parser: one pass over the lines of a file, counted for error messages."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path, self._file, self._number = path, file, 0
@@ -104,11 +104,11 @@ class _Reader:
         for n, count in enumerate(counts, 1):
             tables.append(self._unigrams(count) if n == 1 else self._section(n, count))
         if self._line() != b"\\end\\":
-            raise self._error("\\end\\ expected")
+            raise self._error("expected \\end\\")
         return Ngrams(self._words, tuple(tables))
 
     def _line(self) -> bytes:
-        """Return the next line that is not empty, without its end; at the end of the file an error."""
+        """Return the next line that is not empty, stripped. Raises: LanguageModelError at the end of the file."""
         for line in self._file:
             self._number += 1
             if text := line.strip():
@@ -119,31 +119,31 @@ class _Reader:
         return LanguageModelError(f"{self._path}:{self._number}: {what}")
 
     def _find_data(self) -> None:
-        """Read up to the header, before which SRILM allows text. Raises: LanguageModelError naming what it is."""
+        """Skip to the header (SRILM allows text before it). Raises: LanguageModelError, which names a binary format."""
         for line in self._file:
             self._number += 1
             if line.strip() == b"\\data\\":
                 return
             kind = next((kind for mark, kind in _BINARIES.items() if line.startswith(mark)), None)
             if kind is not None:
-                raise LanguageModelError(f"{self._path} is {kind}: give the ARPA file that it was made of")
+                raise LanguageModelError(f"{self._path} is {kind}: use the ARPA file from which it was made")
             if b"\0" in line:
-                raise LanguageModelError(f"{self._path} is a binary file, not ARPA, the text form of language models")
+                raise LanguageModelError(f"{self._path} is a binary file; expected an ARPA file, which is text")
         raise LanguageModelError(f"{self._path} is not an ARPA file: the file ends early, without the line \\data\\")
 
     def _counts(self) -> list[int]:
-        """Read the header up to and with the title of the unigrams."""
+        """Read the header, including the title of the unigrams."""
         self._find_data()
         counts: list[int] = []
         while (line := self._line()).startswith(b"ngram "):
             order, _, count = line[6:].partition(b"=")
             if not (order.strip().isdigit() and count.strip().isdigit()) or int(order) != len(counts) + 1:
-                raise self._error(f"not the count of order {len(counts) + 1}: {_shown(line)}")
+                raise self._error(f"expected the count of order {len(counts) + 1}, not {_shown(line)}")
             counts.append(int(count))
         if not counts or not counts[0]:
-            raise self._error("no unigrams are announced")
+            raise self._error("the header counts no unigrams")
         if line != b"\\1-grams:":
-            raise self._error(f"\\1-grams: expected, not {_shown(line)}")
+            raise self._error(f"expected \\1-grams:, not {_shown(line)}")
         return counts
 
     def _unigrams(self, count: int) -> NgramTable:
@@ -154,7 +154,7 @@ class _Reader:
             word = unicodedata.normalize("NFC", self._decoded(name[0]))
             word = _SPECIAL.get(word.lower(), word)
             if word in rows:
-                raise self._error(f"the word {word} is there twice")
+                raise self._error(f"duplicate word {word}")
             rows[word] = log_prob, backoff
             as_read[name[0]] = word
         small = _small_letters(rows)
@@ -170,7 +170,7 @@ class _Reader:
 
     def _section(self, n: int, count: int) -> NgramTable:
         if (line := self._line()) != f"\\{n}-grams:".encode():
-            raise self._error(f"\\{n}-grams: expected, not {_shown(line)}")
+            raise self._error(f"expected \\{n}-grams:, not {_shown(line)}")
         ids, log_probs, backoffs = array("i"), array("f"), array("f")
         known = self._ids
         for _ in range(count):
@@ -185,18 +185,18 @@ class _Reader:
         return NgramTable(table, np.array(log_probs, np.float32), np.array(backoffs, np.float32))
 
     def _ngram(self, n: int) -> tuple[list[bytes], float, float]:
-        """Read one line of section n: its words and natural logs."""
+        """Read one line of section n: words, natural logs of probability and back-off weight."""
         line = self._line()
         fields = line.split()
         if len(fields) not in (n + 1, n + 2) or line.startswith(b"\\"):
-            raise self._error(f"not a {n}-gram, of which more are announced: {_shown(line)}")
+            raise self._error(f"expected another {n}-gram, as the header says, not {_shown(line)}")
         try:
             log_prob, backoff = float(fields[0]), float(fields[n + 1]) if len(fields) == n + 2 else 0.0
         except ValueError:
             raise self._error(f"not a number in {_shown(line)}") from None
-        if not (log_prob <= _LARGEST_LOG10 and backoff < math.inf):  # NaN fails as well
+        if not (log_prob <= _LARGEST_LOG10 and backoff < math.inf):  # refuses NaN too
             raise self._error(f"not the logarithm of a probability in {_shown(line)}")
-        low = ABSENT_LOG10  # some tools write -inf for what never happens
+        low = ABSENT_LOG10  # some tools write -inf for a probability of 0
         return fields[1 : n + 1], min(max(log_prob, low), 0.0) * LN10, max(backoff, low) * LN10
 
     def _decoded(self, word: bytes) -> str:
@@ -207,7 +207,7 @@ class _Reader:
 
 
 def _small_letters(words: Iterable[str]) -> Mapping[str, str]:
-    """The words in small letters if all are in capitals, as some toolkits write them; else nothing."""
+    """Lower-case forms of the words if all are in upper case, as some toolkits write them; else empty."""
     plain = [word for word in words if word not in SPECIAL_WORDS]
     if any(word != word.upper() for word in plain):
         return {}
@@ -216,5 +216,5 @@ def _small_letters(words: Iterable[str]) -> Mapping[str, str]:
 
 
 def _shown(line: bytes) -> str:
-    """Return a line for a message, cut when long: a file that is not ARPA may have but one."""
+    """A line for a message, cut to 60 bytes: a file that is not ARPA may consist of one long line."""
     return repr(line[:60].decode(errors="replace"))

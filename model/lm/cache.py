@@ -1,10 +1,10 @@
-"""What is made of a file, kept as one file of arrays, read into memory of the process's own.
+"""Cache files: arrays derived from a source file, read into the process's own memory.
 
-It is not mapped: a file that is overwritten in place or cut while it is mapped ends the process (SIGBUS), or changes
-numbers under a search. The checksum reads every byte at the start anyway.
+The file is not memory-mapped: overwriting or truncating a mapped file kills the process (SIGBUS) or changes numbers
+during a search. The checksum reads every byte at load time anyway.
 
-Layout: magic, length of the header, header (JSON: order, digest of the source, place of each array), arrays aligned to
-64 bytes. Written under a temporary name and renamed, so readers see a whole file or none.
+Layout: magic, length of the header, header (JSON: order, digest of the source, offset of each array), arrays aligned to
+64 bytes. Written under a temporary name and renamed, so readers see a complete file or none.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def kept(
     make: Callable[[], Made],
     save: Callable[[Made, Path], None],
 ) -> Made:
-    """Load what is kept at the first place that has it, else make it and keep it at the first that takes it.
+    """Load from the first valid cache file; otherwise make the object and save it at the first writable place.
 
-    A place is passed over where `load` or `save` raises LanguageModelError or OSError: no such file yet, one of another
-    version, a folder that cannot be written. Where all are, what was made is in memory alone. Raises: what `make` does.
+    A place is skipped if `load` or `save` raises LanguageModelError or OSError: no such file, one of another version, a
+    folder that cannot be written. If no place is writable, the result stays in memory. Raises: what `make` raises.
     """
     for place in places:
         with contextlib.suppress(OSError, LanguageModelError):
@@ -55,15 +55,15 @@ def kept(
 
 
 def cache_dirs(path: Path) -> tuple[Path, ...]:
-    """Where to keep what is made of a file: its own folder, then one in the user's home."""
+    """Folders for the cache of a file: the file's own folder, then one in the user's home."""
     try:
         return path.parent, Path.home() / ".cache" / "tutti"
-    except RuntimeError:  # a user without a home
+    except RuntimeError:  # the user has no home
         return (path.parent,)
 
 
 def write_cache(path: Path, header: Mapping[str, Any], arrays: Arrays) -> None:
-    """Write the file in one step. Raises: OSError when the folder cannot be written."""
+    """Write a cache file atomically. Raises: OSError when the folder cannot be written."""
     places, offset = {}, 0
     for name, array in arrays.items():
         places[name] = {"dtype": array.dtype.str, "shape": array.shape, "offset": offset}
@@ -87,15 +87,15 @@ def write_cache(path: Path, header: Mapping[str, Any], arrays: Arrays) -> None:
 
 
 def read_cache(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Read the file and return its header and its arrays, read-only. Raises: LanguageModelError, OSError."""
+    """Read a cache file; return its header and its arrays, read-only. Raises: LanguageModelError, OSError."""
     with path.open("rb") as file:
         head = file.read(len(_MAGIC) + 8)
         if head[: len(_MAGIC)] != _MAGIC:
-            raise LanguageModelError(f"{path} is not a language model of this version")
+            raise LanguageModelError(f"{path} is not a cached language model of this version")
         length = int.from_bytes(head[len(_MAGIC) :], "little")
         base, size = _aligned(len(head) + length), os.fstat(file.fileno()).st_size
         if base > size:
-            raise LanguageModelError(f"{path} is damaged: it ends within its header")
+            raise LanguageModelError(f"{path} is damaged: the header is incomplete")
         text = file.read(length)
         file.seek(base)
         content = np.fromfile(file, np.uint8)  # aligned to 16 bytes or more
@@ -104,10 +104,10 @@ def read_cache(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         header = json.loads(text)
         arrays = {name: _view(content, place) for name, place in header["arrays"].items()}
         whole = len(content) == header["bytes"] and _checksum(arrays) == header["crc32"]
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:  # any JSON at all
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:  # the header may be any JSON
         raise LanguageModelError(f"{path} is damaged: {error}") from error
     if not whole:
-        raise LanguageModelError(f"{path} is damaged: its size or its checksum is wrong")
+        raise LanguageModelError(f"{path} is damaged: wrong size or checksum")
     return header, arrays
 
 

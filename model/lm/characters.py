@@ -1,4 +1,4 @@
-"""The vocabulary as a trie over letters, for the beam search: words that begin with a prefix, and the best one."""
+"""Vocabulary as a trie over letters, for the beam search: words that begin with a prefix, and the best of them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ NO_WORD = -1
 
 @dataclass(frozen=True, slots=True)
 class CharacterTrie:
-    """Column a..z, then apostrophe; word (nodes,) int32, the word that ends at a node or -1."""
+    """Trie over a to z, then the apostrophe; `word` (nodes,) int32 is the word that ends at a node, or -1."""
 
     spelling: SpellingTrie
     word: IntArray
 
 
 def build_characters(words: Sequence[str], unigrams: FloatArray) -> CharacterTrie:
-    """Build the trie of the words that can be spelled with `LETTERS`, capitals folded; the likelier spelling wins."""
+    """Build the trie of the words spelled with `LETTERS`; words that differ in case count as one, the likelier."""
     spelled = {}
-    for word_id in np.argsort(unigrams, kind="stable").tolist():  # ascending: a likelier one overwrites
+    for word_id in np.argsort(unigrams, kind="stable").tolist():  # ascending: a likelier word overwrites
         text = words[word_id].lower()
         if text and all(letter in _COLUMN for letter in text):
             spelled[text] = word_id

@@ -1,4 +1,4 @@
-"""A word n-gram model as the beam search uses it: words, back-off trie, trie of letters."""
+"""Word n-gram language model for the beam search: words, back-off trie, trie of letters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LETTERS = ("follows", "below", "best")
 
 @dataclass(frozen=True, slots=True)
 class Perplexity:
-    """How well a model predicts a text. `log_prob` is a natural log, without that of unknown words."""
+    """Fit of a model to a text. `log_prob` is a natural log over the known words and ends of sentences."""
 
     sentences: int
     words: int
@@ -36,18 +36,18 @@ class Perplexity:
 
     @property
     def perplexity(self) -> float:
-        """Per word and end of sentence, unknown words left out as SRILM's `ppl` does."""
+        """Perplexity per word and end of sentence, without unknown words, as SRILM's `ppl`."""
         known = self.words - self.unknown + self.sentences
         return math.exp(-self.log_prob / known) if known else math.nan
 
     @property
     def unknown_rate(self) -> float:
-        """Share of the words that the model does not know."""
+        """Fraction of the words that are not in the vocabulary."""
         return self.unknown / self.words if self.words else math.nan
 
 
 class LanguageModel:
-    """Immutable; threads and streams share it. A state is a node of `trie` and belongs to a hypothesis."""
+    """Word n-gram model, immutable and shared by threads and streams. A state of a hypothesis is a node of `trie`."""
 
     def __init__(self, words: Sequence[str], trie: BackoffTrie, characters: CharacterTrie, digest: str) -> None:
         self.words, self.trie, self.characters, self.digest = tuple(words), trie, characters, digest
@@ -55,14 +55,14 @@ class LanguageModel:
 
     @classmethod
     def build(cls, ngrams: Ngrams, digest: str = "") -> LanguageModel:
-        """Put tables into arrays. Raises: ValueError when an n-gram is there twice."""
+        """Build the arrays from n-gram tables. Raises: ValueError for a duplicate n-gram."""
         trie = build_trie(ngrams.tables)
         unigrams = trie.log_prob[1 : 1 + len(ngrams.words)]
         return cls(ngrams.words, trie, build_characters(ngrams.words, unigrams), digest)
 
     @classmethod
     def load(cls, path: Path, *, cache_dirs: Sequence[Path] | None = None) -> LanguageModel:
-        """Read an ARPA file through its form as arrays (a cache, made at first), or such a form itself.
+        """Load an ARPA file, through a cache of its arrays that the first load writes; or load such a cache file.
 
         `cache_dirs` are tried in order; by default the file's own folder, then one in the user's home.
         Raises: LanguageModelError when the file is missing, damaged or not a model.
@@ -70,7 +70,7 @@ class LanguageModel:
         path = Path(path)
         try:
             if path.suffix == SUFFIX:
-                return cls._mapped(path)
+                return cls._from_cache(path)
             digest = _digest(path)
         except OSError as error:
             raise LanguageModelError(f"cannot read language model {path}: {error.strerror}") from error
@@ -78,7 +78,7 @@ class LanguageModel:
         places = [folder / f"{path.name}-{digest[:16]}{SUFFIX}" for folder in folders]
         return kept(
             places,
-            lambda place: cls._mapped(place, digest),
+            lambda place: cls._from_cache(place, digest),
             lambda: cls._from_arpa(path, digest),
             cls.save,
         )
@@ -90,23 +90,23 @@ class LanguageModel:
 
     @property
     def start_state(self) -> int:
-        """The state at the start of a sentence."""
+        """State at the start of a sentence."""
         return int(self.trie.after[1 + START_ID])
 
     def word_id(self, word: str) -> int:
-        """Return the number of a word, that of `<unk>` for one that is not in the vocabulary."""
+        """Id of a word; that of `<unk>` for a word outside the vocabulary."""
         return self._ids.get(word, UNKNOWN_ID)
 
     def __contains__(self, word: str) -> bool:
-        """True if the vocabulary has the word."""
+        """Whether the vocabulary has the word."""
         return word in self._ids
 
     def ids(self, words: Iterable[str]) -> NDArray[np.int32]:
-        """Return the numbers of words."""
+        """Ids of words, (N,) int32."""
         return np.fromiter((self._ids.get(word, UNKNOWN_ID) for word in words), np.int32)
 
     def score(self, words: Sequence[str], *, bos: bool = True, eos: bool = True) -> list[float]:
-        """Return the natural log-probability of each word, and of the end of the sentence with `eos`."""
+        """Natural log-probability of each word and, with `eos`, of the end of the sentence."""
         ids = self.ids(words)
         ids = np.append(ids, np.int32(END_ID)) if eos else ids
         out = np.empty(len(ids), np.float32)
@@ -114,14 +114,14 @@ class LanguageModel:
         return [float(value) for value in out]
 
     def state_after(self, words: Sequence[str], *, bos: bool = True) -> int:
-        """Return the state after these words, from the start of a sentence with `bos`."""
+        """State after these words; with `bos` from the start of a sentence, else without context."""
         ids = self.ids(words)
         return int(
             score_text(*self.trie.arrays, self.start_state if bos else ROOT, ids, np.empty(len(ids), np.float32))
         )
 
     def perplexity(self, lines: Iterable[str]) -> Perplexity:
-        """Measure the model on sentences, one a line, words apart by spaces."""
+        """Perplexity of the model on sentences, one per line, words separated by spaces."""
         sentences = words = unknown = 0
         total = 0.0
         for line in lines:
@@ -134,7 +134,7 @@ class LanguageModel:
         return Perplexity(sentences, words, unknown, total)
 
     def save(self, path: Path) -> None:
-        """Write the form as arrays. Raises: OSError."""
+        """Write a cache file of the arrays. Raises: OSError."""
         trie, characters = self.trie, self.characters
         arrays: dict[str, NDArray[Any]] = {name: getattr(trie, name) for name in _TRIE}
         arrays |= {f"letters_{name}": getattr(characters.spelling, name) for name in _LETTERS}
@@ -143,15 +143,15 @@ class LanguageModel:
         write_cache(path, {"order": trie.order, "digest": self.digest}, arrays)
 
     @classmethod
-    def _mapped(cls, path: Path, digest: str | None = None) -> LanguageModel:
-        """Read the file; with a digest, of that source. Raises: LanguageModelError, OSError."""
+    def _from_cache(cls, path: Path, digest: str | None = None) -> LanguageModel:
+        """Read a cache file; with `digest`, only one of that source. Raises: LanguageModelError, OSError."""
         header, arrays = read_cache(path)
         if digest not in (None, header.get("digest")):
-            raise LanguageModelError(f"{path} is of another source")
+            raise LanguageModelError(f"{path} was made from another language model")
         try:
             return cls._of_arrays(header, arrays)
         except (KeyError, ValueError) as error:
-            raise LanguageModelError(f"{path} is not a language model of this version: {error}") from error
+            raise LanguageModelError(f"{path} is not a cached language model of this version: {error}") from error
 
     @classmethod
     def _of_arrays(cls, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> LanguageModel:

@@ -1,4 +1,4 @@
-"""The vocabulary as a trie over phones, for the beam search: words that sound alike share a node."""
+"""Vocabulary as a trie over phones, for the beam search: homophones share a node."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from model.lm.spelling import SpellingTrie, build_spelling
 from model.machine.compiled import FloatArray, IntArray
 
 MOST_ALIKE = 8
-"""English words that sound alike and are told apart by the language model; the less likely ones beyond are left out."""
+"""Homophones per node, among which the language model decides; less likely ones are left out."""
 
 _SPELLING = ("follows", "below", "best")
 
 
 @dataclass(frozen=True, slots=True)
 class PhoneTrie:
-    """The trie over phones, and the words at its nodes.
+    """Trie over phones, and the words at its nodes.
 
-    first (nodes + 1,) int32, place in `words` of the first of those that end at a node, the likeliest first; words (N,)
-    int32 of the language model; likeliest (nodes,) int32, the likeliest word at and below the node.
+    first (nodes + 1,) int32: words `first[i]` to `first[i + 1] - 1` of `words` end at node i, the likeliest first;
+    words (N,) int32: ids of the language model; likeliest (nodes,) int32: the likeliest word at or below the node.
     """
 
     spelling: SpellingTrie
@@ -34,22 +34,22 @@ class PhoneTrie:
 
     @classmethod
     def mapped(cls, path: Path) -> PhoneTrie:
-        """Read what `save` wrote. Raises: LanguageModelError, OSError."""
+        """Load a file that `save` wrote. Raises: LanguageModelError, OSError."""
         _, arrays = read_cache(path)
         try:
             spelling = SpellingTrie(*(arrays[name] for name in _SPELLING))
             return cls(spelling, arrays["first"], arrays["words"], arrays["likeliest"])
         except KeyError as error:
-            raise LanguageModelError(f"{path} is not a trie of this version: {error}") from error
+            raise LanguageModelError(f"{path} is not a cached phone trie of this version: {error}") from error
 
     def save(self, path: Path) -> None:
-        """Write it as a file of arrays. Raises: OSError."""
+        """Write a cache file of the arrays. Raises: OSError."""
         arrays = {name: getattr(self.spelling, name) for name in _SPELLING}
         write_cache(path, {}, arrays | {"first": self.first, "words": self.words, "likeliest": self.likeliest})
 
     @property
     def ranks(self) -> int:
-        """Most words that end at one node."""
+        """Largest number of words that end at one node."""
         return int(np.diff(self.first).max())
 
 
@@ -60,19 +60,17 @@ def build_phones(
     phones: int,
     most_alike: int = MOST_ALIKE,
 ) -> PhoneTrie:
-    """Build the trie of all words that have pronunciations, of columns 0 to `phones` - 1.
+    """Build the trie of all words that have pronunciations, `spoken`, in phones 0 to `phones` - 1.
 
-    Of words that sound alike the `most_alike` likeliest stay.
-
-    Raises: ValueError if no word has one.
+    Of homophones the `most_alike` likeliest are kept. Raises: ValueError if no word has a pronunciation.
     """
     pairs = {(tuple(each), word_id) for word_id, word in enumerate(words) for each in spoken.get(word, ()) if each}
     if not pairs:
         raise ValueError("no word of the language model has a pronunciation")
     likely_first = sorted(pairs, key=lambda pair: (-float(unigrams[pair[1]]), pair[1]))
     ids = np.array([word_id for _, word_id in likely_first], np.int32)
-    spelling, at, likeliest = build_spelling([sounds for sounds, _ in likely_first], ids, unigrams, phones)
-    order = np.argsort(at, kind="stable")  # the words of a node stay in order
+    spelling, at, likeliest = build_spelling([pair[0] for pair in likely_first], ids, unigrams, phones)
+    order = np.argsort(at, kind="stable")  # keeps the words of a node sorted by likelihood
     ends = at[order]
     rank = np.arange(len(ends)) - np.searchsorted(ends, ends)
     kept = rank < most_alike

@@ -1,7 +1,7 @@
 """Lookup in the language model: the log-probability of a word after a context, and loops over it.
 
-Compiled, because the compiled beam search calls it; arguments are arrays and numbers only.
-Source: Katz 1987, back-off; SRILM's ngram-format(5), whose recursion this unrolls.
+Compiled, because the compiled beam search calls it, so arguments are arrays and numbers only.
+Source: Katz 1987, back-off; SRILM's ngram-format(5), whose recursion is a loop here.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def lm_score(  # noqa: PLR0917 - compiled code has no keywords
     state: Node,
     word_id: Node,
 ) -> tuple[np.float32, np.int32]:
-    """Return the natural log-probability of `word_id` in `state` and the state after it.
+    """Natural log-probability of `word_id` in `state`, and the state after it.
 
     `state` is a node of `BackoffTrie`; its children are nodes `first[state]` to `first[state + 1] - 1`, sorted by
-    `word`. The root has a child for every word, in order, which ends the recursion without a search.
+    `word`. The root has a child for every word, in order, so the loop ends there without a search.
     """
     penalty = np.float32(0.0)
     node = state
@@ -63,7 +63,7 @@ def score_text(  # noqa: PLR0917
     word_ids: IntArray,
     out: FloatArray,
 ) -> Node:
-    """Score words (S,) one after the other into `out` (S,), starting in `state`; return the last state."""
+    """Score a sequence of words (S,) into `out` (S,), starting in `state`; return the last state."""
     for i in range(len(word_ids)):
         out[i], state = lm_score(first, word, log_prob, backoff, suffix, after, state, word_ids[i])
     return state
@@ -79,7 +79,7 @@ def score_rows(  # noqa: PLR0917
     after: IntArray,
     rows: IntArray,
 ) -> FloatArray:
-    """Return the natural log-probability of the last word of each n-gram (n, k) after the others."""
+    """Natural log-probability of the last word of each n-gram (n, k) given the others."""
     out = np.empty(len(rows), np.float32)
     for i in range(len(rows)):
         state = np.int32(ROOT)
@@ -90,7 +90,7 @@ def score_rows(  # noqa: PLR0917
 
 @entry_point
 def find_nodes(first: IntArray, word: IntArray, rows: IntArray) -> IntArray:
-    """Return the node of each n-gram (n, k); all must be there."""
+    """Node of each n-gram (n, k); all must exist."""
     found = np.empty(len(rows), np.int32)
     for i in range(len(rows)):
         node = first[ROOT] + rows[i, 0]
@@ -102,9 +102,9 @@ def find_nodes(first: IntArray, word: IntArray, rows: IntArray) -> IntArray:
 
 @entry_point
 def chain_log_probs(word: IntArray, log_prob: FloatArray, parent: IntArray, start: int, end: int) -> DoubleArray:
-    """Return per node the natural log-probability of its n-gram; sentences start (`start`) as often as they `end`."""
+    """Natural log-probability of each node's whole n-gram; that of the word `start` is taken to be that of `end`."""
     total = np.zeros(len(word), np.float64)
-    for node in range(1, len(word)):  # parents come first
+    for node in range(1, len(word)):  # parents have lower numbers
         if parent[node] == ROOT and word[node] == start:
             total[node] = log_prob[1 + end]
         else:

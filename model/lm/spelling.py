@@ -1,8 +1,8 @@
-"""Words as a trie over letters or phones: which symbols may follow the beginning of a word, and the best word behind.
+"""Trie of words over letters or phones: which symbols may follow a prefix, and the likeliest word with that prefix.
 
-What follows a node is a set of bits, one for each symbol, and the number of the first node below; those below one node
-have consecutive numbers, in the order of their symbols, so counting bits finds one. A table of all symbols would be
-twenty times as large, and the beam search waits for memory more than for anything else.
+A node has a bit set of the symbols that may follow and the number of its first child; children are numbered
+consecutively in the order of their symbols, so counting bits finds one. A table of all symbols would be twenty times as
+large, and the beam search is bound by memory access.
 Source: Bagwell 2000, "Ideal hash trees", for the counting of bits.
 """
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from model.machine.compiled import FloatArray, IntArray, compiled_inline
 
-BITS = 64  # of one word of a set
+BITS = 64  # per machine word of a set
 
 _ONE, _TWO, _FOUR, _BIT, _TOP_BYTE = (np.uint64(number) for number in (1, 2, 4, BITS - 1, BITS - 8))
 _ODD, _LOW_PAIRS = np.uint64(0x5555555555555555), np.uint64(0x3333333333333333)
@@ -28,11 +28,10 @@ Sets = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class SpellingTrie:
-    """Node 0 is the empty beginning.
+    """Trie as arrays; node 0 is the empty prefix.
 
-    follows (nodes, W) uint64, bit c % 64 of number c // 64 is set where symbol c may follow; below (nodes,) int32, the
-    node that the first of them leads to; best (nodes,) float32, the largest unigram natural log-probability of the
-    words at and below the node.
+    follows (nodes, W) uint64: bit c % 64 of number c // 64 is set where symbol c may follow; below (nodes,) int32: the
+    first child; best (nodes,) float32: the largest unigram natural log-probability of the words at or below the node.
     """
 
     follows: Sets
@@ -43,16 +42,16 @@ class SpellingTrie:
 def build_spelling(
     spelled: Sequence[Sequence[int]], ids: IntArray, unigrams: FloatArray, symbols: int
 ) -> tuple[SpellingTrie, NDArray[np.int64], IntArray]:
-    """Build the trie of spellings in symbols 0 to `symbols` - 1, one of word `ids[n]` each; none is empty.
+    """Build the trie of spellings in symbols 0 to `symbols` - 1; spelling n, not empty, belongs to word `ids[n]`.
 
-    Returns it, the node at which each spelling ends (N,), and of each node the likeliest word at or below it (nodes,),
-    the first of those as likely, -1 if there is none.
+    Returns the trie, the node at which each spelling ends (N,), and the likeliest word at or below each node (nodes,):
+    the first of equally likely ones, -1 if there is none.
     """
     lengths = np.array([len(each) for each in spelled], np.int64)
     rows = np.full((len(spelled), int(lengths.max(initial=0))), -1, np.int64)
     rows[np.arange(rows.shape[1]) < lengths[:, None]] = np.fromiter(chain.from_iterable(spelled), np.int64)
-    at = np.zeros(len(rows), np.int64)  # the node that each spelling has come to
-    levels = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]  # the node above each node but the first, and the symbol
+    at = np.zeros(len(rows), np.int64)  # the current node of each spelling
+    levels = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]  # parent and symbol of each node but the root
     likeliest, count = [_likeliest(ids, unigrams, at)], 1
     for depth in range(rows.shape[1]):
         going = np.flatnonzero(lengths > depth)
@@ -72,7 +71,7 @@ def build_spelling(
 
 
 def _likeliest(ids: IntArray, unigrams: FloatArray, place: NDArray[np.int64]) -> IntArray:
-    """Of the words `ids` (N,) the likeliest at each place 0 to max(place)."""
+    """Likeliest of the words `ids` (N,) at each node 0 to max(place)."""
     order = np.lexsort((-ids, unigrams[ids], place))
     last = np.flatnonzero(np.diff(place[order], append=-1))
     return ids[order[last]]
@@ -80,7 +79,7 @@ def _likeliest(ids: IntArray, unigrams: FloatArray, place: NDArray[np.int64]) ->
 
 @compiled_inline
 def next_spelling(follows: Sets, below: IntArray, node: int, symbol: int) -> int:
-    """The node that `symbol` leads to from `node`, -1 if no word goes on like that."""
+    """Child of `node` by `symbol`, -1 if no word continues with it."""
     word, bit = symbol // BITS, np.uint64(symbol) & _BIT
     found = follows[node, word]
     if not (found >> bit) & _ONE:
@@ -93,7 +92,7 @@ def next_spelling(follows: Sets, below: IntArray, node: int, symbol: int) -> int
 
 @compiled_inline
 def _bits(x: np.uint64) -> int:
-    """Number of bits that are set. Source: Warren, Hacker's Delight, 5-1; compilers know it as one instruction."""
+    """Number of set bits. Source: Warren, Hacker's Delight, 5-1; compilers turn it into one instruction."""
     x = x - ((x >> _ONE) & _ODD)
     x = (x & _LOW_PAIRS) + ((x >> _TWO) & _LOW_PAIRS)
     x = (x + (x >> _FOUR)) & _LOW_FOURS

@@ -1,4 +1,4 @@
-"""Language models of whole texts, which a search cannot follow word by word; what they count for beside its score."""
+"""Language models that score whole texts rather than word by word, and their weights in rescoring."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from model.machine.compiled import DoubleArray
 
 @dataclass(frozen=True, slots=True, order=True)
 class Counts:
-    """What a language model of whole texts counts for in a score: by default for nothing."""
+    """Weights for rescoring with a whole-text language model; zero by default."""
 
     weight: float = 0.0
-    """Of its log-probability."""
+    """Weight of the model's log-probability."""
     ngram_discount: float = 0.0
-    """What the search's n-grams count for less where it counts, too."""
+    """Subtracted from the weight of the search's n-gram model when this model is used too."""
     word_bonus: float = 0.0
-    """For each word."""
+    """Added for each word."""
 
 
 class TextModel(Protocol):
-    """A language model of whole texts."""
+    """Language model that scores whole texts."""
 
     counts: Counts
 
     def score(self, texts: Sequence[Sequence[str]]) -> DoubleArray:
-        """Return the natural log-probability of each text, a sequence of words: (N,)."""
+        """Natural log-probability of each text, a sequence of words: (N,)."""

@@ -1,8 +1,8 @@
-"""The n-grams of a model as one back-off trie in flat arrays.
+"""Back-off trie: all n-grams of a model in flat arrays.
 
 Node 0 is the root (the empty context), every n-gram is a node. Nodes are numbered breadth first and children are sorted
 by word, so those of node i are `first[i]` to `first[i + 1] - 1`. All words are children of the root, in order: the node
-of word w alone is 1 + w. Knows nothing about files or text.
+of unigram w is 1 + w. Knows nothing about files or text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SPECIAL_WORDS = ("<unk>", "<s>", "</s>")
 
 @dataclass(frozen=True, slots=True)
 class NgramTable:
-    """All n-grams of one order: words (n, order) int32, natural logs (n,) float32 each."""
+    """All n-grams of one order: word ids (n, order) int32; natural logs of probability and back-off, (n,) float32."""
 
     ids: IntArray
     log_prob: FloatArray
@@ -36,10 +36,11 @@ class NgramTable:
 
 @dataclass(frozen=True, slots=True)
 class BackoffTrie:
-    """The arrays that `lm_score` reads; see the module for the numbering.
+    """Arrays that `lm_score` reads, indexed by node as the module describes.
 
-    first (nodes + 1,), word (nodes,; root -1), log_prob and backoff (nodes,; natural logs), suffix (nodes,; the n-gram
-    without its first word), after (nodes,; the shortest context with the same predictions as this n-gram).
+    first (nodes + 1,): first child; word (nodes,): last word, -1 for the root; log_prob and backoff (nodes,): natural
+    logs; suffix (nodes,): the n-gram without its first word; after (nodes,): the shortest context that predicts the
+    same as this n-gram.
     """
 
     order: int
@@ -52,15 +53,15 @@ class BackoffTrie:
 
     @property
     def arrays(self) -> tuple[IntArray, IntArray, FloatArray, FloatArray, IntArray, IntArray]:
-        """The first six arguments of `lm_score`."""
+        """First six arguments of `lm_score`."""
         return self.first, self.word, self.log_prob, self.backoff, self.suffix, self.after
 
 
 def build_trie(tables: Sequence[NgramTable]) -> BackoffTrie:
-    """Build the trie of the tables of order 1 to N; table 1 must hold every word id once, in order.
+    """Build the trie from the tables of order 1 to N; table 1 must hold every word id once, in order.
 
-    Contexts and suffixes that a pruned model leaves out become nodes that change no probability.
-    Raises: ValueError when an n-gram is there twice.
+    Contexts and suffixes that a pruned model lacks are added as nodes that change no probability.
+    Raises: ValueError for a duplicate n-gram.
     """
     levels, missing = _closed_levels(tables)
     vocabulary = len(levels[0].ids)
@@ -81,13 +82,13 @@ def build_trie(tables: Sequence[NgramTable]) -> BackoffTrie:
         contexts = np.arange(starts[n - 1], starts[n])
         first[contexts] = starts[n] + np.searchsorted(parent, contexts)
         added = starts[n] + np.flatnonzero(missing[n])
-        log_prob[added] = backoff[parent[missing[n]]] + log_prob[suffix[added]]  # what backing off gives
+        log_prob[added] = backoff[parent[missing[n]]] + log_prob[suffix[added]]  # as backing off computes it
     after = _states_after(first, backoff, suffix, int(starts[-2]))
     return BackoffTrie(len(levels), first, word, log_prob, backoff, suffix, after)
 
 
 def find_rows(keys: Sequence[Keys], rows: IntArray, vocabulary: int) -> NDArray[np.int64]:
-    """Return the place of each n-gram (n, k) within its level; all must be there."""
+    """Index of each n-gram (n, k) within its level; all must exist."""
     found = rows[:, 0].astype(np.int64)
     for n in range(1, rows.shape[1]):
         found = np.searchsorted(keys[n], found * vocabulary + rows[:, n])
@@ -95,7 +96,7 @@ def find_rows(keys: Sequence[Keys], rows: IntArray, vocabulary: int) -> NDArray[
 
 
 def _level_keys(levels: Sequence[IntArray], vocabulary: int) -> list[Keys]:
-    """Return for each level, sorted by words, its ascending keys: parent's place * vocabulary + last word."""
+    """Ascending keys of each level, which is sorted by words: parent's index * vocabulary + last word."""
     keys = [levels[0][:, 0].astype(np.int64)]
     for ids in levels[1:]:
         keys.append(find_rows(keys, ids[:, :-1], vocabulary) * vocabulary + ids[:, -1])
@@ -103,7 +104,7 @@ def _level_keys(levels: Sequence[IntArray], vocabulary: int) -> list[Keys]:
 
 
 def _closed_levels(tables: Sequence[NgramTable]) -> tuple[list[NgramTable], list[NDArray[np.bool_]]]:
-    """Return sorted levels in which every context and suffix is there, and which rows had to be added."""
+    """Sorted levels with every context and suffix present, and a mask of the rows that were added."""
     levels: list[NgramTable] = []
     missing: list[NDArray[np.bool_]] = []
     wanted = np.zeros((0, len(tables)), np.int32)
@@ -115,7 +116,7 @@ def _closed_levels(tables: Sequence[NgramTable]) -> tuple[list[NgramTable], list
         same = np.zeros(len(ids), np.bool_)
         same[1:] = (ids[1:] == ids[:-1]).all(axis=1)
         if (same & given).any():
-            raise ValueError(f"the {ids.shape[1]}-gram {ids[same & given][0].tolist()} is there twice")
+            raise ValueError(f"duplicate {ids.shape[1]}-gram, word ids {ids[same & given][0].tolist()}")
         kept = order[~same]
         levels.insert(0, _padded(table, ids[~same], kept))
         missing.insert(0, ~given[~same])
@@ -131,9 +132,9 @@ def _padded(table: NgramTable, ids: IntArray, kept: NDArray[np.int64]) -> NgramT
 
 
 def _states_after(first: IntArray, backoff: FloatArray, suffix: IntArray, longest: int) -> IntArray:
-    """Return for each node the context of the next word; nodes from `longest` on begin no longer n-gram.
+    """Context of the next word for each node; nodes from `longest` on are never a context themselves.
 
-    A context without n-grams of its own and without a back-off weight predicts what its suffix predicts.
+    A context without children and without a back-off weight predicts the same as its suffix.
     """
     after = np.arange(len(suffix), dtype=np.int32)
     idle = (np.diff(first) == 0) & (backoff == 0)

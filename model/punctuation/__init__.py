@@ -1,1 +1,1 @@
-"""Commas, periods, question marks and capitals for recognised English words: a small tagger and how it is trained."""
+"""Punctuation and capitals for recognized English words, by a small neural tagger."""

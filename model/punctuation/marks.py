@@ -1,8 +1,8 @@
-"""Written English as labelled words: each as the recogniser spells it, the mark behind it, whether it has a capital.
+"""Written English as labeled words: the recognizer's spelling, the mark after the word, whether it is capitalized.
 
-Three marks remain: comma, period, question mark. An exclamation mark is a period; a colon, a dash and a semicolon
-before a conjunction are commas, another semicolon is a period. What ends quoted speech inside a sentence ("Where?" he
-asked) is a comma, for quotation marks are not spoken. Knows no markup of books and no network.
+There are three marks: comma, period, question mark. An exclamation mark counts as a period; a colon, a dash and a
+semicolon before a conjunction count as commas, other semicolons as periods. A mark at the end of quoted speech inside a
+sentence ("Where?" he asked) counts as a comma, because quotation marks are not spoken. Knows no markup and no network.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CLOSE = '”"'
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """One word, the index of its mark in `MARKS`, and whether its first letter is upper-case inside a sentence too."""
+    """Word with the index of its mark in `MARKS`, and whether its first letter is upper case."""
 
     word: str
     mark: int = NONE
@@ -41,52 +41,52 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A word as the text has it, before marks are simplified."""
+    """Word of a text before its marks are simplified."""
 
     word: str
     capital: bool
-    marks: str  # of all signs behind it, quotation marks included
+    marks: str  # all signs after it, including quotation marks
     quoted: bool  # follows an opening quotation mark or bracket
 
 
 def parse(line: str) -> list[Labelled]:
-    """Read what `written` writes."""
+    """Parse the output of `written`."""
     return [parse_word(token) for token in line.split()]
 
 
 def written(words: Iterable[Labelled]) -> str:
-    """Labelled words as one line, as in: Yes, he said."""
+    """Labeled words as one line of text: Yes, he said."""
     return " ".join(str(word) for word in words)
 
 
 def parse_word(token: str) -> Labelled:
-    """Read one word with its mark."""
+    """Parse one word with its mark."""
     mark = MARKS.index(token[-1]) if token[-1] in MARKS else NONE
     word = token if mark == NONE else token[:-1]
     return Labelled(word.lower(), mark, word[:1].isupper())
 
 
 class Names:
-    """How often a word is written with a capital where no sentence begins: what tells Rose from rose."""
+    """Counts of capitalized words inside sentences, which distinguish Rose from rose."""
 
     def __init__(self) -> None:
         self._upper: Counter[str] = Counter()
         self._seen: Counter[str] = Counter()
 
     def count(self, words: Sequence[_Read]) -> None:
-        """Count the words of a paragraph, but those with which a sentence or a quotation begins."""
+        """Count the words of a paragraph except those that begin a sentence or a quotation."""
         for before, word in pairwise(words):
             if not word.quoted and not set(before.marks) & set(".?!:…"):
                 self._seen[word.word] += 1
                 self._upper[word.word] += word.capital
 
     def is_name(self, word: str) -> bool:
-        """Whether most of its occurrences have a capital; False for a word without any."""
+        """Whether most occurrences are capitalized; False for a word that was not counted."""
         return 2 * self._upper[word] > self._seen[word]
 
 
 def read(text: str) -> list[_Read]:
-    """Words of a paragraph in the recogniser's spelling; numbers become words."""
+    """Words of a paragraph in the recognizer's spelling; numbers become words."""
     words: list[_Read] = []
     opened = False
     for token in _DASH.sub(" — ", text.translate(_QUOTES).replace("…", " … ")).split():
@@ -97,17 +97,17 @@ def read(text: str) -> list[_Read]:
             opened = opened or token[-1] in _OPEN
             continue
         parts = [(part, spoken(part).split()) for part in found["core"].split("-")]
-        heard = [(word, part[:1].isupper() and i == 0) for part, said in parts for i, word in enumerate(said)]
+        spelled = [(word, part[:1].isupper() and i == 0) for part, said in parts for i, word in enumerate(said)]
         opened = opened or any(sign in _OPEN for sign in found["before"]) or found["core"].startswith("'")
-        for i, (word, capital) in enumerate(heard):
-            after = found["after"] if i == len(heard) - 1 else ""
+        for i, (word, capital) in enumerate(spelled):
+            after = found["after"] if i == len(spelled) - 1 else ""
             words.append(_Read(word, capital, after, opened and i == 0))
         opened = False
     return words
 
 
 def labelled(words: Sequence[_Read], names: Names) -> list[Labelled]:
-    """Simplify the marks; a capital that a quotation or a sentence begins with counts only for a name."""
+    """Simplify the marks; at the start of a sentence or quotation only names are labeled as capitalized words."""
     found: list[Labelled] = []
     begins = True
     for i, word in enumerate(words):
@@ -121,14 +121,14 @@ def labelled(words: Sequence[_Read], names: Names) -> list[Labelled]:
 
 def _mark(signs: str, following: _Read | None) -> int:
     last = following is None
-    goes_on = following is not None and not following.capital
+    continues = following is not None and not following.capital
     if last or "?" in signs or "!" in signs:
-        return COMMA if goes_on else QUESTION if "?" in signs else PERIOD
+        return COMMA if continues else QUESTION if "?" in signs else PERIOD
     if "." in signs:
         return PERIOD
     if ";" in signs:
         return COMMA if following is not None and following.word in _CONJUNCTIONS else PERIOD
     if "…" in signs or "—" in signs:
         closed = any(sign in _CLOSE for sign in signs)
-        return PERIOD if not goes_on and ("…" in signs or closed) else COMMA
+        return PERIOD if not continues and ("…" in signs or closed) else COMMA
     return COMMA if "," in signs or ":" in signs else NONE

@@ -1,4 +1,4 @@
-"""The tagger as a torch module, to train it: embeddings, then convolutions of growing dilation over the words.
+"""Torch module of the tagger, for training: embeddings, then convolutions of growing dilation over the words.
 
 `model.punctuation.tagger` computes the same with numpy. The last dimension of the output is four marks and the capital.
 """
@@ -12,7 +12,7 @@ from torch.nn import functional
 from model.punctuation.features import BUCKETS
 from model.punctuation.marks import MARKS
 
-DILATIONS = (1, 2, 4, 8, 1)  # a mark sees 16 words to each side: most of a sentence
+DILATIONS = (1, 2, 4, 8, 1)  # a context of 16 words to each side: most of a sentence
 EMBEDDING = 64
 CHANNELS = 128
 OUTPUTS = len(MARKS) + 1
@@ -34,7 +34,7 @@ class TaggerNetwork(nn.Module):
         self.output = nn.Linear(CHANNELS, OUTPUTS)
 
     def forward(self, rows: Tensor, valid: Tensor) -> Tensor:
-        """`rows` (B, T, 3) of `Vocabulary`, `valid` (B, T) false for padding; returns (B, T, 5)."""
+        """Logits (B, T, 5) from `rows` (B, T, 3) of `Vocabulary`; `valid` (B, T) is false for padding."""
         summed = self.words(rows[..., 0]) + self.endings(rows[..., 1]) + self.beginnings(rows[..., 2])  # (B, T, 64)
         inside = valid[..., None].to(summed.dtype)
         hidden = self.input(functional.dropout(summed, 0.1, self.training)) * inside  # (B, T, 128)
@@ -45,7 +45,7 @@ class TaggerNetwork(nn.Module):
 
 
 class Block(nn.Module):
-    """Adds to each word what it and its two neighbours at a distance say."""
+    """Residual convolution over a word and its neighbors at distance `dilation`."""
 
     def __init__(self, dilation: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Block(nn.Module):
         self.out = nn.Linear(CHANNELS, CHANNELS)
 
     def forward(self, hidden: Tensor, inside: Tensor) -> Tensor:
-        """(B, T, C) to (B, T, C); `inside` (B, T, 1) is 0 where there is padding."""
+        """Map (B, T, C) to (B, T, C); `inside` (B, T, 1) is 0 for padding."""
         normal = self.norm(hidden) * inside
         edge = normal.new_zeros(normal.shape[0], self.dilation, normal.shape[2])
         wide = torch.cat([edge, normal, edge], 1)  # (B, T + 2 D, C)

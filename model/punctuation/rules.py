@@ -1,7 +1,7 @@
-"""Marks and capitals by fixed rules: a capital where a sentence begins, "I", one mark at the end.
+"""Rule-based marks and capitals: the first word of a sentence and "I" are capitalized, one mark ends it.
 
-What interim results show, what languages without a tagger get, and the baseline that the tagger is measured against.
-Whether a sentence asks is told from its first two words.
+Used for interim results, for languages without a tagger, and as the baseline of the tagger's evaluation. The first two
+words decide whether a sentence is a question.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def capital_i(text: str) -> str:
 
 
 def capitalised(text: str) -> str:
-    """Return the text with its first letter in upper case; apostrophes before it stay."""
+    """Return the text with its first letter in upper case, after any apostrophes."""
     bare = text.lstrip("'")
     return text[: len(text) - len(bare)] + bare[:1].upper() + bare[1:]
 
 
 def is_question(words: Sequence[str]) -> bool:
-    """Decide by the first two words of a sentence: "is it", "do you", "what are", "how many", "where's"."""
+    """Whether the first two words of a sentence make it a question: "is it", "do you", "what are", "how many"."""
     first, second = (*words[:2], "", "")[:2]
     if first in _ASKED:
         return True

@@ -1,7 +1,7 @@
-"""The tagger as it is served: marks and capitals of one final from its words alone, in numpy, on one thread.
+"""Tagger for serving: marks and capitals of one final from its words alone, in numpy, on one thread.
 
-Computed in float64, so that the last bits, in which processors differ, decide no mark: the same words give the same
-text everywhere. Knows no times, no streams and no digits.
+Computed in float64, so that rounding differences between processors change no mark: the same words give the same text
+everywhere. Knows no times, streams or digits.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from model.punctuation.weights import SHIPPED, Arrays, load, matrix_of, rows_of
 Floats = NDArray[np.float64]
 
 DILATIONS = (1, 2, 4, 8, 1)
-LONGEST = 200  # words that are tagged at a time; longer finals are cut: the arrays stay small
+LONGEST = 200  # words tagged at a time; longer finals are split to keep the arrays small
 ONE_THREAD = 2**18
-"""Multiplications of a product up to which OpenBLAS, which numpy's wheels bring, stays on the calling thread.
+"""Multiplications of a product up to which OpenBLAS, included in numpy's wheels, stays on the calling thread.
 
-Larger products wake threads on every core, which then wait spinning beside the model's thread. Source: its
+Larger products wake threads on every core, which then spin while the model's thread runs. Source: OpenBLAS,
 interface/gemm.c, SMP_THRESHOLD_MIN times GEMM_MULTITHREAD_THRESHOLD.
 """
 _EPSILON = 1e-5  # of torch's layer norm
@@ -73,7 +73,7 @@ class _Block:
 
 
 class Tagger:
-    """Marks and capitals of recognised English words."""
+    """Marks and capitals of recognized English words."""
 
     def __init__(self, tensors: Arrays, vocabulary: Vocabulary) -> None:
         """Raises: CheckpointError if a tensor is missing."""
@@ -92,15 +92,15 @@ class Tagger:
             ]
             self._norm, self._output = _norm(tensors, "norm"), _linear(tensors, "output")
         except KeyError as error:
-            raise CheckpointError(f"the tagger's weights lack {error}; install anew") from error
+            raise CheckpointError(f"the tagger's weights lack {error}; reinstall tutti") from error
 
     @classmethod
     def from_file(cls, path: Path) -> Tagger:
-        """Read the weights. Raises: CheckpointError."""
+        """Load the weights. Raises: CheckpointError."""
         return cls(*load(path))
 
     def logits(self, words: Sequence[str]) -> Floats:
-        """Return (T, 5): of no mark, comma, period, question mark; then of a capital, positive for one."""
+        """Logits (T, 5): of no mark, comma, period and question mark; then of a capital, positive for yes."""
         rows = self._vocabulary.rows(words)  # (T, 3)
         summed = sum(rows_of(self._tables, f"{name}.weight", rows[:, i]) for i, name in enumerate(_TABLES))
         hidden = self._input(np.asarray(summed))  # (T, C)
@@ -109,9 +109,9 @@ class Tagger:
         return self._output(self._norm(hidden))
 
     def tag(self, words: Sequence[str], opening: Sequence[str] = (), *, ends: bool = True) -> list[Labelled]:
-        """Label the words of a final that follow the `opening` of their sentence.
+        """Label the words of a final; `opening` is the part of their sentence in earlier finals.
 
-        With `ends` the last mark ends a sentence; without it the final was cut, and has no mark at its end.
+        With `ends` the last mark ends a sentence; without it the sentence continues, and the last word has no mark.
         """
         found: list[Labelled] = []
         before = tuple(opening)
@@ -138,7 +138,7 @@ _TABLES = ("words", "endings", "beginnings")
 
 @cache
 def shipped_tagger() -> Tagger:
-    """The tagger that ships with the program, read when it is first asked for. Raises: CheckpointError."""
+    """Shipped tagger, loaded on first use. Raises: CheckpointError."""
     return Tagger.from_file(SHIPPED)
 
 

@@ -1,4 +1,4 @@
-"""The tagger's weights on disk: safetensors, matrices as 8-bit integers with a scale a row, the vocabulary as text."""
+"""File format of the tagger's weights: safetensors, int8 matrices with one scale per row, the vocabulary as text."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def load(path: Path) -> tuple[dict[str, NDArray[Any]], Vocabulary]:
         tensors = decoded(path.read_bytes())
         words = tensors.pop(_WORDS).tobytes().decode().split("\n")
     except (OSError, SafetensorError, KeyError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"cannot read the tagger {path}: {error}; install anew") from error
+        raise CheckpointError(f"cannot read the tagger {path}: {error}; reinstall tutti") from error
     return tensors, Vocabulary.of(words)
 
 
 def rows_of(tensors: Arrays, name: str, rows: NDArray[Any]) -> NDArray[np.float64]:
-    """Some rows of a matrix, multiplied by their scales."""
+    """Rows of a matrix, multiplied by their scales."""
     found: NDArray[np.float64] = tensors[name][rows] * tensors[name + _SCALE][rows][..., None].astype(np.float64)
     return found
 

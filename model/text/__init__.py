@@ -1,1 +1,1 @@
-"""Written text as it is said and spelled, for language models, key terms and references alike. Knows no model."""
+"""Text normalization: written text as it is spoken and spelled, for language models, key terms and references."""

@@ -1,4 +1,4 @@
-"""Written Mandarin as it is said: simplified characters, numbers among them, no punctuation."""
+"""Normalization of written Mandarin: simplified characters, numbers as spoken, no punctuation."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _OTHER = re.compile(f"[^{IDEOGRAPHS}]+")
 
 
 def sentences_of(text: str) -> list[str]:
-    """Sentences of a text, in characters alone; those with letters are left out, for nobody says how they are read.
+    """Split a text into sentences of Chinese characters. Sentences with Latin letters are dropped: no reading is known.
 
-    Raises: ModelError where the optional packages are missing.
+    Raises: ModelError if the optional packages are missing.
     """
     plain = simplified(unicodedata.normalize("NFKC", text))
     parts = (part for part in _BREAK.split(plain) if part and not re.search("[A-Za-z]", part))
@@ -25,16 +25,16 @@ def sentences_of(text: str) -> list[str]:
 
 
 def characters_of(text: str) -> str:
-    """What transcripts are compared by: simplified characters, lower-case letters, 幺 as 一, no spaces or marks.
+    """Form in which transcripts are compared: simplified characters, lower-case letters, 幺 as 一, no spaces or marks.
 
-    Raises: ModelError where the optional packages are missing.
+    Raises: ModelError if the optional packages are missing.
     """
     plain = simplified(unicodedata.normalize("NFKC", text)).casefold().replace("幺", "一")
     return "".join(character for character in plain if unicodedata.category(character)[0] in "LN")
 
 
 def simplified(text: str) -> str:
-    """Traditional characters as simplified ones."""
+    """Convert traditional characters to simplified ones."""
     return text if text.isascii() else str(_converter().convert(text))
 
 
@@ -48,8 +48,8 @@ def _converter() -> Any:
 
 
 def _said(text: str) -> str:
-    """A text with its numbers as they are said; one that cannot be, for it has too many digits, without them."""
-    import cn2an  # beside opencc, which was needed before
+    """Replace numbers by their spoken form; numbers with too many digits stay."""
+    import cn2an  # installed together with opencc, which `simplified` has imported
 
     try:
         return str(cn2an.transform(text, "an2cn")) if re.search("[0-9]", text) else text

@@ -1,4 +1,4 @@
-"""Numbers in written Chinese as they are said: "1998年" is 一九九八年, "3.5%" 百分之三点五."""
+"""Numbers of written Chinese as they are spoken: "1998年" is 一九九八年, "3.5%" 百分之三点五."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 _DIGITS = "零一二三四五六七八九"
 _PLACES = ("", "十", "百", "千")
 _GROUPS = ("", "万", "亿")
-MOST_DIGITS = 8  # of a quantity; longer ones are telephone and account numbers, said digit by digit
+MOST_DIGITS = 8  # of a quantity; longer ones are telephone and account numbers, spoken digit by digit
 
 _AMOUNT = r"\d+(?:,\d{3})*(?:\.\d+)?"
 _PERCENT = re.compile(rf"({_AMOUNT})\s?%")
@@ -15,8 +15,8 @@ _YEAR = re.compile(r"(\d{4})(?=\s?年)")
 _NUMBER = re.compile(_AMOUNT)
 
 
-def said_in_chinese(text: str) -> str:
-    """Return a text with its numbers in characters."""
+def expand_chinese_numbers(text: str) -> str:
+    """Replace the numbers of a text by characters."""
     text = _PERCENT.sub(lambda at: f"百分之{_number(at[1])}", text)
     text = _YEAR.sub(lambda at: _each(at[1]), text)
     return _NUMBER.sub(lambda at: _number(at[0]), text)
@@ -45,7 +45,7 @@ def _integer(digits: str) -> str:
 
 
 def _below_ten_thousand(value: int, *, padded: bool) -> str:
-    """Return 0 <= value < 10,000; `padded` where digits stand before it, so that an absent one is said as 零."""
+    """Spoken form of 0 <= value < 10,000; `padded` if digits precede it, so that a zero in front is spoken as 零."""
     said = ""
     for place in (3, 2, 1, 0):
         digit = value // 10**place % 10

@@ -1,7 +1,7 @@
-r"""Text files as users have them: UTF-8 with or without a byte order mark, UTF-16 with one, plain, gzipped or xz.
+r"""Reading of text files: UTF-8 with or without a byte order mark, UTF-16 or UTF-32 with one; plain, gzip or xz.
 
-Every reader of the tree opens its text here. Lines end at \n or \r\n alone: U+2028, U+0085 and the others at which
-`str.splitlines` splits are characters of a line. Anything else is refused, with the file and the line.
+All text input is read here. Lines end at \n or \r\n only: U+2028, U+0085 and other characters at which
+`str.splitlines` splits are part of a line. Other encodings are refused with an error that names file and line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 Refusal = Callable[[str], Exception]
-"""The error of the reader, made of a message."""
+"""Makes the caller's exception from a message."""
 
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 _MARKS = (  # UTF-32 begins as UTF-16 does
@@ -25,11 +25,11 @@ _MARKS = (  # UTF-32 begins as UTF-16 does
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_HEAD = 64  # bytes that tell the encoding
+_HEAD = 64  # bytes read to detect the encoding
 
 
 def read_text(path: Path, refusal: Refusal) -> str:
-    r"""Return the text of a file without its byte order mark, \r\n as \n. Raises: what `refusal` makes."""
+    r"""Read a text file, without its byte order mark, \r\n as \n. Raises: the exception that `refusal` makes."""
     with open_utf8(path, refusal) as file:
         content = _read(path, file, refusal)
     try:
@@ -41,26 +41,26 @@ def read_text(path: Path, refusal: Refusal) -> str:
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise refusal(
-            f"{path}:{line}: not a text file (it has a NUL character): UTF-16 needs a byte order mark; UTF-8 is best"
+            f"{path}:{line}: not a text file (NUL character); save it as UTF-8, or as UTF-16 with a byte order mark"
         )
     return text.replace("\r\n", "\n")
 
 
 def read_lines(path: Path, refusal: Refusal) -> list[str]:
-    """Return the lines of a file, without their ends. Raises: what `refusal` makes."""
+    """Read the lines of a file, without line ends. Raises: the exception that `refusal` makes."""
     return lines_of(read_text(path, refusal))
 
 
 def lines_of(text: str) -> list[str]:
-    r"""Split a text at \n and \r\n alone; the end of the last line begins no other."""
+    r"""Split a text at \n and \r\n only; a line end at the end of the text starts no empty line."""
     lines = text.replace("\r\n", "\n").split("\n")
     return lines if lines[-1] else lines[:-1]
 
 
 def open_utf8(path: Path, refusal: Refusal) -> BinaryIO:
-    """Open a file for reading as UTF-8 bytes: decompressed, without a byte order mark, UTF-16 converted.
+    """Open a file for reading as UTF-8 bytes: decompressed, without a byte order mark, UTF-16 and UTF-32 converted.
 
-    Bytes that are not UTF-8 are passed on. Raises: what `refusal` makes.
+    Invalid UTF-8 is not detected here. Raises: the exception that `refusal` makes.
     """
     try:
         file = _decompressed(path)
@@ -103,7 +103,7 @@ def _converted(path: Path, file: BinaryIO, encoding: str, refusal: Refusal) -> B
         line = 1
         if isinstance(error, UnicodeDecodeError):
             line += content[: error.start].decode(encoding, "ignore").count("\n")
-        raise refusal(f"{path}:{line}: not {name}, as its byte order mark says; save the file as UTF-8") from None
+        raise refusal(f"{path}:{line}: not {name}, despite its byte order mark; save the file as UTF-8") from None
 
 
 def _read(path: Path, file: BinaryIO, refusal: Refusal, size: int = -1) -> bytes:

@@ -1,4 +1,4 @@
-"""Scripts and letters: which characters are words of their own, and which of the letters a-z the others fold to."""
+"""Scripts and letters: which characters count as words, and folding of letters to a-z."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import unicodedata
 from functools import lru_cache
 
 IDEOGRAPHS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
-"""Scripts that are written without spaces, as a range of a regular expression: Hiragana, Katakana, Han."""
+"""Character class of scripts that are written without spaces: Hiragana, Katakana, Han."""
 _IDEOGRAPH = re.compile(f"[{IDEOGRAPHS}]")
 _LATIN = re.compile(r"LATIN SMALL LETTER ([A-Z])(?: WITH .*)?")
 _QUOTES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "´": "'", "`": "'", "＇": "'"})
@@ -15,22 +15,22 @@ _LETTERS = {"æ": "ae", "œ": "oe", "ð": "d", "þ": "th", "ı": "i", "ȷ": "j",
 
 
 def has_ideographs(text: str) -> bool:
-    """Whether a text has a character of such a script."""
+    """Whether a text has a character of a script written without spaces."""
     return not text.isascii() and _IDEOGRAPH.search(text) is not None
 
 
 def is_ideograph(text: str) -> bool:
-    """Whether a text is one character of a script that is written without spaces."""
+    """Whether a text is one character of a script written without spaces."""
     return _IDEOGRAPH.fullmatch(text) is not None
 
 
 def ideographs_apart(text: str) -> str:
-    """Return a text with each character of such a script between spaces, as language models count words."""
+    """Put each ideograph between spaces, because language models count it as a word."""
     return text if text.isascii() else " ".join(_IDEOGRAPH.sub(r" \g<0> ", text).split())
 
 
 def folded(text: str) -> str:
-    """Return a text in lower case and without accents: "Łódź" as "lodz". Characters that fold to no a-z stay."""
+    """Fold a text to lower case without accents: "Łódź" to "lodz". Characters that do not fold to a-z stay."""
     text = text.translate(_QUOTES)
     return text.lower() if text.isascii() else "".join(map(_folded, unicodedata.normalize("NFC", text)))
 
@@ -49,9 +49,9 @@ def _base(letter: str) -> str:
 
 
 def unspellable(text: str) -> str:
-    """Return the letters of a text, each once, that fold to no a-z and are no words of their own: other alphabets.
+    """Letters of other alphabets in a text, each once: those that neither fold to a-z nor are ideographs.
 
-    Modifiers, such as the length mark of some transcriptions, are no letters.
+    Modifiers, such as the length mark of some transcriptions, do not count as letters.
     """
     left = (letter for letter in unicodedata.normalize("NFC", text) if not letter.isascii())
     lost = (letter for letter in left if unicodedata.category(letter) in ("Ll", "Lu", "Lt", "Lo"))

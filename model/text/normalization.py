@@ -1,7 +1,6 @@
-"""One normalizer for texts of every kind: of manifests, for language models, and what transcripts are compared by.
+"""Language-independent normalization of text: for manifests, language models and the comparison of transcripts.
 
-It knows no language: numbers and abbreviations as words are `model.text.spelled`, characters of Chinese
-`model.text.chinese`.
+`model.text.spelled` turns English numbers and abbreviations into words; `model.text.chinese` handles Chinese.
 """
 
 from __future__ import annotations
@@ -9,28 +8,28 @@ from __future__ import annotations
 import re
 import unicodedata
 
-# Marks of other toolkits, no words: <s> </s> <unk> <eps> <sil> <noise> <blank> <pad> <bos> <eos>, [UNK] [NOISE] {SIL}.
+# Tags of other toolkits, which are not words: <s> </s> <unk> <eps> <sil> <noise> <blank> <pad>, [UNK] [NOISE] {SIL}.
 _MARK = re.compile(
     r"<(?:/?s|/?unk|oov|eps|epsilon|blk|blank|pad|bos|eos|sos|sos/eos|mask|sil|silence|noise|spoken_noise|v?nsn|spn)>"
     r"|\[(?:unk|oov|cls|sep|pad|mask|bos|eos|blank|sil|silence|noise|laughter|music|cough|breath|inaudible)\]"
     r"|\{(?:unk|sil|noise)\}|<\|[a-z_]+\|>",
     re.IGNORECASE,
 )
-_INVISIBLE = re.compile("[\u200b\u2060\ufeff\u00ad]")  # zero-width space, joiner of words, byte order mark, soft hyphen
+_INVISIBLE = re.compile("[\u200b\u2060\ufeff\u00ad]")  # zero-width space, word joiner, byte order mark, soft hyphen
 _APOSTROPHES = str.maketrans(dict.fromkeys("’‘ʼ´`＇", "'"))
 _POINT = re.compile(r"(?<=\d)[.,](?=\d)")
 
 
 def plain(text: str) -> str:
-    """Return a text in composed form (NFC) without marks of toolkits and invisible characters, single spaces."""
+    """Normalize a text: NFC, single spaces, no tags of toolkits, no invisible characters."""
     text = _MARK.sub(" ", _INVISIBLE.sub("", unicodedata.normalize("NFC", text)))
     return " ".join(text.split())
 
 
 def comparable(text: str) -> str:
-    """Return a text as transcripts are compared: `plain`, in small letters, without punctuation and symbols.
+    """Normalize a text for comparison of transcripts: `plain`, lower case, no punctuation or symbols.
 
-    Apostrophes within words and points within numbers stay; other marks are spaces, as in "well-known".
+    Apostrophes in words and decimal points in numbers stay; other marks become spaces, as in "well-known".
     """
     text = plain(text).translate(_APOSTROPHES)
     letters = text if text.islower() and text.isascii() else unicodedata.normalize("NFC", text.lower())
@@ -40,10 +39,10 @@ def comparable(text: str) -> str:
 
 
 def _unquoted(word: str) -> str:
-    """A word without quotes around it; 'tis and dogs' keep theirs."""
+    """Remove quotes on both sides of a word; 'tis and dogs' keep theirs."""
     return word.strip("'") if word[0] == word[-1] == "'" else word
 
 
 def _is_word(character: str) -> bool:
-    """Whether a character is a letter, a mark of one such as an accent or a vowel sign, or a digit."""
+    """Whether a character is a letter, a combining mark such as an accent or a vowel sign, or a digit."""
     return unicodedata.category(character)[0] in "LMN"

@@ -1,7 +1,7 @@
-"""Numbers in written English as they are said, with what is written next to them: units, money, times, fractions.
+"""Numbers of written English as they are spoken, with units, money, times and fractions.
 
-Takes folded text, `model.text.letters.folded`. Whatever holds a digit comes out as words, and a letter that is written
-next to a digit is never glued to another word: "h2o" is "h two o", "10am" is "ten a m".
+Takes folded text, `model.text.letters.folded`. Every token with a digit becomes words, and a letter next to a digit is
+never joined to another word: "h2o" is "h two o", "10am" is "ten a m".
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ _ENDING = re.compile(r"\d+(?:st|nd|rd|th|s)")
 _RUN = re.compile(r"[a-z]+|\d+")
 
 
-def said(text: str) -> str:
-    """Return folded text with everything that holds a digit in words."""
+def expand_numbers(text: str) -> str:
+    """Replace every token of folded text that has a digit by words."""
     text = text.translate(_DASHES)
     if not re.search(r"\d", text):
         return text
@@ -101,7 +101,7 @@ def said(text: str) -> str:
 
 
 def number(text: str) -> str:
-    """Return a written number as said: years in pairs, ordinals, decimals, long ones digit by digit."""
+    """Spoken form of a written number: years in pairs, ordinals, decimals, long numbers digit by digit."""
     grouped, digits = "," in text, text.replace(",", "")
     if digits.endswith(("st", "nd", "rd", "th")):
         return _ordinal(int(float(digits[:-2])))
@@ -136,7 +136,7 @@ def _fraction(above: str, below: str) -> str:
 
 
 def _parts(mixed: str) -> str:
-    """Return letters and digits that are written together as words of their own; letters without a vowel, each."""
+    """Split a token of letters and digits into words; a run of letters without a vowel is spelled out."""
     runs = (run if run[0].isdigit() or re.search("[aeiouy]", run) else " ".join(run) for run in _RUN.findall(mixed))
     return f" {' '.join(runs)} "
 

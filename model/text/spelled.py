@@ -1,18 +1,18 @@
-"""Written English as the acoustic model spells it: a-z, apostrophe and spaces, numbers and their units as words.
+"""Written English in the acoustic model's spelling: a-z, apostrophe and spaces, numbers and their units as words.
 
-One speller for texts that are learned, references and key terms. Notations are those of `model.text.notations`; signs
-that nobody says are dropped, and letters of other alphabets too: `model.text.letters.unspellable` names those.
+Used for training texts, references and key terms alike. `model.text.notations` handles numbers and units. Signs that
+are not spoken and letters of other alphabets are dropped; `model.text.letters.unspellable` lists the latter.
 """
 
 from __future__ import annotations
 
 import re
 
-from model.text.chinese_numbers import said_in_chinese
+from model.text.chinese_numbers import expand_chinese_numbers
 from model.text.letters import IDEOGRAPHS, folded, has_ideographs, ideographs_apart
-from model.text.notations import said
+from model.text.notations import expand_numbers
 
-# Abbreviations and their words. "mr" and "dr" are spelled in full in most transcripts.
+# Abbreviations and their words. Most transcripts spell "mr" and "dr" in full.
 _SHORT = {
     "mr.": "mister",
     "mrs.": "missus",
@@ -41,15 +41,15 @@ _EDGES = re.compile(r"(?<![a-z])'+|'+(?![a-z])")
 
 
 def spoken(text: str) -> str:
-    """Return the words of a text as said: "Dr. Smith paid $3.50 in 1984" -> "doctor smith paid three point …".
+    """Spoken form of a text: "Dr. Smith paid $3.50 in 1984" -> "doctor smith paid three point …".
 
-    In Chinese text each character is a word, numbers are said in Chinese, and words in Latin letters stay.
+    In Chinese text each character is a word, numbers become Chinese, and words in Latin letters stay.
     """
     plain = folded(text)
     if has_ideographs(plain):
-        plain = ideographs_apart(said_in_chinese(plain))
+        plain = ideographs_apart(expand_chinese_numbers(plain))
     else:
-        plain = _SHORT_RE.sub(lambda found: _SHORT[found[0]], said(plain))
+        plain = _SHORT_RE.sub(lambda found: _SHORT[found[0]], expand_numbers(plain))
         for sign, word in _SIGNS.items():
             plain = plain.replace(sign, f" {word} ")
     return " ".join(_EDGES.sub(" ", _REST.sub(" ", plain.replace("-", " "))).split())

@@ -1,6 +1,7 @@
-"""Numbers, times, dates and amounts as the words people say.
+"""Numbers, times, dates and amounts in spoken words.
 
-Each function draws from the given generator and returns words; none knows about sentences.
+`cardinal` and `ordinal` are fixed; the other functions draw a random value from the given generator. None knows about
+sentences.
 """
 
 from random import Random
@@ -37,7 +38,7 @@ WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", 
 def cardinal(number: int) -> str:
     """Return 0 <= number < 1,000,000 in words, British style ("two hundred and five")."""
     if not 0 <= number < 1_000_000:
-        raise ValueError(f"no words for {number}")
+        raise ValueError(f"{number} is not in the range 0 to 999,999")
     if number < 10:
         return DIGITS[number]
     if number < 20:

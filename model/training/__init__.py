@@ -1,1 +1,1 @@
-"""Everything that learns, makes training data, or measures while a model is made. No server imports any of it."""
+"""Training: acoustic and language models, their data, and measurements during development. Not used by the server."""

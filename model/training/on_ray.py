@@ -1,8 +1,8 @@
 """Training on a Ray cluster: `python -m model.training.on_ray --workers 4 --out /shared/tutti.safetensors …`.
 
-Ray places the processes, starts all of them anew when one or its node is lost, and keeps its own notes beside the
-checkpoint. The loop, the order of sums and the snapshots are the project's (`model.training`), so that a run on Ray
-gives the bits of one on a single machine.
+Ray places the processes, restarts all of them when one or its node is lost, and keeps its own files next to the
+checkpoint. The loop, the order of sums and the snapshots are those of `model.training`, so a run on Ray has the same
+bits as one on a single machine.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from model.training.acoustic.run import Every, Places, train
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the processes run, where, and how many losses of one are borne."""
+    """Training run and its resources on the cluster."""
 
     config: ModelConfig
     recipe: Recipe
     places: Places
     every: Every
     workers: int
-    cpus: float = 1.0  # of each process
-    gpu: bool = False  # for each process
-    max_failures: int = 3  # since the run began; -1 for any number
+    cpus: float = 1.0  # per process
+    gpu: bool = False  # one per process
+    max_failures: int = 3  # lost processes or nodes since the start; -1 for any number
 
 
 def run(plan: Plan) -> None:
-    """Train on the cluster that `ray.init` found. All files must lie in folders that every node has.
+    """Train on the cluster to which `ray.init` connected. All files must be in folders that every node can access.
 
     Raises: TrainingError for a number of processes that cannot share an update; Ray's error after too many failures.
     """
@@ -64,7 +64,7 @@ def run(plan: Plan) -> None:
 
 
 def _work(given: dict[str, Plan]) -> None:
-    """One process, which Ray has introduced to the others; after a failure all go on from the last snapshot."""
+    """Work of one process, whose process group Ray has set up; after a failure all resume from the last snapshot."""
     plan = given["plan"]
     place = Place.of(os.environ)
     device = "cuda" if plan.gpu else "cpu"
@@ -72,7 +72,7 @@ def _work(given: dict[str, Plan]) -> None:
 
 
 def _say(line: str) -> None:
-    """Print at once; Ray shows it where the run was started."""
+    """Print a line and flush it; Ray forwards it to the machine where the run was started."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -80,20 +80,20 @@ def _say(line: str) -> None:
 def main(
     *,
     manifest: Annotated[list[Path], typer.Option(help="Training recordings, JSON lines; repeatable.")],
-    out: Annotated[Path, typer.Option(help="The checkpoint to write, in a folder that every node has.")],
+    out: Annotated[Path, typer.Option(help="Checkpoint to write, in a folder that every node can access.")],
     workers: Annotated[int, typer.Option(help="Processes: 1, 2, 4, … up to the recipe's micro-batches.")],
-    recipe: Annotated[Path, typer.Option(help="JSON.")] = RECIPES / "small.json",
-    init: Annotated[Path | None, typer.Option(help="A checkpoint to start from.")] = None,
-    teacher: Annotated[list[Path] | None, typer.Option(help="A checkpoint to learn from; repeatable.")] = None,
+    recipe: Annotated[Path, typer.Option(help="Recipe, JSON.")] = RECIPES / "small.json",
+    init: Annotated[Path | None, typer.Option(help="Checkpoint to start from.")] = None,
+    teacher: Annotated[list[Path] | None, typer.Option(help="Checkpoint for distillation; repeatable.")] = None,
     validation: Annotated[list[Path] | None, typer.Option(help="Held-out recordings; repeatable.")] = None,
     noise: Annotated[list[Path] | None, typer.Option(help="Noise and room responses; repeatable.")] = None,
-    cache: Annotated[Path, typer.Option(help="Where each node keeps decoded audio.")] = Path("build/audio"),
-    address: Annotated[str, typer.Option(help="Of the Ray cluster; `local` starts one here.")] = "auto",
-    cpus: Annotated[float, typer.Option(help="Of each process.")] = 1.0,
-    gpu: Annotated[bool, typer.Option("--gpu", help="A GPU for each process.")] = False,
-    max_failures: Annotated[int, typer.Option(help="Lost processes or nodes until the run is given up; -1: any.")] = 3,
+    cache: Annotated[Path, typer.Option(help="Folder of each node's decoded audio.")] = Path("build/audio"),
+    address: Annotated[str, typer.Option(help="Address of the Ray cluster; `local` starts one here.")] = "auto",
+    cpus: Annotated[float, typer.Option(help="CPUs per process.")] = 1.0,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Use one GPU per process.")] = False,
+    max_failures: Annotated[int, typer.Option(help="Lost processes or nodes before giving up; -1: no limit.")] = 3,
 ) -> None:
-    """Train on a Ray cluster. The same command goes on from the last snapshot."""
+    """Train on a Ray cluster. The same command resumes from the last snapshot."""
     config, chosen = read_recipe(recipe)
     files = Places(
         [path.resolve() for path in manifest],

@@ -1,1 +1,1 @@
-"""Admission of a request: key, page origin, quota, drain state, capacity."""
+"""Access control: keys, tokens, page origins, quotas, opening rates and admission."""

@@ -20,17 +20,17 @@ from server.operations.drain import OpenSessions
 from server.operations.metrics import Metrics
 from server.settings import Settings
 
-LEASES, CALLER = "tutti.leases", "tutti.caller"  # in the scope of a connection
+LEASES, CALLER = "tutti.leases", "tutti.caller"  # keys in the ASGI scope of a connection
 
 
 class QuotaRelease:
-    """ASGI middleware: releases what a connection holds of its key's quota when its endpoint ends, however it ends."""
+    """ASGI middleware that releases a connection's share of its key's quota when its endpoint ends or fails."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the endpoint."""
+        """Run the endpoint, then release the leases."""
         leases: list[Lease] = []
         scope[LEASES] = leases
         try:
@@ -42,7 +42,7 @@ class QuotaRelease:
 
 @dataclass(frozen=True, slots=True)
 class CountedRefusal:
-    """A refusal that the metrics have counted, for a protocol to render. `retry_after_s` is None where none is due."""
+    """A refusal, already counted in the metrics, for a protocol to render. `retry_after_s`: None for no Retry-After."""
 
     status: int
     err_code: str
@@ -51,14 +51,14 @@ class CountedRefusal:
 
 
 class Room(Protocol):
-    """What knows whether a stream can enter."""
+    """Capacity check for a new stream."""
 
     def refuse_if_full(self) -> None:
-        """Raises: ServerFull."""
+        """Refuse a stream for which there is no room. Raises: ServerFull."""
 
 
 class Guard:
-    """Admission to one replica, the same for live connections and for uploads."""
+    """Admission to one replica, the same for live connections and uploads."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Guard:
         clock: Callable[[], float],
         openings: OpeningRate,
     ) -> None:
-        """Raises: SettingsError."""
+        """Read limits and origins from `settings`. Raises: SettingsError."""
         self.keys = keys
         self.quotas = Quotas()
         self._openings = openings
@@ -93,9 +93,9 @@ class Guard:
         return caller
 
     def enter(self, connection: HTTPConnection, credentials: Credentials) -> None:
-        """Admit a request for one stream, before it costs anything. Raises: Refused.
+        """Admit a request for one stream, before any expensive work. Raises: Refused.
 
-        `QuotaRelease`, which `server.app` puts around all endpoints, releases its stream when its endpoint ends.
+        The stream's quota is released by `QuotaRelease`, which `server.app` puts around all endpoints.
         """
         caller = self.identify(connection, credentials)
         self._sessions.refuse_if_draining()
@@ -106,22 +106,22 @@ class Guard:
         self._room.refuse_if_full()
 
     def enter_without_key(self, connection: HTTPConnection) -> None:
-        """Admit a request for one stream where no key is asked for. Raises: Refused."""
+        """Admit a request for one stream on an endpoint without keys. Raises: Refused."""
         self._sessions.refuse_if_draining()
         self._openings.take(_address_owner(connection), self._clock())
         self._room.refuse_if_full()
 
     def refuse_if_unavailable(self) -> None:
-        """Raises: ServerDraining, ServerFull."""
+        """Refuse a stream while the replica is draining or full. Raises: ServerDraining, ServerFull."""
         self._sessions.refuse_if_draining()
         self._room.refuse_if_full()
 
     def refuse_if_too_fast(self, connection: HTTPConnection) -> None:
-        """Refuse what `enter` would refuse for its address, early; counts no opening. Raises: TooManyOpenings."""
+        """Apply the address check of `enter` early, without counting an opening. Raises: TooManyOpenings."""
         self._openings.refuse_if_exceeded(_address_owner(connection), self._clock())
 
     def refuse(self, error: Refused) -> CountedRefusal:
-        """Count a refusal; return its status, its code and when to come back."""
+        """Count a refusal; return its status, code, message and Retry-After."""
         entry = REFUSALS[type(error)]
         self._metrics.rejected.labels(entry.reason).inc()
         shortest_s = entry.retry_after_s
@@ -129,28 +129,28 @@ class Guard:
         return CountedRefusal(entry.status, entry.err_code, str(error), retry_after_s)
 
     def owner(self, connection: HTTPConnection) -> str:
-        """Name who shares a fair part of this replica: the key of an admitted request, without keys the address."""
+        """Return the unit of fair sharing: the key of an admitted request, or the address on a server without keys."""
         if not self.keys.is_open:
             return tenant_of(connection)
         return address_of(connection)
 
     def limit(self, caller: Caller) -> int | None:
-        """Calls that a caller may have open; None is no limit, as on a server without keys."""
+        """Return the number of calls that a caller may have open; None: no limit, as on a server without keys."""
         if self.keys.is_open:
             return None
         return self._default_limit if caller.key.streams is None else caller.key.streams
 
 
 def tenant_of(connection: HTTPConnection) -> str:
-    """Return the id of an admitted connection's key: the same on every replica, for the key and for its tokens."""
+    """Return the id of an admitted connection's key: the same on every replica, and for the key and its tokens."""
     caller: Caller = connection.scope[CALLER]
     return caller.key.id
 
 
 def address_of(connection: HTTPConnection) -> str:
-    """Return the address of a connection's client; of IPv6 the network, of which one client has all addresses.
+    """Return the address of a connection's client; for IPv6 its /64 network, since a client usually has all of it.
 
-    A proxy that uvicorn trusts (`FORWARDED_ALLOW_IPS`, 127.0.0.1 by default) names the client in `X-Forwarded-For`.
+    A proxy that uvicorn trusts (`FORWARDED_ALLOW_IPS`, 127.0.0.1 by default) sends the client in `X-Forwarded-For`.
     """
     if connection.client is None:
         return ""
@@ -158,7 +158,7 @@ def address_of(connection: HTTPConnection) -> str:
         address = ipaddress.ip_address(connection.client.host)
     except ValueError:
         return connection.client.host
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:  # as proxies write it that listen on both
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:  # from dual-stack proxies
         address = address.ipv4_mapped
     if address.version == 4:
         return str(address)
@@ -175,16 +175,14 @@ LONGEST_S = 30.0
 
 
 class RetryAfter:
-    """`Retry-After` of one replica: spreads refused clients over time, `RETRIES_PER_S`, but asks none to wait longer
-    than `LONGEST_S`.
-    """
+    """`Retry-After` of one replica: spreads refused clients over time at `RETRIES_PER_S`, up to `LONGEST_S` each."""
 
     def __init__(self, rng: random.Random | None = None) -> None:
-        self._latest_s = 0.0  # when the client refused last should come back
+        self._latest_s = 0.0  # time at which the last refused client should retry
         self._rng = rng or random.Random()
 
     def seconds(self, shortest_s: int, now: float) -> int:
-        """Return whole seconds to wait: `shortest_s` while few are refused, random ones beyond `LONGEST_S`."""
+        """Return whole seconds to wait: `shortest_s` while few are refused; random once `LONGEST_S` is reached."""
         self._latest_s = max(now + shortest_s, min(self._latest_s + 1 / RETRIES_PER_S, now + LONGEST_S))
         wait_s = self._latest_s - now
         if wait_s >= LONGEST_S:

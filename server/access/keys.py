@@ -1,6 +1,6 @@
-"""API keys: the forms in which clients send them and tokens, files of secrets, and the keys file, read when it changes.
+"""API keys: how clients send keys and tokens, files of secrets, and the keys file, which is reloaded on change.
 
-A key or token is never logged, nor repeated in an error.
+A key or token is never logged or included in an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from server.access.tokens import Tokens, looks_like_token
 from server.errors import NotAuthorised, SettingsError
 
 CHECK_EVERY_S = 1.0
-MAX_STREAMS = 100_000  # of a key: more is a typing error
+MAX_STREAMS = 100_000  # per key: more is a typing error
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 _NUMBER = re.compile(r"[0-9]{1,6}")
@@ -34,9 +34,9 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.keys")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key that the server accepts. `origins` None: the server's list.
+    """A key that the server accepts.
 
-    `streams` is the number of calls that may be open, None: the server's default.
+    `streams` is the number of calls that may be open, `origins` the allowed page origins; None: the server's default.
     """
 
     digest: bytes = field(repr=False)
@@ -51,14 +51,14 @@ class Key:
 
     @property
     def id(self) -> str:
-        """Public name of the key, the same on every replica; neither the key nor its digest follows from it."""
+        """Public id of the key, the same on every replica; it reveals neither the key nor its digest."""
         return base64.urlsafe_b64encode(hashlib.sha256(b"tutti key" + self.digest).digest()[:12]).decode()
 
 
 def read_secrets(kind: str, given: Iterable[str], file: Path | None) -> list[tuple[str, str]]:
-    """Return secrets, those given and then those of a file, each with the place that an error may name.
+    """Return the given secrets, then those of a file, each with a location for error messages.
 
-    A file holds one a line; blank lines and lines that begin with `#` are left out. Raises: SettingsError.
+    A file has one secret per line; blank lines and lines that begin with `#` are skipped. Raises: SettingsError.
     """
     secrets = [(f"{kind} {number}", secret) for number, secret in enumerate(given, start=1)]
     if file is None:
@@ -66,12 +66,12 @@ def read_secrets(kind: str, given: Iterable[str], file: Path | None) -> list[tup
     lines = [line.strip() for line in read_lines(file, SettingsError)]
     found = [(f"{file}:{number}", line) for number, line in enumerate(lines, start=1) if line and line[0] != "#"]
     if not found:
-        raise SettingsError(f"{file}: no key in it")
+        raise SettingsError(f"{file}: contains no key; add one per line")
     return secrets + found
 
 
 def parse_keys(lines: Iterable[tuple[str, str]]) -> tuple[Key, ...]:
-    """Read lines of a keys file, each with its place. Raises: SettingsError, which names the place, not the content."""
+    """Parse lines of a keys file, each with its location. Raises: SettingsError with the location, not the content."""
     keys: dict[bytes, Key] = {}
     for place, line in lines:
         try:
@@ -79,14 +79,14 @@ def parse_keys(lines: Iterable[tuple[str, str]]) -> tuple[Key, ...]:
         except ValueError as error:
             raise SettingsError(f"{place}: {error}") from None
         if key.digest in keys:
-            raise SettingsError(f"{place}: a digest that stands above already")
+            raise SettingsError(f"{place}: duplicate digest; remove one of the two lines")
         keys[key.digest] = key
     return tuple(keys.values())
 
 
 def _parse_line(words: list[str]) -> Key:
     if not _DIGEST.fullmatch(words[0]):
-        raise ValueError("not a sha256 digest in hexadecimal")
+        raise ValueError("expected a SHA-256 digest of 64 hexadecimal digits")
     name, streams, origins = "", None, None
     for word in words[1:]:
         field, equals, value = word.partition("=")
@@ -97,15 +97,15 @@ def _parse_line(words: list[str]) -> Key:
         elif field == "origins" and origins is None:
             origins = frozenset(origin_of(item) for item in value.split(","))
         else:
-            raise ValueError("after the digest come a name, streams=N and origins=…, each once at most")
+            raise ValueError("expected DIGEST [NAME] [streams=N] [origins=…], each at most once")
     return Key(bytes.fromhex(words[0]), name, streams, origins)
 
 
 class KeysFile:
-    """The keys of one file, read again when it changes. While it cannot be read, the keys read before stay."""
+    """The keys of one file, reloaded when it changes. If that fails, the previous keys stay valid."""
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
-        """Raises: SettingsError if the file cannot be read, or has no key in it, which would open the server."""
+        """Read the file. Raises: SettingsError if it cannot be read or has no key, which would open the server."""
         self._path = path
         self._clock = clock
         self._checked_s = clock()
@@ -125,16 +125,16 @@ class KeysFile:
         return self._keys
 
     def reload(self) -> None:
-        """Read the file, changed or not; log the outcome."""
+        """Read the file even if it has not changed; log the result."""
         try:
             self._keys = parse_keys(read_secrets("key", (), self._path))
         except SettingsError as error:
-            _log.error("keys not read again, the old ones hold", reason=str(error))
+            _log.error("keys file not reloaded, the previous keys stay valid", reason=str(error))
         else:
-            _log.info("keys read again", file=self._path.name, keys=len(self._keys))
+            _log.info("keys file reloaded", file=self._path.name, keys=len(self._keys))
 
     def _stamp(self) -> tuple[int, int, int] | None:
-        """Return what changes when the file is written or replaced; None while it does not exist."""
+        """Return a value that changes when the file is written or replaced; None while it does not exist."""
         try:
             found = self._path.stat()
         except OSError:
@@ -148,9 +148,10 @@ _SCHEMES = ("token", BEARER)
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Key of a request. `subprotocol` is the item to echo, without which some clients fail; it is never the key.
+    """Key or token of a request.
 
-    `bearer`: the key came under the scheme that tokens use, too.
+    `subprotocol` is the item to echo, which some clients require; it is never the key. `bearer`: the scheme may also
+    carry a token.
     """
 
     key: str | None
@@ -159,7 +160,7 @@ class Credentials:
 
     @classmethod
     def read(cls, authorization: str | None, subprotocols: Sequence[str]) -> Credentials:
-        """Take the key from the header, else from the item after `token` or `bearer` in the subprotocols."""
+        """Return the key in the header, else in the subprotocol item after `token` or `bearer`."""
         offered, offered_key = None, None
         for item, following in itertools.zip_longest(subprotocols, subprotocols[1:]):
             if item.lower() in _SCHEMES:
@@ -172,18 +173,18 @@ class Credentials:
 
     @classmethod
     def of_header_or_query(cls, connection: HTTPConnection) -> Credentials:
-        """Take the key from the header, else from `?key=`, for protocols whose clients cannot set a header."""
+        """Return the key in the header, else in `?key=`, for protocols whose clients cannot set headers."""
         given = cls.read(connection.headers.get("authorization"), ())
         return given if given.key is not None else cls(connection.query_params.get("key"), None)
 
     def __repr__(self) -> str:
-        """Keep the key out of tracebacks and logs."""
+        """Return a text without the key, for tracebacks and logs."""
         return f"Credentials(key={'…' if self.key else None}, subprotocol={self.subprotocol!r}, bearer={self.bearer})"
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Sender of a request. `key` is the token's issuer where `by_token`; on a server without keys it is empty."""
+    """Sender of a request. With `by_token` the `key` is the token's issuer; on a server without keys it is empty."""
 
     key: Key
     by_token: bool = False
@@ -193,7 +194,7 @@ ANYBODY = Caller(Key(b"", "anybody"))
 
 
 class KeyRing:
-    """The keys that the server accepts. An empty ring accepts every request."""
+    """All keys that the server accepts. An empty ring accepts every request."""
 
     def __init__(self, keys: Iterable[Key], file: KeysFile | None = None, tokens: Tokens | None = None) -> None:
         self._plain = tuple(keys)
@@ -208,7 +209,7 @@ class KeyRing:
         tokens: Tokens | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> KeyRing:
-        """Take plain keys and a keys file. Raises: SettingsError."""
+        """Build a ring from plain keys and a keys file. Raises: SettingsError."""
         return cls([Key.of(key) for key in keys], None if file is None else KeysFile(file, clock), tokens)
 
     @property
@@ -217,12 +218,12 @@ class KeyRing:
         return not self._plain and self._file is None
 
     def reload(self) -> None:
-        """Read the keys file again, changed or not."""
+        """Reload the keys file even if it has not changed."""
         if self._file is not None:
             self._file.reload()
 
     def check(self, credentials: Credentials) -> Caller:
-        """Return whose credentials these are. Raises: NotAuthorised."""
+        """Return the caller with these credentials. Raises: NotAuthorised."""
         if self.is_open:
             return ANYBODY
         if credentials.key is None:
@@ -240,7 +241,7 @@ class KeyRing:
         return self._plain if self._file is None else self._plain + self._file.keys
 
     def _owner(self, secret: str) -> Caller | None:
-        """Return the owner of a key; every digest is compared, so that timing tells nothing."""
+        """Return the owner of a key; all digests are compared, in constant time."""
         given = hashlib.sha256(secret.encode(errors="backslashreplace")).digest()
         found: Caller | None = None
         for key in self._keys:
@@ -249,5 +250,5 @@ class KeyRing:
         return found
 
     def _issuer(self, key_id: str) -> Caller | None:
-        """Return the caller with a token of this key, None if the key is no longer accepted."""
+        """Return the caller for a token of this key, None if the key is no longer accepted."""
         return next((Caller(key, by_token=True) for key in self._keys if key.id == key_id), None)

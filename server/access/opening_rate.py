@@ -1,8 +1,8 @@
-"""Rate of openings of each key and of each address: one caller's storm leaves time for the streams of others.
+"""Rate limit of stream openings per key and per address, so that one caller cannot slow down the others.
 
-A token bucket each, of `BURST_S` seconds of the rate, so that a caller may fill a replica at once, as a balancer with
-one address does when another replica has gone. Source: RFC 2697, "A Single Rate Three Color Marker". Pure: times are
-arguments.
+Each has a token bucket of `BURST_S` seconds of the rate, so that one address may fill a replica at once, as a load
+balancer does when another replica is lost. Source: RFC 2697, "A Single Rate Three Color Marker". Pure: time is an
+argument.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from server.errors import TooManyOpenings
 
 BURST_S = 5.0
 LEAST_PER_S = 50.0
-"""Least rate that `auto` allows: a burst of 250, and ten times what two clients in a hurry open."""
-MAX_BUCKETS = 8_192  # those used last: an older one is full again, for `BURST_S` is short
+"""Lowest rate of `auto`: a burst of 250, and ten times what two busy clients open."""
+MAX_BUCKETS = 8_192  # least recently used ones are dropped: they are full again after `BURST_S`
 
 
 def automatic(limit: Callable[[], float]) -> Callable[[], float]:
-    """Return the rate of `auto`: all streams of the replica anew every `BURST_S`, which no balancer comes near."""
+    """Return the rate of `auto`: enough to reopen all streams of the replica every `BURST_S`."""
     return lambda: max(LEAST_PER_S, limit() / BURST_S)
 
 
 class OpeningRate:
-    """Openings of each owner, a key or an address, at most `per_s` a second after a burst; None is no limit."""
+    """Rate limit per owner, a key or an address: `per_s` openings a second after a burst; None: no limit."""
 
     def __init__(self, per_s: Callable[[], float] | None) -> None:
         self._per_s = per_s
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # owner -> tokens, as of this time
 
     def __len__(self) -> int:
-        """Owners that are remembered."""
+        """Return the number of owners with a bucket."""
         return len(self._buckets)
 
     def refuse_if_exceeded(self, owner: str, now: float) -> None:
-        """Refuse an opening that `take` would refuse, but count none. Raises: TooManyOpenings."""
+        """Check as `take` does, without counting an opening. Raises: TooManyOpenings."""
         if self._per_s is not None:
             self._checked(owner, self._per_s(), now)
 
     def take(self, owner: str, now: float) -> None:
-        """Count an opening. Raises: TooManyOpenings, and none is counted then."""
+        """Count an opening. Raises: TooManyOpenings, without counting it."""
         if self._per_s is None:
             return
         self._buckets[owner] = self._checked(owner, self._per_s(), now) - 1, now
@@ -51,7 +51,7 @@ class OpeningRate:
     def _checked(self, owner: str, per_s: float, now: float) -> float:
         tokens = self._tokens(owner, per_s, now)
         if tokens < 1:
-            raise TooManyOpenings(f"at most {per_s:g} openings a second of one key or address; come back later")
+            raise TooManyOpenings(f"more than {per_s:g} openings per second from one key or address; retry later")
         return tokens
 
     def _tokens(self, owner: str, per_s: float, now: float) -> float:

@@ -1,7 +1,7 @@
-"""Web origins: which pages may use the server from a browser.
+"""Check of web origins: which pages may use the server from a browser.
 
-A browser names the page in `Origin`, which the page cannot forge; clients that send none are not checked.
-Source: RFC 6454; for the handshake RFC 6455, 10.2.
+Browsers send the page's origin in `Origin`, which the page cannot forge; clients without the header are not checked.
+Source: RFC 6454; for the handshake RFC 6455, section 10.2.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from server.errors import NotAllowed, SettingsError
 from server.settings import Settings
 
 ANY = "*"
-OPAQUE = "null"  # of files and of sandboxed frames
+OPAQUE = "null"  # origin of local files and sandboxed frames
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def origin_of(text: str) -> str:
-    """Return a configured origin in the form that browsers send. Raises: ValueError."""
+    """Return an origin in the form that browsers send. Raises: ValueError."""
     text = text.strip()
     if text in (ANY, OPAQUE):
         return text
@@ -34,14 +34,14 @@ def origin_of(text: str) -> str:
         or parts.query
         or parts.username
     ):
-        raise ValueError("an origin is *, null, or a scheme and a host such as https://example.org")
+        raise ValueError("invalid origin: expected *, null, or a scheme and a host such as https://example.org")
     default = parts.port in (None, DEFAULT_PORTS[parts.scheme])
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{parts.scheme}://{host}" if default else f"{parts.scheme}://{host}:{parts.port}"
 
 
 def allowed_origins(settings: Settings) -> frozenset[str]:
-    """Read the operator's list. Raises: SettingsError."""
+    """Return the origins in the settings. Raises: SettingsError."""
     try:
         return frozenset(origin_of(text) for text in settings.allowed_origins)
     except ValueError as error:
@@ -49,23 +49,23 @@ def allowed_origins(settings: Settings) -> frozenset[str]:
 
 
 def allow_pages(app: FastAPI, settings: Settings) -> None:
-    """Add CORS headers for the origins of the operator's list. Raises: SettingsError."""
+    """Add CORS headers for the origins in the settings. Raises: SettingsError."""
     allowed = allowed_origins(settings)
     if allowed:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=sorted(allowed),
             allow_methods=["GET", "HEAD", "POST"],
-            allow_headers=["*"],  # SDKs in browsers send headers of their own, such as x-stainless-lang
+            allow_headers=["*"],  # browser SDKs send their own headers, such as x-stainless-lang
             expose_headers=["dg-error", "dg-request-id", "Retry-After", "x-ignored-params", "x-warnings"],
         )
 
 
 def check_origin(given: Sequence[str], host: str, allowed: AbstractSet[str]) -> None:
-    """Check that a page was served by this server, or is on the list. Raises: NotAllowed.
+    """Check that a page was served by this server or its origin is allowed. Raises: NotAllowed.
 
-    `given` are the request's `Origin` headers, `host` is its `Host`. The scheme is not compared: behind a proxy that
-    terminates TLS the page's differs from ours.
+    `given` are the request's `Origin` headers, `host` is its `Host`. The scheme is not compared: it differs behind a
+    proxy that terminates TLS.
     """
     if not given or ANY in allowed:
         return
@@ -73,10 +73,10 @@ def check_origin(given: Sequence[str], host: str, allowed: AbstractSet[str]) -> 
         (text,) = given
         origin = origin_of(text)
     except ValueError:
-        raise NotAllowed("the Origin of this page cannot be read") from None
+        raise NotAllowed("the Origin header is invalid") from None
     same_host = origin != OPAQUE and origin.partition("://")[2] == _without_default_port(host.lower(), origin)
     if not same_host and origin not in allowed:
-        raise NotAllowed("this server does not serve pages of this origin; see allowed_origins")
+        raise NotAllowed(f"origin {origin[:64]!a} is not allowed by this server; add it to allowed_origins")
 
 
 def _without_default_port(host: str, origin: str) -> str:

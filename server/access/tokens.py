@@ -1,7 +1,7 @@
-"""Short-lived tokens for browsers: the id of an API key, signed with an expiry. Knows no request.
+"""Short-lived tokens for browsers: the id of an API key and an expiry, signed.
 
-Every replica with the same `token_keys` accepts a token; the first of them signs, all verify, so that they can be
-replaced one after another. Source: RFC 7519, and Deepgram's page on token-based authentication.
+All replicas with the same `token_keys` accept a token. The first key signs, all keys verify, so that they can be
+rotated. Source: RFC 7519, and Deepgram's page on token-based authentication.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from server.errors import NotAuthorised, SettingsError
 
 AUDIENCE = "tutti"
 ALGORITHM = "HS256"
-MIN_SECRET_BYTES = 32  # RFC 7518 §3.2: no shorter than the hash
-LEEWAY_S = 5.0  # between the clocks of two replicas
+MIN_SECRET_BYTES = 32  # RFC 7518, section 3.2: not shorter than the hash
+LEEWAY_S = 5.0  # for clock differences between replicas
 _TOKEN = re.compile(r"[\w-]+\.[\w-]+\.[\w-]+", re.ASCII)
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.tokens")
@@ -30,21 +30,21 @@ def looks_like_token(text: str) -> bool:
 
 
 class Tokens:
-    """Signs and reads tokens."""
+    """Signs and verifies tokens."""
 
     def __init__(self, secrets_: Iterable[str]) -> None:
-        """Without a secret make one, whose tokens only this process accepts. Raises: SettingsError."""
+        """Without secrets one is generated, whose tokens only this process accepts. Raises: SettingsError."""
         given = tuple(secrets_)
         if any(len(secret.encode()) < MIN_SECRET_BYTES for secret in given):
-            raise SettingsError(f"a token key needs at least {MIN_SECRET_BYTES} bytes")
+            raise SettingsError(f"token keys must have at least {MIN_SECRET_BYTES} bytes")
         self._secrets = given or (secrets.token_urlsafe(MIN_SECRET_BYTES),)
         self._own = not given
 
     def mint(self, key_id: str, ttl_s: int, now_s: float) -> str:
-        """Sign a token for a key; `now_s` is seconds since 1970."""
+        """Return a signed token for a key; `now_s` is in seconds since 1970."""
         if self._own:
-            self._own = False  # warned of once
-            _log.warning("tokens are signed with a key of this process; set token_keys for several replicas")
+            self._own = False  # warn only once
+            _log.warning("token_keys is not set: tokens are signed with a temporary key and valid only on this server")
         claims = {"aud": AUDIENCE, "sub": key_id, "iat": int(now_s), "exp": int(now_s) + ttl_s}
         return jwt.encode(claims, self._secrets[0], ALGORITHM)
 

@@ -1,1 +1,1 @@
-"""Clients' bytes to 16-bit samples."""
+"""Decoding of clients' audio to 16-bit samples."""

@@ -1,6 +1,6 @@
-"""An uploaded container as live streams read it, so that a recording has the same audio, and times, on both ways.
+"""Uploaded containers, read by the demuxers of live streams, so that both give the same audio and the same times.
 
-Other readers of files leave out what timestamps say: pauses in which nothing was sent (DTX), and lost packets.
+libsndfile and FFmpeg ignore gaps in the timestamps: pauses in which nothing was sent (DTX), and lost packets.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from server.audio.pcm import BLOCK_S, PCM
 from server.errors import BadAudio, MediaError, NotTaken, Undecodable
 
 KINDS = frozenset({"ogg", "matroska", "mov", "aac"})
-"""Kinds whose packets have times, and ADTS, of which FFmpeg refuses a torn end."""
+"""Kinds whose packets have timestamps, and ADTS, because FFmpeg rejects an ADTS file that ends inside a frame."""
 PIECE_BYTES = 2**16
 
 
-class AsSent:
-    """The output of a decoder without conversion: it has the rate and the channels of the audio."""
+class Unconverted:
+    """Decoder output at the rate and with the channels of the audio itself."""
 
     mixed = False
     held_s = 0.0
@@ -30,7 +30,7 @@ class AsSent:
     def __init__(self) -> None:
         self.form = (0, 0)
         self._blocks: list[PCM] = []
-        self._heard = False
+        self._has_samples = False
 
     @property
     def rate(self) -> int:
@@ -43,16 +43,18 @@ class AsSent:
         return self.form[1]
 
     def begin(self, rate: int, channels: int) -> None:
-        """Take this form. Raises: NotTaken for one without a rate, or another one than that of earlier samples."""
+        """Start samples of this form. Raises: NotTaken if it is invalid, or differs from that of earlier samples."""
         if rate < 1 or channels < 1:
             raise NotTaken(f"recordings of {channels} channels at {rate} Hz are not supported")
-        if self._heard and (rate, channels) != self.form:
-            raise NotTaken("the recording changes its sample rate or its channels on the way")
+        if self._has_samples and (rate, channels) != self.form:
+            raise NotTaken(
+                f"the recording changes from {self.channels} channels at {self.rate} Hz to {channels} at {rate} Hz"
+            )
         self.form = (rate, channels)
 
     def push(self, block: PCM) -> None:
-        """Take samples, (S, C)."""
-        self._heard = True
+        """Append samples, (S, C)."""
+        self._has_samples = True
         self._blocks.append(block)
 
     def take(self) -> PCM:
@@ -62,19 +64,19 @@ class AsSent:
         return taken
 
     def end(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: no samples are held back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a demuxer finds in a body: its length by the packets' times, and what is missing or left out."""
+    """Result of demuxing a body: its length by the timestamps, and a warning about missing or skipped parts."""
 
     length_s: float | None
     problem: str | None
 
 
 def contents_of(body: bytes) -> Contents:
-    """Read a whole container without decoding it. Raises: MediaError for one that live streams cannot have."""
+    """Demux a whole container without decoding it. Raises: MediaError if the live demuxers cannot read it."""
     finder, demuxer, times = DemuxerFinder(), None, Times()
     for piece in _pieces(body):
         if demuxer is not None:
@@ -83,20 +85,20 @@ def contents_of(body: bytes) -> Contents:
             demuxer, first = found
             times.take(demuxer.feed(first))
     if demuxer is None:
-        raise Undecodable("the audio ends before it has begun")
+        raise Undecodable("the audio ends inside its header")
     times.take(demuxer.flush())
     return Contents(times.length_s, demuxer.problem())
 
 
 class Times:
-    """The first and the last time of packets."""
+    """Timestamps of the first and the last packet."""
 
     def __init__(self) -> None:
         self._first_s: float | None = None
         self._last_s = 0.0
 
     def take(self, items: Iterator[Item]) -> None:
-        """Take what a demuxer yields. Raises: MediaError."""
+        """Record the timestamps of a demuxer's items. Raises: MediaError."""
         for item in items:
             if isinstance(item, Timed):
                 time_s = item.end_s if item.start_s is None else item.start_s
@@ -106,21 +108,21 @@ class Times:
 
     @property
     def length_s(self) -> float | None:
-        """From the first to the last, None without any."""
+        """Seconds from the first timestamp to the last, None if there were none."""
         return None if self._first_s is None else self._last_s - self._first_s
 
 
 class ContainerSource:
-    """A recording in a container that live streams may have, too."""
+    """A recording in a container that the live demuxers read."""
 
     def __init__(self, body: bytes, stated_s: float | None) -> None:
-        """Read its first samples; `stated_s` is its length by its times. Raises: BadAudio."""
+        """Decode the first samples; `stated_s` is the length by its timestamps. Raises: BadAudio."""
         self.stated_s = stated_s
         self._pieces = _pieces(body)
-        self._output = AsSent()
+        self._output = Unconverted()
         self._decoder = ContainerDecoder(self._output)
         self._ended = False
-        self._first: PCM | None = self._next()  # which says the form
+        self._first: PCM | None = self._next()  # sets rate and channels
         self.part = 0
 
     @property
@@ -135,11 +137,11 @@ class ContainerSource:
 
     @property
     def warnings(self) -> list[str]:
-        """What was mended so far, and at the end what is missing, as `kind: sentence`."""
+        """Damage repaired so far, and at the end what is missing, as `kind: sentence`."""
         return self._decoder.warnings
 
     def read(self) -> PCM:
-        """Return the next samples, (S, C) int16, none at the end. Raises: BadAudio."""
+        """Return the next samples, (S, C) int16, empty at the end. Raises: BadAudio."""
         first, self._first = self._first, None
         return self._next() if first is None else first
 

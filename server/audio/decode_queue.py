@@ -1,4 +1,4 @@
-"""Decodes one connection's audio in order, inline or on a pool, and runs flushes after the audio sent before them."""
+"""Queue of one connection's audio and flushes: decodes in order, inline or on a thread pool."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from server.audio.packets import MAX_SILENT_BYTES
 from server.audio.pcm import PCM
 from server.errors import BacklogExceeded, MediaError, NoAudio, Undecodable
 
-PIECE_BYTES = 4_096  # 1.4 s of Opus at 24 kbit/s: a burst is decoded as fast as its session takes it, not at once
-MAX_WAITING_BYTES = 4 * 2**20  # reading stops long before: at a third, and a message has a quarter at most
+PIECE_BYTES = 4_096  # 1.4 s of Opus at 24 kbit/s: a burst is decoded in pieces, as the session accepts them
+MAX_WAITING_BYTES = 4 * 2**20  # reading stops at a third of it, and a message has a quarter at most
 
 
 class LiveDecoder(Protocol):
-    """Bytes to samples, for one stream. After an error it is of no use."""
+    """Decoder of one stream, bytes to samples. It must not be used after an error."""
 
     @property
     def rate(self) -> int:
@@ -33,85 +33,85 @@ class LiveDecoder(Protocol):
 
     @property
     def bytes_per_s(self) -> float | None:
-        """Bytes of a second of audio as sent: exact or typical for its format. None until the header is read."""
+        """Bytes per second of audio as sent: exact or typical for its format. None until the header is read."""
 
     @property
     def inline(self) -> bool:
-        """True if a message costs so little that the event loop may decode it, and nothing is held back."""
+        """True if decoding is cheap enough for the event loop, and no audio is held back."""
 
     @property
     def losses(self) -> Losses:
-        """What was lost of the audio and mended so far."""
+        """Losses repaired so far."""
 
     @property
     def warnings(self) -> list[str]:
-        """What was mended, and at the end what is missing or left out, as `kind: sentence`."""
+        """Repaired losses, and at the end what is missing or skipped, as `kind: sentence`."""
 
     @property
     def holds(self) -> bool:
-        """True while the bytes so far hold more than the last limit: `feed` of nothing returns more of it."""
+        """True while the bytes so far hold more audio than the last limit; `feed` of b"" returns more of it."""
 
     def feed(self, chunk: bytes, limit_s: float) -> PCM:
-        """Return what `chunk` completes, (S, C) int16, `limit_s` at most: the rest is held.
+        """Return the samples that `chunk` completes, (S, C) int16, at most `limit_s` of them: the rest is held.
 
-        Raises: MediaError; Inflated where more is held and the limit is 0.
+        Raises: MediaError; Inflated if the limit is 0 and there is more.
         """
 
     def drain(self, limit_s: float = math.inf) -> PCM:
-        """Return what is held back of the audio so far, (S, C) int16; the stream continues. Raises: as `feed`."""
+        """Return the samples held back so far, (S, C) int16; the stream continues. Raises: as `feed`."""
 
     def flush(self, limit_s: float = math.inf) -> PCM:
-        """Return the end, (S, C) int16; to be called again while the decoder `holds` more. Raises: as `feed`."""
+        """Return the last samples, (S, C) int16; call it again while the decoder `holds` more. Raises: as `feed`."""
 
 
 @runtime_checkable
 class Sniffing(Protocol):
-    """A decoder whose first messages decide whether it is inline."""
+    """A decoder that detects from the first messages whether it is inline."""
 
     @property
     def undecided(self) -> bool:
-        """True while it keeps audio back until that is decided."""
+        """True while it buffers messages until this is decided."""
 
     def sniff(self, chunk: bytes) -> bool:
-        """Look at the next message before it is fed; return whether it may be decoded inline."""
+        """Inspect the next message before it is fed; return whether it may be decoded inline."""
 
 
 class AudioReceiver(Protocol):
-    """Owner of a `DecodeQueue`: takes what it decodes on the pool."""
+    """Owner of a `DecodeQueue`: receives the audio decoded on the pool."""
 
     @property
     def has_room(self) -> bool:
-        """False while nothing should be decoded; `DecodeQueue.resume` goes on."""
+        """False while decoding should pause; `DecodeQueue.resume` continues it."""
 
     def on_samples(self, samples: PCM, arrived_s: float) -> None:
-        """Take decoded audio, (S, C) int16, and when its message arrived."""
+        """Receive decoded audio, (S, C) int16, and the arrival time of its message."""
 
     def on_progress(self) -> None:
-        """Called after each piece that was decoded on the pool, even if it held no audio: fewer bytes wait."""
+        """Called after each piece decoded on the pool, even one without audio: fewer bytes are waiting."""
 
     def on_bad_audio(self, error: MediaError) -> None:
-        """Take the first error, after which nothing follows."""
+        """Receive the first error; no calls follow it."""
 
 
 class DecodingPool:
-    """The threads that decode; FFmpeg leaves the interpreter's lock while it does."""
+    """Thread pool for decoding; FFmpeg releases the interpreter lock while it decodes."""
 
     def __init__(self, workers: int = 1) -> None:
-        """Start none before there is work."""
+        """Threads are started when there is work."""
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix="media")
 
     def submit(self, work: Callable[[], PCM]) -> asyncio.Future[PCM]:
-        """Do it on a thread."""
+        """Run `work` on a thread."""
         return asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def close(self) -> None:
-        """End the threads once they have finished what they do; waiting work is dropped."""
+        """Stop the threads after their current work; waiting work is dropped."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True)
 class _Audio:
-    """A piece of a message, and when it arrived."""
+    """A piece of a message and its arrival time."""
 
     chunk: bytes
     arrived_s: float
@@ -119,7 +119,7 @@ class _Audio:
 
 @dataclass(frozen=True, slots=True)
 class _Barrier:
-    """An action that runs when all audio before it is delivered, and what `tail` returns of the decoder's rest."""
+    """An action that runs after all audio before it, including what `tail` returns, was delivered."""
 
     tail: Callable[[float], PCM] | None
     action: Callable[[], None]
@@ -127,10 +127,10 @@ class _Barrier:
 
 
 class DecodeQueue:
-    """Audio and flushes of one stream, in their order. Only a decoder that needs a thread lets anything wait here."""
+    """Audio and flushes of one stream, in order. Items wait only if the decoder is not inline."""
 
     def __init__(self, pool: DecodingPool, decoder: LiveDecoder | None, *, max_piece_s: float, opened_s: float) -> None:
-        """`decoder` is None where audio comes decoded; `max_piece_s` of audio must fit whenever there is room."""
+        """`decoder`: None if the audio arrives decoded. `max_piece_s`: most audio delivered to a receiver with room."""
         self._pool = pool
         self._decoder = decoder
         self._inline = decoder is None or decoder.inline
@@ -140,42 +140,44 @@ class DecodeQueue:
         self._rate = ByteRate()
         self._waiting: deque[_Audio | _Barrier] = deque()
         self._waiting_bytes = 0
-        self._silent_bytes = 0  # decoded since the last audio
-        self._busy = False  # the pool has a piece of it
+        self._silent_bytes = 0  # consumed since the last audio
+        self._busy = False  # a piece is being decoded on the pool
         self._closed = False
-        self.receiver: AudioReceiver | None = None  # dropped by `release`: each refers to the other
+        self.receiver: AudioReceiver | None = None  # cleared by `release`, to break the reference cycle
 
     @property
     def waiting_s(self) -> float:
-        """Estimated length of the audio that waits to be decoded; 0 while only a header has been read."""
+        """Estimated length of the audio waiting to be decoded; 0 until the header has been read."""
         nominal = None if self._decoder is None else self._decoder.bytes_per_s
         return 0.0 if nominal is None else self._waiting_bytes / self._rate.bytes_per_s(nominal)
 
     @property
     def fill(self) -> float:
-        """Waiting bytes as a share of the most that may wait."""
+        """Waiting bytes as a fraction of the maximum."""
         return self._waiting_bytes / MAX_WAITING_BYTES
 
     @property
     def pending(self) -> bool:
-        """True while anything waits, or is being decoded."""
+        """True while anything is waiting or being decoded."""
         return self._busy or bool(self._waiting)
 
     def audio(self, chunk: bytes, arrived_s: float) -> PCM | None:
-        """Take a message; return its samples, None if the receiver gets them. Raises: BacklogExceeded, MediaError."""
+        """Add a message; return its samples, or None if the receiver gets them. Raises: BacklogExceeded, MediaError."""
         if self._closed:
             return None
-        assert self._decoder is not None, "audio comes decoded"
+        assert self._decoder is not None, "the audio arrives decoded"
         if self._inline and self._sniffing is not None:
             self._inline = self._sniffing.sniff(chunk)
         if self._inline:
             try:
-                return self._decoder.feed(chunk, self._max_piece_s)  # its form bounds what it grows to
+                return self._decoder.feed(chunk, self._max_piece_s)  # the format bounds the length of its audio
             except MediaError:
                 self.close()
                 raise
         if self._waiting_bytes + len(chunk) > MAX_WAITING_BYTES:
-            raise BacklogExceeded("more audio at once than can be decoded")
+            raise BacklogExceeded(
+                f"more than {MAX_WAITING_BYTES >> 20} MiB of audio are waiting to be decoded; send it in real time"
+            )
         self._waiting_bytes += len(chunk)
         for start in range(0, len(chunk), PIECE_BYTES):
             self._waiting.append(_Audio(chunk[start : start + PIECE_BYTES], arrived_s))
@@ -183,19 +185,19 @@ class DecodeQueue:
         return None
 
     def then(self, action: Callable[[], None]) -> None:
-        """Run the action after the audio taken so far."""
+        """Run the action after the audio added so far."""
         self._append(_Barrier(None, action, 0.0))
 
     def drain(self, action: Callable[[], None], now: float) -> None:
-        """Deliver also what the decoder holds back, then run the action; the stream continues."""
+        """Deliver all audio so far, including samples held back, then run the action; the stream continues."""
         self._append(_Barrier(None if self._decoder is None else self._decoder.drain, action, now))
 
     def flush(self, action: Callable[[], None], now: float) -> None:
-        """Deliver also the end of the stream, then run the action."""
+        """Deliver all audio including the end of the stream, then run the action."""
         self._append(_Barrier(None if self._decoder is None else self._decoder.flush, action, now))
 
     def resume(self) -> None:
-        """Go on, after the receiver had no room."""
+        """Continue decoding once the receiver has room again."""
         while self._waiting and not self._busy and not self._closed:
             item = self._waiting[0]
             decodes = isinstance(item, _Audio) or item.tail is not None
@@ -208,13 +210,13 @@ class DecodeQueue:
                 self._start(item)
 
     def close(self) -> None:
-        """Drop all that waits; nothing is delivered any more."""
+        """Drop everything that is waiting; nothing more is delivered."""
         self._closed = True
         self._waiting.clear()
         self._waiting_bytes = 0
 
     def release(self) -> None:
-        """Close and drop the receiver, so that both are freed without a collection of garbage."""
+        """Close and drop the receiver, so that both are freed without garbage collection."""
         self.close()
         self.receiver = None
 
@@ -249,7 +251,7 @@ class DecodeQueue:
                 self._fail(error)
             else:
                 self._deliver(item, future.result())
-        self._busy = False  # not before: a receiver of samples may call `resume`
+        self._busy = False  # only now, because a receiver of samples may call `resume`
         self.resume()
         if self.receiver is not None and not self._closed:
             self.receiver.on_progress()
@@ -266,7 +268,7 @@ class DecodeQueue:
             return
         if self._decoder.holds:
             if isinstance(item, _Barrier):
-                self._waiting.appendleft(item)  # its end comes after what is held
+                self._waiting.appendleft(item)  # the end comes after the audio still held
             self._waiting.appendleft(_Audio(b"", item.arrived_s))
         elif isinstance(item, _Barrier):
             item.action()
@@ -282,7 +284,7 @@ class DecodeQueue:
     def _fail(self, error: BaseException) -> None:
         self.close()
         if not isinstance(error, MediaError):
-            context = {"message": "a decoder failed", "exception": error}
+            context = {"message": "audio decoder failed", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
             error = Undecodable("the audio cannot be decoded")
         if self.receiver is not None:
@@ -290,47 +292,47 @@ class DecodeQueue:
 
 
 class ByteRate:
-    """Bytes of a second of audio: what the format says, corrected by what was decoded, as bit rates vary."""
+    """Estimate of the bytes per second of audio: the format's nominal value, corrected by what was decoded."""
 
     def __init__(self) -> None:
         self._bytes = self._decoded_s = 0.0
 
     def count(self, size_bytes: int, decoded_s: float) -> None:
-        """Count a piece that was decoded."""
+        """Add a decoded piece."""
         self._bytes += size_bytes
         self._decoded_s += decoded_s
 
     def bytes_per_s(self, nominal: float) -> float:
-        """Return the mean so far, to which `nominal` contributes one second."""
+        """Return the mean so far, with `nominal` weighted as one second of audio."""
         return (nominal + self._bytes) / (1.0 + self._decoded_s)
 
 
-BURST_S = 600.0  # of a few words with pauses of minutes between them, by timestamps alone
-SPEED = 50.0  # times real time, for any number of bytes
+BURST_S = 600.0  # always allowed: a few words with gaps of minutes in the timestamps
+SPEED = 50.0  # times real time, allowed for any number of bytes
 LEAST_BYTES_PER_S = 16.0
-"""Bytes of a second of audio below which no encoder gets, not even of digital silence. FLAC takes 20 at 8 kHz (11 bytes
-for 4,608 samples, the most of its streamable subset), Opus without transmission (DTX) 25, MP3 1,000."""
+"""Lower bound of any encoder's bytes per second of audio, even for digital silence. FLAC takes 20 at 8 kHz (11 bytes
+for 4,608 samples, the largest block of its streamable subset), Opus with DTX 25, MP3 1,000."""
 
 
 class DecodeBudget:
-    """Limits the audio decoded by the bytes received and the time passed: a few bytes can inflate to hours.
+    """Limit on decoded audio by bytes received and time elapsed: a few bytes can decode to hours of audio.
 
-    What is within it may take long, but no memory: it is decoded as the engine takes it.
+    Audio within the limit may take long but needs no memory: it is decoded as the engine consumes it.
     """
 
     def __init__(self, opened_s: float, max_piece_s: float) -> None:
-        """No piece is decoded to more than `max_piece_s` at once."""
+        """At most `max_piece_s` are decoded at once."""
         self._opened_s = opened_s
         self._max_piece_s = max_piece_s
         self._received_bytes = 0
         self._decoded_s = 0.0
 
     def limit_s(self, size_bytes: int, now: float) -> float:
-        """Count a piece in; return how many seconds may be decoded now."""
+        """Add a received piece; return how many seconds may be decoded now."""
         self._received_bytes += size_bytes
         earned_s = max(self._received_bytes / LEAST_BYTES_PER_S, SPEED * (now - self._opened_s))
         return min(self._max_piece_s, BURST_S + earned_s - self._decoded_s)
 
     def spend(self, decoded_s: float) -> None:
-        """Count the audio that a piece decoded to."""
+        """Add decoded audio."""
         self._decoded_s += decoded_s

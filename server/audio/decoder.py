@@ -1,74 +1,47 @@
-"""Opens the decoder of a live stream: one interface, `LiveDecoder`, over all encodings, sans I/O.
+"""Creates the decoder of a live stream: `LiveDecoder` for all encodings. Sans I/O.
 
-Any way of cutting the bytes gives the same samples, but for raw Opus, where a message is a packet.
+How the bytes are split into messages does not change the samples, except for raw Opus, where a message is a packet.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import math
 from collections.abc import Callable
 
 import numpy as np
 
-from model.errors import install_hint
 from server.audio.containers.live import ContainerDecoder, Resampled
 from server.audio.containers.ogg import MAGIC as OGG_MAGIC
 from server.audio.decode_queue import LiveDecoder
+from server.audio.ffmpeg_codec import Codec
 from server.audio.formats import OPUS_RATE, PLAIN, AudioForm, Encoding, Losses
 from server.audio.packets import MAX_PACKET_BYTES, PacketCodec, Track
 from server.audio.pcm import PCM
 from server.audio.raw import PLAIN_CODECS, PlainReader
 from server.audio.sniffing import container_of
-from server.errors import BadParameter, NotInstalled, NotTaken, Undecodable
-
-_CODEC_MODULES = "server.audio.ffmpeg_codec", "server.audio.ffmpeg_container", "av.subtitles.stream"
-"""The last one is imported by `av` when it first needs it."""
-
-
-def load_codecs() -> None:
-    """Import what compressed audio needs, where it is installed: at need it would stop every stream for 0.2 s."""
-    if importlib.util.find_spec("av") is not None:
-        for name in _CODEC_MODULES:
-            importlib.import_module(name)
+from server.errors import NotTaken, Undecodable
 
 
 def open_decoder(
     form: AudioForm, model_rate: int, *, multichannel: bool = False, raw_alone: bool = False
 ) -> LiveDecoder:
-    """Return the decoder of one live stream; `raw_alone` refuses a container where raw audio is named.
-
-    Raises: NotInstalled.
-    """
+    """Return the decoder of one live stream; `raw_alone` rejects a container if a raw encoding was announced."""
     if form.encoding in PLAIN:
-        assert form.sample_rate is not None, "the query names it"
+        assert form.sample_rate is not None, "checked by audio_form"
         reader = PlainReader(PLAIN_CODECS[form.encoding], form.sample_rate, form.channels)
         return SniffingDecoder(reader, form, multichannel=multichannel, raw_alone=raw_alone)
-    if importlib.util.find_spec("av") is None and form.encoding is not Encoding.CONTAINER:
-        raise NotInstalled(f"{form.encoding.value} needs the optional package: {install_hint('media')}")
     if form.encoding is Encoding.OPUS:
         opus = OpusDecoder(form.channels)
         return SniffingDecoder(opus, form, multichannel=multichannel, raw_alone=raw_alone)
     rate, channels = form.decoded_rate(model_rate), form.decoded_channels(multichannel=multichannel)
-    # What the bytes begin as counts, not the container that was named.
+    # The container is detected from the bytes; the announced one is ignored.
     return ContainerDecoder(Resampled(rate, channels, mixed=not multichannel))
 
 
-def open_decoder_for_request(
-    form: AudioForm, model_rate: int, *, multichannel: bool, raw_alone: bool = False
-) -> LiveDecoder:
-    """As `open_decoder`, for a request that is not admitted yet. Raises: BadParameter if the package is missing."""
-    try:
-        return open_decoder(form, model_rate, multichannel=multichannel, raw_alone=raw_alone)
-    except NotInstalled as error:
-        raise BadParameter(f"encoding: {error}") from error
-
-
 class SniffingDecoder:
-    """Decodes raw audio, or the container that a stream begins as in spite of the raw encoding it names.
+    """Decoder of a stream announced as raw audio, which may turn out to be a container.
 
-    The first twelve bytes decide, 25 kB at most where they look like a frame of MP3 or AAC.
+    The first twelve bytes decide, or up to 25 kB if they look like a frame of MP3 or AAC.
     """
 
     def __init__(self, raw: LiveDecoder, form: AudioForm, *, multichannel: bool, raw_alone: bool) -> None:
@@ -78,42 +51,42 @@ class SniffingDecoder:
         self._multichannel = multichannel
         self._raw_alone = raw_alone
         self._decided = False
-        self._widens = False  # the container is mixed to one channel, and several are expected
-        self._held: list[bytes] = []  # messages before the decision
+        self._widens = False  # the container is mixed to one channel, which is copied to the expected number
+        self._held: list[bytes] = []  # messages received before the decision
 
     @property
     def undecided(self) -> bool:
-        """True while it keeps audio back until that is decided."""
+        """True while it buffers messages until this is decided."""
         return bool(self._held) and not self._decided
 
     @property
     def bytes_per_s(self) -> float | None:
-        """Bytes of a second of audio as sent; None until the header is read."""
+        """Bytes per second of audio as sent; None until the header is read."""
         return self._decoder.bytes_per_s
 
     @property
     def losses(self) -> Losses:
-        """What was lost of the audio and mended so far."""
+        """Losses repaired so far."""
         return self._decoder.losses
 
     @property
     def warnings(self) -> list[str]:
-        """What was mended, and at the end what is missing or left out, as `kind: sentence`."""
+        """Repaired losses, and at the end what is missing or skipped, as `kind: sentence`."""
         return self._decoder.warnings
 
     @property
     def holds(self) -> bool:
-        """True while the bytes so far hold more than the last limit: `feed` of nothing returns more of it."""
+        """True while the bytes so far hold more audio than the last limit; `feed` of b"" returns more of it."""
         return self._decided and not self._held and self._decoder.holds
 
     def sniff(self, chunk: bytes) -> bool:
-        """Look at the next message before it is fed; return whether it may be decoded inline. Raises: NotTaken."""
+        """Inspect the next message before it is fed; return whether it may be decoded inline. Raises: NotTaken."""
         if not self._decided:
             self._decide(b"".join([*self._held, chunk]), whole=False)
         return self.inline
 
     def feed(self, chunk: bytes, limit_s: float) -> PCM:
-        """Return what `chunk` completes, (S, C) int16. Raises: MediaError."""
+        """Return the samples that `chunk` completes, (S, C) int16. Raises: MediaError."""
         if self._decided and not self._held:
             return self._as_expected(self._decoder.feed(chunk, limit_s))
         if not self._decided:
@@ -122,11 +95,11 @@ class SniffingDecoder:
         return self._feed_held(limit_s) if self._decided else self._decoder.drain()
 
     def drain(self, limit_s: float = math.inf) -> PCM:
-        """Return what is held back, (S, C) int16; the stream goes on. Again, if `holds`. Raises: MediaError."""
+        """Return samples held back, (S, C) int16; the stream continues. Repeat while `holds`. Raises: MediaError."""
         return self._rest(limit_s, self._decoder.drain)
 
     def flush(self, limit_s: float = math.inf) -> PCM:
-        """Return the end, (S, C) int16. Again, if `holds`. Raises: MediaError."""
+        """Return the last samples, (S, C) int16. Repeat while `holds`. Raises: MediaError."""
         return self._rest(limit_s, self._decoder.flush)
 
     def _rest(self, limit_s: float, end: Callable[[float], PCM]) -> PCM:
@@ -134,7 +107,7 @@ class SniffingDecoder:
             self._decide(b"".join(self._held), whole=True)
         if not self._held:
             return self._as_expected(end(limit_s))
-        samples = self._feed_held(limit_s / 2)  # so that a limit is left for the end
+        samples = self._feed_held(limit_s / 2)  # the other half is for the end
         if self._decoder.holds:
             return samples
         return np.concatenate([samples, self._as_expected(end(limit_s - len(samples) / self.rate))])
@@ -147,7 +120,7 @@ class SniffingDecoder:
         if kind is None:
             return
         if self._raw_alone:
-            raise NotTaken(f"encoding={self._form.encoding.value} was announced, and the audio is a {kind} container")
+            raise NotTaken(f"encoding={self._form.encoding.value} was announced, but the audio is a {kind} container")
         mixed = not self._multichannel
         self._widens = mixed and self.channels > 1
         channels = 1 if mixed else self.channels
@@ -155,7 +128,7 @@ class SniffingDecoder:
         self.inline = self._decoder.inline
 
     def _feed_held(self, limit_s: float) -> PCM:
-        """Decode the messages held; raw Opus is one packet a message."""
+        """Decode the buffered messages; for raw Opus each is one packet."""
         held, self._held = self._held, []
         if isinstance(self._decoder, OpusDecoder):
             return np.concatenate([self._decoder.feed(packet, limit_s) for packet in held])
@@ -166,15 +139,13 @@ class SniffingDecoder:
 
 
 class OpusDecoder:
-    """Packets of at most 120 ms, one a message: 20 ms take about 20 µs, so they need no thread."""
+    """Decoder of raw Opus, one packet (at most 120 ms) per message: 20 ms take about 20 µs, so it needs no thread."""
 
     inline = True
     holds = False
 
     def __init__(self, channels: int) -> None:
-        """Open FFmpeg's decoder, which `open_decoder` found to be there."""
-        from server.audio.ffmpeg_codec import Codec
-
+        """Open FFmpeg's decoder; `open_decoder` has checked that it is installed."""
         track = Track(PacketCodec.OPUS, OPUS_RATE, channels)
         self.rate = track.rate
         self.channels = channels
@@ -184,20 +155,24 @@ class OpusDecoder:
 
     @property
     def warnings(self) -> list[str]:
-        """What was mended, as `kind: sentence`."""
+        """Repaired losses, as `kind: sentence`."""
         return self.losses.warnings()
 
     def feed(self, chunk: bytes, limit_s: float) -> PCM:
-        """Return the packet's samples, (S, C) int16; a damaged one's are made up. Raises: Undecodable."""
-        del limit_s  # the format bounds a packet
+        """Return the packet's samples, (S, C) int16, concealed if it is damaged. Raises: Undecodable."""
+        del limit_s  # the format bounds the length of a packet
         if chunk.startswith(OGG_MAGIC):
-            raise Undecodable("these are Ogg pages, not Opus packets: send encoding=ogg-opus, or no encoding")
+            raise Undecodable(
+                "encoding=opus was announced, but the audio is Ogg; send encoding=ogg-opus or no encoding"
+            )
         if len(chunk) > MAX_PACKET_BYTES:
-            raise Undecodable("a message must be one Opus packet")
+            raise Undecodable(
+                f"a message has {len(chunk)} bytes; send one Opus packet, at most {MAX_PACKET_BYTES} bytes, per message"
+            )
         return self._codec.decode(chunk)
 
-    def drain(self, limit_s: float = math.inf) -> PCM:  # noqa: ARG002 - a decoder's
-        """Nothing is held back."""
+    def drain(self, limit_s: float = math.inf) -> PCM:  # noqa: ARG002 - of the `LiveDecoder` protocol
+        """Return no samples: none are held back."""
         return self._codec.nothing
 
     flush = drain

@@ -1,7 +1,7 @@
-"""Decodes an uploaded container by FFmpeg, within bounds. Blocking. Needs the package `av`.
+"""Decoder of uploaded containers with FFmpeg. Blocking. Needs the package `av`.
 
-FFmpeg is given the kind of container, so that it never guesses one that names other files (playlists, `concat`), and no
-protocol is open to it. Only audio decoders of the list are opened: pictures and video are never decoded.
+FFmpeg is passed the container format, so that it never detects one that refers to other files (playlists, `concat`),
+and all protocols are disabled. Only the listed audio decoders are opened: pictures and video are never decoded.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from server.errors import BadAudio
 
 CODECS = "opus,libopus,vorbis,flac,mp3,mp3float,aac,alac,amrnb,amrwb,pcm_s16le,pcm_s24le,pcm_f32le,pcm_mulaw,pcm_alaw"
 PROBE_BYTES = 2**20  # read to find the streams
-MAX_EMPTY_PACKETS = 10_000  # in a row, that decode to nothing
+MAX_EMPTY_PACKETS = 10_000  # in a row that decode to no samples
 
 
 class AvSource:
     """The first audio stream of a container."""
 
     def __init__(self, body: bytes, kind: str) -> None:
-        """Open it as a container of this kind. Raises: BadAudio."""
+        """Open the body as a container of this kind. Raises: BadAudio."""
         options = {"codec_whitelist": CODECS, "protocol_whitelist": "none", "probesize": str(PROBE_BYTES)}
         try:
             self._container = av.open(
                 io.BytesIO(body), "r", format=kind, options=options, metadata_errors="ignore", io_open=_open_nothing
             )
         except (av.FFmpegError, ValueError) as error:
-            raise BadAudio(f"the body is no {kind} that can be decoded") from error
+            raise BadAudio(f"the {kind} recording cannot be decoded: it is damaged or not supported") from error
         if not self._container.streams.audio:
             raise BadAudio("the recording has no audio")
         self._stream = self._container.streams.audio[0]
-        if self._stream.codec_context is None:  # a codec that is not on the list, or that no longer says what it is
-            raise BadAudio("the recording's codec is none that can be decoded")
+        if self._stream.codec_context is None:  # a codec that is not listed, or a damaged header
+            raise BadAudio("the recording's codec is not supported, or its header is damaged")
         self._stream.codec_context.thread_count = 1
         self.rate: int = self._stream.codec_context.sample_rate
         self.channels: int = self._stream.codec_context.channels
@@ -47,12 +47,15 @@ class AvSource:
         self._frames = self._decode()
 
     def read(self) -> PCM:
-        """Return the next samples, (S, C) int16, none at the end. Raises: BadAudio."""
+        """Return the next samples, (S, C) int16, empty at the end. Raises: BadAudio."""
         blocks = [np.empty((0, self.channels), np.int16)]
         wanted = BLOCK_S * self.rate
         for frame in self._frames:
             if (frame.sample_rate, frame.layout.nb_channels) != (self.rate, self.channels):
-                raise BadAudio("the recording changes its sample rate or its channels on the way")
+                raise BadAudio(
+                    f"the recording changes from {self.channels} channels at {self.rate} Hz "
+                    f"to {frame.layout.nb_channels} at {frame.sample_rate} Hz"
+                )
             blocks.append(frame_samples(frame))
             wanted -= frame.samples
             if wanted <= 0:
@@ -60,13 +63,13 @@ class AvSource:
         return np.concatenate(blocks)  # (S, C)
 
     def _stated_s(self) -> float | None:
-        """The longer of what the stream's and the container's headers state."""
+        """Return the longer of the lengths in the headers of the stream and the container."""
         stream, whole = self._stream.duration, self._container.duration
         of_stream = 0.0 if stream is None else float(stream * (self._stream.time_base or 0))
         return max(of_stream, (whole or 0) / av.time_base) or None
 
     def _decode(self) -> Iterator[AudioFrame]:
-        empty, heard = 0, False
+        empty, has_audio = 0, False
         failed: Exception | None = None
         try:
             for packet in self._container.demux(self._stream):
@@ -75,21 +78,21 @@ class AvSource:
                 try:
                     frames = packet.decode()
                 except av.FFmpegError as error:
-                    failed, frames = error, []  # the last packet of a file that was cut off
-                empty, heard = (0, True) if frames else (empty + 1, heard)
+                    failed, frames = error, []  # accepted for the last packet of a truncated file
+                empty, has_audio = (0, True) if frames else (empty + 1, has_audio)
                 if empty > MAX_EMPTY_PACKETS:
                     raise BadAudio("the recording has no audio")
                 yield from (frame for frame in frames if isinstance(frame, AudioFrame))
         except (av.FFmpegError, ValueError) as error:
             raise BadAudio("the recording is damaged") from error
         if failed is not None:
-            if not heard:
+            if not has_audio:
                 raise BadAudio("the recording is damaged") from failed
             if not self.warnings:
                 self.warnings.append("truncated: the recording ends inside its audio")
 
 
 def _open_nothing(url: str, flags: int, options: dict[str, str]) -> None:
-    """Refuse every file or URL that a container refers to. Raises: BadAudio."""
+    """Reject every file or URL that a container refers to. Raises: BadAudio."""
     del url, flags, options
-    raise BadAudio("the recording refers to other files")
+    raise BadAudio("the recording refers to other files, which is not supported")

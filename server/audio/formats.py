@@ -1,6 +1,4 @@
-"""Encodings and containers: the form of audio that a query names, the kind that an upload's bytes show, and what a
-live stream lost. Pure.
-"""
+"""Audio formats: encodings in queries, containers detected from an upload's bytes, and losses of a stream. Pure."""
 
 from __future__ import annotations
 
@@ -10,30 +8,30 @@ from enum import StrEnum
 from server.errors import BadParameter
 
 OPUS_RATE = 48_000  # of all decoded Opus. Source: RFC 7845, section 5.1
-MAX_OPUS_CHANNELS = 2  # of a packet by itself: more need the mapping that a container carries
+MAX_OPUS_CHANNELS = 2  # of a raw packet: more need the channel mapping of a container
 
 
 class Encoding(StrEnum):
-    """Encodings of a client's audio; the values are the wire's, and labels of metrics."""
+    """Encodings of a client's audio; the values are used on the wire and as metric labels."""
 
     LINEAR16 = "linear16"
     LINEAR32 = "linear32"  # float
     MULAW = "mulaw"
     ALAW = "alaw"
-    OPUS = "opus"  # one packet a message, in no container
+    OPUS = "opus"  # one packet per message, without a container
     OGG_OPUS = "ogg-opus"
     FLAC = "flac"
-    CONTAINER = "container"  # never on the wire: no encoding was named
+    CONTAINER = "container"  # never on the wire: no encoding was given
 
 
 PLAIN = frozenset({Encoding.LINEAR16, Encoding.LINEAR32, Encoding.MULAW, Encoding.ALAW})
-RAW = PLAIN | {Encoding.OPUS}  # carries no header: the query describes it
+RAW = PLAIN | {Encoding.OPUS}  # without a header: the query describes the audio
 _NAMED = {encoding.value: encoding for encoding in Encoding if encoding is not Encoding.CONTAINER}
 
 
 @dataclass(frozen=True, slots=True)
 class AudioForm:
-    """Form of a client's audio, by its query. `sample_rate` is None where the audio itself has it."""
+    """Format of a client's audio by its query. `sample_rate` is None if the audio's header has it."""
 
     encoding: Encoding
     sample_rate: int | None
@@ -41,22 +39,22 @@ class AudioForm:
 
     @property
     def raw(self) -> bool:
-        """True where the audio carries no header."""
+        """True if the audio has no header."""
         return self.encoding in RAW
 
     def decoded_rate(self, model_rate: int) -> int:
-        """Output rate in Hz of a live decoder of this form: the model's for containers."""
+        """Return the output rate in Hz of a live decoder: the model's for containers."""
         if self.encoding is Encoding.OPUS:
             return OPUS_RATE
         return model_rate if self.sample_rate is None else self.sample_rate
 
     def decoded_channels(self, *, multichannel: bool) -> int:
-        """Output channels of a live decoder: containers are mixed down, unless each channel is wanted."""
+        """Return the output channels of a live decoder: containers are mixed down unless `multichannel` is set."""
         return self.channels if self.raw or multichannel else 1
 
 
 def audio_form(encoding: str | None, sample_rate: int | None, channels: int = 1) -> AudioForm:
-    """Read the three parameters; their ranges are the caller's to check. Raises: BadParameter."""
+    """Return the form for the three parameters; the caller checks their ranges. Raises: BadParameter."""
     if encoding is None:
         return AudioForm(Encoding.CONTAINER, None, channels)
     known = _NAMED.get(encoding)
@@ -73,16 +71,16 @@ def audio_form(encoding: str | None, sample_rate: int | None, channels: int = 1)
 
 @dataclass(slots=True)
 class Losses:
-    """What was lost of a stream and mended: packets that were replaced, and places where bytes were missing."""
+    """Repaired losses of a stream: packets concealed, and places where bytes were missing."""
 
     concealed: int = 0
     resyncs: int = 0
 
     def warnings(self) -> list[str]:
-        """Return them as `kind: sentence`."""
+        """Return the losses as `kind: sentence`."""
         found = []
         if self.concealed:
-            found.append(f"damaged: {self.concealed} packets could not be decoded and were replaced")
+            found.append(f"damaged: {self.concealed} packets could not be decoded and were concealed")
         if self.resyncs:
             found.append(f"damaged: bytes are missing or wrong in {self.resyncs} places")
         return found
@@ -102,7 +100,7 @@ _MAGICS: tuple[tuple[int, bytes, str], ...] = (
 
 
 def container_kind(body: bytes) -> str | None:
-    """Return FFmpeg's name of the container that begins with these bytes, None if it is not supported."""
+    """Return FFmpeg's name of the container with these first bytes, None if it is not supported."""
     for at, magic, kind in _MAGICS:
         if body[at : at + len(magic)] == magic:
             return kind

@@ -1,6 +1,6 @@
-"""Sizes of MPEG audio (MP3) and ADTS (AAC) frames by their headers. Pure.
+"""Sizes of MPEG audio (MP3) and ADTS (AAC) frames from their headers. Pure.
 
-Source: ISO/IEC 11172-3, section 2.4.2.3, and 13818-3 for the half rates; ISO/IEC 13818-7, section 6.2, for ADTS.
+Source: ISO/IEC 11172-3, section 2.4.2.3; 13818-3 for the half sample rates; 13818-7, section 6.2, for ADTS.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ VERSION_1, VERSION_2 = 3, 2
 
 
 def frame_size(data: bytes | memoryview, at: int) -> int:
-    """Bytes of the frame whose header stands here, 0 where there is none."""
+    """Return the size in bytes of the frame at `at`, 0 if there is none."""
     if len(data) < at + HEADER_BYTES or data[at] != 0xFF or data[at + 1] & 0xE0 != 0xE0:
         return 0
     if data[at + 1] & 0xF6 == 0xF0:
@@ -45,7 +45,7 @@ def _adts_size(data: bytes | memoryview, at: int) -> int:
 
 
 def tag_size(data: bytes | memoryview, at: int) -> int:
-    """Bytes of the ID3v2 tag that stands here, 0 where there is none."""
+    """Return the size in bytes of the ID3v2 tag at `at`, 0 if there is none."""
     head = bytes(data[at : at + 10])
     if len(head) < 10 or not head.startswith(b"ID3") or any(byte > 0x7F for byte in head[6:]):
         return 0
@@ -54,7 +54,7 @@ def tag_size(data: bytes | memoryview, at: int) -> int:
 
 
 def announced_frames(data: bytes | memoryview, at: int, size: int) -> int | None:
-    """Frames that the Xing, Info or VBRI frame here announces to follow it, 0 if it has no number; None for audio."""
+    """Return the number of frames announced by a Xing, Info or VBRI frame, 0 if it has none; None for audio."""
     frame = bytes(data[at : at + min(size, 200)])
     for place in (36, 21, 13):
         if frame[place : place + 4] in (b"Xing", b"Info"):

@@ -1,4 +1,4 @@
-"""Interface of the demuxers, the tracks that they yield, and their budget for parts without audio. Pure."""
+"""Interface of the demuxers, the tracks they yield, and the limit on data without audio. Pure."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from enum import StrEnum
 from server.audio.raw import PlainCodec, sample_bytes
 from server.errors import NoAudio, Undecodable
 
-MAX_PACKET_BYTES = 2**16  # an Opus packet of the longest kind is 61,298 bytes. Source: RFC 6716, section 3.4
+MAX_PACKET_BYTES = 2**16  # the largest Opus packet has 61,298 bytes. Source: RFC 6716, section 3.4
 MAX_SETUP_BYTES = 2**16
 MAX_SILENT_BYTES = 2**23  # without audio: a cover picture of 4 MiB with its tags, or 27 s of video at 2.5 Mbit/s
 MAX_LOST_BYTES = 2**18  # searched for the next page, block or frame: four of the largest pages
-TYPICAL_BYTES_PER_S = 3_000  # 24 kbit/s, for each channel
+TYPICAL_BYTES_PER_S = 3_000  # 24 kbit/s per channel
 FIRST_PARTS, PARTS_A_PACKET = 4_096, 64
 
 
 class PacketCodec(StrEnum):
-    """Codecs of packets that FFmpeg decodes."""
+    """Packet codecs that FFmpeg decodes."""
 
     OPUS = "opus"
     FLAC = "flac"
@@ -32,8 +32,8 @@ class PacketCodec(StrEnum):
 class Track:
     """Description of the packets that follow. `setup` is the codec's header.
 
-    `delay_s` is what the decoder itself drops of the beginning; of what it returns, the first `skip` samples are no
-    audio, and no more than `length` samples follow, where that is known.
+    The decoder itself drops the first `delay_s`. Of the samples it returns, the first `skip` are dropped, and at most
+    `length` after them are kept, if it is known.
     """
 
     codec: PacketCodec | PlainCodec
@@ -46,7 +46,7 @@ class Track:
 
     @property
     def bytes_per_s(self) -> float:
-        """Bytes of a second of its audio: exact for samples, typical for compressed packets."""
+        """Bytes per second of audio: exact for uncompressed samples, typical for compressed packets."""
         if not isinstance(self.codec, PacketCodec):
             return self.rate * self.channels * sample_bytes(self.codec)
         if self.codec is PacketCodec.FLAC:
@@ -56,10 +56,10 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Packets whose place in time the container names, in seconds: of the first one's start, or the last one's end.
+    """Packets with a timestamp in seconds: the start of the first or the end of the last.
 
-    `last`: the track ends at `end_s`, also where its packets decode to more. The last `discard_s` are padding.
-    `samples` is what the packets decode to, where their headers say so; else a decoder must find out.
+    `last`: the track ends at `end_s`, even if its packets decode to more. The last `discard_s` are padding.
+    `samples` is the number of samples in the packets, None if it is unknown before decoding.
     """
 
     packets: tuple[bytes, ...]
@@ -74,90 +74,90 @@ Item = Track | bytes | Timed
 
 
 class Demuxer(ABC):
-    """Demuxer of one kind of container; its iterators must be exhausted before more is fed."""
+    """Demuxer of one container format; its iterators must be exhausted before more is fed."""
 
-    resyncs = 0  # places where bytes were lost, and the stream was found again
+    resyncs = 0  # places where bytes were lost and reading resumed
 
     @abstractmethod
     def feed(self, chunk: bytes) -> Iterator[Item]:
-        """Yield the packets that `chunk` completes, each track before its first. Raises: MediaError."""
+        """Yield the packets that `chunk` completes, and each track before its first packet. Raises: MediaError."""
 
     def drain(self) -> Iterator[Item]:
-        """Yield the packets that are complete without the bytes that follow; by default `feed` yielded them all."""
+        """Yield complete packets that `feed` has held back to see the bytes that follow; by default none."""
         return iter(())
 
     def flush(self) -> Iterator[Item]:
-        """Yield the packets that the end of the stream completes. Raises: MediaError."""
+        """Yield the packets completed by the end of the stream. Raises: MediaError."""
         return self.drain()
 
     @abstractmethod
     def problem(self) -> str | None:
-        """What the end of the stream, after `flush`, shows to be missing or left out; None for a whole one."""
+        """Return, after `flush`, a warning about missing or skipped parts; None for a complete stream."""
 
 
 class ByteWindow:
-    """The bytes of a stream that are not read yet, and where in the stream they begin."""
+    """The unread bytes of a stream and their stream offset."""
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.offset = 0  # of the first byte of `data`
 
     def drop(self, size_bytes: int) -> None:
-        """Forget the first bytes, which are read."""
+        """Drop the first bytes."""
         del self.data[:size_bytes]
         self.offset += size_bytes
 
     def take(self, size_bytes: int) -> bytes:
-        """Return the first bytes and forget them."""
+        """Return and drop the first bytes."""
         taken = bytes(self.data[:size_bytes])
         self.drop(size_bytes)
         return taken
 
 
 class Resync:
-    """Search for the place where a damaged stream can be read again, within a bound."""
+    """Bounded search for the place at which a damaged stream can be read again."""
 
     def __init__(self, what: str) -> None:
-        """`what` is missing, for the error's text."""
+        """`what` was expected, for the error text."""
         self._what = what
         self._lost_at: int | None = None
         self._bytes = 0
 
     @property
     def searching(self) -> bool:
-        """True from the damage on until the stream is found again."""
+        """True from the damage until reading resumes."""
         return self._lost_at is not None
 
     def lose(self, offset: int) -> None:
-        """Begin to search, at this byte of the stream."""
+        """Start searching at this stream offset."""
         if self._lost_at is None:
             self._lost_at, self._bytes = offset, 0
 
     def skip(self, window: ByteWindow, size_bytes: int) -> None:
-        """Drop bytes among which nothing was found. Raises: Undecodable."""
+        """Drop searched bytes. Raises: Undecodable over MAX_LOST_BYTES."""
         window.drop(size_bytes)
         self._bytes += size_bytes
         if self._bytes > MAX_LOST_BYTES:
             raise self.error()
 
     def found(self) -> None:
-        """Read on."""
+        """End the search."""
         self._lost_at = None
 
     def error(self) -> Undecodable:
-        """Return the error of a stream that cannot be read from there on."""
-        return Undecodable(f"{self._what} expected at byte {self._lost_at}, and none follows: bytes were lost")
+        """Return the error for a search without result."""
+        return Undecodable(f"{self._what} expected at byte {self._lost_at}, and none follows: damaged or lost bytes")
 
 
 class NonAudioBudget:
-    """Bounds the parts and bytes of a container without audio; each packet of audio earns further parts."""
+    """Limit on successive parts and bytes without audio; each audio packet allows further parts."""
 
     def __init__(self) -> None:
         self._parts = FIRST_PARTS
         self._silent_bytes = 0
 
     def part(self, size_bytes: int) -> None:
-        """Count one part without audio. Raises: NoAudio."""
+        """Add a part without audio. Raises: NoAudio."""
         self._parts -= 1
         self._silent_bytes += size_bytes
         if self._silent_bytes > MAX_SILENT_BYTES:
@@ -166,6 +166,6 @@ class NonAudioBudget:
             raise NoAudio(f"no audio in {FIRST_PARTS} successive parts of the stream")
 
     def audio(self) -> None:
-        """Count a packet of audio."""
+        """Add an audio packet."""
         self._parts = min(self._parts + PARTS_A_PACKET, FIRST_PARTS)
         self._silent_bytes = 0

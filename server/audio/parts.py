@@ -1,6 +1,6 @@
-"""Cuts an uploaded body into the recordings that stand in it one after another, as chains and concatenations have them.
+"""Splits an uploaded body into its recordings, if it is a chained stream or a concatenation of files. Pure.
 
-Readers of files stop at the first recording's end, in silence. WAV has its own demuxer, which goes on. Pure.
+libsndfile and FFmpeg stop silently at the end of the first recording. For WAV see `WavDemuxer`, which continues.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ EBML, EBML_HEAD_BYTES, DOC_TYPES = b"\x1a\x45\xdf\xa3", 64, (b"\x42\x82\x84webm"
 W64_HEAD_BYTES = 24
 SEGMENT, MAX_EBML_BYTES = b"\x18\x53\x80\x67", 4_096
 AMR_BEGIN = b"#!AMR\n", b"#!AMR-WB\n"
-LEAST_FRAMES = 4  # of MP3, 0.1 s: encoders count with an error of one or two
+LEAST_FRAMES = 4  # of MP3, 0.1 s: encoders' counts are off by one or two
 BOX_HEAD_BYTES, LONG_BOX_HEAD_BYTES = 8, 16
 
 
 def parts_of(body: bytes, kind: str | None) -> list[bytes]:
-    """Return the recordings in a body of this kind, in their order; the body itself where it is one."""
+    """Return the recordings in a body of this kind, in order."""
     begins = _BEGINS.get(kind or "")
     places = [0] if begins is None else [0, *(place for place in begins(body) if place)]
     if len(places) == 1:
@@ -30,12 +30,12 @@ def parts_of(body: bytes, kind: str | None) -> list[bytes]:
 
 
 def other_kind(body: bytes) -> str | None:
-    """The kind of a container that libsndfile alone reads."""
+    """Return the kind of a container that only libsndfile reads, None for others."""
     return {b"FORM": "aiff", b"riff": "w64"}.get(body[:4])
 
 
 def cut_short(body: bytes, kind: str | None) -> str | None:
-    """Return a warning if a container's own sizes show that its end is missing, one that no demuxer of ours reads."""
+    """Return a warning if the sizes in a container, one without a demuxer here, show that its end is missing."""
     ends = _ENDS.get(kind or "")
     missing = ends(body) - len(body) if ends is not None else 0
     return f"truncated: {missing} bytes or more are missing at the end of the {kind} file" if missing > 0 else None
@@ -86,7 +86,7 @@ _ENDS: dict[str, Callable[[bytes], int]] = {
 
 
 def _ogg(body: bytes) -> Iterator[int]:
-    """A link of a chain begins with first pages, behind pages that are not."""
+    """Yield the starts of chained streams: the first of successive pages with the first-page flag."""
     at, in_head = 0, False
     while 0 <= at <= len(body) - OGG_HEAD_BYTES:
         if body[at : at + 4] != b"OggS":
@@ -101,7 +101,7 @@ def _ogg(body: bytes) -> Iterator[int]:
 
 
 def _flac(body: bytes) -> Iterator[int]:
-    """A stream begins with its mark and header; those inside another's pictures do not count."""
+    """Yield the starts of streams: signature and header, except inside the pictures of another stream."""
     at = 0
     while (at := _first(body, FLAC_BEGIN, at)) >= 0:
         yield at
@@ -120,7 +120,7 @@ def _matroska(body: bytes) -> Iterator[int]:
 
 
 def _mov(body: bytes) -> Iterator[int]:
-    """A file begins with its type box, behind a box with its tracks."""
+    """Yield the starts of files: an `ftyp` box after the `moov` box of the file before."""
     at, has_tracks = 0, True
     while at + BOX_HEAD_BYTES <= len(body):
         size, name = int.from_bytes(body[at : at + 4], "big"), body[at + 4 : at + 8]
@@ -131,19 +131,19 @@ def _mov(body: bytes) -> Iterator[int]:
             has_tracks = False
         has_tracks = has_tracks or name == b"moov"
         if size < BOX_HEAD_BYTES:
-            return  # to the end of the file, or damaged
+            return  # extends to the end of the file, or damaged
         at += size
 
 
 def _mp3(body: bytes) -> Iterator[int]:
-    """A file begins with a tag, a frame that counts its frames, after the last counted one, or in another form."""
-    at, heard, counted, form = 0, 0, 0, (0, 0)
+    """Yield the starts of files: a tag, a frame with a frame count, after the last counted frame, or another form."""
+    at, frames, counted, form = 0, 0, 0, (0, 0)
     while at < len(body):
         tag = tag_size(body, at)
         if tag:
-            if heard and _frames_follow(body, at + tag):
+            if frames and _frames_follow(body, at + tag):
                 yield at
-                heard = counted = 0
+                frames = counted = 0
             at += tag
             continue
         size = frame_size(body, at)
@@ -154,20 +154,20 @@ def _mp3(body: bytes) -> Iterator[int]:
             continue
         announced = announced_frames(body, at, size)
         shape = (body[at + 1] & 0xFE, (body[at + 2] & 0x0C) | (body[at + 3] >> 6 == 3))
-        ended = announced is not None or (counted and heard >= counted) or shape != form
-        if heard and ended and _frames_follow(body, at):
+        ended = announced is not None or (counted and frames >= counted) or shape != form
+        if frames and ended and _frames_follow(body, at):
             yield at
-            heard = counted = 0
+            frames = counted = 0
         if announced is not None:
             counted = announced
         else:
-            heard += 1
+            frames += 1
         form = shape
         at += size
 
 
 def _frames_follow(body: bytes, at: int) -> bool:
-    """Whether a recording's audio begins here: a tag at a file's end has none behind it, and counts are off by one."""
+    """Whether audio begins at `at`: no frames follow a tag at the end of a file, and frame counts may be off by one."""
     for _ in range(LEAST_FRAMES):
         size = frame_size(body, at)
         if not size:

@@ -1,6 +1,4 @@
-"""16-bit samples: mixing down, resampling, cutting into tiles; and the first sample of a replay from which a fresh
-resampler gives the same output. Pure.
-"""
+"""16-bit samples: downmixing, resampling, tiling, and the start of a replay for a fresh resampler. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ import soxr
 from numpy.typing import NDArray
 
 PCM = NDArray[np.int16]
-BLOCK_S = 2  # of a recording: decoded and resampled in a few milliseconds
+BLOCK_S = 2  # block length of a recording: decoded and resampled in a few milliseconds
 
 
 def downmix(samples: PCM) -> PCM:
@@ -23,41 +21,41 @@ def downmix(samples: PCM) -> PCM:
 
 
 class Resampler:
-    """Incremental conversion of one channel's sample rate.
+    """Streaming resampler of one channel.
 
-    It works in float32 because soxr dithers 16-bit output, so that its samples would depend on how the input was cut
-    (up to 2 units, measured). At 8 kHz its filter holds back 64 ms on average, 115 ms at most.
+    It uses float32 because soxr dithers 16-bit output, which would make the samples depend on how the input was split
+    (by up to 2 units, measured). At 8 kHz its filter holds back 64 ms on average, 115 ms at most.
     """
 
     def __init__(self, rate_in: int, rate_out: int) -> None:
         self._stream = soxr.ResampleStream(rate_in, rate_out, 1, dtype="float32", quality="HQ")
 
     def resample(self, pcm: PCM) -> PCM:
-        """Return what is complete so far, (S,) int16."""
+        """Return the samples that are complete so far, (S,) int16."""
         return _to_int16(self._stream.resample_chunk(pcm.astype(np.float32)))
 
     def flush(self) -> PCM:
-        """Return the held-back end, (S,) int16, and start afresh."""
+        """Return the samples held back, (S,) int16, and reset."""
         rest = _to_int16(self._stream.resample_chunk(np.empty(0, np.float32), last=True))
         self._stream.clear()
         return rest
 
 
 class ChannelResampler:
-    """Incremental conversion of all channels' sample rate; where the rates are the same, samples pass unchanged."""
+    """Streaming resampler of all channels; if the rates are equal, samples pass unchanged."""
 
     def __init__(self, rate_in: int, rate_out: int, channels: int) -> None:
         self._resamplers = [Resampler(rate_in, rate_out) for _ in range(channels)] if rate_in != rate_out else []
         self._nothing: PCM = np.empty((0, channels), np.int16)
 
     def resample(self, samples: PCM) -> PCM:
-        """Return what is complete so far, (S, C) int16."""
+        """Return the samples that are complete so far, (S, C) int16."""
         if not self._resamplers:
             return samples
         return _side_by_side([r.resample(samples[:, i]) for i, r in enumerate(self._resamplers)])
 
     def flush(self) -> PCM:
-        """Return the held-back end, (S, C) int16, and start afresh."""
+        """Return the samples held back, (S, C) int16, and reset."""
         return _side_by_side([r.flush() for r in self._resamplers]) if self._resamplers else self._nothing
 
 
@@ -70,7 +68,7 @@ def _to_int16(samples: NDArray[np.float32]) -> PCM:
 
 
 class Tiler:
-    """Cuts a stream of samples into tiles of one size."""
+    """Splits a stream of samples into tiles of one size."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -78,7 +76,7 @@ class Tiler:
         self.filled = 0
 
     def push(self, pcm: PCM) -> list[PCM]:
-        """Return the tiles that `pcm` completes, each (size,) int16; whole ones are views of it, not copies."""
+        """Return the tiles that `pcm` completes, each (size,) int16; views of it where a tile lies within it."""
         tiles: list[PCM] = []
         taken = 0
         while taken < len(pcm):
@@ -95,7 +93,7 @@ class Tiler:
         return tiles
 
     def pad(self) -> PCM:
-        """Return the unfinished tile with silence behind it, (size,) int16, and start the next."""
+        """Return the incomplete tile padded with silence, (size,) int16, and start the next."""
         self._tile[self.filled :] = 0
         return self._take()
 
@@ -107,21 +105,21 @@ class Tiler:
 MODEL_RATE_HZ = 16_000
 MARGIN_S = 0.12
 """Audio fed before the first wanted sample: longer than the filter at any rate. Source: 104 ms at 8 kHz, less at all
-others, measured with soxr 1.1; tests/server/audio/test_pcm_replay.py holds it to that."""
+others, measured with soxr 1.1; checked by tests/server/audio/test_pcm_replay.py."""
 BLOCKS = {8_000: 830, 12_000: 2_490, 24_000: 2_202, 32_000: 1_660, 48_000: 4_404}
-"""Input samples after which soxr's output repeats its phase, by rate. Source: measured as above. At other rates fewer
-than one sample in 200 differs, by one unit of 32,768."""
+"""Period of soxr's output phase in input samples, by rate. Source: measured as above. At other rates fewer than one
+sample in 200 differs, by one unit of 32,768."""
 
 
 def primed_start(pushed: int, rate: int, model_rate: int) -> tuple[int, int]:
     """Return the input sample from which to feed a fresh resampler, and how many samples of its output to discard.
 
-    `pushed` model-rate samples are known already. Both results count from where the resampler was last fresh.
+    The output then continues after `pushed` model-rate samples. Both results count from the resampler's last reset.
     """
     if rate == model_rate:
         return pushed, 0
     shared = gcd(rate, model_rate)
-    unit, units_out = rate // shared, model_rate // shared  # samples in, and what they become
+    unit, units_out = rate // shared, model_rate // shared  # input samples, and output samples for them
     block = BLOCKS.get(rate, unit) if model_rate == MODEL_RATE_HZ else unit
     latest = pushed * unit // units_out - round(MARGIN_S * rate)
     start = max(0, latest // block * block)

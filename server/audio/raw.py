@@ -1,4 +1,4 @@
-"""Decodes samples without framing: linear, float and telephone codes to 16 bits, by tables and arithmetic."""
+"""Decoder of raw samples: linear, float, mu-law and A-law to 16 bits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FULL_SCALE = 32_768.0  # the value of a float sample of 1.0
 
 
 class PlainCodec(StrEnum):
-    """Encoding of one sample; numbers are little-endian."""
+    """Sample encodings; all are little-endian."""
 
     U8 = "u8"
     S16 = "s16"
@@ -30,7 +30,7 @@ class PlainCodec(StrEnum):
 
 
 class PlainReader:
-    """Decodes interleaved samples of one rate; an incomplete frame waits for the next chunk. A `LiveDecoder`."""
+    """Decoder of interleaved samples; an incomplete frame waits for the next chunk. A `LiveDecoder`."""
 
     inline = True
     holds = False
@@ -38,14 +38,14 @@ class PlainReader:
     def __init__(self, codec: PlainCodec, rate: int, channels: int = 1) -> None:
         self.rate = rate
         self.channels = channels
-        self.losses = Losses()  # none can be seen
-        self.warnings: list[str] = []  # nothing can be missed
+        self.losses = Losses()  # raw samples do not show losses
+        self.warnings: list[str] = []
         self._convert, sample_bytes = _CODECS[codec]
         self.frame_bytes = sample_bytes * channels
-        self._rest = b""  # of a frame that is not whole yet
+        self._rest = b""  # beginning of an incomplete frame
 
-    def read(self, chunk: bytes, limit_s: float = math.inf) -> PCM:  # noqa: ARG002 - a decoder's: nothing grows here
-        """Return the whole frames so far, (S, C) int16."""
+    def read(self, chunk: bytes, limit_s: float = math.inf) -> PCM:  # noqa: ARG002 - of the `LiveDecoder` protocol
+        """Return the complete frames so far, (S, C) int16."""
         if self._rest:
             chunk = self._rest + chunk
         whole = len(chunk) - len(chunk) % self.frame_bytes
@@ -56,11 +56,11 @@ class PlainReader:
 
     @property
     def bytes_per_s(self) -> float:
-        """Bytes of a second of audio."""
+        """Bytes per second of audio."""
         return self.rate * self.frame_bytes
 
-    def drain(self, limit_s: float = math.inf) -> PCM:  # noqa: ARG002 - a decoder's
-        """Nothing is held back but an incomplete frame, which has no audio."""
+    def drain(self, limit_s: float = math.inf) -> PCM:  # noqa: ARG002 - of the `LiveDecoder` protocol
+        """Return no samples: only an incomplete frame is held back."""
         return np.empty((0, self.channels), np.int16)
 
     flush = drain
@@ -68,7 +68,7 @@ class PlainReader:
 
 @functools.cache
 def mulaw_table() -> PCM:
-    """The 16-bit value of each mu-law code, (256,) int16. Source: ITU-T G.711, table 2."""
+    """Return the 16-bit value of each mu-law code, (256,) int16. Source: ITU-T G.711, table 2."""
     code = ~np.arange(256) & 0xFF  # sent inverted
     magnitude = ((((code & 0x0F) << 3) + 0x84) << ((code >> 4) & 7)) - 0x84
     return np.where(code & 0x80, -magnitude, magnitude).astype(np.int16)
@@ -76,10 +76,10 @@ def mulaw_table() -> PCM:
 
 @functools.cache
 def alaw_table() -> PCM:
-    """The 16-bit value of each A-law code, (256,) int16. Source: ITU-T G.711, table 1."""
+    """Return the 16-bit value of each A-law code, (256,) int16. Source: ITU-T G.711, table 1."""
     code = np.arange(256) ^ 0x55  # sent with even bits inverted
     segment = (code >> 4) & 7
-    step = ((code & 0x0F) << 4) + 8  # the middle of its interval
+    step = ((code & 0x0F) << 4) + 8  # the middle of the interval
     magnitude = np.where(segment == 0, step, (step + 0x100) << np.maximum(segment - 1, 0))
     return np.where(code & 0x80, magnitude, -magnitude).astype(np.int16)
 
@@ -88,7 +88,7 @@ def to_int16(samples: NDArray[np.float32] | NDArray[np.float64], scale: float) -
     """Return samples times `scale`, rounded and clipped; NaN becomes silence."""
     with np.errstate(invalid="ignore", over="ignore"):  # a client may send anything
         scaled = samples * scale
-        if not np.isfinite(scaled.sum()):  # ten times cheaper to ask
+        if not np.isfinite(scaled.sum()):  # ten times cheaper than an unconditional nan_to_num
             scaled = np.nan_to_num(scaled, nan=0.0, posinf=32_767, neginf=-32_768)
     whole: PCM = np.clip(np.rint(scaled), -32_768, 32_767).astype(np.int16)
     return whole
@@ -144,7 +144,7 @@ _CODECS: dict[PlainCodec, tuple[Callable[[bytes], PCM], int]] = {
 
 
 def sample_bytes(codec: PlainCodec) -> int:
-    """Return the bytes of one sample of one channel."""
+    """Return the size in bytes of one sample of one channel."""
     return _CODECS[codec][1]
 
 

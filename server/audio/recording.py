@@ -1,7 +1,7 @@
-"""An uploaded recording as blocks of 16-bit samples at the model's rate: by the demuxers of live streams, libsndfile,
-FFmpeg, or from raw samples.
+"""Uploaded recordings as blocks of 16-bit samples at the model's rate, read by the live demuxers, libsndfile or FFmpeg,
+or as raw samples.
 
-Blocking: for a thread, never the event loop.
+Blocking: call it on a thread, never on the event loop.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Protocol
 import numpy as np
 import soundfile
 
-from model.errors import install_hint
 from server.audio.container_recording import KINDS as OWN_KINDS
 from server.audio.container_recording import ContainerSource, contents_of
 from server.audio.containers.wav import WavDemuxer
+from server.audio.ffmpeg_container import AvSource
 from server.audio.formats import PLAIN, AudioForm, Encoding, container_kind
 from server.audio.frames import tag_size
 from server.audio.packets import Track
@@ -29,49 +29,49 @@ from server.audio.raw import FULL_SCALE, PLAIN_CODECS, PlainCodec, PlainReader, 
 from server.audio.sniffing import container_of
 from server.errors import BadAudio, BadParameter, MediaError, NotTaken, TooLarge, Undecodable
 
-SNIFF_BYTES = 2**15  # three of the longest frames of AAC
+SNIFF_BYTES = 2**15  # three of the largest AAC frames
 PIECE_BYTES = 2**17
-READS_A_BLOCK = 8  # of libsndfile: what an error at the end takes along is an eighth of a block
+READS_A_BLOCK = 8  # of libsndfile: an error at the end loses at most an eighth of a block
 WAVE_AT = 8
 
 Clock = Callable[[], float]
 
 
 class Source(Protocol):
-    """A recording at its own rate."""
+    """A recording at its original sample rate."""
 
     @property
     def rate(self) -> int:
-        """Hz, of what was read last."""
+        """Sample rate in Hz of the samples read last."""
 
     @property
     def channels(self) -> int:
-        """Number of channels, of what was read last."""
+        """Number of channels of the samples read last."""
 
     @property
     def part(self) -> int:
-        """Number of the recording that was read last, where several stand one after another."""
+        """Index of the recording read last, if there are several in the body."""
 
     @property
     def warnings(self) -> list[str]:
-        """What was missing or left out so far, as `kind: sentence`."""
+        """Missing or skipped parts so far, as `kind: sentence`."""
 
     @property
     def stated_s(self) -> float | None:
-        """Length that the header states; None: it states none."""
+        """Length in seconds by the header, None if it has none."""
 
     def read(self) -> PCM:
-        """Return the next samples, (S, C) int16, none at the end. Raises: BadAudio."""
+        """Return the next samples, (S, C) int16, empty at the end. Raises: BadAudio."""
 
 
 def open_source(body: bytes, form: AudioForm) -> Source:
-    """Open a body; one that begins as a container is one, whatever encoding is named.
+    """Open a body; a container is recognized even if a raw encoding was announced.
 
-    Raises: BadAudio; BadParameter for a form that no body can have.
+    Raises: BadAudio; BadParameter for a form that uploads cannot have.
     """
     kind = container_of(body[:SNIFF_BYTES], whole=len(body) <= SNIFF_BYTES) or None
     if kind is None and form.encoding is Encoding.OPUS:
-        raise BadParameter("encoding: opus packets need a container in an upload; send an Ogg or WebM file")
+        raise BadParameter("encoding: raw Opus cannot be uploaded without a container; send an Ogg or WebM file")
     if kind is None and form.encoding in PLAIN:
         return PlainSource(body, form)
     kind = _kind_behind_tags(body)
@@ -79,9 +79,11 @@ def open_source(body: bytes, form: AudioForm) -> Source:
         try:
             return WavSource(body)
         except NotTaken:
-            kind = "wav"  # ADPCM and its like, which libraries read
+            kind = "wav"  # for example ADPCM, which libsndfile reads
             if body.find(b"WAVEfmt ", WAVE_AT + 1) > 0:
-                raise BadAudio("several WAV files of this format in one body: send them one at a time") from None
+                raise BadAudio(
+                    "several WAV files of this format in one body are not supported; send them separately"
+                ) from None
     parts = parts_of(body, kind)
     if len(parts) == 1:
         return open_part(body, kind)
@@ -89,14 +91,14 @@ def open_source(body: bytes, form: AudioForm) -> Source:
 
 
 def open_part(body: bytes, kind: str | None) -> Source:
-    """Open a body of one recording. Raises: BadAudio."""
+    """Open a body with one recording. Raises: BadAudio."""
     try:
         contents = contents_of(body)
-    except MediaError:  # other readers may take it, or say better what is wrong
+    except MediaError:  # libsndfile or FFmpeg may read it, or report the error better
         problem = cut_short(body, kind)
     else:
         problem = contents.problem
-        if kind in OWN_KINDS and _has_ffmpeg():
+        if kind in OWN_KINDS:
             return ContainerSource(body, contents.length_s)
     try:
         return SoundfileSource(body, problem)
@@ -105,29 +107,17 @@ def open_part(body: bytes, kind: str | None) -> Source:
 
 
 def _kind_behind_tags(body: bytes) -> str | None:
-    """The container's kind; FLAC, WAV and AAC may begin with the tag of MP3."""
+    """Return the container's kind; FLAC, WAV and AAC may start with an ID3 tag."""
     tag = tag_size(body, 0)
     kind = container_kind(body[tag : tag + SNIFF_BYTES]) if tag else None
     return kind or container_kind(body[:SNIFF_BYTES]) or other_kind(body)
 
 
-def _has_ffmpeg() -> bool:
-    try:
-        from server.audio.ffmpeg_container import AvSource  # noqa: F401 - asked whether it can be
-    except ImportError:
-        return False
-    return True
-
-
 def _open_by_ffmpeg(body: bytes, problem: str | None, error: Exception) -> Source:
-    """Open a body by FFmpeg. Raises: BadAudio."""
+    """Open a body with FFmpeg. Raises: BadAudio."""
     kind = container_kind(body)
     if kind is None:
-        raise BadAudio("the body is no recording that can be decoded (wav, flac, ogg, mp3, webm, m4a)") from error
-    try:
-        from server.audio.ffmpeg_container import AvSource
-    except ImportError:
-        raise BadAudio(f"{kind} needs the optional package: {install_hint('media')}") from error
+        raise BadAudio("the body is not a supported recording (wav, flac, ogg, mp3, webm, m4a)") from error
     try:
         source = AvSource(body, kind)
     except BadAudio as refused:
@@ -137,10 +127,10 @@ def _open_by_ffmpeg(body: bytes, problem: str | None, error: Exception) -> Sourc
 
 
 class ChainedSource:
-    """Recordings one after another, each opened when the one before has ended."""
+    """Several recordings in one body; each is opened when the previous one has ended."""
 
     def __init__(self, openers: Sequence[Callable[[], Source]]) -> None:
-        """Open the first. Raises: BadAudio."""
+        """Open the first recording. Raises: BadAudio."""
         self._waiting = deque(openers)
         self._current = self._waiting.popleft()()
         self._before: list[str] = []
@@ -148,55 +138,55 @@ class ChainedSource:
 
     @property
     def rate(self) -> int:
-        """Hz, of what was read last."""
+        """Sample rate in Hz of the samples read last."""
         return self._current.rate
 
     @property
     def channels(self) -> int:
-        """Number of channels, of what was read last."""
+        """Number of channels of the samples read last."""
         return self._current.channels
 
     @property
     def stated_s(self) -> float | None:
-        """Length that the header of the part states."""
+        """Length in seconds by the header of the current recording."""
         return self._current.stated_s
 
     @property
     def warnings(self) -> list[str]:
-        """Those of all parts so far."""
+        """Warnings of all recordings so far."""
         return self._before + self._current.warnings
 
     def read(self) -> PCM:
-        """Return the next samples, (S, C) int16, none at the end. Raises: BadAudio."""
+        """Return the next samples, (S, C) int16, empty at the end. Raises: BadAudio."""
         while not len(samples := self._current.read()) and self._waiting:
             self._before = self.warnings
             try:
                 self._current = self._waiting.popleft()()
             except BadAudio as error:
-                raise BadAudio(f"recording {self.part + 2} of several in the body: {error}") from error
+                raise BadAudio(f"recording {self.part + 2} in the body: {error}") from error
             self.part += 1
         return samples
 
 
 class WavSource:
-    """WAV files, one or several one after another, by the demuxer of live streams."""
+    """One or several WAV files, read by the demuxer of live streams."""
 
     def __init__(self, body: bytes) -> None:
-        """Read up to the first samples. Raises: BadAudio; NotTaken for formats that the demuxer does not know."""
+        """Read up to the first samples. Raises: BadAudio; NotTaken for formats that the demuxer does not support."""
         self._body, self._at = memoryview(body), 0
         self._demuxer = WavDemuxer(bounded=False)
         self._ready: deque[Track | bytes] = deque()
         self._reader: PlainReader | None = None
         self.rate, self.channels, self.part = 0, 0, -1
         self.warnings: list[str] = []
-        self.stated_s: float | None = None  # a WAV has the bytes of all its samples
+        self.stated_s: float | None = None  # not needed: the body size bounds the length
         while self._reader is None and self._more():
             pass
         if self._reader is None:
             raise BadAudio("the WAV ends before its samples")
 
     def read(self) -> PCM:
-        """Return the next samples, (S, C) int16, none at the end. Raises: BadAudio."""
+        """Return the next samples, (S, C) int16, empty at the end. Raises: BadAudio."""
         while self._ready or self._more():
             if not self._ready:
                 continue
@@ -215,7 +205,7 @@ class WavSource:
         self.rate, self.channels, self.part = track.rate, track.channels, self.part + 1
 
     def _more(self) -> bool:
-        """Feed the next piece of the body; False at its end. Raises: BadAudio, NotTaken."""
+        """Feed the next piece of the body; return False at its end. Raises: BadAudio, NotTaken."""
         if self._at >= len(self._body):
             return False
         piece = bytes(self._body[self._at : self._at + PIECE_BYTES])
@@ -232,16 +222,16 @@ class WavSource:
             first = self._ready.popleft()
             assert isinstance(first, Track)
             if not first.channels:
-                raise BadAudio("the WAV has no channels")
+                raise BadAudio("the WAV header announces 0 channels")
             self._begin(first)
         return True
 
 
 class PlainSource:
-    """Samples without framing; an incomplete one at the end is dropped."""
+    """Raw samples; an incomplete frame at the end is dropped."""
 
     def __init__(self, body: bytes, form: AudioForm) -> None:
-        """Take a body of the form. Raises: BadParameter if it holds no sample."""
+        """`form` describes the samples. Raises: BadParameter if the body has none."""
         assert form.sample_rate is not None
         self.rate, self.channels = form.sample_rate, form.channels
         self._reader = PlainReader(PLAIN_CODECS[form.encoding], form.sample_rate, form.channels)
@@ -253,7 +243,7 @@ class PlainSource:
         self.stated_s: float | None = len(body) / self._reader.frame_bytes / form.sample_rate
 
     def read(self) -> PCM:
-        """Return the next samples, (S, C) int16, none at the end."""
+        """Return the next samples, (S, C) int16, empty at the end."""
         block = bytes(self._body[self._at : self._at + self._block_bytes])
         self._at += len(block)
         return self._reader.read(block)
@@ -263,14 +253,14 @@ UNKNOWN_FRAMES = 2**62  # libsndfile: SF_COUNT_MAX, 2**63 - 1, for a header with
 
 
 class ForwardFile(soundfile.SoundFile):  # type: ignore[misc]  # it has no types
-    """A file that is read from its beginning to its end.
+    """A sound file that is only read forward.
 
-    `soundfile` seeks after each read of a file that can be sought, to where it is already: an MP3 decoder loses by it
-    the bits that earlier frames hold for the next one.
+    After each read of a seekable file `soundfile` seeks to the current position, which makes the MP3 decoder lose the
+    bit reservoir of earlier frames.
     """
 
     def seekable(self) -> bool:
-        """Return False, so that nothing is sought."""
+        """Return False, so that `soundfile` does not seek."""
         return False
 
 
@@ -278,10 +268,10 @@ class SoundfileSource:
     """A recording that libsndfile reads."""
 
     def __init__(self, body: bytes, problem: str | None = None) -> None:
-        """Open it; `problem` is a warning. Raises: LibsndfileError, RuntimeError, TypeError."""
+        """Open the body; `problem` is a warning about it. Raises: LibsndfileError, RuntimeError, TypeError."""
         self._body = io.BytesIO(body)
         self._file = ForwardFile(self._body)
-        self._heard = False  # anything was decoded
+        self._has_audio = False  # anything was decoded
         self.rate: int = self._file.samplerate
         self.channels: int = self._file.channels
         self.part, self.warnings = 0, [problem] if problem else []
@@ -289,7 +279,7 @@ class SoundfileSource:
         self.stated_s: float | None = frames / self.rate if 0 < frames < UNKNOWN_FRAMES else None
 
     def read(self) -> PCM:
-        """Return the next samples, (S, C) int16, none at the end. Raises: BadAudio."""
+        """Return the next samples, (S, C) int16, empty at the end. Raises: BadAudio."""
         blocks = [np.empty((0, self.channels), np.float32)]
         try:
             for _ in range(READS_A_BLOCK):
@@ -298,32 +288,32 @@ class SoundfileSource:
                 if not len(blocks[-1]):
                     break
         except (soundfile.LibsndfileError, RuntimeError) as error:
-            if self._body.tell() < len(self._body.getbuffer()) or not (self._heard or len(blocks) > 1):
+            if self._body.tell() < len(self._body.getbuffer()) or not (self._has_audio or len(blocks) > 1):
                 raise BadAudio("the recording is damaged") from error
             if not self.warnings:
                 self.warnings.append("truncated: the recording ends inside its audio")
-        self._heard = self._heard or len(blocks) > 1
-        # Full scale is 2**15, so that 16-bit recordings come through unchanged.
+        self._has_audio = self._has_audio or len(blocks) > 1
+        # Full scale is 2**15, so that 16-bit recordings stay unchanged.
         return to_int16(np.concatenate(blocks), FULL_SCALE)
 
 
 RATES = range(4_000, 192_001)
 DECODING_S, DECODING_S_PER_MIB = 10.0, 15.0
-"""Processor time for decoding a body: at first, and for each MiB. Three times what Opus in WebM at 12 kbit/s takes:
-5.2 s for each MiB on a busy core; AAC at 32 kbit/s takes 1.7, FLAC of speech 0.1. Bodies made to cost time take longer.
-"""
+"""Processor time allowed for decoding a body: a constant, and per MiB. It is three times that of Opus in WebM at
+12 kbit/s, 5.2 s per MiB on a busy core; AAC at 32 kbit/s takes 1.7, FLAC of speech 0.1. Bodies crafted to waste time
+take longer."""
 MAX_CHANNELS = 8
 
 
 class Recording:
-    """Blocks of 16-bit samples of a file of any supported kind, or of samples in the given form."""
+    """A recording of any supported kind as blocks of 16-bit samples."""
 
     def __init__(
         self, body: bytes, form: AudioForm, *, rate: int, max_s: float, clock: Clock = time.thread_time
     ) -> None:
-        """Open it; `rate` is the output's, in Hz. Raises: BadAudio, BadParameter; TooLarge if its header says so.
+        """Open the body; `rate` is the output rate in Hz, `clock` the processor time of the decoding thread.
 
-        `clock` is the processor time of the thread that decodes.
+        Raises: BadAudio, BadParameter; TooLarge if its header announces more than `max_s`.
         """
         self._source = open_source(body, form)
         self._max_s = max_s
@@ -340,7 +330,7 @@ class Recording:
 
     @property
     def warnings(self) -> list[str]:
-        """What was missing or left out so far, as `kind: sentence`; whole at the end."""
+        """Missing or skipped parts so far, as `kind: sentence`; complete at the end."""
         return self._source.warnings
 
     def next_block(self) -> PCM | None:
@@ -361,23 +351,26 @@ class Recording:
         self._left_s -= self._clock() - began_s
         if self._left_s < 0:
             raise TooLarge(
-                f"decoding takes too long for a body of this size: stopped after {self._decoded_s:.0f} s of audio; "
-                "send shorter recordings"
+                "decoding takes too much processor time for a body of this size: "
+                f"stopped after {self._decoded_s:.0f} s of audio; send shorter recordings"
             )
         return np.concatenate([*rest, last]) if rest else last
 
     def _too_long(self) -> TooLarge:
-        return TooLarge(f"recordings of more than {self._max_s:g} s are not taken; send it in parts")
+        return TooLarge(f"the recording is longer than the limit of {self._max_s:g} s; send it in parts")
 
     def _fresh_resampler(self) -> ChannelResampler:
-        """Of the part that was read last. Raises: BadAudio."""
+        """Return a resampler for the recording read last. Raises: BadAudio."""
         source = self._source
         if source.rate not in RATES or not 1 <= source.channels <= MAX_CHANNELS:
-            raise BadAudio(f"recordings of {source.channels} channels at {source.rate} Hz are not supported")
+            raise BadAudio(
+                f"recordings of {source.channels} channels at {source.rate} Hz are not supported; "
+                f"send 1 to {MAX_CHANNELS} channels at {RATES[0]} to {RATES[-1]} Hz"
+            )
         return ChannelResampler(source.rate, self._rate, self.channels)
 
     def _as_first(self, samples: PCM) -> PCM:
-        """The samples of a further recording in as many channels as the first one has, the same in each."""
+        """Return samples with the first recording's number of channels: mixed down and copied if it differs."""
         if samples.shape[1] == self.channels:
             return samples
         return np.repeat(downmix(samples)[:, None], self.channels, axis=1)  # (S, C)

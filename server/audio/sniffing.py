@@ -1,7 +1,7 @@
-"""Tells containers from raw samples by their first bytes: a body that begins as a container is one. Pure.
+"""Distinguishes containers from raw samples by their first bytes. Pure.
 
-Audio that is said to be raw may begin with any bytes, so a container is only what raw audio cannot be by chance: a
-signature with its fields, or three frame headers of MP3 or AAC each where the last frame ends.
+Raw audio may begin with any bytes, so a container is recognized only by bytes that raw audio cannot have by chance: a
+signature with plausible fields, or three consecutive frame headers of MP3 or AAC.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from server.audio.formats import container_kind
 from server.audio.frames import ADTS_BYTES, HEADER_BYTES, frame_size
 
-HEAD_BYTES = 12  # what every signature needs
-FRAMES = 3  # that follow one another
+HEAD_BYTES = 12  # enough for every signature
+FRAMES = 3  # consecutive frames required
 BOX_BYTES, TYPE_BOXES = 4, range(12, 1_024, 4)  # sizes of the first box of MP4: 8 bytes, then names of 4 bytes
 _ADTS = (b"\xf0", b"\xf1", b"\xf8", b"\xf9")
 _RIFF = (b"RIFF", b"RF64", b"BW64")
@@ -18,9 +18,9 @@ _OTHERS = (b"riff\x2e\x91\xcf\x11", "w64"), (b"caff\0\1\0\0", "caf"), (b".snd\0\
 
 
 def container_of(head: bytes, *, whole: bool) -> str | bool | None:
-    """Return the container that audio begins as, None for raw samples, and False where more bytes must decide.
+    """Return the container of these first bytes, None for raw samples, False if more bytes are needed.
 
-    `whole`: no more bytes come.
+    `whole`: no more bytes follow.
     """
     if len(head) < HEAD_BYTES:
         return False if not whole and _may_begin(head) else None
@@ -38,7 +38,7 @@ def container_of(head: bytes, *, whole: bool) -> str | bool | None:
 
 
 def _plausible(head: bytes, kind: str) -> bool:
-    """Whether the bytes behind a signature are that container's, too."""
+    """Whether the bytes after a signature are valid for that container."""
     match kind:
         case "ogg":
             return head[4] == 0 and head[5] & 2 == 2  # version 0, first page
@@ -64,7 +64,7 @@ def _framed(head: bytes, kind: str, *, whole: bool) -> str | bool | None:
 
 
 def _may_begin(head: bytes) -> bool:
-    """Whether so few bytes may become a container's signature."""
+    """Whether these bytes may be the beginning of a container's signature."""
     signatures = (
         *_RIFF,
         *(magic for magic, _ in _OTHERS),

@@ -173,7 +173,7 @@ def tune(
 ) -> None:
     """Search for the weights of the language model, of words and of unknown words that make the fewest errors.
 
-    The search uses part A of the recordings; its result is also measured on part B, whose speakers it has not heard.
+    The search uses part A of the recordings; its result is also measured on part B, whose speakers are held out.
     """
     from concurrent.futures import ThreadPoolExecutor
     from dataclasses import replace
@@ -188,7 +188,7 @@ def tune(
     from model.machine.runtime import keep_kernels
     from model.recordings import read_manifests
     from model.segment_model import other_of
-    from model.training.evaluation.heard import decode, hear, hear_both
+    from model.training.evaluation.outputs import decode, mean_outputs_of, outputs_of
     from model.training.language_model.tune import Trial, search
 
     keep_kernels()
@@ -197,7 +197,9 @@ def tune(
         other = other_of(acoustic.config) if accurate else None
         if accurate and other is None:
             fail(f"--accurate: no other shipped model writes the symbols of {acoustic.config.name}")
-        listen = partial(hear_both, acoustic, load_segment_model(other[0])) if other else partial(hear, acoustic)
+        compute = (
+            partial(mean_outputs_of, acoustic, load_segment_model(other[0])) if other else partial(outputs_of, acoustic)
+        )
         acoustic_model = ACCURATE if accurate else acoustic.config.name
         phones = acoustic.config.phones
         path = language_model_path(language_model, acoustic.config.language)
@@ -206,8 +208,8 @@ def tune(
         language = Language.load(path, phones, acoustic.config.language, acoustic_model)
         first = DecodingWeights.load(start) if start is not None else language.weights
         utterances = read_manifests(manifest)
-        heard = listen(selected(utterances, part.value))
-        rest = listen(selected(utterances, "B")) if part is Part.A else []
+        outputs = compute(selected(utterances, part.value))
+        rest = compute(selected(utterances, "B")) if part is Part.A else []
     except ModelError as error:
         fail(error)
     config = acoustic.config
@@ -216,11 +218,11 @@ def tune(
         return own_search(config, beams, replace(language, weights=weights))
 
     decoder(first).warm_up()
-    sources = sorted({item.utterance.source for item in heard})
+    sources = sorted({item.utterance.source for item in outputs})
     typer.echo(_heading(sources))
     with ThreadPoolExecutor(threads) as executor:
         done = search(
-            heard,
+            outputs,
             decoder,
             first,
             trials,
@@ -229,11 +231,11 @@ def tune(
             seed=seed,
             report=lambda trial: typer.echo(_row(trial, sources)),
         )
-        unheard = decode(decoder(done[0].weights), rest, executor)
+        held_out = decode(decoder(done[0].weights), rest, executor)
     typer.echo("\nthe best of all\n" + "\n".join([_heading(sources), *(_row(trial, sources) for trial in done[:10])]))
-    if unheard:
-        last = Trial(done[0].weights, unheard)
-        typer.echo("\n".join(["\nthe best on part B", _heading(sorted(unheard)), _row(last, sorted(unheard))]))
+    if held_out:
+        last = Trial(done[0].weights, held_out)
+        typer.echo("\n".join(["\nthe best on part B", _heading(sorted(held_out)), _row(last, sorted(held_out))]))
     target = out or (weights_path if accurate else read_weights_path)(path, phones, acoustic_model)
     done[0].weights.save(target)
     typer.echo(f"wrote {target}")

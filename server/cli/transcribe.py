@@ -47,9 +47,7 @@ def transcribe(
     context: typer.Context,
     files: Annotated[
         list[Path],
-        typer.Argument(
-            help="wav, flac, ogg, mp3; webm, m4a, mp4 with the extra `media`; folders of them; - for standard input."
-        ),
+        typer.Argument(help="wav, flac, ogg, mp3, webm, m4a, mp4; folders of them; - for standard input."),
     ],
     *,
     url: UrlOption = None,

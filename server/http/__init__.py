@@ -1,1 +1,1 @@
-"""What is served over HTTP beside recognition, and uvicorn's configuration."""
+"""HTTP endpoints other than recognition, and uvicorn's configuration."""

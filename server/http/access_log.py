@@ -1,7 +1,7 @@
-"""ASGI middleware around the whole app: request ids, in every answer, and one log line for each HTTP answer.
+"""ASGI middleware around the whole app: a request id in each response, and a log line per HTTP response.
 
-Knows no endpoint. Queries are never logged, because they may hold keys; a client's own request id is, if its characters
-are safe. An accepted WebSocket has other lines, at its opening and its close.
+Queries are never logged, because they may contain keys. A client's own request id is logged if its characters are
+safe. Accepted WebSockets are logged elsewhere, when they open and close.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from server.operations.logs import name_request
 HEADER, CLIENT_HEADER = b"dg-request-id", b"x-request-id"
 SANE = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 PROBES = ("/healthz", "/readyz", "/metrics", "/v2")
-MAX_PATH = 200  # characters of a path in a line
-GONE = 499  # nginx's code for a client that left before the answer
+MAX_PATH = 200  # characters of a path in a log line
+GONE = 499  # nginx's status for a client that disconnected before the response
 STARTS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.access")
@@ -33,7 +33,7 @@ class AccessLog:
         self._lines = lines
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Handle one request."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
@@ -47,13 +47,13 @@ class AccessLog:
                     self._write(scope, answer, self._clock() - began_s)
 
     def log_refusal(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
-        """Log a handshake that was refused before it reached the app."""
+        """Log a handshake refused before it reached the app."""
         if self._lines:
             with structlog.contextvars.bound_contextvars(request_id=request_id, **_client_name(scope)):
                 _line("WEBSOCKET", scope["path"], status, seconds, request_id)
 
     def _write(self, scope: Scope, answer: _Answer, seconds: float) -> None:
-        path = scope["path"] if "endpoint" in scope else "(unknown)"  # an unknown one may hold anything, a key too
+        path = scope["path"] if "endpoint" in scope else "(unknown)"  # an unknown path may contain a key
         _line(scope.get("method", "WEBSOCKET"), path, answer.status, seconds, answer.request_id)
 
 
@@ -69,7 +69,7 @@ def _line(method: str, path: str, status: int, seconds: float, request_id: str) 
 
 
 class _Answer:
-    """Sends the answer of one request with its id, and keeps its status."""
+    """Sends the response of one request with the request id, and records its status."""
 
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
@@ -78,7 +78,7 @@ class _Answer:
         self.accepted = False
 
     async def send(self, message: Message) -> None:
-        """Send a message; the first of an answer gets the request's id, if it has none."""
+        """Send a message; the request id is added to the start of a response without one."""
         if message["type"] in STARTS:
             self.status = message.get("status", 101)
             self.accepted = message["type"] == "websocket.accept"
@@ -89,7 +89,7 @@ class _Answer:
             else:
                 message = {**message, "headers": [*headers, (HEADER, self.request_id.encode())]}
         elif message["type"] == "websocket.close" and not self.accepted:
-            self.status = 403  # as ASGI defines a close before the accept
+            self.status = 403  # ASGI's meaning of a close before the accept
         await self._send(message)
 
 

@@ -1,7 +1,7 @@
-"""`/admin/drain` and `/admin/models`: for operators, never for clients.
+"""`/admin/drain` and `/admin/models`: endpoints for operators.
 
-Without an admin key only direct requests of this machine are answered: none that a proxy forwards, none of a page in a
-browser.
+Without an admin key only direct requests from this machine are answered: not those forwarded by a proxy or sent by a
+web page.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ INDIRECT_HEADERS = (
     "forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-original-forwarded-for", "x-real-ip",
     "x-client-ip", "true-client-ip", "cf-connecting-ip", "x-envoy-external-address", "via", "origin", "sec-fetch-site",
 )  # fmt: skip
-"""Headers of proxies and of browsers. A proxy on this machine that adds none makes every request look local."""
+"""Headers added by proxies and browsers. A local proxy that adds none makes every request look local."""
 CLOSED = (
-    "/admin is closed, because this server has no admin key: set TUTTI_ADMIN_KEYS for it, "
+    "/admin is closed, because this server has no admin key: set TUTTI_ADMIN_KEYS on the server, "
     "or TUTTI_ADMIN_LOCAL=true (--admin-local) if no proxy runs on its machine\n"
 )
 INDIRECT = (
-    "without an admin key /admin answers only direct requests of the server's own machine, not those of a proxy or of "
-    "a web page: set TUTTI_ADMIN_KEYS for the server\n"
+    "without an admin key /admin answers only direct requests from the server's machine, not those of a proxy or "
+    "a web page: set TUTTI_ADMIN_KEYS on the server\n"
 )
 _STATES: dict[int | str, dict[str, object]] = {
-    401: {"description": "No admin key, or a wrong one"},
-    403: {"description": "No admin key is set, and TUTTI_ADMIN_LOCAL is not, or the request is not of this machine"},
+    401: {"description": "Missing or wrong admin key"},
+    403: {
+        "description": "No admin key is set, and the request is not from this machine or TUTTI_ADMIN_LOCAL is not set"
+    },
 }
 _OF_A_MODEL: dict[int | str, dict[str, object]] = {
     **_STATES,
     404: {"description": "No such model"},
-    409: {"description": "It cannot be loaded or unloaded: the message says why"},
+    409: {"description": "The model cannot be loaded or unloaded; the message has the reason"},
 }
 
 
@@ -47,7 +49,7 @@ _FAILURES: dict[type[ServerError], int] = {UnknownModel: 404, ModelStays: 409, S
 
 
 class DrainState(msgspec.Struct):
-    """The answer of both requests about the drain."""
+    """Response of both drain endpoints."""
 
     phase: str
     sessions: dict[str, int]
@@ -56,7 +58,7 @@ class DrainState(msgspec.Struct):
 
 
 class ModelState(msgspec.Struct):
-    """A model: loaded, loading, unloading or not loaded, and its open streams."""
+    """State of a model: loaded, loading, unloading or not loaded, and its open streams."""
 
     name: str
     phase: Phase
@@ -66,21 +68,21 @@ class ModelState(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class AdminAccess:
-    """Who may use `/admin`: holders of a key, or without keys and if `local`, direct requests of this machine."""
+    """Access to `/admin`: with a key of `keys`; or, if there are none and `local`, by direct local requests."""
 
     keys: KeyRing
     local: bool
 
 
 def admin_access(settings: Settings) -> AdminAccess:
-    """Read the admin keys. Raises: SettingsError."""
+    """Return the access by the settings. Raises: SettingsError."""
     with of_setting("admin_keys_file"):
         keys = KeyRing.load((key.get_secret_value() for key in settings.admin_keys), settings.admin_keys_file)
     return AdminAccess(keys, settings.admin_local)
 
 
 def is_direct(request: Request) -> bool:
-    """Whether the request comes from this machine, but not through a proxy or from a page in a browser."""
+    """Whether the request comes from this machine, and neither through a proxy nor from a web page."""
     if request.client is None or any(name in request.headers for name in INDIRECT_HEADERS):
         return False
     try:
@@ -90,7 +92,7 @@ def is_direct(request: Request) -> bool:
 
 
 def refusal_of(request: Request, access: AdminAccess) -> Response | None:
-    """Return the answer to a request that may not be made; None for one that may."""
+    """Return the response to a request without access, None for one with access."""
     if access.keys.is_open:
         if not access.local:
             return Response(CLOSED, 403, media_type="text/plain")
@@ -99,7 +101,7 @@ def refusal_of(request: Request, access: AdminAccess) -> Response | None:
         access.keys.check(Credentials.read(request.headers.get("authorization"), ()))
     except NotAuthorised:
         return Response(
-            "an admin key is needed\n", 401, {"WWW-Authenticate": 'Bearer realm="admin"'}, media_type="text/plain"
+            "missing or wrong admin key\n", 401, {"WWW-Authenticate": 'Bearer realm="admin"'}, media_type="text/plain"
         )
     return None
 
@@ -115,15 +117,15 @@ def admin_router(replica: Replica, access: AdminAccess) -> APIRouter:
 def _add_drain(router: APIRouter, drain: Drain, access: AdminAccess) -> None:
     @router.post("/drain", status_code=202, response_class=Response, responses={200: {}, **_STATES})
     async def begin(request: Request) -> Response:
-        """Begin the drain, as the first SIGTERM does: 202 if this began it, 200 if it had begun; the process then ends.
+        """Begin the drain, as the first SIGTERM does; the process exits at its end. 202, or 200 if already draining.
 
-        A SIGTERM after this request is the first one still, and does not cut the drain short.
+        A SIGTERM after this request counts as the first and does not shorten the drain.
         """
         return refusal_of(request, access) or _drain_state(drain, 202 if drain.begin() else 200)
 
     @router.get("/drain", response_class=Response, responses=_STATES)
     async def progress(request: Request) -> Response:
-        """Say how far the drain is, and who is still there."""
+        """Return the progress of the drain and the open sessions."""
         return refusal_of(request, access) or _drain_state(drain, 200)
 
 
@@ -135,12 +137,12 @@ def _add_models(router: APIRouter, replica: Replica, access: AdminAccess) -> Non
 
     @router.get("/models", response_class=Response, responses=_STATES)
     async def listed(request: Request) -> Response:
-        """List the models, the default first, with what each is doing."""
+        """List the models with their state, the default first."""
         return refusal_of(request, access) or _json([state_of(entry) for entry in models.entries])
 
     @router.post("/models/{name}/load", response_class=Response, responses={503: {}, **_OF_A_MODEL})
     async def load(request: Request, name: str) -> Response:
-        """Load a model, and answer once it takes streams; 200 as well if it is loaded."""
+        """Load a model and answer once it accepts streams; 200, also if it was already loaded."""
         refused = refusal_of(request, access)
         if refused is not None:
             return refused
@@ -151,9 +153,9 @@ def _add_models(router: APIRouter, replica: Replica, access: AdminAccess) -> Non
 
     @router.post("/models/{name}/unload", response_class=Response, responses={202: {}, **_OF_A_MODEL})
     async def unload(request: Request, name: str) -> Response:
-        """Refuse new streams of a model and unload it when the last has ended: 202; 200 if it is not loaded.
+        """Refuse new streams of a model and unload it when its last stream has ended: 202, or 200 if it is not loaded.
 
-        One that is loaded on demand comes back with the next request for it, others with `load`.
+        A model loaded on demand is loaded again by the next request for it, others by `load`.
         """
         refused = refusal_of(request, access)
         if refused is not None:

@@ -1,7 +1,7 @@
-"""The OpenAPI document at `/openapi.json`, its page at `/docs`, and the sockets' AsyncAPI document at `/asyncapi.yaml`.
+"""API documents: OpenAPI at `/openapi.json`, its page at `/docs`, and AsyncAPI for WebSockets at `/asyncapi.yaml`.
 
-Endpoints answer with encoded msgspec structures, of which FastAPI knows nothing: it gives the document paths, operation
-ids and summaries; parameters, bodies and answers are added here.
+Endpoints return encoded msgspec structs, which FastAPI cannot describe: it provides paths, operation ids and
+summaries; parameters, bodies and responses are added here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SHARED_NAMES = {
     "server.protocols.deepgram.messages.WordOut": "server.deepgram_messages.WordOut",
     "server.protocols.openai.answers.WordOut": "server.openai.answers.WordOut",
 }
-"""Names under which generated clients know the two shapes called WordOut: they stay when a module moves."""
+"""Schema names of the two structs called WordOut, fixed so that generated clients do not change if a module moves."""
 
 SHAPES = (
     Answer, DrainState, ErrorBody, GrantAnswer, GrantRequest, ModelOut, ModelsOut, ModelState, NoSuchModel,
@@ -50,19 +50,19 @@ SECURITY: Schema = {
         "type": "apiKey",
         "in": "header",
         "name": "Authorization",
-        "description": "`Token KEY`, where the server asks for keys; the scheme in any case, `Bearer KEY` too.",
+        "description": "`Token KEY` or `Bearer KEY`, if the server requires keys. The scheme is not case-sensitive.",
     },
-    "BrowserToken": {"type": "http", "scheme": "bearer", "description": "What `POST /v1/auth/grant` gave."},
+    "BrowserToken": {"type": "http", "scheme": "bearer", "description": "A token from `POST /v1/auth/grant`."},
 }
 BY_KEY: list[Schema] = [{"ApiKey": []}, {}]
 BY_KEY_OR_TOKEN: list[Schema] = [{"ApiKey": []}, {"BrowserToken": []}, {}]
 MEANINGS = {
-    400: "A parameter or the body cannot be used",
-    401: "No key, or a wrong one",
-    403: "The key, the token or the web page may not do this",
+    400: "Invalid parameter or body",
+    401: "Missing or wrong key",
+    403: "Not allowed for this key, token or web page",
     408: "The body did not arrive in time",
     413: "The body is too large",
-    429: "The key has as many streams open as it may",
+    429: "The key has reached its limit of open streams",
     500: "Recognition failed",
     503: "Full, draining or not ready",
 }
@@ -70,7 +70,7 @@ GRANT_REFUSALS = (400, 401, 403, 408, 413)
 
 
 def _object(*names: str, **properties: Schema) -> Schema:
-    """Schema of an object that always has these members, the first ones of any type."""
+    """Return the schema of an object with these required members; `names` may have any type."""
     schema = {"type": "object", "required": [*names, *properties]}
     return schema | ({"properties": properties} if properties else {})
 
@@ -96,10 +96,10 @@ def _header(description: str, schema: Schema = TEXT) -> Schema:
 
 
 def _refusals(statuses: Iterable[int]) -> Schema:
-    """Answers of these statuses in Deepgram's form."""
+    """Return the error responses with these statuses, in Deepgram's format."""
     headers = {
-        "dg-error": _header("The message of the body, in ASCII"),
-        "dg-request-id": _header("Names the request, as in the body"),
+        "dg-error": _header("The message in the body, as ASCII"),
+        "dg-request-id": _header("Request id, as in the body"),
     }
     later = {"Retry-After": _header("Seconds", {"type": "integer", "minimum": 1})}
     retried = {entry.status for entry in REFUSALS.values() if entry.retry_after_s}
@@ -123,7 +123,7 @@ STATUS = _object(
 )
 READY = _object(ready=BOOLEAN)
 READINESS = {"200": _json("Ready", READY), "503": _json("Not ready", READY)}
-UNKNOWN_MODEL = _json("No such model is served here", _object(error=TEXT))
+UNKNOWN_MODEL = _json("Unknown model", _object(error=TEXT))
 FORM: Schema = {
     "type": "object",
     "required": ["file"],
@@ -141,33 +141,33 @@ FORM: Schema = {
     },
 }
 ANSWER_HEADERS: Schema = {
-    "dg-request-id": _header("Names the request, as in the answer's `metadata`"),
-    "x-ignored-params": {"description": "Parameters without effect here", "schema": TEXT},
+    "dg-request-id": _header("Request id, as in `metadata` of the response"),
+    "x-ignored-params": {"description": "Parameters that were ignored", "schema": TEXT},
 }
 EVENT_DATA = {"anyOf": [_ref(shape) for shape in (TextDelta, TextDone, ErrorBody)]}
 EVENT = _object(data=TEXT | {"contentMediaType": JSON, "contentSchema": EVENT_DATA})
 TRANSCRIPT: Schema = {
-    "description": "The transcript, in the format asked for",
+    "description": "The transcript in the requested format",
     "headers": {"x-ignored-params": ANSWER_HEADERS["x-ignored-params"]},
     "content": _content({"anyOf": [_ref(PlainAnswer), _ref(VerboseAnswer)]}, JSON)
     | _content(TEXT, PLAIN, "text/vtt")
     | _content(EVENT, EVENTS),
 }
-DRAIN = _json("How far the drain is", _ref(DrainState))
-MODEL_STATE = _json("What the model is doing", _ref(ModelState))
+DRAIN = _json("Progress of the drain", _ref(DrainState))
+MODEL_STATE = _json("State of the model", _ref(ModelState))
 NOT_ADMIN = {
-    "401": _text("No admin key, or a wrong one"),
+    "401": _text("Missing or wrong admin key"),
     "403": _text("No admin key is set"),
 }
-NOT_POSSIBLE = {"404": _text("No such model"), "409": _text("This model cannot be loaded, or unloaded")}
+NOT_POSSIBLE = {"404": _text("Unknown model"), "409": _text("The model cannot be loaded or unloaded")}
 
 OPERATIONS: dict[tuple[str, str], Schema] = {
     ("post", "/v1/listen"): {
         "parameters": [parameter.openapi() for parameter in PARAMETERS],
         "requestBody": {
             "required": True,
-            "description": "The recording itself: wav, flac, ogg, mp3, webm, m4a; or raw samples with an `encoding`, "
-            "which counts only where the body does not begin as a container.",
+            "description": "The recording: wav, flac, ogg, mp3, webm, m4a; or raw samples with `encoding`, "
+            "which is ignored if the body is a container.",
             "content": _content(BINARY, "audio/*", "application/octet-stream"),
         },
         "responses": {
@@ -179,7 +179,7 @@ OPERATIONS: dict[tuple[str, str], Schema] = {
     ("post", "/v1/auth/grant"): {
         "requestBody": {
             "required": False,
-            "description": f"How long the token is to last; {DEFAULT_TTL_S} s without a body.",
+            "description": f"Lifetime of the token; {DEFAULT_TTL_S} s without a body.",
             "content": _content(_ref(GrantRequest), JSON),
         },
         "responses": {"200": _json("The token", _ref(GrantAnswer)), **_refusals(GRANT_REFUSALS)},
@@ -200,7 +200,7 @@ OPERATIONS: dict[tuple[str, str], Schema] = {
     ("get", "/v1/models/{name}"): {
         "responses": {
             "200": _json("The model", _ref(ModelOut)),
-            "404": _json("No such model is served here", _ref(NoSuchModel)),
+            "404": _json("Unknown model", _ref(NoSuchModel)),
             **_refusals((401, 403)),
         },
         "security": BY_KEY_OR_TOKEN,
@@ -223,7 +223,7 @@ OPERATIONS: dict[tuple[str, str], Schema] = {
         "security": BY_KEY,
     },
     ("post", "/admin/models/{name}/load"): {
-        "responses": {"200": MODEL_STATE, **NOT_ADMIN, **NOT_POSSIBLE, "503": _text("It could not be loaded")},
+        "responses": {"200": MODEL_STATE, **NOT_ADMIN, **NOT_POSSIBLE, "503": _text("The model could not be loaded")},
         "security": BY_KEY,
     },
     ("post", "/admin/models/{name}/unload"): {
@@ -234,13 +234,13 @@ OPERATIONS: dict[tuple[str, str], Schema] = {
 
 
 def describe(app: FastAPI) -> None:
-    """Serve the document at `/openapi.json`, built at its first request, and the page that shows it."""
-    app.openapi = cache(partial(build, app))  # type: ignore[method-assign]  # the framework's own way to extend it
+    """Serve the OpenAPI document at `/openapi.json`, built on first request, and its page."""
+    app.openapi = cache(partial(build, app))  # type: ignore[method-assign]  # FastAPI's documented way to extend it
     _add_page(app)
 
 
 def build(app: FastAPI) -> Schema:
-    """Return the document for the routes that the app has now."""
+    """Return the OpenAPI document for the current routes of the app."""
     document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     document["components"]["schemas"] |= _shapes()
     document["components"]["securitySchemes"] = SECURITY
@@ -250,7 +250,7 @@ def build(app: FastAPI) -> Schema:
 
 
 def _shapes() -> dict[str, Schema]:
-    """Return the schemas of `SHAPES` by name; msgspec names those that share a name by their modules."""
+    """Return the schemas of `SHAPES` by name; for equal names msgspec includes the module."""
     _, shapes = msgspec.json.schema_components(SHAPES, ref_template=COMPONENTS + "{name}")
     text = msgspec.json.encode(shapes).decode()
     for module, name in SHARED_NAMES.items():
@@ -262,19 +262,19 @@ SWAGGER_UI = ("swagger-ui.css", "swagger-ui-bundle.js")  # of the package `fasta
 
 
 def _add_page(app: FastAPI) -> None:
-    """Serve Swagger UI at `/docs` from this server alone; its addresses are relative, for proxies that add a prefix."""
+    """Serve Swagger UI at `/docs` without external resources; its URLs are relative, for proxies that add a prefix."""
     page = get_swagger_ui_html(
         openapi_url="openapi.json",
         title=f"{app.title} - Swagger UI",
         swagger_css_url=f"docs/{SWAGGER_UI[0]}",
         swagger_js_url=f"docs/{SWAGGER_UI[1]}",
         swagger_favicon_url="web/icon.svg",
-        swagger_ui_parameters={"validatorUrl": None},  # a badge from a host elsewhere
+        swagger_ui_parameters={"validatorUrl": None},  # no badge from an external host
     ).body
     script = re.search(rb"<script>(.*?)</script>", bytes(page), re.DOTALL)
-    assert script is not None, "FastAPI starts the page by a script in it"
+    assert script is not None, "FastAPI starts the page with an inline script"
     digest = base64.b64encode(hashlib.sha256(script[1]).digest()).decode()
-    # The page's script by its hash; Swagger UI sets styles on elements and has its icons in them.
+    # The inline script is allowed by its hash; Swagger UI uses inline styles and data URLs for icons.
     policy = f"{POLICY}; script-src 'self' 'sha256-{digest}'; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
     app.add_route("/docs", file_answer("docs.html", bytes(page), policy), include_in_schema=False)
     for name in SWAGGER_UI:
@@ -295,36 +295,37 @@ def describe_sockets(app: FastAPI) -> None:
 ABOUT = f"""Streaming speech recognition, compatible with Deepgram's `/v1/listen`.
 
 Live streams are WebSockets: `GET /v1/listen?encoding=linear16&sample_rate=16000` with `Upgrade: websocket`, binary
-frames of audio in, JSON frames out: `/asyncapi.yaml` describes them. The uploads below take the same parameters; those
-that only a live stream has a use for are named in the answer's `x-ignored-params` header.
+audio frames in, JSON frames out, as described in `/asyncapi.yaml`. The uploads below accept the same parameters; those
+that apply only to live streams are listed in the response header `x-ignored-params`.
 
-**Models.** `model` names one of `GET /v1/models`; another name is the default, unless the operator is strict. Without a
-name `language` chooses, a tag such as `es` or `es-419`; one that no model has is refused. A model that is not `loaded`
-is loaded with the first request for it, which waits for that.
+**Models.** `model` is one of `GET /v1/models`; any other name selects the default model, unless names are strict.
+Without `model`, `language` selects it by a tag such as `es` or `es-419`; a language without a model is rejected. A
+model that is not `loaded` is loaded by the first request for it, which waits until it is ready.
 
-**Query parameters.** Each takes one value, unless it is repeatable, and none may be empty. A feature that this server
-lacks ({", ".join(f"`{name}`" for name in sorted(FEATURES))}) is refused by name, unless its value is `false`; so are
-`flux-…` models and the parameters of `/v2/listen`. A server with `--lenient-features` ignores and names features, but
-never `redact…` or `callback…`. What else is not listed is accepted and named in the answer's `x-ignored-params` header.
+**Query parameters.** Each has one value, unless it is repeatable, and must not be empty. A feature that this server
+lacks ({", ".join(f"`{name}`" for name in sorted(FEATURES))}) is rejected with its name, unless its value is `false`; so
+are `flux-…` models and the parameters of `/v2/listen`. With `--lenient-features` the server ignores such features and
+lists them, except `redact…` and `callback…`. Other unknown parameters are accepted and listed in the response header
+`x-ignored-params`.
 
 {parameter_table()}
 
-**An endpoint** (`speech_final`) comes when the last word lies `endpointing` ms back, and with empty text when nothing
-was said for 2.4 s. An utterance longer than the server's maximum is cut behind a finished word, without `speech_final`.
+**An endpoint** (`speech_final`) is sent `endpointing` ms after the last word, and with empty text after 2.4 s without
+speech. An utterance longer than the server's maximum is cut after a finished word, without `speech_final`.
 
-**Key terms** are at most 200, of 2,500 characters together, of 20 words each, `keyterm` and `keywords` taken as one.
-Numbers and signs in them are spelled as people say them (`24/7` is "twenty four seven", `3M` "three m"); a term in an
-alphabet that cannot be spelled is refused by name.
+**Key terms:** at most 200 with 2,500 characters in total and 20 words each, `keyterm` and `keywords` together. Numbers
+and signs in them are spelled as they are spoken (`24/7` is "twenty four seven", `3M` is "three m"); a term in an
+alphabet that the model cannot spell is rejected with its name.
 
-**Formatted text** is the `transcript`, and `punctuated_word` beside each word as it was recognised.
+**Formatted text** is in `transcript` and `punctuated_word`; `word` is the word as recognized.
 
-**Errors** are JSON in the form of their interface: `err_code`, `err_msg` and `request_id` on Deepgram's paths,
-`{{"error": {{"message": …}}}}` on OpenAI's; so are those of unknown paths (404) and wrong methods (405, with `Allow`).
-Every path that answers GET answers HEAD.
+**Errors** are JSON in the format of their interface: `err_code`, `err_msg` and `request_id` on Deepgram's paths,
+`{{"error": {{"message": …}}}}` on OpenAI's, also for unknown paths (404) and wrong methods (405, with `Allow`). Every
+path that supports GET supports HEAD.
 
 **Text frames from the client:** `KeepAlive`, `Finalize` (flush, stay open), `CloseStream`, and `Configure` with
-`keyterms`, which replaces those of `keyterm` for the audio that follows (`null`: leave them, `[]`: none); `features`
-cannot change (`CONFIGURE_NOT_SUPPORTED`). `ConfigureSuccess` names the key terms that hold; `ConfigureFailure` says why
-the old ones do: too many, one that cannot be spelled, a greedy decoder, or (`CONFIGURE_ALREADY_PENDING`) too many
-changes: a full set at once is not, nor are 500 characters for each second of audio.
+`keyterms`, which replaces the key terms for the audio that follows (`null`: no change, `[]`: none); `features` cannot
+change (`CONFIGURE_NOT_SUPPORTED`). `ConfigureSuccess` lists the key terms in use; `ConfigureFailure` has the reason why
+the previous ones stay: too many, one that cannot be spelled, a greedy decoder, or too many changes
+(`CONFIGURE_ALREADY_PENDING`): allowed are a full set at once, and then 500 characters per second of audio.
 """

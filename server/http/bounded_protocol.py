@@ -1,6 +1,6 @@
-"""uvicorn's HTTP protocol with bounds for clients that pipeline, do not read, or end their side of the connection.
+"""uvicorn's HTTP protocol with limits for clients that pipeline, do not read, or half-close the connection.
 
-Owns what is written to, and held for, one HTTP connection after its heads. Knows no endpoint.
+Owns the output and the pending requests of one HTTP connection.
 """
 
 from __future__ import annotations
@@ -14,50 +14,50 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-MAX_PIPELINED = 64  # requests that wait for the answer to the one before them
-PROBE_S = 0.25  # before each look for a client that ended its side and awaits an answer
-RESET_S = 0.1  # in which a client that is gone resets the connection; a farther one does so before the next look
-PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"  # every client skips it, and one that is gone resets the connection
-TOO_MANY = f"More than {MAX_PIPELINED} requests are waiting on this connection. Read their answers first."
+MAX_PIPELINED = 64  # requests waiting for the response to an earlier one
+PROBE_S = 0.25  # before each probe of a client that half-closed the connection and waits for a response
+RESET_S = 0.1  # in which a closed client resets the connection; a more distant one does so before the next probe
+PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"  # ignored by clients; a closed one resets the connection
+TOO_MANY = f"More than {MAX_PIPELINED} requests are waiting on this connection; read their responses first."
 CUT_SHORT = "The body is shorter than its Content-Length, or its last chunk is missing."
 
 
 class TooManyPipelined(Exception):
-    """Raised within the parser to stop it; the client gets status 400."""
+    """Raised inside the parser to stop it; the client gets status 400."""
 
 
 class PipelineFlow(FlowControl):
-    """Flow control that leaves a client unread while requests of it wait: their bodies would be held in memory."""
+    """Flow control that does not read from a client with waiting requests, whose bodies would be held in memory."""
 
     def __init__(self, transport: asyncio.Transport, waiting: Sized) -> None:
         super().__init__(transport)
         self._waiting = waiting
 
     def resume_reading(self) -> None:
-        """Read again, unless requests wait."""
+        """Resume reading, unless requests are waiting."""
         if not self._waiting:
             super().resume_reading()
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """One HTTP connection. `write_timeout_s` without the client taking a byte of its answers ends it."""
+    """One HTTP connection. It is closed if the client reads nothing of a response for `write_timeout_s`."""
 
     def __init__(self, *arguments: Any, write_timeout_s: float, **options: Any) -> None:
-        """Take what uvicorn gives a protocol besides."""
+        """`arguments` and `options` are uvicorn's."""
         super().__init__(*arguments, **options)
         self._write_timeout_s = write_timeout_s
-        self._write_timer: asyncio.TimerHandle | None = None  # runs while answers lie unsent
-        self._unsent = 0  # bytes when it was armed
+        self._write_timer: asyncio.TimerHandle | None = None  # runs while response data is unsent
+        self._unsent = 0  # unsent bytes when the timer was started
         self._probe_timer: asyncio.TimerHandle | None = None
-        self._running: RequestResponseCycle | None = None  # the request that is answered now; `cycle` is the latest
+        self._running: RequestResponseCycle | None = None  # the request being answered; `cycle` is the latest
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take the connection."""
+        """Set up flow control for the connection."""
         super().connection_made(transport)
         self.flow = PipelineFlow(transport, self.pipeline)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timers, and tell the request that is answered now; uvicorn tells the latest alone."""
+        """Cancel the timers and notify the request being answered; uvicorn notifies only the latest."""
         self.stop_timers()
         self.pipeline.clear()
         if self._running is not None:
@@ -67,7 +67,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def stop_timers(self) -> None:
-        """Cancel the timers, because the connection ends or gets another protocol."""
+        """Cancel the timers when the connection ends or switches its protocol."""
         for timer in (self._write_timer, self._probe_timer):
             if timer is not None:
                 timer.cancel()
@@ -75,30 +75,30 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     @property
     def answering(self) -> bool:
-        """True while a request has not been answered completely, or an answer lies unsent."""
+        """True while a response is incomplete or unsent."""
         return (self.cycle is not None and not self.cycle.response_complete) or self.flow.write_paused
 
-    # Requests that wait
+    # Waiting requests
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
         super()._start_asgi_task(cycle, app)
 
     def on_message_begin(self) -> None:
-        """Begin a request. Raises: TooManyPipelined, which the parser turns into its own error."""
+        """Begin a request. Raises: TooManyPipelined, which the parser converts to its own error."""
         if len(self.pipeline) >= MAX_PIPELINED:
             raise TooManyPipelined
         super().on_message_begin()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what was sent, and end."""
+        """Send status 400 and close the connection."""
         super().send_400_response(TOO_MANY if len(self.pipeline) >= MAX_PIPELINED else msg)
         self._bound_end()
 
-    # Clients that send no more
+    # Half-closed connections
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Return whether to keep the connection of a client that ended its side: an answer is due."""
+        """Return whether to keep a half-closed connection, because a response is pending."""
         cycle = self.cycle
         if cycle is None or cycle.response_complete or self.transport.is_closing():
             return False
@@ -106,7 +106,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             if not self.pipeline and not cycle.response_started:
                 self.send_400_response(CUT_SHORT)
             return False
-        cycle.keep_alive = False  # the last request: its answer ends the connection
+        cycle.keep_alive = False  # the last request: close the connection after its response
         self._probe_later()
         return True
 
@@ -114,7 +114,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._after(PROBE_S, self._probe)
 
     def _probe(self) -> None:
-        """Write to a client that awaits its answer: nothing else shows whether it has ended both sides."""
+        """Write to a client waiting for a response, the only way to detect that it has closed both directions."""
         cycle = self.cycle
         if self.pipeline or self.flow.write_paused:
             self._probe_later()
@@ -123,7 +123,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._after(RESET_S, self._look_for_reset)
 
     def _look_for_reset(self) -> None:
-        """End the connection if the client was gone; the event loop does not read any more, and would not notice."""
+        """Abort the connection if the client has reset it; the event loop no longer reads and would not notice."""
         if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self.transport.abort()
         else:
@@ -137,34 +137,34 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # Clients that do not read
 
     def pause_writing(self) -> None:
-        """The client does not read: give it a bounded time."""
+        """Start the write timeout: the client does not read."""
         super().pause_writing()
         self._await_reader()
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Stop the write timeout: the client reads again."""
         super().resume_writing()
         if self._write_timer is not None and not self.transport.is_closing():
             self._write_timer.cancel()
             self._write_timer = None
 
     def on_response_complete(self) -> None:
-        """Go on with the next request, or end."""
+        """Continue with the next request, or close."""
         super().on_response_complete()
         self._bound_end()
 
     def timeout_keep_alive_handler(self) -> None:
-        """End an idle connection."""
+        """Close an idle connection."""
         super().timeout_keep_alive_handler()
         self._bound_end()
 
     def shutdown(self) -> None:
-        """End, because the server does."""
+        """Close the connection at server shutdown."""
         super().shutdown()
         self._bound_end()
 
     def _bound_end(self) -> None:
-        """Closing waits for the client to take what is unsent; bound that wait."""
+        """Limit the time that closing waits for the client to read unsent data."""
         if self._write_timer is None and self.transport.is_closing() and self.transport.get_write_buffer_size():
             self._await_reader()
 

@@ -1,4 +1,4 @@
-"""`/healthz`, `/readyz`, `/metrics`, `/v1/status`, and health under the names of the Open Inference Protocol."""
+"""Health endpoints: `/healthz`, `/readyz`, `/metrics`, `/v1/status`, and those of the Open Inference Protocol."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import msgspec
 from fastapi import APIRouter, FastAPI, Response
 
 from server.models.registry import Phase
+from server.models.selection import SHOWN
 from server.replica import Replica
 
 _NOT_READY: dict[int | str, dict[str, object]] = {503: {"description": "Not ready: starting, draining or stalled"}}
-_UNKNOWN: dict[int | str, dict[str, object]] = {404: {"description": "No such model is served here"}}
+_UNKNOWN: dict[int | str, dict[str, object]] = {404: {"description": "Unknown model"}}
 
 
 def kserve_router(replica: Replica) -> APIRouter:
@@ -24,7 +25,7 @@ def kserve_router(replica: Replica) -> APIRouter:
 
     @router.get("", response_class=Response)
     async def server_metadata() -> Response:
-        """Name the server."""
+        """Return name and version of the server."""
         return _json({"name": "tutti", "version": version("tutti-asr"), "extensions": []})
 
     @router.get("/health/live", response_class=Response)
@@ -39,10 +40,10 @@ def kserve_router(replica: Replica) -> APIRouter:
 
     @router.get("/models/{name}/ready", response_class=Response, responses=_NOT_READY | _UNKNOWN)
     async def model_ready(name: str) -> Response:
-        """Answer as `/readyz` for a model that is served, by its name or an alias; 503 while it is not loaded."""
+        """Answer as `/readyz` for a model, by its name or an alias; 503 while it is not loaded."""
         place = replica.models.known(name)
         if place is None:
-            return _json({"error": "no such model is served here"}, 404)
+            return _json({"error": f"model {name[:SHOWN]!r} is not served here; GET /v1/models lists the models"}, 404)
         return readiness(loaded=place.phase is Phase.LOADED, name=name)
 
     return router
@@ -60,12 +61,12 @@ def add_health(app: FastAPI, replica: Replica) -> None:
 
     @app.get("/healthz", response_class=Response)
     async def healthz() -> Response:
-        """Say that the process and its event loop are alive; the engine is not asked."""
+        """Answer 200: the process and its event loop are alive. The engine is not checked."""
         return Response("ok\n", media_type="text/plain")
 
     @app.get("/readyz", response_class=Response)
     async def readyz() -> Response:
-        """Answer 200 while new streams may come: loaded, warm, moving and not draining. A full replica is ready."""
+        """Answer 200 while new streams are accepted: loaded, warm, not stalled or draining. A full replica is ready."""
         ready = replica.ready
         return Response("ready\n" if ready else "not ready\n", 200 if ready else 503, media_type="text/plain")
 
@@ -76,7 +77,7 @@ def add_health(app: FastAPI, replica: Replica) -> None:
 
     @app.get("/v1/status", response_class=Response)
     async def status() -> Response:
-        """Describe the replica in the manner of a self-hosted Deepgram engine."""
+        """Return the state of the replica in the format of a self-hosted Deepgram engine."""
         return Response(msgspec.json.encode(_status(replica)), media_type="application/json")
 
 

@@ -1,4 +1,4 @@
-"""`GET /v1/models` and `/v1/models/{id}`: the served models, in one form for OpenAI's clients and for Deepgram's."""
+"""`GET /v1/models` and `/v1/models/{id}`: the models, in one format for clients of OpenAI and Deepgram."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ OWNER = "tutti"
 
 
 class ModelOut(msgspec.Struct):
-    """A model: the first four fields are OpenAI's, the others Deepgram's. No languages: not known."""
+    """A model: the first four fields are OpenAI's, the others Deepgram's. `languages` is empty if unknown."""
 
     id: str
-    created: int  # seconds since 1970: this server's start, for no checkpoint says when it was made
+    created: int  # seconds since 1970: start of this server, since checkpoints have no creation time
     object: str
     owned_by: str
     name: str
@@ -29,14 +29,14 @@ class ModelOut(msgspec.Struct):
     languages: tuple[str, ...]
     version: str
     uuid: str
-    loaded: bool  # False: with the first request for it, or once an operator says so
+    loaded: bool  # False: loaded by the first request for it, or by an operator
     batch: bool = True
     streaming: bool = True
     formatted_output: bool = True
 
 
 class ModelsOut(msgspec.Struct):
-    """All models: OpenAI's clients read `data`, Deepgram's `stt`."""
+    """All models: OpenAI clients read `data`, Deepgram clients `stt`."""
 
     object: str
     data: list[ModelOut]
@@ -45,7 +45,7 @@ class ModelsOut(msgspec.Struct):
 
 
 class NoSuchModel(msgspec.Struct):
-    """The answer for a name that is not served, which both kinds of client show."""
+    """Error for an unknown name, in a format that both kinds of client show."""
 
     error: dict[str, str]
     err_code: str
@@ -54,7 +54,7 @@ class NoSuchModel(msgspec.Struct):
 
 
 def models_router(replica: Replica, created: int) -> APIRouter:
-    """Return the routes of `/v1/models`, which ask for a key where streams do. `created` is told of every model."""
+    """Return the routes of `/v1/models`, which need a key if streams do. `created` is reported for every model."""
     router = APIRouter(tags=["models"])
 
     def refusal(request: Request, request_id: str) -> Response | None:
@@ -66,13 +66,13 @@ def models_router(replica: Replica, created: int) -> APIRouter:
 
     @router.get("/v1/models", response_class=Response)
     async def models(request: Request) -> Response:
-        """List the models that are served, the default first; some are loaded with the first request for them."""
+        """List the models, the default first; some are loaded by the first request for them."""
         listed = [_model(entry, created) for entry in replica.models.entries]
         return refusal(request, take_request_id()) or _json(ModelsOut("list", listed, listed))
 
     @router.get("/v1/models/{name}", response_class=Response)
     async def model(request: Request, name: str) -> Response:
-        """Describe one model, by its name, its uuid or an alias."""
+        """Return one model by its name, uuid or alias."""
         request_id = take_request_id()
         refused = refusal(request, request_id)
         if refused is not None:
@@ -102,7 +102,7 @@ def _model(entry: RegistryEntry, created: int) -> ModelOut:
 
 
 def _unknown(name: str, request_id: str) -> Response:
-    said = f"model: {name[:SHOWN]!r} is not served here"
+    said = f"model: {name[:SHOWN]!r} is not served here; GET /v1/models lists the models"
     error = {"message": said, "type": "invalid_request_error", "param": "model", "code": "model_not_found"}
     return _json(NoSuchModel(error, REFUSALS[BadParameter].err_code, said, request_id), 404)
 

@@ -1,6 +1,6 @@
-"""The page at `/`: a fixed table of files, read once, each with a route of its own; no path leads to other files.
+"""The web page at `/`: a fixed set of files, read once, each with its own route; other files cannot be requested.
 
-Knows nothing of recognition: the page is one more client of the live endpoint.
+The page is a client of the live endpoint.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib.resources import files
 from fastapi import APIRouter, Request, Response
 
 PAGE = "index.html"
-SAMPLE = "demo.flac"  # of the shipped recordings
+SAMPLE = "demo.flac"  # one of the shipped recordings
 MEDIA_TYPES = {
     "css": "text/css; charset=utf-8",
     "flac": "audio/flac",
@@ -22,14 +22,14 @@ MEDIA_TYPES = {
 }
 SCRIPTS = ("app.js", "continuity.js", "meters.js", "pcm.js", "sources.js", "transcript.js", "tutti.js", "worklet.js")
 ASSETS = (*SCRIPTS, "style.css", "icon.svg")
-# The page loads nothing from other sites, and none may embed it. 'self' covers WebSockets to the same host.
+# The page loads nothing from other sites, and no site may embed it. 'self' includes WebSockets to the same host.
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-cache",  # cached but revalidated each time: files of two versions never mix
+    "Cache-Control": "no-cache",  # cached but revalidated each time, so that files of two versions never mix
 }
 
 Answer = Callable[[Request], Awaitable[Response]]
@@ -48,7 +48,7 @@ def page_router() -> APIRouter:
 
 
 def file_answer(name: str, content: bytes, policy: str = POLICY) -> Answer:
-    """Return the endpoint of one file, which answers 304 if the client has it."""
+    """Return the endpoint of one file, which answers 304 if the client has the file."""
     tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     headers = {**HEADERS, "Content-Security-Policy": policy, "ETag": tag}
     media_type = MEDIA_TYPES[name.rpartition(".")[2]]

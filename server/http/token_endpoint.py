@@ -1,6 +1,6 @@
-"""`POST /v1/auth/grant`: exchanges an API key for a short-lived token, which may be given to a web page.
+"""`POST /v1/auth/grant`: exchanges an API key for a short-lived token, for use in a web page.
 
-A token opens streams and does nothing else: it cannot ask for another. Source: Deepgram's endpoint of that name.
+A token can only open streams; it cannot be exchanged for another token. Source: Deepgram's endpoint of that name.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ MAX_BODY_BYTES = 4_096
 
 
 class GrantRequest(msgspec.Struct):
-    """What is asked for; an empty body asks for the default."""
+    """Request body; an empty body means the default lifetime."""
 
     ttl_seconds: Annotated[int, msgspec.Meta(ge=1, le=MAX_TTL_S)] = DEFAULT_TTL_S
 
 
 class GrantAnswer(msgspec.Struct):
-    """The token, and how many seconds it is good for."""
+    """The token and its lifetime in seconds."""
 
     access_token: str
     expires_in: int
@@ -45,18 +45,18 @@ class TokenEndpoint:
         self._time_of_day = time_of_day
 
     async def grant(self, request: Request) -> Response:
-        """Hand out a token in place of the key of this request, for `Bearer` and for the subprotocol `bearer`."""
+        """Exchange the key of this request for a token, for the scheme or subprotocol `bearer`."""
         request_id = take_request_id()
         credentials = Credentials.read(request.headers.get("authorization"), ())
         try:
             caller = self._guard.identify(request, credentials)
             if caller.by_token:
-                raise NotAllowed("a token cannot ask for tokens; send an API key")
+                raise NotAllowed("a token cannot be exchanged for another token; send an API key")
             asked = _parse(await read_body(request, MAX_BODY_BYTES, self._timeout_s))
         except Refused as error:
             return render_refusal(self._guard.refuse(error), request_id)
         except ClientGone:
-            return Response(status_code=499)  # nginx's code for a client that left
+            return Response(status_code=499)  # nginx's status for a client that disconnected
         token = self._guard.keys.tokens.mint(caller.key.id, asked.ttl_seconds, self._time_of_day())
         answer = msgspec.json.encode(GrantAnswer(token, asked.ttl_seconds))
         headers = {"dg-request-id": request_id, "Cache-Control": "no-store"}
@@ -64,8 +64,8 @@ class TokenEndpoint:
 
 
 def _parse(body: bytes) -> GrantRequest:
-    """Raises: BadParameter."""
+    """Parse the body. Raises: BadParameter."""
     try:
         return msgspec.json.decode(body, type=GrantRequest) if body.strip() else GrantRequest()
-    except (msgspec.DecodeError, RecursionError):  # also of fields: `ValidationError` is one
-        raise BadParameter(f"ttl_seconds: send a JSON object in which it is from 1 to {MAX_TTL_S}") from None
+    except (msgspec.DecodeError, RecursionError):  # includes `ValidationError`
+        raise BadParameter(f"ttl_seconds: expected a JSON object with a value from 1 to {MAX_TTL_S}") from None

@@ -1,7 +1,7 @@
-"""Requests that no route takes as they are: HEAD where there is a GET, unknown paths, and wrong methods.
+"""Requests without a matching route: HEAD on GET routes, unknown paths, wrong methods.
 
-Errors have the form that others have on the path: OpenAI's, the Open Inference Protocol's, plain text for operators,
-and Deepgram's everywhere else.
+Errors have the format of their path's interface: OpenAI, Open Inference Protocol, plain text under /admin, and
+Deepgram everywhere else.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from server.protocols.openai.endpoint import render_error
 OPENAI = re.compile(
     "(?:/v1)?/(?:audio|realtime|chat|completions|responses|embeddings|moderations|images|files|batches)(?:/|$)"
 )
-"""Paths of OpenAI's interface, also as a client has them whose base URL lacks the `/v1`."""
+"""Paths of OpenAI's interface, also without `/v1`, as sent by clients whose base URL lacks it."""
 INFERENCE = re.compile("/v2(?!/listen)(?:/|$)")
 ADMIN = re.compile("/admin(?:/|$)")
 
 
 class HeadAsGet:
-    """ASGI middleware: answers HEAD as GET. The HTTP server sends the headers, and leaves the body out."""
+    """ASGI middleware that handles HEAD as GET. The HTTP server sends only the headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Handle one request."""
         if scope["type"] != "http" or scope["method"] != HTTPMethod.HEAD:
             await self._app(scope, receive, send)
             return
-        as_get = {**scope, "method": "GET"}  # the HTTP server and the access log keep the method that was sent
+        as_get = {**scope, "method": "GET"}  # the HTTP server and the access log still see the original method
         try:
             await self._app(as_get, receive, send)
         finally:
             if "endpoint" in as_get:
-                scope["endpoint"] = as_get["endpoint"]  # from which the access log knows that the path may be written
+                scope["endpoint"] = as_get["endpoint"]  # shows the access log that the path is known
 
 
 def answer_unmatched(app: FastAPI, guard: Guard, sockets: Sequence[str]) -> None:
     """Answer unknown paths and wrong methods; `sockets` are the paths of WebSockets."""
 
     async def answer(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException), "the handler is registered for it alone"
+        assert isinstance(error, HTTPException), "the handler is registered only for HTTPException"
         path, allowed = request.scope["path"], ""
         if error.status_code == UNKNOWN:
             refused = _unknown(path, is_socket=path in sockets)
@@ -72,26 +72,26 @@ def answer_unmatched(app: FastAPI, guard: Guard, sockets: Sequence[str]) -> None
 
 
 UNKNOWN, WRONG_METHOD = 404, 405
-LONGEST_METHOD = 16  # characters of a method that an error repeats
+LONGEST_METHOD = 16  # characters of a method in an error
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 
 
 def _unknown(path: str, *, is_socket: bool) -> Refused:
-    """Return the refusal; it does not repeat the path, in which a key may stand by mistake."""
+    """Return the refusal; it omits the path, which may contain a key by mistake."""
     if is_socket:
-        return UnknownPath(f"{path} accepts only WebSockets: send a handshake, with Upgrade: websocket")
+        return UnknownPath(f"{path} accepts only WebSockets; send a handshake with Upgrade: websocket")
     if OPENAI.match(path) and not path.startswith("/v1"):
-        return UnknownPath("no endpoint at this path; /v1/audio/transcriptions is one: add /v1 to the base URL")
+        return UnknownPath("no endpoint at this path; add /v1 to the base URL, as in /v1/audio/transcriptions")
     return UnknownPath("no endpoint at this path; /docs lists them")
 
 
 def _wrong_method(method: str, allowed: str, *, is_socket: bool) -> Refused:
-    or_live = ", or a WebSocket's handshake" if is_socket else ""
+    or_live = ", or a WebSocket handshake" if is_socket else ""
     return WrongMethod(f"{method[:LONGEST_METHOD]} is not allowed at this path; send {allowed}{or_live}")
 
 
 def _allowed(app: FastAPI, scope: Scope) -> list[str]:
-    """Return the methods that the path of a request has a route for."""
+    """Return the methods with a route for the path of a request."""
     found = []
     for method in METHODS:
         asked = {**scope, "method": method}

@@ -1,5 +1,5 @@
-"""uvicorn's configuration and HTTP protocol: limits of a request head, a 400 for malformed upgrades, and the refusal
-of handshakes before ASGI while the replica is full or draining.
+"""uvicorn's configuration and HTTP protocol: limits on request heads, status 400 for malformed upgrades, and refusal of
+handshakes before ASGI while the replica is full or draining.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from server.protocols.handshake import render_refusal
 from server.replica import Replica
 from server.streaming.websocket import StreamWebSocket
 
-MAX_HEAD_BYTES = 64 * 1024  # beyond one read of the transport: the largest query of key terms is an eighth of it
+MAX_HEAD_BYTES = 64 * 1024  # in addition to one read of the transport; the largest query of key terms is an eighth
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 NO_HANDSHAKE = "Invalid WebSocket handshake."
-NOT_ALONE = "A WebSocket handshake must wait for the answers to the requests before it."
+NOT_ALONE = "A WebSocket handshake must wait for the responses to earlier requests."
 
 Refuse = Callable[[Scope], Response | None]
-"""Called with the scope of a handshake. Returns the answer of one that is refused, None for one that may go on."""
+"""Called with the scope of a handshake. Returns the response of a refused one, None for others."""
 
 
 class HeadProtocol(BoundedHttpProtocol):
-    """uvicorn's protocol that waits `timeout_s` for each head, and refuses handshakes by `refuse`."""
+    """uvicorn's protocol with a timeout of `timeout_s` for each request head and early refusal of handshakes."""
 
     def __init__(
         self,
@@ -46,16 +46,16 @@ class HeadProtocol(BoundedHttpProtocol):
         on_request: Callable[[], None],
         **options: Any,
     ) -> None:
-        """Take what uvicorn gives a protocol besides; `on_request` is called for each connection and later request."""
+        """`arguments` and `options` are uvicorn's; `on_request` is called for each connection and later request."""
         super().__init__(*arguments, **options)
         self._on_request = on_request
         self._timeout_s = timeout_s
         self._refuse = refuse
-        self._timer: asyncio.TimerHandle | None = None  # runs while a head is awaited
+        self._timer: asyncio.TimerHandle | None = None  # runs while waiting for a head
         self._head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Await the first head."""
+        """Wait for the first head."""
         super().connection_made(transport)
         self._on_request()
         self._await_head()
@@ -66,7 +66,7 @@ class HeadProtocol(BoundedHttpProtocol):
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
-        """Await the rest of this head."""
+        """Wait for the rest of this head."""
         super().on_message_begin()
         if self._timer is None:
             self._on_request()
@@ -78,12 +78,12 @@ class HeadProtocol(BoundedHttpProtocol):
         super().on_headers_complete()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Return whether to keep the connection of a client that ended its side; no further head will come."""
+        """Return whether to keep a half-closed connection; no further head can follow."""
         self._cancel()
         return super().eof_received()
 
     def data_received(self, data: bytes) -> None:
-        """Parse, and close the connection if a head is too large."""
+        """Parse the data; close the connection if a head is too large."""
         super().data_received(data)
         if self._timer is not None:
             self._head_bytes += len(data)
@@ -92,20 +92,19 @@ class HeadProtocol(BoundedHttpProtocol):
                 self.transport.close()
 
     def handle_websocket_upgrade(self) -> None:
-        """Refuse the handshake, or hand over to the WebSocket's protocol, which leaves malformed ones unanswered."""
-        if (
-            self.answering
-        ):  # the answer would come between others, and the new protocol would not know that none is read
+        """Refuse the handshake or hand it over to the WebSocket protocol, which does not answer malformed ones."""
+        # The response would be sent between others, and the new protocol would not know that writing is paused.
+        if self.answering:
             self.send_400_response(NOT_ALONE)
             return
         self.stop_timers()
-        path = self.url.partition(b"?")[0].decode("latin-1")  # not checked yet: any bytes
+        path = self.url.partition(b"?")[0].decode("latin-1")  # not validated yet: any bytes
         refusal = self._refuse and self._refuse({**self.scope, "type": "websocket", "path": path})
         if refusal is not None:
             self._answer(refusal)
         else:
             self._hand_over()
-        # uvicorn drops this object now. Its cycles, head included, would wait for the garbage collector.
+        # uvicorn drops this object now. Break its reference cycles, so that it does not need the garbage collector.
         self.parser = None  # type: ignore[assignment]
         self.headers = []
 
@@ -138,13 +137,13 @@ class HeadProtocol(BoundedHttpProtocol):
             self.transport.close()
 
 
-PATH = "/v1/listen"  # the endpoint whose load early refusals are for
+PATH = "/v1/listen"  # the endpoint with early refusals
 
 
 class EarlyRefusal:
-    """Refuses handshakes of `/v1/listen` while the replica is full or draining, or that one address opens too fast.
+    """Refuses handshakes of `/v1/listen` while the replica is full or draining, or one address opens them too fast.
 
-    Handshakes that another refusal is due to (key, origin, quota) go on to the endpoint.
+    Handshakes to be refused for another reason (key, origin, quota) are passed on to the endpoint.
     """
 
     def __init__(self, replica: Replica, access: AccessLog) -> None:
@@ -153,7 +152,7 @@ class EarlyRefusal:
         self._access = access
 
     def __call__(self, scope: Scope) -> Response | None:
-        """Return the refusal of a handshake with this scope, None if it may go on."""
+        """Return the refusal of a handshake with this scope, None if it is not refused here."""
         if scope["path"] != PATH:
             return None
         try:
@@ -182,7 +181,7 @@ class EarlyRefusal:
 
 
 MAX_MESSAGE_BYTES = 2**20
-SHUTDOWN_TIMEOUT_S = 5  # for connections that not even a close ends
+SHUTDOWN_TIMEOUT_S = 5  # for connections that do not end after a close
 
 
 def uvicorn_config(app: ASGIApp, replica: Replica) -> uvicorn.Config:
@@ -192,7 +191,7 @@ def uvicorn_config(app: ASGIApp, replica: Replica) -> uvicorn.Config:
 
 
 def make_protocol(app: ASGIApp, state: ServerState, *, replica: Replica) -> Callable[[], asyncio.Protocol]:
-    """Return the factory of the HTTP protocol for a port of its own, where `app` is served."""
+    """Return the factory of the HTTP protocol for a separate port that serves `app`."""
     config = _config(AccessLog(app, replica.clock, lines=replica.settings.access_log), replica, None)
     config.load()
     return partial(cast(Any, config.http_protocol_class), config=config, server_state=state, app_state={})
@@ -210,12 +209,12 @@ def _config(app: ASGIApp, replica: Replica, refuse: Refuse | None) -> uvicorn.Co
     )
     return uvicorn.Config(
         app,
-        host=cast(str, hosts),  # uvicorn only passes it to the event loop, which takes several
+        host=cast(str, hosts),  # uvicorn only passes it to the event loop, which accepts several
         port=port,
         loop="uvloop",
-        http=cast(type[HeadProtocol], http),  # uvicorn only calls it
+        http=cast(type[HeadProtocol], http),  # a factory; uvicorn only calls it
         ws=StreamWebSocket,
-        ws_per_message_deflate=False,  # PCM does not compress, and it costs memory and time for each connection
+        ws_per_message_deflate=False,  # PCM does not compress, and it would cost memory and time per connection
         ws_max_size=MAX_MESSAGE_BYTES,
         access_log=False,
         log_config=None,

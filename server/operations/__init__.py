@@ -1,1 +1,1 @@
-"""What operators see and do: metrics, logs, drain, watchdog."""
+"""Operation of a replica: metrics, logs, drain, watchdog, process setup."""

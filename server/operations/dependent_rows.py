@@ -1,4 +1,4 @@
-"""The log's word, at the start, on a model whose outputs for a stream depend on the other rows of its batch."""
+"""Startup warning for models whose output depends on batch composition."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import structlog
 from model.published.published_model import PublishedModel
 from model.published.rows import check_rows_quickly
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.rows")
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.dependent_rows")
 
 
 def warn_of_dependent_rows(model: object, reproducible: bool) -> None:
-    """Compare a few windows of a published model alone and in batches, and warn if some bit differs.
+    """Compare a few windows of a published model alone and in batches; log a warning if any bit differs.
 
-    Our own models' rows are independent, which tests hold; so are those that are stepped one at a time.
+    Rows of our own models are independent, which tests check, and so are rows that are stepped one at a time.
     """
     if not isinstance(model, PublishedModel):
         return
     name = model.config.name
     if model.contract.one_row:
-        _log.info("this model's graph takes one row: streams are stepped one at a time", model=name)
+        _log.info("the model's graph takes only one row: streams are stepped one at a time", model=name)
         return
     if reproducible:
         return

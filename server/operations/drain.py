@@ -1,7 +1,7 @@
-"""The open sessions of this replica, and the drain that ends them before it stops.
+"""The open sessions of this replica, and the drain that ends them before the process stops.
 
 A drain refuses new sessions, lets open ones finish, asks the rest to end, and calls back when none is left. Signals and
-the end of the process are not known here.
+process exit are handled elsewhere.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import structlog
 from server.errors import ServerDraining
 from server.operations.metrics import LIVE, Metrics
 
-SPREAD_PER_SESSION_S = 0.05  # few sessions are spread over less than `spread_s`: 20 reconnections a second are harmless
-LOST_LINGER_S = 2.0  # a replica that has lost its engine still answers 503 that long
+SPREAD_PER_SESSION_S = 0.05  # few sessions are spread over less than `spread_s`: 20 reconnections per s are harmless
+LOST_LINGER_S = 2.0  # how long a replica that has lost its engine still answers 503
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.drain")
 
@@ -30,7 +30,7 @@ class OpenSession(Protocol):
 
     @property
     def backlog_s(self) -> float:
-        """Audio received and not yet consumed."""
+        """Return the seconds of audio received and not yet consumed."""
 
     def drain(self) -> None:
         """Send pending results and end soon; must not block."""
@@ -45,7 +45,7 @@ class Leaving(Protocol):
 
 
 class OpenSessions:
-    """Every open session of the app, by protocol."""
+    """All open sessions of the app, by protocol."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -68,20 +68,20 @@ class OpenSessions:
         self._metrics.sessions_draining.set(self.channels if draining else 0)
 
     def refuse_if_draining(self) -> None:
-        """Raises: ServerDraining."""
+        """Refuse a new session during a drain. Raises: ServerDraining."""
         if self._draining:
             raise ServerDraining("the server is restarting")
 
     def count(self, protocol: str) -> int:
-        """Number of open sessions of this protocol."""
+        """Return the number of open sessions of a protocol."""
         return sum(name == protocol for name in self._sessions.values())
 
     def counts(self) -> dict[str, int]:
-        """Number of open sessions by protocol."""
+        """Return the number of open sessions by protocol."""
         return dict(Counter(self._sessions.values()))
 
     def snapshot(self) -> list[OpenSession]:
-        """The sessions that are open now."""
+        """Return the sessions that are open now."""
         return list(self._sessions)
 
     def holds(self, session: OpenSession) -> bool:
@@ -90,17 +90,17 @@ class OpenSessions:
 
     @property
     def channels(self) -> int:
-        """Channels of all open sessions, each of which takes a slot of the model."""
+        """Channels of all open sessions; each uses a slot of the model."""
         return sum(self._channels.values())
 
     def add(self, session: OpenSession, protocol: str, channels: int = 1) -> None:
-        """Add a session that began; `tutti_sessions_active` counts the channels of live ones, not of uploads."""
+        """Add a new session; `tutti_sessions_active` counts channels of live sessions, not of uploads."""
         self._sessions[session], self._channels[session] = protocol, channels
         if protocol in LIVE:
             self._metrics.sessions_active[protocol].inc(channels)
 
     def remove(self, session: OpenSession) -> None:
-        """Remove a session that ended; the last one completes `emptied`."""
+        """Remove an ended session; removing the last one completes the future of `emptied`."""
         protocol, channels = self._sessions.pop(session), self._channels.pop(session)
         if protocol in LIVE:
             self._metrics.sessions_active[protocol].dec(channels)
@@ -110,12 +110,12 @@ class OpenSessions:
             self._empty.set_result(None)
 
     def observe_backlog(self) -> None:
-        """Sample every session's backlog into the metric."""
+        """Record the backlog of every session in the metric."""
         for session in self._sessions:
             self._metrics.backlog.observe(session.backlog_s)
 
     def emptied(self) -> asyncio.Future[None]:
-        """Return a future that is done when no session is open. On the loop; for one caller at a time."""
+        """Return a future that is done when no session is open. Call it on the event loop; one caller at a time."""
         if self._empty is None or self._empty.done():
             self._empty = asyncio.get_running_loop().create_future()
             if not self._sessions:
@@ -127,7 +127,7 @@ class Phase(StrEnum):
     """Progress of a drain."""
 
     SERVING = "serving"
-    WAITING = "waiting"  # for the open sessions to end by themselves
+    WAITING = "waiting"  # for open sessions to end by themselves
     CLOSING = "closing"  # the rest have been asked to end
     DRAINED = "drained"
 
@@ -137,14 +137,14 @@ class DrainTimes:
     """Settings of a drain, in seconds."""
 
     timeout_s: float  # for sessions to end by themselves
-    spread_s: float  # over which sessions are sent elsewhere, or asked to end, at most
+    spread_s: float  # longest period over which sessions are sent to other replicas, or asked to end
     linger_s: float  # minimum length of a drain, so that load balancers notice it
-    flush_s: float  # for finals, summaries and closes of sessions that were asked to end
+    flush_s: float  # for the last results and closes of sessions that were asked to end
 
 
 @dataclass(frozen=True, slots=True)
 class DrainReport:
-    """State of a drain as operators see it."""
+    """State of a drain, for operators."""
 
     phase: Phase
     sessions: dict[str, int]
@@ -153,7 +153,7 @@ class DrainReport:
 
 
 class Drain:
-    """The drain of a replica; it happens once. All methods but `announce` are called on the event loop."""
+    """The drain of a replica, at most once. All methods except `announce` must be called on the event loop."""
 
     def __init__(
         self,
@@ -171,14 +171,14 @@ class Drain:
         self._callbacks: list[Callable[[], None]] = []
         self._began_s = 0.0
         self.phase = Phase.SERVING
-        self.lost: str | None = None  # why the engine was given up, if it was
+        self.lost: str | None = None  # why the engine was given up, None if it was not
 
     def announce(self) -> None:
-        """Refuse new sessions from now on. On any thread; `begin` has to follow."""
+        """Refuse new sessions from now on. May be called on any thread; `begin` must follow."""
         self._sessions.draining = True
 
     def begin(self) -> bool:
-        """Drain in the background; return False if a drain had begun before."""
+        """Start the drain in the background; return False if one had already begun."""
         if self._task is not None:
             return False
         self.announce()
@@ -200,7 +200,7 @@ class Drain:
             self._engine_lost.set_result(None)
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call this at the end of the drain, even if sessions are still open."""
+        """Call `callback` at the end of the drain, even if sessions are still open."""
         self._callbacks.append(callback)
 
     def report(self) -> DrainReport:

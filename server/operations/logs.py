@@ -1,4 +1,4 @@
-"""Logging: structlog and libraries' warnings in one form, a bounded queue with a writer thread, request ids."""
+"""Logging: structlog and library warnings in one format, a bounded queue with a writer thread, request ids."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ import structlog
 
 from server.settings import Settings
 
-FLUSH_S = 1.0  # for the last lines of a process
-MAX_LINES = 4_096  # about a megabyte: a second of the busiest server
-RETRY_S = 1.0  # after an error of the file
+FLUSH_S = 1.0  # for writing the last lines of a process
+MAX_LINES = 4_096  # about a megabyte: one second of the busiest server
+RETRY_S = 1.0  # after a write error
 _SECRETS = re.compile(
     r"(?i)([?&](?:token|access_token|key|api_key|ticket)=)[^&\s\"']+"
     r"|(\b(?:authorization|sec-websocket-protocol)\b[\"']?\s*[:=,]\s*b?[\"']?)[^\"'\r\n]+"
@@ -30,7 +30,7 @@ _SECRETS = re.compile(
 
 
 def configure_logs(settings: Settings) -> LogLines:
-    """Send structlog, libraries' warnings and uncaught exceptions through one renderer; return the file behind it."""
+    """Render structlog, library warnings and uncaught exceptions in one format; return the file they are written to."""
     fd = sys.stderr.fileno()
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -49,13 +49,13 @@ def configure_logs(settings: Settings) -> LogLines:
     structlog.configure(
         processors=[*shared, *render],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(out),  # type: ignore[arg-type]  # it writes and flushes only
+        logger_factory=structlog.WriteLoggerFactory(out),  # type: ignore[arg-type]  # structlog only writes and flushes
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(out)
     strip: list[Any] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[*strip, *render]))
-    # uvicorn names whole queries at level info, and a query may hold a token.
+    # At level info uvicorn logs whole queries, which may contain tokens.
     logging.basicConfig(level=max(level, logging.WARNING), handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
     threading.excepthook = _log_dead_thread
@@ -65,7 +65,7 @@ def configure_logs(settings: Settings) -> LogLines:
 
 
 def redacted(_: object, __: str, line: str) -> str:
-    """Take keys and tokens out of a rendered line: the last defence, where a library logs a client's request."""
+    """Remove keys and tokens from a rendered line: the last defense if a library logs a client's request."""
     return _SECRETS.sub(lambda found: (found[1] or found[2]) + "…", line)
 
 
@@ -92,16 +92,16 @@ def _log_dead_process(
 
 
 class LogLines:
-    """A file for structlog and logging: a bounded queue, and a thread that writes it to a descriptor of the caller's.
+    """File object for structlog and logging: a bounded queue, and a thread that writes it to a descriptor.
 
-    `SimpleQueue` takes lines in signal handlers and in finalizers too, where `queue.Queue` could deadlock.
+    `SimpleQueue` is also safe in signal handlers and finalizers, where `queue.Queue` could deadlock.
     """
 
     def __init__(self, fd: int, lost_line: Callable[[int], str]) -> None:
-        """`lost_line` makes the line that reports a number of lost lines."""
+        """`lost_line` renders the line that reports the number of lost lines."""
         self._fd = fd
         self._lost_line = lost_line
-        self._queue: SimpleQueue[str | threading.Event] = SimpleQueue()  # sets events that it meets
+        self._queue: SimpleQueue[str | threading.Event] = SimpleQueue()  # events are set when the writer reaches them
         self._draining = threading.Event()
         self._unreported = 0
         self._lost = 0
@@ -109,7 +109,7 @@ class LogLines:
         threading.Thread(target=self._main, name="log", daemon=True).start()
 
     def write(self, text: str) -> int:
-        """Queue a line; never waits, never raises."""
+        """Queue a line; never blocks or raises."""
         if self._queue.qsize() >= MAX_LINES:
             self._lose(1)
         else:
@@ -117,14 +117,14 @@ class LogLines:
         return len(text)
 
     def flush(self) -> None:
-        """Do nothing: `drain` waits."""
+        """Do nothing; `drain` waits for the writer."""
 
     def isatty(self) -> bool:
-        """Refuse colours."""
+        """Return False, so that no colors are used."""
         return False
 
     def drain(self, timeout_s: float) -> None:
-        """Wait until the lines so far are written, at most `timeout_s`: before the process ends."""
+        """Wait at most `timeout_s` until the lines so far are written; used before the process exits."""
         written = threading.Event()
         self._draining.set()
         self._queue.put(written)
@@ -151,14 +151,14 @@ class LogLines:
                     item.set()
 
     def _write(self, lines: list[str]) -> None:
-        """Write the lines in one piece, or lose them."""
+        """Write the lines in one call; on an error they are lost."""
         unreported = self._unreported
         text = (self._lost_line(unreported) if unreported else "") + "".join(lines)
         try:
             _write_all(self._fd, text.encode(errors="backslashreplace"))
         except OSError:
             self._lose(len(lines))
-            self._draining.wait(RETRY_S)  # an error that lasts must not take a core
+            self._draining.wait(RETRY_S)  # a persistent error must not occupy a core
         else:
             self._unreported -= unreported
 
@@ -174,7 +174,7 @@ _current: ContextVar[str | None] = ContextVar("tutti_request_id", default=None)
 
 
 def name_request() -> str:
-    """Name the request of this context; the endpoint that answers it takes the name with `take_request_id`."""
+    """Set a new request id in this context; the endpoint gets it with `take_request_id`."""
     request_id = str(uuid.uuid4())
     _untaken.set(request_id)
     _current.set(request_id)
@@ -182,12 +182,12 @@ def name_request() -> str:
 
 
 def take_request_id() -> str:
-    """Return the name of the context's request, once; a fresh one afterwards, so that names stay unique."""
+    """Return the context's request id, once; after that a new one, so that ids are unique."""
     request_id = _untaken.get()
     _untaken.set(None)
     return request_id or str(uuid.uuid4())
 
 
 def current_request_id() -> str | None:
-    """Return the name of the context's request, None outside any."""
+    """Return the context's request id, None outside a request."""
     return _current.get()

@@ -1,6 +1,6 @@
-"""Prometheus metrics: one registry per app, without labels of session, key, address or text.
+"""Prometheus metrics: one registry per app, without labels for session, key, address or text.
 
-What belongs to one model's batches carries its name as the label `model`: `ModelMetrics`. Every interval is of one
+Metrics of a model's batches have its name in the label `model`, see `ModelMetrics`. Intervals are measured by the
 process's monotonic clock. Source: Prometheus, "Metric and label naming".
 """
 
@@ -17,9 +17,9 @@ from server.audio.formats import Encoding
 from server.errors import TicketCode
 from server.operations.histograms import Histograms, Spread, histogram, histograms
 
-# Quantiles are exact only at edges, so each latency objective has one of its own.
+# Quantiles are exact only at bucket edges, so each latency objective is an edge.
 LATENCY_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
-STAGE_S = (0.0002, 0.0005, 0.001, 0.002, *LATENCY_S)  # the stages take less than the whole
+STAGE_S = (0.0002, 0.0005, 0.001, 0.002, *LATENCY_S)  # stages are shorter than the total latency
 SESSION_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1_800.0, 3_600.0, 7_200.0, 14_400.0)
 BACKLOG_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 ENDPOINT_S = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0)
@@ -32,11 +32,11 @@ PROTOCOLS = (*LIVE, "upload")
 
 
 class Metrics:
-    """Every metric of the app. Labelled children are made here once: a lookup costs more than counting."""
+    """All metrics of the app. Labeled children are created once, because looking them up costs more than counting."""
 
     def __init__(self, max_batch: int, max_streams: int) -> None:
         """`max_streams` is the number of slots of each model."""
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for every counter, which nothing reads
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # an unused second series per counter
         self._max_streams = max_streams
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
@@ -48,36 +48,38 @@ class Metrics:
         self._of_models = _ModelFamilies(registry, max_batch)
 
     def of_model(self, name: str) -> ModelMetrics:
-        """Return the metrics of one model; its series are there from now on."""
+        """Return the metrics of one model; its series exist from now on."""
         return ModelMetrics(self._of_models, name, self._max_streams, self.errors)
 
     def _gauges(self, registry: CollectorRegistry) -> None:
         active = Gauge(
             "tutti_sessions_active",
-            "Channels of live streams open now; uploads are none",
+            "Channels of open live streams, without uploads",
             ["protocol"],
             registry=registry,
         )
         self.sessions_active = {name: active.labels(name) for name in LIVE}
-        self.sessions_max = Gauge("tutti_sessions_max", "Channels of live streams that may be open", registry=registry)
+        self.sessions_max = Gauge("tutti_sessions_max", "Limit of open channels of live streams", registry=registry)
         self.estimated_capacity = Gauge(
-            "tutti_estimated_session_capacity", "Estimate of channels at the latency objective", registry=registry
+            "tutti_estimated_session_capacity",
+            "Estimated number of channels within the latency objective",
+            registry=registry,
         )
         self.sessions_draining = Gauge("tutti_sessions_draining", "Channels open while draining", registry=registry)
         self.uploads_active = Gauge("tutti_uploads_active", "Uploads in progress", ["stage"], registry=registry)
         self.ready = Gauge("tutti_ready", "1 when /readyz answers 200", registry=registry)
         self.loop_tasks = Gauge("tutti_event_loop_tasks", "Tasks of the event loop", registry=registry)
-        self.gpu_memory = Gauge("tutti_gpu_memory_allocated_bytes", "The GPU's, as torch sees it", registry=registry)
+        self.gpu_memory = Gauge("tutti_gpu_memory_allocated_bytes", "GPU memory allocated by torch", registry=registry)
         self.build_info = Gauge(
             "tutti_build_info", "Constant 1", ["version", "commit", "model", "device"], registry=registry
         )
 
     def watch_gpu(self, allocated_bytes: Callable[[], float]) -> None:
-        """Let the GPU memory metric read `allocated_bytes`; without a GPU it stays 0."""
+        """Read the GPU memory metric from `allocated_bytes`; without a GPU it stays 0."""
         self.gpu_memory.set_function(allocated_bytes)
 
     def _counters(self, registry: CollectorRegistry) -> None:
-        self.sessions = Counter("tutti_sessions", "Calls that ended", ["protocol", "outcome"], registry=registry)
+        self.sessions = Counter("tutti_sessions", "Ended calls", ["protocol", "outcome"], registry=registry)
         for protocol in PROTOCOLS:
             for outcome in OUTCOMES:
                 self.sessions.labels(protocol, outcome)
@@ -87,7 +89,7 @@ class Metrics:
         audio = Counter("tutti_audio_seconds", "Audio received", ["encoding"], registry=registry)
         self.audio_seconds = {name: audio.labels(name) for name in Encoding}
         self.audio_bytes = Counter("tutti_audio_bytes_received", "Bytes of audio received", registry=registry)
-        losses = Counter("tutti_audio_losses", "Damage to audio that was mended", ["kind"], registry=registry)
+        losses = Counter("tutti_audio_losses", "Audio losses that were repaired", ["kind"], registry=registry)
         self.audio_concealed = losses.labels("concealed_packet")
         self.audio_resyncs = losses.labels("resynchronized")
         results = Counter("tutti_results", "Transcripts sent", ["kind"], registry=registry)
@@ -99,10 +101,10 @@ class Metrics:
             self.errors.labels(stage)
         self.log_lines_lost = Counter("tutti_log_lines_lost", "Log lines that could not be written", registry=registry)
         self.descriptor_shortages = Counter(
-            "tutti_file_descriptor_shortages", "Heartbeats that found no file descriptor free", registry=registry
+            "tutti_file_descriptor_shortages", "Checks that found no free file descriptor", registry=registry
         )
-        self.tickets = Counter("tutti_resume_tickets", "Tickets given to resumable streams", registry=registry)
-        self.resumes = Counter("tutti_resumes", "Streams taken up again, or refused", ["outcome"], registry=registry)
+        self.tickets = Counter("tutti_resume_tickets", "Tickets sent to resumable streams", registry=registry)
+        self.resumes = Counter("tutti_resumes", "Attempts to resume a stream", ["outcome"], registry=registry)
         for outcome in ("resumed", "replayed", *TicketCode):
             self.resumes.labels(outcome)
         skipped = Counter(
@@ -110,7 +112,7 @@ class Metrics:
         )
         self.skipped = {name: skipped.labels(name) for name in LIVE}
         self.slow_consumers = Counter(
-            "tutti_slow_consumer_closes", "Connections cut because results were not read", registry=registry
+            "tutti_slow_consumer_closes", "Connections closed because results were not read", registry=registry
         )
 
     def _histograms(self, registry: CollectorRegistry) -> None:
@@ -143,11 +145,11 @@ class Metrics:
 
 
 class _ModelFamilies:
-    """The metrics of which each model has a series.
+    """Metrics with a series for each model.
 
-    The latency of a result has consecutive parts, which add up to it apart from cutting audio into steps: waiting,
-    inference, handover, decoding, writing. The first is counted once a step and the last, which is of all models, once
-    a frame; the others once a batch.
+    The latency of a result is the sum of consecutive stages, apart from splitting audio into steps: queue wait,
+    inference, handover, decoding, writing. The first is recorded per step, the last per frame for all models together,
+    the others per batch.
     """
 
     def __init__(self, registry: CollectorRegistry, max_batch: int) -> None:
@@ -157,37 +159,37 @@ class _ModelFamilies:
         def spread(name: str, text: str, edges: Sequence[float] = STAGE_S) -> Histograms:
             return Histograms(registry, f"tutti_{name}", text, edges, "model")
 
-        self.capacity = gauge("model_session_capacity", "Estimate of channels, were there none of other models")
+        self.capacity = gauge("model_session_capacity", "Estimated number of channels if no other model had any")
         self.reserved = gauge(
             "reserved_sessions",
-            "Of the estimate by service times, channels kept out because steps are late, or were in the last minutes",
+            "Channels subtracted from the estimate because steps are late or were late in the last minutes",
         )
-        self.slowdown = gauge("slowdown_ratio", "Time of batches by that in the warm-up")
+        self.slowdown = gauge("slowdown_ratio", "Batch time relative to the warm-up")
         self.uploads_wait = gauge("uploads_wait", "1 while uploads wait for late live steps")
-        self.queue_depth = gauge("batch_queue_depth", "Steps ready and waiting for a batch")
-        self.slots_used = gauge("state_pool_slots_used", "Recurrent-state slots taken")
+        self.queue_depth = gauge("batch_queue_depth", "Ready steps waiting for a batch")
+        self.slots_used = gauge("state_pool_slots_used", "Recurrent-state slots in use")
         self.slots = gauge("state_pool_slots", "Recurrent-state slots")
         self.batches = Counter("tutti_batches", "Model calls", ["model"], registry=registry)
-        self.batch_rows = Counter("tutti_batch_rows", "Steps in them", ["model"], registry=registry)
-        self.batch_size = spread("batch_size", "Rows of a batch", _powers_of_two(max_batch))
+        self.batch_rows = Counter("tutti_batch_rows", "Steps in model calls", ["model"], registry=registry)
+        self.batch_size = spread("batch_size", "Rows per batch", _powers_of_two(max_batch))
         self.realtime_factor = spread("realtime_factor", "Model time per second of audio, one batch", RATIO)
-        self.queue_wait = spread("queue_wait_seconds", "Step ready to its batch starting")
-        self.inference = spread("batch_inference_seconds", "One model step")
-        self.handover = spread("handover_seconds", "Outputs of a batch ready to their decoding")
-        self.decode = spread("decode_seconds", "Search and text of one batch")
-        self.second_queue = gauge("second_decode_queue", "Ended segments that wait for their second decode")
-        self.second_wait = spread("second_decode_wait_seconds", "Segment ended to its second decode beginning")
+        self.queue_wait = spread("queue_wait_seconds", "Step ready to start of its batch")
+        self.inference = spread("batch_inference_seconds", "Model call of one batch")
+        self.handover = spread("handover_seconds", "Outputs of a batch ready to start of their decoding")
+        self.decode = spread("decode_seconds", "Decoding of one batch to text")
+        self.second_queue = gauge("second_decode_queue", "Ended segments waiting for their second decode")
+        self.second_wait = spread("second_decode_wait_seconds", "Segment ended to start of its second decode")
         self.second_decode = spread("second_decode_seconds", "Second decode of one segment")
         self.second_failures = Counter(
             "tutti_second_decode_failures",
-            "Segments whose second decode failed: the first one's text was sent",
+            "Segments whose second decode failed, so the first decode's text was sent",
             ["model"],
             registry=registry,
         )
 
 
 class ModelMetrics:
-    """The series of one model. `errors` is the counter that all models share."""
+    """The series of one model. `errors` is a counter shared by all models."""
 
     def __init__(self, families: _ModelFamilies, name: str, slots: int, errors: Counter) -> None:
         self.capacity = families.capacity.labels(name)
@@ -210,10 +212,10 @@ class ModelMetrics:
         self.second_decode = families.second_decode.labels(name)
         self.second_failures = families.second_failures.labels(name)
         self.errors = errors
-        self.failed_steps = 0  # of stage "step", for the watchdog: a Counter is read only by collecting it
+        self.failed_steps = 0  # of stage "step", for the watchdog: a Counter can only be read by collecting it
 
     def gone(self) -> None:
-        """Read 0 where a gauge asked a model that is no longer loaded; counts stay, as of a process that stopped."""
+        """Set the gauges of an unloaded model to 0; counters keep their values."""
         for gauge in (self.capacity, self.reserved, self.slowdown):
             gauge.set_function(_zero)
 

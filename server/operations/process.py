@@ -1,4 +1,4 @@
-"""Process set-up: closed stdio, RLIMIT_NOFILE, memory of large blocks, exit after a timeout, SIGHUP."""
+"""Process setup: closed stdio, RLIMIT_NOFILE, memory of large blocks, exit after a timeout, SIGHUP."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import sys
 import threading
 from collections.abc import Callable
 
-EXIT_LOST = 70  # exit status of a process whose engine is lost: a supervisor starts another. Source: sysexits.h
+EXIT_LOST = 70  # exit status if the engine is lost; the supervisor starts a new process. Source: sysexits.h
 M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES = -3, 4 * 2**20  # Source: mallopt(3)
-FILES_BESIDE_STREAMS = 512  # descriptors for refused requests, probes, uploads, libraries
+OTHER_FILES = 512  # descriptors for refused requests, probes, uploads, libraries
 
 
 def reopen_closed_stdio() -> None:
-    """Open closed descriptors among 0 to 2; else a socket gets the number, and printed text goes into it."""
+    """Open descriptors 0 to 2 if closed; otherwise a socket could get the number and receive printed text."""
     for fd in (0, 1, 2):
         try:
             os.fstat(fd)
@@ -33,12 +33,12 @@ def reopen_closed_stdio() -> None:
 
 
 def files_needed(streams: int) -> int:
-    """Descriptors for this number of live streams and all else that the process opens."""
-    return streams + FILES_BESIDE_STREAMS
+    """Return the descriptors needed for this number of live streams and everything else in the process."""
+    return streams + OTHER_FILES
 
 
 def raise_file_limit(streams: int) -> int:
-    """Raise the limit of open files to what the streams need, as far as allowed; return the limit in force."""
+    """Raise the limit of open files to what the streams need, as far as allowed; return the resulting limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = files_needed(streams)
     if soft == resource.RLIM_INFINITY or soft >= needed:
@@ -50,17 +50,17 @@ def raise_file_limit(streams: int) -> int:
 
 
 def return_large_blocks() -> None:
-    """Let glibc give freed blocks of 4 MiB and more back to the system; no effect with another allocator.
+    """Make glibc return freed blocks of 4 MiB and more to the system; no effect with another allocator.
 
-    Left alone it raises the threshold to 32 MiB and keeps such a block for each thread that once had one: FFmpeg takes
-    16 MiB for a cover picture whose header says so.
+    By default it raises the threshold up to 32 MiB and keeps such a block for each thread that once allocated one:
+    FFmpeg allocates 16 MiB for a cover picture if its header announces that size.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
 
 
 def end_within(seconds: float, code: int, before_exit: Callable[[], None]) -> threading.Timer:
-    """Exit with this status after `seconds` at the latest: a thread inside a device call can block a normal exit."""
+    """Exit with this status after at most `seconds`: a thread inside a device call can block a normal exit."""
 
     def end() -> None:
         before_exit()
@@ -73,6 +73,6 @@ def end_within(seconds: float, code: int, before_exit: Callable[[], None]) -> th
 
 
 def on_sighup(action: Callable[[], None]) -> None:
-    """Call `action` at each SIGHUP, on the running loop. Only the main thread gets signals: no effect elsewhere."""
+    """Call `action` on the running loop at each SIGHUP. No effect outside the main thread, which gets the signals."""
     if threading.current_thread() is threading.main_thread():
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, action)

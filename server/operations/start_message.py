@@ -1,6 +1,6 @@
-"""The text that `tutti serve` prints when it listens: where to open it, how many streams, who may use it, how to stop.
+"""Message printed by `tutti serve` once it listens: address, number of streams, access, how to stop.
 
-Made of settings and numbers alone: an app, a socket and a log are the caller's.
+Built from settings and numbers only.
 """
 
 from __future__ import annotations
@@ -10,42 +10,42 @@ from server.settings import Settings
 
 
 def start_message(settings: Settings, url: str, streams: int) -> str:
-    """Return the message of a server that can be opened at `url` and now takes this number of `streams`."""
+    """Return the message for a server at `url` that currently accepts this number of `streams`."""
     rows = {
         "open": f"{url} in a browser; the API is described at {url}/docs",
         "streams": said_of_streams(settings, streams),
         "keys": said_of_keys(settings),
         "/admin": said_of_admin(settings),
         "stop": f"Ctrl-C drains: no new streams, and {settings.drain_timeout_s:g} s for open ones to end; "
-        "a second Ctrl-C ends at once",
+        "a second Ctrl-C exits immediately",
     }
     if settings.vosk_port is not None:
-        rows["vosk"] = "clients of vosk's own port send no key: anyone who reaches it can use it"
+        rows["vosk"] = "clients of the vosk port send no key: anyone who can reach it can use it"
     where = "all interfaces" if interfaces(settings.host) else settings.host
     return "\n".join([f"tutti listens on {where}", *(f"  {name:<8} {said}" for name, said in rows.items())])
 
 
 def said_of_streams(settings: Settings, streams: int) -> str:
-    """How many streams are taken, and whether that is fixed."""
+    """Describe how many streams are accepted, and whether the number is fixed."""
     if settings.max_streams == "auto":
-        return f"about {streams} at a time, estimated for this machine while it runs; --max-streams N fixes it"
+        return f"about {streams} at a time, estimated for this machine at run time; set --max-streams N to fix it"
     return f"{streams} at a time, fixed by --max-streams or TUTTI_MAX_STREAMS"
 
 
 def said_of_keys(settings: Settings) -> str:
-    """Who may open streams."""
+    """Describe who may open streams."""
     if settings.api_keys or settings.api_keys_file is not None:
-        return "a key is required of every client"
-    return "none are set: anyone who reaches this address can use it; TUTTI_API_KEYS or --api-keys-file sets them"
+        return "every client needs a key"
+    return "none are set: anyone who can reach this address can use it; set TUTTI_API_KEYS or --api-keys-file"
 
 
 def said_of_admin(settings: Settings) -> str:
-    """Who may use /admin: `server/http/admin.py`."""
+    """Describe who may use /admin, see `server/http/admin.py`."""
     if settings.admin_keys or settings.admin_keys_file is not None:
-        return "open to holders of an admin key"
+        return "open with an admin key"
     if settings.admin_local:
         return (
-            "open to this machine without a key; a proxy on it would open it to everybody: "
-            "then set TUTTI_ADMIN_KEYS, and not --admin-local or TUTTI_ADMIN_LOCAL"
+            "open to this machine without a key; a proxy on this machine would open it to everyone: "
+            "in that case set TUTTI_ADMIN_KEYS instead of --admin-local or TUTTI_ADMIN_LOCAL"
         )
-    return "closed: no admin key is set; TUTTI_ADMIN_KEYS opens it to its holders, --admin-local to this machine"
+    return "closed: no admin key is set; set TUTTI_ADMIN_KEYS, or --admin-local for access from this machine"

@@ -1,4 +1,4 @@
-"""Every 0.5 s: loop lag, backlogs, engine health, file descriptors, garbage collection."""
+"""Periodic checks, every 0.5 s: loop lag, backlogs, engine health, file descriptors, garbage collection."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from server.operations.metrics import Metrics
 
 PERIOD_S = 0.5
 FAILURES = 16
-"""Streams that fail one after another, without a good batch between, until the device counts as lost. No client's input
-can make a step fail: it is checked before."""
+"""Failed streams in a row, without a successful batch between them, after which the device counts as lost. Client input
+cannot make a step fail, because it is validated first."""
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.pulse")
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.watchdog")
 
 
 class EngineHealth:
@@ -28,25 +28,25 @@ class EngineHealth:
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._batches = 0
-        self._failed = 0  # failed steps at the last look that saw a new batch
+        self._failed = 0  # failed steps at the last check that saw a new batch
 
     def look(self, *, moves: bool, batches: int, failed: int) -> str | None:
-        """Take the totals so far; return why the engine is lost, None if it is not.
+        """Check the totals so far; return why the engine is lost, None if it is not.
 
-        `moves` is false for an engine that has ended, or has been at one piece of work for `timeout_s`.
+        `moves` is False for an engine that has ended, or has been in one call for `timeout_s`.
         """
         if not moves:
-            return f"the engine has ended, or has been at one step for {self._timeout_s:g} s"
+            return f"the engine has ended, or has been in one step for {self._timeout_s:g} s"
         if batches != self._batches:
             self._batches, self._failed = batches, failed
         if failed - self._failed >= FAILURES:
-            return f"{FAILURES} streams in a row failed, and no step succeeded between them"
+            return f"{FAILURES} streams failed in a row without a successful step between them"
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
-    """The engine of one model. `moves` is false once it has ended or has been at one piece of work for too long."""
+class WatchedEngine:
+    """The engine of one model. `moves` returns False once it has ended or has been in one call for too long."""
 
     model: str
     moves: Callable[[], bool]
@@ -55,7 +55,7 @@ class Engine:
 
 
 class Watchdog:
-    """Measures the event loop's lag, samples backlogs, watches engines and descriptors, has garbage collected."""
+    """Measures event loop lag, samples backlogs, checks engines and file descriptors, triggers garbage collection."""
 
     def __init__(
         self,
@@ -67,9 +67,9 @@ class Watchdog:
         engine_timeout_s: float,
         update_estimates: Callable[[], None],
     ) -> None:
-        """An engine that does not move has ended, or has been at one piece of work for `engine_timeout_s`.
+        """`engine_timeout_s`: an engine in one call for longer counts as lost.
 
-        `update_estimates` updates the estimates of capacity while no batch does.
+        `update_estimates` updates the capacity estimates while no batch runs.
         """
         self._metrics = metrics
         self._sessions = sessions
@@ -77,28 +77,28 @@ class Watchdog:
         self._clock = clock
         self._engine_timeout_s = engine_timeout_s
         self._update_estimates = update_estimates
-        self._engines: dict[str, tuple[Engine, EngineHealth]] = {}
+        self._engines: dict[str, tuple[WatchedEngine, EngineHealth]] = {}
         self._short_of_files = False
         self._timer: asyncio.TimerHandle | None = None
         self._gc_schedule = GcSchedule(clock())
 
-    def watch(self, engine: Engine) -> None:
-        """Look at an engine, too, from now on."""
+    def watch(self, engine: WatchedEngine) -> None:
+        """Start checking an engine."""
         self._engines[engine.model] = engine, EngineHealth(self._engine_timeout_s)
 
     def forget(self, model: str) -> None:
-        """Look at a model's engine no more: it is about to be stopped. Its memory is freed when there is time."""
+        """Stop checking a model's engine before it is stopped; its memory is freed by a later garbage collection."""
         self._engines.pop(model, None)
         self._gc_schedule.thaw(self._clock())
 
     def start(self) -> None:
-        """Look every `PERIOD_S` from now on. On the loop, once the engine is warm."""
+        """Start checking every `PERIOD_S`. Call it on the event loop once the engine is warm."""
         loop = asyncio.get_running_loop()
         self._metrics.loop_tasks.set(len(asyncio.all_tasks(loop)))
         self._timer = loop.call_later(PERIOD_S, self._look, loop, loop.time() + PERIOD_S)
 
     def stop(self) -> None:
-        """Cancel the next look."""
+        """Cancel the next check."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -112,14 +112,14 @@ class Watchdog:
         self.start()
 
     def _look_at_engines(self) -> None:
-        """Give the replica up with any of its engines: a new process serves all models again."""
+        """Give up the replica if any of its engines is lost: a new process will serve all models again."""
         for engine, health in self._engines.values():
             reason = health.look(moves=engine.moves(), batches=engine.batches(), failed=engine.failed())
             if reason is not None:
                 self._drain.give_up(reason if len(self._engines) == 1 else f"model {engine.model}: {reason}")
 
     def _look_at_files(self) -> None:
-        """Log a lack of descriptors: the system drops new connections then, without telling the server."""
+        """Log a lack of file descriptors: the system then drops new connections without an error in the server."""
         short = not free_descriptor()
         if short:
             self._metrics.descriptor_shortages.inc()
@@ -131,7 +131,7 @@ class Watchdog:
 
 
 def free_descriptor() -> bool:
-    """Whether this process can open another file or socket: tried, because the limit may be the system's too."""
+    """Whether this process can open another file: tried, because the limit may be that of the system."""
     try:
         os.close(os.dup(1))
     except OSError as error:

@@ -1,1 +1,1 @@
-"""Tickets: the state of a stream as sealed text, from which another replica goes on."""
+"""Tickets: the state of a stream as sealed text, with which another replica continues the stream."""

@@ -1,1 +1,1 @@
-"""Formatting of final texts: capitals, marks, digits."""
+"""Text formatting: capitals, punctuation, digits."""

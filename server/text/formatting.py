@@ -1,9 +1,9 @@
-"""Formatting of recognised words: capitals, commas, periods, question marks, digits. Pure.
+"""Formatting of recognized words: capitals, commas, periods, question marks, digits. Pure.
 
-The model writes lower-case letters and apostrophes, so this is guesswork from the words alone, off unless a client asks
-for it. English finals are tagged (`model.punctuation`); interim results, whose words must not change, and other
-languages get what rules are sure of. Times are never changed: a number written with digits lasts from its first word's
-start to its last word's end.
+The model outputs lower-case letters and apostrophes, so formatting is inferred from the words alone, and only on
+request. English finals are tagged by a model (`model.punctuation`). Interim results, whose words must not change, and
+other languages are formatted by conservative rules. Times do not change: a number in digits lasts from the start of
+its first word to the end of its last.
 """
 
 from __future__ import annotations
@@ -18,49 +18,48 @@ from model.punctuation.tagger import shipped_tagger
 from model.text.letters import has_ideographs
 from server.text.numerals import numbers
 
-OPENING_WORDS = 16  # of an open sentence that are kept: as far as the tagger sees to one side
+OPENING_WORDS = 16  # words kept of an incomplete sentence: the tagger's context on one side
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Formatting that a client asked for; none by default."""
+    """Formatting requested by a client; none by default."""
 
     punctuate: bool = False
     numerals: bool = False
-    english: bool = True  # other languages are punctuated by rules alone
+    english: bool = True  # other languages are punctuated by rules only
 
 
 PLAIN = Style()
-FULL_WIDTH = ("", "，", "。", "？")  # the marks, in text that is written without spaces
+FULL_WIDTH = ("", "，", "。", "？")  # the marks for scripts without spaces
 
 
 @dataclass(frozen=True, slots=True)
 class FormattedWord:
-    """A recognised word, or the words of one number joined by spaces, and its formatted text."""
+    """A recognized word, or the words of a number joined by spaces, with its formatted text."""
 
     word: Word
     text: str
 
 
 class Sentences:
-    """Formats the segments of one channel in order, because a sentence may go on from one segment to the next."""
+    """Formatter of one channel's segments, in order: a sentence may continue from one segment to the next."""
 
     def __init__(self, style: Style) -> None:
         self._style = style
         self._tagger = shipped_tagger() if style.punctuate and style.english else None
-        self.opening: tuple[
-            str, ...
-        ] = ()  # words of a sentence that a cut left open: the last ones, by rules the first
+        # Words of the incomplete sentence at the end of a segment: the last ones for the tagger, the first for rules.
+        self.opening: tuple[str, ...] = ()
 
     def partial(self, words: Sequence[Word]) -> tuple[FormattedWord, ...]:
-        """Format an unfinished segment so that later words change none of it: "twenty" may yet become 21.
+        """Format an unfinished segment such that later words do not change it: "twenty" may become 21.
 
-        Hence by rules, without digits and without marks: a comma would come and go with the words behind it.
+        So only rules apply, without digits and punctuation: a comma could disappear again with the next words.
         """
         return format_words(words, replace(self._style, numerals=False), self.opening, ends=False)
 
     def final(self, words: Sequence[Word], *, ends: bool) -> tuple[FormattedWord, ...]:
-        """Format a segment; `ends` is false if it was cut for its length and the sentence goes on."""
+        """Format a segment; `ends` is False if it was cut at the length limit and the sentence continues."""
         texts = [word.text for word in words]
         if self._tagger is None:
             formatted = format_words(words, self._style, self.opening, ends=ends)
@@ -79,9 +78,9 @@ def format_words(
     ends: bool = True,
     labels: Sequence[Labelled] | None = None,
 ) -> tuple[FormattedWord, ...]:
-    """Format words with their labels, by default with those of the rules for one sentence, which follow its `opening`.
+    """Format words by their labels, by default those of the rules for one sentence that began with `opening`.
 
-    Never returns more words than it got.
+    Never returns more words than given.
     """
     spans = _numbers(words) if style.numerals else [(i, i + 1, word.text) for i, word in enumerate(words)]
     if style.punctuate and labels is None:
@@ -103,13 +102,13 @@ def _by_rules(texts: Sequence[str], opening: tuple[str, ...], *, ends: bool) -> 
 
 
 def _shown(text: str, first: Labelled, last: Labelled) -> str:
-    """The text of a word, or of a number, between the capital of its first word and the mark of its last."""
+    """Return the text of a word or number with the capital of its first label and the mark of its last."""
     marks = FULL_WIDTH if has_ideographs(text) else MARKS
     return (capitalised(text) if first.capital else capital_i(text)) + marks[last.mark]
 
 
 def _open_words(opening: tuple[str, ...], labels: Sequence[Labelled]) -> tuple[str, ...]:
-    """The last words of a sentence that began in the opening or in the labelled words."""
+    """Return the last words of the incomplete sentence after these labels, at most OPENING_WORDS."""
     sentence = list(opening)
     for label in labels:
         sentence = [] if label.mark in ENDS else [*sentence[-OPENING_WORDS:], label.word]
@@ -117,7 +116,7 @@ def _open_words(opening: tuple[str, ...], labels: Sequence[Labelled]) -> tuple[s
 
 
 def _numbers(words: Sequence[Word]) -> list[tuple[int, int, str]]:
-    """First word, end and text of each word and of each number, in order."""
+    """Return first word, end (exclusive) and text of each word and number, in order."""
     spans: list[tuple[int, int, str]] = []
     done = 0
     for number in numbers(words):

@@ -1,8 +1,8 @@
-"""Numbers in words, found and written with digits. Pure, English only.
+"""Conversion of spoken numbers to digits. Pure, English only.
 
-`text_to_num` composes numbers; this module decides which words are a number where English is ambiguous: digits spoken
-one by one stay apart, a pair of numbers may be a year, "hundreds" is no number, and "thirty second" is an ordinal or a
-duration.
+`text_to_num` composes numbers. This module decides which words are a number where English is ambiguous: digits spoken
+one by one stay separate, a pair of numbers may be a year, "hundreds" is not a number, and "thirty second" is an ordinal
+or a duration.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from text_to_num import find_numbers
 
 from model.ctc.words import Word
 
-PAUSE_S = 0.5  # a silence this long separates two numbers: "twenty … five" is not 25
-SMALL = 4.0  # a number below it that stands alone stays a word: "one by one", "two or three"
+PAUSE_S = 0.5  # a pause of this length separates two numbers: "twenty … five" is not 25
+SMALL = 4.0  # smaller numbers without another number next to them stay words: "one by one", "two or three"
 
 _DIGITS = {
     "zero": "0", "one": "1", "two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8",
@@ -30,7 +30,7 @@ _TENS = {
     "ninety": "9",
 }  # fmt: skip
 _POWERS = {"hundred", "thousand", "million", "billion", "trillion"}
-_ZERO = {"oh", "o"}  # digits only among digits; elsewhere a sigh, or the time
+_ZERO = {"oh", "o"}  # digits only among digits; elsewhere an interjection or part of a time
 _NAMES = {**_DIGITS, **dict.fromkeys(_ZERO, "0")}
 _TIMES = {"double": 2, "triple": 3, "treble": 3}
 _LINKS = {"and", "point"}
@@ -45,7 +45,7 @@ _ORDINAL_AFTER = {
     "of", "street", "avenue", "floor", "century", "birthday", "anniversary", "president", "congress", "amendment",
     "place", "edition",
 } | _MONTHS  # fmt: skip
-_TIMED = {  # "the thirty second timer" is no 32nd timer
+_TIMED = {  # "the thirty second timer" is not the 32nd timer
     "ad", "break", "clip", "clock", "commercial", "countdown", "delay", "gap", "hold", "interval", "intervals",
     "limit", "mark", "pause", "penalty", "period", "recording", "rest", "rule", "spot", "sprint", "timeout", "timer",
     "video", "wait", "warning", "window",
@@ -54,7 +54,7 @@ _TIMED = {  # "the thirty second timer" is no 32nd timer
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number: words `start` to `end` (exclusive), and its text in digits."""
+    """A number: words `start` to `end` (exclusive) and its text in digits."""
 
     start: int
     end: int
@@ -62,7 +62,7 @@ class Number:
 
 
 def numbers(words: Sequence[Word]) -> list[Number]:
-    """Find the numbers to write with digits, in order; they do not overlap."""
+    """Return the numbers to write in digits, in order, without overlap."""
     texts = [word.text for word in words]
     joined = [i > 0 and words[i].start_s - words[i - 1].end_s < PAUSE_S for i in range(len(words))]
     found = _years_and_versions(texts, joined)
@@ -98,23 +98,23 @@ class _Token:
         return not self._joined
 
     def not_a_number_part(self) -> bool:
-        # "hundreds of people", "two thirds": no number's name ends with an s
+        # "hundreds of people", "two thirds": number words do not end with an s
         return self._taken or self._text in _ZERO or self._text.endswith("s")
 
 
 def _start_of(texts: Sequence[str], start: int, *, ordinal: bool) -> int | None:
-    """Return the start of a number, its article included; None if its words are to stay."""
+    """Return the start of a number including its article; None if its words are not converted."""
     before = texts[start - 1] if start else ""
     if ordinal:  # "a third of it", "one fifth", "a tenth time"
         return None if before in ("a", "one") else start
     if texts[start] not in _POWERS:
         return start
-    # "a hundred" is 100, and of "a few hundred" and "half a million" no part is
+    # "a hundred" is 100; "a few hundred" and "half a million" are not converted
     return start - 1 if before == "a" and (start < 2 or texts[start - 2] != "half") else None
 
 
 def _stands_alone(texts: Sequence[str], start: int, end: int) -> bool:
-    """Whether this is a number below `SMALL` with no other number next to it: "one and two" stays as "one or two"."""
+    """Whether this is a number below `SMALL` without another number next to it, as in "one or two"."""
     if end - start > 1 or texts[start] not in ("one", "two", "three"):
         return False
     numerals = _PARTS - _LINKS - _ZERO
@@ -135,7 +135,7 @@ def _is_duration(texts: Sequence[str], joined: Sequence[bool], at: int) -> bool:
 
 
 def _years_and_versions(texts: Sequence[str], joined: Sequence[bool]) -> list[Number]:
-    """Find years, and numbers with several points: "version one point two point three", addresses."""
+    """Return years, and numbers with several points: "version one point two point three", addresses."""
     found: list[Number] = []
     for begin, end in _runs(_PARTS, texts, joined):
         found += _year(texts, begin, end) or _version(texts, begin, end)
@@ -143,7 +143,7 @@ def _years_and_versions(texts: Sequence[str], joined: Sequence[bool]) -> list[Nu
 
 
 def _runs(allowed: Container[str], texts: Sequence[str], joined: Sequence[bool]) -> Iterator[tuple[int, int]]:
-    """Find runs of allowed words without a pause, less the links and zeros ("and", "point", "oh") at their ends."""
+    """Yield runs of allowed words without a pause; links and zeros ("and", "point", "oh") are trimmed at both ends."""
     begin = 0
     while begin < len(texts):
         end = begin + 1
@@ -161,7 +161,7 @@ def _runs(allowed: Container[str], texts: Sequence[str], joined: Sequence[bool])
 
 
 def _year(texts: Sequence[str], begin: int, end: int) -> list[Number]:
-    """Match a run that is a century and two more digits, nothing else: "nineteen eighty four", "twenty oh five"."""
+    """Match a run of a century and two more digits only: "nineteen eighty four", "twenty oh five"."""
     century, rest = _CENTURIES.get(texts[begin]), tuple(texts[begin + 1 : end])
     if century is None:
         return []
@@ -178,7 +178,7 @@ def _year(texts: Sequence[str], begin: int, end: int) -> list[Number]:
 
 
 def _version(texts: Sequence[str], begin: int, end: int) -> list[Number]:
-    """Match a run with two points or more; what is said between two points is written together."""
+    """Match a run with two points or more; the words between two points become one number."""
     parts = " ".join(texts[begin:end]).split(" point ")
     if len(parts) < 3:
         return []
@@ -187,7 +187,7 @@ def _version(texts: Sequence[str], begin: int, end: int) -> list[Number]:
 
 
 def _together(texts: Sequence[str]) -> str:
-    """Write numbers without spaces, "one ninety two" as 192; return "" if other words are among them."""
+    """Return numbers without spaces, "one ninety two" as 192, or "" if there are other words."""
     plain = ["zero" if text in _ZERO else text for text in texts]
     found = find_numbers([_Token(text, joined=True, taken=False) for text in plain], "en", 0)
     covered = sum(number.end - number.start for number in found) == len(texts)
@@ -195,7 +195,7 @@ def _together(texts: Sequence[str]) -> str:
 
 
 def _digits(texts: Sequence[str], joined: Sequence[bool]) -> list[Number]:
-    """Find two or more digits in a row that are no part of a longer number: telephone numbers, room numbers."""
+    """Return two or more digits in a row that are not part of a longer number: telephone numbers, room numbers."""
     found: list[Number] = []
     at = 0
     while at < len(texts):
@@ -211,7 +211,7 @@ def _digits(texts: Sequence[str], joined: Sequence[bool]) -> list[Number]:
 
 
 def _digit(texts: Sequence[str], joined: Sequence[bool], at: int) -> Number | None:
-    """The digit at this word; "double five" is two of them."""
+    """Return the digit at this word, None if it is not one; "double five" gives two digits."""
     if texts[at] in _NAMES:
         return Number(at, at + 1, _NAMES[texts[at]])
     if texts[at] in _TIMES and at + 1 < len(texts) and joined[at + 1] and texts[at + 1] in _NAMES:
@@ -220,9 +220,9 @@ def _digit(texts: Sequence[str], joined: Sequence[bool], at: int) -> Number | No
 
 
 def _whole(texts: Sequence[str], joined: Sequence[bool], row: list[Number]) -> list[Number]:
-    """A row of digits without those that belong to other numbers, and without sighs; empty if fewer than two remain.
+    """Return the row without digits of adjacent numbers and without interjections; empty if fewer than two remain.
 
-    "oh" at an end is a digit where three or more are said: "oh seven nine". At the right end a pause must follow.
+    "oh" at an end counts as a digit in a row of three or more: "oh seven nine". At the right end a pause must follow.
     """
     end = row[-1].end
     paused = end == len(texts) or not joined[end]

@@ -25,7 +25,8 @@ BUILD = ROOT / "build" / "ecosystem"
 PYTHON = ("livekit", "pipecat")
 NODE = "node"
 SERVING = "serving"
-"""The server without any of its extras, and what its tests need."""
+"""The server without any of its extras, and what its tests need; by another version of Python if there is one here."""
+OTHER_PYTHONS = ("python3.14", "python3.13", "python3.12")
 SERVING_PACKAGES = ("hypothesis", "httpx", "jsonschema", "pytest", "pytest-timeout", "pyyaml")
 NAMES = (*PYTHON, NODE, SERVING)
 STAMP = ".made"
@@ -71,7 +72,9 @@ def make(name: str) -> None:
     if name == NODE:
         _make_node(folder)
     elif name == SERVING:
-        _make_python(folder, "--editable", str(ROOT / "clients"), "--editable", str(ROOT), *SERVING_PACKAGES)
+        packages = ["--editable", str(ROOT / "clients"), "--editable", str(ROOT), *SERVING_PACKAGES]
+        _make_python(folder, *packages, interpreter=other_python())
+        _run([python_of(folder), "-m", "model.warm_up"])
     else:
         _make_python(folder, "--no-deps", "--requirement", str(requirements(name)))
     (folder / STAMP).write_text(_digest(name))
@@ -93,8 +96,17 @@ def _make_node(folder: Path) -> None:
     _run(["npm", "ci", "--prefix", folder, "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"])
 
 
-def _make_python(folder: Path, *wanted: str) -> None:
-    _run([sys.executable, "-m", "venv", folder])
+def other_python() -> str:
+    """The newest interpreter on the path or of pyenv that runs, else this one."""
+    of_pyenv = sorted(map(str, Path.home().glob(".pyenv/versions/3.1[2-4].*/bin/python")), reverse=True)
+    for found in [*filter(None, map(shutil.which, OTHER_PYTHONS)), *of_pyenv]:
+        if subprocess.run([found, "-c", "import venv"], capture_output=True, check=False).returncode == 0:
+            return found
+    return sys.executable
+
+
+def _make_python(folder: Path, *wanted: str, interpreter: str = sys.executable) -> None:
+    _run([interpreter, "-m", "venv", folder])
     # Most of these packages are never imported, so compiling them all ahead would only take time.
     _run([python_of(folder), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", *wanted])
 

@@ -1,4 +1,4 @@
-"""The server without extras: an environment that has no torch passes the end-to-end tests."""
+"""The server without extras: an environment without torch, by another Python if possible, passes end-to-end tests."""
 
 from __future__ import annotations
 

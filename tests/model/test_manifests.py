@@ -129,12 +129,12 @@ def test_insertions_deletions_and_substitutions_are_in_the_report():
     ("content", "said"),
     [
         ({"recipe": {"updats": 3}}, "'updats' is not a key of recipe; did you mean 'updates'"),
-        ({"model": {"depth": 3}}, "'depth' is not a key of model. Valid are name, "),
+        ({"model": {"depth": 3}}, "'depth' is not a key of model. Valid keys: name, "),
         ({"recipes": {}}, "'recipes' is not a key of the recipe file"),
         ({"recipe": {"augmentation": {"nois": 1}}}, "'nois' is not a key of augmentation"),
         ({"recipe": {"updates": "many"}}, 'updates: "many"'),
-        ({"recipe": []}, "recipe is not an object"),
-        ([], "the recipe file is not an object"),
+        ({"recipe": []}, "recipe must be a JSON object, not []"),
+        ([], "the recipe file must be a JSON object, not []"),
     ],
 )
 def test_a_recipe_names_a_bad_key_and_the_valid_ones(tmp_path, content, said):
@@ -147,5 +147,5 @@ def test_a_recipe_names_a_bad_key_and_the_valid_ones(tmp_path, content, said):
 
 def test_a_shipped_recipe_is_named_or_the_names_are_listed(tmp_path):
     assert read_recipe(tmp_path / "small") == read_recipe(RECIPES / "small.json")
-    with pytest.raises(TrainingError, match=r"there is no recipe .*none; .*medium.*small"):
+    with pytest.raises(TrainingError, match=r"recipe .*none not found; .*medium.*small"):
         read_recipe(tmp_path / "none")

@@ -14,7 +14,7 @@ from model.errors import CheckpointError
 from model.evaluation.digest import committed_digest, log_probs_digest
 from model.evaluation.scoring import Score, by_source
 from model.int8.model import Int8Model
-from model.training.evaluation.heard import Heard, hear, hear_both, text_of
+from model.training.evaluation.outputs import RecordingOutput, mean_outputs_of, outputs_of, text_of
 from tests.support.audio.speech import samples
 
 MODEL = checkpoint.named(Path("large"))
@@ -48,8 +48,8 @@ def test_the_shipped_recordings_are_read_at_least_as_well_with_it_as_without(mod
     small = load_own(device="cpu", precision="int8")
     decoder = decoder_of(small)
 
-    def errors(heard: Sequence[Heard]) -> int:
-        rows = ((each.utterance.source, each.utterance.text, text_of(decoder, each)) for each in heard)
+    def errors(outputs: Sequence[RecordingOutput]) -> int:
+        rows = ((each.utterance.source, each.utterance.text, text_of(decoder, each)) for each in outputs)
         return sum(by_source(rows).values(), Score()).word_errors
 
-    assert errors(hear_both(small, model, samples())) <= errors(hear(small, samples()))
+    assert errors(mean_outputs_of(small, model, samples())) <= errors(outputs_of(small, samples()))

@@ -75,18 +75,6 @@ def test_compressed_containers_are_read_as_uploads_are(server: list[str], tmp_pa
         )
 
 
-def test_without_the_optional_package_the_extra_is_named(
-    server: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "speech.webm"
-    path.write_bytes(container("webm", "libopus", spell("hello", 48_000)[:, None], 48_000))
-    monkeypatch.setitem(sys.modules, "server.audio.ffmpeg_container", None)
-    result = transcribe(path, *server)
-    assert result.exit_code == 1
-    assert "[media]" in result.stderr
-    assert printed(result) == ""
-
-
 def test_formats_and_outputs(server: list[str], tmp_path: Path) -> None:
     path = say(tmp_path / "in" / "a.wav", "one two")
     assert printed(transcribe(path, *server, "--format", "srt")).startswith("1\n00:00:00,")

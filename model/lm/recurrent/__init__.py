@@ -1,1 +1,1 @@
-"""A recurrent language model over pieces of words, which scores whole hypotheses in exact 8-bit arithmetic."""
+"""Recurrent language model over word pieces, which scores whole hypotheses in exact 8-bit arithmetic."""

@@ -1,4 +1,4 @@
-"""The recurrent language model: `NAME.safetensors` with 8-bit weights, pieces and what it counts for in `NAME.json`."""
+"""Recurrent language model: 8-bit weights in `NAME.safetensors`, word pieces and rescoring weights in `NAME.json`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from model.lm.text_model import Counts
 from model.machine.compiled import DoubleArray
 
 INPUT_SCALE, INPUT_ZERO = 2 / 255, 128
-"""Of a state, which lies within ±1."""
+"""Quantization of a hidden state, which lies within ±1."""
 
 
 class RecurrentLanguageModel:
-    """Scores whole texts; immutable, any thread may call it."""
+    """Language model that scores whole texts. Immutable; safe to call from any thread."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class RecurrentLanguageModel:
     ) -> None:
         """Pack the weights: `table` (pieces, 3 H) int8, `recurrent` (3 H, H) and `head` (pieces, H) int8 within ±63.
 
-        Each has `NAME_scale` and `NAME_bias`, float32, by column of the table and by output of the others. Raises:
-        ValueError for arrays of other shapes.
+        Each has `NAME_scale` and `NAME_bias`, float32: one per column of the table, one per output of the others.
+        Raises: ValueError for arrays of other shapes.
         """
         self.pieces, self.counts = pieces, counts
         count, hidden = arrays["head"].shape
@@ -52,9 +52,9 @@ class RecurrentLanguageModel:
             or arrays["recurrent"].shape != (3 * hidden, hidden)
             or max(int(np.abs(arrays[name]).max()) for name in ("recurrent", "head")) > LARGEST_WEIGHT
         ):
-            raise ValueError("weights and pieces do not fit one another")
+            raise ValueError("the shapes of the weights do not match each other or the number of pieces")
         self.hidden = int(hidden)
-        self._kept: list[NDArray[Any]] = []  # whose addresses are in the model
+        self._kept: list[NDArray[Any]] = []  # keeps arrays alive whose addresses `_model` holds
         self._limits = limits_of(INPUT_SCALE, INPUT_ZERO)
         self._model = compiled.Model(
             hidden=self.hidden,
@@ -68,7 +68,7 @@ class RecurrentLanguageModel:
 
     @classmethod
     def load(cls, path: Path) -> RecurrentLanguageModel:
-        """Read a checkpoint. Raises: LanguageModelError when a file is missing, damaged or no such model."""
+        """Read a checkpoint. Raises: LanguageModelError when a file is missing, damaged or another kind of model."""
         try:
             described = json.loads(path.with_suffix(".json").read_bytes())
             return cls(
@@ -78,11 +78,11 @@ class RecurrentLanguageModel:
             )
         except OSError as error:
             raise LanguageModelError(f"cannot read recurrent language model {path}: {error.strerror}") from error
-        except Exception as error:  # safetensors raises its own, without a base class
-            raise LanguageModelError(f"{path} is no recurrent language model in 8 bits: {error}") from error
+        except Exception as error:  # errors of safetensors have no common base class
+            raise LanguageModelError(f"{path} is not an 8-bit recurrent language model: {error}") from error
 
     def score(self, texts: Sequence[Sequence[str]]) -> DoubleArray:
-        """Return the natural log-probability of each text (N,), a sequence of words, with the end of a sentence."""
+        """Natural log-probability of each text (N,): a sequence of words, and the end of the sentence after it."""
         scores = np.zeros(len(texts), np.float64)
         if not texts:
             return scores
@@ -101,11 +101,11 @@ class RecurrentLanguageModel:
         return scores
 
     def _work(self, texts: int) -> tuple[list[NDArray[np.uint8]], compiled.Work]:
-        """Memory for so many texts at a time, and its addresses; states are those before the first piece."""
+        """Allocate work space for `texts` texts; return it with its addresses. States are zero."""
         hidden, rows, pieces = self.hidden, compiled.ROWS, len(self.pieces)
         sizes = {
             "states": 8 * texts * hidden,
-            "inputs": 2 * texts * hidden + ALIGNED,  # read beyond the last row
+            "inputs": 2 * texts * hidden + ALIGNED,  # kernels read past the last row
             "offsets": 8 * rows,
             "plain_offsets": 8 * rows,
             "recurrent_sums": 12 * rows * hidden,
@@ -138,11 +138,11 @@ class RecurrentLanguageModel:
 
 
 def digest_at(path: Path) -> str:
-    """The digest of a model that need not be loaded for it. Raises: OSError."""
+    """Digest of a model's files, without loading the model. Raises: OSError."""
     return hashlib.sha256(path.read_bytes() + path.with_suffix(".json").read_bytes()).hexdigest()
 
 
 @lru_cache(maxsize=2)
 def kept_model(path: Path) -> RecurrentLanguageModel:
-    """A model that all streams share, loaded for the first of them. Raises: LanguageModelError."""
+    """Load a model on first use and share it between streams. Raises: LanguageModelError."""
     return RecurrentLanguageModel.load(path)

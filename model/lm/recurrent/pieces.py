@@ -1,4 +1,4 @@
-"""Words as pieces of words: every word has them, so the recurrent language model knows no unknown one."""
+"""Word pieces: every word can be split into them, so the recurrent language model has no unknown words."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ import numpy as np
 from model.machine.compiled import IntArray
 
 END = 0
-"""The end of a sentence, which is also what comes before the first piece of one."""
+"""Piece for the end of a sentence; also the context before the first piece of a sentence."""
 BEGIN_MARK = "_"
-"""Before the letters of a piece that begins a word."""
+"""First character of a piece that begins a word."""
 LETTERS = "abcdefghijklmnopqrstuvwxyz'"
 
 
 class Pieces:
-    """The pieces, END first, and the longest ones that a word is made of. Immutable, but for a memory of words."""
+    """Inventory of pieces, END first, and greedy splitting of words. Immutable except for a cache of words."""
 
     def __init__(self, symbols: Sequence[str]) -> None:
-        """Pieces by their numbers. Raises: ValueError unless END, and each letter within and before words, is there."""
+        """Take pieces in the order of their ids. Raises: ValueError if a piece is missing or is there twice.
+
+        END is required, and each letter both as the first of a word and inside one.
+        """
         self.symbols = tuple(symbols)
         self._numbers = {symbol: number for number, symbol in enumerate(self.symbols)}
         needed = ["", *LETTERS, *(BEGIN_MARK + letter for letter in LETTERS)]
@@ -28,7 +31,7 @@ class Pieces:
             or len(self._numbers) != len(self.symbols)
             or not self._numbers.keys() >= set(needed)
         ):
-            raise ValueError("the pieces of words lack a letter, or name one twice")
+            raise ValueError("the word pieces lack a letter, or contain a duplicate")
         self._longest = max(len(symbol) for symbol in self.symbols)
         self._known: dict[str, tuple[int, ...]] = {}
 
@@ -36,7 +39,7 @@ class Pieces:
         return len(self.symbols)
 
     def of(self, word: str) -> tuple[int, ...]:
-        """Pieces of a word, always the longest that fits next; other characters than `LETTERS` are left out."""
+        """Pieces of a word: at each position the longest that matches. Characters outside `LETTERS` are ignored."""
         found = self._known.get(word)
         if found is None:
             found = self._known[word] = tuple(self._cut(word))
@@ -52,5 +55,5 @@ class Pieces:
             rest = rest[length:]
 
     def of_text(self, words: Iterable[str]) -> IntArray:
-        """Pieces of a sentence, its end behind them."""
+        """Pieces of a sentence, followed by END."""
         return np.array([*(piece for word in words for piece in self.of(word)), END], np.int32)

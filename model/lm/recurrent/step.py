@@ -1,7 +1,7 @@
-"""Scores of many texts by the recurrent language model, compiled: a tree of their pieces, depth by depth.
+"""Compiled scoring of many texts by the recurrent language model: a tree of their pieces, computed depth by depth.
 
-Texts that begin alike share the steps of their beginnings. The rows of a step never meet: only the products take
-several at a time, and their sums are exact, so a text's score depends on no other text and on no processor.
+Texts with a common prefix share its steps. Rows of a step are independent: only the matrix products take several rows
+at a time, and their integer sums are exact, so a text's score depends neither on other texts nor on the processor.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from model.machine.compiled import (
     int64_at,
 )
 
-ROWS = 32  # of a block, whose work space stays in the second cache
+ROWS = 32  # rows per block, so that its work space stays in the L2 cache
 
-# the tree, int32: a row for each node
+# columns of the tree, int32, one row per node
 PARENT, PIECE, CHILD, SIBLING, DEPTH = range(5)
 NODE_INTS = 5
 
 
 class Product(NamedTuple):
-    """Addresses and counts, as `model.int8.product.multiply` takes them; multiplier and bias of its sums."""
+    """Arguments of `model.int8.product.multiply` (addresses and counts), and multiplier and bias of its sums."""
 
     weights: int
     groups: int
@@ -42,7 +42,7 @@ class Product(NamedTuple):
 
 
 class Model(NamedTuple):
-    """All of the network, by address: the table of gates is (pieces, 3 * hidden) int32, as a product's sums."""
+    """Addresses of the network's weights. The table of gates is (pieces, 3 * hidden) int32, like a product's sums."""
 
     hidden: int
     table: int
@@ -50,15 +50,15 @@ class Model(NamedTuple):
     table_bias: int
     recurrent: Product
     head: Product
-    limits: int  # of a state as input of both products
+    limits: int  # clipping limits of a quantized state, the input of both products
 
 
 class Work(NamedTuple):
-    """Addresses of work space: two rows of states and inputs for each of `texts`, a block's rows of others."""
+    """Addresses of work space: states and inputs for `texts` rows at two depths, the rest for one block."""
 
     texts: int
-    states: int  # (2, texts, hidden) float32; before the first step the second half is the state before a text
-    inputs: int  # (2, texts, hidden) uint8, the states quantised
+    states: int  # (2, texts, hidden) float32; before the first step the second half is the initial state
+    inputs: int  # (2, texts, hidden) uint8, the states quantized
     offsets: int  # (rows,) int64
     plain_offsets: int  # (rows,) int64: row r begins at r * hidden
     recurrent_sums: int  # (rows, 3 * hidden) int32
@@ -68,19 +68,19 @@ class Work(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """Memory for the tree of all texts, of M nodes: one more than there are pieces."""
+    """Memory for the tree of all texts: M nodes, one more than there are pieces."""
 
     nodes: IntArray  # (M, NODE_INTS)
-    order: IntArray  # (M,) those that others follow, by depth
-    rows: IntArray  # (M,) of a node's state, among those of its depth
-    values: DoubleArray  # (M,) log-probability of a node's piece behind those before it
+    order: IntArray  # (M,) inner nodes, sorted by depth
+    rows: IntArray  # (M,) row of a node's state among those of its depth
+    values: DoubleArray  # (M,) log-probability of a node's piece given the pieces before it
 
 
 @entry_point
 def score_texts(pieces: IntArray, ends: LongArray, tree: Tree, plan: tuple[Model, Work], scores: DoubleArray) -> None:
     """Write the log-probability of each text, nats, into `scores` (N,).
 
-    `pieces` holds the texts one after another, each with END behind it; text i ends before `ends[i]` (N,).
+    `pieces` holds the texts one after another, each followed by END; text i ends before index `ends[i]` (N,).
     """
     count = _by_depth(tree.nodes, _plant(pieces, ends, tree.nodes), tree.order)
     begin, depth = ZERO, ZERO
@@ -102,7 +102,7 @@ def score_texts(pieces: IntArray, ends: LongArray, tree: Tree, plan: tuple[Model
 
 @compiled
 def _child(nodes: IntArray, node: int, piece: int) -> int:
-    """The node that is one piece longer, -1 if there is none."""
+    """Child of a node by its piece, -1 if there is none."""
     child = nodes[node, CHILD]
     while child >= 0 and nodes[child, PIECE] != piece:
         child = nodes[child, SIBLING]
@@ -111,7 +111,7 @@ def _child(nodes: IntArray, node: int, piece: int) -> int:
 
 @compiled
 def _plant(pieces: IntArray, ends: LongArray, nodes: IntArray) -> int:
-    """Make the tree; return its number of nodes. The root stands for the END before a text."""
+    """Build the tree; return its number of nodes. The root is the END before a text."""
     nodes[0, PARENT], nodes[0, PIECE], nodes[0, CHILD], nodes[0, SIBLING], nodes[0, DEPTH] = -1, END, -1, -1, 0
     count, at = ZERO + 1, ZERO
     for text in range(len(ends)):
@@ -132,7 +132,7 @@ def _plant(pieces: IntArray, ends: LongArray, nodes: IntArray) -> int:
 
 @compiled
 def _by_depth(nodes: IntArray, count: int, order: IntArray) -> int:
-    """Write the nodes that others follow in the order of their depths; return their number."""
+    """Write the inner nodes into `order`, sorted by depth; return their number."""
     placed, depth, seen = ZERO, ZERO, ZERO
     while seen < count:
         for node in range(count):
@@ -147,9 +147,9 @@ def _by_depth(nodes: IntArray, count: int, order: IntArray) -> int:
 
 @compiled
 def _advance(tree: Tree, span: tuple[int, int], half: int, model: Model, work: Work) -> None:
-    """Step the nodes `order[span]`, all of one depth; their states go to one `half`, their parents' are in the other.
+    """Step the nodes `order[span]`, all of one depth, and write the log-probabilities of their children.
 
-    Writes the log-probabilities of the nodes that follow.
+    Their states are written to one `half` of the work space; their parents' states are in the other.
     """
     nodes, hidden = tree.nodes, model.hidden
     recurrent, head = model.recurrent, model.head

@@ -1,4 +1,4 @@
-"""Training of acoustic models: data, augmentation, losses and the loop."""
+"""Training of acoustic models: data, augmentation, losses and the training loop."""
 
 from model.errors import require
 

@@ -15,7 +15,7 @@ Samples = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Augmentation:
-    """Strengths; probabilities unless a unit says otherwise. All chosen by ear and on `dev`, see the model card."""
+    """Strengths of augmentations: probabilities unless named with a unit. Chosen by ear and on `dev` (model card)."""
 
     speed: float = 0.6
     speed_range: float = 0.15  # factors 0.85 to 1.15 (Ko et al. 2015 use 0.9 to 1.1)
@@ -25,33 +25,33 @@ class Augmentation:
     telephone: float = 0.15
     telephone_hz: tuple[float, float] = (300.0, 3_400.0)
     gain_db: tuple[float, float] = (-20.0, 4.0)
-    lead_s: float = 0.4  # silence before the speech, up to
+    lead_s: float = 0.4  # most silence before the speech
     frequency_masks: int = 2
     frequency_mask_bins: int = 15
     time_masks: int = 2
-    time_mask_share: float = 0.06  # of the utterance, each at most
+    time_mask_share: float = 0.06  # of the utterance, at most, for each mask
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What of an augmentation decides how long its result is: a factor on the speed, seconds of silence before it."""
+    """Part of an augmentation that determines the length of its result: speed factor, seconds of silence in front."""
 
     speed: float = 1.0
     lead_s: float = 0.0
 
     @classmethod
     def drawn(cls, recipe: Augmentation, rng: np.random.Generator) -> Timing:
-        """Draw one."""
+        """Draw a timing."""
         changed = rng.random() < recipe.speed
         speed = float(rng.uniform(1 - recipe.speed_range, 1 + recipe.speed_range)) if changed else 1.0
         return cls(speed, float(rng.uniform(0, recipe.lead_s)))
 
     def seconds(self, before_s: float) -> float:
-        """Length of what was so long before."""
+        """Length of the result for audio of `before_s`."""
         return self.lead_s + before_s / self.speed
 
     def __call__(self, pcm: Samples, sample_rate: int) -> Samples:
-        """Apply it, (S,) -> (S',)."""
+        """Apply the timing, (S,) -> (S',)."""
         played = pcm if self.speed == 1.0 else change_speed(pcm, self.speed)
         return np.concatenate([np.zeros(int(self.lead_s * sample_rate), np.float32), played])
 
@@ -60,7 +60,7 @@ AS_RECORDED = Timing()
 
 
 def change_speed(pcm: Samples, factor: float) -> Samples:
-    """Play faster (factor > 1) or slower, pitch and all, by linear interpolation."""
+    """Play faster (factor > 1) or slower, including the pitch, by linear interpolation."""
     positions = np.arange(0, len(pcm) - 1, factor, dtype=np.float32)
     return np.asarray(np.interp(positions, np.arange(len(pcm), dtype=np.float32), pcm), np.float32)
 
@@ -101,10 +101,10 @@ class Augmenter:
 
     def __call__(self, pcm: Samples, rng: np.random.Generator) -> Samples:
         """Augment one recording, float PCM in [-1, 1], (S,) -> (S',)."""
-        return self.heard(Timing.drawn(self.recipe, rng)(pcm, self.sample_rate), rng)
+        return self.degrade(Timing.drawn(self.recipe, rng)(pcm, self.sample_rate), rng)
 
-    def heard(self, pcm: Samples, rng: np.random.Generator) -> Samples:
-        """All but the timing: room, noise, level, telephone, (S,) -> (S,)."""
+    def degrade(self, pcm: Samples, rng: np.random.Generator) -> Samples:
+        """Apply everything except the timing: room, noise, level, telephone, (S,) -> (S,)."""
         r = self.recipe
         if self.rooms and rng.random() < r.room:
             pcm = add_room(pcm, self.rooms[rng.integers(len(self.rooms))])
@@ -123,7 +123,7 @@ class Augmenter:
 
 
 def mask(features: Tensor, lengths: Sequence[int], recipe: Augmentation, rng: np.random.Generator) -> Tensor:
-    """SpecAugment (Park et al. 2019): blank bands and stretches of normalised features (B, T, F), in place."""
+    """Mask frequency bands and time spans of normalized features (B, T, F), in place. Source: Park et al. 2019."""
     bins = features.shape[2]
     for row, length in enumerate(lengths):
         for _ in range(recipe.frequency_masks):
@@ -138,5 +138,5 @@ def mask(features: Tensor, lengths: Sequence[int], recipe: Augmentation, rng: np
 
 
 def to_tensor(pcm: Samples) -> Tensor:
-    """Float PCM to the int16 that a client would have sent."""
+    """Convert float PCM to int16, as a client sends it."""
     return torch.from_numpy((pcm * 32767).astype(np.int16))

@@ -1,11 +1,11 @@
-"""What is learned from one micro-batch: masks on the features, the network's outputs, the losses.
+"""Loss of one micro-batch: masks on the features, the network's outputs, the loss terms.
 
-Losses are sums over the micro-batch, so that those of an update can be added up and divided once. It knows neither
-processes nor updates.
+Losses are sums over the micro-batch, so that those of an update can be added and divided once. Knows nothing about
+processes.
 
-The phones of the text are a target beside its letters: English spelling is irregular, and a few hours of speech do not
-suffice to learn it together with the sounds. Source: Fernández et al. 2007 (hierarchical CTC), Sanabria and Metze 2018,
-arXiv:1807.06234.
+The phones of the text can be a second target in addition to its letters: English spelling is irregular, and a few hours
+of speech are not enough to learn it together with the acoustics. Source: Fernández et al. 2007 (hierarchical CTC),
+Sanabria and Metze 2018, arXiv:1807.06234.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from model.training.acoustic.losses.distillation import Teachers, distillation_l
 from model.training.acoustic.losses.label_model import label_graph
 from model.training.acoustic.recipe import Recipe
 
-FIGURES = ("loss", "letters")  # added up over an update: nats of CTC over letters, and how many letters
+FIGURES = ("loss", "letters")  # summed over an update: nats of CTC over letters, number of letters
 
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """`total` () is what to back-propagate, a sum over targets in float32; `figures` are those of `FIGURES`."""
+    """Loss `total` () to back-propagate, a sum over targets in float32, and the values of `FIGURES`."""
 
     total: Tensor
     figures: tuple[float, ...]
 
 
 class Objective:
-    """Losses over the letters, and over the phones if the network hears any.
+    """Losses over letters, and over phones if the network has phone outputs.
 
-    Of each recording the network sees `views` versions, with other masks and other dropout.
+    The network gets `views` versions of each recording, with different masks and dropout.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class Objective:
         texts: Sequence[Sequence[Sequence[int]]],
         teachers: Teachers | None = None,
     ) -> None:
-        """`texts` are those of the training set, as letters, and then as phones if the network hears any."""
+        """Set up the losses. `texts`: the training texts as letters, then as phones if the network has these."""
         self.network, self.recipe, self.dtype, self.teachers = network, recipe, DTYPES[precision], teachers
         self.shares = (1 - recipe.phone_weight, recipe.phone_weight)[: len(texts)]
-        first = 0 if recipe.denominator_letters else len(texts) - 1  # the last ones are what a decoder searches
+        first = 0 if recipe.denominator_letters else len(texts) - 1  # the decoder uses the last outputs
         self.denominators = {
             number: Denominator(
                 label_graph(texts[number], recipe.denominator_order, recipe.denominator_states),
@@ -67,9 +67,9 @@ class Objective:
         }
 
     def __call__(self, features: Tensor, batch: Batch, rng: np.random.Generator, update: int) -> Losses:
-        """Losses of normalised log-mel (B, 4T, F) float32, which may be overwritten, after so many updates.
+        """Losses from normalized log-mel (B, 4T, F) float32, which may be overwritten, after `update` updates.
 
-        `rng` is of this micro-batch alone, and so is the state of torch's generators, which dropout draws from.
+        `rng` belongs to this micro-batch, as does the state of torch's generators, from which dropout draws.
         """
         network, recipe = self.network, self.recipe
         frames = batch.frames.repeat(recipe.views)
@@ -99,6 +99,6 @@ class Objective:
         return Losses(total, (found, float(letters * recipe.views)))
 
     def _taught(self, features: Tensor) -> tuple[Tensor, ...]:
-        """What the teachers hear in normalised log-mel (B, 4T, F), log-probabilities by group of outputs."""
+        """Teachers' log-probabilities, by group of outputs, from normalized log-mel (B, 4T, F); () without teachers."""
         own = self.network.features
         return self.teachers(features / own.scale + own.mean, self.dtype) if self.teachers is not None else ()

@@ -22,50 +22,53 @@ RECIPES = Path(__file__).parent / "recipes"
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Seconds are of audio; learning rates are peaks. Stored in the checkpoint that it made."""
+    """Hyperparameters of a run. Seconds are of audio; learning rates are peaks. Stored in the checkpoint."""
 
     updates: int = 3_500  # length of the schedule
-    stop: int | None = None  # update at which the run ends before its schedule does, for a next run with another recipe
-    micro_batch_s: float = 200.0  # audio of one forward and backward pass, padding included
-    micro_batches: int = 2  # of an update, 1, 2, 4, …: their gradients are added up; processes share them
-    precision: str = "auto"  # of products: auto, fp32, bf16, fp16
+    stop: int | None = None  # update after which to stop before the schedule ends, to continue with another recipe
+    micro_batch_s: float = 200.0  # audio of one forward and backward pass, including padding
+    micro_batches: int = 2  # per update, 1, 2, 4, …: their gradients are added; processes share them
+    precision: str = "auto"  # of matrix products: auto, fp32, bf16, fp16
     matrix_lr: float = 2e-3
     vector_lr: float = 2e-3
     weight_decay: float = 0.05
     warmup: int = 150
-    decay: float = 0.7  # share of the updates over which the rates fall to zero
+    decay: float = 0.7  # fraction of the updates over which the learning rates fall to zero
     dropout: float = 0.0
-    phone_weight: float = 0.0  # share of the phones in the loss; 0 = it has none
+    phone_weight: float = 0.0  # weight of the phones in the loss; 0 = no phone outputs
     views: int = 1  # masked versions of each recording in a micro-batch, 1 or 2; `micro_batch_s` counts one
     consistency: float = 0.0  # weight of the divergence between two views; 0 = none
     denominator: float = 0.0  # weight of the probability of all label sequences, below 1; 0 = plain CTC
-    denominator_order: int = 4  # of the n-gram of labels that weighs them
-    denominator_states: int = 3_000  # contexts of it
-    denominator_letters: bool = True  # of letters too where the network hears phones, which are what is searched then
-    denominator_from: int = 0  # updates of plain CTC before it, which random weights need
-    distillation: float = 0.0  # share of the divergence from the teachers in the loss; 0 = there are none
-    moving_average: float = 0.0  # share that the averaged weights keep at each update; 0 = the last weights
+    denominator_order: int = 4  # order of the n-gram of labels
+    denominator_states: int = 3_000  # number of its contexts
+    denominator_letters: bool = True  # whether letters have a denominator too if the network has phone outputs
+    denominator_from: int = 0  # updates of plain CTC before it is added; random weights need some
+    distillation: float = 0.0  # weight of the divergence from the teachers in the loss; 0 = no teachers
+    moving_average: float = 0.0  # decay of the averaged weights per update; 0 = the last weights
     clip_norm: float = 1.0
     seed: int = 1
-    speaker_cap: int = 120  # utterances of one speaker an epoch, in sources of five speakers and more
-    share: float = 1.0  # of the recordings, the same ones every epoch: for learning curves
-    weights: dict[str, float] = field(default_factory=dict)  # repetitions by source; 1 where not named
+    speaker_cap: int = 120  # utterances per speaker and epoch, in sources with five speakers or more
+    share: float = 1.0  # fraction of the recordings, the same ones every epoch, for learning curves
+    weights: dict[str, float] = field(default_factory=dict)  # repetitions by source; 1 if not listed
     augmentation: Augmentation = field(default_factory=Augmentation)
 
     def __post_init__(self) -> None:
-        """Raises: ValueError for values that no run can have."""
+        """Check the values. Raises: ValueError."""
         if not is_power_of_two(self.micro_batches):
-            raise ValueError(f"micro_batches {self.micro_batches} is not 1, 2, 4, …")
+            raise ValueError(f"micro_batches {self.micro_batches} is not a power of two: 1, 2, 4, …")
         if self.views not in (1, 2) or (self.consistency and self.views == 1):
-            raise ValueError(f"{self.views} views: there are 1 or 2, and consistency needs 2")
-        if not (0 <= self.denominator < 1 and 0 <= self.moving_average < 1 and 0 <= self.distillation <= 1):
-            raise ValueError("denominator and moving_average are at least 0 and below 1, distillation at most 1")
+            raise ValueError(f"views {self.views}: must be 1 or 2, and consistency requires 2")
+        for name in ("denominator", "moving_average"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name):g} must be at least 0 and less than 1")
+        if not 0 <= self.distillation <= 1:
+            raise ValueError(f"distillation {self.distillation:g} must be between 0 and 1")
         if self.precision not in CHOICES:
             raise ValueError(f"precision {self.precision!r} is not one of {', '.join(CHOICES)}")
 
     @property
     def last_update(self) -> int:
-        """Update at which the run ends."""
+        """Last update of the run."""
         return self.updates if self.stop is None else min(self.stop, self.updates)
 
     def to_dict(self) -> dict[str, Any]:
@@ -74,16 +77,16 @@ class Recipe:
 
 
 def read_recipe(path: Path) -> tuple[ModelConfig, Recipe]:
-    """Read `{"model": {…}, "recipe": {…}}`; omitted values keep their defaults.
+    """Read a recipe file, `{"model": {…}, "recipe": {…}}`, or a shipped recipe by name; omitted values have defaults.
 
-    A name that is no file may be that of a shipped recipe. Raises: TrainingError.
+    Raises: TrainingError.
     """
     if not path.exists() and path.suffix != ".json" and (RECIPES / f"{path.name}.json").exists():
         path = RECIPES / f"{path.name}.json"
     elif not path.exists():
         names = ", ".join(sorted(each.stem for each in RECIPES.glob("*.json")))
         raise TrainingError(
-            f"there is no recipe {path}; --recipe takes a JSON file, or the name of one of ours: {names}"
+            f"recipe {path} not found; --recipe takes a JSON file, or the name of a shipped recipe: {names}"
         )
     try:
         values = json.loads(read_text(path, TrainingError))
@@ -100,24 +103,24 @@ def read_recipe(path: Path) -> tuple[ModelConfig, Recipe]:
 
 
 def _section(values: Any, name: str, kind: type[Any] | None) -> dict[str, Any]:
-    """An object of the file, lists as tuples; `kind` has its fields. Raises: ValueError, which names a bad key."""
+    """Check a JSON object against the fields of `kind`; lists become tuples. Raises: ValueError with the wrong key."""
     if not isinstance(values, dict):
-        raise ValueError(f"{name} is not an object of JSON but {_shown(values)}")  # noqa: TRY004 - of what a file holds
+        raise ValueError(f"{name} must be a JSON object, not {_shown(values)}")  # noqa: TRY004 - an error in a file
     fields = {} if kind is None else {each.name: each for each in dataclasses.fields(kind)}
     known = tuple(fields) or ("model", "recipe")
     for key, value in values.items():
         if key not in known:
             near = get_close_matches(key, known, 1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
-            raise ValueError(f"{key!r} is not a key of {name}{hint} Valid are {', '.join(known)}")
+            raise ValueError(f"{key!r} is not a key of {name}{hint} Valid keys: {', '.join(known)}")
         default = fields[key].default if key in fields else dataclasses.MISSING
         if default is not dataclasses.MISSING and not _is_alike(value, default):
-            raise ValueError(f"{key}: {_shown(value)} is not of the kind of {_shown(default)}, the default")
+            raise ValueError(f"{key}: {_shown(value)} does not have the type of the default, {_shown(default)}")
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
 def _is_alike(value: Any, default: Any) -> bool:
-    """Whether a value of JSON has the type of a default; None stands for a whole number that is left out."""
+    """Whether a JSON value has the type of a default; a default of None is an optional integer."""
     if isinstance(default, bool) or isinstance(value, bool):
         return isinstance(value, bool) and isinstance(default, bool)
     if isinstance(default, float):

@@ -1,4 +1,4 @@
-"""What a run says: a line every few updates, rows in its CSV file, a picture after each validation."""
+"""Progress report of a run: a line every few updates, rows in its CSV file, a plot after each validation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINE_EVERY_S = 30.0
 
 
 class Reporting:
-    """Owns the file of figures; held by the process that leads."""
+    """Reports of the leading process; owns the CSV file."""
 
     def __init__(
         self,
@@ -28,10 +28,10 @@ class Reporting:
         *,
         last_update: int,
         done: int,
-        heard_s: float,
+        audio_s: float,
         announce: Callable[[str], None],
     ) -> None:
-        """`out` is the checkpoint; of the updates up to `last_update`, `done` are done, with `heard_s` of audio."""
+        """Open the report for checkpoint `out`: `done` of `last_update` updates are done, with `audio_s` of audio."""
         self.name, self.picture, self.last_update, self.announce = (
             out.stem,
             out.with_suffix(".png"),
@@ -42,18 +42,18 @@ class Reporting:
         self._before_s = self.figures.elapsed_s
         self._began = self._row_at = time.monotonic()
         self._first = done
-        self._heard_s = heard_s  # at the last row
-        self._since: list[Progress] = []  # the last row
+        self._audio_s = audio_s  # at the last row
+        self._since: list[Progress] = []  # updates after the last row
 
     def progress(self, progress: Progress) -> None:
-        """Take the result of an update; a line and a row if it is time."""
+        """Add the result of an update; write a line and a row if due."""
         self._since.append(progress)
         late = time.monotonic() - self._row_at > LINE_EVERY_S
         if progress.update % LINE_EVERY == 0 or progress.update == self.last_update or progress.stopping or late:
             self._add_row()
 
     def validation(self, found: Validation) -> None:
-        """Take figures of held-out recordings."""
+        """Report a validation: a line, a row and the plot."""
         figures = found.to_dict()
         row = {**self._latest(), "validation_loss": figures["loss"], "wer": figures["wer"], "cer": figures["cer"]}
         for source, rates in figures["by_source"].items():
@@ -63,15 +63,15 @@ class Reporting:
         self.announce(
             f"update {row['update']:.0f} validation loss {found.loss:.3f} WER {figures['wer']:.3f} ({by_source})"
         )
-        if importlib.util.find_spec("matplotlib") is not None:  # of the extra `loadtest`
+        if importlib.util.find_spec("matplotlib") is not None:  # part of the extra `loadtest`
             draw({self.name: self.figures.rows}, self.picture)
-        self._row_at = time.monotonic()  # the next row's speed is of training alone
+        self._row_at = time.monotonic()  # excludes the validation from the next row's speed
 
     def _add_row(self) -> None:
         now, latest = time.monotonic(), self._since[-1]
         elapsed_s, updates = now - self._row_at, len(self._since)
         losses = [p.loss for p in self._since if math.isfinite(p.loss)]
-        heard_s = latest.audio_s - self._heard_s
+        audio_s = latest.audio_s - self._audio_s
         spent = {
             f"{part}_s": round(fmean(getattr(p.spent, part) for p in self._since), 4)
             for part in ("audio", "compute", "wait", "exchange", "step")
@@ -84,21 +84,21 @@ class Reporting:
             "loss": round(fmean(losses), 5) if losses else math.nan,
             "learning_rate": latest.learning_rate,
             "gradient_norm": round(latest.norm, 5),
-            "real_time_factor": round(heard_s / elapsed_s, 1),
+            "real_time_factor": round(audio_s / elapsed_s, 1),
             **spent,
         }
         self.figures.add(row)
-        self._row_at, self._heard_s = now, latest.audio_s
+        self._row_at, self._audio_s = now, latest.audio_s
         self._since.clear()
         left_s = (self.last_update - latest.update) * (now - self._began) / max(1, latest.update - self._first)
         self.announce(
             f"update {latest.update}/{self.last_update} epoch {latest.epoch} loss {row['loss']:.3f} "
-            f"rate {latest.learning_rate:.2g} heard {row['heard_h']:.1f} h, {row['real_time_factor']:.0f} x real time, "
-            f"{elapsed_s / updates:.2f} s an update, {left_s / 60:.0f} min left"
+            f"rate {latest.learning_rate:.2g} audio {row['heard_h']:.1f} h, {row['real_time_factor']:.0f} x real time, "
+            f"{elapsed_s / updates:.2f} s per update, {left_s / 60:.0f} min left"
         )
 
     def _latest(self) -> Row:
-        """Position of the last update, for a row of its own."""
+        """Update, epoch, audio and time of the last update, for the row of a validation."""
         if self._since:
             self._add_row()
         last = self.figures.rows[-1] if self.figures.rows else {"update": self._first, "epoch": 0}

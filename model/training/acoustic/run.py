@@ -1,4 +1,4 @@
-"""`tutti train`: manifests in, checkpoint out; validation by source, progress, snapshots, going on from them."""
+"""Training run of `tutti train`: from manifests to a checkpoint, with validation, progress, snapshots and resuming."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ from model.training.acoustic.parallel.launch import Place
 from model.training.acoustic.parallel.team import Team
 from model.training.acoustic.recipe import Recipe
 from model.training.acoustic.reporting import Reporting
-from model.training.acoustic.snapshots import Snapshots, alone, state_of
+from model.training.acoustic.snapshots import Snapshots, exclusive, state_of
 from model.training.acoustic.trainer import Trainer
 from model.training.acoustic.validation import Validation, validate
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Files that a run reads and writes. `out` is the checkpoint; snapshots, figures and a picture lie beside it."""
+    """Files that a run reads and writes. `out` is the checkpoint; snapshots, CSV file and plot are next to it."""
 
     manifests: Sequence[Path]
     validation: Sequence[Path]
     noise: Sequence[Path]
     out: Path
     cache: Path
-    init: Path | None = None  # a checkpoint to start from, instead of random weights
-    lexicon: Path | None = None  # pronunciations, which languages other than English and Mandarin need
-    teachers: Sequence[Path] = ()  # checkpoints whose mean probabilities are learned from, if the recipe says so
+    init: Path | None = None  # checkpoint to start from instead of random weights
+    lexicon: Path | None = None  # pronunciations, required for languages other than English and Mandarin
+    teachers: Sequence[Path] = ()  # checkpoints for distillation
 
     @property
     def snapshots(self) -> Path:
-        """Folder of what an interrupted run goes on from."""
+        """Folder of the snapshots from which an interrupted run resumes."""
         return self.out.with_suffix(".run")
 
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """When a run validates, and when it saves a snapshot besides."""
+    """Intervals of validations, and of snapshots between them."""
 
     validation: int = 500  # updates
     snapshot: int = 200  # updates
@@ -64,7 +64,7 @@ class Every:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Arguments of every process of a run."""
+    """Arguments of each process of a run."""
 
     config: ModelConfig
     recipe: Recipe
@@ -84,22 +84,22 @@ def train(
     every: Every | None = None,
     announce: Callable[[str], None],
 ) -> Path:
-    """Train, or continue an interrupted run; returns the checkpoint's path.
+    """Train, or resume an interrupted run; return the checkpoint's path.
 
-    It starts `processes` on this machine, by default one a core or GPU; given a `place`, it is one of those that
-    somebody else started. Raises: ModelError; KeyboardInterrupt once an interrupted run has been saved.
+    Starts `processes` on this machine, by default one per core or GPU; with `place`, this process is one of several
+    that were started elsewhere. Raises: ModelError; KeyboardInterrupt after an interrupted run has been saved.
     """
     job = Job(config, recipe, places, device, every or Every())
     work = partial(_work, job, announce)
     if place is not None:
         launch.processes_for(place.size, recipe.micro_batches, place.size)
-        with alone(places.snapshots) if place.rank == 0 else contextlib.nullcontext():
+        with exclusive(places.snapshots) if place.rank == 0 else contextlib.nullcontext():
             launch.join(place, work)
         return places.out
     size = launch.processes_for(processes, recipe.micro_batches, launch.available_processes(_device(device)))
-    with alone(places.snapshots):
+    with exclusive(places.snapshots):
         if count := changed(read_manifests(places.manifests), _texts(config, places.manifests)):
-            announce(f"capitals and marks in {count} texts are normalized")
+            announce(f"normalized capitals and punctuation in {count} texts")
         announce("reading the audio (decoded once, then cached)")
         _corpora(config, places)
         if recipe.denominator:
@@ -113,10 +113,10 @@ def _device(asked: str) -> torch.device:
 
 
 def _corpora(config: ModelConfig, places: Places) -> tuple[Corpus, Corpus]:
-    """Recordings to train on, and held-out ones. Raises: TrainingError if there are none to train on."""
+    """Training recordings and held-out ones. Raises: TrainingError if there are none to train on."""
     training, held_out = _texts(config, places.manifests), _texts(config, places.validation)
     if not training:
-        raise TrainingError("the manifests name no recording with a text")
+        raise TrainingError("the manifests have no recording with a text")
     return (
         Corpus(training, places.cache, config.sample_rate),
         Corpus(held_out, places.cache, config.sample_rate),
@@ -130,7 +130,7 @@ def _texts(config: ModelConfig, manifests: Sequence[Path]) -> list[Utterance]:
 
 
 def _work(job: Job, announce: Callable[[str], None], team: Team, stop: Event) -> bool:
-    """One process: all train and validate, the first saves and reports. Returns whether the run was interrupted."""
+    """Work of one process: all train and validate, the first saves and reports. Returns whether it was interrupted."""
     if not team.leads:
         announce = _silent
     device = _device(job.device)
@@ -139,6 +139,9 @@ def _work(job: Job, announce: Callable[[str], None], team: Team, stop: Event) ->
     corpus, held_out = _corpora(job.config, job.places)
     noise = read_manifests(job.places.noise, texts=False)
     lexicon = None if job.places.lexicon is None else Lexicon.load(job.places.lexicon)
+    start = None if job.places.init is None else load_network(job.places.init)[0]
+    teachers = [load_network(path)[0] for path in job.places.teachers]
+    trained = [each.config for each in (start, *teachers) if each is not None]
     trainer = Trainer(
         job.config,
         job.recipe,
@@ -148,22 +151,23 @@ def _work(job: Job, announce: Callable[[str], None], team: Team, stop: Event) ->
         team=team,
         asked_to_stop=stop.is_set,
         lexicon=lexicon,
-        teachers=[load_network(path)[0] for path in job.places.teachers],
+        teachers=teachers,
+        phones=next((each.phones for each in trained if each.language == job.config.language), ()),
     )
     if any(other != trainer.identity() for other in team.objects(trainer.identity())):
-        raise TrainingError("the processes of the run were given different recipes, models or recordings")
+        raise TrainingError("the processes of the run have different recipes, models or recordings")
     snapshots = Snapshots(job.places.snapshots)
     if not _resume(trainer, snapshots, announce):
-        if job.places.init is not None:
-            trainer.start_from(load_network(job.places.init)[0])
+        if start is not None:
+            trainer.start_from(start)
         else:
             trainer.fit_features()
     announce(f"{team.size} process(es), products in {trainer.precision}, {sum(trainer.sizes):,} weights")
-    return _Run(job, trainer, held_out, snapshots, announce).to_its_end()
+    return _Run(job, trainer, held_out, snapshots, announce).train()
 
 
 def _resume(trainer: Trainer, snapshots: Snapshots, announce: Callable[[str], None]) -> bool:
-    """Go on from the newest snapshot that any of the processes can read. Returns whether there is one."""
+    """Resume from the newest snapshot that any of the processes can read. Returns whether there is one."""
     own = snapshots.newest(announce)
     updates = trainer.team.objects(own[0] if own is not None else -1)
     if max(updates) < 0:
@@ -171,24 +175,24 @@ def _resume(trainer: Trainer, snapshots: Snapshots, announce: Callable[[str], No
     content = trainer.team.broadcast(own[1] if own is not None else None, updates.index(max(updates)))
     saved = state_of(content)
     trainer.resume(saved)
-    announce(f"going on from update {trainer.position.done}")
+    announce(f"resuming from update {trainer.position.done}")
     if saved["precision"] != trainer.precision:
-        announce(f"the run was begun in {saved['precision']}: other bits than on such a machine")
+        announce(f"the run was started in {saved['precision']}; results differ in the last bits")
     return True
 
 
 def _named(path: Path) -> dict[str, str]:
-    """A checkpoint as another one's notes name it."""
+    """Name, version and digest of a checkpoint, for another one's training record."""
     config, digest = checkpoint.outline(path)
     return {"name": config.name, "version": config.version, "sha256": digest}
 
 
 def _silent(_: str) -> None:
-    """Ignore a message."""
+    """Discard a message."""
 
 
 class _Run:
-    """The loop around the trainer: when to validate, save and report."""
+    """Loop around the trainer: validates, saves and reports."""
 
     def __init__(
         self, job: Job, trainer: Trainer, held_out: Corpus, snapshots: Snapshots, announce: Callable[[str], None]
@@ -203,12 +207,12 @@ class _Run:
                 sources,
                 last_update=job.recipe.last_update,
                 done=trainer.position.done,
-                heard_s=trainer.audio_s,
+                audio_s=trainer.audio_s,
                 announce=announce,
             )
         self.saved_at = time.monotonic()
 
-    def to_its_end(self) -> bool:
+    def train(self) -> bool:
         """Train; returns whether the run was interrupted before its last update."""
         every, last = self.job.every, self.job.recipe.last_update
         for progress in self.trainer.run():
@@ -216,7 +220,7 @@ class _Run:
                 self.reporting.progress(progress)
             if progress.stopping and progress.update < last:
                 self._save()
-                self.announce(f"interrupted at update {progress.update}; the same command goes on from there")
+                self.announce(f"interrupted at update {progress.update}; run the same command again to resume")
                 return True
             if progress.update < last and progress.update % every.validation == 0:
                 self._validate()

@@ -1,7 +1,7 @@
-"""Snapshots of a run: files that it goes on from, whatever ended it. The last few are kept, damaged ones refused.
+"""Snapshots of a run, from which it resumes after any interruption. The last few are kept; damaged ones are refused.
 
-A file is one line with the format and the digest of what follows, then torch's serialisation of the state. It is
-written beside its name and renamed, so that it is whole or not there; the digest finds what a disk did to it later.
+A file is one line with the format and the digest of the content, then torch's serialization of the state. It is written
+under a temporary name and renamed, so it is complete or absent; the digest detects later damage.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _NAME = re.compile(r"update-(\d+)\.snapshot")
 
 
 class Snapshots:
-    """The snapshots in a folder, named by the updates done. One process writes them."""
+    """Snapshots in a folder, named by the number of updates. One process writes them."""
 
     def __init__(self, folder: Path, kept: int = KEPT) -> None:
         self.folder, self.kept = folder, kept
 
     def save(self, update: int, state: dict[str, Any]) -> Path:
-        """Write one and remove all but the last few. Raises: TrainingError if it cannot be written."""
+        """Write a snapshot and remove all but the last few. Raises: TrainingError if it cannot be written."""
         stream = io.BytesIO()
         torch.save(state, stream)
         content = stream.getvalue()
@@ -41,24 +41,24 @@ class Snapshots:
             write_atomically(path, b"%s %s\n" % (FORMAT, hashlib.sha256(content).hexdigest().encode()) + content)
             found = self._paths()
             for old in [p for u, p in found if u > update] + [p for u, p in found if u <= update][: -self.kept]:
-                old.unlink()  # later ones could not be read, else the run would have gone on from them
+                old.unlink()  # later ones are damaged, or the run would have resumed from them
         except OSError as error:
             raise TrainingError(f"cannot write the snapshot {path}: {error.strerror}") from error
         return path
 
     def newest(self, announce: Callable[[str], None]) -> tuple[int, bytes] | None:
-        """Updates done and content of the newest snapshot that is whole, None if there never was one.
+        """Number of updates and content of the newest valid snapshot, None if there are no snapshots.
 
-        Says which ones are damaged. Raises: TrainingError if all are.
+        Announces damaged ones. Raises: TrainingError if all are damaged.
         """
         found = self._paths()
         for update, path in reversed(found):
             try:
                 return update, read(path)
             except (OSError, ValueError) as error:
-                announce(f"the snapshot {path} is not used: {error}")
+                announce(f"ignoring the snapshot {path}: {error}")
         if found:
-            raise TrainingError(f"no snapshot in {self.folder} can be read: remove the folder to begin the run anew")
+            raise TrainingError(f"no snapshot in {self.folder} can be read: remove the folder to start the run again")
         return None
 
     def _paths(self) -> list[tuple[int, Path]]:
@@ -69,17 +69,17 @@ class Snapshots:
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Keep other runs out of the folder until this one ends, in whatever way.
+def exclusive(folder: Path) -> Iterator[None]:
+    """Lock the folder against other runs while this context is open.
 
-    Raises: TrainingError if one is there, or if the folder cannot be made.
+    Raises: TrainingError if another run has the lock, or if the folder cannot be created.
     """
     with contextlib.ExitStack() as held:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             fcntl.flock(held.enter_context((folder / "lock").open("w")), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise TrainingError(f"another run writes to {folder}: end it first, or give another --out") from error
+            raise TrainingError(f"another run writes to {folder}: stop it first, or use another --out") from error
         except OSError as error:
             raise TrainingError(f"cannot write to {folder}: {error.strerror}") from error
         yield
@@ -92,11 +92,11 @@ def read(path: Path) -> bytes:
     if kind != FORMAT:
         raise ValueError(f"it does not begin with {FORMAT.decode()}")
     if hashlib.sha256(content).hexdigest().encode() != digest:
-        raise ValueError("its content is damaged or cut off")
+        raise ValueError("its content is damaged or truncated")
     return content
 
 
 def state_of(content: bytes) -> dict[str, Any]:
-    """The state that was saved."""
+    """Decode the saved state."""
     state: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
     return state

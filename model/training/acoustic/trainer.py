@@ -1,8 +1,8 @@
-"""One training run: network, optimizers, position; an update at a time, the same bits on any number of processes.
+"""Trainer: network, optimizers and position of a run; the same bits for any number of processes.
 
-An update is a function of the weights and of the keys of its micro-batches. Each gives a flat float32 buffer, its
-gradients and figures, which are added along a fixed tree and divided once; whatever follows is computed from that sum,
-by every process alike.
+An update is a function of the weights and of the keys of its micro-batches. Each micro-batch yields a flat float32
+buffer of gradients and figures; the buffers are added along a fixed tree and divided once, and every process computes
+the rest from this sum.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from model.training.acoustic.parallel.tree import TreeSum
 from model.training.acoustic.recipe import Recipe
 from model.training.lexicon.spoken import Pronunciations
 
-FEATURE_SAMPLES = 300  # recordings that the features' statistics are taken from
+FEATURE_SAMPLES = 300  # recordings for the statistics of the features
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where the next update is: its number in the run, its epoch, and its number in that."""
+    """Position of the next update: its number in the run, its epoch, and its number in the epoch."""
 
     done: int = 0
     epoch: int = 0
@@ -53,7 +53,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Seconds of one update in this process: for audio, gradients, waiting, passing and adding, the optimizers."""
+    """Seconds of one update in this process: for batches, gradients, waiting, exchange, and the optimizers."""
 
     audio: float
     compute: float
@@ -64,9 +64,10 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Result of one update, over all processes. `loss` is nats per letter, nan where the gradient was not finite.
+    """Result of one update, over all processes. `loss` is nats per letter, NaN if the gradient was not finite.
 
-    `audio_s` is what was heard since the run began. `stopping`: a process was asked to stop, and all do after this one.
+    `audio_s` is the audio since the start of the run. `stopping`: a process was asked to stop, so all stop after this
+    update.
     """
 
     update: int
@@ -80,7 +81,7 @@ class Progress:
 
 
 class Trainer:
-    """Deterministic from recipe and recordings, whatever the number of processes in `team`."""
+    """Training of one network; deterministic given recipe and recordings, for any number of processes in `team`."""
 
     def __init__(
         self,
@@ -94,18 +95,21 @@ class Trainer:
         asked_to_stop: Callable[[], bool] = lambda: False,
         lexicon: Lexicon | None = None,
         teachers: Sequence[Network] = (),
+        phones: Sequence[str] = (),
     ) -> None:
-        """`lexicon` pronounces the words, if the language has nothing that is built in. Raises: TrainingError."""
+        """Build the network. `lexicon`: for languages without built-in pronunciations.
+
+        `phones` are those of a network to start from, or of teachers: a text that lacks some keeps them all.
+        Raises: TrainingError.
+        """
         if bool(teachers) != bool(recipe.distillation):
-            raise TrainingError(
-                "teachers (--teacher) and a distillation in the recipe go together: one of the two is missing"
-            )
+            raise TrainingError("--teacher and distillation in the recipe require each other: one of them is missing")
         torch.manual_seed(recipe.seed)
         self.recipe, self.corpus, self.device, self.team = recipe, corpus, device, team or Team()
         self.asked_to_stop = asked_to_stop
         self.precision = training_precision(recipe.precision, device)
         texts = [u.text for u in corpus.utterances]
-        spoken = Pronunciations.of(texts, config.language, lexicon) if recipe.phone_weight else None
+        spoken = Pronunciations.of(texts, config.language, lexicon, phones) if recipe.phone_weight else None
         if spoken is not None:
             config = dataclasses.replace(config, phones=spoken.phones)
         self.network = Network(config, recipe.dropout).to(device)
@@ -133,16 +137,17 @@ class Trainer:
         self.average = MovingAverage(self.network, recipe.moving_average)
         self.position, self.audio_s = Position(), 0.0
         self._lexicon = {} if lexicon is None else {"lexicon": lexicon.digest}
-        self._fresh = True  # weights were random at the start
+        self._fresh = True  # the run started from random weights
 
     @property
     def result(self) -> Network:
-        """The network that is validated and saved."""
+        """Network to validate and save."""
         return self.average.network
 
     def fit_features(self) -> None:
-        """Set the features' mean and scale from augmented training audio (Deep Speech 2, section 7.2: online
-        normalisation by statistics of the training set).
+        """Set the features' mean and scale from augmented training audio.
+
+        Source: Deep Speech 2, section 7.2 (normalization by statistics of the training set).
         """
         rng = draws(self.recipe.seed, Purpose.FEATURES)
         features = self.network.features
@@ -161,11 +166,11 @@ class Trainer:
         self.average.begin(self.network)
 
     def start_from(self, network: Network) -> None:
-        """Take over weights and feature statistics of another run.
+        """Copy weights and feature statistics of another run.
 
-        Of another language phones keep their random weights, and so do letters that the other network did not write.
-        Layers that the other network lacks, behind its own of their direction, pass on what they are given until they
-        have learned: the outputs are the same at first. Raises: TrainingError if other sizes differ.
+        Phones of another language keep their random weights, as do letters that the other network lacks. Additional
+        layers, after the copied ones of their direction, start as the identity, so that the outputs are the same at
+        first. Raises: TrainingError if other sizes differ.
         """
         self._fresh = False
         theirs_by_name, own = network.state_dict(), self.network.config
@@ -193,9 +198,9 @@ class Trainer:
         self.average.begin(self.network)
 
     def run(self) -> Iterator[Progress]:
-        """Train to the recipe's last update, yielding after each; ends early after one that says `stopping`.
+        """Train to the recipe's last update, yielding after each; stop early after an update with `stopping`.
 
-        Raises: TrainingError for teachers of other outputs or features.
+        Raises: TrainingError for teachers with other outputs or features.
         """
         if self.teachers is not None:
             self.teachers.check(self.network)
@@ -210,13 +215,13 @@ class Trainer:
                 return
 
     def _jobs(self) -> Iterator[tuple[Position, list[tuple[Key, MicroBatch]]]]:
-        """This process's micro-batches of each update from here on, and the position after it."""
+        """Micro-batches of this process for each further update, and the position after it."""
         position, total, team = self.position, self.recipe.micro_batches, self.team
         while True:
             by_length = self._fresh and position.epoch == 0
             updates = epoch_updates(self.corpus.utterances, self.recipe, position.epoch, by_length=by_length)
             if not updates:
-                raise TrainingError("the recipe's weights leave no recording in an epoch")
+                raise TrainingError("the recipe's weights and share leave no recording in an epoch")
             for number in range(position.in_epoch, len(updates)):
                 if position.done >= self.recipe.last_update:
                     return
@@ -233,19 +238,19 @@ class Trainer:
             own.add(self._gradients(batch))
         size = sum(self.sizes) + len(FIGURES) + 2
         for _ in range(len(batches), self.recipe.micro_batches // self.team.size):
-            own.add(torch.zeros(size, device=self.device))  # of an update that has fewer
+            own.add(torch.zeros(size, device=self.device))  # this update has fewer micro-batches
         total = own.total()
         total[-1] = float(self.asked_to_stop())
         computed = time.perf_counter()
         total = self.team.sum(total)
         wait_s, exchange_s = self.team.spent.take()
         reduced = time.perf_counter()
-        *figures, heard_s, asked = total[sum(self.sizes) :].tolist()
+        *figures, update_audio_s, asked = total[sum(self.sizes) :].tolist()
         found = dict(zip(FIGURES, figures, strict=True))
         norm = self._apply(total[: sum(self.sizes)], found["letters"])
         learning_rate = self.recipe.matrix_lr * self.schedule(self.position.done)
         epoch = self.position.epoch
-        self.position, self.audio_s = after, self.audio_s + heard_s
+        self.position, self.audio_s = after, self.audio_s + update_audio_s
         more_wait_s, gather_s = self.team.spent.take()
         spent = Spent(
             audio=audio_s,
@@ -258,7 +263,7 @@ class Trainer:
         return Progress(after.done, epoch, loss, norm, learning_rate, self.audio_s, spent, bool(asked))
 
     def _gradients(self, batch: Batch) -> Tensor:
-        """Gradients of all parameters, figures, seconds heard, and a place for the wish to stop: (N,) float32."""
+        """Gradients of all parameters, figures, seconds of audio, and 0 for the stop request: (N,) float32."""
         rng = draws(self.recipe.seed, Purpose.LEARNING, *batch.key)
         torch.manual_seed(int(rng.integers(2**62)))  # dropout
         pcm = batch.pcm.to(self.device)
@@ -275,7 +280,7 @@ class Trainer:
         return torch.cat([*parts, torch.tensor(figures, dtype=torch.float32, device=self.device)])
 
     def _apply(self, gradients: Tensor, targets: float) -> float:
-        """Clip and apply the sum of all gradients (N,), unless it is not finite. Returns the norm of their mean."""
+        """Clip and apply the sum of all gradients (N,) if it is finite. Returns the norm of their mean."""
         gradients /= targets * self.loss_scale.value
         norm = float(torch.linalg.vector_norm(gradients))
         self.loss_scale.follow(norm)
@@ -291,7 +296,7 @@ class Trainer:
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        """State for `resume`: all that is not a function of recipe and position."""
+        """State for `resume`: everything that is not a function of recipe and position."""
         position = self.position
         return {
             "identity": self.identity(),
@@ -306,13 +311,13 @@ class Trainer:
         }
 
     def resume(self, saved: Mapping[str, Any]) -> None:
-        """Continue from `state_dict`, perhaps in another precision on another machine.
+        """Continue from `state_dict`, which may have been saved in another precision or on another machine.
 
-        Raises: TrainingError if recipe, network or recordings are others.
+        Raises: TrainingError if recipe, network or recordings differ.
         """
         for name, own in self.identity().items():
             if saved["identity"].get(name) != own:
-                raise TrainingError(f"the run was begun with another {name}: give that one, or another --out")
+                raise TrainingError(f"the run was started with another {name}: use the same one, or another --out")
         self.network.load_state_dict(saved["network"])
         self.average.load_state_dict(saved["average"])
         self.optimizers.load_state_dict(saved["optimizers"])
@@ -321,7 +326,7 @@ class Trainer:
         self.audio_s, self._fresh = saved["audio_s"], saved["fresh"]
 
     def identity(self) -> dict[str, str]:
-        """What must be the same for a run to go on, by the name that an operator knows it by."""
+        """Inputs that must not change when a run resumes, by the name used in error messages."""
         return {
             "recipe": repr(self.recipe),
             "model": repr(self.network.config),
@@ -333,9 +338,9 @@ class Trainer:
 
 
 def layers_taken(own: ModelConfig, other: ModelConfig) -> dict[int, int]:
-    """The layer of another network that each layer begins as: in order, those that run forward and those backward.
+    """Layer of another network from which each layer starts: in order, separately for forward and backward layers.
 
-    Raises: TrainingError if the other one has more.
+    Raises: TrainingError if the other network has more layers.
     """
     taken: dict[int, int] = {}
     for backward in (False, True):
@@ -344,13 +349,15 @@ def layers_taken(own: ModelConfig, other: ModelConfig) -> dict[int, int]:
             for config in (own, other)
         )
         if len(theirs) > len(ours):
-            raise TrainingError(f"the checkpoint to start from has more layers than the recipe: {other.layers}")
+            raise TrainingError(
+                f"the checkpoint to start from has more layers ({other.layers}) than the recipe ({own.layers})"
+            )
         taken |= dict(zip(ours, theirs, strict=False))
     return taken
 
 
 def make_augmenter(recipe: Recipe, noise: Sequence[Utterance], sample_rate: int) -> Augmenter:
-    """Load noise recordings and room responses; the latter have `rir` in their file names."""
+    """Load noise recordings and room impulse responses; the latter have `rir` in their file names."""
     rooms: list[Samples] = []
     noises: list[Samples] = []
     for recording in noise:

@@ -1,4 +1,4 @@
-"""Loss and error rates on held-out recordings, shared among the processes of a run; the same figures for any number."""
+"""Validation: loss and error rates on held-out recordings; the same results for any number of processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from model.training.evaluation.whole import ROWS, log_probs_of
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """`loss` is nats of CTC per letter, without masks or dropout; scores are of greedy decoding, by source."""
+    """Result of a validation: CTC loss in nats per letter, without masks or dropout; scores of greedy decoding."""
 
     loss: float
     scores: dict[str, Score]
@@ -30,9 +30,9 @@ class Validation:
 
 
 def validate(network: Network, corpus: Corpus, team: Team) -> Validation:
-    """Read every recording by one of the processes; leaves the network in training mode.
+    """Validate on all recordings, distributed over the processes; leaves the network in training mode.
 
-    Raises: TrainingError if another process is gone.
+    Raises: TrainingError if another process has ended.
     """
     order = sorted(range(len(corpus)), key=corpus.samples)
     blocks = [order[start : start + ROWS] for start in range(0, len(order), ROWS)]
@@ -41,7 +41,7 @@ def validate(network: Network, corpus: Corpus, team: Team) -> Validation:
     network.train()
     rows = {index: row for part in team.objects(own) for index, row in part.items()}
     losses, letters, texts = zip(*(rows[index] for index in range(len(corpus))), strict=True)
-    vocabulary = frozenset(network.config.vocabulary)  # numbers of tones are no letters
+    vocabulary = frozenset(network.config.vocabulary)  # excludes tone numbers
     written = ("".join(c for c in u.text if c in vocabulary) for u in corpus.utterances)
     scored = ((u.source, text, found) for u, text, found in zip(corpus.utterances, written, texts, strict=True))
     return Validation(sum(losses) / max(1, sum(letters)), by_source(scored))

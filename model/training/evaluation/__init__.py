@@ -1,1 +1,1 @@
-"""Measurements made while a model is developed: beam width, phone errors, speed of matrix products."""
+"""Measurements during model development: beam width, phone errors, speed of matrix products."""

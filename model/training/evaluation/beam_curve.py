@@ -1,10 +1,10 @@
-"""Word error rate against the number of beams and the processor time that they take: whether the search converges.
+"""Word error rate against the number of beams and their processor time, to show whether the search converges.
 
 Usage: python -m model.training.evaluation.beam_curve --manifest ../shared/data/dev.jsonl --out loadtest/results/beams
 
-The acoustic model runs once over whole recordings; then every number of beams decodes them, in turn, several rounds.
-Writes OUT.json, OUT.md and OUT.svg. Times are processor time of one thread, so that other programs count only by their
-use of the caches, and medians over the rounds.
+The acoustic model runs once over whole recordings; then each number of beams decodes them in turn, for several rounds.
+Writes OUT.json, OUT.md and OUT.svg. Times are medians over the rounds, in processor time of one thread, so that other
+programs affect them only through the caches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from model.evaluation.parts import parts_of
 from model.evaluation.scoring import Score, by_source
 from model.machine.runtime import keep_kernels
 from model.recordings import read_manifests
-from model.training.evaluation.heard import Heard, hear, text_of
+from model.training.evaluation.outputs import RecordingOutput, outputs_of, text_of
 
 BEAMS = (8, 16, 32, 64, 128, 256, 512, MAX_BEAMS)
 
@@ -38,7 +38,7 @@ Key = tuple[str, int]  # name of the language model, beams
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One number of beams with one language model; word error rates by source, by part, and `all` pooled."""
+    """Result of one number of beams with one language model; word error rates by source, by part, and `all` pooled."""
 
     lm: str
     beams: int
@@ -48,31 +48,33 @@ class Point:
     times_real_time: float  # seconds of speech that one core decodes in a second
 
 
-def measure(decoders: Mapping[Key, Decoder], heard: Sequence[Heard], rounds: int, frame_s: float) -> list[Point]:
-    """Decode all recordings with every decoder, in turn, `rounds` times."""
-    frames = sum(len(item.log_probs) for item in heard)
+def measure(
+    decoders: Mapping[Key, Decoder], outputs: Sequence[RecordingOutput], rounds: int, frame_s: float
+) -> list[Point]:
+    """Decode all recordings with each decoder in turn, `rounds` times."""
+    frames = sum(len(item.log_probs) for item in outputs)
     spent: dict[Key, list[float]] = {key: [] for key in decoders}
     texts: dict[Key, list[str]] = {}
     for _ in range(rounds):
         for key, decoder in decoders.items():
             began = time.thread_time()
-            texts[key] = [text_of(decoder, item) for item in heard]
+            texts[key] = [text_of(decoder, item) for item in outputs]
             spent[key].append(time.thread_time() - began)
     points = []
     for key in decoders:
         frame_cost = statistics.median(spent[key]) / frames
-        wer, cer = _rates(heard, texts[key])
+        wer, cer = _rates(outputs, texts[key])
         points.append(Point(*key, wer, cer, round(frame_cost * 1e6, 2), round(frame_s / frame_cost, 1)))
     return points
 
 
-def _rates(heard: Sequence[Heard], texts: Sequence[str]) -> tuple[dict[str, float], float]:
-    """Word error rates by source, by part and of all; the character error rate of all."""
-    rows = [(item.utterance.source, item.utterance.text, text) for item, text in zip(heard, texts, strict=True)]
+def _rates(outputs: Sequence[RecordingOutput], texts: Sequence[str]) -> tuple[dict[str, float], float]:
+    """Word error rates by source, by part and over all recordings; the character error rate over all."""
+    rows = [(item.utterance.source, item.utterance.text, text) for item, text in zip(outputs, texts, strict=True)]
     sources = by_source(rows)
     total = sum(sources.values(), Score())
     rates = {"all": total.wer, **{name: score.wer for name, score in sources.items()}}
-    parts = parts_of([item.utterance for item in heard])
+    parts = parts_of([item.utterance for item in outputs])
     for part in sorted(set(parts)):
         picked = by_source(row for row, own in zip(rows, parts, strict=True) if own == part)
         rates[f"part {part}"] = sum(picked.values(), Score()).wer
@@ -80,10 +82,10 @@ def _rates(heard: Sequence[Heard], texts: Sequence[str]) -> tuple[dict[str, floa
 
 
 def markdown(points: Sequence[Point], facts: Mapping[str, object]) -> str:
-    """One table, and the facts of the run below it."""
+    """Markdown table of the points, followed by the facts of the run."""
     columns = list(points[0].wer)
     lines = ["# Word error rate against beams", ""]
-    lines.append("| language model | beams | " + " | ".join(columns) + " | CER | µs a frame | times real time |")
+    lines.append("| language model | beams | " + " | ".join(columns) + " | CER | µs per frame | times real time |")
     lines.append("|---|---:|" + "---:|" * (len(columns) + 3))
     for point in points:
         rates = " | ".join(f"{point.wer[name]:.3f}" for name in columns)
@@ -94,11 +96,11 @@ def markdown(points: Sequence[Point], facts: Mapping[str, object]) -> str:
 
 
 def draw(points: Sequence[Point], path: Path) -> None:
-    """Two panels, word error rate over beams and over processor time; a line for each language model."""
+    """Plot word error rate against beams and against processor time, one line per language model."""
     import matplotlib as mpl
 
     mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "beams"  # the same figures give the same file
+    mpl.rcParams["svg.hashsalt"] = "beams"  # makes the file deterministic
     from matplotlib import pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained", sharey=True)
@@ -111,7 +113,7 @@ def draw(points: Sequence[Point], path: Path) -> None:
             right.annotate(str(point.beams), (point.us_a_frame, point.wer["all"]), fontsize="x-small", xytext=(3, 3),
                            textcoords="offset points")  # fmt: skip
     left.set(xlabel="beams", ylabel="word error rate", xscale="log")
-    right.set(xlabel="µs a frame of 40 ms, one core", xscale="log")
+    right.set(xlabel="µs per frame of 40 ms, one core", xscale="log")
     for axes in (left, right):
         axes.grid(visible=True, alpha=0.25)
     left.legend(fontsize="small")
@@ -122,27 +124,27 @@ def draw(points: Sequence[Point], path: Path) -> None:
 def main(
     *,
     manifest: Annotated[list[Path], typer.Option(help="JSON lines with audio and text; repeatable.")],
-    out: Annotated[Path, typer.Option(help="Path without its ending.")],
+    out: Annotated[Path, typer.Option(help="Path without extension.")],
     lm: Annotated[list[Path] | None, typer.Option(help="Language models. Default: the shipped one.")] = None,
     model: Annotated[Path | None, typer.Option(help="A .safetensors checkpoint. Default: the shipped model.")] = None,
-    precision: Annotated[str, typer.Option(help="Of the acoustic model.")] = "int8",
-    rounds: Annotated[int, typer.Option(help="Times that each number of beams decodes everything.", min=1)] = 3,
-    beams: Annotated[str, typer.Option(help="Numbers of beams, with commas.")] = ",".join(map(str, BEAMS)),
+    precision: Annotated[str, typer.Option(help="Precision of the acoustic model.")] = "int8",
+    rounds: Annotated[int, typer.Option(help="Number of rounds.", min=1)] = 3,
+    beams: Annotated[str, typer.Option(help="Numbers of beams, separated by commas.")] = ",".join(map(str, BEAMS)),
 ) -> None:
-    """Write table, figures and picture."""
-    out.parent.mkdir(parents=True, exist_ok=True)  # before the work, which takes minutes
+    """Write JSON, table and plot."""
+    out.parent.mkdir(parents=True, exist_ok=True)  # fails early: decoding takes minutes
     keep_kernels()
     acoustic = load_own(model, precision=precision)
     config = acoustic.config
-    heard = hear(acoustic, read_manifests(manifest))
+    outputs = outputs_of(acoustic, read_manifests(manifest))
     decoders: dict[Key, Decoder] = {}
     for path in lm or [SHIPPED_LM]:
         name = path.name.partition(".")[0]
         for count in map(int, beams.split(",")):
             decoders[name, count] = make_decoder(config=config, decoder="beam", beams=count, lm=path)
-    points = measure(decoders, heard, rounds, config.frame_s)
+    points = measure(decoders, outputs, rounds, config.frame_s)
     facts = {
-        "recordings": f"{len(heard)}, {sum(len(item.log_probs) for item in heard) * config.frame_s:.0f} s, whole",
+        "recordings": f"{len(outputs)}, {sum(len(item.log_probs) for item in outputs) * config.frame_s:.0f} s, whole",
         "model": f"{config.name} {config.version}, {acoustic.precision}, sha256 {acoustic.digest}",
         "processor": binding.get_host_cpu_name(),
         "rounds": rounds,

@@ -1,9 +1,9 @@
-"""Speed of the 8-bit product and of torch's products.
+"""Speed of the 8-bit matrix product, compared with torch's products.
 
-`python -m model.training.evaluation.products` prints microseconds a product.
+`python -m model.training.evaluation.products` prints microseconds per product.
 
-One matrix of the shipped width, 416 -> 1,248, one thread; the rounds of all products take turns. FBGEMM does not follow
-the variables that hold torch and oneDNN back to an older processor's instructions, so it is measured as it runs.
+One matrix of the shipped width, 416 -> 1,248, one thread; rounds of the products alternate. FBGEMM ignores the
+variables that limit torch and oneDNN to an older processor's instructions, so it always uses what the processor has.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Product = Callable[[], object]
 
 
 def contenders(rows: int) -> dict[str, Product]:
-    """Calls that multiply `rows` rows once, by name."""
+    """Products to compare, by name: calls that multiply `rows` rows once."""
     random = np.random.default_rng(1)
     integers = random.integers(0, LARGEST_INPUT + 1, (rows, WIDTH), dtype=np.uint8)
     weight = random.integers(-LARGEST_WEIGHT, LARGEST_WEIGHT + 1, (OUTPUTS, WIDTH)).astype(np.int8)
@@ -64,7 +64,7 @@ def _quantized(engine: str, x: Tensor, weight: Tensor) -> Product:
 
 
 def _packed(x: Tensor, weight: Tensor) -> Product:
-    """As the recorded step of `model.torch_network.traced` multiplies, with the weights packed once."""
+    """Product as in the traced step of `model.torch_network.traced`, with the weights packed once."""
     packed, bias = torch.ops.mkldnn._reorder_linear_weight(weight), weight.new_zeros(OUTPUTS)
     return lambda: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
 
@@ -81,7 +81,7 @@ def measure(rows: int) -> dict[str, float]:
 
 
 def _round_us(call: Product) -> float:
-    """Microseconds of a call, the mean of those within `ROUND_S`; the first ones are not counted."""
+    """Mean microseconds of a call over `ROUND_S`, after two calls to warm up."""
     call()
     call()
     count, elapsed_s, began = 0, 0.0, time.perf_counter()
@@ -93,7 +93,7 @@ def _round_us(call: Product) -> float:
 
 
 def table(found: Mapping[int, Mapping[str, float]]) -> str:
-    """Markdown: a row a product, a column a number of rows."""
+    """Markdown table: one line per product, one column per number of rows."""
     names = list(next(iter(found.values())))
     lines = ["| rows | " + " | ".join(map(str, found)) + " |", "|---" * (len(found) + 1) + "|"]
     lines += [f"| {name} | " + " | ".join(f"{each[name]:,.0f}" for each in found.values()) + " |" for name in names]

@@ -1,10 +1,9 @@
-"""Sounds that a Mandarin network gets wrong, without any search.
+"""Phone error rates of a Mandarin network, without language model.
 
 Usage: python -m model.training.evaluation.sounds CHECKPOINT --manifest dev-syllables.jsonl
 
-Initials and toned finals of the likeliest path, against those of the syllables in a manifest of
-`model.training.mandarin.speech` (`dev-syllables.jsonl`), with tones and without; in floats, whole recordings. Knows no
-language model and no characters.
+Compares the initials and toned finals of the likeliest path with those of the syllables in a manifest of
+`model.training.mandarin.speech` (`dev-syllables.jsonl`), with and without tones; in float32, on whole recordings.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ from model.training.lexicon.pinyin import pronounce
 TONES = "12345"
 
 
-def likeliest(log_probs: LogProbs, sounds: Sequence[str]) -> list[str]:
-    """Sounds of the likeliest path through log-probabilities (T, 1 + sounds) with the blank first."""
+def likeliest(log_probs: LogProbs, phones: Sequence[str]) -> list[str]:
+    """Phones of the likeliest path through log-probabilities (T, 1 + phones), blank first."""
     best = log_probs.argmax(axis=1).tolist()
-    return [sounds[now - 1] for before, now in zip([0, *best], best, strict=False) if now and now != before]
+    return [phones[now - 1] for before, now in zip([0, *best], best, strict=False) if now and now != before]
 
 
-def without_tones(sounds: Sequence[str]) -> list[str]:
-    """The same initials and finals, whatever their tones."""
-    return [sound.rstrip(TONES) for sound in sounds]
+def without_tones(phones: Sequence[str]) -> list[str]:
+    """Initials and finals with their tones removed."""
+    return [phone.rstrip(TONES) for phone in phones]
 
 
-def rates(said: Sequence[Utterance], heard: Sequence[Sequence[str]]) -> Mapping[str, tuple[float, float]]:
-    """Shares of wrong sounds by source, with tones and without. Raises: ModelError for texts that are no syllables."""
+def rates(said: Sequence[Utterance], recognized: Sequence[Sequence[str]]) -> Mapping[str, tuple[float, float]]:
+    """Phone error rates by source, with and without tones. Raises: ModelError for a text that is not pinyin."""
     spoken = pronounce(sorted({word for utterance in said for word in utterance.text.split()}))
     toned, toneless, wanted = Counter[str](), Counter[str](), Counter[str]()
-    for utterance, found in zip(said, heard, strict=True):
-        expected = [sound for word in utterance.text.split() for sound in spoken[word]]
+    for utterance, found in zip(said, recognized, strict=True):
+        expected = [phone for word in utterance.text.split() for phone in spoken[word]]
         wanted[utterance.source] += len(expected)
         toned[utterance.source] += edit_distance(expected, found)
         toneless[utterance.source] += edit_distance(without_tones(expected), without_tones(found))
@@ -51,20 +50,20 @@ def rates(said: Sequence[Utterance], heard: Sequence[Sequence[str]]) -> Mapping[
 
 
 def measure(path: Path, said: Sequence[Utterance]) -> Mapping[str, tuple[float, float]]:
-    """Rates of a checkpoint, integers as the floats that they stand for. Raises: CheckpointError, AudioError."""
+    """Rates of a checkpoint, whose 8-bit weights are used as floats. Raises: CheckpointError, AudioError."""
     network, _ = load_network(path)
     if not network.config.phones:
-        raise CheckpointError(f"{path} hears letters alone, no sounds")
+        raise CheckpointError(f"{path} has no phone outputs, only letters")
     letters = len(network.config.vocabulary)
     outputs = log_probs_of(network, [read_pcm(u.audio, network.config.sample_rate) for u in said])
     return rates(said, [likeliest(each[:, letters:], network.config.phones) for each in outputs])
 
 
 def main() -> None:
-    """Read the command line."""
+    """Print the error rates."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path, help="a file, or a shipped model's name")
-    parser.add_argument("--manifest", type=Path, required=True, help="recordings whose texts are syllables")
+    parser.add_argument("--manifest", type=Path, required=True, help="recordings whose texts are pinyin syllables")
     options = parser.parse_args()
     try:
         found = measure(checkpoint.named(options.checkpoint), read_manifest(options.manifest))

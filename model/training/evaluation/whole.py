@@ -1,6 +1,7 @@
-"""Outputs of a network for whole recordings, and the errors of a decoder on them: an evaluation without an engine.
+"""Outputs of a torch network for whole recordings, and the scores of a decoder on them, without a server.
 
-A server cuts its text into segments at pauses, so `tutti evaluate` may differ from this by some words in a thousand.
+The server splits the text into segments at pauses, so results of `tutti evaluate` may differ by a few words per
+thousand.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from model.evaluation.scoring import Score, by_source
 from model.recordings import Utterance
 from model.torch_network.network import Network
 
-ROWS = 48  # recordings in a batch; they are sorted by length, for little padding
+ROWS = 48  # recordings per batch, sorted by length to reduce padding
 
 
 @torch.no_grad()
 def log_probs_of(
     network: Network, recordings: Sequence[NDArray[np.int16]], report: Callable[[int], None] = lambda _: None
 ) -> list[LogProbs]:
-    """Log-probabilities (T, outputs) of each recording (S,) int16; `report` is told how many are done."""
+    """Log-probabilities (T, outputs) of each recording (S,) int16; `report` receives the number of finished ones."""
     order = sorted(range(len(recordings)), key=lambda i: len(recordings[i]))
     found: dict[int, LogProbs] = {}
-    rows = 1 if network.config.backward else ROWS  # which would hear the silence that fills a shorter row
+    rows = 1 if network.config.backward else ROWS  # padding would change the outputs of backward layers
     for start in range(0, len(order), rows):
         picked = order[start : start + rows]
         found |= zip(picked, _batch(network, [recordings[i] for i in picked]), strict=True)
@@ -48,7 +49,7 @@ def _batch(network: Network, recordings: Sequence[NDArray[np.int16]]) -> list[Lo
 
 
 def score_decoder(decoder: Decoder, utterances: Sequence[Utterance], log_probs: Sequence[LogProbs]) -> dict[str, Score]:
-    """Scores by source of a decoder on the outputs for these utterances."""
+    """Scores of a decoder by source, from the outputs for these utterances."""
     rows: list[tuple[str, str, str]] = []
     for utterance, row in zip(utterances, log_probs, strict=True):
         state = decoder.start(0)

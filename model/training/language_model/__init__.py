@@ -1,1 +1,1 @@
-"""Making of language models: texts gathered, n-grams counted, estimated, mixed and pruned, decoding weights tuned."""
+"""Training of language models: gathering texts; counting, estimating, mixing and pruning n-grams; tuning weights."""

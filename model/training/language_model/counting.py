@@ -1,4 +1,4 @@
-"""Counting n-grams: sentences as one array of word numbers in, sorted tables of distinct n-grams out."""
+"""Counting of n-grams: from sentences as one array of word ids to sorted tables of distinct n-grams."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ Places = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class NgramCounts:
-    """The distinct n-grams of one order, sorted by words: ids (n, order), count (n,).
+    """Distinct n-grams of one order, sorted by words: ids (n, order), count (n,).
 
-    parent (n,) and suffix (n,) are the places of their first and last order - 1 words in the table below.
+    parent (n,) and suffix (n,) are the rows of their first and last order - 1 words in the table of the next lower
+    order.
     """
 
     ids: IntArray
@@ -29,7 +30,7 @@ class NgramCounts:
 
 
 def count_words(lines: Iterable[str]) -> Counter[str]:
-    """Count the words of sentences, one a line."""
+    """Count the words of sentences, one per line."""
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(line.split())
@@ -37,7 +38,7 @@ def count_words(lines: Iterable[str]) -> Counter[str]:
 
 
 def number_words(lines: Iterable[str], words: Sequence[str]) -> IntArray:
-    """Return the sentences as one array of word ids, each between `<s>` and `</s>`."""
+    """Sentences as one array of word ids, each between `<s>` and `</s>`."""
     index = {word: i for i, word in enumerate(words)}
     numbers: list[int] = []
     for line in lines:
@@ -49,12 +50,12 @@ def number_words(lines: Iterable[str], words: Sequence[str]) -> IntArray:
 
 
 def count_ngrams(tokens: IntArray, vocabulary: int, order: int) -> list[NgramCounts]:
-    """Count all n-grams of 1 to `order` words that lie within one sentence; every word has a row in the first table."""
+    """Count all n-grams of 1 to `order` words within sentences; every word has a row in the first table."""
     every = np.arange(vocabulary, dtype=np.int32)
     none = np.zeros(vocabulary, np.int64)
     tables = [NgramCounts(every[:, None], np.bincount(tokens, minlength=vocabulary), none, none)]
-    place = tokens.astype(np.int64)  # of the n-gram that starts here
-    inside = np.ones(len(tokens), np.bool_)  # whether it ends in the same sentence
+    place = tokens.astype(np.int64)  # row of the n-gram that starts at each token
+    inside = np.ones(len(tokens), np.bool_)  # whether this n-gram ends in the same sentence
     for n in range(2, order + 1):
         starts = len(tokens) - n + 1
         if starts < 1:
@@ -73,7 +74,7 @@ def count_ngrams(tokens: IntArray, vocabulary: int, order: int) -> list[NgramCou
 
 
 def choose_vocabulary(counts: Counter[str], size: int | None, least: float = 1) -> tuple[str, ...]:
-    """Return the special words and then, sorted, the `size` most frequent that occur `least` times."""
+    """Special words, then, sorted, the `size` most frequent words among those that occur at least `least` times."""
     chosen = sorted((word for word, count in counts.items() if count >= least), key=lambda word: (-counts[word], word))
     plain = [word for word in chosen if word not in SPECIAL_WORDS]
     return (*SPECIAL_WORDS, *sorted(plain[:size]))

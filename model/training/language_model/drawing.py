@@ -1,4 +1,4 @@
-"""Text drawn from an n-gram model, so that a model of other units or another order can learn what it knows."""
+"""Sampling of text from an n-gram model, to train a model with other units or another order on it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from model.lm.arpa import read_arpa
 from model.lm.score import ROOT
 from model.lm.trie import END_ID, START_ID, build_trie
 
-TRIES = 10_000  # then anew: a context that has every word sums to a little less than 1, and leaves none to its suffixes
+TRIES = 10_000  # then restart: a context with all words may sum to slightly less than 1, so that backing off finds none
 
 
 class Drawing:
-    """Words of one model, each drawn given those before it; the same seed draws the same ones.
+    """Random words of a model, each drawn given the words before it; deterministic given the seed.
 
-    A word comes from the longest context that the model has, or, with the probability which that leaves, from the
-    next shorter one (Katz 1987).
+    A word is drawn from the longest context of the model or, with the probability left over by it, from the next
+    shorter one (Katz 1987).
     """
 
     def __init__(self, path: Path, seed: int = 1) -> None:
@@ -32,7 +32,7 @@ class Drawing:
         self._cumulated: dict[int, list[float]] = {}
 
     def __iter__(self) -> Iterator[str]:
-        """Yield words without end, and where the model has ends of sentences, those; another sentence follows."""
+        """Yield words endlessly, including the ends of sentences if the model has them."""
         start = node = int(self.trie.after[1 + START_ID])
         while True:
             drawn = self._after(node)
@@ -41,7 +41,7 @@ class Drawing:
             yield self.words[word]
 
     def _after(self, node: int) -> int:
-        """The node of an n-gram that goes on from a context's node."""
+        """Draw the node of an n-gram that extends the context of a node."""
         begun, longer, tries = node, list[int](), 0
         while True:
             tries += 1
@@ -49,7 +49,7 @@ class Drawing:
                 node, longer = begun, []
             cumulated = self._chances(node)
             place = bisect(cumulated, self.rng.random() * (cumulated[-1] if node == ROOT else 1.0))
-            if place == len(cumulated):  # none of them: back off
+            if place == len(cumulated):  # the probability left over was drawn: back off
                 longer.append(node)
                 node = int(self.trie.suffix[node])
                 continue
@@ -58,13 +58,13 @@ class Drawing:
                 return child
 
     def _follows(self, node: int, word: int) -> bool:
-        """Whether a context has a word of its own for it, which backing off must not give."""
+        """Whether a context has the word itself, so that backing off must not draw it."""
         words = self.trie.word[self.trie.first[node] : self.trie.first[node + 1]]
         place = int(words.searchsorted(word))
         return place < len(words) and int(words[place]) == word
 
     def _chances(self, node: int) -> list[float]:
-        """Probabilities of the words that a context has, added up."""
+        """Cumulative probabilities of the words of a context."""
         if node not in self._cumulated:
             span = self.trie.log_prob[self.trie.first[node] : self.trie.first[node + 1]].astype(float)
             self._cumulated[node] = list(accumulate(np.exp(span).tolist()))

@@ -1,4 +1,4 @@
-"""A model that is there already as one source of a mixture: its words in our spelling, its n-grams of our words."""
+"""Existing n-gram model as a source of a mixture: its words respelled, its n-grams restricted to a vocabulary."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 from model.lm.arpa import ABSENT_LOG10, LN10, Ngrams
 from model.lm.trie import SPECIAL_WORDS, START_ID, UNKNOWN_ID, NgramTable
 from model.machine.compiled import IntArray
-from model.training.language_model.mixture import normalised
+from model.training.language_model.mixture import normalized
 
 SUFFIXES = (".arpa", ".arpa.gz")
-_COUNTED = 100_000_000  # words of the text that its counts are taken for: large, so that rare words have some
-# A word that the model does not have gets this many times its rarest word's probability.
+_COUNTED = 100_000_000  # size of the imaginary text for word counts: large, so that rare words count at least once
+# Probability of a word that the model lacks, as a multiple of its rarest word's.
 _UNSEEN = 0.1
 
 
 def respelled(model: Ngrams, spell: Callable[[str], str]) -> Ngrams:
-    """Return the model with its words spelled anew; one that is then none, several or another word becomes ""."""
+    """Model with its words respelled; a word becomes "" if its new spelling is empty, several words or ambiguous."""
     special = len(SPECIAL_WORDS)
     spelled = [spell(word) for word in model.words[special:]]
     unchanged = set(spelled) & set(model.words)
@@ -32,16 +32,16 @@ def respelled(model: Ngrams, spell: Callable[[str], str]) -> Ngrams:
 
 
 def word_counts(model: Ngrams) -> Counter[str]:
-    """Return how often each word stands in a large text."""
+    """Expected count of each word in a large text."""
     special = len(SPECIAL_WORDS)
     counts = np.rint(np.exp(model.tables[0].log_prob[special:].astype(np.float64)) * _COUNTED).astype(np.int64)
     return Counter({word: n for word, n in zip(model.words[special:], counts.tolist(), strict=True) if word})
 
 
 def over_vocabulary(model: Ngrams, vocabulary: Sequence[str], order: int) -> list[NgramTable]:
-    """Return the n-grams of up to `order` words, all of a vocabulary that begins with `SPECIAL_WORDS`.
+    """N-grams of up to `order` words of a vocabulary, which begins with `SPECIAL_WORDS`.
 
-    Words that it leaves out become unknown ones; the probabilities after every context sum to 1 again.
+    The probability of other words goes to the unknown word; probabilities after every context sum to 1 again.
     """
     index = {word: i for i, word in enumerate(vocabulary)}
     places = np.array([index.get(word, -1) for word in model.words], np.int32)
@@ -50,7 +50,7 @@ def over_vocabulary(model: Ngrams, vocabulary: Sequence[str], order: int) -> lis
         ids = places[table.ids]
         kept = ((ids >= 0) & (ids != UNKNOWN_ID)).all(axis=1)
         tables.append(NgramTable(ids[kept], table.log_prob[kept], table.backoff[kept]))
-    return normalised(tables)
+    return normalized(tables)
 
 
 def _unigrams(table: NgramTable, places: IntArray, vocabulary: int) -> NgramTable:
@@ -61,6 +61,6 @@ def _unigrams(table: NgramTable, places: IntArray, vocabulary: int) -> NgramTabl
     shares[:special] = 0.0
     shares[places[known]] = probability[known]
     shares[UNKNOWN_ID] += probability[~known].sum()
-    with np.errstate(divide="ignore"):  # what never happens
+    with np.errstate(divide="ignore"):  # probabilities of 0
         log_prob = np.maximum(np.log(shares / shares.sum()), ABSENT_LOG10 * LN10).astype(np.float32)
     return NgramTable(np.arange(vocabulary, dtype=np.int32)[:, None], log_prob, np.zeros(vocabulary, np.float32))

@@ -1,6 +1,6 @@
 """Interpolated modified Kneser-Ney estimation.
 
-Source: Chen & Goodman 1998, section 4.1.6; discounts by their equation 26, cut-offs after discounting as in
+Source: Chen & Goodman 1998, section 4.1.6; discounts by their equation 26. Cut-offs are applied after discounting as in
 Heafield et al. 2013: the probability of dropped n-grams goes to the back-off weight.
 """
 
@@ -15,19 +15,19 @@ from model.lm.trie import START_ID, NgramTable
 from model.machine.compiled import DoubleArray, IntArray
 from model.training.language_model.counting import NgramCounts, Places
 
-# Discounts where the counts of counts give none (a text of a few lines, generated text), as in KenLM.
+# Discounts if the counts of counts do not determine any (a text of a few lines, generated text), as in KenLM.
 _FALLBACK = np.array([0.0, 0.5, 1.0, 1.5])
 
 
 def estimate(counts: Sequence[NgramCounts], min_counts: Sequence[int] = ()) -> list[NgramTable]:
-    """Return the tables of a back-off model in which the probabilities after every context sum to 1.
+    """Estimate a back-off model; the probabilities after every context sum to 1.
 
-    `min_counts[n - 1]` is the least count of an n-gram to be kept; the last one goes for the orders above it.
-    Raises: ValueError when a longer n-gram's least count is smaller than a shorter one's.
+    `min_counts[n - 1]` is the lowest count of n-grams to keep; the last value applies to all higher orders.
+    Raises: ValueError if `min_counts` decreases with the order.
     """
     least = [*min_counts, *[min_counts[-1] if min_counts else 1] * len(counts)][: len(counts)]
     if least != sorted(least):
-        raise ValueError("the least count of a longer n-gram may not be smaller than that of a shorter one")
+        raise ValueError(f"least counts {least} must not decrease with the length of the n-grams")
     tables: list[NgramTable] = []
     probability = _unigrams(_adjusted(counts, 0))
     kept = np.arange(len(probability))  # every word stays
@@ -44,7 +44,7 @@ def estimate(counts: Sequence[NgramCounts], min_counts: Sequence[int] = ()) -> l
 
 
 def discounts(adjusted: Places) -> DoubleArray:
-    """Return the discounts of counts of 0, 1, 2 and 3 or more."""
+    """Discounts for counts of 0, 1, 2, and 3 or more."""
     n1, n2, n3, n4 = (int((adjusted == k).sum()) for k in range(1, 5))
     if not all((n1, n2, n3, n4)):
         return _FALLBACK
@@ -54,7 +54,7 @@ def discounts(adjusted: Places) -> DoubleArray:
 
 
 def _adjusted(counts: Sequence[NgramCounts], n: int) -> Places:
-    """Return counts as they are for the longest n-grams and after `<s>`, else the number of distinct words before."""
+    """Counts of the longest n-grams and of those after `<s>`; for others the number of distinct words before them."""
     table = counts[n]
     if n == len(counts) - 1:
         return table.count
@@ -63,7 +63,7 @@ def _adjusted(counts: Sequence[NgramCounts], n: int) -> Places:
 
 
 def _unigrams(adjusted: Places) -> DoubleArray:
-    """Return the words' probabilities, smoothed with equal shares for all but `<s>`."""
+    """Probabilities of words, interpolated with a uniform distribution over all words but `<s>`."""
     counts = adjusted.copy()
     counts[START_ID] = 0
     off = discounts(counts)[np.minimum(counts, 3)]
@@ -78,7 +78,7 @@ def _unigrams(adjusted: Places) -> DoubleArray:
 def _discounted(
     table: NgramCounts, adjusted: Places, contexts: int, least: int
 ) -> tuple[DoubleArray, DoubleArray, Places]:
-    """Return each n-gram's own share of its context, the context's back-off weight, and the places of those to keep."""
+    """Discounted probability of each n-gram, back-off weight of each context, and indices of the n-grams to keep."""
     off = discounts(adjusted)[np.minimum(adjusted, 3)]
     total = np.bincount(table.parent, adjusted, contexts)
     share: DoubleArray = (adjusted - off) / total[table.parent]

@@ -1,7 +1,7 @@
-"""Several models over the same words mixed into one: weights from a held-out text, then one back-off model.
+"""Interpolation of several n-gram models over the same words into one, with weights tuned on a held-out text.
 
 Source: Stolcke 2002, SRILM's static interpolation (`-mix-lm`): every n-gram of any model gets the weighted sum of
-all models' probabilities, and back-off weights are computed anew so that probabilities sum to 1.
+all models' probabilities, and back-off weights are recomputed so that probabilities sum to 1.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from model.lm.trie import START_ID, BackoffTrie, NgramTable, build_trie
 from model.machine.compiled import DoubleArray, FloatArray, IntArray
 
 EM_ROUNDS = 50
-# A context whose n-grams take all of its probability, or that of the shorter context, leaves this for the rest.
+# Lower bound of the probability that the n-grams of a context leave for backing off.
 _LEAST_MASS = 1e-6
 
 
 def tune_weights(tries: Sequence[BackoffTrie], held_out: IntArray) -> DoubleArray:
-    """Return the weights (models,) that make held-out sentences (S,) likeliest, by expectation maximisation.
+    """Weights (models,) that maximize the likelihood of held-out sentences (S,), by expectation maximization.
 
-    Unknown words are left out: the probability of `<unk>` depends on the cut of the vocabulary, not on the text.
+    Unknown words are ignored: the probability of `<unk>` depends on the size of the vocabulary, not on the text.
     """
     likelihood = np.exp([token_log_probs(trie, held_out) for trie in tries])  # (models, S)
     counted = (held_out != START_ID) & (held_out != 0)
@@ -35,7 +35,7 @@ def tune_weights(tries: Sequence[BackoffTrie], held_out: IntArray) -> DoubleArra
 
 
 def token_log_probs(trie: BackoffTrie, tokens: IntArray) -> FloatArray:
-    """Return the natural log-probability of each token (S,); sentences begin with `<s>`, whose own is 0."""
+    """Natural log-probability of each token (S,); sentences begin with `<s>`, whose value is 0."""
     out = np.empty(len(tokens), np.float32)
     starts = np.flatnonzero(tokens == START_ID)
     for begin, end in zip(starts, [*starts[1:], len(tokens)], strict=True):
@@ -45,7 +45,7 @@ def token_log_probs(trie: BackoffTrie, tokens: IntArray) -> FloatArray:
 
 
 def mix(models: Sequence[Sequence[NgramTable]], weights: Sequence[float]) -> list[NgramTable]:
-    """Return one model; all must have the same words. Weights sum to 1."""
+    """Interpolate models with the same words; the weights sum to 1."""
     tries = [build_trie(tables) for tables in models]
     tables = []
     for n in range(max(len(tables) for tables in models)):
@@ -57,11 +57,11 @@ def mix(models: Sequence[Sequence[NgramTable]], weights: Sequence[float]) -> lis
         if n == 0:
             log_prob[START_ID] = models[0][0].log_prob[START_ID]
         tables.append(NgramTable(ids, log_prob, np.zeros(len(ids), np.float32)))
-    return normalised(tables)
+    return normalized(tables)
 
 
-def normalised(tables: Sequence[NgramTable]) -> list[NgramTable]:
-    """Return the tables with back-off weights that make the probabilities after every context sum to 1."""
+def normalized(tables: Sequence[NgramTable]) -> list[NgramTable]:
+    """Tables with back-off weights recomputed so that the probabilities after every context sum to 1."""
     done = [tables[0]]
     for n in range(1, len(tables)):
         trie = build_trie([*done, tables[n]])
@@ -73,13 +73,13 @@ def normalised(tables: Sequence[NgramTable]) -> list[NgramTable]:
 
 
 def backoff_weights(trie: BackoffTrie) -> FloatArray:
-    """Return for each node the log back-off weight with which probabilities sum to 1; 0 for nodes without n-grams."""
+    """Log back-off weight of each node with which its probabilities sum to 1; 0 for nodes without n-grams."""
     left, left_shorter = leftovers(trie)
     return np.where(np.diff(trie.first) > 0, np.log(left / left_shorter), 0.0).astype(np.float32)
 
 
 def leftovers(trie: BackoffTrie) -> tuple[DoubleArray, DoubleArray]:
-    """Return per context the probability left by its n-grams, and that left of the shorter context's distribution."""
+    """Probability left over by each context's n-grams, in its own and in the shorter context's distribution."""
     nodes = len(trie.word)
     parent = np.repeat(np.arange(nodes), np.diff(trie.first))  # of nodes 1, 2, …
     own = np.exp(trie.log_prob[1:].astype(np.float64))

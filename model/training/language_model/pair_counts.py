@@ -1,4 +1,4 @@
-"""A model from published counts of words and pairs of words, for sources whose text is not available."""
+"""Bigram model from published counts of words and word pairs, for sources whose text is not available."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from model.errors import LanguageModelError
 from model.lm.arpa import ABSENT_LOG10, LN10
 from model.lm.trie import END_ID, SPECIAL_WORDS, START_ID, NgramTable
 from model.text.files import read_lines
-from model.training.language_model.mixture import normalised
+from model.training.language_model.mixture import normalized
 
 SUFFIX = ".counts"
-# Counts do not include ends of sentences: one in twenty words, about as in written English.
+# The counts do not include ends of sentences; in written English about one in twenty tokens is one.
 _END_SHARE = 0.05
-# A word that was not counted has this many times the rarest counted word's count.
+# Count of a word that is not listed, as a multiple of the rarest listed word's.
 _UNSEEN = 0.1
-# Most probability of the pairs after a word; published lists are cut, so it is seldom reached.
+# Upper bound of the probability of all pairs after a word; seldom reached, because published lists are truncated.
 _MOST_PAIRS = 0.95
 
 
 def read_counts(path: Path) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
-    """Read lines of one or two words and a count. Raises: LanguageModelError naming file and line."""
+    """Read lines of one or two words and a count. Raises: LanguageModelError with file and line."""
     words: dict[str, int] = {}
     pairs: dict[tuple[str, str], int] = {}
     for number, line in enumerate(read_lines(path, LanguageModelError), 1):
@@ -35,21 +35,21 @@ def read_counts(path: Path) -> tuple[dict[str, int], dict[tuple[str, str], int]]
             case []:
                 pass
             case _:
-                raise LanguageModelError(f"{path}:{number}: not one or two words and a count")
+                raise LanguageModelError(f"{path}:{number}: expected one or two words and a count, not {line[:60]!r}")
     return words, pairs
 
 
 def pair_model(
     words: dict[str, int], pairs: dict[tuple[str, str], int], vocabulary: Sequence[str], order: int = 2
 ) -> list[NgramTable]:
-    """Return the tables of a model of order 2 (or 1) over a vocabulary that begins with the special words."""
+    """Tables of a model of order 2 (or 1) over a vocabulary, which begins with the special words."""
     index = {word: i for i, word in enumerate(vocabulary)}
     counts = np.array([words.get(word, 0) for word in vocabulary], np.float64)
     counts[counts == 0] = _UNSEEN * min(words.values())
     counts[: len(SPECIAL_WORDS)] = 0.0
     unigram = counts / counts.sum() * (1 - 2 * _END_SHARE)
     unigram[END_ID] = _END_SHARE
-    unigram[0] = _END_SHARE  # words that the vocabulary leaves out
+    unigram[0] = _END_SHARE  # words outside the vocabulary
     unigram[START_ID] = 1.0
     log_prob = np.log(unigram).astype(np.float32)
     log_prob[START_ID] = ABSENT_LOG10 * LN10
@@ -63,4 +63,4 @@ def pair_model(
     taken = np.bincount(ids[:, 0], share, len(vocabulary))
     share *= np.minimum(1.0, _MOST_PAIRS / np.maximum(taken, 1e-9))[ids[:, 0]]
     tables.append(NgramTable(ids, np.log(share).astype(np.float32), np.zeros(len(ids), np.float32)))
-    return normalised(tables)
+    return normalized(tables)

@@ -1,4 +1,4 @@
-"""Entropy pruning: drops the n-grams whose absence changes the model least.
+"""Entropy pruning: removes the n-grams whose removal changes the model least.
 
 Source: Stolcke 1998, "Entropy-based pruning of backoff language models", equations 3 and 4.
 """
@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from model.lm.score import ROOT, chain_log_probs, find_nodes
 from model.lm.trie import END_ID, START_ID, BackoffTrie, NgramTable, build_trie
 from model.machine.compiled import DoubleArray
-from model.training.language_model.mixture import leftovers, normalised
+from model.training.language_model.mixture import leftovers, normalized
 
 
 def prune(tables: Sequence[NgramTable], threshold: float) -> list[NgramTable]:
-    """Drop n-grams whose absence raises the perplexity by less than the share `threshold`; words all stay.
+    """Remove n-grams whose removal raises the perplexity by less than the fraction `threshold`; all words stay.
 
-    An n-gram that is the context of a kept one is kept, too. Back-off weights are computed anew.
+    Contexts of kept n-grams are kept too. Back-off weights are recomputed.
     """
     trie = build_trie(tables)
     rise = np.expm1(_divergences(trie))
@@ -31,11 +31,11 @@ def prune(tables: Sequence[NgramTable], threshold: float) -> list[NgramTable]:
         kept[n] = _rows(tables[n], keep)
         if n > 1:
             needed[find_nodes(trie.first, trie.word, kept[n].ids[:, :-1])] = True
-    return normalised(kept)
+    return normalized(kept)
 
 
 def _divergences(trie: BackoffTrie) -> DoubleArray:
-    """Return per node the relative entropy, in nats, between the model and the model without that n-gram."""
+    """Relative entropy, in nats, between the model and the model without an n-gram, for each node."""
     nodes = len(trie.word)
     parent = np.zeros(nodes, np.int32)
     parent[1:] = np.repeat(np.arange(nodes), np.diff(trie.first))

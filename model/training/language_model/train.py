@@ -1,4 +1,4 @@
-"""From texts to an ARPA model: one Kneser-Ney model a source, mixed with weights that suit a held-out text, pruned."""
+"""Training of an n-gram model: one Kneser-Ney model per source, mixed with weights tuned on a held-out text, pruned."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ MOST_SHOWN = 40  # letters
 
 
 def _say_nothing(_: str) -> None:
-    """The default report."""
+    """Default report: does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
     """Options of a training run.
 
-    `as_written` leaves the words as they are, in place of English spelling. `weights` (one a source) and `held_out`
-    exclude each other; with neither, all texts are joined. `min_counts` go by order; `vocabulary_size` counts the most
-    frequent words; `threshold` is that of `pruning.prune`, 0 for none.
+    `as_written` keeps the words as they are instead of spelling them as English. `weights` (one per source) and
+    `held_out` exclude each other; with neither, all texts are joined. `min_counts` are by order; `vocabulary_size` is
+    the number of most frequent words to keep; `threshold` is that of `pruning.prune`, 0 for no pruning.
     """
 
     order: int = 3
@@ -51,12 +51,12 @@ class TrainingOptions:
     vocabulary_size: int | None = None
     threshold: float = 0.0
     as_written: bool = False
-    mix: tuple[Path, float] | None = None  # a model of ours to mix all texts with, and its share
+    mix: tuple[Path, float] | None = None  # a shipped model to mix with, and its weight
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text as lines of spelled words, counts of words and pairs, or a model."""
+    """Source of a mixture: a text as lines of spelled words, counts of words and pairs, or a model."""
 
     name: str
     lines: tuple[str, ...] = ()
@@ -66,15 +66,15 @@ class Source:
 
 
 def read_lines(path: Path, *, as_written: bool = False, report: Report = _say_nothing) -> tuple[str, ...]:
-    """Return the sentences of a text, one a line, as written, or spelled as the English acoustic model spells.
+    """Read the sentences of a text, one per line, as written or in the English acoustic model's spelling.
 
-    Letters of other alphabets, which that cannot spell, are reported. Raises: LanguageModelError when it cannot be read
-    or has no words.
+    Letters of other alphabets, which have no such spelling, are reported. Raises: LanguageModelError if the file cannot
+    be read or has no words.
     """
     written = text_files.read_lines(path, LanguageModelError)
     lost = "" if as_written else unspellable("".join(written))
     if lost:
-        report(f"{path}: letters that cannot be spelled are left out: {lost[:MOST_SHOWN]}; --as-written keeps them")
+        report(f"{path}: dropping letters of other alphabets: {lost[:MOST_SHOWN]}; --as-written keeps them")
     spell = _folded if as_written else _spoken
     lines = tuple(spell(line) for line in written)
     if not any(lines):
@@ -91,7 +91,7 @@ def _spoken(line: str) -> str:
 
 
 def read_source(path: Path, *, as_written: bool = False, report: Report = _say_nothing) -> Source:
-    """Read a text, counts when the name ends in .counts, or a model when it ends in .arpa or .arpa.gz."""
+    """Read a text; or counts if the name ends in .counts, or a model if it ends in .arpa or .arpa.gz."""
     if path.name.endswith(MODEL_SUFFIXES):
         return Source(
             path.name.partition(".arpa")[0], model=respelled(read_arpa(path), _folded if as_written else spoken)
@@ -103,7 +103,7 @@ def read_source(path: Path, *, as_written: bool = False, report: Report = _say_n
 
 
 def train(paths: Sequence[Path], options: TrainingOptions, report: Report) -> Ngrams:
-    """Make a model. Raises: LanguageModelError for texts or options that cannot be used."""
+    """Train a model. Raises: LanguageModelError for texts or options that cannot be used."""
     _check(paths, options)
     sources = [read_source(path, as_written=options.as_written, report=report) for path in paths]
     held_out = [line for path in options.held_out for line in read_lines(path, as_written=options.as_written)]
@@ -135,21 +135,21 @@ def train(paths: Sequence[Path], options: TrainingOptions, report: Report) -> Ng
 
 def _check(paths: Sequence[Path], options: TrainingOptions) -> None:
     if options.weights and options.held_out:
-        raise LanguageModelError("weights are either given or tuned on a held-out text, not both")
+        raise LanguageModelError("weights and --held-out are mutually exclusive: the latter tunes the weights")
     if options.weights and (len(options.weights) != len(paths) or min(options.weights) <= 0):
-        raise LanguageModelError("each text needs a weight above 0, or none has one")
+        raise LanguageModelError("either every text must have a weight above 0, or none")
     if not (options.weights or options.held_out) and any(path.name.endswith(NO_TEXTS) for path in paths):
-        raise LanguageModelError("counts and models are mixed with texts by weights or a held-out text only")
+        raise LanguageModelError("to mix counts and models with texts, give weights or --held-out")
     if options.mix is not None and (options.weights or options.held_out):
-        raise LanguageModelError("a mixture by --mix excludes weights and held-out texts: name the model as a source")
+        raise LanguageModelError("--mix excludes weights and --held-out: give the model as a source instead")
     if options.mix is not None and not 0 < options.mix[1] < 1:
-        raise LanguageModelError(f"the share of the shipped model is {options.mix[1]}, not between 0 and 1")
+        raise LanguageModelError(f"--mix: the share of the shipped model must be between 0 and 1, not {options.mix[1]}")
     if options.order < 1:
-        raise LanguageModelError("the order is at least 1")
+        raise LanguageModelError(f"the order must be at least 1, not {options.order}")
 
 
 def _vocabulary(sources: Sequence[Source], options: TrainingOptions, held_out: Sequence[str]) -> tuple[str, ...]:
-    """Choose the words that are most frequent in the mixture of the sources."""
+    """Most frequent words in the mixture of the sources."""
     least = options.min_counts[0] if options.min_counts else 1
     counts = [_word_counts(source) for source in sources]
     seen = [Counter({word: n for word, n in each.items() if n >= least}) for each in counts]

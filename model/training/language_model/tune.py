@@ -1,7 +1,7 @@
 """Tuning of decoding weights on recordings: the acoustic model runs once, its outputs are decoded many times.
 
-Random search around the best weights so far, in steps that become smaller. Its final figures are optimistic: they are
-those of the set that was tuned on.
+Random search around the best weights so far, in decreasing steps. Its error rates are optimistic, because they are
+measured on the tuning set.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy as np
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import Decoder
 from model.evaluation.scoring import Score
-from model.training.evaluation.heard import Heard, decode
+from model.training.evaluation.outputs import RecordingOutput, decode
 
 Objective = Literal["mean", "pooled"]
 MakeDecoder = Callable[[DecodingWeights], Decoder]
 
-# Ranges of the searched weights. `keyterm_boost` is not searched: that takes recordings with key terms.
+# Ranges of the searched weights. `keyterm_boost` is not searched: this would need recordings with key terms.
 RANGES = {
     "lm_weight": (0.0, 2.0),
     "word_bonus": (-2.0, 4.0),
@@ -30,19 +30,19 @@ RANGES = {
     "unknown_letter_cost": (0.0, 6.0),
     "blank_penalty": (0.0, 3.0),
 }
-_FIRST_STEP, _LAST_STEP = 0.4, 0.04  # share of the range
-_EXPLORED = 0.25  # share of the trials that are drawn from the whole ranges
+_FIRST_STEP, _LAST_STEP = 0.4, 0.04  # fractions of the range
+_EXPLORED = 0.25  # fraction of the trials that are drawn from the whole ranges
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Weights and their scores by source."""
+    """Decoding weights and their scores by source."""
 
     weights: DecodingWeights
     sources: dict[str, Score]
 
     def loss(self, objective: Objective) -> tuple[float, float]:
-        """Word error rate over all words or as the mean of the sources, then character error rate to break ties."""
+        """Word error rate, pooled or as the mean of the sources, then character error rate to break ties."""
         if objective == "mean":
             scores = self.sources.values()
             return float(np.mean([s.wer for s in scores])), float(np.mean([s.cer for s in scores]))
@@ -51,7 +51,7 @@ class Trial:
 
 
 def search(
-    heard: Sequence[Heard],
+    outputs: Sequence[RecordingOutput],
     make_decoder: MakeDecoder,
     start: DecodingWeights,
     trials: int,
@@ -61,13 +61,13 @@ def search(
     seed: int = 1,
     report: Callable[[Trial], None] = lambda _: None,
 ) -> list[Trial]:
-    """Try `start` and `trials - 1` others; return all, the best first."""
+    """Try `start` and `trials - 1` other weights; return all trials, the best first."""
     rng = Random(seed)
     done: list[Trial] = []
     best = start
     for number in range(trials):
         weights = start if not number else propose(best, number / trials, rng)
-        trial = Trial(weights, decode(make_decoder(weights), heard, executor))
+        trial = Trial(weights, decode(make_decoder(weights), outputs, executor))
         done.append(trial)
         done.sort(key=lambda each: each.loss(objective))
         best = done[0].weights
@@ -77,7 +77,7 @@ def search(
 
 
 def propose(best: DecodingWeights, progress: float, rng: Random) -> DecodingWeights:
-    """Return weights drawn from the whole ranges early on, later the best ones with one or two of them changed."""
+    """Propose weights: early on, drawn from the whole ranges; later, the best with one or two of them changed."""
     if progress < _EXPLORED:
         return replace(best, **{name: round(rng.uniform(*ends), 3) for name, ends in RANGES.items()})
     late = (progress - _EXPLORED) / (1 - _EXPLORED)

@@ -1,1 +1,1 @@
-"""Building the pronunciation lexicons: espeak-ng, pinyin, and the letter-to-sound rules learned from both."""
+"""Building of pronunciation lexicons: espeak-ng, pinyin, tables, and letter-to-sound rules learned from them."""

@@ -1,10 +1,10 @@
-"""Builds a lexicon for the words of a language model.
+"""Builds an English lexicon for the words of a language model.
 
 Usage: `python -m model.training.lexicon.build --lm PATH --out PATH`.
 
-espeak-ng pronounces the words, rules are learned from all of them, and how good such rules are is told by words that
-others were learned without. Words that espeak-ng says in sounds of other languages are pronounced by the rules. Roman
-numerals, which it announces as such, are said as numbers alone, and teach no rule.
+espeak-ng pronounces the words, and letter-to-sound rules are learned from them; the accuracy of rules is measured on
+held-out words. Words that espeak-ng pronounces with phones of other languages are pronounced by the rules. Roman
+numerals, which espeak-ng introduces with "Roman", are pronounced as numbers and not used for the rules.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from model.training.lexicon.alignment import Alignment, align
 from model.training.lexicon.espeak import PHONES, pronounce
 
 HELD_OUT = 2_000
-_AT_ONCE = 5_000  # words, between two lines of progress
+_AT_ONCE = 5_000  # words per call, and per line of progress
 
 _NUMERAL = re.compile(r"[ivxlcdm]+")
 _ROMAN = ("ɹ", "oʊ", "m", "ə", "n")
@@ -35,15 +35,15 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Rules on words that they were not learned from: shares of words not all right, and of wrong phones."""
+    """Accuracy of rules on held-out words: fraction of words with an error, and of wrong phones."""
 
     words: int
     word_errors: float
     phone_errors: float
 
     def __str__(self) -> str:
-        right = f"{1 - self.word_errors:.1%} of words right, {self.phone_errors:.2%} of phones wrong"
-        return f"rules on {self.words:,} words that others were learned without: {right}"
+        right = f"{1 - self.word_errors:.1%} of words correct, {self.phone_errors:.2%} of phones wrong"
+        return f"rules on {self.words:,} held-out words: {right}"
 
 
 def build(lm: Path, out: Path, report: Report) -> None:
@@ -59,7 +59,7 @@ def build(lm: Path, out: Path, report: Report) -> None:
 
 
 def learn(said: Mapping[str, Phones], report: Report) -> tuple[dict[str, Pronunciations], LetterToSound]:
-    """All words with the one pronunciation that the network learned, and the rules that they taught.
+    """Learn rules; return each word with one pronunciation, in the network's phones, and the rules.
 
     Raises: LexiconError.
     """
@@ -67,7 +67,7 @@ def learn(said: Mapping[str, Phones], report: Report) -> tuple[dict[str, Pronunc
     rest = {word: said[word] for word in sorted(said.keys() - numerals.keys())}
     kept = {word: phones for word, phones in rest.items() if phones and PHONES.issuperset(phones)}
     if not kept:
-        raise LexiconError("no word has an English pronunciation: is it a language model of English words?")
+        raise LexiconError("no word has an English pronunciation; --lm must be a language model of English words")
     aligned = align(kept)
     if len(aligned) > HELD_OUT:
         report(str(measure(aligned)))
@@ -78,12 +78,12 @@ def learn(said: Mapping[str, Phones], report: Report) -> tuple[dict[str, Pronunc
 
 
 def _is_numeral(word: str, phones: Phones) -> bool:
-    """True if espeak-ng reads "xi" as "Roman eleven"."""
+    """Whether espeak-ng reads a word as a Roman numeral: "xi" as "Roman eleven"."""
     return _NUMERAL.fullmatch(word) is not None and phones[: len(_ROMAN)] == _ROMAN and len(phones) > len(_ROMAN)
 
 
 def measure(aligned: Mapping[str, Alignment]) -> Accuracy:
-    """Learn from all but `HELD_OUT` words, evenly spaced in the alphabet, and pronounce those."""
+    """Learn rules without `HELD_OUT` evenly spaced words, and measure them on these."""
     words = sorted(aligned)
     held_out = {words[i * len(words) // HELD_OUT] for i in range(HELD_OUT)}
     rules = LetterToSound.learn({word: phones for word, phones in aligned.items() if word not in held_out})
@@ -96,9 +96,9 @@ def measure(aligned: Mapping[str, Alignment]) -> Accuracy:
 
 
 def _distance(truth: Sequence[str], found: Sequence[str]) -> int:
-    """Insertions, deletions and substitutions: Levenshtein's distance.
+    """Levenshtein distance: insertions, deletions and substitutions cost 1 each.
 
-    `model.evaluation` has one too, which stands above this package.
+    This package must not import `model.evaluation`, which has one too.
     """
     row = list(range(len(found) + 1))
     for i, phone in enumerate(truth, 1):
@@ -110,10 +110,10 @@ def _distance(truth: Sequence[str], found: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Build the lexicon."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lm", type=Path, required=True, help=".arpa, .arpa.gz or .lm model")
-    parser.add_argument("--out", type=Path, required=True, help="NAME.lexicon.gz beside the model is found by itself")
+    parser.add_argument("--out", type=Path, required=True, help="NAME.lexicon.gz; found if it is next to the model")
     options = parser.parse_args()
     try:
         build(options.lm, options.out, lambda line: print(line, flush=True))  # noqa: T201

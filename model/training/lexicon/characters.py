@@ -1,7 +1,7 @@
-"""Making of a lexicon of characters: `python -m model.training.lexicon.characters --lm PATH --out PATH`.
+"""Builds a lexicon of Chinese characters: `python -m model.training.lexicon.characters --lm PATH --out PATH`.
 
-Each character of the language model has all of its readings; characters that are read alike share a place in the trie
-of sounds, and the language model tells them apart.
+Each character of the language model gets all of its readings; homophones share a node of the phone trie, and the
+language model chooses among them.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from pathlib import Path
 from model.errors import LexiconError, ModelError
 from model.lexicon.lexicon import Pronunciations, write_lexicon
 from model.lm.language_model import LanguageModel
-from model.training.lexicon.pinyin import readings, sounds_of
+from model.training.lexicon.pinyin import phones_of, readings
 
 
 def build(lm: Path, out: Path) -> int:
-    """Write the lexicon; returns how many characters it has. Raises: LanguageModelError, LexiconError."""
+    """Write the lexicon; return its number of characters. Raises: LanguageModelError, LexiconError."""
     words: dict[str, Pronunciations] = {
         word: spoken for word in LanguageModel.load(lm).words if len(word) == 1 and (spoken := _spoken(word))
     }
     if not words:
         raise LexiconError(f"{lm} has no Chinese characters")
-    sounds = {sound for spoken in words.values() for each in spoken for sound in each}
-    write_lexicon(out, sounds, words)
+    phones = {phone for spoken in words.values() for each in spoken for phone in each}
+    write_lexicon(out, phones, words)
     return len(words)
 
 
 def _spoken(character: str) -> Pronunciations:
-    return tuple(sounds_of(reading) for reading in readings(character))
+    return tuple(phones_of(reading) for reading in readings(character))
 
 
 def main() -> None:
-    """Read the command line."""
+    """Build the lexicon."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lm", type=Path, required=True, help=".arpa, .arpa.gz or .lm model of characters")
-    parser.add_argument("--out", type=Path, required=True, help="NAME.lexicon.gz beside the model is found by itself")
+    parser.add_argument("--out", type=Path, required=True, help="NAME.lexicon.gz; found if it is next to the model")
     options = parser.parse_args()
     try:
         count = build(options.lm, options.out)

@@ -1,6 +1,6 @@
-"""Phones of words by espeak-ng, with its symbols reduced to those that a network can learn from few hours of speech.
+"""Pronunciation of words by espeak-ng, with its symbols reduced to those that can be learned from few hours of speech.
 
-espeak-ng is a Debian package, needed where a network is trained or a lexicon is made, not where one is served.
+espeak-ng is a Debian package, needed for training and for building a lexicon, but not for serving.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from model.errors import TrainingError
 
 STRESS = str.maketrans("", "", "ˈˌ")
-_SWITCH = re.compile(r"\([^)]*\)")  # espeak-ng names a language in brackets where it changes to another
+_SWITCH = re.compile(r"\([^)]*\)")  # espeak-ng marks a change of language with its name in brackets
 SPEAK = ("espeak-ng", "-q", "--ipa", "--sep=_")
 ENGLISH = "en-us"
-WEAK = {"a": ("ə",)}  # words that espeak-ng alone names as letters
-SIMPLER = {  # espeak-ng's symbols by those of about forty that occur often enough to be learned
+WEAK = {"a": ("ə",)}  # words that espeak-ng pronounces as letters if they stand alone
+SIMPLER = {  # espeak-ng's symbols to about forty that are frequent enough to be learned
     "əl": "ə l",
     "n̩": "ə n",
     "oːɹ": "ɔ ɹ",
@@ -41,15 +41,15 @@ SIMPLER = {  # espeak-ng's symbols by those of about forty that occur often enou
     "x": "k",
     "ç": "h",
 }
-PHONES = frozenset(  # what is left for English; sounds that fewer than one word in 8,000 has are not among them
+PHONES = frozenset(  # the remaining English phones; those in fewer than one word of 8,000 are left out
     "aɪ aʊ b d dʒ eɪ f h i j k l m n oʊ p s t tʃ u v w z æ ð ŋ ɑ ɔ ɔɪ ə ɚ ɛ ɡ ɪ ɹ ɾ ʃ ʊ ʌ ʒ θ".split()  # noqa: SIM905  (41 quotes hide them)
 )
 
 
 def pronounce(words: Sequence[str], voice: str = ENGLISH) -> dict[str, tuple[str, ...]]:
-    """Phones of each word, by one of espeak-ng's voices, such as "es"; without stress, and English ones reduced.
+    """Phones of each word by a voice of espeak-ng, such as "es", without stress; English phones are reduced.
 
-    Raises: TrainingError if it is missing or fails, or has no such voice.
+    Raises: TrainingError if espeak-ng is missing, fails or lacks the voice.
     """
     if not words:
         return {}
@@ -66,7 +66,7 @@ def pronounce(words: Sequence[str], voice: str = ENGLISH) -> dict[str, tuple[str
         raise TrainingError(f"phones need espeak-ng (a Debian package), with the voice {voice}: {error}") from error
     lines = done.stdout.splitlines()
     if len(lines) != len(words):
-        raise TrainingError(f"espeak-ng pronounced {len(lines)} of {len(words)} words")
+        raise TrainingError(f"espeak-ng returned {len(lines)} lines for {len(words)} words")
     weak, simpler = (WEAK, SIMPLER) if voice == ENGLISH else ({}, {})
     return {word: weak.get(word) or _phones(line, simpler) for word, line in zip(words, lines, strict=True)}
 

@@ -1,6 +1,6 @@
-"""Mandarin syllables as sounds that a network learns: an initial and a final with its tone.
+"""Mandarin syllables as phones: an initial, and a final with its tone.
 
-Characters would be 2,700 symbols, of which most occur a few times in the speech that there is; 180 sounds all occur.
+Characters would be 2,700 symbols, most of which occur only a few times in the training speech; all 180 phones occur.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from pypinyin.contrib.tone_convert import to_finals_tone3, to_initials
 
 from model.errors import TrainingError
 
-Sounds = tuple[str, ...]
+Phones = tuple[str, ...]
 
 
 @cache
-def sounds_of(syllable: str) -> Sounds:
-    """Sounds of a syllable with the number of its tone: "zhong1" is zh, ong1; "yi1" is i1. None of what is no syllable.
+def phones_of(syllable: str) -> Phones:
+    """Phones of a syllable with its tone number: "zhong1" is zh, ong1; "yi1" is i1; () if it is not a syllable.
 
-    Finals are written in full, as the standard has them, "iu" as "iou" and "ü" as "v"; a syllable without a tone has
-    the fifth, the neutral one. Source: ISO 7098.
+    Finals are written in full, "iu" as "iou" and "ü" as "v"; a syllable without a tone has the fifth, neutral one.
+    Source: ISO 7098.
     """
     initial = to_initials(syllable, strict=True)
     final = to_finals_tone3(syllable, strict=True, v_to_u=False, neutral_tone_with_five=True)
@@ -30,22 +30,23 @@ def sounds_of(syllable: str) -> Sounds:
     return (initial, final) if initial else (final,)
 
 
-def pronounce(syllables: Sequence[str]) -> dict[str, Sounds]:
-    """Sounds of each syllable. Raises: TrainingError for one that is none."""
-    found = {syllable: sounds_of(syllable) for syllable in syllables}
-    if wrong := [syllable for syllable, sounds in found.items() if not sounds]:
+def pronounce(syllables: Sequence[str]) -> dict[str, Phones]:
+    """Phones of each syllable. Raises: TrainingError for a word that is not a syllable."""
+    found = {syllable: phones_of(syllable) for syllable in syllables}
+    if wrong := [syllable for syllable, phones in found.items() if not phones]:
         raise TrainingError(
-            f"{wrong[0]!r} is no syllable with a tone, such as zhong1: python -m model.training.mandarin.speech"
+            f"{wrong[0]!r} is not a syllable with a tone, such as zhong1; "
+            "python -m model.training.mandarin.speech writes such manifests"
         )
     return found
 
 
 def readings(character: str) -> tuple[str, ...]:
-    """Syllables that a character may be read as, the most usual first; none of what is no Chinese character."""
+    """Readings of a Chinese character as syllables, the most common first; () for other characters."""
     (found,) = pinyin(character, style=Style.TONE3, heteronym=True, neutral_tone_with_five=True, errors="ignore") or [
         []
     ]
-    return tuple(dict.fromkeys(syllable for syllable in found if sounds_of(syllable)))
+    return tuple(dict.fromkeys(syllable for syllable in found if phones_of(syllable)))
 
 
 def syllables_of(text: str) -> tuple[str, ...]:
@@ -54,5 +55,5 @@ def syllables_of(text: str) -> tuple[str, ...]:
 
 
 def are_syllables(texts: Iterable[str]) -> bool:
-    """Whether each text is a syllable."""
-    return all(sounds_of(text) for text in texts)
+    """Whether every text is a syllable."""
+    return all(phones_of(text) for text in texts)

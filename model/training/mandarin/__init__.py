@@ -1,1 +1,1 @@
-"""Texts and recordings of Mandarin, to make a model of; how transcripts of it are compared."""
+"""Texts and manifests for training Mandarin models."""

@@ -1,8 +1,8 @@
-"""Made-up Mandarin commands: music, places, films, climate and telephone, as people say them to a car or a phone.
+"""Generated Mandarin commands to a car or a phone: music, places, films, climate and telephone.
 
-Templates and kinds of places stand in `commands.txt`; titles come from the commands of the training recordings, names
-of towns, other names and nouns from jieba's dictionary (MIT), common ones more often. No held-out text is read, and no
-template has a phrase that held-out commands alone have, but for ordinary kinds of places.
+Templates and kinds of places are in `commands.txt`; titles come from the commands of the training recordings; towns,
+other names and nouns from jieba's dictionary (MIT), frequent ones more often. No held-out text is read, and no template
+has a phrase that occurs only in held-out commands, except ordinary kinds of places.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from model.text.letters import IDEOGRAPHS
 from model.training.synthesis.wordlists import read_sections
 
 COMMANDS = 60_000
-KINDS = {"going": 0.40, "music": 0.24, "film": 0.16, "climate": 0.12, "phone": 0.08}  # of training commands, roughly
+KINDS = {"going": 0.40, "music": 0.24, "film": 0.16, "climate": 0.12, "phone": 0.08}  # about as in training commands
 _FILE = Path(__file__).parent / "commands.txt"
 _CHARACTERS = re.compile(f"[{IDEOGRAPHS}]+")
 _SLOT = re.compile(r"\{(\w+)\}")
 _ASKED = re.compile("^(想听歌曲|来一首歌曲)")
-# Tags of jieba's dictionary: places; other names; nouns; idioms and phrases, which titles are made of.
+# Tags of jieba's dictionary: places; other names; nouns; idioms and phrases, for titles.
 _TAGS = {"town": ("ns",), "proper": ("nz", "nr", "nrt", "nt"), "noun": ("n",), "title": ("i", "l", "n", "vn")}
 _LONGEST = {"town": 3, "proper": 4, "noun": 2, "title": 5}  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Words to draw from, with the sums of their weights."""
+    """Words to draw from, with the cumulative sums of their weights."""
 
     words: Sequence[str]
     sums: Sequence[float]
 
     def draw(self, rng: Random) -> str:
-        """Return one of them."""
+        """Draw a word."""
         return rng.choices(self.words, cum_weights=self.sums)[0]
 
 
 def titles_of(transcripts: Sequence[str]) -> tuple[str, ...]:
-    """Titles that commands ask for, without the asking; of other commands none."""
+    """Titles in commands that ask for a song, without the request; other commands are ignored."""
     return tuple(dict.fromkeys(title for text in transcripts if (title := _ASKED.sub("", text)) not in {"", text}))
 
 
 def commands(titles: Sequence[str], seed: int = 1) -> Iterator[str]:
-    """Yield commands with the given titles among others. Raises: ModelError where jieba's dictionary is missing."""
+    """Yield commands; half of the titles are the given ones. Raises: ModelError if jieba's dictionary is missing."""
     rng, sections, drawn = Random(seed), read_sections(_FILE, r"\s*,\s*"), _dictionary()
 
     def fill(slot: re.Match[str]) -> str:
@@ -71,16 +71,16 @@ def commands(titles: Sequence[str], seed: int = 1) -> Iterator[str]:
 
 @cache
 def _dictionary() -> dict[str, Words]:
-    """Words by the slot that they fill, a rare one at least as often as one used thrice."""
+    """Words of jieba's dictionary by slot, weighted by frequency; counts below three count as three."""
     try:
         text = (resources.files("jieba") / "dict.txt").read_text(encoding="utf-8")
     except ImportError as error:
-        raise ModelError(f"made-up commands need jieba's dictionary: {install_hint('mandarin')}") from error
+        raise ModelError(f"Mandarin commands need jieba's dictionary: {install_hint('mandarin')}") from error
     rows = [line.split() for line in text.splitlines()]
     found: dict[str, Words] = {}
     for slot, tags in _TAGS.items():
         chosen = [
-            (word, max(3.0, float(count)) ** 0.75)  # less than proportional, so that rare names are heard too
+            (word, max(3.0, float(count)) ** 0.75)  # less than proportional, so that rare names occur too
             for word, count, tag in rows
             if tag in tags and 2 <= len(word) <= _LONGEST[slot] and _CHARACTERS.fullmatch(word)
         ]
@@ -90,7 +90,7 @@ def _dictionary() -> dict[str, Words]:
 
 
 def _number(value: int) -> str:
-    """A number below 100 as it is said: two of anything counted is 两."""
+    """Spoken form of a number below 100, before a counted noun: two is 两."""
     digits = "零一二三四五六七八九"
     tens, ones = divmod(value, 10)
     if not tens:

@@ -1,11 +1,11 @@
-"""Text for a language model of characters.
+"""Texts for a language model of Chinese characters.
 
 Usage: `python -m model.training.mandarin.texts OUT --text DIR --speech DIR --ngrams ARPA`.
 
-Written: `prompts.txt` from Common Voice's prompts, `speech.txt` from the transcripts of training recordings,
-`digits.txt` and `commands.txt`, made-up strings of digits, as telephone numbers are said, and made-up commands; and
-with an n-gram model of words `drawn.txt`, lines drawn from it. A character is a word. Sentences that share six
-characters in a row with a held-out transcript are left out.
+Writes `prompts.txt` from Common Voice's prompts, `speech.txt` from the transcripts of training recordings, `digits.txt`
+and `commands.txt` with generated digit strings and commands and, given an n-gram model of words, `drawn.txt` with lines
+sampled from it. Each character is a word. Sentences that share six consecutive characters with a held-out transcript
+are left out.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from model.training.language_model.drawing import Drawing
 from model.training.mandarin.commands import commands, titles_of
 from model.training.synthesis.digits import digit_strings
 
-SHARED = 6  # characters in a row
-DRAWN_CHARACTERS = 20_000_000  # of a model of words: two minutes
-DRAWN_WORDS = 15  # in a line
+SHARED = 6  # consecutive characters
+DRAWN_CHARACTERS = 20_000_000  # sampled from a model of words, in two minutes
+DRAWN_WORDS = 15  # words per line
 
 
 def prompts(folder: Path) -> Iterator[str]:
-    """Sentences of all texts of a folder. Raises: LanguageModelError."""
+    """Sentences of all texts in a folder. Raises: LanguageModelError."""
     paths = sorted(folder.glob("*.txt.xz"))
     if not paths:
-        raise LanguageModelError(f"{folder} has no .txt.xz")
+        raise LanguageModelError(f"{folder} has no .txt.xz file")
     for path in paths:
         for line in read_lines(path, LanguageModelError):
             yield from sentences_of(line)
@@ -45,7 +45,7 @@ def overlaps(held_out: Iterable[str]) -> set[str]:
 
 
 def without(sentences: Iterable[str], runs: set[str]) -> Iterator[str]:
-    """Sentences that have none of the runs."""
+    """Sentences that contain none of the runs."""
     for text in sentences:
         if not any(text[at : at + SHARED] in runs for at in range(len(text) - SHARED + 1)):
             yield text
@@ -61,14 +61,14 @@ def transcripts(manifest: Path) -> list[str]:
 
 
 def drawn(path: Path, characters: int = DRAWN_CHARACTERS) -> Iterator[str]:
-    """Lines of words drawn from an ARPA model, those with other than Chinese characters passed over.
+    """Lines of Chinese words sampled from an ARPA model; other words are skipped.
 
     Raises: LanguageModelError.
     """
     model = Drawing(path)
     chinese = frozenset(word for word in model.words if sentences_of(word) == [word])
     if not chinese:
-        raise LanguageModelError(f"{path} has no Chinese word")
+        raise LanguageModelError(f"{path} has no Chinese words")
     words, left = (word for word in model if word in chinese), characters
     while left > 0:
         line = "".join(islice(words, DRAWN_WORDS))
@@ -77,7 +77,7 @@ def drawn(path: Path, characters: int = DRAWN_CHARACTERS) -> Iterator[str]:
 
 
 def write(out: Path, text: Path, speech: Path, ngrams: Path | None = None) -> dict[str, int]:
-    """Write the texts, with lines drawn from a model of words if one is given; returns their numbers of characters.
+    """Write the texts, including sampled lines if a model of words is given; return their numbers of characters.
 
     Raises: LanguageModelError.
     """
@@ -101,12 +101,12 @@ def write(out: Path, text: Path, speech: Path, ngrams: Path | None = None) -> di
 
 
 def main() -> None:
-    """Read the command line."""
+    """Write the texts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="folder of the texts")
-    parser.add_argument("--text", type=Path, required=True, help="folder with .txt.xz, a sentence a line")
-    parser.add_argument("--speech", type=Path, required=True, help="folder that model.training.mandarin.speech wrote")
-    parser.add_argument("--ngrams", type=Path, help="an ARPA model of Chinese words, such as libime's lm_sc.arpa")
+    parser.add_argument("--text", type=Path, required=True, help="folder with .txt.xz files, one sentence per line")
+    parser.add_argument("--speech", type=Path, required=True, help="folder written by model.training.mandarin.speech")
+    parser.add_argument("--ngrams", type=Path, help="ARPA model of Chinese words, such as libime's lm_sc.arpa")
     options = parser.parse_args()
     try:
         counts = write(options.out, options.text, options.speech, options.ngrams)

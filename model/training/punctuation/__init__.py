@@ -1,1 +1,1 @@
-"""Training of the punctuation tagger: texts, labels, the network and its evaluation."""
+"""Training of the punctuation tagger: texts, labels, training run and evaluation."""

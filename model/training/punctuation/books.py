@@ -1,7 +1,7 @@
-"""Books that the tagger learns from and those that it is measured on: names of Standard Ebooks' repositories.
+"""Books for training and evaluating the tagger: names of Standard Ebooks' repositories.
 
-Their text is in the public domain in the US, the editions are CC0 1.0. No author stands in both lists. Books that
-share sentences with an evaluation recording are refused when texts are gathered (`model.training.punctuation.texts`).
+Their text is in the public domain in the US, the editions are CC0 1.0. No author is in both lists. Books that share
+sentences with an evaluation recording are refused when texts are gathered (`model.training.punctuation.texts`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Labelled text as arrays, and the finals cut out of it to train on: some sentences each, with recognition errors."""
+"""Labeled text as arrays, and training examples cut out of it: finals of a few sentences with recognition errors."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from model.text.files import read_text
 Ints = NDArray[np.int64]
 
 LONGEST = 64  # words of a final: half a minute of speech
-HELD_OUT = 0.03  # of the end of each text, to choose on
-IGNORED = -100  # label that has no loss
+HELD_OUT = 0.03  # fraction at the end of each text, for validation
+IGNORED = -100  # label without loss
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text of N words: rows (N, 3), marks (N,), capitals (N,), and where its sentences begin and end."""
+    """Text of N words: rows (N, 3), marks (N,), capitals (N,)."""
 
     name: str
     rows: Rows
@@ -33,14 +33,14 @@ class Text:
 
     @property
     def starts(self) -> Ints:
-        """First words of sentences."""
+        """Indices of the first words of sentences."""
         ends = np.flatnonzero(np.isin(self.marks, ENDS))
         return np.concatenate([[0], ends[:-1] + 1]) if ends.size else np.zeros(1, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """Words of one final and their labels; the last mark is `IGNORED` where the final ends inside a sentence."""
+    """Words of one final and their labels; the last mark is `IGNORED` if the final ends inside a sentence."""
 
     rows: Rows
     marks: Ints
@@ -48,12 +48,12 @@ class Final:
 
 
 def read_tokens(path: Path) -> list[str]:
-    """Read a file of `model.training.punctuation.texts`: words as they are written. Raises: TrainingError."""
+    """Read the tokens of a file written by `model.training.punctuation.texts`. Raises: TrainingError."""
     return read_text(path, TrainingError).split()
 
 
 def most_frequent(texts: Iterable[Iterable[str]], size: int) -> Vocabulary:
-    """The most frequent words of tokens, those as frequent as one another in the order of the alphabet."""
+    """Vocabulary of the most frequent words; equally frequent ones in alphabetical order."""
     tokens: Counter[str] = Counter()
     for text in texts:
         tokens.update(text)
@@ -64,7 +64,7 @@ def most_frequent(texts: Iterable[Iterable[str]], size: int) -> Vocabulary:
 
 
 def as_text(name: str, tokens: Sequence[str], vocabulary: Vocabulary) -> Text:
-    """Arrays of the words; each token is parsed once, however often it occurs."""
+    """Convert tokens to arrays; each distinct token is parsed once."""
     numbers = {token: number for number, token in enumerate(dict.fromkeys(tokens))}
     words = [parse_word(token) for token in numbers]
     order = np.fromiter((numbers[token] for token in tokens), np.int64, len(tokens))
@@ -74,22 +74,22 @@ def as_text(name: str, tokens: Sequence[str], vocabulary: Vocabulary) -> Text:
 
 
 class Sampler:
-    """Draws finals from texts, each text with its weight."""
+    """Sampler of finals from texts, each text with a weight."""
 
-    def __init__(self, texts: Sequence[Text], shares: Mapping[str, float], neighbours: Neighbours, seed: int) -> None:
-        """Texts that are not in `shares` divide the rest by their words."""
+    def __init__(self, texts: Sequence[Text], shares: Mapping[str, float], confusions: Confusions, seed: int) -> None:
+        """Set up the sampler. Texts that are not in `shares` divide the rest in proportion to their words."""
         rest = 1.0 - sum(shares.values())
         words = sum(len(text.marks) for text in texts if text.name not in shares)
         weights = [shares.get(text.name, rest * len(text.marks) / words) for text in texts]
         self._texts, self._weights = list(texts), np.array(weights) / sum(weights)
         self._starts = [text.starts for text in texts]
-        self._neighbours = neighbours
+        self._confusions = confusions
         self._rng = np.random.default_rng(seed)
 
     def draw(self, count: int) -> list[Final]:
         """Draw finals, sorted by length."""
         chosen = self._rng.choice(len(self._texts), count, p=self._weights)
-        finals = [self._neighbours.confuse(self._final(int(i)), self._rng) for i in chosen]
+        finals = [self._confusions.confuse(self._final(int(i)), self._rng) for i in chosen]
         return sorted(finals, key=lambda final: len(final.marks))
 
     def _final(self, index: int) -> Final:
@@ -98,9 +98,9 @@ class Sampler:
         start = int(starts[which])
         sentences = int(rng.geometric(0.45))
         stop = int(starts[which + sentences]) if which + sentences < len(starts) else len(text.marks)
-        if rng.random() < 0.1:  # goes on behind a cut
+        if rng.random() < 0.1:  # starts inside a sentence, after a cut
             start = int(rng.integers(start, stop))
-        if rng.random() < 0.1:  # a pause or a cut inside a sentence
+        if rng.random() < 0.1:  # ends inside a sentence, at a pause or a cut
             stop = int(rng.integers(start + 1, stop + 1))
         stop = min(stop, start + LONGEST)
         marks = text.marks[start:stop].copy()
@@ -109,8 +109,8 @@ class Sampler:
         return Final(text.rows[start:stop], marks, text.capitals[start:stop])
 
 
-class Neighbours:
-    """Recognition errors: words that are spelled alike, any words, words that nobody knows, words left out."""
+class Confusions:
+    """Simulation of recognition errors: similarly spelled words, random words, unknown words, deleted words."""
 
     def __init__(self, vocabulary: Vocabulary, texts: Sequence[Text]) -> None:
         words = vocabulary.words
@@ -120,7 +120,7 @@ class Neighbours:
         self._pool = np.concatenate([text.rows[:: max(1, len(text.rows) // 20_000)] for text in texts])
 
     def confuse(self, final: Final, rng: np.random.Generator, rate: float | None = None) -> Final:
-        """Change a share of the words; by default half of the finals stay, others get up to 35 % errors."""
+        """Change a fraction of the words; by default half of the finals stay, the others get 3 % to 35 % errors."""
         if rate is None:
             rate = 0.0 if rng.random() < 0.5 else float(rng.uniform(0.03, 0.35))
         wrong = np.flatnonzero(rng.random(len(final.marks)) < rate)
@@ -139,11 +139,11 @@ class Neighbours:
                 kept[i] = False
                 if marks[i - 1] == NONE:
                     marks[i - 1] = marks[i]
-        capitals[wrong] = IGNORED  # what a wrong word begins with says nothing
+        capitals[wrong] = IGNORED  # the capital of a replaced word is meaningless
         return Final(rows[kept], marks[kept], capitals[kept])
 
     def _alike(self, row: int, rng: np.random.Generator) -> Rows:
-        """A word near in the alphabet, or near by its end."""
+        """Random neighbor of a word in alphabetical order, read forward or backward."""
         if row == UNKNOWN:
             found: Rows = self._pool[rng.integers(len(self._pool))]
             return found

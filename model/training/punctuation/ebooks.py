@@ -1,7 +1,7 @@
-"""Paragraphs of prose out of the repositories of Standard Ebooks: XHTML, one file a chapter.
+"""Extraction of prose paragraphs from the repositories of Standard Ebooks: XHTML, one file per chapter.
 
-Left out: verse, headings, notes, tables, and what a publisher adds. Abbreviations are spelled in full, without their
-point but where they end a sentence, which the editions mark.
+Verse, headings, notes, tables and the publisher's additions are left out. Abbreviations are spelled in full, without
+their point unless they end a sentence, which the editions mark.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VERSE = {"z3998:verse", "z3998:poem", "z3998:song", "z3998:hymn", "epigraph", "
 
 
 def fetch(name: str, folder: Path) -> Path:
-    """Return the book's repository in the folder, bare or not, cloned if it is not there. Raises: TrainingError."""
+    """Path of the book's repository in the folder, bare or not; cloned if missing. Raises: TrainingError."""
     repository = folder / name
     if not repository.exists():
         _git("clone", "--quiet", "--bare", "--depth", "1", f"{ORIGIN}/{name}", str(repository))
@@ -33,7 +33,7 @@ def fetch(name: str, folder: Path) -> Path:
 
 
 def paragraphs(repository: Path) -> Iterator[str]:
-    """Prose of the newest commit, in the order of the files' names. Raises: TrainingError."""
+    """Prose paragraphs of the newest commit, in the order of file names. Raises: TrainingError."""
     names = _git("-C", str(repository), "ls-tree", "-r", "--name-only", "HEAD", "src/epub/text").splitlines()
     for name in names:
         if name.endswith(".xhtml") and not Path(name).stem.startswith(_NO_PROSE):
@@ -41,8 +41,8 @@ def paragraphs(repository: Path) -> Iterator[str]:
 
 
 def chapter(xhtml: str) -> Iterator[str]:
-    """Paragraphs of one file."""
-    yield from _paragraphs(ET.fromstring(xhtml))  # noqa: S314 - editions in a repository that its user chose
+    """Prose paragraphs of one file."""
+    yield from _paragraphs(ET.fromstring(xhtml))  # noqa: S314 - repositories that the user chose
 
 
 def _paragraphs(node: ET.Element) -> Iterator[str]:

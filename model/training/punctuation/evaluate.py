@@ -1,8 +1,8 @@
-"""Precision, recall and F1 of marks and capitals on books that the tagger never saw, beside the rules.
+"""Evaluation of the tagger: precision, recall and F1 of marks and capitals on unseen books, compared with the rules.
 
 `python -m model.training.punctuation.evaluate TEXTS --out FILE` reads the unseen books of TEXTS, writes FILE.json and
-FILE.md. A book is cut into finals of whole sentences, as pauses cut speech. Every final ends with a mark, so the marks
-inside, which have to be found, are also counted alone.
+FILE.md. A book is split into finals of whole sentences, as pauses split speech. Every final ends with a mark, which is
+easy, so the marks inside finals are also counted separately.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from model.training.punctuation.corpus import read_tokens
 Tag = Callable[[Sequence[str]], list[Labelled]]
 
 SEED = 23
-MORE_SENTENCES = 0.45  # chance that a final ends with a sentence: 2.2 of them on average
+MORE_SENTENCES = 0.45  # probability that a final ends after a sentence: 2.2 sentences on average
 LONGEST = 64  # words of a final
-WORDS = 8_000  # of a book, from its beginning: the books weigh alike
+WORDS = 8_000  # from the beginning of each book, so that all books have equal weight
 TIMED_WORDS = 30
 TIMED_RUNS = 200
-ERROR_RATES = (0.1,)  # of words, in the row on recognition errors
+ERROR_RATES = (0.1,)  # word error rates of the rows with simulated recognition errors
 LABELS = ("comma", "period", "question mark", "period inside", "question mark inside", "capital", "capital inside")
 
 
 @dataclass(slots=True)
 class Count:
-    """Labels wanted, found, and found where they were wanted."""
+    """Counts of a label: in the reference, found, and correctly found."""
 
     wanted: int = 0
     found: int = 0
@@ -54,7 +54,7 @@ class Count:
 
     @property
     def rates(self) -> dict[str, float]:
-        """Precision, recall and F1; 0 where there is nothing."""
+        """Precision, recall and F1; 0 without any label."""
         precision = self.right / self.found if self.found else 0.0
         recall = self.right / self.wanted if self.wanted else 0.0
         total = self.wanted + self.found
@@ -64,7 +64,7 @@ class Count:
 
 @dataclass(slots=True)
 class Counts:
-    """A count for each label."""
+    """Counts by label."""
 
     labels: dict[str, Count] = field(default_factory=lambda: {name: Count() for name in LABELS})
 
@@ -88,7 +88,7 @@ class Counts:
 
 
 def by_rules(words: Sequence[str]) -> list[Labelled]:
-    """The rules as a tagger: one sentence a final."""
+    """Tag by the rules, which treat a final as one sentence."""
     found = [Labelled(word, capital=i == 0 or capital_i(word) != word) for i, word in enumerate(words)]
     last = found[-1]
     found[-1] = Labelled(last.word, QUESTION if is_question(words) else PERIOD, last.capital)
@@ -96,7 +96,7 @@ def by_rules(words: Sequence[str]) -> list[Labelled]:
 
 
 def finals(book: Sequence[Labelled], rng: np.random.Generator) -> Iterator[list[Labelled]]:
-    """Cut a book into finals of whole sentences; sentences of more than `LONGEST` words are left out."""
+    """Split a book into finals of whole sentences; sentences of more than `LONGEST` words are left out."""
     final: list[Labelled] = []
     sentence: list[Labelled] = []
     for word in book:
@@ -113,17 +113,17 @@ def finals(book: Sequence[Labelled], rng: np.random.Generator) -> Iterator[list[
         yield final
 
 
-def misheard(alphabet: Sequence[str], rate: float, tag: Tag) -> Tag:
-    """A tagger that gets words with errors: in the place of some stands one that is near in the alphabet."""
+def with_word_errors(alphabet: Sequence[str], rate: float, tag: Tag) -> Tag:
+    """Tagger with simulated recognition errors: some words are replaced by alphabetical neighbors."""
     rng = np.random.default_rng(SEED)
 
-    def tag_misheard(words: Sequence[str]) -> list[Labelled]:
+    def tag_with_errors(words: Sequence[str]) -> list[Labelled]:
         places = np.searchsorted(alphabet, list(words)) + rng.integers(-4, 5, len(words))
         wrong = rng.random(len(words)) < rate
         near = np.clip(places, 0, len(alphabet) - 1)
         return tag([alphabet[near[i]] if wrong[i] else word for i, word in enumerate(words)])
 
-    return tag_misheard
+    return tag_with_errors
 
 
 def measure(books: Mapping[str, Sequence[Labelled]], taggers: Mapping[str, Tag]) -> dict[str, dict[str, Counts]]:
@@ -138,7 +138,7 @@ def measure(books: Mapping[str, Sequence[Labelled]], taggers: Mapping[str, Tag])
 
 
 def pooled(counts: Iterable[Counts]) -> Counts:
-    """The sum over books."""
+    """Sum of counts over books."""
     total = Counts()
     for one in counts:
         for name, count in one.labels.items():
@@ -150,7 +150,7 @@ def pooled(counts: Iterable[Counts]) -> Counts:
 
 
 def median_ms(book: Sequence[Labelled], tag: Tag) -> float:
-    """Milliseconds that the tagger takes for a final of 30 words."""
+    """Median milliseconds of the tagger for a final of 30 words."""
     words = [word.word for word in book]
     times_ms = []
     for first in range(0, min(len(words) - TIMED_WORDS, TIMED_RUNS * TIMED_WORDS), TIMED_WORDS):
@@ -167,11 +167,11 @@ def evaluate(folder: Path, weights: Path) -> dict[str, object]:
         for path in sorted((folder / "unseen").glob("*.txt"))
     }
     if not books:
-        raise TrainingError(f"{folder / 'unseen'}: no books; python -m model.training.punctuation.texts makes them")
+        raise TrainingError(f"{folder / 'unseen'}: no books; run python -m model.training.punctuation.texts first")
     tensors, vocabulary = load(weights)
     tagger, alphabet = Tagger(tensors, vocabulary), sorted(vocabulary.words)
     with_errors: dict[str, Tag] = {
-        f"tagger, {rate:.0%} wrong words": misheard(alphabet, rate, tagger.tag) for rate in ERROR_RATES
+        f"tagger, {rate:.0%} wrong words": with_word_errors(alphabet, rate, tagger.tag) for rate in ERROR_RATES
     }
     counts = measure(books, {"rules": by_rules, "tagger": tagger.tag, **with_errors})
     return {
@@ -185,7 +185,7 @@ def evaluate(folder: Path, weights: Path) -> dict[str, object]:
 
 
 def markdown(result: Mapping[str, Any]) -> str:
-    """Tables: precision, recall and F1 of the tagger beside the rules, F1 with wrong words, and F1 by book."""
+    """Markdown tables: precision, recall and F1 of rules and tagger, F1 with wrong words, and F1 by book."""
     lines = [f"# Marks and capitals on {result['books']} unseen books", ""]
     lines += [
         "`python -m model.training.punctuation.evaluate build/punctuation --out loadtest/results/punctuation`",
@@ -207,11 +207,11 @@ def markdown(result: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Evaluate the weights."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("texts", type=Path)
     parser.add_argument("--weights", type=Path, default=SHIPPED)
-    parser.add_argument("--out", type=Path, required=True, help="path without its ending")
+    parser.add_argument("--out", type=Path, required=True, help="path without extension")
     options = parser.parse_args()
     result = evaluate(options.texts, options.weights)
     options.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

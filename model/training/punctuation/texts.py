@@ -1,8 +1,8 @@
-"""Gathering the tagger's text: `python -m model.training.punctuation.texts OUT --books FOLDER --data FOLDER`.
+"""Gathers the tagger's texts: `python -m model.training.punctuation.texts OUT --books FOLDER --data FOLDER`.
 
-Writes `OUT/training/NAME.txt` and `OUT/unseen/NAME.txt`, a paragraph a line: words as the recogniser spells them, with
-capitals and three marks. Books are repositories in a folder, cloned where they are missing; conversations and speeches
-come from the packages of the language model (`model.training.language_model.gathering.sources`), requests from
+Writes `OUT/training/NAME.txt` and `OUT/unseen/NAME.txt`, one paragraph per line: words in the recognizer's spelling,
+with capitals and three marks. Books are repositories in a folder, cloned if missing; conversations and speeches come
+from the packages of the language model (`model.training.language_model.gathering.sources`), requests from
 `model.training.synthesis`.
 """
 
@@ -24,9 +24,9 @@ from model.training.language_model.gathering.texts import fetched, sentences_of
 from model.training.punctuation import books, ebooks
 from model.training.synthesis.sentences import sentences
 
-WINDOW = 6  # words that two texts share only if one was taken from the other
-# Of six-word windows some are everyday speech ("for the first time in his"): a book that a recording was read from
-# shares every window of it, some twelve.
+WINDOW = 6  # consecutive words that two texts usually share only if one is taken from the other
+# Some six-word windows are common phrases ("for the first time in his"); a book from which a recording was read shares
+# all of its windows, about twelve.
 MOST_SHARED = 3
 _REQUESTS = 20_000
 _SEED = 21
@@ -35,12 +35,12 @@ _LOWER_I = re.compile(r"\bi\b")
 
 
 def gather(out: Path, folder: Path, data: Path) -> None:
-    """Write all texts. Raises: TrainingError, also for a book that an evaluation recording was read from."""
+    """Write all texts. Raises: TrainingError, also for a book from which an evaluation recording was read."""
     kept_out = [row.text for row in read_manifest(data / "dev.jsonl") if row.source == "librispeech"]
     names = Names()
     for part, listed in (("training", books.TRAINING), ("unseen", books.UNSEEN)):
         (out / part).mkdir(parents=True, exist_ok=True)
-        for stale in (out / part).glob("*.txt"):  # of another list of books
+        for stale in (out / part).glob("*.txt"):  # from another list of books
             stale.unlink()
         for name in listed:
             lines = list(_book(ebooks.fetch(name, folder), names if part == "training" else Names()))
@@ -55,7 +55,7 @@ def gather(out: Path, folder: Path, data: Path) -> None:
 
 
 def conversations(folder: Path) -> Iterator[str]:
-    """Messages that were typed with capitals and a mark at the end."""
+    """Messages typed with capitals and a mark at the end."""
     (file,) = folder.rglob("dataset.json")
     for conversation in json.loads(file.read_text(encoding="utf-8")).values():
         for turn in conversation["messages"]:
@@ -72,7 +72,7 @@ def speeches(folder: Path) -> Iterator[str]:
 
 
 def requests(names: Names) -> Iterator[list[Labelled]]:
-    """Spoken requests and numbers, each a sentence; it asks by the rules, or if its first word does."""
+    """Requests and numbers, one sentence each; a question by the rules, or if it begins with a question word."""
     rows = (row.text.split() for row in sentences(_SEED) if row.kind in {"command", "number"})
     for words in islice(rows, _REQUESTS):
         line = [Labelled(word, capital=i == 0 or names.is_name(word)) for i, word in enumerate(words)]
@@ -83,7 +83,7 @@ def requests(names: Names) -> Iterator[list[Labelled]]:
 
 
 def refuse_shared(name: str, lines: Iterable[list[Labelled]], kept_out: Iterable[str]) -> None:
-    """Refuse a book with a sentence of an evaluation recording. Raises: TrainingError."""
+    """Refuse a book that contains a sentence of an evaluation recording. Raises: TrainingError."""
     windows = {window: text for text in kept_out for window in _windows(text.split())}
     shared: dict[str, set[tuple[str, ...]]] = {}
     for line in lines:
@@ -92,7 +92,7 @@ def refuse_shared(name: str, lines: Iterable[list[Labelled]], kept_out: Iterable
                 shared.setdefault(windows[window], set()).add(window)
     for text, found in shared.items():
         if len(found) > MOST_SHARED:
-            raise TrainingError(f"{name}: an evaluation recording is read from it: {text!r}")
+            raise TrainingError(f"{name} contains the text of an evaluation recording: {text!r}; remove the book")
 
 
 def _windows(words: list[str]) -> Iterator[tuple[str, ...]]:
@@ -122,11 +122,11 @@ def _write(path: Path, lines: Iterable[list[Labelled]]) -> None:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Gather the texts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--books", type=Path, required=True, help="repositories by name; missing ones are cloned")
-    parser.add_argument("--data", type=Path, required=True, help="the folder with the manifests")
+    parser.add_argument("--data", type=Path, required=True, help="folder with the manifests")
     options = parser.parse_args()
     options.books.mkdir(parents=True, exist_ok=True)
     gather(options.out, options.books, options.data)

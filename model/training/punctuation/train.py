@@ -1,9 +1,9 @@
-"""Training of the punctuation tagger on the text that `model.training.punctuation.texts` writes.
+"""Trains the punctuation tagger on the texts written by `model.training.punctuation.texts`.
 
 Usage: `python -m model.training.punctuation.train TEXTS --out FILE`.
 
-Cross entropy of the marks and of the capital, AdamW with a cosine schedule, finals drawn anew for each update. The last
-part of each text is held out, and tells how good it is.
+Cross-entropy of the marks and of the capital, AdamW with a cosine schedule, new finals for each update. The last part
+of each text is held out for validation.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from model.punctuation.weights import save
 from model.training.punctuation.corpus import (
     HELD_OUT,
     IGNORED,
+    Confusions,
     Final,
-    Neighbours,
     Sampler,
     as_text,
     most_frequent,
@@ -36,35 +36,35 @@ from model.training.punctuation.corpus import (
 
 VOCABULARY = 20_000
 UPDATES = 1_500
-FINALS = 64  # of an update
-DRAWN = 8 * FINALS  # at a time, so that finals of one length share a batch
+FINALS = 64  # per update
+DRAWN = 8 * FINALS  # drawn together, so that finals of similar length share a batch
 RATE = 2e-3
 WARM_UP = 300
-CAPITAL_WEIGHT = 0.5  # of the capital's loss beside the mark's
-SHARES = {"chitchat": 0.10, "requests": 0.04, "speeches": 0.06}  # books divide the rest by their words
+CAPITAL_WEIGHT = 0.5  # weight of the capital's loss; the mark's is 1
+SHARES = {"chitchat": 0.10, "requests": 0.04, "speeches": 0.06}  # books divide the rest in proportion to their words
 SEED = 22
 _REPORT_EVERY = 500
 
 
 def train(folder: Path, out: Path, updates: int) -> None:
-    """Train on the texts for `training` in the folder and write the weights. Raises: TrainingError."""
+    """Train on the texts in the subfolder `training` and write the weights. Raises: TrainingError."""
     unseen = {path.name for path in (folder / "unseen").glob("*.txt")}
     if both := sorted(unseen & {path.name for path in (folder / "training").glob("*.txt")}):
-        raise TrainingError(f"{', '.join(both)}: in training and in unseen")
+        raise TrainingError(f"{', '.join(both)}: in both training and unseen; remove from one of them")
     flat = {path.stem: read_tokens(path) for path in sorted((folder / "training").glob("*.txt"))}
     vocabulary = most_frequent(flat.values(), VOCABULARY)
     kept = {name: int(len(words) * (1 - HELD_OUT)) for name, words in flat.items()}
     training = [as_text(name, words[: kept[name]], vocabulary) for name, words in flat.items()]
     held_out = [as_text(name, words[kept[name] :], vocabulary) for name, words in flat.items()]
-    neighbours = Neighbours(vocabulary, training)
+    confusions = Confusions(vocabulary, training)
     torch.manual_seed(SEED)
     network = TaggerNetwork(len(vocabulary.words))
-    optimise(network, Sampler(training, SHARES, neighbours, SEED), Sampler(held_out, SHARES, neighbours, 1), updates)
+    optimize(network, Sampler(training, SHARES, confusions, SEED), Sampler(held_out, SHARES, confusions, 1), updates)
     save(out, {name: tensor.numpy() for name, tensor in network.state_dict().items()}, vocabulary)
 
 
-def optimise(network: TaggerNetwork, sampler: Sampler, held_out: Sampler, updates: int) -> None:
-    """Train in place, and print the losses now and then."""
+def optimize(network: TaggerNetwork, sampler: Sampler, held_out: Sampler, updates: int) -> None:
+    """Train in place; print the losses every `_REPORT_EVERY` updates."""
     optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=0.01, fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, updates))
     judged = batches(held_out.draw(4_096))
@@ -109,7 +109,7 @@ def batches(finals: Sequence[Final]) -> list[tuple[Tensor, ...]]:
 
 
 def loss(network: TaggerNetwork, batch: tuple[Tensor, ...]) -> Tensor:
-    """Mean cross entropy of the labels that count."""
+    """Mean cross-entropy of all labels that are not `IGNORED`."""
     rows, marks, capitals, valid = batch
     logits = network(rows, valid)  # (B, T, 5)
     of_marks = functional.cross_entropy(logits[..., : len(MARKS)].flatten(0, 1), marks.flatten(), ignore_index=IGNORED)
@@ -127,7 +127,7 @@ def _rate(step: int, updates: int) -> float:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Train the tagger."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("texts", type=Path)
     parser.add_argument("--out", type=Path, required=True)

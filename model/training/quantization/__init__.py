@@ -1,4 +1,4 @@
-"""Quantising a network: ranges of activations, rounding of weights, fine-tuning, and a simulation to judge them by."""
+"""Quantization of a network: ranges of activations, rounding of weights, fine-tuning, and a simulation in torch."""
 
 from model.errors import require
 

@@ -1,4 +1,4 @@
-"""What flows through a network's products on speech, and the range of 8-bit integers that fits it."""
+"""Calibration: inputs of a network's products on speech, and the ranges of 8-bit integers that fit them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from model.config import ModelConfig
 from model.int8.quantized import LARGEST_INPUT
 from model.torch_network.network import Network
 
-ROW_STEPS = 100  # steps that are run together: 8 s of speech
-ROWS = 32  # in a batch
-KEPT = 16_384  # inputs of each product that are kept: ten times the widest product
-BINS = 4_096  # of the histogram that ranges are searched on: 16 for each integer
+ROW_STEPS = 100  # steps per row: 8 s of speech
+ROWS = 32  # rows per batch
+KEPT = 16_384  # inputs kept for each product: ten times the width of the widest one
+BINS = 4_096  # of the histogram for the search of ranges: 16 per integer
 SHRINKS = np.geomspace(0.25, 1.0, 24)
-"""Parts of the largest value that a range may end at: 5 % apart, below which the error hardly moves."""
+"""Ends of ranges to try, as fractions of the largest value: 5 % apart; finer steps hardly change the error."""
 
 
 def in_rows(recordings: Sequence[NDArray[np.int16]], config: ModelConfig, steps: int = ROW_STEPS) -> Tensor:
-    """Recordings (S,) int16 end to end, cut into rows (B, steps * step_samples): no padding, nothing to mask.
+    """Concatenate recordings (S,) int16 and split them into rows (B, steps * step_samples), without padding.
 
-    Less audio than one row gives one shorter row.
+    Audio shorter than one row gives one shorter row.
     """
     joined = np.concatenate([np.asarray(pcm, np.int16) for pcm in recordings])
     steps = max(1, min(steps, len(joined) // config.step_samples))
@@ -36,7 +36,7 @@ def in_rows(recordings: Sequence[NDArray[np.int16]], config: ModelConfig, steps:
 
 @torch.no_grad()
 def inputs_of(network: Network, pcm: Tensor) -> dict[str, Tensor]:
-    """Inputs of every product, (N, in) float32 each by its name, on rows of audio (B, S) int16; N at most `KEPT`."""
+    """Inputs of every product by name, (N, in) float32, on rows of audio (B, S) int16; N is at most `KEPT`."""
     found: dict[str, list[Tensor]] = {name: [] for name in products_of(network.config)}
     batch: dict[str, list[Tensor]] = {name: [] for name in found}
 
@@ -62,7 +62,7 @@ def inputs_of(network: Network, pcm: Tensor) -> dict[str, Tensor]:
 
 
 def best_range(x: Tensor, importance: Tensor) -> tuple[float, int]:
-    """The input scale and zero point of least squared error for x (N, in), inputs weighted by importance (in,)."""
+    """Input scale and zero point with the least squared error for x (N, in), weighted by importance (in,)."""
     values = x.double().numpy().ravel()
     weights = np.broadcast_to(importance.double().numpy(), tuple(x.shape)).ravel()
     low, high = min(0.0, float(values.min())), max(1e-6, float(values.max()))
@@ -79,7 +79,7 @@ def best_range(x: Tensor, importance: Tensor) -> tuple[float, int]:
 
 
 def quantized_inputs(x: Tensor, scale: float, zero: int) -> Tensor:
-    """x as the integers stand for it."""
+    """Quantize x to integers and convert these back."""
     inverse = float(1 / np.float32(scale))
     q: Tensor = (x * inverse).round().add(zero).clamp(0, LARGEST_INPUT) - zero
     return q * scale

@@ -1,9 +1,9 @@
-"""Quantisation-aware fine-tuning: a simulated network learns the outputs of the network that it was made from.
+"""Quantization-aware fine-tuning: a simulated quantized network learns the outputs of the original network.
 
-The loss is the divergence of its outputs from the teacher's on augmented training speech: that of the letters, and that
-of the phones added to it, for each of the two sums to 1. No text takes part, so the network moves no further than its
-integers made it. Weights start at their integers and leave one only after many updates in one direction: started
-between two integers, thousands of them change at once and undo the compensated rounding (model/LOG.md).
+The loss is the divergence of its outputs from the teacher's on augmented training speech, for letters plus phones, each
+of which is a distribution. Texts are not used, so the network only corrects the effects of quantization. Weights start
+at their integers, and reach another integer only after many updates in one direction: if they start between two
+integers, thousands of them change at once and undo the compensated rounding (model/LOG.md).
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from model.training.acoustic.recipe import Recipe
 from model.training.quantization.calibration import in_rows
 from model.training.quantization.simulated import SimulatedNetwork, SimulatedProduct
 
-STEPS = 50  # steps of a row: 4 s
-ROWS = 16  # of a batch: 64 s
+STEPS = 50  # steps per row: 4 s
+ROWS = 16  # rows per batch: 64 s
 LOG_EVERY = 25  # updates
 PAUSE_S = (0.02, 0.6)  # between recordings
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Peaks of the learning rates of Adam, which moves a number by about its rate in each update."""
+    """Peak learning rates of Adam, which changes a parameter by about its rate in each update."""
 
-    weights: float = 0.01  # in integers
-    input_scales: float = 3e-4  # of their logarithms
+    weights: float = 0.01  # in units of integers
+    input_scales: float = 3e-4  # for their logarithms
     rest: float = 5e-5  # biases, norms, lookahead
 
 
@@ -52,7 +52,7 @@ def fine_tune(
     rates: Rates | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> QuantizedNetwork:
-    """Fine-tune on batches of audio (B, S) int16, one an update; what was given stays as it is."""
+    """Fine-tune on batches of audio (B, S) int16, one per update; `quantized` is not changed."""
     student = SimulatedNetwork(quantized)
     teacher.eval()
     optimizer = _optimizer(student, rates or Rates())
@@ -73,7 +73,7 @@ def fine_tune(
 
 
 def learn(student: SimulatedNetwork, teacher: Network, pcm: Tensor, optimizer: torch.optim.Optimizer) -> float:
-    """One update; returns the divergence before it, in nats a frame."""
+    """Make one update; return the divergence before it, in nats per frame."""
     with torch.no_grad():
         wanted, _ = teacher(pcm, teacher.fresh_state(len(pcm)))  # (B, T, outputs)
     found, _ = student(pcm, student.fresh_state(len(pcm)))
@@ -105,7 +105,7 @@ def _optimizer(student: SimulatedNetwork, rates: Rates) -> torch.optim.Optimizer
 
 
 def speech(corpus: Corpus, augmenter: Augmenter, recipe: Recipe, config: ModelConfig) -> Iterator[Tensor]:
-    """Yield batches (ROWS, S) int16 of augmented training speech without end, recordings and pauses end to end."""
+    """Yield endless batches (ROWS, S) int16 of augmented training speech: recordings and pauses concatenated."""
     rng = np.random.default_rng(recipe.seed)
     needed = ROWS * STEPS * config.step_samples
     parts: list[NDArray[np.int16]] = []

@@ -1,7 +1,7 @@
-"""Post-training quantisation: a network and some speech in, integers and scales out, without a gradient.
+"""Post-training quantization: from a network and some speech to integers and scales, without gradients.
 
-Per product: even out its input channels where that is free, fit the range of the inputs, round the weights so that
-later columns make up for earlier ones, and take the mean of the error out of the bias.
+For each product: equalize its input channels where this is free, fit the range of the inputs, round the weights so that
+later columns compensate for the errors of earlier ones, and correct the bias by the mean error.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from model.config import PAIRS
 from model.int8.quantized import QuantizedNetwork, QuantizedProduct
 from model.torch_network.network import Network
 from model.training.quantization.calibration import best_range, in_rows, inputs_of, quantized_inputs
-from model.training.quantization.rounding import compensating, nearest, row_scales
+from model.training.quantization.rounding import nearest, round_compensated, row_scales
 
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Shares of a channel's range that move into the weights. Source: Xiao et al. 2022, SmoothQuant, arXiv:2211.10438."""
-QUANTILE = 0.999  # of a channel's magnitudes, as its range
+"""Exponents of a channel's range moved into the weights. Source: Xiao et al. 2022, SmoothQuant, arXiv:2211.10438."""
+QUANTILE = 0.999  # quantile of a channel's magnitudes that counts as its range
 _LEAST = 1e-5
-_JUDGED = 2_048  # inputs on which strengths are compared
+_JUDGED = 2_048  # inputs for the comparison of strengths
 
 
 def quantize(
     network: Network, recordings: Sequence[NDArray[np.int16]], announce: Callable[[str], None] = lambda _: None
 ) -> QuantizedNetwork:
-    """Quantise a network in float32 with the ranges that its activations have on the recordings, (S,) int16 each.
+    """Quantize a float32 network with the ranges of its activations on the recordings, (S,) int16 each.
 
-    Deterministic; the network given is left as it is.
+    Deterministic; the given network is not changed.
     """
     pcm = in_rows(recordings, network.config)
     folded = copy.deepcopy(network).float().cpu().eval()
-    even_out(folded, inputs_of(folded, pcm))
+    equalize(folded, inputs_of(folded, pcm))
     inputs = inputs_of(folded, pcm)
     modules = products_of(network.config)
     products: dict[str, QuantizedProduct] = {}
@@ -55,13 +55,13 @@ def quantize(
 
 @torch.no_grad()
 def quantize_product(linear: nn.Linear, x: Tensor) -> QuantizedProduct:
-    """Quantise one product by its inputs x (N, in)."""
+    """Quantize one product, given its inputs x (N, in)."""
     weight = linear.weight.double()
     input_scale, input_zero = best_range(x, weight.square().sum(0))
     seen = quantized_inputs(x, input_scale, input_zero).double()
     moments = seen.T @ seen / len(seen)  # (in, in)
     scale = row_scales(weight, moments).float()
-    integers = compensating(weight, scale.double(), moments)
+    integers = round_compensated(weight, scale.double(), moments)
     rounded = integers * scale.double()[:, None]
     missed = weight @ x.double().mean(0) - rounded @ seen.mean(0)  # (out,): mean error
     return QuantizedProduct(
@@ -74,11 +74,11 @@ def quantize_product(linear: nn.Linear, x: Tensor) -> QuantizedProduct:
 
 
 @torch.no_grad()
-def even_out(network: Network, inputs: dict[str, Tensor]) -> None:
-    """Give the channels before a product like ranges, in place, where a gain and a bias before it take that over.
+def equalize(network: Network, inputs: dict[str, Tensor]) -> None:
+    """Equalize the ranges of a product's input channels, in place, where a preceding gain and bias can absorb it.
 
-    These are the layer norms before the GRUs and the dense layer, and the scale of the features; a fresh stream's
-    features are zeros, so those are not moved. The network's function stays the same.
+    These are the layer norms before the GRUs and the dense layer, and the scale of the features, whose bias stays
+    because the features of a new stream are zeros. The network's function does not change.
     """
     for i, norm in enumerate(network.norms):
         _fold_norm(norm, network.grus[i].input, inputs[f"gru{i}.input"])  # type: ignore[arg-type]
@@ -102,15 +102,15 @@ def _fold_norm(norm: nn.LayerNorm, product: nn.Linear, x: Tensor) -> None:
 
 
 def ranges(x: Tensor) -> Tensor:
-    """The range of each channel of x (N, C) -> (C,)."""
+    """Range of each channel of x (N, C): (C,)."""
     place = min(len(x), max(1, round(QUANTILE * len(x))))
     return x.abs().kthvalue(place, dim=0).values.clamp_min(_LEAST)
 
 
 def channel_divisor(x: Tensor, weight: Tensor, activations: Tensor, weights: Tensor) -> Tensor:
-    """What to divide each channel by, (C,): of all `STRENGTHS` the one after which y = x weight^T errs least.
+    """Divisor of each channel, (C,), by the one of `STRENGTHS` with the least error of the quantized x weight^T.
 
-    x (N, in) with in a multiple of C; ranges (C,) of the channel's activations and of its weights.
+    x (N, in) with in a multiple of C; `activations` and `weights` are the ranges of the channels, (C,).
     """
     x = x[:: max(1, len(x) // _JUDGED)]
     repeats = x.shape[1] // len(activations)

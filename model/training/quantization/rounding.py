@@ -1,4 +1,4 @@
-"""Rounding of a weight matrix to integers within ±63 with a scale for each row, for least error on its inputs."""
+"""Rounding of a weight matrix to integers within ±63 with one scale per row, with the least error on its inputs."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from torch import Tensor
 
 from model.int8.quantized import LARGEST_WEIGHT
 
-SHRINKS = np.linspace(0.6, 1.0, 21)  # parts of a row's largest weight that its largest integer may stand for
-DAMPING = 0.01  # of the mean second moment. Source: Frantar et al. 2022
+SHRINKS = np.linspace(0.6, 1.0, 21)  # values of the largest integer to try, as fractions of a row's largest weight
+DAMPING = 0.01  # fraction of the mean second moment. Source: Frantar et al. 2022
 _LEAST = 1e-12
 
 
 def nearest(weight: Tensor, scale: Tensor) -> Tensor:
-    """Nearest integers of weight (out, in) with scale (out,)."""
+    """Nearest integers to weight (out, in) with scale (out,)."""
     return (weight / scale[:, None]).round().clamp(-LARGEST_WEIGHT, LARGEST_WEIGHT)
 
 
 def error(difference: Tensor, moments: Tensor) -> Tensor:
-    """Squared error (out,) that a difference of weights (out, in) makes on inputs of second moments (in, in)."""
+    """Squared error (out,) caused by a difference of weights (out, in) on inputs with second moments (in, in)."""
     return torch.einsum("oi,ij,oj->o", difference, moments, difference)
 
 
 def row_scales(weight: Tensor, moments: Tensor) -> Tensor:
-    """The scale (out,) of each row with which rounding to nearest errs least, of `SHRINKS` of the largest weight."""
+    """Scale (out,) of each row, among `SHRINKS`, with the least error of rounding to nearest."""
     widest = weight.abs().amax(1).clamp_min(_LEAST) / LARGEST_WEIGHT  # (out,)
     best, least = widest.clone(), torch.full_like(widest, torch.inf)
     for shrink in SHRINKS:
@@ -34,10 +34,10 @@ def row_scales(weight: Tensor, moments: Tensor) -> Tensor:
     return best
 
 
-def compensating(weight: Tensor, scale: Tensor, moments: Tensor) -> Tensor:
-    """Integers of weight (out, in), float64, rounded column by column; later columns make up for each error.
+def round_compensated(weight: Tensor, scale: Tensor, moments: Tensor) -> Tensor:
+    """Integers of weight (out, in), float64, rounded column by column; later columns compensate for each error.
 
-    Where rounding to nearest errs less in a row, that is taken. Source: GPTQ, Frantar et al. 2022, arXiv:2210.17323.
+    Rows for which rounding to nearest has less error use that. Source: GPTQ, Frantar et al. 2022, arXiv:2210.17323.
     """
     order = torch.argsort(moments.diagonal(), descending=True)
     damped = moments + DAMPING * moments.diagonal().mean().clamp_min(_LEAST) * torch.eye(len(moments)).to(moments)

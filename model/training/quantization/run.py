@@ -1,4 +1,4 @@
-"""`tutti quantize`: a checkpoint of floats in, one of 8-bit integers out, with the word error rates of both."""
+"""Run of `tutti quantize`: from a float32 checkpoint to one of 8-bit integers, with the word error rates of both."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ from model.training.quantization.fine_tune import fine_tune, speech
 from model.training.quantization.quantize import quantize
 from model.training.quantization.simulated import SimulatedNetwork
 
-CALIBRATED = 400  # recordings that ranges are found on: half an hour of speech
-COMPARED = 160  # recordings that the divergence is measured on
+CALIBRATED = 400  # recordings for calibration: half an hour of speech
+COMPARED = 160  # recordings for the divergence
 REPEATED = {"fsdd_digits": 4.0, "alnum_numbers": 2.0, "mycroft_words": 0.6, "wakewords_picovoice": 0.2}
-"""Weights of sources in fine-tuning: those of small-4.json, digits being short. Others count once."""
-SUFFIX = "-int8"  # behind the version of the checkpoint that was quantised
+"""Weights of sources in fine-tuning, as in small-4.json, because digits are short. Other sources have weight 1."""
+SUFFIX = "-int8"  # appended to the version of the quantized checkpoint
 
 Announce = Callable[[str], None]
-Figures = dict[str, Any]  # by decoder, those of `report`
+Figures = dict[str, Any]  # results of `report` by decoder
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Files that a run reads and writes; `cache` keeps decoded audio, where fine-tuning needs all of it."""
+    """Files that a run reads and writes; `cache` keeps decoded audio for fine-tuning."""
 
     checkpoint: Path
     manifests: Sequence[Path]
@@ -60,26 +60,26 @@ class Places:
 
 
 def run(places: Places, *, draws: int, updates: int, seed: int, announce: Announce) -> Path:
-    """Quantise, fine-tune for a number of updates, validate, write; returns the path. Raises: ModelError.
+    """Quantize, fine-tune for a number of updates, validate and write; return the path. Raises: ModelError.
 
-    Done for several `draws` of the recordings to calibrate on, with `seed` and the numbers after it. The one with the
-    fewest word errors on the held-out recordings is kept; without any, the one whose outputs diverge least.
+    This is done for several `draws` of calibration recordings, with `seed` and the numbers after it. The draw with the
+    fewest word errors on the held-out recordings is kept; without these, the one with the least divergence.
     """
     if places.out.resolve() == places.checkpoint.resolve():
-        raise TrainingError(f"--out {places.out} is the checkpoint itself: its floats would be lost")
+        raise TrainingError(f"--out {places.out} is the checkpoint itself and would be overwritten; give another path")
     integers, digest = checkpoint.load_quantized(places.checkpoint)
     if integers is not None:
-        raise CheckpointError(f"{places.checkpoint} holds 8-bit integers already: quantize what it was made from")
+        raise CheckpointError(f"{places.checkpoint} is already quantized; give the float32 checkpoint it was made from")
     network, _ = load_network(places.checkpoint)
     utterances = spelled(read_manifests(places.manifests), network.config)
     if not utterances:
-        raise TrainingError("the manifests name no recording with a text")
+        raise TrainingError("the manifests have no recording with a text")
     held_out = spelled(read_manifests(places.validation), network.config)
     judge = Judge(network, utterances, held_out, seed, announce)
     found: list[Draw] = []
     for each in range(seed, seed + draws):
-        heard = calibration_speech(utterances, network.config, each, announce)
-        quantized = quantize(network, heard, announce)
+        recordings = calibration_speech(utterances, network.config, each, announce)
+        quantized = quantize(network, recordings, announce)
         if updates:
             batches = _batches(places, utterances, network, each, announce)
             quantized = fine_tune(quantized, network, batches, updates, announce=announce)
@@ -101,7 +101,7 @@ def run(places: Places, *, draws: int, updates: int, seed: int, announce: Announ
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What one draw of recordings to calibrate on led to: divergence in nats a frame, figures by decoder."""
+    """Result of one draw of calibration recordings: divergence in nats per frame, error rates by decoder."""
 
     seed: int
     quantized: QuantizedNetwork
@@ -109,17 +109,17 @@ class Draw:
     figures: Figures
 
     def errors(self) -> float:
-        """What draws are compared by: the sum of the decoders' word error rates, or the divergence."""
+        """Criterion for comparing draws: the sum of the decoders' word error rates, or else the divergence."""
         return sum(each["wer"] for each in self.figures.values()) if self.figures else self.divergence
 
     def summary(self) -> dict[str, float]:
-        """Its numbers, for the checkpoint."""
+        """Divergence and error rates, for the checkpoint."""
         rates = {f"wer_{key}": each["wer"] for key, each in self.figures.items()}
         return {"divergence": round(self.divergence, 6), **rates}
 
 
 class Judge:
-    """Compares quantised networks with the one they were made from, `exact` being that one's figures by decoder."""
+    """Comparison of quantized networks with the original; `exact` has the original's results by decoder."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Judge:
         seed: int,
         announce: Announce,
     ) -> None:
-        """Read `COMPARED` of the training recordings for the divergence, and the held-out ones for error rates."""
+        """Read `COMPARED` training recordings for the divergence, and the held-out recordings for error rates."""
         config = network.config
         compared = balanced(utterances, COMPARED, np.random.default_rng((seed, COMPARED)))
         self._pcm = in_rows([read_pcm(u.audio, config.sample_rate) for u in compared], config)
@@ -143,7 +143,7 @@ class Judge:
         self.exact = self._score("fp32", network)
 
     def __call__(self, seed: int, quantized: QuantizedNetwork) -> Draw:
-        """Measure and announce one draw."""
+        """Measure one draw and announce the results."""
         found = divergence(self._network, quantized, self._pcm)
         self._announce(f"seed {seed}: divergence {found:.6f}")
         figures = self._score("int8", SimulatedNetwork(quantized).eval())
@@ -151,13 +151,13 @@ class Judge:
             before, after = self.exact[key]["wer"], each["wer"]
             self._announce(f"WER {key}: fp32 {before:.4f}, int8 {after:.4f}, difference {after - before:+.4f}")
         if figures:
-            self._announce("simulated, on whole recordings; `tutti evaluate` measures what a server says")
+            self._announce("simulated, on whole recordings; `tutti evaluate` measures the quantized model itself")
         return Draw(seed, quantized, found, figures)
 
     def _score(self, name: str, network: Network) -> Figures:
         if not self._held_out:
             return {}
-        progress = partial(_heard, self._announce, name, len(self._held_out))
+        progress = partial(_report_progress, self._announce, name, len(self._held_out))
         log_probs = log_probs_of(network, self._recordings, progress)
         return {
             key: report(score_decoder(decoder, self._held_out, log_probs)) for key, decoder in self._decoders.items()
@@ -165,7 +165,7 @@ class Judge:
 
 
 def balanced(utterances: Sequence[Utterance], count: int, rng: np.random.Generator) -> list[Utterance]:
-    """Draw utterances source by source in turn, and in each source speaker by speaker."""
+    """Draw utterances from the sources in turn, and within each source from its speakers in turn."""
     left: dict[str, dict[str, list[Utterance]]] = defaultdict(lambda: defaultdict(list))
     for i in rng.permutation(len(utterances)).tolist():
         left[utterances[i].source][utterances[i].speaker].append(utterances[i])
@@ -181,7 +181,7 @@ def _in_turn(lists: Sequence[list[Utterance]]) -> Iterator[Utterance]:
 def calibration_speech(
     utterances: Sequence[Utterance], config: ModelConfig, seed: int, announce: Announce
 ) -> list[NDArray[np.int16]]:
-    """Read a balanced choice of recordings; every second one is augmented, so ranges fit other levels and lines."""
+    """Read a balanced choice of recordings; every second one is augmented, so that ranges fit other conditions."""
     rng = np.random.default_rng(seed)
     augmenter = Augmenter(Augmentation(), [], [], config.sample_rate)
     chosen = balanced(utterances, CALIBRATED, rng)
@@ -192,15 +192,15 @@ def calibration_speech(
             pcm = to_tensor(augmenter(pcm.astype(np.float32) / np.float32(32768), rng)).numpy()
         recordings.append(pcm)
     minutes = sum(map(len, recordings)) / config.sample_rate / 60
-    announce(f"read {len(recordings)} recordings to calibrate on, {minutes:.0f} minutes")
+    announce(f"read {len(recordings)} recordings for calibration, {minutes:.0f} minutes")
     return recordings
 
 
 @torch.inference_mode()
 def divergence(network: Network, quantized: QuantizedNetwork, pcm: Tensor) -> float:
-    """Mean divergence of the quantised network's outputs on audio (B, S) int16, in nats a frame.
+    """Mean divergence of the quantized network's outputs on audio (B, S) int16, in nats per frame.
 
-    That of the letters, and that of the phones added to it, for each of the two sums to 1.
+    The sum for letters and phones, each of which is a distribution.
     """
     simulated = SimulatedNetwork(quantized).eval()
     total = 0.0
@@ -220,8 +220,8 @@ def _batches(
     return speech(corpus, augmenter, recipe, network.config)
 
 
-def _heard(announce: Announce, name: str, of: int, done: int) -> None:
-    announce(f"{name}: heard {done} of {of} recordings")
+def _report_progress(announce: Announce, name: str, of: int, done: int) -> None:
+    announce(f"{name}: {done} of {of} recordings done")
 
 
 def _with_facts(quantized: QuantizedNetwork, facts: dict[str, Any]) -> QuantizedNetwork:

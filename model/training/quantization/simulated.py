@@ -1,8 +1,8 @@
-"""The arithmetic of a quantised network in torch, with gradients: for judging its errors, and for fine-tuning it.
+"""Simulation of a quantized network in torch, with gradients, for evaluation and for fine-tuning.
 
-Integers are kept in float32, where their sums are exact below 2**24. Rounding has the gradient of the identity
+Integers are stored as float32, where their sums are exact below 2**24. Rounding has the gradient of the identity
 (straight-through; Bengio et al. 2013), which gives scales the gradient of Esser et al. 2020 (LSQ, arXiv:1902.08153).
-What is elementwise outside the products is torch's own, so it agrees with the compiled step to float rounding only.
+Elementwise operations outside the products are torch's, so they equal the compiled step only up to float rounding.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def rounded(x: Tensor) -> Tensor:
 
 
 class SimulatedProduct(nn.Module):
-    """x (…, in) -> (…, out) as `QuantizedProduct` defines it.
+    """Product of x (…, in) to (…, out) as defined by `QuantizedProduct`.
 
-    `weight` holds the integers, as floats that move between them while the network is fine-tuned. `drift` is the
-    natural logarithm of what fine-tuning made of the input scale.
+    `weight` has the integers, as floats that fine-tuning may move between integers. `drift` is the natural logarithm of
+    the factor by which fine-tuning has changed the input scale.
     """
 
     scale: Tensor
@@ -46,26 +46,26 @@ class SimulatedProduct(nn.Module):
         self._held: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Quantise x, multiply the integers, scale, add the bias."""
+        """Quantize x, multiply the integers, scale, add the bias."""
         weight = self.integers() if self._held is None else self._held
         return functional.linear(self.entering(x), weight) * (self.scale * self.step()) + self.bias
 
     def step(self) -> Tensor:
-        """The input scale, ()."""
+        """Input scale, ()."""
         return self.input_scale * self.drift.exp()
 
     def entering(self, x: Tensor) -> Tensor:
-        """The integers of x less the zero point."""
+        """Integers of x minus the zero point."""
         q = rounded(x * (1 / self.step())) + self.input_zero
         return q.clamp(0, LARGEST_INPUT) - self.input_zero
 
     def integers(self) -> Tensor:
-        """The integer weights (out, in)."""
+        """Integer weights (out, in)."""
         return rounded(self.weight).clamp(-LARGEST_WEIGHT, LARGEST_WEIGHT)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Round the weights once for all calls inside the context."""
+        """Context in which the weights are rounded only once."""
         self._held = self.integers()
         try:
             yield
@@ -74,7 +74,7 @@ class SimulatedProduct(nn.Module):
 
     @torch.no_grad()
     def numbers(self) -> QuantizedProduct:
-        """The product that this one has become."""
+        """Quantized product with the current parameters."""
         return QuantizedProduct(
             weight=self.integers().cpu().numpy().astype(np.int8),
             scale=self.scale.cpu().numpy().copy(),
@@ -85,15 +85,15 @@ class SimulatedProduct(nn.Module):
 
 
 class SimulatedGRU(GRULayer):
-    """A GRU whose state is quantised before each recurrent product.
+    """GRU whose state is quantized before each recurrent product.
 
-    Its scan has no gradient for the input scale of that product: the range of a state is known.
+    Its scan has no gradient for the input scale of that product, because the range of a state is known.
     """
 
     recurrent: SimulatedProduct  # type: ignore[assignment]
 
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """x (B, T, H) and the state before it (B, H) to outputs (B, T, H) and the state after it."""
+        """Outputs (B, T, H) and the next state (B, H), from x (B, T, H) and the state before it (B, H)."""
         recurrent = self.recurrent
         if not torch.is_grad_enabled():
             with recurrent.held():
@@ -109,15 +109,15 @@ class SimulatedGRU(GRULayer):
 
 
 class SimulatedLookahead(Lookahead):
-    """The lookahead convolution over values that are rounded to bfloat16, half to even."""
+    """Lookahead convolution over values rounded to bfloat16, half to even."""
 
     def forward(self, x: Tensor, waiting: Tensor) -> tuple[Tensor, Tensor]:
-        """x (B, T, H) and the frames before it that lack an output (B, frames, H) -> outputs (B, T, H), such frames."""
+        """Outputs (B, T, H) and pending frames, from x (B, T, H) and earlier frames without output (B, frames, H)."""
         return super().forward(x + (x.detach().bfloat16().float() - x.detach()), waiting)
 
 
 class SimulatedNetwork(Network):
-    """A network with the weights, scales and rounding of a quantised one."""
+    """Network with the weights, scales and rounding of a quantized one."""
 
     def __init__(self, quantized: QuantizedNetwork) -> None:
         config = quantized.config
@@ -132,7 +132,7 @@ class SimulatedNetwork(Network):
             setattr(self.get_submodule(parent), child, SimulatedProduct(quantized.products[name]))
 
     def numbers(self) -> QuantizedNetwork:
-        """The quantised network that this one has become."""
+        """Quantized network with the current parameters."""
         products: dict[str, QuantizedProduct] = {}
         for name, module in self._modules_of.items():
             product = self.get_submodule(module)

@@ -1,1 +1,1 @@
-"""Synthetic speech: generated sentences, spoken by espeak-ng and flite, for training and as the shipped samples."""
+"""Synthetic speech for training and for the shipped samples: generated sentences, speech synthesizers, other voices."""

@@ -1,6 +1,6 @@
 """Random grammatical sentences from a small phrase-structure grammar over ``vocabulary.txt``.
 
-Knows word classes and agreement; the sentences need not make sense, which keeps a model from leaning on likely text.
+Knows word classes and agreement. The sentences need not make sense, so that a model cannot rely on likely text.
 """
 
 from random import Random
@@ -26,10 +26,10 @@ _BE_CONTRACTED = {
 
 
 class Grammar:
-    """Draws sentences; holds the word classes and no other state."""
+    """Generator of sentences; its only state is the word classes."""
 
     def __init__(self, words: dict[str, tuple[str, ...]]) -> None:
-        """Take the sections of the vocabulary file."""
+        """Parse the sections of the vocabulary file."""
         self._things: tuple[Noun, ...] = tuple(map(parse_noun, words["noun"]))
         self._people: tuple[Noun, ...] = tuple(map(parse_noun, words["person"]))
         self._transitive: tuple[Verb, ...] = tuple(map(parse_verb, words["transitive"]))
@@ -42,7 +42,7 @@ class Grammar:
         self._names = words["name"]
 
     def sentence(self, rng: Random) -> str:
-        """Return one sentence of any length; the caller keeps the lengths it wants."""
+        """Draw a sentence of any length; the caller filters by length."""
         shapes = (self._statement, self._statement, self._statement, self._copula, self._question, self._imperative)
         text = rng.choice((*shapes, self._there_is, self._compound))(rng)
         if rng.random() < 0.15:
@@ -89,7 +89,7 @@ class Grammar:
         return f"{lead} {count} {self._maybe_adjective(rng)}{noun.plural} {self._prepositional(rng)}"
 
     def _subject(self, rng: Random) -> tuple[str, bool]:
-        """Return a subject and whether its verb is in the plural form ("i" and "you" count as plural)."""
+        """Draw a subject; return it and whether its verb is in the plural form ("i" and "you" count as plural)."""
         kind = rng.random()
         if kind < 0.3:
             pronoun = rng.choice(_PRONOUNS)
@@ -99,7 +99,7 @@ class Grammar:
         return self._noun_phrase(rng, self._people if kind < 0.7 else self._things)
 
     def _noun_phrase(self, rng: Random, nouns: tuple[Noun, ...]) -> tuple[str, bool]:
-        """Return a noun phrase and whether it is plural."""
+        """Draw a noun phrase; return it and whether it is plural."""
         noun, adjective = rng.choice(nouns), self._maybe_adjective(rng)
         kind = rng.random()
         if kind < 0.3:
@@ -157,7 +157,7 @@ class Grammar:
 
 
 def load_grammar() -> Grammar:
-    """Return the grammar over the shipped vocabulary."""
+    """Load the grammar with the shipped vocabulary."""
     return Grammar(read_sections(VOCABULARY_FILE, r"\s+"))
 
 

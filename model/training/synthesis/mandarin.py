@@ -1,4 +1,4 @@
-"""What Mandarin voices say: sentences of a text and strings of digits, as syllables with the numbers of their tones."""
+"""Sentences for Mandarin voices: from texts and digit strings, as syllables with tone numbers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from model.text.files import read_lines
 from model.training.synthesis.sentences import Sentence
 
 LONGEST = 22  # syllables
-DIGITS_SHARE = 0.15  # of the sentences are strings of digits
+DIGITS_SHARE = 0.15  # fraction of digit strings among the sentences
 
 
 def mandarin_sentences(seed: int, texts: Path, commands_share: float = 0.0) -> Iterator[Sentence]:
-    """Yield sentences without end from what `model.training.mandarin.texts` wrote; a share of them are commands.
+    """Yield endless sentences from the files written by `model.training.mandarin.texts`; a share are commands.
 
     Raises: LanguageModelError.
     """
@@ -34,6 +34,6 @@ def mandarin_sentences(seed: int, texts: Path, commands_share: float = 0.0) -> I
 
 def _lines(path: Path) -> list[str]:
     def refused(problem: str) -> LanguageModelError:
-        return LanguageModelError(f"{problem}; python -m model.training.mandarin.texts writes it")
+        return LanguageModelError(f"{problem}; run python -m model.training.mandarin.texts first")
 
     return [line.replace(" ", "") for line in read_lines(path, refused) if line]

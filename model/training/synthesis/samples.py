@@ -1,6 +1,6 @@
-"""Makes the recordings shipped in ``model/samples``: the demo, the tests and the load generator play them.
+"""Generates the recordings shipped in ``model/samples``, which the demo, the tests and the load generator play.
 
-Owns the assignment of held-out texts to voices. The commands are fixed, so the files can be made again bit for bit.
+Owns the assignment of held-out texts to voices. The commands are fixed, so the files are reproducible bit for bit.
 """
 
 import json
@@ -12,12 +12,12 @@ import soundfile
 import soxr
 
 from model.training.synthesis.sentences import sample_texts
-from model.training.synthesis.synthesize import LICENCES
+from model.training.synthesis.synthesize import LICENSES
 from model.training.synthesis.voices import SAMPLE_RATE_HZ, FloatArray, Voice, require_engines, speak
 
 SAMPLES_FOLDER = Path(__file__).parents[2] / "samples"
 TELEPHONE_RATE_HZ = 8_000
-# Enough silence for an end of speech to be heard before the file ends; a breath between two sentences.
+# Enough silence for the end of speech to be detected before the file ends, and between two sentences.
 _LEAD_S, _TRAIL_S, _PAUSE_S = 0.25, 0.5, 0.8
 _PEAK = 0.35  # -9 dBFS, an ordinary speech level
 
@@ -34,7 +34,7 @@ _RECEIVED = Voice("espeak-ng", "en-gb-x-rp+m3", pitch=45, pace=150)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One shipped recording; several texts are spoken with pauses between them."""
+    """Shipped recording; several texts are spoken with pauses between them."""
 
     file: str
     voice: Voice
@@ -42,8 +42,8 @@ class Sample:
     rate_hz: int = SAMPLE_RATE_HZ
 
 
-# Chosen among held-out sentences and voices as recordings that the shipped model gets right, in bf16 and in float32, at
-# two levels: they are demonstrations. Error rates are in the model card.
+# For demonstration, these held-out sentences and voices were chosen such that the shipped model recognizes them without
+# error, in bf16 and float32, at two levels. Error rates are in the model card.
 SAMPLES: tuple[Sample, ...] = (
     Sample("account_number.flac", _AMERICAN_SLOW, ("my account number is four seven one nine two",)),
     Sample("order.flac", _SLT, ("where is my order",)),
@@ -74,7 +74,7 @@ SAMPLES: tuple[Sample, ...] = (
 
 _PINYIN = "cmn-latn-pinyin"
 
-# In Mandarin: what is said in pinyin, which the synthesizer reads, and in characters.
+# Mandarin samples: the text in pinyin, for the synthesizer, and in characters.
 MANDARIN_SAMPLES: tuple[tuple[Sample, str], ...] = (
     (
         Sample(
@@ -98,9 +98,9 @@ MANDARIN_SAMPLES: tuple[tuple[Sample, str], ...] = (
 
 
 def make_samples(out: Path = SAMPLES_FOLDER) -> Path:
-    """Write every sample into ``out``, listed in ``samples.jsonl``, in Mandarin ``mandarin.jsonl``, all ``both.jsonl``.
+    """Write all samples into ``out``, with manifests ``samples.jsonl`` (English), ``mandarin.jsonl``, ``both.jsonl``.
 
-    Returns the path of the first manifest.
+    Returns the path of the English manifest.
 
     Raises:
         SynthesizerError: a synthesizer is missing or fails.
@@ -108,7 +108,7 @@ def make_samples(out: Path = SAMPLES_FOLDER) -> Path:
     require_engines()
     out.mkdir(parents=True, exist_ok=True)
     for sample in SAMPLES:
-        assert set(sample.texts) <= sample_texts(), sample  # else training could hear the answer
+        assert set(sample.texts) <= sample_texts(), sample  # otherwise the training data could contain the text
     manifest = out / "samples.jsonl"
     english = [_write(out, sample) for sample in SAMPLES]
     mandarin = [_write(out, sample) | {"text": text, "language": "zh"} for sample, text in MANDARIN_SAMPLES]
@@ -132,14 +132,14 @@ def _write(out: Path, sample: Sample) -> dict[str, str | float]:
         "speaker": sample.voice.speaker,
         "source": "samples",
         "duration": round(len(audio) / sample.rate_hz, 3),
-        "licence": LICENCES[sample.voice.engine],
+        "licence": LICENSES[sample.voice.engine],
         "origin": sample.voice.engine,
         "sample_rate_hz": sample.rate_hz,
     }
 
 
 def _render(sample: Sample) -> FloatArray:
-    """Return the recording, (S,) float32 at the rate of the sample."""
+    """Recording of a sample, (S,) float32 at its rate."""
     parts: list[FloatArray] = [_silence(_LEAD_S)]
     for index, text in enumerate(sample.texts):
         parts += [_silence(_PAUSE_S)] if index else []

@@ -1,6 +1,6 @@
-"""The text side of the synthetic corpus: an endless, reproducible stream of sentences to be spoken.
+"""Text of the synthetic corpus: an endless, reproducible stream of sentences to be spoken.
 
-Owns the mix of kinds and the held-out texts (the shipped samples, the dev split); knows nothing about audio.
+Owns the mix of kinds and the held-out texts (shipped samples, dev split); knows nothing about audio.
 """
 
 import re
@@ -17,10 +17,10 @@ from model.training.synthesis.wordlists import COMMANDS_FILE, VOCABULARY_FILE, r
 Kind = Literal["word", "number", "command", "grammar", "mandarin", "text"]
 Split = Literal["train", "dev"]
 
-# Shares by count. Numbers and requests are what callers say most; single words are short, so they cost few hours.
+# Shares by count. Callers mostly say numbers and requests; single words are short, so they take few hours of audio.
 MIX: dict[Kind, float] = {"word": 0.12, "number": 0.18, "command": 0.40, "grammar": 0.30}
 MIN_WORDS, MAX_WORDS = 3, 14
-# One sentence in 50 belongs to the dev split, chosen by its text, so no seed can put it in both.
+# One sentence in 50 belongs to the dev split, chosen by its text, so that it is in the same split with every seed.
 _DEV_ONE_IN = 50
 _SLOT = re.compile(r"\{(\w+)\}")
 
@@ -50,19 +50,19 @@ SAMPLE_WORDS: tuple[str, ...] = ("yes", "no", "stop", "seven", "hello", "cancel"
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A text to be spoken: lowercase a-z, apostrophe and single spaces."""
+    """Text to be spoken: lower-case a-z, apostrophe and single spaces; in Mandarin, syllables."""
 
     text: str
     kind: Kind
 
 
 def sample_texts() -> frozenset[str]:
-    """Return texts kept for recordings to ship; those of more than one word are never generated."""
+    """Texts reserved for the shipped recordings; those of more than one word are never generated."""
     return frozenset(SAMPLE_SENTENCES + SAMPLE_WORDS)
 
 
 def sentences(seed: int, split: Split = "train") -> Iterator[Sentence]:
-    """Yield sentences without end; the same seed and split give the same sentences on every machine."""
+    """Yield endless sentences; the same seed and split give the same sentences on every machine."""
     rng = Random(seed)
     generators = _generators()
     kinds, weights = list(MIX), list(MIX.values())
@@ -75,9 +75,9 @@ def sentences(seed: int, split: Split = "train") -> Iterator[Sentence]:
 
 
 def _allowed(text: str, kind: Kind, split: Split) -> bool:
-    """Say whether a text has the right length, is not a shipped sample and belongs to the split."""
+    """Whether a text has the right length, is not a shipped sample and belongs to the split."""
     words = text.count(" ") + 1
-    if words == 1:  # shared by every split: there are too few to divide
+    if words == 1:  # in every split, because there are too few to divide
         return True
     too_short = words < MIN_WORDS and kind in {"command", "grammar"}
     if too_short or words > MAX_WORDS or text in sample_texts():
@@ -105,7 +105,7 @@ def _generators() -> dict[Kind, Callable[[Random], str]]:
 
 
 def number_phrase(rng: Random) -> str:  # noqa: PLR0911 - a table of cases
-    """Return digits, a number, a time, a date or an amount, mostly on its own as an answer to a prompt."""
+    """Draw digits, a number, a time, a date or an amount, mostly without context, like an answer to a prompt."""
     kind = rng.random()
     if kind < 0.12:
         return rng.choice((*numbers.DIGITS, "oh"))
@@ -125,7 +125,7 @@ def number_phrase(rng: Random) -> str:  # noqa: PLR0911 - a table of cases
 
 
 def _command_generator(names: tuple[str, ...]) -> Callable[[Random], str]:
-    """Return the generator that fills the templates of ``commands.txt``."""
+    """Generator that fills the templates of ``commands.txt``."""
     sections = read_sections(COMMANDS_FILE, r"\s*,\s*")
     templates = sections.pop("templates")
     computed: dict[str, Callable[[Random], str]] = {

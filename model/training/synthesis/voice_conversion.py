@@ -1,9 +1,9 @@
-"""The same recordings in other voices: `python -m model.training.synthesis.voice_conversion MANIFEST… --out DIR`.
+"""Converts recordings to other voices: `python -m model.training.synthesis.voice_conversion MANIFEST… --out DIR`.
 
-The WORLD vocoder (Morise et al. 2016) takes speech apart into its pitch, its spectral envelope and its noise; pitch and
-envelope are moved to another size of speaker, and it is put together again, faster or slower. So a few careful readers
-become many, tones and all, who speak as fast as people do; single words can be joined into something like sentences.
-Owns the voices that are drawn and the files.
+The WORLD vocoder (Morise et al. 2016) analyzes speech into pitch, spectral envelope and aperiodicity; pitch and
+envelope are shifted to a speaker of another size, and the speech is synthesized again, faster or slower. This turns a
+few careful readers into many speakers at a natural speed and preserves tones; single words can be joined into longer
+recordings. Owns the choice of voices and the files.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from model.training.synthesis.synthesize import leave_interrupts_to_parent
 Floats = NDArray[np.float64]
 
 SAMPLE_RATE_HZ = 16_000
-# Median pitch of adults' speech: from low voices of men to high ones of women.
+# Range of median pitch of adults: from low male to high female voices.
 PITCH_HZ = (85.0, 280.0)
-# The vocal tract is a fifth longer at the low end than at the high one, give or take what speakers of one pitch differ.
+# The vocal tract is a fifth longer at the low end than at the high end; the spread is that of speakers of one pitch.
 _TRACT_RANGE = 0.20
 _TRACT_SPREAD = 0.04
-_LIVELINESS = (0.8, 1.25)  # factor on how far the pitch moves about its median
+_LIVELINESS = (0.8, 1.25)  # exponent of the pitch relative to its median
 _FRAME_MS = 5.0  # of the analysis
-_SILENT = 0.03  # of the peak, below which a joined recording begins and ends
+_SILENT = 0.03  # fraction of the peak below which audio counts as silence at the ends of joined recordings
 _SEARCHED_HZ = (60.0, 600.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A voice: median pitch in hertz; factors on the frequencies of formants, the movement of the pitch, the tempo."""
+    """Target voice: median pitch in hertz; factors on formant frequencies, on pitch movement and on tempo."""
 
     pitch_hz: float
     formants: float = 1.0
@@ -55,7 +55,7 @@ class Target:
 
     @classmethod
     def drawn(cls, pitch_hz: float, tempo: tuple[float, float], rng: Random) -> Target:
-        """Draw one for a speaker of that median pitch, with a tempo between two."""
+        """Draw a voice for a speaker with the median pitch `pitch_hz`, with a tempo in the given range."""
         low, high = PITCH_HZ
         wanted = low * (high / low) ** rng.random()
         size = np.log(wanted / pitch_hz) / np.log(high / low)  # -1: from the highest voice to the lowest
@@ -64,7 +64,7 @@ class Target:
 
 
 def convert(samples: Floats, target: Target) -> Floats:
-    """Return the speech (S,) in another voice, (S / tempo,); unchanged where nothing in it has a pitch."""
+    """Convert speech (S,) to another voice, (S / tempo,); unchanged if it has no voiced part."""
     pyworld = _world()
     pitch, times = pyworld.dio(samples, SAMPLE_RATE_HZ, _SEARCHED_HZ[0], _SEARCHED_HZ[1], frame_period=_FRAME_MS)
     pitch = pyworld.stonemask(samples, pitch, times, SAMPLE_RATE_HZ)  # (T,) hertz, 0 where there is none
@@ -83,7 +83,7 @@ def convert(samples: Floats, target: Target) -> Floats:
 
 
 def stretched(spectra: Floats, factor: float) -> Floats:
-    """Move what is at a frequency to that times the factor: spectra (T, F) -> (T, F), in logarithms between bins."""
+    """Scale the frequency axis of spectra (T, F) by a factor, with interpolation of logarithms."""
     bins = spectra.shape[1]
     places = np.minimum(np.arange(bins) / factor, bins - 1)
     below = places.astype(np.int64)
@@ -93,7 +93,7 @@ def stretched(spectra: Floats, factor: float) -> Floats:
 
 
 def median_pitch(recordings: Sequence[Path]) -> float | None:
-    """Median pitch in hertz of some recordings of one speaker, None where nothing has a pitch. Raises: AudioError."""
+    """Median pitch in hertz of recordings of one speaker, None without any voiced part. Raises: AudioError."""
     pyworld, found = _world(), []
     for path in recordings:
         samples = _samples(path)
@@ -104,7 +104,7 @@ def median_pitch(recordings: Sequence[Path]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How often each recording is said anew, how fast, and how many of one speaker at most are joined into one."""
+    """Voices per recording, range of tempo factors, most recordings of a speaker to join into one, and the seed."""
 
     times: int = 1
     tempo: tuple[float, float] = (1.0, 1.0)
@@ -112,16 +112,18 @@ class Options:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        """Raises: ValueError for what cannot be."""
+        """Check the values. Raises: ValueError."""
         if self.times < 1 or self.joined < 1:
-            raise ValueError("a recording is said at least once, and one at least is in a file")
+            raise ValueError(f"--times {self.times}, --joined {self.joined}: both must be at least 1")
         if not 0 < self.tempo[0] <= self.tempo[1]:
-            raise ValueError(f"tempo {self.tempo[0]:g},{self.tempo[1]:g}: two factors above 0, the lower one first")
+            raise ValueError(
+                f"--tempo {self.tempo[0]:g},{self.tempo[1]:g}: must be two factors above 0, the lower one first"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """One file to be made."""
+    """File to be written: its recordings and its voice."""
 
     utterances: tuple[Utterance, ...]
     target: Target
@@ -129,7 +131,7 @@ class Conversion:
 
 
 def plan(utterances: Sequence[Utterance], options: Options) -> Iterator[Conversion]:
-    """Yield each recording that many times, each in a voice of its own; none of speakers who whisper or say nothing."""
+    """Yield each recording `times` times, each in another voice; speakers without voiced speech are skipped."""
     spoken: dict[tuple[str, str], list[Utterance]] = {}
     for utterance in utterances:
         spoken.setdefault((utterance.source, utterance.speaker), []).append(utterance)
@@ -145,7 +147,7 @@ def plan(utterances: Sequence[Utterance], options: Options) -> Iterator[Conversi
 
 
 def _in_groups(said: Sequence[Utterance], most: int, rng: Random) -> Iterator[tuple[Utterance, ...]]:
-    """All recordings of a speaker, one to so many together; in any order if there are several."""
+    """Recordings of a speaker in groups of 1 to `most`; shuffled unless `most` is 1."""
     order = list(said) if most == 1 else rng.sample(said, len(said))
     while order:
         size = rng.randint(1, most)
@@ -154,17 +156,17 @@ def _in_groups(said: Sequence[Utterance], most: int, rng: Random) -> Iterator[tu
 
 
 def convert_all(utterances: Sequence[Utterance], out: Path, options: Options, jobs: int) -> Path:
-    """Fill the folder and return its manifest; the same seed gives the same voices, whatever the number of processes.
+    """Write all conversions and return the manifest; the same seed gives the same voices for any number of processes.
 
-    Raises: AudioError for a recording that cannot be read, or where none has a pitch.
+    Raises: AudioError for a recording that cannot be read, or if none has voiced speech.
     """
     out.mkdir(parents=True, exist_ok=True)
     wanted = list(plan(utterances, options))
     if not wanted:
-        raise AudioError(f"none of {len(utterances)} recordings has a pitch, so there is no voice to change")
+        raise AudioError(f"none of {len(utterances)} recordings has voiced speech, so no voice can be converted")
     for folder in {(out / each.audio).parent for each in wanted}:
         folder.mkdir(exist_ok=True)
-    # A copy of a process that has threads may stand still.
+    # A fork of a process with threads may deadlock.
     pool = ProcessPoolExecutor(jobs, get_context("forkserver"), initializer=leave_interrupts_to_parent)
     try:
         lengths = pool.map(partial(_write, out), wanted, chunksize=16)
@@ -172,13 +174,13 @@ def convert_all(utterances: Sequence[Utterance], out: Path, options: Options, jo
         rows = [json.dumps(_row(each, seconds), ensure_ascii=False) for each, seconds in pairs]
     finally:
         pool.shutdown(cancel_futures=True)
-    manifest = out / "converted.jsonl"  # written last: where it is, all of it is
+    manifest = out / "converted.jsonl"  # written last, so that it exists only if all files do
     write_atomically(manifest, ("\n".join(rows) + "\n").encode())
     return manifest
 
 
 def without_silence(samples: Floats) -> Floats:
-    """Cut what is silent before and after, but for a little: (S,) -> (S',)."""
+    """Trim silence before speech to 20 ms and after it to 40 ms: (S,) -> (S',)."""
     block = SAMPLE_RATE_HZ // 100
     loud = np.flatnonzero(np.abs(samples) > _SILENT * np.abs(samples).max(initial=0.0))
     if not len(loud):
@@ -190,7 +192,7 @@ def _world() -> Any:
     try:
         import pyworld
     except ImportError as error:
-        raise ModelError(f"other voices need the optional package pyworld: {install_hint('mandarin')}") from error
+        raise ModelError(f"voice conversion needs the optional package pyworld: {install_hint('mandarin')}") from error
     return pyworld
 
 
@@ -224,28 +226,28 @@ def _tempo(text: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Convert the recordings of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("manifests", nargs="+", type=Path, help="recordings, their texts and speakers")
+    parser.add_argument("manifests", nargs="+", type=Path, help="manifests with texts and speakers")
     parser.add_argument("--out", type=Path, required=True, help="folder for the recordings and converted.jsonl")
-    parser.add_argument("--times", type=int, default=1, help="voices for each recording")
+    parser.add_argument("--times", type=int, default=1, help="voices per recording")
     parser.add_argument(
-        "--tempo", type=_tempo, default=(1.0, 1.0), help="LOW,HIGH: how much faster; careful readers 1,1.6"
+        "--tempo", type=_tempo, default=(1.0, 1.0), help="LOW,HIGH: range of speed factors; for careful readers 1,1.6"
     )
-    parser.add_argument("--joined", type=int, default=1, help="recordings of a speaker in one, at most; for words")
-    parser.add_argument("--seed", type=int, default=1, help="decides the voices")
-    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--joined", type=int, default=1, help="most recordings of a speaker to join; for single words")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the voices")
+    parser.add_argument("--jobs", type=int, default=2, help="number of processes")
     options = parser.parse_args()
     try:
         utterances = [u for path in options.manifests for u in read_manifest(path)]
         if not utterances:
-            raise ManifestError("the manifests have no recording")
+            raise ManifestError("the manifests have no recordings")
         wanted = Options(options.times, options.tempo, options.joined, options.seed)
         made = convert_all(utterances, options.out, wanted, options.jobs)
     except (ModelError, OSError, ValueError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
-        sys.exit("stopped; without converted.jsonl the files are of no use")
+        sys.exit("interrupted: converted.jsonl was not written; run the same command again")
     print(made)  # noqa: T201
 
 

@@ -1,7 +1,7 @@
-"""Voices of the speech synthesizers, and the speech of one text.
+"""Voices of the speech synthesizers, and the synthesis of one text.
 
-Owns the commands of espeak-ng and flite (`kokoro.py` has the neural voices); knows nothing about corpora, loudness or
-files that stay.
+Owns the commands of espeak-ng and flite (`kokoro.py` has the neural voices); knows nothing about corpora, levels or
+output files.
 """
 
 import shutil
@@ -23,9 +23,9 @@ from model.training.synthesis import kokoro
 Engine = Literal["espeak-ng", "flite", "kokoro"]
 FloatArray = npt.NDArray[np.float32]
 
-# Rate of the corpus: wideband speech, what flite's voices are made at.
+# Sample rate of the corpus: wideband speech, as in flite's voices.
 SAMPLE_RATE_HZ = 16_000
-# One utterance takes about 30 ms; a synthesizer that needs longer than this is stuck.
+# An utterance takes about 30 ms; a synthesizer that takes longer than this hangs.
 _TIMEOUT_S = 30.0
 _FLITE_SHARE = 0.55
 
@@ -40,30 +40,30 @@ _ESPEAK_ACCENTS = (
     "en-us-nyc",
 )
 _ESPEAK_PINYIN = "cmn-latn-pinyin"  # espeak-ng has no dictionary of Chinese characters
-# Left out: whispering, croaking, Klatt and "robo" variants, which no caller sounds like.
+# Without whispering, croaking, Klatt and "robo" variants, because callers do not sound like these.
 _ESPEAK_VARIANTS = (
     *("m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "f1", "f2", "f3", "f4", "f5"),
     *("Alex", "Andrea", "Andy", "Annie", "Denis", "Diogo", "Gene", "Hugo", "Jacky", "Lee"),
     *("Mario", "Michael", "Mike", "anika", "belinda", "linda", "john", "max", "paul", "quincy", "rob", "robert"),
     *("steph", "travis", "victor", "zac"),
 )
-# Range of mean pitch in hertz for each flite voice, about a fifth either side of its own; "rms" ignores it.
+# Range of mean pitch in hertz for each flite voice, about a fifth below and above its own; "rms" ignores it.
 _FLITE_PITCH_HZ = {"kal16": (80, 140), "awb": (95, 160), "rms": (75, 125), "slt": (135, 215)}
-# flite has four voices only, kokoro 28 for English and 8 for Mandarin. Resampling moves formants and pitch together,
-# as a longer or shorter vocal tract does.
+# flite has only four voices, kokoro 28 for English and 8 for Mandarin. Resampling shifts formants and pitch together,
+# like a longer or shorter vocal tract.
 _FLITE_WARPS_PERCENT = (88, 92, 96, 100, 104, 108, 112)
 _KOKORO_WARPS_PERCENT = (92, 96, 100, 104, 108)
-# Speeds of kokoro's voices. Its Mandarin is faster, five syllables a second at 1.
+# Speeds of kokoro's voices. Mandarin is fast already: five syllables a second at speed 1.
 _KOKORO_PACES = {kokoro.ENGLISH: (0.8, 1.3), kokoro.MANDARIN: (0.7, 1.05)}
 
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """One way of speaking.
+    """Voice of a synthesizer with its settings.
 
-    ``pitch`` and ``pace`` are in the engine's own units: espeak-ng pitch 0-99 and words a minute; flite mean pitch in
-    hertz and duration stretch; kokoro has no pitch (0) and speed. ``warp_percent`` is the change of vocal tract length
-    (100: none), pitch and pace with it.
+    ``pitch`` and ``pace`` are in the engine's units: espeak-ng: pitch 0-99, words per minute; flite: mean pitch in
+    hertz, duration stretch; kokoro: no pitch (0), speed. ``warp_percent`` changes the apparent vocal tract length (100:
+    unchanged), and with it pitch and pace.
     """
 
     engine: Engine
@@ -74,13 +74,13 @@ class Voice:
 
     @property
     def speaker(self) -> str:
-        """Return the identity of the speaker, the same for every pitch and pace."""
+        """Identity of the speaker, the same for every pitch and pace."""
         warp = "" if self.warp_percent == 100 else f"-w{self.warp_percent}"
         return f"{self.engine}-{self.name}{warp}"
 
 
 def random_voice(rng: Random) -> Voice:
-    """Return a voice drawn from all engines, accents and variants."""
+    """Draw an English voice of espeak-ng or flite."""
     if rng.random() < _FLITE_SHARE:
         name = rng.choice(tuple(_FLITE_PITCH_HZ))
         pitch, pace = rng.randint(*_FLITE_PITCH_HZ[name]), round(rng.uniform(0.85, 1.3), 2)
@@ -90,25 +90,25 @@ def random_voice(rng: Random) -> Voice:
 
 
 def random_mandarin_voice(rng: Random) -> Voice:
-    """Return a voice that reads pinyin, drawn from all variants of espeak-ng's."""
+    """Draw a voice of espeak-ng that reads pinyin."""
     return random_espeak_voice(rng, _ESPEAK_PINYIN, (170, 290))
 
 
 def random_neural_voice(rng: Random, language: str) -> Voice:
-    """Return a voice of kokoro's, or a mixture of two. Raises: SynthesizerError where there are none."""
+    """Draw a voice of kokoro, or a mixture of two. Raises: SynthesizerError if there are none."""
     warp = rng.choice(_KOKORO_WARPS_PERCENT)
-    pace = round(rng.uniform(*_KOKORO_PACES[language]) * 100 / warp, 3)  # the warp changes the pace back
+    pace = round(rng.uniform(*_KOKORO_PACES[language]) * 100 / warp, 3)  # compensates the warp's change of pace
     return Voice("kokoro", kokoro.random_mixture(rng, language), 0, pace, warp)
 
 
 def random_espeak_voice(rng: Random, language: str, words_a_minute: tuple[int, int] = (120, 200)) -> Voice:
-    """Return a voice of a language of espeak-ng's, drawn from all variants."""
+    """Draw a voice of espeak-ng in a language, from all variants."""
     name = f"{language}+{rng.choice(_ESPEAK_VARIANTS)}"
     return Voice("espeak-ng", name, rng.randint(25, 80), rng.randint(*words_a_minute))
 
 
 def require_engines() -> None:
-    """Check that both synthesizers are installed.
+    """Check that espeak-ng and flite are installed.
 
     Raises:
         SynthesizerError: one is missing; the message names the Debian package.
@@ -119,14 +119,14 @@ def require_engines() -> None:
 
 
 def speak(voice: Voice, text: str) -> FloatArray:
-    """Return the text spoken, (S,) float32 at ``SAMPLE_RATE_HZ``.
+    """Speak a text, (S,) float32 at ``SAMPLE_RATE_HZ``.
 
     Raises:
-        SynthesizerError: the synthesizer failed or gave no sound.
+        SynthesizerError: the synthesizer failed or its output is silent.
     """
     samples, rate_hz = _SPEAK[voice.engine](voice, text)
     if not samples.size or not np.any(samples):
-        raise SynthesizerError(f"{voice.speaker} gave no sound for {text!r}")
+        raise SynthesizerError(f"{voice.speaker}: silent output for {text!r}")
     resampled = soxr.resample(samples, rate_hz * voice.warp_percent / 100, SAMPLE_RATE_HZ)
     return np.asarray(resampled, dtype=np.float32)
 
@@ -134,7 +134,7 @@ def speak(voice: Voice, text: str) -> FloatArray:
 def _speak_espeak(voice: Voice, text: str) -> tuple[FloatArray, int]:
     options = ["-v", voice.name, "-p", str(voice.pitch), "-s", str(round(voice.pace))]
     wav = _run(["espeak-ng", *options, "--stdout", text])
-    # Into a pipe, espeak-ng cannot fill in the lengths of the header, so the samples are taken as they come.
+    # espeak-ng cannot fill in the lengths of the header when it writes to a pipe, so they are ignored.
     header_end = wav.find(b"data") + 8
     rate_hz = int.from_bytes(wav[24:28], "little")
     body = wav[header_end : len(wav) - (len(wav) - header_end) % 2]
@@ -143,7 +143,7 @@ def _speak_espeak(voice: Voice, text: str) -> tuple[FloatArray, int]:
 
 
 def _speak_flite(voice: Voice, text: str) -> tuple[FloatArray, int]:
-    # The warp changes the pace too; stretching by the same factor undoes that.
+    # The warp changes the pace too; stretching by the same factor compensates for this.
     stretch = voice.pace * voice.warp_percent / 100
     options = ["--setf", f"duration_stretch={stretch:.3f}", "--setf", f"int_f0_target_mean={voice.pitch}"]
     with tempfile.TemporaryDirectory(prefix="tutti-") as folder:
@@ -155,7 +155,7 @@ def _speak_flite(voice: Voice, text: str) -> tuple[FloatArray, int]:
 
 def _run(command: list[str]) -> bytes:
     try:
-        return subprocess.run(  # noqa: S603 - the command is ours, the text an argument of its own
+        return subprocess.run(  # noqa: S603 - a fixed command; the text is a single argument
             command, capture_output=True, check=True, timeout=_TIMEOUT_S
         ).stdout
     except FileNotFoundError as error:

@@ -1,6 +1,6 @@
-"""Reads the word files beside this module and derives the inflected forms of their nouns and verbs.
+"""Reader of the word files in this folder, which derives the inflected forms of their nouns and verbs.
 
-Knows English spelling of regular endings; does not know grammar or probabilities.
+Knows the spelling of regular English endings; knows neither grammar nor probabilities.
 """
 
 import re
@@ -22,7 +22,7 @@ _O_ES = frozenset({"potato", "tomato", "hero", "volcano", "echo"})
 
 @dataclass(frozen=True, slots=True)
 class Noun:
-    """A countable noun."""
+    """Countable noun."""
 
     singular: str
     plural: str
@@ -30,7 +30,7 @@ class Noun:
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A verb in the five forms a sentence needs."""
+    """Verb in its five forms."""
 
     base: str
     third: str
@@ -40,7 +40,7 @@ class Verb:
 
 
 def read_sections(path: Path, separator: str) -> dict[str, tuple[str, ...]]:
-    """Return the entries of each ``[section]`` of a word file; ``#`` starts a comment line.
+    """Entries of each ``[section]`` of a word file; ``#`` starts a comment line.
 
     Args:
         path: the word file.
@@ -54,18 +54,18 @@ def read_sections(path: Path, separator: str) -> dict[str, tuple[str, ...]]:
             entries = sections.setdefault(header[1], [])
         elif not line.startswith("#"):
             entries.extend(entry for entry in re.split(separator, line.strip()) if entry)
-    # A word listed twice would be drawn twice as often.
+    # Without duplicates, which would be drawn twice as often.
     return {name: tuple(dict.fromkeys(words)) for name, words in sections.items()}
 
 
 def parse_noun(entry: str) -> Noun:
-    """Return the noun written ``singular[:plural]``."""
+    """Parse a noun written as ``singular[:plural]``."""
     singular, _, plural = entry.partition(":")
     return Noun(singular, plural or _with_s(singular))
 
 
 def parse_verb(entry: str) -> Verb:
-    """Return the verb written ``base[:past[:participle[:gerund]]]``."""
+    """Parse a verb written as ``base[:past[:participle[:gerund]]]``."""
     base, *irregular = entry.split(":")
     past = irregular[0] if irregular else _with_ed(base)
     participle = irregular[1] if len(irregular) > 1 else past

@@ -1,1 +1,1 @@
-"""Demuxers of live containers: WAV, Ogg, FLAC, WebM."""
+"""Streaming demuxers: WAV, Ogg, FLAC, WebM, MP4, MP3 and ADTS."""

@@ -1,4 +1,4 @@
-"""Finds the demuxer of a container by its first bytes, after an ID3 tag if there is one."""
+"""Selects the demuxer of a container by its first bytes, after an ID3 tag if there is one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from server.audio.containers import flac, mp4, mpeg, ogg, wav, webm
 from server.audio.packets import Demuxer, NonAudioBudget
 from server.errors import NotTaken, Undecodable
 
-SNIFF_BYTES = 12  # enough to tell all kinds apart, and the whole head of an ID3 tag
+SNIFF_BYTES = 12  # enough to distinguish all kinds, and the whole header of an ID3 tag
 _KINDS: tuple[tuple[int, bytes | tuple[bytes, ...], Callable[[], Demuxer]], ...] = (
     (0, wav.MAGIC, wav.WavDemuxer),
     (0, ogg.MAGIC, ogg.OggDemuxer),
@@ -20,16 +20,16 @@ _KINDS: tuple[tuple[int, bytes | tuple[bytes, ...], Callable[[], Demuxer]], ...]
 
 
 class DemuxerFinder:
-    """Keeps the first bytes until they show what they are."""
+    """Buffers the first bytes until the container is recognized."""
 
     def __init__(self) -> None:
         self._first = b""
-        self._skip = 0  # bytes of a tag
+        self._skip = 0  # bytes of a tag that are still to be skipped
         self._tag = False
         self._non_audio = NonAudioBudget()
 
     def feed(self, chunk: bytes) -> tuple[Demuxer, bytes] | None:
-        """Return the demuxer and what to feed it, or None if more bytes are needed. Raises: NotTaken, Undecodable."""
+        """Return the demuxer and the bytes to feed it, None if more bytes are needed. Raises: NotTaken, Undecodable."""
         self._first += chunk
         while True:
             if self._skip:
@@ -45,9 +45,9 @@ class DemuxerFinder:
             self._non_audio.part(self._skip)
 
     def finish(self) -> None:
-        """End a stream that was not recognized. Raises: Undecodable unless nothing came."""
+        """End a stream that was not recognized. Raises: Undecodable if any bytes were received."""
         if self._first or self._tag:
-            raise Undecodable("the audio ends before it has begun")
+            raise Undecodable("the audio ends inside its header")
 
 
 def _demuxer_of(first: bytes) -> Demuxer:
@@ -58,5 +58,7 @@ def _demuxer_of(first: bytes) -> Demuxer:
     if mpeg.frame_header(first) is not None:
         return mpeg.MpegDemuxer()
     if first.startswith(b"#!AMR"):
-        raise NotTaken("AMR is not supported in live streams; upload the recording, or send Ogg, WebM or MP4")
-    raise Undecodable("no WAV, Ogg, WebM, FLAC, MP3, AAC or MP4 begins so; raw audio needs encoding and sample_rate")
+        raise NotTaken("AMR is not supported live; upload the recording, or send Ogg, WebM or MP4")
+    raise Undecodable(
+        "unrecognized container (not WAV, Ogg, WebM, FLAC, MP3, AAC or MP4); for raw audio set encoding and sample_rate"
+    )

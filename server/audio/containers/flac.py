@@ -1,6 +1,6 @@
-"""Demuxer of FLAC frames, as they arrive, with their headers and checksums. Source: RFC 9639.
+"""Streaming demuxer of native FLAC, with its frame headers and checksums. Source: RFC 9639.
 
-A further stream may follow a whole frame: the same checksum shows where it begins.
+Another FLAC stream may follow a complete frame; a matching frame checksum before it shows where it begins.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_FRAME_BYTES = 2**18  # 16,384 samples of two channels take half of it
 
 
 class FlacDemuxer(Demuxer):
-    """Yields FLAC frames: each when the next one begins, or at a drain if its checksum shows it to be whole."""
+    """Yields each FLAC frame once the next one begins, or at `drain` if its checksum matches."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -30,19 +30,19 @@ class FlacDemuxer(Demuxer):
         self._restart()
 
     def _restart(self) -> None:
-        """Expect the beginning of a stream."""
+        """Reset to the beginning of a stream."""
         self._track: Track | None = None
-        self._skip = 0  # bytes of a metadata block that is not wanted
+        self._skip = 0  # bytes of an unused metadata block that are still to be skipped
         self._last_block = False
         self._max_frame_bytes = 0
-        self._announced = self._samples = 0  # samples by the header, 0 if it does not know, and in frames so far
-        self._frame: FrameHeader | None = None  # of the frame that the buffer begins with
-        self._next: tuple[int, tuple[int, int, int]] | None = None  # number and shape that the next frame must have
-        self._searched = 0  # bytes of the frame in which no other begins
-        self._crc = self._summed = 0  # checksum of the frame's first bytes, and their number: no byte is summed twice
+        self._announced = self._samples = 0  # samples by the header, 0 if unknown, and in frames so far
+        self._frame: FrameHeader | None = None  # of the frame at the start of the buffer
+        self._next: tuple[int, tuple[int, int, int]] | None = None  # required number and shape of the next frame
+        self._searched = 0  # bytes of the buffer already searched for the next frame
+        self._crc = self._summed = 0  # running checksum of the frame, and the number of bytes it covers
 
     def feed(self, chunk: bytes) -> Iterator[Track | bytes]:
-        """Yield the frames that `chunk` shows to be whole. Raises: Undecodable."""
+        """Yield the frames that `chunk` completes. Raises: Undecodable."""
         self._buffer += chunk
         self._fed_bytes += len(chunk)
         while True:
@@ -56,11 +56,11 @@ class FlacDemuxer(Demuxer):
 
     @property
     def _offset(self) -> int:
-        """Byte of the stream that the buffer begins with."""
+        """Stream offset of the first buffered byte."""
         return self._fed_bytes - len(self._buffer)
 
     def drain(self) -> Iterator[bytes]:
-        """Yield the buffered frame if its checksum shows it to be whole; a torn one has no audio."""
+        """Yield the buffered frame if its checksum matches; an incomplete one is dropped."""
         if self._frame is None or len(self._buffer) <= self._frame.size_bytes:
             return
         self._crc = crc16(bytes(self._buffer[self._summed :]), self._crc)
@@ -70,14 +70,14 @@ class FlacDemuxer(Demuxer):
             yield self._take(self._summed)
 
     def problem(self) -> str | None:
-        """A frame that the stream ends within, or fewer samples than its header announces."""
+        """Return a warning if the stream ends inside a frame, or has fewer samples than its header announces."""
         if self._buffer:
             return "truncated: the FLAC stream ends inside a frame"
         missing = self._announced - self._samples
-        return f"truncated: {missing} of {self._announced} samples of the FLAC are missing" if missing > 0 else None
+        return f"truncated: {missing} of {self._announced} FLAC samples are missing" if missing > 0 else None
 
     def _metadata(self) -> Iterator[Track]:
-        """Read the blocks before the audio: the first is wanted, pictures and tags are not."""
+        """Read the metadata blocks: STREAMINFO is used, pictures and tags are skipped."""
         buffer = self._buffer
         while buffer:
             dropped = min(self._skip, len(buffer))
@@ -87,7 +87,7 @@ class FlacDemuxer(Demuxer):
                 return
             if self._track is None:
                 if not buffer.startswith(MAGIC[: len(buffer)]):
-                    raise Undecodable("this is no FLAC stream")
+                    raise Undecodable("not a FLAC stream: the fLaC signature is missing")
                 if len(buffer) < len(MAGIC) + BLOCK_HEAD_BYTES + STREAM_INFO_BYTES:
                     return
                 yield self._begin()
@@ -102,18 +102,18 @@ class FlacDemuxer(Demuxer):
         at = len(MAGIC) + BLOCK_HEAD_BYTES
         head, info = self._buffer[len(MAGIC) : at], bytes(self._buffer[at : at + STREAM_INFO_BYTES])
         if head[0] & 0x7F != STREAM_INFO or int.from_bytes(head[1:4], "big") != STREAM_INFO_BYTES:
-            raise Undecodable("the FLAC stream has no header")
+            raise Undecodable("the FLAC header (STREAMINFO) is missing or damaged")
         self._last_block = bool(head[0] & 0x80)
         width = (int.from_bytes(info[12:14], "big") >> 4 & 31) + 1
         self._track = track = stream_info_track(info)
         self._announced = int.from_bytes(info[13:18], "big") & TOTAL_SAMPLES_MASK
-        stored = int.from_bytes(info[2:4], "big") * track.channels * ((width + 8) // 8)  # a side channel is a bit wider
+        stored = int.from_bytes(info[2:4], "big") * track.channels * ((width + 8) // 8)  # side channels: one bit wider
         self._max_frame_bytes = min(stored + FRAME_OVERHEAD_BYTES, MAX_FRAME_BYTES)
         del self._buffer[: at + STREAM_INFO_BYTES]
         return self._track
 
     def _whole_frame(self) -> bytes | None:
-        """Take the frame that the buffer begins with, once the next one is seen; it is empty before a further stream.
+        """Take the frame at the start of the buffer once the next one is seen; returns b"" before another stream.
 
         Raises: Undecodable.
         """
@@ -131,28 +131,31 @@ class FlacDemuxer(Demuxer):
             if header is not None and (header.number, header.shape) == self._next:
                 return self._take(at)
             if len(self._buffer) - at < MAX_HEADER_BYTES:
-                break  # it may yet become one
+                break  # may become a header with more bytes
             self._non_audio.part(0)
             at += 1
         self._searched = at if at >= 0 else max(self._searched, len(self._buffer) - 1)
         if len(self._buffer) > self._max_frame_bytes + MAX_HEADER_BYTES:
-            raise Undecodable(f"the FLAC frame at byte {self._offset} is damaged, or not of the stream's kind")
+            raise Undecodable(
+                f"the FLAC frame at byte {self._offset} is damaged: "
+                f"no frame follows within {self._max_frame_bytes} bytes"
+            )
         return None
 
     def _open_frame(self) -> bool:
-        """Read the header that the buffer begins with. Raises: Undecodable."""
+        """Read the frame header at the start of the buffer. Raises: Undecodable."""
         header = frame_header(bytes(self._buffer[:MAX_HEADER_BYTES]))
         as_expected = header is not None and self._next in (None, (header.number, header.shape))
         if header is None or not as_expected:
             if len(self._buffer) >= MAX_HEADER_BYTES:
-                raise Undecodable(f"no FLAC frame begins at byte {self._offset}, where the last one ends")
+                raise Undecodable(f"FLAC frame expected at byte {self._offset}: damaged or lost bytes")
             return False
         self._frame, self._next = header, (header.next_number, header.shape)
         self._searched = header.size_bytes
         return True
 
     def _next_sync(self, at: int) -> int:
-        """Where the next frame of this stream's strategy may begin, or -1."""
+        """Return the next position of a sync code with this stream's blocking strategy, or -1."""
         assert self._frame is not None
         return self._buffer.find(SYNC[self._frame.variable], at)
 
@@ -166,12 +169,12 @@ class FlacDemuxer(Demuxer):
 
 
 def stream_info_track(info: bytes) -> Track:
-    """Return the track that a block of stream information describes."""
+    """Return the track described by a STREAMINFO block."""
     bits = int.from_bytes(info[10:18], "big")  # 20 bits rate, 3 channels, 5 width, 36 length
     return Track(PacketCodec.FLAC, bits >> 44, (bits >> 41 & 7) + 1, info)
 
 
-SYNC = b"\xff\xf8", b"\xff\xf9"  # frames of one size, frames of their own sizes
+SYNC = b"\xff\xf8", b"\xff\xf9"  # fixed and variable block size
 MAX_HEADER_BYTES = 16
 _BLOCK_SIZE_BYTES = {6: 1, 7: 2}  # code: bytes at the header's end
 _RATE_BYTES = {12: 1, 13: 2, 14: 2}
@@ -180,7 +183,7 @@ _CODED_SIZES = {1: 192, **{code: 144 << code for code in range(2, 6)}, **{code: 
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """Where a frame is in its stream. `shape` is what all frames of a stream share: strategy, rate, channels, width."""
+    """Frame header. `shape` is what all frames of a stream share: rate, channels, sample width."""
 
     number: int  # of the frame, or of its first sample
     samples: int
@@ -190,12 +193,12 @@ class FrameHeader:
 
     @property
     def next_number(self) -> int:
-        """The number that the next frame must have."""
+        """Required number of the next frame."""
         return self.number + (self.samples if self.variable else 1)
 
 
 def frame_header(data: bytes) -> FrameHeader | None:
-    """Return the header that `data` begins with, or None if there is none or it is not whole."""
+    """Return the frame header at the start of `data`, None if there is none or it is incomplete."""
     if len(data) < 6 or data[:2] not in SYNC or data[3] & 1:
         return None
     size_code, rate_code = data[2] >> 4, data[2] & 15
@@ -210,12 +213,12 @@ def frame_header(data: bytes) -> FrameHeader | None:
         return None
     samples = int.from_bytes(data[at : at + size_bytes], "big") + 1 if size_bytes else _CODED_SIZES[size_code]
     channels = data[3] >> 4
-    shape = (rate_code, channels if channels < 8 else 1, data[3] & 0x0E)  # 8 to 10 are ways to join two channels
+    shape = (rate_code, channels if channels < 8 else 1, data[3] & 0x0E)  # 8 to 10: two channels, decorrelated
     return FrameHeader(number, samples, shape, data[1] == SYNC[1][1], end + 1)
 
 
 def _coded_number(data: bytes) -> tuple[int | None, int]:
-    """The number behind the first four bytes, coded as UTF-8 is, in up to seven bytes; and where it ends."""
+    """Return the UTF-8-like number of up to seven bytes after the first four bytes, and the position after it."""
     first = data[4]
     if first < 0x80:
         return first, 5
@@ -230,7 +233,7 @@ def _coded_number(data: bytes) -> tuple[int | None, int]:
 
 
 def crc8(data: bytes) -> int:
-    """The checksum of a header."""
+    """Return the checksum of a frame header."""
     table, crc = _table(0x07, 8), 0
     for byte in data:
         crc = table[crc ^ byte]
@@ -238,7 +241,7 @@ def crc8(data: bytes) -> int:
 
 
 def crc16(data: bytes, crc: int = 0) -> int:
-    """The checksum of a frame, going on from `crc`: 0 over a whole one, its own checksum included."""
+    """Return the checksum of a frame, continued from `crc`; 0 for a complete frame including its stored checksum."""
     table = _table(0x8005, 16)
     for byte in data:
         crc = (crc << 8 & 0xFFFF) ^ table[crc >> 8 ^ byte]

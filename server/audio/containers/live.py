@@ -1,7 +1,7 @@
-"""Decodes a container of any kind as it arrives: find its demuxer, demux, decode, fill gaps, resample. Sans I/O.
+"""Streaming decoder for all containers: select the demuxer, demux, decode, fill gaps, resample. Sans I/O.
 
-Several streams one after another on a connection are all decoded: each begins a new track. A few bytes may hold hours
-of audio, as silence does in every codec: each call decodes as much as its limit says, and the next one continues there.
+Concatenated streams on one connection are all decoded; each starts a new track. A few bytes may decode to hours of
+audio (silence, in every codec), so each call decodes up to a limit and the next call continues from there.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from typing import Protocol
 
 import numpy as np
 
-from model.errors import install_hint
 from server.audio.containers.demuxer_finder import DemuxerFinder
 from server.audio.containers.timeline import Timeline
+from server.audio.ffmpeg_codec import Codec
 from server.audio.formats import Losses
 from server.audio.packets import Demuxer, Item, PacketCodec, Timed, Track
 from server.audio.pcm import PCM, ChannelResampler, downmix
 from server.audio.raw import PlainReader
-from server.errors import Inflated, NotInstalled, NotTaken
+from server.errors import Inflated, NotTaken
 
 RATES = range(8_000, 48_001)
 MAX_CHANNELS = 8
-LEAST_LIMIT_S = 1e-3  # a budget with less left is exhausted: it may be less than a sample
-TOO_SILENT = "the timestamps leave more silence than the time that has passed; send it in real time"
-TOO_DENSE = "the audio decodes to more than its bytes and its time account for; send it in real time"
+LEAST_LIMIT_S = 1e-3  # a smaller limit counts as used up: it may be less than one sample
+TOO_SILENT = "the gaps between timestamps add up to far more than the time elapsed; send the audio in real time"
+TOO_DENSE = "the audio decodes to far more than its size and the time elapsed allow; send the audio in real time"
 
 
 class PacketDecoder(Protocol):
-    """Packets of one track to samples."""
+    """Decoder of the packets of one track."""
 
     @property
     def rate(self) -> int:
-        """Hz, of what `decode` returned last."""
+        """Sample rate in Hz of the last `decode`."""
 
     @property
     def channels(self) -> int:
-        """Channels, of what `decode` returned last."""
+        """Number of channels of the last `decode`."""
 
     def decode(self, packet: bytes) -> PCM:
         """Return the packet's samples, (S, C) int16. Raises: MediaError."""
@@ -50,7 +50,7 @@ class PacketDecoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A gap that is still to be filled, of this many samples at the rate of the track."""
+    """A gap to fill with silence, of this many samples at the rate of the track."""
 
     samples: int
 
@@ -65,7 +65,7 @@ Part = Silence | PCM
 
 
 class Output(Protocol):
-    """Takes what was decoded."""
+    """Receiver of decoded samples, which returns them in its output form."""
 
     @property
     def rate(self) -> int:
@@ -77,48 +77,48 @@ class Output(Protocol):
 
     @property
     def mixed(self) -> bool:
-        """True if it takes one channel, however many the audio has."""
+        """True if samples are mixed down to one channel before `push`."""
 
     @property
     def form(self) -> tuple[int, int]:
-        """Rate and channels as sent."""
+        """Rate and channels of the audio as sent."""
 
     @property
     def held_s(self) -> float:
-        """Seconds of the audio pushed that `take` has not returned."""
+        """Seconds of audio pushed and not yet returned by `take`."""
 
     def begin(self, rate: int, channels: int) -> None:
-        """Complete what came before; what follows is sent in this form. Raises: NotTaken."""
+        """Finish the samples so far and start ones of this form. Raises: NotTaken."""
 
     def push(self, block: PCM) -> None:
-        """Take samples at the rate as sent, (S, C) or (S, 1) mixed."""
+        """Append samples at the rate as sent, (S, C) or (S, 1) if mixed."""
 
     def take(self) -> PCM:
         """Return what is complete, (S, C) int16."""
 
     def end(self) -> None:
-        """Complete what is held back."""
+        """Finish the samples held back by a filter."""
 
 
 class ContainerDecoder:
-    """Decodes one stream in a container."""
+    """Decoder of one stream in a container."""
 
     inline = False  # a message may hold many packets
 
     def __init__(self, output: Output) -> None:
-        """`output` has the form in which it returns samples."""
+        """`output` determines rate and channels of the samples returned."""
         self._output = output
         self.bytes_per_s: float | None = None  # known with the track
         self._finder = DemuxerFinder()
         self._demuxer: Demuxer | None = None
         self._decoder: PacketDecoder | None = None
         self._timeline = Timeline(0.0)
-        self._rate = 0  # of the track, in whose samples the next two are
-        self._skip = 0  # samples of the track that are no audio
-        self._left: int | None = None  # samples of the track that are, where that is known
-        self._work: deque[Iterator[Part]] = deque()  # that earlier calls left; it is decoded as it is asked for
+        self._rate = 0  # of the track; unit of the next two
+        self._skip = 0  # samples still to be dropped at the start of the track
+        self._left: int | None = None  # samples left of the track, None if unknown
+        self._work: deque[Iterator[Part]] = deque()  # left over from earlier calls, decoded lazily
         self._losses = Losses()
-        self._problem: str | None = None  # that the end shows
+        self._problem: str | None = None  # warning about the end of the stream
 
     @property
     def rate(self) -> int:
@@ -132,34 +132,37 @@ class ContainerDecoder:
 
     @property
     def losses(self) -> Losses:
-        """What was lost and mended so far."""
+        """Losses repaired so far."""
         self._losses.resyncs = 0 if self._demuxer is None else self._demuxer.resyncs
         return self._losses
 
     @property
     def warnings(self) -> list[str]:
-        """What was mended, and at the end what is missing or left out, as `kind: sentence`."""
+        """Repaired losses, and at the end what is missing or skipped, as `kind: sentence`."""
         return [*([self._problem] if self._problem else []), *self.losses.warnings()]
 
     @property
     def holds(self) -> bool:
-        """True while the bytes so far hold more than the last limit: `feed` of nothing returns more of it."""
+        """True while the bytes so far hold more audio than the last limit; `feed` of b"" returns more of it."""
         return bool(self._work)
 
     def feed(self, chunk: bytes, limit_s: float) -> PCM:
-        """Return what `chunk` completes, (S, C) int16, up to a limit. Raises: MediaError; Inflated if it is used up."""
+        """Return the samples that `chunk` completes, (S, C) int16, up to a limit.
+
+        Raises: MediaError; Inflated if the limit is 0 and there is more.
+        """
         self._work.append(self._demuxed(chunk))
         self._decode(limit_s)
         return self._output.take()
 
     def drain(self, limit_s: float = math.inf) -> PCM:
-        """Return what is held back, (S, C) int16; the stream continues. Again, if `holds`. Raises: MediaError."""
+        """Return samples held back, (S, C) int16; the stream continues. Repeat while `holds`. Raises: MediaError."""
         if self._demuxer is not None:
             self._rest(self._demuxer.drain, limit_s)
         return self._output.take()
 
     def flush(self, limit_s: float = math.inf) -> PCM:
-        """Return the end, (S, C) int16. Again, if `holds`. Raises: MediaError."""
+        """Return the last samples, (S, C) int16. Repeat while `holds`. Raises: MediaError."""
         if self._demuxer is None:
             self._finder.finish()
         elif self._rest(self._demuxer.flush, limit_s):
@@ -169,7 +172,7 @@ class ContainerDecoder:
         return self._output.take()
 
     def _rest(self, source: Callable[[], Iterator[Item]], limit_s: float) -> bool:
-        """Decode what the demuxer holds back, and what the resampler does; return whether that was all."""
+        """Decode what demuxer and resampler hold back; return whether that was all."""
         self._work.append(self._parts(source()))
         self._decode(limit_s)
         if self.holds:
@@ -178,7 +181,7 @@ class ContainerDecoder:
         return True
 
     def _decode(self, limit_s: float) -> None:
-        """Decode up to a limit what is left of earlier calls. Raises: MediaError; Inflated if the limit is used up."""
+        """Decode pending work up to a limit. Raises: MediaError; Inflated if the limit is 0 and there is work left."""
         left_s = limit_s if limit_s < LEAST_LIMIT_S else max(limit_s - self._output.held_s, LEAST_LIMIT_S)
         while self._work:
             part = next(self._work[0], None)
@@ -207,7 +210,7 @@ class ContainerDecoder:
         yield from self._parts(self._demuxer.feed(chunk))
 
     def _parts(self, items: Iterable[Item]) -> Iterator[Part]:
-        """Decode items one by one, (S, C) as sent; begin each track when what was before it is delivered."""
+        """Decode items one by one, (S, C) as sent; start each track after the parts before it were delivered."""
         for item in items:
             if isinstance(item, Track):
                 self._begin(item)
@@ -217,7 +220,7 @@ class ContainerDecoder:
                 yield from self._timed(item)
 
     def _timed(self, item: Timed) -> Iterator[Part]:
-        """Yield the silence before packets whose time is known, then their samples without what lies over the end."""
+        """Yield the silence before timed packets, then their samples, cut at the end time."""
         assert self._decoder is not None
         if item.start_s is not None and (gap_s := self._timeline.gap_before_s(item.start_s)):
             yield self._silence(gap_s)
@@ -240,7 +243,7 @@ class ContainerDecoder:
             left -= len(block)
 
     def _decoded(self, packet: bytes) -> PCM:
-        """Decode a packet, (S, C) mixed if it is to be: pages are kept until there is room for them."""
+        """Decode a packet, (S, C), or (S, 1) if the output is mixed."""
         assert self._decoder is not None
         samples = self._decoder.decode(packet)
         return downmix(samples)[:, None] if self._output.mixed else samples
@@ -255,7 +258,7 @@ class ContainerDecoder:
 
     def _trimmed(self, block: PCM) -> PCM:
         assert self._decoder is not None
-        if self._decoder.rate != self._rate:  # AAC may decode to twice the rate of its header (SBR)
+        if self._decoder.rate != self._rate:  # AAC may decode to twice the rate in its header (SBR)
             self._skip = self._skip * self._decoder.rate // self._rate
             self._left = None if self._left is None else self._left * self._decoder.rate // self._rate
             self._rate = self._decoder.rate
@@ -270,7 +273,7 @@ class ContainerDecoder:
         return block
 
     def _deliver(self, part: Part) -> None:
-        """Take audio of the present track."""
+        """Push a part of the current track to the output."""
         assert self._decoder is not None
         if not len(part):
             return
@@ -296,29 +299,32 @@ def _without_end(block: PCM, samples: int) -> PCM:
 
 
 class Resampled:
-    """The output of a live stream: one rate, and one channel or as many as were announced."""
+    """Output of a live stream: resampled to one rate, mixed to one channel or with the announced channels."""
 
     def __init__(self, rate: int, channels: int, *, mixed: bool = True) -> None:
-        """`mixed`: to one channel, however many the audio has."""
+        """`mixed`: mix the audio down to one channel."""
         self.rate, self.channels, self.mixed = rate, channels, mixed
         self.form = (0, 0)  # rate and channels as sent
-        self.held_s = 1 / rate  # pushed and not returned, and the sample by which a filter's end may be rounded up
+        self.held_s = 1 / rate  # pushed and not returned, plus one sample by which a filter's end may be rounded up
         self._resampler: ChannelResampler | None = None
         self._decoded: list[PCM] = []  # at the rate as sent
         self._converted: list[PCM] = [np.empty((0, channels), np.int16)]
 
     def begin(self, rate: int, channels: int) -> None:
-        """Complete what came before; what follows is sent in this form. Raises: NotTaken."""
+        """Finish the samples so far and start ones of this form. Raises: NotTaken."""
         if rate not in RATES or not 1 <= channels <= MAX_CHANNELS:
-            raise NotTaken(f"live audio of {channels} channels at {rate} Hz is not taken")
+            raise NotTaken(
+                f"{channels} channels at {rate} Hz are not supported live; "
+                f"send at most {MAX_CHANNELS} at {RATES[0]} to {RATES[-1]} Hz"
+            )
         if not self.mixed and self.channels != channels:
-            raise NotTaken(f"channels: {self.channels} were announced, and the audio has {channels}")
+            raise NotTaken(f"channels: {self.channels} announced, but the audio has {channels}")
         self.end()
         self.form = (rate, channels)
         self._resampler = ChannelResampler(rate, self.rate, self.channels)
 
     def push(self, block: PCM) -> None:
-        """Take samples at the rate as sent, (S, C)."""
+        """Append samples at the rate as sent, (S, C)."""
         self._decoded.append(block)
         self.held_s += len(block) / self.form[0]
 
@@ -331,7 +337,7 @@ class Resampled:
         return taken
 
     def end(self) -> None:
-        """Complete what the resampler holds back; what follows is filtered afresh."""
+        """Flush and reset the resampler."""
         self._convert()
         if self._resampler is not None:
             self._converted.append(self._resampler.flush())
@@ -348,19 +354,15 @@ class Resampled:
 def _decoder_of(track: Track, losses: Losses) -> PacketDecoder:
     if not isinstance(track.codec, PacketCodec):
         return PlainPackets(PlainReader(track.codec, track.rate, track.channels))
-    try:
-        from server.audio.ffmpeg_codec import Codec
-    except ImportError as error:
-        raise NotInstalled(f"{track.codec.value} needs the optional package: {install_hint('media')}") from error
     return Codec(track, losses)
 
 
 class PlainPackets:
-    """Samples without compression as a `PacketDecoder`."""
+    """A `PacketDecoder` for uncompressed samples."""
 
     def __init__(self, reader: PlainReader) -> None:
         self.rate, self.channels = reader.rate, reader.channels
         self.decode = reader.read
 
     def finish(self) -> None:
-        """Nothing can be wrong with samples."""
+        """Do nothing: uncompressed samples cannot fail to decode."""

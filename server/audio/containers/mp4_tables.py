@@ -1,4 +1,4 @@
-"""Boxes of MP4: the audio track that `moov` describes, and the places of its samples by `moov` or by a `moof`. Pure.
+"""Parser of MP4 boxes: the audio track in `moov`, and the offsets of its samples from `moov` or `moof`. Pure.
 
 Source: ISO/IEC 14496-12 (boxes), 14496-14 and 14496-1 (`esds`), "Encapsulation of Opus in ISO Base Media File Format",
 "Encapsulation of FLAC in ISO Base Media File Format".
@@ -19,12 +19,12 @@ from server.audio.packets import PacketCodec, Track
 from server.errors import NotTaken, Undecodable
 
 HEAD_BYTES, LARGE_HEAD_BYTES = 8, 16
-ENTRY_BYTES = 28  # of an audio sample entry, before its boxes
-MAX_SAMPLES = 2**17  # of a table: 46 minutes of AAC at 48 kHz, 15 MB in memory; fragments have a few each
+ENTRY_BYTES = 28  # of an audio sample entry, before its child boxes
+MAX_SAMPLES = 2**17  # per table: 46 minutes of AAC at 48 kHz, 15 MB in memory; fragments have a few each
 AAC_OBJECTS = (0x40, 0x66, 0x67, 0x68)  # MPEG-4, and the profiles of MPEG-2
 MP3_OBJECTS = (0x69, 0x6B)
 STREAM_DESCRIPTOR, DECODER_DESCRIPTOR, SETUP_DESCRIPTOR = 3, 4, 5  # tags
-DECODER_SETUP_AT = 13  # after the kind, the size of the buffer and two bit rates
+DECODER_SETUP_AT = 13  # after object type, buffer size and two bit rates
 BASE_OFFSET, DESCRIPTION, DEFAULT_DURATION, DEFAULT_SIZE, DEFAULT_FLAGS = 1, 2, 8, 16, 32  # flags of tfhd
 DATA_OFFSET, FIRST_FLAGS, DURATIONS, SIZES, FLAGS, COMPOSITIONS = 1, 4, 0x100, 0x200, 0x400, 0x800  # flags of trun
 
@@ -33,7 +33,7 @@ Boxes = dict[bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Place of one packet in the stream, and its time."""
+    """Offset, size and start time of one packet."""
 
     offset: int
     size_bytes: int
@@ -42,7 +42,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class AudioTrack:
-    """The first audio track, and what its fragments leave to it."""
+    """The first audio track, and the defaults for its fragments."""
 
     number: int
     timescale: int
@@ -52,7 +52,7 @@ class AudioTrack:
 
 
 def boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Names and bodies of the boxes that fill `data`. Raises: Undecodable."""
+    """Yield names and bodies of the boxes that fill `data`. Raises: Undecodable."""
     at = 0
     while at + HEAD_BYTES <= len(data):
         size, name, head = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8], HEAD_BYTES
@@ -91,7 +91,7 @@ def audio_track(moov: bytes) -> tuple[AudioTrack, Boxes]:
 
 
 def _extends(moov: bytes) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Default duration and size of the samples of each track's fragments."""
+    """Yield for each track number the default duration and size of its fragments' samples."""
     for name, body in boxes(dict(boxes(moov)).get(b"mvex", b"")):
         if name == b"trex" and len(body) >= 24:
             _, number, _, duration, size, _ = struct.unpack_from(">6I", body)
@@ -111,7 +111,7 @@ def _track_number(tkhd: bytes) -> int:
 
 
 def _edited(elst: bytes) -> int:
-    """Where the first edit that shows media begins, in units of the media: what comes before is not to be heard."""
+    """Return the media time at which the first non-empty edit starts; earlier samples are not played."""
     if len(elst) < 8:
         return 0
     step, form = (20, ">Qq") if elst[0] else (12, ">Ii")
@@ -136,11 +136,11 @@ def _described(stsd: bytes) -> Track:
         if len(info) < STREAM_INFO_BYTES:
             raise Undecodable("the FLAC header is damaged")
         return stream_info_track(info)
-    raise NotTaken(f"MP4 audio of codec {name.decode('latin-1')!r} is not taken in live streams")
+    raise NotTaken(f"MP4 audio codec {name.decode('latin-1')!r} is not supported live; send AAC, MP3, Opus or FLAC")
 
 
 def _mp4a(esds: bytes, rate: int, channels: int) -> Track:
-    """Return the track of an elementary stream's descriptor."""
+    """Return the track of an elementary stream descriptor. Raises: NotTaken."""
     stream = _descriptor(esds, 4, STREAM_DESCRIPTOR)  # after version and flags
     decoder = _descriptor(stream, _optional_fields_end(stream), DECODER_DESCRIPTOR)
     kind = decoder[0] if decoder else 0
@@ -149,20 +149,20 @@ def _mp4a(esds: bytes, rate: int, channels: int) -> Track:
         return Track(PacketCodec.AAC, rate or 48_000, channels, setup)
     if kind in MP3_OBJECTS:
         return Track(PacketCodec.MP3, rate, channels)
-    raise NotTaken("MP4 audio that is neither AAC nor MP3 is not taken in live streams")
+    raise NotTaken(f"MP4 audio of object type {kind:#x} is not supported live; send AAC, MP3, Opus or FLAC")
 
 
 def _optional_fields_end(stream: bytes) -> int:
-    """Where the fields of a stream's descriptor end: its number, flags, and what the flags say is there."""
+    """Return where the fields of a stream descriptor end: number, flags, and the optional fields they announce."""
     flags = stream[2] if len(stream) > 3 else 0
-    at = 3 + (2 if flags & 0x80 else 0)  # the stream that it depends on
-    if flags & 0x40:  # an address
+    at = 3 + (2 if flags & 0x80 else 0)  # number of the stream it depends on
+    if flags & 0x40:  # URL
         at += 1 + (stream[at] if at < len(stream) else 0)
-    return at + (2 if flags & 0x20 else 0)  # a clock
+    return at + (2 if flags & 0x20 else 0)  # number of the clock reference stream
 
 
 def _descriptor(data: bytes, at: int, tag: int) -> bytes:
-    """The body of the descriptor with this tag that begins there, empty if none does."""
+    """Return the body of the descriptor with this tag at `at`, empty if there is none."""
     if data[at : at + 1] != bytes([tag]):
         return b""
     size = 0
@@ -174,7 +174,7 @@ def _descriptor(data: bytes, at: int, tag: int) -> bytes:
 
 
 def _opus_head(box: bytes) -> bytes:
-    """The header of Ogg from the box, which has the same fields in big-endian order."""
+    """Return the Ogg form of the Opus header; the box has the same fields in big-endian order."""
     if len(box) < 11:
         raise Undecodable("the Opus header is damaged")
     _, channels, skip, rate, gain, family = struct.unpack_from(">BBHIhB", box)
@@ -182,7 +182,7 @@ def _opus_head(box: bytes) -> bytes:
 
 
 def fragment(moof: bytes, offset: int, audio: AudioTrack, next_time: int) -> tuple[list[Sample], int]:
-    """Return the samples of a fragment that begins at this byte, and the time after them. Raises: Undecodable."""
+    """Return the samples of a fragment at stream offset `offset`, and their end time. Raises: Undecodable."""
     samples: list[Sample] = []
     try:
         for name, traf in boxes(moof):
@@ -224,7 +224,7 @@ def _run_of_track(traf: bytes, offset: int, audio: AudioTrack, time: int, sample
 
 
 def _run(trun: bytes, default_duration: int, default_size: int, most: int) -> Iterator[tuple[int, int]]:
-    """Size and duration of each sample of a run. Raises: Undecodable."""
+    """Yield size and duration of each sample of a run. Raises: Undecodable."""
     flags, count = struct.unpack_from(">II", trun)
     at = 8 + (4 if flags & DATA_OFFSET else 0)
     at += 4 if flags & FIRST_FLAGS else 0
@@ -243,11 +243,11 @@ def _run(trun: bytes, default_duration: int, default_size: int, most: int) -> It
 
 
 def whole_file(tables: Boxes, timescale: int) -> list[Sample]:
-    """Return the samples of a file that is not fragmented, none if the tables are empty. Raises: Undecodable."""
+    """Return the samples of an unfragmented file, empty if its tables are. Raises: Undecodable."""
     sizes = _sizes(tables.get(b"stsz", b""))
     if not len(sizes):
         return []
-    runs = _table(tables.get(b"stsc", b""), 3)  # (R, 3): first chunk from 1, samples of a chunk, description
+    runs = _table(tables.get(b"stsc", b""), 3)  # (R, 3): first chunk from 1, samples per chunk, description
     chunks = _table(tables[b"stco"], 1)[:, 0] if b"stco" in tables else _large(tables.get(b"co64", b""))
     durations = _table(tables.get(b"stts", b""), 2)  # (R, 2): number of samples, duration
     if not len(runs) or not len(chunks) or durations[:, 0].sum() > MAX_SAMPLES:
@@ -272,14 +272,14 @@ def _sizes(stsz: bytes) -> NDArray[np.int64]:
         return np.empty(0, np.int64)
     _, size, count = struct.unpack_from(">III", stsz)
     if count > MAX_SAMPLES:
-        raise NotTaken(f"the MP4 index has {count} samples, more than {MAX_SAMPLES}: send fragmented MP4")
+        raise NotTaken(f"the MP4 index has {count} samples, more than {MAX_SAMPLES}; send fragmented MP4")
     if size:
         return np.full(count, size, np.int64)
     return np.frombuffer(stsz[12 : 12 + 4 * count], ">u4").astype(np.int64)
 
 
 def _table(box: bytes, columns: int) -> NDArray[np.int64]:
-    """Rows of 32-bit numbers behind version, flags and count, (R, columns)."""
+    """Return the rows of 32-bit numbers after version, flags and count, (R, columns) int64."""
     rows = min(int.from_bytes(box[4:8], "big"), max(0, len(box) - 8) // (4 * columns))
     return np.frombuffer(box[8 : 8 + 4 * columns * rows], ">u4").astype(np.int64).reshape(-1, columns)
 

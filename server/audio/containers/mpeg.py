@@ -1,8 +1,9 @@
-"""Demuxer of MP3 frames and of AAC in ADTS frames, as they arrive, with the tags between them.
+"""Streaming demuxer of MP3 and of AAC in ADTS, including the tags between frames.
 
-Source: ISO/IEC 11172-3 and 13818-3 (headers and bit rates of layer III), 13818-7 (ADTS), id3.org (ID3v1, ID3v2), the
-"Xing" and LAME tags as Hydrogenaudio describes them. Own code because FFmpeg's parser neither tells lost bytes nor
-where a second file begins.
+Own code because FFmpeg's parser reports neither lost bytes nor where a second file begins.
+
+Source: ISO/IEC 11172-3 and 13818-3 (headers and bit rates of layer III), 13818-7 (ADTS), id3.org (ID3v1, ID3v2), and
+Hydrogenaudio's descriptions of the Xing and LAME tags.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ _BIT_RATES = {  # kbit/s of layer III
 }
 _MP3_RATES = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (11_025, 12_000, 8_000)}
 _AAC_RATES = (96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000, 22_050, 16_000, 12_000, 11_025, 8_000, 7_350)
-_AAC_CHANNELS = (2, 1, 2, 3, 4, 5, 6, 8)  # by configuration; 0 is named in the frame, as in most stereo streams
-COUNTED_WRONG = 2  # frames: encoders count with an error of one or two
+_AAC_CHANNELS = (2, 1, 2, 3, 4, 5, 6, 8)  # by configuration; 0: the frame has it, usually stereo
+COUNTED_WRONG = 2  # frames: encoders' counts are off by one or two
 _DECODER_DELAY = 528 + 1  # samples. Source: LAME's technical FAQ
 _DELAYS_AT = 21  # in the LAME tag
 
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """A frame's size, and what all frames of a track share."""
+    """Frame header: the frame's size, and the form that all frames of a track share."""
 
     codec: PacketCodec
     rate: int
@@ -41,12 +42,12 @@ class FrameHeader:
 
     @property
     def form(self) -> tuple[PacketCodec, int, int]:
-        """What all frames of a track share."""
+        """Codec, rate and channels, the same in all frames of a track."""
         return self.codec, self.rate, self.channels
 
 
 def frame_header(data: bytes | bytearray, at: int = 0) -> FrameHeader | None:
-    """Return the header that begins there, or None if there is none or it is not whole."""
+    """Return the frame header at `at`, None if there is none or it is incomplete."""
     if len(data) < at + HEAD_BYTES or data[at] != 0xFF:
         return None
     head = data[at : at + HEAD_BYTES]
@@ -65,7 +66,7 @@ def _adts(head: bytes | bytearray) -> FrameHeader | None:
 def _mp3(head: bytes | bytearray) -> FrameHeader | None:
     version, bit_rate, rate = head[1] >> 3 & 3, head[2] >> 4, head[2] >> 2 & 3
     if head[1] & 0xE6 != 0xE2 or version == 1 or bit_rate in (0, 15) or rate == 3 or head[3] & 3 == 2:
-        return None  # layer III alone; a bit rate of 0 is the client's own
+        return None  # only layer III; bit rate 0 (free format) is not supported
     first, hz = version == 3, _MP3_RATES[version][rate]
     size = (144 if first else 72) * _BIT_RATES[first][bit_rate] * 1_000 // hz + (head[2] >> 1 & 1)
     mono = head[3] >> 6 == 3
@@ -74,7 +75,7 @@ def _mp3(head: bytes | bytearray) -> FrameHeader | None:
 
 
 def id3_bytes(head: bytes | bytearray) -> int:
-    """Return the size of the ID3v2 tag that begins so."""
+    """Return the size of the ID3v2 tag with this header."""
     size = 0
     for byte in head[6:10]:
         size = size << 7 | byte & 0x7F
@@ -82,15 +83,15 @@ def id3_bytes(head: bytes | bytearray) -> int:
 
 
 class MpegDemuxer(Demuxer):
-    """Yields MP3 or ADTS frames; a further file after the first is a new track."""
+    """Yields MP3 or ADTS frames; each further file starts a new track."""
 
     def __init__(self) -> None:
         self._window = ByteWindow()
         self._non_audio = NonAudioBudget()
         self._resync = Resync("an MP3 or AAC frame was")
         self._form: tuple[PacketCodec, int, int] | None = None  # of the track
-        self._frames_left: int | None = None  # of the file, where its first frame says how many
-        self._skip = 0  # bytes of a tag
+        self._frames_left: int | None = None  # of the file, None if its first frame has no count
+        self._skip = 0  # bytes of a tag that are still to be skipped
 
     def feed(self, chunk: bytes) -> Iterator[Item]:
         """Yield the frames that `chunk` completes. Raises: Undecodable."""
@@ -98,17 +99,17 @@ class MpegDemuxer(Demuxer):
         yield from self._read(at_end=False)
 
     def drain(self) -> Iterator[Item]:
-        """Yield a first frame that no other follows yet; a torn one has no audio."""
+        """Yield a first frame that is not followed by another yet; an incomplete one is dropped."""
         yield from self._read(at_end=True)
 
     def flush(self) -> Iterator[Item]:
-        """Yield what the end completes. Raises: Undecodable for a stream that was not found again."""
+        """Yield the last frames. Raises: Undecodable if no frame was found after damage."""
         yield from self._read(at_end=True)
         if self._resync.searching:
             raise self._resync.error()
 
     def problem(self) -> str | None:
-        """A frame or tag that the stream ends within, or frames that the first one announces and that never came."""
+        """Return a warning if the stream ends inside a frame or tag, or before frames that its first one announces."""
         if self._window.data or self._skip:
             return "truncated: the stream ends inside a frame or a tag"
         missing = self._frames_left or 0
@@ -139,7 +140,7 @@ class MpegDemuxer(Demuxer):
                 self._search()
 
     def _is_frame(self, header: FrameHeader, *, at_end: bool) -> bool | None:
-        """Whether a frame begins the buffer, None if more bytes must tell: the first is shown by the next one."""
+        """Whether the buffer begins with a frame, None if more bytes are needed: the first is confirmed by the next."""
         if header.form == self._form and not self._resync.searching:
             return True
         data, end = self._window.data, header.size_bytes
@@ -149,10 +150,12 @@ class MpegDemuxer(Demuxer):
         return data.startswith((ID3, ID3V1, APE), end) or (following is not None and following.form == header.form)
 
     def _search(self) -> None:
-        """Drop bytes up to the next that may begin a frame. Raises: Undecodable."""
+        """Drop bytes up to the next possible frame. Raises: Undecodable."""
         window = self._window
         if self._form is None:
-            raise Undecodable("the first MP3 or AAC frame is not followed by another; raw audio needs an encoding")
+            raise Undecodable(
+                "the first MP3 or AAC frame is not followed by another; for raw audio set encoding and sample_rate"
+            )
         self._resync.lose(window.offset)
         found = window.data.find(b"\xff", 1)
         self._resync.skip(window, found if found > 0 else len(window.data))
@@ -177,13 +180,13 @@ class MpegDemuxer(Demuxer):
 
 
 def _tag_bytes(data: bytearray) -> int | None:
-    """The size of the tag that begins the buffer, 0 if none does, None if more bytes must tell."""
+    """Return the size of the tag at the start of the buffer, 0 if there is none, None if more bytes are needed."""
     if data.startswith(ID3):
         return id3_bytes(data) if len(data) >= ID3_HEAD_BYTES else None
     if data.startswith(APE):
         if len(data) < APE_HEAD_BYTES:
             return None
-        is_header = data[23] & 0x20  # else it is a footer by itself
+        is_header = data[23] & 0x20  # else a footer
         return APE_HEAD_BYTES + (int.from_bytes(data[12:16], "little") if is_header else 0)
     if data.startswith(ID3V1):
         return ID3V1_BYTES
@@ -193,7 +196,7 @@ def _tag_bytes(data: bytearray) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class XingTag:
-    """Length of an MP3 file, from a first frame without audio."""
+    """Length of an MP3 file, from its first frame, which has no audio."""
 
     frames: int | None
     skip: int
@@ -201,7 +204,7 @@ class XingTag:
 
 
 def _xing(header: FrameHeader, frame: bytes) -> XingTag | None:
-    """Return the tag that a frame holds in place of audio, None if it has audio."""
+    """Return the Xing, Info or VBRI tag in a frame, None if the frame has audio."""
     at = 4 + header.side_bytes
     if frame[36:40] == b"VBRI":
         return XingTag(None, 0, None)

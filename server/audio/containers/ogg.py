@@ -1,7 +1,7 @@
-"""Demuxer of Opus, Vorbis and FLAC in Ogg pages, as they arrive. Source: RFC 3533; for codecs `ogg_codecs`.
+"""Streaming demuxer of Ogg with Opus, Vorbis or FLAC. Source: RFC 3533; for the codecs see `ogg_codecs`.
 
-Where a page does not begin as the last one ends, bytes were lost: it goes on with the next page whose checksum is
-right. Own code because libraries pull from a file, which would cost a live stream a thread.
+After lost bytes it continues with the next page whose checksum matches. Own code because libraries read from a file,
+which would need a thread per live stream.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ MAGIC = b"OggS"
 VERSION = b"\0"
 HEAD_BYTES = 27
 CONTINUED, FIRST, LAST = 1, 2, 4  # flags of a page
-FULL_SEGMENT = 255  # the packet goes on in the next segment
-MAX_CANDIDATES = 16  # looked at for a page within one that is not whole yet
+FULL_SEGMENT = 255  # the packet continues in the next segment
+MAX_CANDIDATES = 16  # capture patterns checked for a page inside an incomplete one
 NO_GRANULE = -1  # no packet ends on the page
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page; `granule` is the time at its last packet's end, in samples."""
+    """A page; `granule` is the end time of its last packet, in samples."""
 
     flags: int
     granule: int
@@ -35,19 +35,19 @@ class Page:
 
 
 class OggDemuxer(Demuxer):
-    """Yields the packets of the first stream with audio; a further one after it is a new track."""
+    """Yields the packets of the first stream with audio; each further stream after it starts a new track."""
 
     def __init__(self) -> None:
         self._window = ByteWindow()
         self._non_audio = NonAudioBudget()
         self._resync = Resync("an Ogg page was")
-        self._serial: bytes | None = None  # of the stream that is read
+        self._serial: bytes | None = None  # of the current stream
         self._headers: Headers | None = None
         self._track: Track | None = None
-        self._heard = False  # audio of that stream
+        self._has_audio = False  # the current stream had audio
         self._packet = bytearray()
-        self._too_long = False  # the unfinished packet holds tags and was dropped
-        self._lost = False  # its beginning is missing
+        self._too_long = False  # the incomplete packet holds tags and was dropped
+        self._lost = False  # the beginning of the incomplete packet is missing
 
     def feed(self, chunk: bytes) -> Iterator[Item]:
         """Yield the packets that `chunk` completes. Raises: Undecodable, NotTaken."""
@@ -56,23 +56,23 @@ class OggDemuxer(Demuxer):
             yield from self._read(page)
 
     def drain(self) -> Iterator[Item]:
-        """Yield the packets of a last page whose checksum is wrong, unless it is torn."""
+        """Yield the packets of a last page with a wrong checksum, unless it is incomplete."""
         while (page := self._page(at_end=True)) is not None:
             yield from self._read(page)
 
     def flush(self) -> Iterator[Item]:
-        """Yield what the end completes. Raises: Undecodable for a stream that was not found again."""
+        """Yield the last packets. Raises: Undecodable if no page was found after damage."""
         yield from self.drain()
         if self._resync.searching:
             raise self._resync.error()
 
     def problem(self) -> str | None:
-        """A page or a packet that the stream ends within."""
+        """Return a warning if the stream ends inside a page or a packet."""
         torn = self._window.data or self._packet
         return f"truncated: the Ogg stream ends inside a {'page' if self._window.data else 'packet'}" if torn else None
 
     def _page(self, *, at_end: bool) -> Page | None:
-        """Take the next whole page; search for it where bytes were lost. Raises: Undecodable."""
+        """Take the next complete page; after lost bytes, search for it. Raises: Undecodable."""
         window = self._window
         while window.data:
             if not _begins_page(window.data, 0):
@@ -80,12 +80,12 @@ class OggDemuxer(Demuxer):
                 continue
             size = _page_bytes(window.data)
             if size is None or len(window.data) < size:
-                if not (self._heard and self._page_within()):
+                if not (self._has_audio and self._page_within()):
                     return None
                 self._search()
                 continue
             if not _checksum_holds(bytes(window.data[:size])):
-                # Damaged, or computed wrongly: the next page shows whether this one's size is right.
+                # Damaged, or written with a wrong checksum: the size is right if another page follows.
                 follows = _begins_page(window.data, size)
                 if len(window.data) < size + len(MAGIC) and not (at_end or _has_no_checksum(window.data)):
                     return None
@@ -99,7 +99,7 @@ class OggDemuxer(Demuxer):
         return None
 
     def _page_within(self) -> bool:
-        """Whether a later page lies in what should be this one: then its size is damaged."""
+        """Whether this page contains a later one, which means that its size is damaged."""
         data, at = self._window.data, 0
         for _ in range(MAX_CANDIDATES):
             at = data.find(MAGIC + VERSION, at + 1)
@@ -111,7 +111,7 @@ class OggDemuxer(Demuxer):
         return False
 
     def _search(self) -> None:
-        """Drop bytes up to the next that may begin a page. Raises: Undecodable."""
+        """Drop bytes up to the next possible page. Raises: Undecodable."""
         window = self._window
         if not self._resync.searching:
             self._resync.lose(window.offset)
@@ -124,15 +124,15 @@ class OggDemuxer(Demuxer):
         self._non_audio.part(HEAD_BYTES + len(page.lengths) + len(page.body))
         if page.flags & FIRST:
             headers = headers_of(page.body)
-            if headers is not None and (self._serial is None or self._heard):
-                self._serial, self._heard, self._headers = page.serial, False, headers
+            if headers is not None and (self._serial is None or self._has_audio):
+                self._serial, self._has_audio, self._headers = page.serial, False, headers
                 self._packet.clear()
                 self._track = headers.first(page.body)
                 if self._track is not None:
                     yield self._track
             return
         if self._serial is None:
-            raise NotTaken("the Ogg stream holds no Opus, Vorbis or FLAC audio")
+            raise NotTaken("the Ogg stream has no Opus, Vorbis or FLAC audio")
         if page.serial == self._serial:
             yield from self._packets(page)
 
@@ -165,25 +165,25 @@ class OggDemuxer(Demuxer):
 
     def _timed(self, packets: tuple[bytes, ...], page: Page) -> Timed:
         if self._track is None or self._headers is None:
-            raise Undecodable("the Ogg stream has audio before the headers that describe it")
-        self._heard = True
+            raise Undecodable("the Ogg stream has audio before its codec headers")
+        self._has_audio = True
         self._non_audio.audio()
         known = page.granule != NO_GRANULE and self._track.rate > 0
         end_s = page.granule / self._track.rate if known else None
         return Timed(packets, None, end_s, bool(page.flags & LAST), samples=self._headers.samples(packets))
 
     def _bound(self) -> None:
-        """Drop tags, which hold pictures of any size. Raises: Undecodable for an audio packet of such a size."""
+        """Drop tags over the size limit (they may hold pictures). Raises: Undecodable for a longer audio packet."""
         assert self._headers is not None
         if len(self._packet) > self._headers.max_bytes or self._too_long:
             if not self._too_long and not self._headers.is_comment(self._packet) and not self._lost:
-                raise Undecodable("an Ogg packet is too long for audio")
+                raise Undecodable(f"an Ogg audio packet has more than {self._headers.max_bytes} bytes")
             self._too_long = True
             self._packet.clear()
 
 
 def _begins_page(data: bytearray, at: int) -> bool:
-    """Whether a page may begin there, as far as there are bytes."""
+    """Whether a page may begin at `at`, judged by the bytes there are."""
     return (MAGIC + VERSION).startswith(bytes(data[at : at + len(MAGIC) + 1]))
 
 
@@ -192,7 +192,7 @@ def _has_no_checksum(page: bytearray) -> bool:
 
 
 def _page_bytes(data: bytearray, at: int = 0) -> int | None:
-    """The size of the page that begins there, None if its head is not whole."""
+    """Return the size of the page at `at`, None if its header is incomplete."""
     if len(data) < at + HEAD_BYTES or len(data) < at + HEAD_BYTES + data[at + 26]:
         return None
     head_bytes = HEAD_BYTES + data[at + 26]
@@ -210,7 +210,7 @@ _ALL_ONES = 0xFFFFFFFF
 
 
 def _checksum_holds(page: bytes) -> bool:
-    """Compare the checksum, which is that of zlib with mirrored bits, begun at 0 and not inverted."""
+    """Whether the checksum matches: zlib's CRC-32 with mirrored bits, started at 0 and not inverted."""
     data = (page[:22] + bytes(4) + page[26:]).translate(_MIRRORED)
     mirrored = zlib.crc32(data, _ALL_ONES) ^ _ALL_ONES
     return int(f"{mirrored:032b}"[::-1], 2) == int.from_bytes(page[22:26], "little")

@@ -1,4 +1,4 @@
-"""Header packets of the codecs in Ogg: Opus, Vorbis, FLAC. Each yields its track once its headers are there.
+"""Header packets of the codecs in Ogg: Opus, Vorbis, FLAC. A track is known once its headers are complete.
 
 Source: RFC 7845 (Opus), Xiph's "Vorbis I specification", section 4.2 and appendix A, RFC 9639, section 10.1 (FLAC).
 """
@@ -22,37 +22,37 @@ from server.errors import Undecodable
 OPUS_HEAD, OPUS_TAGS, OPUS_HEAD_BYTES = b"OpusHead", b"OpusTags", 19
 VORBIS_HEAD, VORBIS_HEAD_BYTES = b"\x01vorbis", 30
 VORBIS_COMMENT, VORBIS_SETUP = b"\x03vorbis", b"\x05vorbis"
-NO_COMMENT = VORBIS_COMMENT + bytes(8) + b"\x01"
+NO_COMMENT = VORBIS_COMMENT + bytes(8) + b"\x01"  # an empty comment header
 MAX_VORBIS_SETUP_BYTES = 2**18  # codebooks: libvorbis writes 4 to 10 kB
 FLAC_HEAD = b"\x7fFLAC"
-FLAC_INFO_AT = 17  # after versions, the number of headers, "fLaC" and the head of the block
-FLAC_SYNC = 0xFF  # of a frame; headers begin with the type of their block
+FLAC_INFO_AT = 17  # after versions, the number of headers, "fLaC" and the block header
+FLAC_SYNC = 0xFF  # first byte of a frame; headers begin with their block type
 
 
 class Headers(Protocol):
-    """Reads the packets of one logical stream, header packets first."""
+    """Reader of the header packets of one logical stream."""
 
     max_bytes: int
-    """Longest packet with audio, or header that is needed."""
+    """Largest audio packet or required header."""
 
     def first(self, packet: bytes) -> Track | None:
-        """Take the packet that begins the stream. Raises: Undecodable."""
+        """Read the first packet of the stream; return the track if it is complete. Raises: Undecodable."""
 
     def is_header(self, packet: bytes | bytearray) -> bool:
-        """Whether a packet that begins so has no audio."""
+        """Whether a packet with this beginning has no audio."""
 
     def is_comment(self, packet: bytes | bytearray) -> bool:
-        """Whether a packet that begins so holds tags or pictures, of any size."""
+        """Whether a packet with this beginning holds tags or pictures, of any size."""
 
     def header(self, packet: bytes) -> Track | None:
-        """Take a further header; return the track if it is complete with it."""
+        """Read a further header packet; return the track if it is complete now."""
 
     def samples(self, packets: Sequence[bytes]) -> int | None:
-        """Return what packets of audio decode to, if it may be too much to be decoded at once."""
+        """Return the number of samples in these packets, None where it is small enough to decode them all at once."""
 
 
 class OpusHeaders:
-    """An identification header and tags."""
+    """Opus: an identification header and tags."""
 
     max_bytes = MAX_PACKET_BYTES
 
@@ -61,7 +61,7 @@ class OpusHeaders:
         return opus_track(packet)
 
     def is_header(self, packet: bytes | bytearray) -> bool:
-        """Tags are the only further header."""
+        """Whether a packet is the tags, the only further header."""
         return packet.startswith(OPUS_TAGS)
 
     is_comment = is_header
@@ -70,11 +70,11 @@ class OpusHeaders:
         """Ignore the tags."""
 
     def samples(self, packets: Sequence[bytes]) -> None:
-        """Leave it to the decoder: a page holds 31 s at most."""
+        """Return None: a page holds 31 s at most."""
 
 
 class VorbisHeaders:
-    """An identification header, comments and codebooks: a decoder needs the first and the last."""
+    """Vorbis: an identification header, comments and codebooks; decoders need the first and the last."""
 
     max_bytes = MAX_VORBIS_SETUP_BYTES
 
@@ -85,28 +85,28 @@ class VorbisHeaders:
         self._head = packet[:VORBIS_HEAD_BYTES]
 
     def is_header(self, packet: bytes | bytearray) -> bool:
-        """Headers have an odd first byte."""
+        """Whether the first byte is odd, as in all headers."""
         return bool(packet[0] & 1)
 
     def is_comment(self, packet: bytes | bytearray) -> bool:
-        """The comment header."""
+        """Whether a packet is the comment header."""
         return packet.startswith(VORBIS_COMMENT)
 
     def header(self, packet: bytes) -> Track | None:
-        """Return the track with the codebooks."""
+        """Return the track if this is the codebook header."""
         if not packet.startswith(VORBIS_SETUP):
             return None
         head = self._head
-        laced = bytes([2, len(head), len(NO_COMMENT)])  # two sizes below 255; the third is the rest
+        laced = bytes([2, len(head), len(NO_COMMENT)])  # Xiph lacing: two sizes below 255; the third is the rest
         rate = int.from_bytes(head[12:16], "little")
         return Track(PacketCodec.VORBIS, rate, head[11], laced + head + NO_COMMENT + packet)
 
     def samples(self, packets: Sequence[bytes]) -> None:
-        """Leave it to the decoder: a page holds two million samples at most."""
+        """Return None: a page holds two million samples at most."""
 
 
 class FlacHeaders:
-    """A mapping header with the stream's information, then blocks of metadata."""
+    """FLAC: a mapping header with STREAMINFO, then metadata blocks."""
 
     max_bytes = MAX_FRAME_BYTES
 
@@ -118,7 +118,7 @@ class FlacHeaders:
         return stream_info_track(info)
 
     def is_header(self, packet: bytes | bytearray) -> bool:
-        """Whatever is no frame."""
+        """Whether a packet is not a frame."""
         return packet[0] != FLAC_SYNC
 
     is_comment = is_header
@@ -127,13 +127,13 @@ class FlacHeaders:
         """Ignore the metadata."""
 
     def samples(self, packets: Sequence[bytes]) -> int:
-        """Return the sum of what the frames' headers say: a page of silence holds up to 17 million."""
+        """Return the sum of the block sizes in the frame headers: a page of silence may hold 17 million samples."""
         headers = [frame_header(packet[:MAX_HEADER_BYTES]) for packet in packets]
         return sum(0 if header is None else header.samples for header in headers)
 
 
 def headers_of(first: bytes) -> Headers | None:
-    """Return the reader of a logical stream that begins with this packet, None if it has no audio that is known."""
+    """Return the header reader for a logical stream with this first packet, None for an unknown codec."""
     if first.startswith(OPUS_HEAD):
         return OpusHeaders()
     if first.startswith(VORBIS_HEAD):
@@ -142,7 +142,7 @@ def headers_of(first: bytes) -> Headers | None:
 
 
 def opus_track(head: bytes) -> Track:
-    """Return the track that an identification header describes. Raises: Undecodable."""
+    """Return the track described by an Opus identification header. Raises: Undecodable."""
     if len(head) < OPUS_HEAD_BYTES or not head.startswith(OPUS_HEAD) or not head[9]:
         raise Undecodable("the Opus header is damaged")
     delay_s = int.from_bytes(head[10:12], "little") / OPUS_RATE

@@ -1,10 +1,10 @@
-"""Demuxer of WAV files, live and uploaded: RIFF, RF64 and BW64, one file or several one after another. Pure.
+"""Streaming demuxer of WAV: RIFF, RF64 and BW64, one file or several concatenated ones. Pure.
 
-A data size that no upload can have (0, or about 2 or 4 GiB) comes from a writer that cannot seek back to the header:
-such samples end at the next WAV header, or with the stream.
+A data size of 0, or of about 2 or 4 GiB, is a placeholder of a writer that cannot seek back to the header: such samples
+end at the next WAV header or at the end of the stream.
 
-Source: Microsoft's "Multiple Channel Audio Data and WAVE Files"; EBU Tech 3306 and ITU-R BS.2088 for `ds64`; the format
-tags are those of mmreg.h.
+Source: Microsoft's "Multiple Channel Audio Data and WAVE Files"; EBU Tech 3306 and ITU-R BS.2088 for `ds64`; mmreg.h
+for the format tags.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RIFF_BYTES, CHUNK_HEAD_BYTES, NAME_BYTES, FORMAT_BYTES = 12, 8, 4, 16
 EXTENSIBLE, EXTENSIBLE_BYTES, SUBFORMAT_AT = 0xFFFE, 40, 24
 DS64_BYTES, DS64_DATA_AT, SIZE_IN_DS64 = 28, 8, 0xFFFFFFFF
 LEAST_FILLER = 0x7FFF0000  # sox writes 0x7FFFF000, arecord about 2**31, FFmpeg 2**32 - 1
-MAX_JUNK_BYTES = 2**16  # behind the samples, in no chunk: tags and padding of other programs
+MAX_JUNK_BYTES = 2**16  # after the samples, outside chunks: tags and padding of other programs
 MAX_TAIL_CHUNK_BYTES = 2**24
 TAIL_CHUNKS = frozenset((b"LIST", b"bext", b"fact", b"cue ", b"smpl", b"id3 ", b"ID3 ", b"iXML", b"PEAK", b"JUNK"))
 CODECS = {
@@ -38,25 +38,25 @@ CODECS = {
 
 
 class _State(Enum):
-    BEGIN = auto()  # a file's first twelve bytes are next
+    BEGIN = auto()  # a file's first twelve bytes
     HEAD = auto()  # chunks before the samples
     SAMPLES = auto()
     TAIL = auto()  # chunks after the samples, or another file
 
 
 class WavDemuxer(Demuxer):
-    """Yields each file's track, then its samples as they come. Chunks around the samples are skipped."""
+    """Yields each file's track, then its samples as they arrive. Other chunks are skipped."""
 
     def __init__(self, *, bounded: bool = True) -> None:
-        """`bounded`: refuse more bytes without audio than a live stream may send."""
+        """`bounded`: apply the limit on bytes without audio in live streams."""
         self._buffer = bytearray()
         self._non_audio = NonAudioBudget() if bounded else None
         self._state = _State.BEGIN
-        self._skip = 0  # bytes of a chunk that is not wanted
+        self._skip = 0  # bytes of an unused chunk that are still to be skipped
         self._track: Track | None = None
-        self._left: int | None = None  # bytes of samples to come, None where the size is not known
-        self._announced = 0  # bytes of samples, by the header
-        self._ds64: int | None = None  # the same, of RF64
+        self._left: int | None = None  # remaining bytes of samples, None if unknown
+        self._announced = 0  # bytes of samples by the header
+        self._ds64: int | None = None  # the same by the ds64 chunk of RF64
         self._junk_bytes = 0
 
     def feed(self, chunk: bytes) -> Iterator[Track | bytes]:
@@ -78,25 +78,25 @@ class WavDemuxer(Demuxer):
                 return
 
     def flush(self) -> Iterator[bytes]:
-        """Yield the bytes that might have been the start of another file."""
+        """Yield the last bytes, held back because they could have been the start of another file."""
         if self._state is _State.SAMPLES and self._buffer:
             yield bytes(self._buffer)
             self._buffer.clear()
 
     def problem(self) -> str | None:
-        """What the end of the stream shows to be missing or left out; None for a whole file."""
+        """Return a warning about missing or skipped bytes at the end, None for a complete file."""
         if self._track is None or (self._state is _State.BEGIN and self._buffer):
             return "truncated: the WAV ends before its samples"
         if self._state is _State.SAMPLES and self._left:
             there = self._announced - self._left
-            return f"truncated: the WAV header announces {self._announced} bytes of samples, {there} are there"
-        if self._skip > 1:  # a padding byte is often left out
+            return f"truncated: the WAV header announces {self._announced} bytes of samples, but there are {there}"
+        if self._skip > 1:  # a missing padding byte is common
             return "truncated: the WAV ends inside a chunk"
         junk_bytes = self._junk_bytes + (len(self._buffer) if self._state is _State.TAIL else 0)
         return f"skipped: {junk_bytes} bytes after the samples of the WAV are not audio" if junk_bytes else None
 
     def _header(self) -> Track | None:
-        """Read what the buffer begins with, outside the samples; nothing where it is not whole."""
+        """Read the next header or chunk outside the samples; return the track when its samples begin."""
         buffer = self._buffer
         if self._state is _State.BEGIN:
             self._begin()
@@ -125,12 +125,12 @@ class WavDemuxer(Demuxer):
         buffer = self._buffer
         if len(buffer) >= RIFF_BYTES:
             if not _begins_file(buffer, 0):
-                raise Undecodable("this is no WAV stream")
+                raise Undecodable("not a WAV stream: the RIFF header is missing")
             del buffer[:RIFF_BYTES]
             self._state, self._track, self._ds64, self._junk_bytes = _State.HEAD, None, None, 0
 
     def _tail(self) -> Track | None:
-        """Read what follows the samples: a padding byte, chunks, another file, or bytes of other programs."""
+        """Read what follows the samples: a padding byte, chunks, another file, or junk of other programs."""
         buffer = self._buffer
         if self._announced % 2 and self._left == 0:
             self._left = None
@@ -151,21 +151,21 @@ class WavDemuxer(Demuxer):
             self._junk_bytes += 1
             if self._junk_bytes > MAX_JUNK_BYTES:
                 raise Undecodable(
-                    f"the WAV header announces {self._announced} bytes of samples, and more follow that are neither a "
-                    "chunk nor another WAV file"
+                    f"the WAV header announces {self._announced} bytes of samples; more than {MAX_JUNK_BYTES} "
+                    "unrecognized bytes follow"
                 )
         return None
 
     def _skip_chunk(self, size: int) -> None:
         if self._non_audio is not None:
             self._non_audio.part(CHUNK_HEAD_BYTES + size)
-        self._skip = CHUNK_HEAD_BYTES + size + size % 2  # chunks begin at even places
+        self._skip = CHUNK_HEAD_BYTES + size + size % 2  # chunks begin at even offsets
 
     def _open_samples(self, size: int) -> Track | None:
-        """Begin the samples; nothing where the next bytes must say whether there are any."""
+        """Begin the samples and return their track; None if more bytes are needed to see whether there are any."""
         buffer = self._buffer
         if self._track is None:
-            raise Undecodable("the WAV stream does not say what its samples are")
+            raise Undecodable("the WAV stream has no fmt chunk before its samples")
         after = bytes(buffer[CHUNK_HEAD_BYTES : CHUNK_HEAD_BYTES + NAME_BYTES])
         if size == 0 and len(after) < NAME_BYTES:
             return None
@@ -178,7 +178,7 @@ class WavDemuxer(Demuxer):
         return self._track
 
     def _samples(self) -> bytes:
-        """Take the samples in the buffer; none where it holds only what may be the start of another file."""
+        """Take the samples in the buffer; empty if it holds only bytes that may start another file."""
         end = self._next_file() if self._left is None else min(self._left, len(self._buffer))
         samples = bytes(self._buffer[:end])
         del self._buffer[:end]
@@ -190,7 +190,7 @@ class WavDemuxer(Demuxer):
         return samples
 
     def _next_file(self) -> int:
-        """Where the samples in the buffer end for now; where they end for good, the next file begins."""
+        """Return the length of the samples in the buffer, up to the next file or to bytes that may start one."""
         buffer, at = self._buffer, 0
         while True:
             found = [place for magic in MAGIC if (place := buffer.find(magic, at)) >= 0]
@@ -212,12 +212,12 @@ def _begins_file(data: bytes | bytearray, at: int) -> bool:
 
 
 def _is_chunk(name: bytes, size: int) -> bool:
-    """Whether these bytes can be the head of a chunk that nobody listed."""
+    """Whether these bytes can be the header of an unlisted chunk."""
     return size <= MAX_TAIL_CHUNK_BYTES and name.strip(b" _").isalnum()
 
 
 def wav_track(body: bytes) -> Track:
-    """Return the track that a format chunk describes. Raises: NotTaken, Undecodable."""
+    """Return the track described by a fmt chunk. Raises: NotTaken, Undecodable."""
     if len(body) < FORMAT_BYTES:
         raise Undecodable("the WAV header is damaged")
     tag, channels, rate, _, frame_bytes, bits = struct.unpack_from("<HHIIHH", body)
@@ -225,8 +225,8 @@ def wav_track(body: bytes) -> Track:
         if len(body) < EXTENSIBLE_BYTES:
             raise Undecodable("the WAV header is damaged")
         (tag,) = struct.unpack_from("<H", body, SUBFORMAT_AT)
-    stored = 8 * (frame_bytes // channels) if channels and bits % 8 else bits  # 12 or 20 bits stand in whole bytes
+    stored = 8 * (frame_bytes // channels) if channels and bits % 8 else bits  # 12 or 20 bits use whole bytes
     codec = CODECS.get((tag, stored))
     if codec is None:
-        raise NotTaken(f"WAV of format {tag} with {bits} bits is not taken in live streams")
+        raise NotTaken(f"WAV format {tag} with {bits} bits is not supported live; send PCM, float, mu-law or A-law")
     return Track(codec, rate, channels)

@@ -1,9 +1,9 @@
-"""Demuxer of WebM and Matroska elements, as they arrive. Source: RFC 8794 (EBML) and RFC 9559 (Matroska).
+"""Streaming demuxer of WebM and Matroska. Source: RFC 8794 (EBML) and RFC 9559 (Matroska).
 
-Master elements are entered without counting their size: identifiers differ at every level, and a running recorder
-leaves the sizes open. An element that the standard does not have means that bytes were lost: it goes on with the next
-cluster, header, or block that others follow. Own code because libraries pull from a file, which would cost a live
-stream a thread.
+Segments and clusters are entered without tracking their size: identifiers differ at every level, and live recorders
+leave the sizes open. An element that is not in the standard means lost bytes: reading resumes at the next cluster,
+header, or block that is followed by another. Own code because libraries read from a file, which would need a thread
+per live stream.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SIMPLE_BLOCK, BLOCK, TIMESTAMP, TIMESTAMP_SCALE = 0xA3, 0xA1, 0xE7, 0x2AD7B1
 DISCARD_PADDING = 0x75A2
 HOLDERS = frozenset({SEGMENT, CLUSTER})
 MAX_BLOCK_BYTES = 2**20
-WANTED = {  # element: largest that is held in memory
+WANTED = {  # element: largest size buffered in memory
     TRACKS: MAX_SETUP_BYTES,
     INFO: MAX_SETUP_BYTES,
     TIMESTAMP: 8,
@@ -49,7 +49,7 @@ WANTED = {  # element: largest that is held in memory
     BLOCK_GROUP: MAX_BLOCK_BYTES,
 }
 LARGE, SMALL = 2**62, 16
-UNWANTED = {  # element: largest size that a whole stream has
+UNWANTED = {  # element: largest size in an undamaged stream
     EBML: MAX_SETUP_BYTES,
     0x114D9B74: MAX_SETUP_BYTES,  # SeekHead
     0x1C53BB6B: LARGE,  # Cues
@@ -63,26 +63,26 @@ UNWANTED = {  # element: largest size that a whole stream has
     0x5854: MAX_SETUP_BYTES,  # SilentTracks
 }
 RESUMING = tuple(name.to_bytes(4, "big") for name in (EBML, CLUSTER))
-VOID, MAX_VOID_BYTES = 0xEC, 2**12  # between blocks; its name is a single byte, so that damage may look like it
+VOID, MAX_VOID_BYTES = 0xEC, 2**12  # between blocks; its one-byte identifier may appear in damaged data
 LACING, INVALID_BITS = 0x06, 0x70  # flags of a block
 DEFAULT_SCALE_NS = 1_000_000
 
 
 class WebmDemuxer(Demuxer):
-    """Yields the packets of the first audio track; a recorder that restarts sends a new header, and a new track."""
+    """Yields the packets of the first audio track; a new header from a restarted recorder starts a new track."""
 
     def __init__(self) -> None:
         self._window = ByteWindow()
-        self._skip = 0  # bytes of an element that is not wanted
+        self._skip = 0  # bytes of an unused element that are still to be skipped
         self._non_audio = NonAudioBudget()
         self._resync = Resync("a WebM element was")
-        self._number: int | None = None  # of the track that is read
+        self._number: int | None = None  # of the audio track
         self._max_packet_bytes = MAX_PACKET_BYTES
-        self._segment_end = 0  # byte of the stream, 0 where it is not known
-        self._scale_ns = DEFAULT_SCALE_NS  # of timestamps
+        self._segment_end = 0  # stream offset, 0 if unknown
+        self._scale_ns = DEFAULT_SCALE_NS  # unit of timestamps
         self._cluster_time = 0
-        self._heard = False  # audio: what cannot be read from then on is damage, not another format
-        self._next_scan = 0  # bytes at which an element that is not whole is searched for others
+        self._has_audio = False  # from then on unreadable bytes are damage, not another format
+        self._next_scan = 0  # buffered bytes at which an incomplete element is searched for others
 
     def feed(self, chunk: bytes) -> Iterator[Item]:
         """Yield the packets that `chunk` completes. Raises: Undecodable, NotTaken."""
@@ -96,7 +96,7 @@ class WebmDemuxer(Demuxer):
                 yield from self._element(*found)
 
     def _next(self) -> tuple[int, bytes] | bool:
-        """Take the next wanted element with its body; True where another was passed, False if more bytes are needed."""
+        """Return the next element with its body, True if bytes were skipped instead, False if more bytes are needed."""
         window = self._window
         if self._skip:
             dropped = min(self._skip, len(window.data))
@@ -114,7 +114,7 @@ class WebmDemuxer(Demuxer):
         return self._take(*head)
 
     def _take(self, element: int, start: int, size: int | None) -> tuple[int, bytes] | bool:
-        """As `_next`, of an element whose body begins at `start`."""
+        """As `_next`, for an element whose body begins at `start`."""
         window = self._window
         if element in HOLDERS:
             self._non_audio.part(start)
@@ -137,9 +137,9 @@ class WebmDemuxer(Demuxer):
         return element, window.take(size)
 
     def flush(self) -> Iterator[Item]:
-        """Yield what lies in an element that is longer than the stream, by damage.
+        """Yield the elements inside one whose damaged size extends past the end of the stream.
 
-        Raises: Undecodable for a stream that was not found again.
+        Raises: Undecodable if no element was found after damage.
         """
         self._next_scan = 0
         yield from self.feed(b"")
@@ -147,27 +147,27 @@ class WebmDemuxer(Demuxer):
             raise self._resync.error()
 
     def problem(self) -> str | None:
-        """An element that the stream ends within, the whole segment included where it has a size."""
+        """Return a warning if the stream ends inside an element, or before the end of a segment of known size."""
         if self._window.data or self._skip:
             return "truncated: the WebM stream ends inside an element"
         missing = self._segment_end - self._window.offset
         return f"truncated: {missing} bytes are missing at the end of the WebM stream" if missing > 0 else None
 
     def _most_bytes(self, element: int) -> int:
-        """The size over which an element must be damage, -1 for one that the standard does not have."""
-        if element == VOID and self._heard:
+        """Return the size above which an element counts as damaged, -1 for one that is not in the standard."""
+        if element == VOID and self._has_audio:
             return MAX_VOID_BYTES
         return WANTED.get(element, UNWANTED.get(element, -1))
 
     def _damaged_size(self) -> bool:
-        """Whether what should be one element holds others; asked again when twice as many bytes are there."""
-        if not self._heard or len(self._window.data) < self._next_scan:
+        """Whether an incomplete element contains others; checked again when the buffer has doubled."""
+        if not self._has_audio or len(self._window.data) < self._next_scan:
             return False
         self._next_scan = 2 * len(self._window.data)
         return self._resumable_at() is not None
 
     def _element_may_begin(self, at: int) -> bool:
-        """Whether what follows a whole element is one, as far as there are bytes: else lost bytes are within it."""
+        """Whether an element may begin at `at`, judged by the bytes there are; if not, the one before lost bytes."""
         try:
             head = element_head(self._window.data, at)
         except BadElement:
@@ -177,18 +177,18 @@ class WebmDemuxer(Demuxer):
         return head[2] is not None and head[2] <= self._most_bytes(head[0])
 
     def _lose(self) -> bool:
-        """Begin to search. Raises: Undecodable where no header came before: that is no WebM, not a damaged one."""
+        """Start searching after damage. Raises: Undecodable before the header: then the stream is not WebM."""
         self._resync.lose(self._window.offset)
         if self._number is None:
-            raise Undecodable(f"this is no WebM element (byte {self._window.offset})")
+            raise Undecodable(f"WebM element expected at byte {self._window.offset}: damaged data or another format")
         self._resync.skip(self._window, 1)
         return True
 
     def _found(self) -> bool:
-        """Drop bytes up to the next element that a reader may begin with; return whether there is one."""
+        """Drop bytes up to the next element at which reading can resume; return whether there is one."""
         place = self._resumable_at(0)
         if place is None:
-            # What may yet become a block, or the first bytes of a name, is kept; a block is held for so long at most.
+            # Keep bytes that may become a block or an identifier with more data; MAX_SEARCHED_BYTES is the limit.
             self._resync.skip(self._window, max(0, len(self._window.data) - MAX_SEARCHED_BYTES))
             return False
         self._resync.skip(self._window, place)
@@ -197,14 +197,14 @@ class WebmDemuxer(Demuxer):
         return True
 
     def _resumable_at(self, start: int = 1) -> int | None:
-        """The first place from `start` on that a reader may begin with."""
+        """Return the first offset from `start` on at which reading can resume, None if there is none."""
         data = self._window.data
         places = [at for name in RESUMING if (at := data.find(name, start)) >= 0]
         block = self._block_chain(start, min(places, default=len(data)))
         return min(places, default=None) if block is None else block
 
     def _block_chain(self, start: int, end: int) -> int | None:
-        """Where from `start` to `end` a block of the track begins that another one, or a cluster, follows."""
+        """Return the offset between `start` and `end` of a block of the track followed by another one or a cluster."""
         data = self._window.data
         at = start - 1
         while 0 <= (at := data.find(bytes([SIMPLE_BLOCK]), at + 1)) < end:
@@ -214,7 +214,7 @@ class WebmDemuxer(Demuxer):
         return None
 
     def _after_block(self, at: int) -> int | None:
-        """Where the simple block ends that begins there, None if that is no block of the track, or not whole."""
+        """Return the end of the simple block at `at`; None if it is incomplete or not a block of the track."""
         data = self._window.data
         if at >= len(data) or data[at] != SIMPLE_BLOCK:
             return None
@@ -259,7 +259,7 @@ class WebmDemuxer(Demuxer):
 
     def _block(self, body: bytes, discard_s: float) -> Iterator[Timed]:
         if self._number is None:
-            raise NotTaken("the WebM stream does not begin with its header")
+            raise NotTaken("the WebM stream does not begin with its header (Tracks); send it from its beginning")
         try:
             number = vint(body, 0, MAX_SIZE_BYTES, marker=False)
         except BadElement:
@@ -267,17 +267,20 @@ class WebmDemuxer(Demuxer):
         start = 0 if number is None else number[1] + 3  # two bytes of time, one of flags
         flags = body[start - 1] if number is not None and len(body) >= start else INVALID_BITS
         is_damaged = flags & INVALID_BITS or len(body) - start > self._max_packet_bytes
-        if self._heard and (is_damaged or flags & LACING):
+        if self._has_audio and (is_damaged or flags & LACING):
             self._resync.lose(self._window.offset - len(body))
             return
         if number is None or is_damaged:
-            raise Undecodable(f"the WebM block before byte {self._window.offset} is damaged, or too large for audio")
+            raise Undecodable(
+                f"the WebM block that ends at byte {self._window.offset} is damaged, "
+                f"or larger than {self._max_packet_bytes} bytes"
+            )
         if number[0] != self._number or len(body) == start:
             self._non_audio.part(len(body))
             return
         if flags & LACING:
-            raise NotTaken("WebM with several packets a block is not taken in live streams")
-        self._heard = True
+            raise NotTaken("WebM with several packets per block (lacing) is not supported in live streams")
+        self._has_audio = True
         self._non_audio.audio()
         time = self._cluster_time + sint(body[number[1] : start - 1])
         yield Timed((body[start:],), start_s=time * self._scale_ns / 1e9, discard_s=discard_s)

@@ -1,6 +1,6 @@
-"""Elements of WebM and Matroska: their heads, numbers, and the track that an entry describes. Pure.
+"""Parser of WebM and Matroska elements: element headers, numbers and track entries. Pure.
 
-Source: RFC 8794 (EBML), RFC 9559 (Matroska), "Matroska Codec Specifications" (what `CodecPrivate` holds).
+Source: RFC 8794 (EBML), RFC 9559 (Matroska), "Matroska Codec Specifications" (contents of `CodecPrivate`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_ID_BYTES, MAX_SIZE_BYTES = 4, 8
 AUDIO_TRACK = 2
 DEFAULT_RATE = 8_000.0
 DEFAULT_OPUS_HEAD = OPUS_HEAD + b"\x01%c\x00\x00\x80\xbb\x00\x00\x00\x00\x00"  # 48 kHz, no pre-skip, no gain
-FLAC_INFO_AT = len(FLAC_MAGIC) + 4  # after the head of the block
+FLAC_INFO_AT = len(FLAC_MAGIC) + 4  # after the block header
 _PCM = {  # codec and bits
     (b"A_PCM/FLOAT/IEEE", 32): PlainCodec.F32,  # what browsers record as pcm
     (b"A_PCM/FLOAT/IEEE", 64): PlainCodec.F64,
@@ -36,11 +36,11 @@ Fields = dict[int, bytes]
 
 
 class BadElement(Exception):
-    """Bytes that no element begins with."""
+    """Bytes that are not the start of an element."""
 
 
 def entry_of_audio(tracks: bytes) -> Fields:
-    """Return the entry of the first audio track. Raises: NotTaken, Undecodable."""
+    """Return the track entry of the first audio track. Raises: NotTaken, Undecodable."""
     for element, entry in elements(tracks):
         fields = dict(elements(entry)) if element == TRACK_ENTRY else {}
         if uint(fields.get(TRACK_TYPE, b"")) == AUDIO_TRACK:
@@ -49,9 +49,9 @@ def entry_of_audio(tracks: bytes) -> Fields:
 
 
 def track_of(fields: Fields) -> tuple[int, Track]:
-    """Return the number and the track of an entry. Raises: NotTaken, Undecodable."""
+    """Return the number and the track of a track entry. Raises: NotTaken, Undecodable."""
     if CONTENT_ENCODINGS in fields:
-        raise NotTaken("compressed or encrypted WebM tracks are not taken")
+        raise NotTaken("WebM tracks with compression or encryption (ContentEncodings) are not supported")
     return uint(fields.get(TRACK_NUMBER, b"")), _track(fields)
 
 
@@ -77,11 +77,13 @@ def _track(fields: Fields) -> Track:
     plain = _PCM.get((codec, uint(audio.get(BIT_DEPTH, b"\x20"))))
     if plain is not None:
         return Track(plain, rate, channels)
-    raise NotTaken(f"WebM audio of codec {codec[:32].decode('ascii', 'replace')!r} is not taken in live streams")
+    raise NotTaken(
+        f"WebM audio codec {codec[:32].decode('ascii', 'replace')!r} is not supported live; send Opus or FLAC"
+    )
 
 
 def element_head(data: bytes | bytearray, at: int) -> tuple[int, int, int | None] | None:
-    """Identifier, where the body begins, and its size, None where it is open; or None if there is not enough yet.
+    """Return identifier, offset of the body, and its size or None if open; None if the header is incomplete.
 
     Raises: BadElement.
     """
@@ -94,7 +96,10 @@ def element_head(data: bytes | bytearray, at: int) -> tuple[int, int, int | None
 
 
 def vint(data: bytes | bytearray, at: int, longest: int, *, marker: bool) -> tuple[int, int] | None:
-    """A number and where it ends, None if there is not enough yet. Raises: BadElement. Source: RFC 8794, section 4."""
+    """Return a variable-length number and the offset after it, None if incomplete.
+
+    Raises: BadElement. Source: RFC 8794, section 4.
+    """
     if at >= len(data):
         return None
     length = 9 - data[at].bit_length()
@@ -107,7 +112,7 @@ def vint(data: bytes | bytearray, at: int, longest: int, *, marker: bool) -> tup
 
 
 def elements(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The elements of a whole body. Raises: Undecodable."""
+    """Yield identifiers and bodies of the elements in a complete body. Raises: Undecodable."""
     at = 0
     while at < len(data):
         try:
@@ -121,17 +126,17 @@ def elements(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def uint(data: bytes) -> int:
-    """An unsigned number of at most eight bytes."""
+    """Return an unsigned integer of at most eight bytes."""
     return int.from_bytes(data[:8], "big")
 
 
 def sint(data: bytes) -> int:
-    """A signed number."""
+    """Return a signed integer."""
     return int.from_bytes(data, "big", signed=True)
 
 
 def _float(data: bytes) -> float:
-    """A number of 4 or 8 bytes; what is neither, or none, is 0, which no rate is."""
+    """Return a float of 4 or 8 bytes; 0, an invalid rate, for anything else."""
     if len(data) not in (4, 8):
         return 0.0
     (number,) = struct.unpack(">f" if len(data) == 4 else ">d", data)

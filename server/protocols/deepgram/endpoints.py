@@ -12,7 +12,7 @@ from fastapi import Request, Response, WebSocket
 
 from server.access.guard import tenant_of
 from server.access.keys import Credentials
-from server.audio.decoder import open_decoder_for_request
+from server.audio.decoder import open_decoder
 from server.errors import BadParameter, ClientGone, Refused
 from server.models.service import ModelService
 from server.operations.logs import take_request_id
@@ -93,9 +93,7 @@ class Listen:
         replica.guard.enter(socket, credentials)  # before the query: parsing key terms costs time
         request, model = await self._queries.read(socket.query_params.multi_items(), live=True)
         rate = model.config.sample_rate
-        decoder = open_decoder_for_request(
-            request.form, rate, multichannel=request.multichannel, raw_alone=request.resumable
-        )
+        decoder = open_decoder(request.form, rate, multichannel=request.multichannel, raw_alone=request.resumable)
         session = model.session(request.live_options(rate), replica.limits)
         projector = Projector(request, len(session.channels), request_id, created_now(), model.card)
         make = self._resumable(socket, model) if request.resumable else DeepgramStream

@@ -12,7 +12,7 @@ from model.ctc.beam import KEPT_SHARE
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.greedy import GreedyDecoder, best_path
 from model.ctc.weights import DecodingWeights
-from tests.support.decoding.beam_toys import FRAME_S, LETTERS, PLAIN, decoder, heard, seen, speech_like
+from tests.support.decoding.beam_toys import FRAME_S, LETTERS, PLAIN, decoded, decoder, seen, speech_like
 from tests.support.decoding.ctc_symbols import log_probs, spell, symbols_lists
 
 seeds = st.integers(0, 2**32 - 1)
@@ -183,7 +183,7 @@ def test_the_probabilities_of_all_alignments_of_a_text_are_summed():
 
 
 def test_revision_moves_only_with_the_words():
-    made, state = heard("a")
+    made, state = decoded("a")
     before = state.revision
     made.advance([state], log_probs(spell("a___"))[None])
     assert state.revision == before
@@ -211,7 +211,7 @@ def test_certain_blanks_change_only_the_count_of_frames():
 
 
 def test_a_letter_that_still_sounds_when_its_word_is_taken_is_not_written_again():
-    made, state = heard("_ab")
+    made, state = decoded("_ab")
     assert [w.text for w in made.take(state)] == ["ab"]
     made.advance([state], log_probs(spell("bb"))[None])
     assert not state.has_text
@@ -250,7 +250,7 @@ def test_taking_all_words_scores_the_end_of_the_sentence():
 
 
 def test_taking_from_an_empty_segment_changes_nothing():
-    made, state = heard("____")
+    made, state = decoded("____")
     before = state.revision
     assert made.take(state) == ()
     assert made.take(state, 0) == ()

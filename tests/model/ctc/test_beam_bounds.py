@@ -13,7 +13,7 @@ from model.ctc.search import layout as at
 from model.ctc.search.layout import block_bytes
 from model.ctc.search.saved_beam import Memory
 from model.ctc.weights import DecodingWeights
-from tests.support.decoding.beam_toys import FRAME_S, LETTERS, decoder, heard, random_log_probs, seen, speech_like
+from tests.support.decoding.beam_toys import FRAME_S, LETTERS, decoded, decoder, random_log_probs, seen, speech_like
 from tests.support.decoding.ctc_symbols import log_probs, spell
 
 seeds = st.integers(0, 2**32 - 1)
@@ -45,14 +45,14 @@ def test_a_text_without_any_space_stays_bounded(beams):
 
 def test_letters_beyond_the_longest_word_count_as_blank():
     """The last letter once more as well, else the search is driven to texts that the frames are against."""
-    made, state = heard("a_" * 60 + "____ab")
+    made, state = decoded("a_" * 60 + "____ab")
     assert [w.text for w in made.take(state)] == ["a" * 48]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("beams", [1, 8])
 def test_frames_that_are_no_distribution_are_ignored(value, beams):
-    made, state = heard("_ab", beams)
+    made, state = decoded("_ab", beams)
     made.advance([state], np.full((1, 3, len(LETTERS)), value, np.float32))
     assert state.frames == 6
     made.advance([state], log_probs(spell("_b"))[None])
@@ -78,7 +78,7 @@ def test_invalid_log_probs_disturb_their_own_stream_for_a_while_only(seed, beams
 
 
 def test_no_frames_and_no_streams_change_nothing():
-    made, state = heard("_ab")
+    made, state = decoded("_ab")
     before = seen(made, state)
     made.advance([state], np.zeros((1, 0, len(LETTERS)), np.float32))
     made.advance([], np.zeros((0, 2, len(LETTERS)), np.float32))
@@ -109,7 +109,7 @@ def test_replacing_key_terms_and_restoring_them_changes_nothing(seed, beams):
 
 
 def test_a_released_state_is_refused():
-    made, state = heard("ab")
+    made, state = decoded("ab")
     made.words(state)  # which the state caches
     made.release(state)
     uses = [made.release, made.words, made.take, lambda s: made.take(s, 0), lambda s: made.set_bias(s, NO_BIAS)]
@@ -122,7 +122,7 @@ def test_a_released_state_is_refused():
 
 @pytest.mark.parametrize("shape", [(1, 2, 4), (2, 2, 5), (2, 5)])
 def test_log_probs_of_another_shape_are_refused(shape):
-    made, state = heard("ab")
+    made, state = decoded("ab")
     with pytest.raises(ValueError, match="log-probs"):
         made.advance([state], np.zeros(shape, np.float32))
 

@@ -1,4 +1,4 @@
-"""Parts A and B of a set of recordings: no speaker in both, the same split whatever the order."""
+"""Parts A and B of a set of recordings: no speaker is in both; the split does not depend on the order."""
 
 from pathlib import Path
 
@@ -29,13 +29,13 @@ def test_speakers_are_in_one_part_each_and_halved_within_each_source(pairs, rand
     assert dict(zip(recordings, parts_of(recordings), strict=True)) == found
 
 
-def test_the_recordings_of_an_only_speaker_are_halved():
+def test_the_recordings_of_a_single_speaker_are_halved():
     recordings = utterances([("digits", "one")] * 9)
     assert sorted(parts_of(recordings)) == [*"AAAAABBBB"]
 
 
 @given(rows)
-def test_a_selection_is_in_order_and_the_parts_make_the_whole(pairs):
+def test_a_selection_keeps_the_order_and_the_parts_are_complete(pairs):
     recordings = utterances(pairs)
     a, b = selected(recordings, "A"), selected(recordings, "B")
     assert selected(recordings, "all") == recordings
@@ -43,6 +43,6 @@ def test_a_selection_is_in_order_and_the_parts_make_the_whole(pairs):
     assert a == sorted(a, key=recordings.index)
 
 
-def test_the_split_stays_what_it_was():
-    """Figures of part B mean what was never tuned on, so a recording never changes sides."""
+def test_the_split_never_changes():
+    """Part B must stay held out, so a recording must never move between the parts."""
     assert parts_of(utterances([("x", name) for name in ("ann", "ben", "cat", "dan", "eva")])) == [*"BAAAB"]

@@ -1,4 +1,4 @@
-"""Error rates against a library that everyone uses."""
+"""Error rates compared with the library jiwer."""
 
 import jiwer
 from hypothesis import given, settings
@@ -52,10 +52,10 @@ def test_an_alignment_has_both_texts_and_costs_the_edit_distance(reference, hypo
     assert sum(left != right for left, right in pairs) == edit_distance(expected, found)
 
 
-def test_recognised_key_terms_are_recalled_and_not_counted_as_other_words():
-    heard = score_terms("call doctor okonkwo now", "call doctor okonkwo no", ["okonkwo"])
+def test_recognized_key_terms_are_recalled_and_not_counted_as_other_words():
+    found = score_terms("call doctor okonkwo now", "call doctor okonkwo no", ["okonkwo"])
     missed = score_terms("call doctor okonkwo now", "call doctor a konko now", ["okonkwo"])
-    assert (heard.terms, heard.recalled, heard.other_words, heard.other_errors) == (1, 1, 3, 1)
+    assert (found.terms, found.recalled, found.other_words, found.other_errors) == (1, 1, 3, 1)
     assert (missed.terms, missed.recalled, missed.other_words, missed.other_errors) == (1, 0, 3, 1)  # one insertion
 
 

@@ -1,4 +1,4 @@
-"""Flicker and delays on partials whose history is known."""
+"""Changes and delays of partials with a known history."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +27,7 @@ def test_only_the_last_word_may_grow():
     assert (found.shown, found.changed) == (3, 1)
 
 
-def test_a_replaced_word_is_a_change_and_its_clock_starts_anew():
+def test_a_replaced_word_is_a_change_and_its_delay_restarts():
     found = followed(view(1, "two"), view(2, "too"), view(5, "too", 1), view(6, "too", final=True))
     assert (found.shown, found.changed) == (2, 1)
     assert found.shown_to_stable_s == [3]
@@ -35,12 +35,12 @@ def test_a_replaced_word_is_a_change_and_its_clock_starts_anew():
     assert found.figures()["changed_per_final_word"] == 1.0
 
 
-def test_words_taken_back_are_changes():
+def test_removed_words_are_changes():
     assert followed(view(1, "a b"), view(2, "a"), view(3, "a", final=True)).changed == 1
     assert followed(view(1, "a b")).changed == 2  # the stream ended without a final
 
 
-def test_changes_before_the_last_word_are_counted_apart():
+def test_changes_before_the_last_word_are_counted_separately():
     assert followed(view(1, "a b"), view(2, "c b"), view(3, "c b", final=True)).inside == 1
     assert followed(view(1, "a b"), view(2, "a c"), view(3, "a c", final=True)).inside == 0
     assert followed(view(1, "a b c"), view(2, "a"), view(3, "a", final=True)).inside == 1
@@ -49,12 +49,12 @@ def test_changes_before_the_last_word_are_counted_apart():
 
 def test_a_change_of_a_stable_word_is_counted():
     assert followed(view(1, "one two", 1), view(2, "won two", 1), view(3, "won two", final=True)).broken == 1
-    assert followed(view(1, "one", 1), view(2, "ones", final=True)).broken == 1  # even by growing
+    assert followed(view(1, "one", 1), view(2, "ones", final=True)).broken == 1  # growth of a stable word counts too
     assert followed(view(1, "one two", 2), view(2, "one"), view(3, "one", final=True)).broken == 1
     assert followed(view(1, "one two", 1), view(2, "one too", 1), view(3, "one too", final=True)).broken == 0
 
 
-def test_a_stable_word_is_settled_before_its_final():
+def test_the_delay_of_a_stable_word_ends_before_its_final():
     found = followed(view(1, "one"), view(2, "one two", 1), view(9, "one two", final=True, end_s=0.5))
     assert found.shown_to_stable_s == [1, 7]
     assert found.end_to_stable_s == [1.5, 8.5]
@@ -64,12 +64,12 @@ def test_a_word_first_seen_in_a_final_has_no_delay():
     assert followed(view(1, "yes", final=True, end_s=0.4)).figures()["word_end_to_stable_ms"]["mean"] == 600.0
 
 
-def test_words_that_a_final_leaves_to_the_next_segment_are_not_changed():
+def test_words_that_move_to_the_next_segment_are_not_changes():
     found = followed(view(1, "a b c"), view(2, "a b", final=True), view(3, "c d"), view(4, "c d", final=True))
     assert (found.shown, found.changed, found.finals) == (4, 0, 4)
 
 
-def test_words_left_out_of_a_final_and_not_shown_again_are_changed():
+def test_words_missing_from_a_final_and_not_shown_again_are_changes():
     found = followed(view(1, "a b c"), view(2, "a b", final=True), view(3, ""))
     assert (found.shown, found.changed) == (3, 1)
 

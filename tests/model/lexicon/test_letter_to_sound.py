@@ -22,7 +22,7 @@ SPOKEN = st.dictionaries(
 )
 
 
-def test_each_letter_is_aligned_with_its_sounds() -> None:
+def test_each_letter_is_aligned_with_its_phones() -> None:
     aligned = align(WORDS)
     assert aligned["cat"] == (("k",), ("æ",), ("t",))
     assert aligned["tax"] == (("t",), ("æ",), ("k", "s"))
@@ -30,7 +30,7 @@ def test_each_letter_is_aligned_with_its_sounds() -> None:
 
 
 @given(SPOKEN)
-def test_alignments_keep_all_phones_in_order_at_most_two_a_letter(words: dict[str, tuple[str, ...]]) -> None:
+def test_alignments_keep_all_phones_in_order_with_at_most_two_per_letter(words: dict[str, tuple[str, ...]]) -> None:
     aligned = align(words)
     assert aligned.keys() == {word for word, phones in words.items() if len(phones) <= MOST * len(word)}
     for word, parts in aligned.items():
@@ -40,14 +40,14 @@ def test_alignments_keep_all_phones_in_order_at_most_two_a_letter(words: dict[st
 
 
 @given(SPOKEN)
-def test_words_that_were_learned_are_said_as_they_were(words: dict[str, tuple[str, ...]]) -> None:
-    """Words of up to five letters are told apart by their contexts."""
+def test_training_words_are_pronounced_as_learned(words: dict[str, tuple[str, ...]]) -> None:
+    """Contexts distinguish words of up to five letters."""
     aligned = align(words)
     rules = LetterToSound.learn(aligned)
     assert all(rules.pronounce(word) == words[word] for word in aligned)
 
 
-def test_the_longest_context_decides_for_a_word_that_was_not_learned() -> None:
+def test_the_longest_context_decides_for_an_unknown_word() -> None:
     rules = LetterToSound.learn(align(WORDS))
     assert rules.pronounce("canit") == ("k", "æ", "n", "ɪ", "t")
     assert rules.pronounce("cen") == ("s", "ɛ", "n")
@@ -65,13 +65,13 @@ def test_rules_are_read_as_they_were_written() -> None:
     assert LetterToSound.parse(rules.lines(), phones) == rules
 
 
-def test_a_context_that_says_what_the_shorter_one_says_is_left_out() -> None:
+def test_a_context_with_the_phones_of_the_shorter_one_is_left_out() -> None:
     rules = LetterToSound.learn({"ab": (("x",), ("y",)), "ac": (("x",), ("z",))})
     assert rules.lines() == ["a\tx", "b\ty", "c\tz"]
 
 
 @pytest.mark.parametrize("line", ["b", "a\tx", "b\tw"])
-def test_a_line_that_is_no_rule_is_counted_from_the_first(line: str) -> None:
+def test_the_error_has_the_number_of_a_line_that_is_not_a_rule(line: str) -> None:
     with pytest.raises(RuleError) as error:
         LetterToSound.parse(["a\tx", line], ("x", "y"))
     assert error.value.line == 1

@@ -1,4 +1,4 @@
-"""The file of a lexicon: what is written is read, damage is refused by file and line; words that it lacks."""
+"""Lexicon files: reading and writing, errors with file and line, and words that are not in the file."""
 
 from __future__ import annotations
 
@@ -49,41 +49,41 @@ def test_the_same_content_gives_the_same_bytes_and_digest_and_other_content_anot
     assert Lexicon.load(again).digest != lexicon.digest
 
 
-def test_a_word_has_its_own_pronunciations_and_one_that_is_not_there_one_by_the_rules(lexicon: Lexicon) -> None:
+def test_a_listed_word_has_its_pronunciations_and_any_other_one_by_the_rules(lexicon: Lexicon) -> None:
     assert lexicon.pronounce("and") == (("æ", "n", "d"), ("n",))
     assert lexicon.pronounce("nab") == (("n", "eɪ", "b"),)
 
 
-def test_a_word_of_silent_letters_is_said_letter_by_letter() -> None:
+def test_a_word_of_silent_letters_is_spelled_letter_by_letter() -> None:
     silent = Lexicon(PHONES, WORDS, "", LetterToSound({"a": (), "b": ()}))
     assert silent.pronounce("ab") == (("eɪ", "b", "i"),)
 
 
 @pytest.mark.parametrize("word", ["", "'", "café", "b2", "a b"])
-def test_what_is_no_word_of_letters_has_no_pronunciation(lexicon: Lexicon, word: str) -> None:
+def test_a_text_that_is_not_a_word_of_letters_has_no_pronunciation(lexicon: Lexicon, word: str) -> None:
     assert lexicon.pronounce(word) == ()
 
 
 @pytest.mark.parametrize(
     ("line", "text", "named"),
     [
-        (1, "another file", ":1: not 'tutti lexicon 1'"),
-        (2, "phones 3\tn æ", ":2: not the list of phones"),
-        (2, "phones 2\tæ n", ":2: not the list of phones"),
-        (3, "words many", ":3: the number of words"),
-        (3, "words 3", ":6: not a word"),
-        (4, "a", ":4: not a word"),
-        (4, "b\tæ", ":5: not a word"),
-        (5, "an\tæ x", ":5: 'æ x' is not in the phones"),
-        (6, "rule 2", ":6: the number of rules"),
+        (1, "another file", ":1: expected 'tutti lexicon 1'"),
+        (2, "phones 3\tn æ", ":2: expected 'phones', their number"),
+        (2, "phones 2\tæ n", ":2: expected 'phones', their number"),
+        (3, "words many", ":3: expected 'words' and their number"),
+        (3, "words 3", ":6: expected a word"),
+        (4, "a", ":4: expected a word"),
+        (4, "b\tæ", ":5: expected a word"),
+        (5, "an\tæ x", ":5: 'æ x' has a phone that the file does not list"),
+        (6, "rule 2", ":6: expected 'rules' and their number"),
         (6, "rules 1", ":8: the file must end after 1 rules"),
         (6, "rules 9", ":8: the file must end after 9 rules"),
-        (7, "a æ", ":7: not a context"),
-        (8, "n\tx", ":8: 'x' is not in the phones"),
-        (8, "a\tn", ":8: not a context"),
+        (7, "a æ", ":7: expected a context"),
+        (8, "n\tx", ":8: 'x' has a phone that the file does not list"),
+        (8, "a\tn", ":8: expected a context"),
     ],
 )
-def test_a_damaged_line_is_named_with_what_to_do(path: Path, line: int, text: str, named: str) -> None:
+def test_the_error_for_a_damaged_line_names_it_and_a_remedy(path: Path, line: int, text: str, named: str) -> None:
     write(path, LINES)
     Lexicon.load(path)
     write(path, [*LINES[: line - 1], text, *LINES[line:]])
@@ -105,7 +105,7 @@ def test_a_file_that_ends_early_is_refused(path: Path, length: int) -> None:
     [b"", b"tutti lexicon 1\n", gzip.compress(b"\xff\n", mtime=0), gzip.compress(b"x" * 99, mtime=0)[:-9]],
     ids=["empty", "not gzipped", "not UTF-8", "cut"],
 )
-def test_a_file_that_is_no_gzipped_text_is_refused_by_name(path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_gzipped_text_is_refused_by_name(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(LexiconError, match=r"words\.lexicon\.gz"):
         Lexicon.load(path)

@@ -1,4 +1,4 @@
-"""The lexicon that is shipped, beside the language model that is shipped."""
+"""The shipped lexicon, with the shipped language model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_every_word_of_the_language_model_has_a_pronunciation_in_the_phones_of_t
     assert all(spoken and all(phones.issuperset(one) for one in spoken) for spoken in shipped.words.values())
 
 
-def test_each_word_has_the_one_pronunciation_that_the_network_learned(shipped: Lexicon) -> None:
+def test_each_word_has_only_the_pronunciation_that_the_network_learned(shipped: Lexicon) -> None:
     assert shipped.words["a"] == (("ə",),)
     assert shipped.words["the"] == (("ð", "ə"),)
     assert {len(spoken) for spoken in shipped.words.values()} == {1}
@@ -48,8 +48,8 @@ def test_words_that_the_language_model_lacks_are_pronounced_as_they_are_spelled(
     assert shipped.pronounce("snorfing") == (("s", "n", "ɔ", "ɹ", "f", "ɪ", "ŋ"),)
 
 
-def test_rules_say_most_words_right_that_they_were_not_learned_from(shipped: Lexicon) -> None:
-    """On a quarter of the words, to be quick: 52 % of words; `PRONUNCIATIONS.md` says what all of them teach."""
+def test_rules_pronounce_most_held_out_words_correctly(shipped: Lexicon) -> None:
+    """On a quarter of the words, for speed: 52 % of words; `PRONUNCIATIONS.md` has the rates for all."""
     aligned = align({word: shipped.words[word][0] for word in sorted(shipped.words)[::4]})
     found = measure(aligned)
     assert found.words == HELD_OUT

@@ -58,7 +58,7 @@ def test_a_gzipped_file_reads_the_same_whatever_its_name(tmp_path: Path) -> None
     assert as_dict(read_arpa(zipped).tables) == as_dict(plain.tables)
 
 
-def test_a_model_without_unk_gives_an_unknown_word_next_to_nothing(tmp_path: Path) -> None:
+def test_an_unknown_word_of_a_model_without_unk_has_log10_probability_minus_100(tmp_path: Path) -> None:
     text = GOOD.replace("-2\t<UNK>\n", "").replace("ngram 1=5", "ngram 1=4")
     assert read_arpa(written(tmp_path, text)).tables[0].log_prob[0] == pytest.approx(-100 * LN10)
 
@@ -66,19 +66,19 @@ def test_a_model_without_unk_gives_an_unknown_word_next_to_nothing(tmp_path: Pat
 @pytest.mark.parametrize(
     ("old", "new", "line", "message"),
     [
-        ("ngram 1=5", "ngram 1=4", 12, "2-grams: expected"),
-        ("ngram 1=5", "ngram 1=6", 14, "of which more are announced"),
-        ("ngram 2=3", "ngram 2=2", 17, "end.* expected"),
-        ("ngram 2=3", "ngram 2=4", 19, "more are announced"),
+        ("ngram 1=5", "ngram 1=4", 12, "expected .*2-grams:, not"),
+        ("ngram 1=5", "ngram 1=6", 14, "expected another 1-gram, as the header says"),
+        ("ngram 2=3", "ngram 2=2", 17, "expected .*end"),
+        ("ngram 2=3", "ngram 2=4", 19, "expected another 2-gram, as the header says"),
         ("ngram 2=3", "ngram 3=3", 5, "count of order 2"),
         ("ngram 1=5", "ngram 1=x", 4, "count of order 1"),
-        ("\\2-grams:", "\\3-grams:", 14, "2-grams: expected"),
+        ("\\2-grams:", "\\3-grams:", 14, "expected .*2-grams:, not"),
         ("-0.2\ta b", "-0.2\ta c", 16, "'c' is not among the unigrams"),
         ("-0.2\ta b", "x\ta b", 16, "not a number"),
         ("-0.2\ta b", "0.2\ta b", 16, "logarithm of a probability"),
         ("-0.2\ta b", "nan\ta b", 16, "logarithm of a probability"),
-        ("-0.2\ta b", "-0.2\ta b c d", 16, "not a 2-gram"),
-        ("-0.6\ta\t", "-0.6\tb\t", 11, "the word b is there twice"),
+        ("-0.2\ta b", "-0.2\ta b c d", 16, "expected another 2-gram"),
+        ("-0.6\ta\t", "-0.6\tb\t", 11, "duplicate word b"),
         ("\\end\\", "", 19, "ends early"),
     ],
 )
@@ -130,7 +130,7 @@ def test_the_same_model_gives_the_same_bytes(tmp_path: Path) -> None:
     assert np.isfinite(model.tables[0].log_prob).all()
 
 
-def test_words_in_capitals_are_read_in_small_letters(tmp_path: Path) -> None:
+def test_words_in_upper_case_are_read_in_lower_case(tmp_path: Path) -> None:
     capitals = GOOD.replace("\tb", "\tB").replace("\ta", "\tA").replace("a b", "A B").replace("b </s>", "B </s>")
     capitals = capitals.replace("A b", "A B").replace("<s> a", "<s> A")
     assert read_arpa(written(tmp_path, capitals)).words == ("<unk>", "<s>", "</s>", "a", "b")
@@ -147,7 +147,7 @@ def test_words_in_capitals_are_read_in_small_letters(tmp_path: Path) -> None:
         (b"hello\n", "not an ARPA file"),
     ],
 )
-def test_models_of_other_forms_are_named(tmp_path: Path, content: bytes, kind: str) -> None:
+def test_the_error_names_the_format_of_a_binary_model(tmp_path: Path, content: bytes, kind: str) -> None:
     path = tmp_path / "model.arpa"
     path.write_bytes(content)
     with pytest.raises(LanguageModelError, match=kind):

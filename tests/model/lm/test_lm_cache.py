@@ -1,4 +1,4 @@
-"""Memory-mapped models: equal to the ARPA file, written where a folder allows, refused when damaged."""
+"""Cached models: equal to the ARPA file, written to the first writable folder, refused when damaged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def assert_same(one: LanguageModel, two: LanguageModel) -> None:
         assert np.array_equal(getattr(one.characters.spelling, name), getattr(two.characters.spelling, name))
 
 
-def test_the_second_load_maps_the_file_of_the_first(arpa: Path) -> None:
+def test_the_second_load_reads_the_cache_of_the_first(arpa: Path) -> None:
     first = LanguageModel.load(arpa)
     (mapped,) = mapped_files(arpa.parent)
     made = mapped.stat().st_mtime_ns
@@ -56,7 +56,7 @@ def test_the_second_load_maps_the_file_of_the_first(arpa: Path) -> None:
     assert first.score(LINES[0].split()) == second.score(LINES[0].split())
 
 
-def test_a_changed_file_is_read_anew(arpa: Path) -> None:
+def test_a_changed_file_is_read_again(arpa: Path) -> None:
     before = LanguageModel.load(arpa)
     words = ("<unk>", "<s>", "</s>", "other")
     write_arpa(arpa, Ngrams(words, tuple(estimate(count_ngrams(number_words(["other"], words), 4, 2)))))
@@ -84,7 +84,7 @@ def test_a_damaged_cache_is_replaced_and_never_read(arpa: Path, damage: str) -> 
         content[-100] ^= 0xFF
     mapped.unlink()
     mapped.write_bytes(content[:-64] if damage == "cut" else content if damage == "flipped" else b"other")
-    with pytest.raises(LanguageModelError, match=r"damaged|not a language model"):
+    with pytest.raises(LanguageModelError, match=r"damaged|not a cached language model"):
         LanguageModel.load(mapped)
     assert_same(whole, LanguageModel.load(arpa))
     assert_same(whole, LanguageModel.load(mapped))

@@ -1,4 +1,4 @@
-"""A language model's file that is overwritten or cut while it is served: the process lives, and its numbers stay."""
+"""A language model's file that is overwritten or truncated while it is served: the process and its scores survive."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ print("alive")
 
 @pytest.mark.parametrize("damage", ["cut", "overwritten", "replaced"])
 @pytest.mark.parametrize("name", ["served.lm", "served.arpa"])
-def test_a_served_model_whose_file_is_replaced_answers_as_before(tmp_path, name, damage):
+def test_a_served_model_whose_file_is_replaced_keeps_its_scores(tmp_path, name, damage):
     words = [f"w{number}" for number in range(5_000)]  # many pages
     head = f"\\data\\\nngram 1={len(words) + 3}\n\n\\1-grams:\n-2\t<unk>\n-99\t<s>\n-1\t</s>\n"
     source = tmp_path / "served.arpa"
@@ -47,7 +47,7 @@ def test_a_served_model_whose_file_is_replaced_answers_as_before(tmp_path, name,
     assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
 
 
-def test_a_cache_that_is_cut_while_it_is_in_use_does_not_end_the_process(tmp_path):
+def test_a_cache_that_is_truncated_while_in_use_does_not_end_the_process(tmp_path):
     from model.lm.language_model import LanguageModel
 
     source = tmp_path / "small.arpa"

@@ -18,7 +18,7 @@ LOG = st.floats(-9.0, 0.0, width=32)
 
 @st.composite
 def models(draw: st.DrawFn) -> tuple[Model, int]:
-    """Any n-grams at all: contexts and suffixes may be missing, as in a pruned model."""
+    """Models of any n-grams: contexts and suffixes may be missing, as in a pruned model."""
     vocabulary, order = draw(st.integers(4, 7)), draw(st.integers(1, 4))
     word = st.integers(0, vocabulary - 1)
     model = {(w,): (draw(LOG), draw(LOG)) for w in range(vocabulary)}
@@ -30,7 +30,7 @@ def models(draw: st.DrawFn) -> tuple[Model, int]:
 
 @settings(max_examples=200, deadline=None)
 @given(models(), st.lists(st.integers(0, 3), max_size=9))
-def test_a_sentence_scores_what_the_definition_says(case: tuple[Model, int], sentence: list[int]) -> None:
+def test_scores_of_a_sentence_match_the_definition(case: tuple[Model, int], sentence: list[int]) -> None:
     model, order = case
     trie = build_trie(as_ngrams(model, order).tables)
     state = ROOT
@@ -54,7 +54,7 @@ def test_children_are_contiguous_and_sorted(case: tuple[Model, int]) -> None:
 
 
 def test_a_context_without_ngrams_and_weight_is_replaced_by_its_suffix() -> None:
-    """Hypotheses that differ only in words the model has no use for can be merged."""
+    """Hypotheses that differ only in context words without effect can be merged."""
     model = {(w,): (-1.0, -0.5) for w in range(5)} | {(3, 4): (-0.1, 0.0)}
     trie = build_trie(as_ngrams(model, 3).tables)
     _, after_three = lm_score(*trie.arrays, ROOT, 3)
@@ -64,10 +64,10 @@ def test_a_context_without_ngrams_and_weight_is_replaced_by_its_suffix() -> None
     assert after_pair == after_four
 
 
-def test_an_ngram_that_is_there_twice_is_refused() -> None:
+def test_a_duplicate_ngram_is_refused() -> None:
     words = NgramTable(np.arange(4, dtype=np.int32)[:, None], *np.zeros((2, 4), np.float32))
     pairs = NgramTable(np.array([[3, 3], [3, 3]], np.int32), *np.zeros((2, 2), np.float32))
-    with pytest.raises(ValueError, match="twice"):
+    with pytest.raises(ValueError, match="duplicate 2-gram"):
         build_trie([words, pairs])
 
 

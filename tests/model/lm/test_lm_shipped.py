@@ -1,4 +1,4 @@
-"""The language model that is shipped."""
+"""The shipped language model."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def test_it_is_small_and_its_card_lists_its_sources(shipped: LanguageModel) -> N
 
     for source in (*PACKAGES, PAIR_COUNTS):
         assert f"{source.package} {source.version}" in card
-        assert source.licence.partition(",")[0] in card
+        assert source.license.partition(",")[0] in card
     for files in FILES:
         assert f"{files.name}: " in card
         assert files.origin in card
-        assert files.licence.rpartition(", ")[2] in card
+        assert files.license.rpartition(", ")[2] in card
 
 
 def test_words_are_spelled_with_the_acoustic_models_letters(shipped: LanguageModel) -> None:
@@ -40,7 +40,7 @@ def test_words_are_spelled_with_the_acoustic_models_letters(shipped: LanguageMod
 
 
 def test_digits_and_requests_stay_likely(shipped: LanguageModel) -> None:
-    """Beside seven million words of prose, what callers say must not become improbable."""
+    """Seven million words of prose must not make typical words of callers improbable."""
     samples = WEIGHTS.parent / "samples" / "samples.jsonl"
     found = shipped.perplexity(row.text for row in read_manifest(samples))
     assert found.unknown == 0

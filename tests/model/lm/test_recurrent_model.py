@@ -1,4 +1,4 @@
-"""Texts scored by the recurrent language model: as a reference in floats, each as it is alone, from a file."""
+"""Scores of the recurrent language model: compared with a float reference, independent of the batch, from a file."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ texts = st.lists(st.lists(st.sampled_from(WORDS), max_size=12), min_size=1, max_
 @settings(max_examples=30, deadline=None)
 @given(texts, st.integers(0, 50))
 def test_scores_are_those_of_a_reference_in_floats(given: list[list[str]], seed: int) -> None:
-    """Of texts in which no state is so near to the middle between two steps that float32 may round it otherwise."""
+    """Only texts whose states are not so close to a rounding boundary that float32 may round them differently."""
     drawn = arrays(seed)
     given = [*given, *([word] for word in WORDS)]
     expected, clear = zip(*(reference(drawn, words) for words in given), strict=True)
     found, chosen = RecurrentLanguageModel(PIECES, drawn, Counts()).score(given), np.array(clear)
-    assume(chosen.any())  # the first state is that of all texts
+    assume(chosen.any())  # all texts share the first state
     np.testing.assert_allclose(found[chosen], np.array(expected)[chosen], rtol=1e-5, atol=1e-4)
 
 
 @settings(max_examples=30, deadline=None)
 @given(texts)
-def test_a_text_has_the_same_bits_whatever_is_scored_beside_it(given: list[list[str]]) -> None:
+def test_the_score_of_a_text_does_not_depend_on_other_texts(given: list[list[str]]) -> None:
     model = toy_model()
     together = model.score(given)
     assert together.tolist() == [float(model.score([words])[0]) for words in given]
@@ -61,7 +61,7 @@ def put(path: Path, **changed: object) -> Path:
     return path
 
 
-def test_it_is_read_from_two_files_and_shared(tmp_path: Path) -> None:
+def test_a_model_is_read_from_two_files_and_shared(tmp_path: Path) -> None:
     path = put(tmp_path / "toy.safetensors")
     model = kept_model(path)
     assert model.counts == Counts(weight=0.3, ngram_discount=0.2, word_bonus=0.1)
@@ -72,17 +72,17 @@ def test_it_is_read_from_two_files_and_shared(tmp_path: Path) -> None:
     assert digest_at(path) != digest
 
 
-def test_what_is_no_such_model_is_refused_by_name(tmp_path: Path) -> None:
+def test_another_kind_of_file_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(LanguageModelError, match=r"cannot read .*none\.safetensors: No such file"):
         RecurrentLanguageModel.load(tmp_path / "none.safetensors")
     for changed in ({"pieces": PIECES.symbols[:-1]}, {"pieces": ["a"]}, {"weight": "much"}):
-        with pytest.raises(LanguageModelError, match=r"toy\.safetensors is no recurrent language model"):
+        with pytest.raises(LanguageModelError, match=r"toy\.safetensors is not an 8-bit recurrent language model"):
             RecurrentLanguageModel.load(put(tmp_path / "toy.safetensors", **changed))
     damaged = put(tmp_path / "toy.safetensors")
     damaged.write_bytes(damaged.read_bytes()[:-100])
-    with pytest.raises(LanguageModelError, match="is no recurrent language model"):
+    with pytest.raises(LanguageModelError, match="is not an 8-bit recurrent language model"):
         RecurrentLanguageModel.load(damaged)
     wide = arrays()
     wide["head"][0, 0] = 100  # more than the AVX2 instruction can add without saturation
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="shapes of the weights do not match"):
         RecurrentLanguageModel(PIECES, wide, Counts())

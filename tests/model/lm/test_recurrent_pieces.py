@@ -1,4 +1,4 @@
-"""Words as pieces: always the longest that fits, and none is unknown."""
+"""Word pieces: always the longest match, and no unknown words."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_longest_piece_comes_next(word: str, pieces: list[str]) -> None:
 
 
 @given(st.lists(st.text(LETTERS, min_size=1), max_size=6))
-def test_a_text_can_be_read_back(words: list[str]) -> None:
+def test_pieces_can_be_joined_to_the_text(words: list[str]) -> None:
     numbers = PIECES.of_text(words).tolist()
     assert numbers.index(END) == len(numbers) - 1
     assert "".join(PIECES.symbols[number] for number in numbers) == "".join(BEGIN_MARK + word for word in words)
@@ -43,5 +43,5 @@ def test_a_text_can_be_read_back(words: list[str]) -> None:
 
 @pytest.mark.parametrize("symbols", [ALONE[1:], ALONE[:-1], (*ALONE, "a"), ("a", "")])
 def test_pieces_that_do_not_spell_every_word_are_refused(symbols: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match="lack a letter, or name one twice"):
+    with pytest.raises(ValueError, match="lack a letter, or contain a duplicate"):
         Pieces(symbols)

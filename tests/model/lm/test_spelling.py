@@ -1,4 +1,4 @@
-"""The trie of spellings against a dictionary of all beginnings, with symbols that fill one set and several."""
+"""Trie of spellings compared with a dictionary of all prefixes, with symbol sets of one and several words."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.support.decoding.trie_walk import walk
 
 
 @pytest.mark.parametrize("symbols", [1, 27, 63, 64, 65, 200])
-def test_every_beginning_is_found_and_no_other(symbols: int) -> None:
+def test_every_prefix_is_found_and_no_other(symbols: int) -> None:
     rng = np.random.default_rng(symbols)
     spelled = [tuple(rng.integers(0, symbols, rng.integers(1, 6)).tolist()) for _ in range(300)]
     spelled += [(0,), (symbols - 1,), (symbols - 1, 0)]
     ids = rng.permutation(len(spelled)).astype(np.int32)
-    unigrams = -rng.integers(1, 20, len(spelled)).astype(np.float32)  # many words are as likely as another
+    unigrams = -rng.integers(1, 20, len(spelled)).astype(np.float32)  # many words are equally likely
     trie, at, likeliest = build_spelling(spelled, ids, unigrams, symbols)
 
     begun: dict[tuple[int, ...], list[int]] = {}

@@ -1,4 +1,4 @@
-"""Written English as labelled words: which marks remain, which capitals, and what a line of text reads as."""
+"""Written English as labeled words: marks, capitals, and parsing of a line."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def simplified(text: str) -> str:
         ("Well … perhaps", "Well, perhaps."),
     ],
 )
-def test_marks_become_three_and_words_are_spelled_as_recognised(text: str, expected: str) -> None:
+def test_marks_are_reduced_to_three_and_words_spelled_as_recognized(text: str, expected: str) -> None:
     assert simplified(text) == expected
 
 
-def test_a_quotation_begins_with_a_capital_only_if_its_word_is_a_name() -> None:
+def test_the_first_word_of_a_quotation_is_capitalized_only_if_it_is_a_name() -> None:
     assert simplified("He said, “Rose has come.” I saw Rose.") == "He said, Rose has come. I saw Rose."
     assert simplified("He said, “A rose has come.” I saw a rose.") == "He said, a rose has come. I saw a rose."
 
 
-def test_what_is_written_is_read_again() -> None:
+def test_written_lines_can_be_parsed() -> None:
     line = "Yes, he said. Is it I? No."
     words = parse(line)
     assert written(words) == line

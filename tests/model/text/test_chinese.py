@@ -1,4 +1,4 @@
-"""Written Mandarin as it is said, and what two transcripts are compared by."""
+"""Normalization of written Mandarin, and comparison of transcripts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_transcripts_are_compared_by_simplified_characters() -> None:
     assert score("turn it on", "turn it off").words == 3
 
 
-def test_language_models_take_each_character_as_a_word() -> None:
+def test_each_character_is_a_word_for_language_models() -> None:
     assert spoken("打开空调") == spoken("打 开 空 调") == "打 开 空 调"
 
 
@@ -41,7 +41,7 @@ def test_sentences_that_share_six_characters_with_a_held_out_text_are_left_out()
     assert all(len(run) == SHARED for run in runs)
 
 
-def test_texts_are_written_and_a_folder_without_any_is_named(tmp_path: Path) -> None:
+def test_texts_are_written_and_a_folder_without_any_is_refused(tmp_path: Path) -> None:
     text, speech = tmp_path / "text", tmp_path / "speech"
     text.mkdir()
     speech.mkdir()
@@ -78,23 +78,23 @@ def test_lines_are_drawn_from_a_model_of_words(tmp_path: Path) -> None:
     path = tmp_path / "words.arpa"
     path.write_text(ARPA, encoding="utf-8")
     lines = list(drawn(path, 20_000))
-    assert lines == list(drawn(path, 20_000)), "the same every time"
+    assert lines == list(drawn(path, 20_000)), "deterministic"
     text = "".join(lines)
     assert 20_000 <= len(text) < 20_030
-    assert not set(text) - set("公司很"), "a word in other characters than those that are written is left out"
-    assert text.count("公司很") / text.count("公司") > 0.5, "as the pair says, of which the words know nothing"
+    assert not set(text) - set("公司很"), "a word with other characters is skipped"
+    assert text.count("公司很") / text.count("公司") > 0.5, "by the probability of the pair, not of the words"
 
 
 def test_a_model_without_chinese_words_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "words.arpa"
     path.write_text(ARPA.replace("公司", "a").replace("很", "d"), encoding="utf-8")
-    with pytest.raises(LanguageModelError, match=r"words\.arpa has no Chinese word"):
+    with pytest.raises(LanguageModelError, match=r"words\.arpa has no Chinese words"):
         next(drawn(path))
 
 
-def test_a_missing_package_is_named_with_the_command_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_a_missing_package_and_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     text._converter.cache_clear()
     monkeypatch.setitem(sys.modules, "opencc", None)
     with pytest.raises(ModelError, match=r"opencc: pip install .*\[mandarin\]"):
         characters_of("打开")
-    assert characters_of("a 1") == "a1", "which needs none"
+    assert characters_of("a 1") == "a1", "ASCII text does not need the package"

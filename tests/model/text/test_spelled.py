@@ -1,4 +1,4 @@
-"""Normalisation of written English to spoken words."""
+"""Normalization of written English to spoken words."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_texts_are_spelled_as_spoken(written: str, said: str) -> None:
 
 
 @given(st.text(max_size=60))
-def test_normalised_text_has_only_the_models_letters_and_normalising_is_idempotent(text: str) -> None:
+def test_normalized_text_has_only_the_models_letters_and_normalizing_is_idempotent(text: str) -> None:
     said = spoken(text)
     letters = r"(?:[a-z]+(?:'+[a-z]+)*(?: |$))*"
     if has_ideographs(text):
@@ -107,5 +107,5 @@ def test_sentences_end_at_points_but_not_at_those_of_abbreviations() -> None:
         ("שלום", "שלום"),
     ],
 )
-def test_letters_of_other_alphabets_are_named(text: str, letters: str) -> None:
+def test_letters_of_other_alphabets_are_listed(text: str, letters: str) -> None:
     assert unspellable(text) == letters

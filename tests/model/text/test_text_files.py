@@ -1,4 +1,4 @@
-"""One way to open a text file: encodings, byte order marks, compression, line ends, and refusals in one sentence."""
+"""Reading of text files: encodings, byte order marks, compression, line ends, and errors in one sentence."""
 
 import gzip
 import lzma
@@ -27,7 +27,7 @@ def encoded(text, encoding, end="\n"):
     return b"\xfe\xff" + text.encode("utf-16-be") if encoding == "utf-16-be-bom" else text.encode(encoding)
 
 
-READERS = {  # by kind of file: its text, what reads it into something comparable
+READERS = {  # by kind of file: its text, and a reader with a comparable result
     "manifest": ('{"audio": "a.wav", "text": "é"}\n', lambda path: [u.text for u in read_manifest(path)]),
     "tokens": ("<blk> 0\né 1\n", lambda path: Tokens.read(path, 2).symbols),
     "arpa": (ARPA, lambda path: read_arpa(path).words),
@@ -43,7 +43,7 @@ READERS = {  # by kind of file: its text, what reads it into something comparabl
 @pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["lf", "crlf"])
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("kind", READERS)
-def test_every_reader_takes_byte_order_marks_utf_16_and_windows_line_ends(tmp_path, kind, encoding, end):
+def test_every_reader_accepts_byte_order_marks_utf_16_and_windows_line_ends(tmp_path, kind, encoding, end):
     text, read = READERS[kind]
     plain, other = tmp_path / "plain.arpa", tmp_path / "other.arpa"
     plain.write_bytes(text.encode())
@@ -68,14 +68,14 @@ def test_latin_1_is_refused_in_one_sentence_with_file_and_line(tmp_path, kind):
     assert "\n" not in str(refused.value)
 
 
-def test_lines_end_at_line_feeds_alone(tmp_path):
+def test_lines_end_only_at_line_feeds(tmp_path):
     path = tmp_path / "text"
     path.write_bytes("a\u2028b\x85c\x0bd\x1ce\r\nf\rg\n\nh".encode())
     assert read_lines(path, ManifestError) == ["a\u2028b\x85c\x0bd\x1ce", "f\rg", "", "h"]
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, lzma.compress])
-def test_compressed_text_is_known_by_its_first_bytes(tmp_path, compress):
+def test_compression_is_detected_by_the_first_bytes(tmp_path, compress):
     path = tmp_path / "text"
     path.write_bytes(compress("\ufeffé\r\nb\n".encode()))
     assert read_lines(path, ManifestError) == ["é", "b"]
@@ -91,19 +91,19 @@ def test_utf_16_without_its_mark_is_refused(tmp_path):
         read_lines(path, ManifestError)
 
 
-def test_a_missing_file_and_a_folder_are_named(tmp_path):
+def test_the_error_names_a_missing_file_or_a_folder(tmp_path):
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(ManifestError, match=f"cannot read {path}: "):
             read_lines(path, ManifestError)
 
 
-def test_a_token_that_is_a_space_of_another_script_is_itself(tmp_path):
+def test_a_token_that_is_a_space_of_another_script_is_kept(tmp_path):
     path = tmp_path / "tokens.txt"
     path.write_text("<blk> 0\n\u3000 1\n\u2028 2\n\x85 3\n 4\n", encoding="utf-8")
     assert Tokens.read(path, 5).symbols == ("<blk>", "\u3000", "\u2028", "\x85", " ")
 
 
-def test_a_line_separator_within_a_json_string_does_not_cut_a_manifest(tmp_path):
+def test_a_line_separator_in_a_json_string_does_not_split_a_manifest(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"audio": "a\u2028\x85.wav", "text": "a"}\n{"audio": "b.wav", "text": "b"}\n', encoding="utf-8")
     assert [u.text for u in read_manifest(path)] == ["a", "b"]

@@ -1,4 +1,4 @@
-"""API keys: the forms in which clients send them, which are accepted, and that none is ever logged or returned."""
+"""API keys: how clients send them, which are accepted, and that they are never logged or returned."""
 
 from __future__ import annotations
 

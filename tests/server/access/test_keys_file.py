@@ -1,4 +1,4 @@
-"""The keys file: its lines, reading it again while the server runs, and the command that writes it."""
+"""The keys file: its format, reloading while the server runs, and the command that writes it."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_a_line_has_a_digest_a_name_a_quota_and_origins(tmp_path: Path) -> None:
         # ours
         {digest("a")}
         {digest("b").upper()}  shop  # the shop
-        {digest("c")} streams=3 origins=https://a.example,http://b.example:81/ call-centre
+        {digest("c")} streams=3 origins=https://a.example,http://b.example:81/ call-center
     """
     path = tmp_path / "keys"
     path.write_text(text)
     a, b, c = parse_keys(read_secrets("key", (), path))
     assert (a, b) == (Key.of("a"), Key(Key.of("b").digest, "shop"))
-    assert (c.name, c.streams, c.origins) == ("call-centre", 3, {"https://a.example", "http://b.example:81"})
+    assert (c.name, c.streams, c.origins) == ("call-center", 3, {"https://a.example", "http://b.example:81"})
 
 
 @pytest.mark.parametrize(
@@ -69,18 +69,18 @@ def test_a_digest_that_occurs_twice_is_an_error() -> None:
         parse_keys([("keys:1", f"{digest('a')} streams=1"), ("keys:2", digest("a"))])
 
 
-def test_a_changed_file_is_read_within_a_second_and_a_broken_one_leaves_the_keys(tmp_path: Path) -> None:
+def test_a_changed_file_is_reloaded_within_a_second_and_a_broken_one_keeps_the_keys(tmp_path: Path) -> None:
     clock, path = FakeClock(), tmp_path / "keys"
     path.write_text(digest("old"))
     file = KeysFile(path, clock)
     path.write_text(f"{digest('new')} grown")
-    assert file.keys == (Key.of("old"),), "looked at once a second"
+    assert file.keys == (Key.of("old"),), "checked once a second"
     clock.advance(CHECK_EVERY_S)
     assert [key.name for key in file.keys] == ["grown"]
     for broken in (b"nonsense", b"# empty", b"\xff\xfe\x00"):
         path.write_bytes(broken)
         clock.advance(CHECK_EVERY_S)
-        assert [key.name for key in file.keys] == ["grown"], "the keys that were good still are"
+        assert [key.name for key in file.keys] == ["grown"], "the previous keys stay valid"
     path.unlink()
     clock.advance(CHECK_EVERY_S)
     assert [key.name for key in file.keys] == ["grown"]
@@ -104,7 +104,7 @@ def test_a_key_removed_from_the_file_is_refused_and_so_are_its_tokens(tmp_path: 
             ring.check(credentials)
 
 
-def test_a_running_server_takes_a_new_key_and_refuses_the_old_one(live_server: Start, tmp_path: Path) -> None:
+def test_a_running_server_accepts_a_new_key_and_refuses_the_old_one(live_server: Start, tmp_path: Path) -> None:
     clock, path = FakeClock(), tmp_path / "keys"
     path.write_text(digest("old"))
     server = live_server(api_keys_file=path, clock=clock)
@@ -116,7 +116,7 @@ def test_a_running_server_takes_a_new_key_and_refuses_the_old_one(live_server: S
         with pytest.raises(InvalidStatus) as refused:
             server.listen({"Authorization": "Token old"})
         assert refused.value.response.status_code == 401
-        client.finish()  # a stream that is open stays open
+        client.finish()  # an open stream stays open
 
 
 def test_sighup_reads_the_file_at_once(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def keys(*arguments: str, text: str = "") -> Result:
 
 def test_a_new_key_is_printed_once_and_its_file_accepts_it(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    path.write_text(digest("first"))  # without an end of line
+    path.write_text(digest("first"))  # without a newline at the end
     made = keys("new", "--name", "shop", "--streams", "2", "--origin", "https://shop.example", "--file", str(path))
     key = made.stdout.strip()
     assert made.exit_code == 0

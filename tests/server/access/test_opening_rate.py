@@ -1,4 +1,4 @@
-"""Rate of openings by key and by address: a storm is bounded, and others are served meanwhile."""
+"""Rate limit of openings per key and address: a storm is limited, and others are served meanwhile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T0 = 8_675_309.25
 
 
 def opened(rate: OpeningRate, owner: str, times: int, now: float) -> int:
-    """Try so often at one moment. Returns: how many entered."""
+    """Try `times` openings at one moment; return how many were admitted."""
     entered = 0
     for _ in range(times):
         try:
@@ -32,7 +32,7 @@ def opened(rate: OpeningRate, owner: str, times: int, now: float) -> int:
     return entered
 
 
-def test_a_burst_enters_and_then_the_rate() -> None:
+def test_a_burst_is_admitted_and_then_the_rate_applies() -> None:
     rate = OpeningRate(lambda: 10.0)
     assert opened(rate, "a", 1_000, T0) == 10 * BURST_S
     with pytest.raises(TooManyOpenings):
@@ -42,7 +42,7 @@ def test_a_burst_enters_and_then_the_rate() -> None:
     assert opened(rate, "b", 1, T0) == 1, "another caller is not affected"
 
 
-def test_what_comes_ten_a_second_after_a_storm_is_never_refused() -> None:
+def test_ten_openings_a_second_after_a_storm_are_never_refused() -> None:
     rate = OpeningRate(automatic(lambda: 9.0))
     opened(rate, "a", 1_000, T0)
     assert all(opened(rate, "a", 1, T0 + n / 10) for n in range(1, 201))
@@ -54,7 +54,7 @@ def test_a_balancer_with_one_address_may_fill_the_replica_at_once(limit: float, 
     assert opened(OpeningRate(automatic(lambda: limit)), "balancer", int(limit), T0) == int(limit)
 
 
-def test_owners_are_remembered_in_bounded_memory_and_none_without_a_limit() -> None:
+def test_owners_are_kept_in_bounded_memory_and_not_at_all_without_a_limit() -> None:
     rate, unlimited = OpeningRate(lambda: 1.0), OpeningRate(None)
     for number in range(MAX_BUCKETS + 100):
         rate.take(str(number), T0)
@@ -114,7 +114,7 @@ def test_a_storm_of_one_address_is_refused_on_every_protocol_and_for_uploads(liv
     assert server.metric('tutti_handshakes_rejected_total{reason="rate"}') == 3
 
 
-def test_clients_behind_a_trusted_proxy_are_told_apart(live_server: Start) -> None:
+def test_clients_behind_a_trusted_proxy_are_distinguished(live_server: Start) -> None:
     server = live_server(max_openings_per_s=0.2)
     for address in ("192.0.2.1", "192.0.2.2"):
         with server.listen({"X-Forwarded-For": address}) as client:

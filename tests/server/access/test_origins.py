@@ -1,4 +1,4 @@
-"""Web pages that may use the server: its own, those on the list, and no other; requests without `Origin` always."""
+"""Web pages that may use the server: its own and those of allowed origins; requests without `Origin` always may."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ LISTED = frozenset({"https://shop.example", "http://other.example:81"})
 @pytest.mark.parametrize(
     ("origins", "host", "allowed", "comes_in"),
     [
-        ([], "tutti.example", (), True),  # no browser
+        ([], "tutti.example", (), True),  # not a browser
         (["http://tutti.example"], "tutti.example", (), True),
-        (["https://tutti.example"], "tutti.example", (), True),  # TLS ends at a proxy
+        (["https://tutti.example"], "tutti.example", (), True),  # TLS is terminated by a proxy
         (["https://tutti.example"], "tutti.example:443", (), True),
         (["http://Tutti.example:8080"], "tutti.example:8080", (), True),
         (["http://[::1]:8080"], "[::1]:8080", (), True),
@@ -69,7 +69,7 @@ def test_a_list_with_an_invalid_origin_is_an_error(live_server: Start, text: str
 
 
 def status(server: LiveServer, origin: str, key: str = "plain") -> int:
-    """Status of a browser's handshake from this page."""
+    """Return the status of a handshake by a page of this origin."""
     try:
         with server.listen({"Origin": origin, "Authorization": f"Token {key}"}) as client:
             client.finish()
@@ -104,8 +104,8 @@ def test_only_pages_of_the_list_get_cors_headers(live_server: Start) -> None:
 
 
 @pytest.mark.parametrize("listed", ["*", "https://app.example"])
-def test_a_preflight_of_an_sdk_is_answered_for_allowed_pages_alone(listed: str) -> None:
-    """Browsers ask first whether an SDK's own headers may be sent."""
+def test_a_preflight_of_an_sdk_is_answered_only_for_allowed_pages(listed: str) -> None:
+    """Browsers send a preflight request for the SDK's own headers."""
     app = FastAPI()
     allow_pages(app, Settings(allowed_origins=(listed,)))
     asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,x-stainless-os"}

@@ -1,4 +1,4 @@
-"""Quota of open streams per key: 429 beyond it, and released however a stream ends."""
+"""Quota of open streams per key: 429 above it, and release however a stream ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEYS = {"Authorization": "Token small"}
 
 @pytest.fixture
 def keys_file(tmp_path: Path) -> Path:
-    """Quotas: `small` two streams, `large` the server's default, `one` one."""
+    """Write a keys file with quotas: two streams for `small`, the server's default for `large`, one for `one`."""
     path = tmp_path / "keys"
     rows = [("small", "streams=2"), ("large", ""), ("one", "streams=1")]
     path.write_text("\n".join(f"{hashlib.sha256(key.encode()).hexdigest()} {rest}" for key, rest in rows))
@@ -41,7 +41,7 @@ def wave() -> bytes:
 
 
 def status(server: LiveServer, key: str, **query: object) -> int:
-    """Status of the handshake of one more stream, which is then ended normally."""
+    """Return the status of a handshake; a stream that is admitted ends normally."""
     try:
         with server.listen({"Authorization": f"Token {key}"}, **query) as client:
             client.finish()
@@ -51,17 +51,17 @@ def status(server: LiveServer, key: str, **query: object) -> int:
 
 
 def wait_free(server: LiveServer) -> None:
-    """Return when no stream is counted; each request lets the server's event loop run."""
+    """Wait until no stream is counted; each request lets the server's event loop run."""
     server.wait_idle()
     for _ in range(1_000):
         if not len(server.replica.guard.quotas):
             return
         server.http.get("/healthz")
-    pytest.fail("a stream stayed counted")
+    pytest.fail("a stream is still counted")
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 3), st.booleans()), max_size=40))
-def test_streams_counted_are_those_of_leases_not_released(steps: list[tuple[str, int, bool]]) -> None:
+def test_open_streams_are_those_of_unreleased_leases(steps: list[tuple[str, int, bool]]) -> None:
     quotas, held = Quotas(), list[tuple[str, int, Lease]]()
     for owner, streams, give_back in steps:
         if give_back and held:
@@ -74,7 +74,7 @@ def test_streams_counted_are_those_of_leases_not_released(steps: list[tuple[str,
             held.append((owner, streams, quotas.take(owner, streams, 4)))
         for name in "ab":
             assert quotas.open_streams(name) == sum(count for other, count, _ in held if other == name)
-        assert len(quotas) == len({name for name, _, _ in held}), "nothing is kept of a key without a stream"
+        assert len(quotas) == len({name for name, _, _ in held}), "keys without a stream are dropped"
 
 
 def test_a_lease_grows_or_is_unchanged_and_is_released_once() -> None:
@@ -102,7 +102,7 @@ def test_a_key_beyond_its_quota_gets_429_with_retry_after_and_other_keys_are_ser
         assert response.status_code == 429
         assert int(response.headers["Retry-After"]) > 0
         assert json.loads(response.body)["err_code"] == "TOO_MANY_REQUESTS"
-        assert response.headers["dg-error"] == "this key may have 2 streams open at a time"
+        assert response.headers["dg-error"] == "this key may have 2 streams open at a time; close one or retry later"
         assert server.http.post("/v1/listen", content=wave(), headers=KEYS).status_code == 429
         assert status(server, "large") == 101
         assert server.metric('tutti_handshakes_rejected_total{reason="quota"}') == 2
@@ -138,7 +138,7 @@ def test_a_call_counts_once_whatever_its_channels(live_server: Start, keys_file:
 
 
 def test_a_stream_is_released_however_it_ends(live_server: Start, keys_file: Path) -> None:
-    """Ended, vanished, too large, idle, refused for its query or by a full server."""
+    """Ended, lost, too large, idle, refused for its query or by a full server."""
     server = live_server(api_keys_file=keys_file, idle_timeout_s=0.5, max_streams=2)
     with server.listen(KEYS) as ended:
         ended.finish()
@@ -168,7 +168,7 @@ def test_an_upload_is_released_whether_it_ends_fails_or_is_abandoned(live_server
         quotas = server.replica.guard.quotas
         answer = server.http.post("/v1/listen", content=wave(), headers=KEYS)
         assert answer.status_code == 200
-        assert len(quotas) == 1, "the upload that is on its way has its place"
+        assert len(quotas) == 1, "the upload in progress is counted"
     wait_free(server)
 
 

@@ -1,4 +1,4 @@
-"""`Retry-After` of refusals: short while few are refused, spread out under overload, capped."""
+"""`Retry-After` of refusals: short while few are refused, spread under overload, and capped."""
 
 import random
 
@@ -34,8 +34,8 @@ def test_the_wait_is_short_again_after_the_overload():
     assert retry.seconds(1, 120.0) == 1
 
 
-def test_clients_that_obey_retry_after_come_at_a_bounded_rate():
-    """A thousand clients, none ever admitted, over five minutes."""
+def test_clients_that_obey_retry_after_return_at_a_bounded_rate():
+    """A thousand clients over five minutes, none of them admitted."""
     rng = random.Random(1)
     retry = RetryAfter(rng)
     due = [rng.random() for _ in range(1_000)]

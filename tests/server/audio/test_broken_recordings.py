@@ -1,4 +1,4 @@
-"""Broken containers as `loadtest.hostile` makes them: uploaded or live, each is read or refused, and nothing else."""
+"""Broken containers from `loadtest.hostile`: uploaded or live, each is either read or refused."""
 
 from __future__ import annotations
 

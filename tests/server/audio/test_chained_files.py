@@ -1,4 +1,4 @@
-"""Recordings one after another in a body are all heard; a container is one whatever `encoding` says."""
+"""Concatenated recordings in one body are all decoded; a container is recognized whatever `encoding` says."""
 
 from __future__ import annotations
 
@@ -63,32 +63,32 @@ def read(body: bytes, form=ANY) -> tuple[np.ndarray, list[str]]:
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("times", [2, 3])
-def test_concatenated_recordings_are_all_heard(name: str, times: int) -> None:
+def test_concatenated_recordings_are_all_decoded(name: str, times: int) -> None:
     alone, _ = read(one(name))
-    heard, warnings = read(one(name) * times)
+    samples, warnings = read(one(name) * times)
     assert warnings == []
-    assert len(heard) == pytest.approx(times * len(alone), abs=0.12 * RATE * times)
-    last = heard[-len(alone) :, 0]
+    assert len(samples) == pytest.approx(times * len(alone), abs=0.12 * RATE * times)
+    last = samples[-len(alone) :, 0]
     assert likeness(last, speech()[:, 0], 3_000)[0] > 0.97
 
 
-def test_parts_of_other_rates_are_heard_at_theirs() -> None:
+def test_recordings_with_different_rates_are_all_decoded() -> None:
     body = written("FLAC", rate=48_000) + written("FLAC", rate=8_000) + written("FLAC")
     assert len(read(body)[0]) == pytest.approx(6 * RATE, abs=3)
     slow, fast = (container("mp3", "libmp3lame", speech(rate), rate) for rate in (16_000, 44_100))
     assert len(read(slow + fast)[0]) == pytest.approx(4 * RATE, abs=0.3 * RATE)
 
 
-def test_a_damaged_later_part_is_refused_by_its_number() -> None:
-    with pytest.raises(BadAudio, match="recording 2 of several"):
+def test_the_error_names_the_damaged_recording() -> None:
+    with pytest.raises(BadAudio, match="recording 2 in the body"):
         read(one("flac") + one("flac")[:60])
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in ("mp3 of frames alone", "m4a")])
-def test_a_truncated_recording_says_so(name: str) -> None:
+def test_a_truncated_recording_gives_a_warning(name: str) -> None:
     body = one(name)
-    heard, warnings = read(body[: len(body) * 2 // 3])
-    assert len(heard) <= 1.5 * RATE
+    samples, warnings = read(body[: len(body) * 2 // 3])
+    assert len(samples) <= 1.5 * RATE
     assert [text.partition(":")[0] for text in warnings] == ["truncated"]
     assert read(body)[1] == []
 
@@ -102,7 +102,7 @@ def test_a_file_without_its_index_is_refused_as_truncated() -> None:
 @pytest.mark.parametrize(
     ("encoding", "rate"), [("linear16", 16_000), ("mulaw", 8_000), ("opus", 48_000), ("flac", None)]
 )
-def test_an_uploaded_container_is_one_whatever_encoding_says(name: str, encoding: str, rate: int | None) -> None:
+def test_an_uploaded_container_is_recognized_whatever_the_encoding(name: str, encoding: str, rate: int | None) -> None:
     assert np.array_equal(read(one(name), audio_form(encoding, rate))[0], read(one(name))[0])
 
 
@@ -110,7 +110,7 @@ def test_an_uploaded_container_is_one_whatever_encoding_says(name: str, encoding
 @pytest.mark.parametrize(("encoding", "rate"), [("linear16", 16_000), ("mulaw", 16_000), ("ogg-opus", None)])
 @settings(max_examples=8, deadline=None)
 @given(cuts=st.lists(st.integers(0, 60_000), max_size=6), small=st.integers(0, 20))
-def test_a_live_container_is_one_whatever_encoding_says(
+def test_a_live_container_is_recognized_whatever_the_encoding(
     name: str, encoding: str, rate: int | None, cuts: list[int], small: int
 ) -> None:
     form = audio_form(encoding, rate)
@@ -119,17 +119,17 @@ def test_a_live_container_is_one_whatever_encoding_says(
 
 
 @pytest.mark.parametrize("name", NOT_LIVE)
-def test_a_container_that_live_streams_lack_is_never_heard_as_raw_samples(name: str) -> None:
+def test_a_container_unsupported_live_is_never_decoded_as_raw_samples(name: str) -> None:
     try:
-        heard = decoded(open_decoder(audio_form("linear16", RATE), RATE), [one(name)])
+        samples = decoded(open_decoder(audio_form("linear16", RATE), RATE), [one(name)])
     except (NotTaken, Undecodable):
         return
-    assert likeness(heard[:, 0], speech()[:, 0], 3_000)[0] > 0.97
+    assert likeness(samples[:, 0], speech()[:, 0], 3_000)[0] > 0.97
 
 
 def test_a_container_in_a_stereo_or_resumable_raw_stream() -> None:
-    heard = decoded(open_decoder(audio_form("linear16", 8_000, 2), RATE), [one("flac")])
-    assert heard.shape == (RATE, 2)
+    samples = decoded(open_decoder(audio_form("linear16", 8_000, 2), RATE), [one("flac")])
+    assert samples.shape == (RATE, 2)
     with pytest.raises(NotTaken, match="encoding=linear16"):
         decoded(open_decoder(audio_form("linear16", RATE), RATE, raw_alone=True), [one("flac")])
 
@@ -152,6 +152,6 @@ def test_raw_samples_stay_raw_even_where_they_begin_like_a_container(
         assert np.array_equal(read(data, audio_form("linear16", RATE))[0], expected)
 
 
-def test_telephone_silence_is_no_mp3() -> None:
+def test_telephone_silence_is_not_mp3() -> None:
     assert container_of(b"\xff" * 5_000, whole=True) is None
     assert container_of(b"\xd5" * 5_000, whole=True) is None

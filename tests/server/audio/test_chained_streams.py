@@ -1,4 +1,4 @@
-"""Several streams one after another on one connection are all decoded, each as by itself, for any cut of the bytes."""
+"""Chained streams on one connection are decoded as each would be alone, however the bytes are split."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RATE = 16_000
 
 
 def flac(rate: int, channels: int, frames: int | None = None) -> bytes:
-    """A file by libFLAC, whose last frame is a short one."""
+    """Return a file by libFLAC, whose last frame is shorter."""
     file = io.BytesIO()
     soundfile.write(file, speech(rate, channels)[:frames], rate, format="FLAC")
     return file.getvalue()
@@ -71,26 +71,26 @@ def parts(name: str) -> tuple[bytes, ...]:
     return tuple(make() for make in PARTS[name])
 
 
-def heard(chunks: list[bytes]) -> np.ndarray:
+def decode(chunks: list[bytes]) -> np.ndarray:
     return decoded(open_decoder(audio_form(None, None), RATE), chunks)
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_all_streams_of_a_chain_are_heard(name: str) -> None:
-    alone = np.concatenate([heard([part]) for part in parts(name)])
-    together = heard(list(parts(name)))
+def test_all_streams_of_a_chain_are_decoded(name: str) -> None:
+    alone = np.concatenate([decode([part]) for part in parts(name)])
+    together = decode(list(parts(name)))
     assert len(alone) > 1.9 * RATE * (len(parts(name)) - 1)
     assert np.array_equal(together, alone)
-    assert np.array_equal(heard([b"".join(parts(name))]), alone)
+    assert np.array_equal(decode([b"".join(parts(name))]), alone)
 
 
 @pytest.mark.parametrize("name", PARTS)
 @settings(max_examples=10)
 @given(data=st.data())
-def test_any_cut_of_a_chain_gives_the_same_samples(name: str, data: st.DataObject) -> None:
+def test_the_samples_of_a_chain_do_not_depend_on_how_it_is_split(name: str, data: st.DataObject) -> None:
     body = b"".join(parts(name))
     cuts = data.draw(st.lists(st.integers(0, len(body)), max_size=20))
-    assert np.array_equal(heard(pieces(body, cuts)), heard([body]))
+    assert np.array_equal(decode(pieces(body, cuts)), decode([body]))
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -100,12 +100,12 @@ def test_a_drain_between_two_streams_loses_nothing(name: str) -> None:
     blocks = []
     for part in parts(name):
         blocks += [decoder.feed(part, 1e9), decoder.drain()]
-    alone = sum(len(heard([part])) for part in parts(name))
+    alone = sum(len(decode([part])) for part in parts(name))
     assert abs(sum(map(len, blocks)) + len(decoder.flush()) - alone) <= len(PARTS[name])  # a filter's end is rounded
 
 
 @pytest.mark.parametrize("name", ["ogg opus", "flac", "mp3", "mp4"])
-def test_a_chain_that_changes_its_channels_is_refused_by_name_where_each_channel_is_wanted(name: str) -> None:
+def test_a_chain_that_changes_its_channels_is_refused_with_multichannel(name: str) -> None:
     decoder = open_decoder(audio_form(None, None, 1), RATE, multichannel=True)
-    with pytest.raises(NotTaken, match="1 were announced, and the audio has 2"):
+    with pytest.raises(NotTaken, match="channels: 1 announced, but the audio has 2"):
         decoded(decoder, list(parts(name)))

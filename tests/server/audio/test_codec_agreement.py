@@ -1,4 +1,4 @@
-"""The same recordings in every form that clients send, by the shipped model: texts agree within the codec's loss."""
+"""The same recordings in every format that clients send: the shipped model's texts agree within the codec's loss."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from tests.support.audio.speech import samples
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer, transcript
 
-MESSAGE_BYTES = 3_001  # an odd number: samples and packets are torn apart
+MESSAGE_BYTES = 3_001  # an odd number, so that samples and packets are split
 
 
 def at(pcm: np.ndarray, rate: int) -> np.ndarray:
-    """16 kHz (S,) int16 at another rate."""
+    """Return 16 kHz samples, (S,) int16, at another rate."""
     samples = soxr.resample(pcm.astype(np.float32), 16_000, rate)
     return np.clip(np.rint(samples), -32_768, 32_767).astype(np.int16)
 
 
 def opus_in(kind: str, **options: str) -> Callable[[np.ndarray], bytes]:
-    """Opus at 32 kbit/s in this container."""
+    """Return an encoder of Opus at 32 kbit/s in this container."""
     return lambda pcm: container(kind, "libopus", at(pcm, 48_000)[:, None], 48_000, options=options, bit_rate=32_000)
 
 
@@ -49,7 +49,7 @@ def mp3(pcm: np.ndarray) -> bytes:
 
 @dataclass(frozen=True)
 class Form:
-    """How a recording is sent: `encode` gives a file, or raw Opus packets. `loss` is the WER that the codec may add."""
+    """How a recording is sent: `encode` returns a file or raw Opus packets. `loss` is the WER added by the codec."""
 
     encode: Callable[[np.ndarray], bytes | list[bytes]]
     encoding: str | None = None
@@ -62,9 +62,9 @@ class Form:
         return {"encoding": self.encoding, "sample_rate": self.rate}
 
 
-# Of the 98 words of the samples, telephone codes cost three and five (measured): the band above 4 kHz is not there.
+# Of the 98 words, telephone codecs lose three and five (measured), because the band above 4 kHz is missing.
 TELEPHONE_LOSS = 0.08
-# In an upload the pauses of demo.flac end no segment: "nine two, you can" is heard as "nine to you can" (measured).
+# In an upload the pauses of demo.flac end no segment: "nine two, you can" becomes "nine to you can" (measured).
 UPLOAD_LOSS = 0.0103
 FORMS = {
     "linear16 16 kHz": Form(lambda pcm: pcm.tobytes(), "linear16", 16_000),
@@ -91,13 +91,13 @@ FORMS = {
 
 @cache
 def recordings() -> tuple[tuple[Utterance, np.ndarray], ...]:
-    """The shipped samples, 16 kHz."""
+    """Return the shipped samples at 16 kHz."""
     return tuple((u, read_pcm(u.audio)) for u in samples())
 
 
 @cache
 def encoded(name: str) -> tuple[bytes | list[bytes], ...]:
-    """All of them in this form."""
+    """Return all recordings in this format."""
     return tuple(FORMS[name].encode(pcm) for _, pcm in recordings())
 
 
@@ -109,7 +109,7 @@ def server():
 
 
 def word_errors(texts: list[str]) -> float:
-    """WER of the samples."""
+    """Return the WER of the samples."""
     references = [u.text for u, _ in recordings()]
     rows = [("samples", reference, text) for reference, text in zip(references, texts, strict=True)]
     return by_source(rows)["samples"].wer

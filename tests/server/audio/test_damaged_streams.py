@@ -1,4 +1,4 @@
-"""Damage within a live stream: packets are concealed, readers find the stream again, time follows the container's."""
+"""Damage in a live stream: packets are concealed, demuxers resynchronize, and times follow the container's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sniffed():
 
 @cache
 def packets() -> tuple[bytes, ...]:
-    """Two seconds, 20 ms each."""
+    """Return packets of 20 ms, two seconds in total."""
     return tuple(opus_packets(speech(RATE)))
 
 
@@ -44,13 +44,13 @@ def packets() -> tuple[bytes, ...]:
 def test_a_damaged_raw_opus_packet_is_concealed_and_counted(damaged: bytes, at: int) -> None:
     whole, decoder = decoded(raw(), packets()), raw()
     blocks = [decoder.feed(damaged if i == at else packet, 1.0) for i, packet in enumerate(packets())]
-    heard = np.concatenate(blocks)
+    samples = np.concatenate(blocks)
     assert decoder.losses.concealed == 1
-    assert len(heard) == len(whole)
-    assert likeness(heard[:, 0], whole[:, 0])[0] > 0.95
+    assert len(samples) == len(whole)
+    assert likeness(samples[:, 0], whole[:, 0])[0] > 0.95
 
 
-def test_concealed_speech_fades_and_is_no_gap() -> None:
+def test_concealed_speech_fades_without_a_gap() -> None:
     decoder = raw()
     loud = max(range(1, len(packets())), key=lambda i: len(packets()[i]))
     for packet in packets()[: loud + 1]:
@@ -59,14 +59,14 @@ def test_concealed_speech_fades_and_is_no_gap() -> None:
     assert levels[0] > 20 * max(1.0, levels[-1])
 
 
-def test_only_many_damaged_raw_packets_in_a_row_end_the_stream() -> None:
+def test_a_raw_stream_ends_only_after_many_damaged_packets_in_a_row() -> None:
     decoder = raw()
     for _ in range(3):
         decoder.feed(packets()[5], 1.0)
         for _ in range(MAX_DAMAGED):
             assert len(decoder.feed(NO_OPUS, 1.0)) == PACKET
     assert decoder.losses.concealed == 3 * MAX_DAMAGED
-    with pytest.raises(Undecodable, match=f"{MAX_DAMAGED + 1} packets in a row are no opus"):
+    with pytest.raises(Undecodable, match=f"{MAX_DAMAGED + 1} packets in a row cannot be decoded as opus"):
         decoder.feed(NO_OPUS, 1.0)
 
 
@@ -81,7 +81,7 @@ def test_a_concealed_packet_is_as_long_as_the_last_one(frame_ms: int) -> None:
 
 
 def ogg_page(packets: list[bytes], granule: int, number: int, flags: int = 0) -> bytes:
-    """A page with a right checksum."""
+    """Return a page with a correct checksum."""
     lengths = b"".join(b"\xff" * (len(packet) // 255) + bytes([len(packet) % 255]) for packet in packets)
     head = b"OggS\0" + bytes([flags]) + struct.pack("<qII", granule, 7, number)
     body = bytes([len(lengths)]) + lengths + b"".join(packets)
@@ -103,7 +103,7 @@ PRE_SKIP = 0x138
 
 @cache
 def ogg_parts() -> tuple[bytes, ...]:
-    """Two pages of headers, then pages of five packets."""
+    """Return two header pages, then pages of five packets."""
     pages = [ogg_page([HEAD], 0, 0, 2), ogg_page([b"OpusTags" + bytes(8)], 0, 1)]
     for i in range(0, 100, 5):
         pages.append(ogg_page(list(packets()[i : i + 5]), (i + 5) * PACKET, len(pages)))
@@ -132,7 +132,7 @@ def webm_head() -> bytes:
 
 @cache
 def webm_parts() -> tuple[bytes, ...]:
-    """The header, then clusters of five blocks."""
+    """Return the header, then clusters of five blocks."""
     fives = (b"".join(block(packets()[i + j], j * 20) for j in range(5)) for i in range(0, 100, 5))
     return (webm_head(), *(cluster(i * 100) + five for i, five in enumerate(fives)))
 
@@ -141,7 +141,7 @@ PARTS = {"ogg": ogg_parts, "webm": webm_parts}
 HEADERS = {"ogg": 2, "webm": 1}
 
 
-def test_the_sums_of_pages_are_those_of_ffmpeg() -> None:
+def test_page_checksums_match_ffmpeg() -> None:
     body = container("ogg", "libopus", speech(), 16_000)
     end = body.index(b"OggS", 1)
     assert ogg_crc(body[:22] + bytes(4) + body[26:end]) == int.from_bytes(body[22:26], "little")
@@ -149,17 +149,17 @@ def test_the_sums_of_pages_are_those_of_ffmpeg() -> None:
 
 @pytest.mark.parametrize("name", PARTS)
 @pytest.mark.parametrize(("first", "size"), [(3, 1), (3, 40), (10, 300), (150, 7), (0, 4)])
-def test_lost_bytes_cost_a_moment_and_are_counted(name: str, first: int, size: int) -> None:
-    """What follows is heard, at its own time."""
+def test_lost_bytes_cost_little_audio_and_are_counted(name: str, first: int, size: int) -> None:
+    """Audio after the loss is decoded, at its own time."""
     parts = list(PARTS[name]())
     whole = decoded(sniffed(), parts)
     parts[10] = parts[10][:first] + parts[10][first + size :]
     decoder = sniffed()
-    heard = decoded(decoder, parts)
+    samples = decoded(decoder, parts)
     assert decoder.losses.resyncs + decoder.losses.concealed >= 1
-    assert abs(len(heard) - len(whole)) <= 3 * PACKET
+    assert abs(len(samples) - len(whole)) <= 3 * PACKET
     late = len(whole) * 3 // 4
-    score, shift = likeness(heard[late:, 0], whole[late:, 0], 4_000)
+    score, shift = likeness(samples[late:, 0], whole[late:, 0], 4_000)
     assert score > 0.9
     assert abs(shift) <= 3 * PACKET
 
@@ -167,42 +167,44 @@ def test_lost_bytes_cost_a_moment_and_are_counted(name: str, first: int, size: i
 @pytest.mark.parametrize("name", PARTS)
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_wherever_bytes_are_lost_the_rest_is_heard_at_its_time(name: str, data: st.DataObject) -> None:
+def test_wherever_bytes_are_lost_the_rest_is_decoded_at_its_time(name: str, data: st.DataObject) -> None:
     parts = PARTS[name]()
-    header = sum(map(len, parts[: HEADERS[name] + 1]))  # with the first audio, whose time is where the stream begins
+    header = sum(
+        map(len, parts[: HEADERS[name] + 1])
+    )  # including the first audio, whose time is the start of the stream
     body = b"".join(parts)
     at = data.draw(st.integers(header, len(body) // 2))
     body = body[:at] + body[at + data.draw(st.integers(1, 600)) :]
     decoder = sniffed()
-    heard = decoded(decoder, [body[i : i + 999] for i in range(0, len(body), 999)])
+    samples = decoded(decoder, [body[i : i + 999] for i in range(0, len(body), 999)])
     whole = decoded(sniffed(), list(parts))
-    assert abs(len(heard) - len(whole)) <= 3 * PACKET
+    assert abs(len(samples) - len(whole)) <= 3 * PACKET
     late = len(whole) // 2 + 5 * PACKET
-    score, shift = likeness(heard[late:, 0], whole[late:, 0], 4_000)
+    score, shift = likeness(samples[late:, 0], whole[late:, 0], 4_000)
     assert score > 0.9
     assert abs(shift) <= 2 * PACKET
 
 
 @pytest.mark.parametrize("name", PARTS)
 @pytest.mark.parametrize("junk", [b'{"type":"CloseStream"}', b'{"type":"KeepAlive"}', bytes(1_000), b"\xa3" * 500])
-def test_what_is_put_between_does_not_swallow_the_rest(name: str, junk: bytes) -> None:
+def test_inserted_bytes_do_not_hide_the_rest(name: str, junk: bytes) -> None:
     parts = list(PARTS[name]())
     whole = decoded(sniffed(), parts)
     decoder = sniffed()
-    heard = decoded(decoder, [*parts[:8], junk, *parts[8:]])
+    samples = decoded(decoder, [*parts[:8], junk, *parts[8:]])
     assert decoder.losses.resyncs == 1
-    assert np.array_equal(heard, whole)
+    assert np.array_equal(samples, whole)
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_a_stream_that_is_never_found_again_ends_with_the_place(name: str) -> None:
+def test_a_stream_that_never_resynchronizes_ends_with_the_offset(name: str) -> None:
     parts = list(PARTS[name]()[:8])
     size = sum(map(len, parts))
     with pytest.raises(Undecodable, match=rf"at byte {size}\b"):
         decoded(sniffed(), [*parts, b"~" * 1_000])
     decoder = sniffed()
     decoder.feed(b"".join(parts), 1e9)
-    with pytest.raises(Undecodable, match=rf"at byte {size}\b"):  # it does not wait for the end
+    with pytest.raises(Undecodable, match=rf"at byte {size}\b"):  # it is raised before the end
         decoder.feed(b"~" * (MAX_LOST_BYTES + MAX_SEARCHED_BYTES + 1), 1e9)
 
 
@@ -215,16 +217,16 @@ def test_a_damaged_packet_in_a_container_is_concealed(name: str) -> None:
         parts = [webm_head(), cluster(0)]
         parts += [block(NO_OPUS if i == 50 else packet, i * 20) for i, packet in enumerate(packets())]
     decoder = sniffed()
-    heard = decoded(decoder, parts)
+    samples = decoded(decoder, parts)
     assert decoder.losses.concealed == 1
-    assert len(heard) == len(whole)
+    assert len(samples) == len(whole)
 
 
 # Time
 
 
 def with_gaps(name: str, gaps: dict[int, int]) -> list[bytes]:
-    """The stream, with so many packets' time before these packets; a packet a page or cluster."""
+    """Return the stream with gaps of these numbers of packets before these packets; a page or cluster per packet."""
     parts, at = list(PARTS[name]()[: HEADERS[name]]), 0
     for i, packet in enumerate(packets()):
         at += gaps.get(i, 0)
@@ -240,34 +242,34 @@ def with_gaps(name: str, gaps: dict[int, int]) -> list[bytes]:
 @pytest.mark.parametrize("gaps", [{50: 3}, {20: 19, 40: 19, 60: 19}, {50: 500}, {99: 5}])
 def test_a_gap_is_silence_of_that_length(name: str, gaps: dict[int, int]) -> None:
     whole = decoded(sniffed(), with_gaps(name, {}))
-    heard = decoded(sniffed(), with_gaps(name, gaps))
+    samples = decoded(sniffed(), with_gaps(name, gaps))
     expected, at = [], 0
     for i, gap in gaps.items():
         place = i * PACKET - PRE_SKIP
         expected += [whole[at:place], np.zeros((gap * PACKET, 1), np.int16)]
         at = place
     expected = np.concatenate([*expected, whole[at:]])
-    assert len(heard) == len(expected)
-    assert np.array_equal(heard, expected)
+    assert len(samples) == len(expected)
+    assert np.array_equal(samples, expected)
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_lost_packets_leave_their_time(name: str) -> None:
+def test_lost_packets_become_silence_of_the_same_length(name: str) -> None:
     parts = with_gaps(name, {})
     del parts[30:60]
-    heard, whole = decoded(sniffed(), parts), decoded(sniffed(), with_gaps(name, {}))
-    assert len(heard) == len(whole)
-    assert np.array_equal(heard[-10 * PACKET :], whole[-10 * PACKET :])
+    samples, whole = decoded(sniffed(), parts), decoded(sniffed(), with_gaps(name, {}))
+    assert len(samples) == len(whole)
+    assert np.array_equal(samples[-10 * PACKET :], whole[-10 * PACKET :])
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_a_stream_that_begins_late_begins_with_its_audio(name: str) -> None:
-    """A recorder's clock, or a radio station, does not begin at 0."""
+def test_a_stream_whose_timestamps_start_late_begins_with_its_audio(name: str) -> None:
+    """The timestamps of a recorder or a radio station do not start at 0."""
     assert np.array_equal(decoded(sniffed(), with_gaps(name, {0: 50_000})), decoded(sniffed(), with_gaps(name, {})))
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_a_forged_time_makes_no_hours(name: str) -> None:
+def test_a_forged_timestamp_gives_no_hours_of_silence(name: str) -> None:
     with pytest.raises(Undecodable, match="timestamps jump ahead by 3600 s"):
         decoded(sniffed(), with_gaps(name, {50: 180_000}))
     long = int(MAX_GAP_S * 50) - 1
@@ -275,12 +277,12 @@ def test_a_forged_time_makes_no_hours(name: str) -> None:
     for part in with_gaps(name, {50: long})[: HEADERS[name] + 51]:
         decoder.feed(part, 20.0)
     assert decoder.holds
-    with pytest.raises(Inflated, match="more silence than the time that has passed"):
+    with pytest.raises(Inflated, match="gaps between timestamps add up to far more than the time elapsed"):
         decoder.feed(b"", 0.0)
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_a_gap_longer_than_a_piece_may_be_comes_in_pieces(name: str) -> None:
+def test_a_gap_longer_than_a_piece_is_delivered_in_pieces(name: str) -> None:
     gaps = {50: 3_000}
     decoder, blocks = sniffed(), []
     for part in with_gaps(name, gaps):
@@ -293,9 +295,9 @@ def test_a_gap_longer_than_a_piece_may_be_comes_in_pieces(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_times_that_go_back_drop_nothing(name: str) -> None:
-    heard = decoded(sniffed(), with_gaps(name, {50: -40}))
-    assert np.array_equal(heard, decoded(sniffed(), with_gaps(name, {})))
+def test_timestamps_that_step_back_drop_nothing(name: str) -> None:
+    samples = decoded(sniffed(), with_gaps(name, {50: -40}))
+    assert np.array_equal(samples, decoded(sniffed(), with_gaps(name, {})))
 
 
 def test_jitter_of_a_recorders_clock_makes_no_gaps() -> None:
@@ -307,13 +309,13 @@ def test_jitter_of_a_recorders_clock_makes_no_gaps() -> None:
 @pytest.mark.parametrize("kind", ["mp3", "adts"])
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_frames_are_found_again(kind: str, data: st.DataObject) -> None:
+def test_reading_resumes_at_the_next_frame(kind: str, data: st.DataObject) -> None:
     body = container(kind, {"mp3": "libmp3lame", "adts": "aac"}[kind], speech(), 16_000)
     at = data.draw(st.integers(len(body) // 4, len(body) // 2))
     junk = data.draw(st.sampled_from([b"", b'{"type":"KeepAlive"}', b"\xff" * 50, bytes(5_000)]))
     decoder = open_decoder(audio_form(None, None), 16_000)
-    heard = decoded(decoder, [body[:at], junk, body[at + data.draw(st.integers(1, 400)) :]])
+    samples = decoded(decoder, [body[:at], junk, body[at + data.draw(st.integers(1, 400)) :]])
     whole = decoded(open_decoder(audio_form(None, None), 16_000), [body])
-    assert len(whole) * 0.85 < len(heard) <= len(whole)
+    assert len(whole) * 0.85 < len(samples) <= len(whole)
     late = len(whole) * 3 // 4
-    assert likeness(heard[-len(whole) + late :, 0], whole[late:, 0], 4_000)[0] > 0.8
+    assert likeness(samples[-len(whole) + late :, 0], whole[late:, 0], 4_000)[0] > 0.8

@@ -1,4 +1,4 @@
-"""Decoding off the event loop: order, bounds, a loop that keeps running, and nothing after the end."""
+"""Decoding outside the event loop: order, limits, a responsive loop, and no output after the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAIT_S = 10.0
 
 
 class Echo:
-    """A decoder whose samples are its bytes. It waits for its gate, and fails at a `!`."""
+    """A decoder that returns its input bytes as samples. It waits for its gate, and fails at a `!`."""
 
     rate, channels = 16_000, 1
     bytes_per_s: float | None = 16_000.0
@@ -37,8 +37,8 @@ class Echo:
         self.threads: set[int] = set()
         self.limits: list[float] = []
         self.held = b""
-        self.gap = 0  # pieces of silence that a gap leaves to be read
-        self.long_tail = False  # the next drain or flush holds two pieces more
+        self.gap = 0  # pieces of silence left to return
+        self.long_tail = False  # the next drain or flush returns two more pieces
         self.losses = Losses()
         self.warnings: list[str] = []
 
@@ -78,7 +78,7 @@ class Echo:
 
 
 class Bench:
-    """A decode queue and its receiver, which keeps samples and actions in order."""
+    """A decode queue and its receiver, which records samples and actions in order."""
 
     def __init__(self, decoder: Echo, pool: DecodingPool) -> None:
         self.said: list[str] = []
@@ -92,7 +92,7 @@ class Bench:
         self.queue.receiver = self
 
     def audio(self, chunk: bytes, arrived_s: float) -> None:
-        """A message of the client."""
+        """Add a message of the client."""
         try:
             samples = self.queue.audio(chunk, arrived_s)
         except MediaError as error:
@@ -151,7 +151,7 @@ def test_audio_and_frames_keep_their_order(inline: bool) -> None:
         bench.audio(b"d", 4.0)
         queue.flush(bench.action("close"), 5.0)
         await bench.until(lambda: "<close>" in bench.said)
-        tails = ("", "") if inline else ("d", "f")  # a decoder that works inline holds nothing back
+        tails = ("", "") if inline else ("d", "f")  # an inline decoder holds nothing back
         text = f"ab<configure>c{tails[0]}<finalize>d{tails[1]}<close>"
         assert "".join(bench.said) == text
         assert bench.arrivals == sorted(bench.arrivals)
@@ -159,7 +159,7 @@ def test_audio_and_frames_keep_their_order(inline: bool) -> None:
     run(test, inline=inline)
 
 
-def test_a_long_gap_is_delivered_piece_by_piece_before_what_was_sent_after_it() -> None:
+def test_a_long_gap_is_delivered_in_pieces_before_later_audio() -> None:
     async def test(bench: Bench) -> None:
         bench.audio(b"a_", 1.0)
         bench.audio(b"b", 2.0)
@@ -171,7 +171,7 @@ def test_a_long_gap_is_delivered_piece_by_piece_before_what_was_sent_after_it() 
     run(test)
 
 
-def test_a_long_end_is_delivered_piece_by_piece_as_there_is_room() -> None:
+def test_the_end_of_a_stream_is_delivered_in_pieces_as_there_is_room() -> None:
     async def test(bench: Bench) -> None:
         bench.decoder.long_tail = True
         bench.audio(b"a", 1.0)
@@ -189,8 +189,8 @@ def test_a_long_end_is_delivered_piece_by_piece_as_there_is_room() -> None:
     run(test)
 
 
-def test_resume_within_on_samples_changes_no_order() -> None:
-    """The tail of a flush is delivered, then its action comes, then what waited behind it."""
+def test_resume_within_on_samples_keeps_the_order() -> None:
+    """The tail of a flush is delivered, then its action runs, then the items after it follow."""
 
     async def test(bench: Bench) -> None:
         queue, on_samples = bench.queue, bench.on_samples
@@ -204,7 +204,7 @@ def test_resume_within_on_samples_changes_no_order() -> None:
     run(test)
 
 
-def test_a_decoder_that_works_inline_is_called_at_once_and_on_the_loop() -> None:
+def test_an_inline_decoder_is_called_immediately_on_the_loop() -> None:
     async def test(bench: Bench) -> None:
         bench.audio(b"x", 1.0)
         assert bench.said == ["x"]
@@ -219,7 +219,7 @@ def test_the_loop_runs_while_a_thread_decodes() -> None:
         bench.audio(b"slow", 1.0)
         async with asyncio.timeout(WAIT_S):
             await asyncio.to_thread(bench.decoder.entered.wait, WAIT_S)
-        assert bench.said == []  # and we are here: nothing holds the loop
+        assert bench.said == []  # reached without the loop being blocked
         bench.decoder.gate.set()
         await bench.until(lambda: bench.said == ["slow"])
         assert threading.get_ident() not in bench.decoder.threads
@@ -260,7 +260,7 @@ def test_waiting_bytes_are_bounded() -> None:
 
 
 def test_each_decoded_piece_is_reported_even_without_audio() -> None:
-    """The receiver may wait for the bytes to become fewer: nothing else tells it."""
+    """The receiver may be waiting for the number of bytes to fall, which only this call reports."""
 
     async def test(bench: Bench) -> None:
         bench.decoder._samples = lambda data: np.empty((0, 1), np.int16)  # type: ignore[method-assign]
@@ -272,12 +272,12 @@ def test_each_decoded_piece_is_reported_even_without_audio() -> None:
     run(test)
 
 
-def test_waiting_audio_is_as_long_as_its_format_says() -> None:
+def test_the_length_of_waiting_audio_follows_from_its_format() -> None:
     async def test(bench: Bench) -> None:
         bench.has_room = False
         bench.decoder.bytes_per_s = None
         bench.audio(bytes(3 * PIECE_BYTES), 1.0)
-        assert bench.queue.waiting_s == 0.0, "a header is no audio"
+        assert bench.queue.waiting_s == 0.0, "a header is not audio"
         assert bench.queue.fill == 3 * PIECE_BYTES / MAX_WAITING_BYTES
         bench.decoder.bytes_per_s = 384_000.0
         assert bench.queue.waiting_s == 3 * PIECE_BYTES / 384_000
@@ -313,7 +313,7 @@ def test_bytes_without_audio_are_bounded_for_any_decoder() -> None:
 @pytest.mark.parametrize("inline", [False, True])
 def test_an_error_is_reported_once_and_ends_the_queue(bad: bytes, named: str, inline: bool) -> None:
     if inline and bad == b"?":
-        return  # our own mistakes are not caught on the loop
+        return  # errors in our own code are not caught on the loop
 
     async def test(bench: Bench) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
@@ -341,7 +341,9 @@ def test_audio_decoded_after_the_end_of_its_stream_is_dropped() -> None:
         bench.decoder.gate.set()
         other = Bench(Echo(), bench.queue._pool)
         other.queue.flush(other.action("close"), 1.0)
-        await other.until(lambda: "<close>" in other.said)  # the pool's one thread is past the first stream's work
+        await other.until(
+            lambda: "<close>" in other.said
+        )  # the pool's only thread has finished the first stream's work
         assert bench.said == []
         assert not bench.errors
 
@@ -354,6 +356,6 @@ def test_streams_alternate_on_one_thread() -> None:
         bench.audio(b"a" * 20 * PIECE_BYTES, 1.0)
         other.audio(b"b", 1.0)
         await other.until(lambda: bool(other.said))
-        assert len(bench.said) <= 2  # a long message does not keep the others waiting
+        assert len(bench.said) <= 2  # a long message does not block the others
 
     run(test)

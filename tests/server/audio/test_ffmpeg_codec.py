@@ -1,4 +1,4 @@
-"""Compressed live audio: the sound that went in comes out, for any cut of the bytes."""
+"""Compressed live audio is decoded to the original sound, however the bytes are split."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from server.errors import NotTaken
 from tests.support.audio.media_files import container, decoded, likeness, opus_packets, pieces, speech
 
 RATE = 16_000
-# Container, codec, rate, channels, name on the wire, muxer's options, encoder's settings, likeness to the original.
+# Container, codec, rate, channels, name on the wire, muxer options, encoder settings, correlation with the original.
 FORMS = {
     "webm": ("webm", "libopus", 48_000, 1, None, {"live": "1"}, {"bit_rate": 32_000}, 0.99),
     "webm stereo, sizes known": ("webm", "libopus", 48_000, 2, None, {}, {"bit_rate": 64_000}, 0.99),
@@ -58,14 +58,14 @@ def test_the_sound_survives_within_the_codecs_loss(name: str) -> None:
     score, shift = likeness(whole(name)[:, 0], original)
     assert score > wanted
     assert abs(shift) <= 16  # a millisecond
-    assert 0 <= len(whole(name)) - len(original) < 0.03 * RATE  # the last packet is filled up
+    assert 0 <= len(whole(name)) - len(original) < 0.03 * RATE  # the last packet is padded
     assert (opened(name).rate, opened(name).channels, opened(name).inline) == (RATE, 1, False)
 
 
 @pytest.mark.parametrize("name", FORMS)
 @settings(max_examples=12)
 @given(data=st.data())
-def test_any_cut_of_the_bytes_gives_the_same_samples(name: str, data: st.DataObject) -> None:
+def test_the_samples_do_not_depend_on_how_the_bytes_are_split(name: str, data: st.DataObject) -> None:
     cuts = data.draw(st.lists(st.integers(0, len(recording(name))), max_size=30))
     assert np.array_equal(decoded(opened(name), pieces(recording(name), cuts)), whole(name))
 
@@ -77,8 +77,8 @@ def test_byte_by_byte_gives_the_same_samples(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["webm", "ogg-opus", "flac", "flac 44.1 kHz stereo"])
-def test_audio_comes_out_as_it_goes_in(name: str) -> None:
-    """No more than a block is held back: what is spoken is recognised while it is spoken."""
+def test_audio_is_decoded_as_it_arrives(name: str) -> None:
+    """At most one block is held back, so that speech is recognized as it is spoken."""
     data, decoder = recording(name), opened(name)
     half = decoder.feed(data[: len(data) // 2], 1e9)
     held_back_s = 1.1 if name == "ogg-opus" else 0.6  # this muxer fills a page with a second
@@ -90,13 +90,13 @@ def test_raw_opus_packets_are_messages(channels: int, frame_ms: int) -> None:
     pcm = speech(48_000, channels)
     decoder = open_decoder(audio_form("opus", 48_000, channels), RATE)
     assert (decoder.rate, decoder.channels, decoder.inline) == (48_000, channels, True)
-    heard = decoded(decoder, opus_packets(pcm, frame_ms=frame_ms))
-    assert heard.shape[1] == channels
+    samples = decoded(decoder, opus_packets(pcm, frame_ms=frame_ms))
+    assert samples.shape[1] == channels
     for i in range(channels):
-        assert likeness(heard[:, i], pcm[:, i])[0] > 0.99
+        assert likeness(samples[:, i], pcm[:, i])[0] > 0.99
 
 
-CHROMIUM = (  # the first three messages of its MediaRecorder: silence, and a block whose name and body come apart
+CHROMIUM = (  # first three messages of its MediaRecorder: silence, and a block split between identifier and body
     (
         "1a45dfa39f4286810142f7810142f2810442f381084282847765626d42878104428581021853806701ffffffffffffff1549a966992ad7b1"
         "830f42404d80864368726f6d655741864368726f6d651654ae6bbfaebdd7810173c5878ede26342002088381028686415f4f50555363a293"
@@ -117,26 +117,26 @@ def test_browser_recordings_are_decoded_from_their_first_message_on() -> None:
 
 def test_multichannel_keeps_channels_apart() -> None:
     data = recording("flac 44.1 kHz stereo")
-    heard = decoded(open_decoder(audio_form("flac", None, 2), RATE, multichannel=True), pieces(data, [5_000]))
-    assert heard.shape[1] == 2
-    assert np.linalg.norm(heard[:, 1].astype(float)) == pytest.approx(
-        np.linalg.norm(heard[:, 0].astype(float)) / 2, 0.01
+    samples = decoded(open_decoder(audio_form("flac", None, 2), RATE, multichannel=True), pieces(data, [5_000]))
+    assert samples.shape[1] == 2
+    assert np.linalg.norm(samples[:, 1].astype(float)) == pytest.approx(
+        np.linalg.norm(samples[:, 0].astype(float)) / 2, 0.01
     )
-    with pytest.raises(NotTaken, match="2 were announced, and the audio has 1"):
+    with pytest.raises(NotTaken, match="channels: 2 announced, but the audio has 1"):
         decoded(open_decoder(audio_form(None, None, 2), RATE, multichannel=True), [recording("flac")])
 
 
 @pytest.mark.parametrize("name", ["webm", "ogg-opus"])
 def test_a_new_header_starts_a_new_track(name: str) -> None:
-    """A client that opens its microphone anew sends a new header in the same stream."""
+    """A client that reopens its microphone sends a new header in the same stream."""
     twice = decoded(opened(name), [recording(name), recording(name)])
     assert len(twice) == 2 * len(whole(name))
     assert np.array_equal(twice[: len(whole(name))], whole(name))
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_a_drain_returns_all_audio_received_and_the_stream_goes_on(name: str) -> None:
-    """What a `Finalize` needs: the filters' delay and the last whole frame."""
+def test_a_drain_returns_all_audio_received_and_the_stream_continues(name: str) -> None:
+    """As needed for `Finalize`: the filter delay and the last complete frame."""
     data, decoder = recording(name), opened(name)
     first = np.concatenate([decoder.feed(data, 1e9), decoder.drain()])
     assert np.array_equal(first, whole(name))
@@ -145,7 +145,7 @@ def test_a_drain_returns_all_audio_received_and_the_stream_goes_on(name: str) ->
     early = opened(name)
     parts = [early.feed(data[: len(data) // 2], 1e9), early.drain(), early.feed(data[len(data) // 2 :], 1e9)]
     together = np.concatenate([*parts, early.flush()])
-    assert abs(len(together) - len(whole(name))) <= 1  # a filter's end is rounded
+    assert abs(len(together) - len(whole(name))) <= 1  # the filter's end is rounded
 
 
 def test_a_drain_returns_the_last_whole_flac_frame() -> None:
@@ -160,11 +160,10 @@ def test_a_drain_returns_the_last_whole_flac_frame() -> None:
 NO_IMPORTS = """
 import sys
 import server.serve
-from server.audio.decoder import load_codecs, open_decoder
+from server.audio.decoder import open_decoder
 from server.audio.formats import audio_form
 from server.audio.recording import open_source
 
-load_codecs()
 before = set(sys.modules)
 recording = sys.stdin.buffer.read()
 decoder = open_decoder(audio_form(None, None), 16_000)

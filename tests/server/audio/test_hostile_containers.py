@@ -1,8 +1,7 @@
-"""Malicious containers: each ends in a clear error, soon, within the budgets of decoded audio and of work."""
+"""Malicious containers end in a clear error soon, within the limits of decoded audio and of work."""
 
 from __future__ import annotations
 
-import re
 import struct
 import time
 import tracemalloc
@@ -14,12 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.errors import install_hint
-from server.audio import decoder as decoder_module
 from server.audio.decode_queue import BURST_S, PIECE_BYTES, DecodeBudget, LiveDecoder
-from server.audio.decoder import open_decoder, open_decoder_for_request
+from server.audio.decoder import open_decoder
 from server.audio.formats import audio_form
-from server.errors import BadParameter, Inflated, MediaError, NotInstalled, NotTaken, Undecodable
+from server.errors import Inflated, MediaError, NotTaken, Undecodable
 from tests.support.audio.media_files import (
     FRAGMENTS,
     container,
@@ -31,10 +28,10 @@ from tests.support.audio.media_files import (
     speech,
 )
 
-MESSAGE_BYTES = 2**20  # the most that the server takes at once
-SOON_S = 4.0  # of processor time for a message, in Python, on a machine of any kind
+MESSAGE_BYTES = 2**20  # the largest message that the server accepts
+SOON_S = 4.0  # processor time per message, in Python, on any machine
 HEAD = b"OpusHead\x01\x01\0\0\x80\xbb\0\0\0\0\0"
-LONGEST = b"\xfb\x06"  # six Opus frames of 20 ms and no bytes in them
+LONGEST = b"\xfb\x06"  # six empty Opus frames of 20 ms
 
 
 def sniffed() -> LiveDecoder:
@@ -79,8 +76,8 @@ LIMIT_S = 20.0
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_few_bytes_that_decode_to_hours_come_in_bounded_parts(name: str) -> None:
-    """How much one call decodes does not depend on how well its bytes are compressed."""
+def test_a_few_bytes_that_decode_to_hours_are_delivered_in_bounded_parts(name: str) -> None:
+    """The length decoded by one call does not depend on the compression ratio."""
     decoder, parts = sniffed(), []
     parts.append(decoder.feed(BOMBS[name], LIMIT_S))
     for _ in range(5):
@@ -93,7 +90,7 @@ def test_a_few_bytes_that_decode_to_hours_come_in_bounded_parts(name: str) -> No
 def test_audio_beyond_an_exhausted_budget_is_refused(name: str) -> None:
     decoder = sniffed()
     decoder.feed(BOMBS[name], LIMIT_S)
-    with pytest.raises(Inflated, match="bytes"):
+    with pytest.raises(Inflated, match="decodes to far more than its size"):
         decoder.feed(b"", 0.0)
 
 
@@ -112,7 +109,7 @@ def test_a_container_decoded_in_small_parts_has_the_samples_of_the_whole() -> No
 
 
 def test_a_page_of_flac_is_decoded_frame_by_frame() -> None:
-    """255 frames of four seconds in eight channels would take 267 MB at once."""
+    """255 frames of four seconds with eight channels would need 267 MB at once."""
     info = flac_head(channels=8)[8:42]
     head = page([b"\x7fFLAC\1\0\0\0fLaC\0\0\0\x22" + info], 2)
     decoder = sniffed()
@@ -128,8 +125,8 @@ def test_a_page_of_flac_is_decoded_frame_by_frame() -> None:
         tracemalloc.stop()
 
 
-def test_the_decode_budget_takes_what_encoders_make_of_silence() -> None:
-    """A frame of FLAC of digital silence holds 0.26 s in 13 bytes, 0.5 s at 8 kHz: hours of it are a file, no bomb."""
+def test_the_decode_budget_allows_encoded_silence() -> None:
+    """FLAC frames of digital silence have 0.26 s in 13 bytes, 0.5 s at 8 kHz: hours of them are a normal file."""
     silent = DecodeBudget(1_000.0, 20.0)
     for _ in range(20_000):
         assert silent.limit_s(13, 1_000.0) > 0.5
@@ -144,7 +141,7 @@ def test_the_decode_budget_grows_with_bytes_and_with_time() -> None:
         total_s += 4.0
         assert total_s < 2 * BURST_S
     assert limit_s < 4.0
-    assert bomb.limit_s(14, 1_060.0) == 20.0  # a muted microphone sends so little for hours, in real time
+    assert bomb.limit_s(14, 1_060.0) == 20.0  # a muted microphone sends this little for hours, in real time
     file = DecodeBudget(0.0, 20.0)
     for _ in range(10_000):  # five hours of Opus at 6 kbit/s, at once
         assert file.limit_s(1_500, 0.0) == 20.0
@@ -178,7 +175,7 @@ ENDLESS: dict[str, bytes] = {
 
 
 def in_pieces(messages: list[bytes]) -> Iterator[bytes]:
-    """As the decode queue cuts them."""
+    """Yield the messages in pieces, as the decode queue splits them."""
     for message in messages:
         for start in range(0, len(message), PIECE_BYTES):
             yield message[start : start + PIECE_BYTES]
@@ -186,7 +183,7 @@ def in_pieces(messages: list[bytes]) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_a_container_without_audio_is_refused_in_bounded_time(name: str) -> None:
-    """Python's own time for one message of the largest size."""
+    """Processor time in Python for one message of the largest size."""
     data, decoder, began_s = ENDLESS[name], sniffed(), time.process_time()
     assert len(data) <= MESSAGE_BYTES
     messages = [data] + [bytes(MESSAGE_BYTES) if "byte" in name else data] * 40
@@ -199,14 +196,14 @@ WRONG: dict[str, tuple[bytes, type[MediaError], str]] = {
     "text": (b"hello, is this on?", Undecodable, "encoding and sample_rate"),
     "raw samples": (speech().tobytes()[8_000:], Undecodable, "encoding and sample_rate"),
     "a tag and no mp3": (b"ID3\4\0\0\0\0\0\0" + bytes(20), Undecodable, "MP3"),
-    "a tag alone": (b"ID3\4\0\0\0\0\0\0" + bytes(2), Undecodable, "ends before"),
+    "a tag alone": (b"ID3\4\0\0\0\0\0\0" + bytes(2), Undecodable, "ends inside its header"),
     "mp3 of one frame that breaks off": (b"\xff\xfb\x90\x64" + bytes(500), Undecodable, "not followed by another"),
     "amr": (b"#!AMR\n" + bytes(30), NotTaken, "upload"),
     "mp4 that ends before its header": (b"\0\0\0\x0cftypM4A \0\0\0\0", Undecodable, "before its header"),
     "mp4 with its index at the end": (FTYP + box(b"mdat", bytes(100)), NotTaken, "fragmented"),
     "mp4 fragment without a header": (FTYP + box(b"moof", bytes(100)), NotTaken, "header"),
     "mp4 with video alone": (FTYP + box(b"moov", b""), NotTaken, "no audio track"),
-    "mp4 of a huge index": (FTYP + box(b"moov", b"", 2**30), Undecodable, "larger"),
+    "mp4 of a huge index": (FTYP + box(b"moov", b"", 2**30), Undecodable, "1073741824 bytes, more than"),
     "mp4 out of step": (FTYP + bytes(100), Undecodable, "byte 12"),
     "ogg theora": (page([b"\x80theora" + bytes(23)], 2) + page([b"x"]), NotTaken, "no Opus, Vorbis or FLAC"),
     "ogg vorbis without its setup": (page([b"\1vorbis" + bytes(23)], 2) + page([b"x"] * 2), Undecodable, "headers"),
@@ -219,7 +216,7 @@ WRONG: dict[str, tuple[bytes, type[MediaError], str]] = {
     "ogg with a packet too long": (
         OGG + page([bytes(255)] * 255) + page([bytes(255)] * 255, 1),
         Undecodable,
-        "too long",
+        "more than 65536 bytes",
     ),
     "ogg opus without channels": (page([b"OpusHead\1\0" + bytes(9)], 2), Undecodable, "header"),
     "ogg opus of nine channels": (page([b"OpusHead\1\x09" + bytes(9)], 2), NotTaken, "9 channels"),
@@ -228,17 +225,25 @@ WRONG: dict[str, tuple[bytes, type[MediaError], str]] = {
         Undecodable,
         "opus",
     ),
-    "ogg opus packets of nothing": (OGG + page([b"\xff" * 100]), Undecodable, "none of 1 packets is opus"),
+    "ogg opus packets of nothing": (
+        OGG + page([b"\xff" * 100]),
+        Undecodable,
+        "none of the 1 packets can be decoded as opus",
+    ),
     "webm with video alone": (webm(b"V_VP8", 1), NotTaken, "no audio track"),
     "webm with ac-3": (webm(b"A_AC3"), NotTaken, "A_AC3"),
-    "webm that is encrypted": (webm(extra=element(0x6D80, b"\0")), NotTaken, "encrypted"),
+    "webm that is encrypted": (webm(extra=element(0x6D80, b"\0")), NotTaken, "ContentEncodings"),
     "webm with a broken header": (webm(private=b"x" * 30), Undecodable, "Opus header"),
     "webm with tracks cut short": (
         element(0x1A45DFA3, b"") + element(0x1654AE6B, b"\xae\xff\x01"),
         Undecodable,
         "header is damaged",
     ),
-    "webm of huge tracks": (element(0x1A45DFA3, b"") + element(0x1654AE6B, b"", 2**40), Undecodable, "no WebM element"),
+    "webm of huge tracks": (
+        element(0x1A45DFA3, b"") + element(0x1654AE6B, b"", 2**40),
+        Undecodable,
+        "WebM element expected",
+    ),
     "webm with a huge block": (webm() + element(0xA3, b"", 2**30), Undecodable, "byte 24"),
     "webm without its header": (element(0x1A45DFA3, b"") + BLOCK, NotTaken, "its header"),
     "webm with laced blocks": (webm() + element(0xA3, b"\x81\0\0\x86" + LONGEST), NotTaken, "several packets"),
@@ -246,17 +251,17 @@ WRONG: dict[str, tuple[bytes, type[MediaError], str]] = {
     "webm out of step": (webm() + bytes(100), Undecodable, "byte 24"),
     "flac of no rate": (flac_head(rate=0), NotTaken, "0 Hz"),
     "flac of 96 kHz": (flac_head(rate=96_000), NotTaken, "96000 Hz"),
-    "flac without header": (b"fLaC\x84\0\0\x22" + bytes(40), Undecodable, "no header"),
-    "flac frames out of step": (flac_head() + bytes(100), Undecodable, "begins at byte 42"),
+    "flac without header": (b"fLaC\x84\0\0\x22" + bytes(40), Undecodable, "STREAMINFO"),
+    "flac frames out of step": (flac_head() + bytes(100), Undecodable, "FLAC frame expected at byte 42"),
     "flac that changes its channels": (
         flac_head() + flac_silence(0) + b"\xff\xf8\x70\x10" + bytes(2**18 + 2_000),
         Undecodable,
-        "kind",
+        "the FLAC frame at byte 42 is damaged",
     ),
     "flac with wrong checksums": (
         flac_head() + flac_silence(0)[:-1] + b"\1" + flac_silence(1)[:-1] + b"\1" + flac_silence(2)[:-1],
         Undecodable,
-        "none of 2 packets is flac",
+        "none of the 2 packets can be decoded as flac",
     ),
 }
 
@@ -266,12 +271,12 @@ def test_unsupported_audio_is_named_in_the_error(name: str) -> None:
     data, error, named = WRONG[name]
     with pytest.raises(error, match=named) as raised:
         decoded(sniffed(), [data])
-    assert len(str(raised.value).encode()) <= 113  # with DATA-0000 before it, it fits a close frame
+    assert len(str(raised.value).encode()) <= 113  # with the prefix DATA-0000 it fits into a close frame
 
 
 def test_empty_and_truncated_streams_end_without_error_or_by_a_named_one() -> None:
     assert len(sniffed().flush()) == 0
-    with pytest.raises(Undecodable, match="ends before"):
+    with pytest.raises(Undecodable, match="ends inside its header"):
         decoded(sniffed(), [b"OggS"])
     torn = container("webm", "libopus", speech(48_000), 48_000)
     assert len(decoded(sniffed(), [torn[: len(torn) // 2]])) > 0
@@ -281,7 +286,7 @@ def test_empty_and_truncated_streams_end_without_error_or_by_a_named_one() -> No
     ("packet", "named"),
     [
         (b"OggS\0\2" + bytes(40), "ogg-opus"),
-        (bytes(70_000), "one Opus packet"),
+        (bytes(70_000), "70000 bytes; send one Opus packet"),
     ],
 )
 def test_a_message_that_is_not_an_opus_packet_is_refused(packet: bytes, named: str) -> None:
@@ -289,20 +294,6 @@ def test_a_message_that_is_not_an_opus_packet_is_refused(packet: bytes, named: s
     decoder.feed(opus_packets(speech(48_000))[5], 1.0)
     with pytest.raises(Undecodable, match=named):
         decoder.feed(packet, 1.0)
-
-
-def test_without_the_optional_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder_module.importlib.util, "find_spec", lambda name: None)
-    for encoding, rate in [("opus", 48_000), ("ogg-opus", None), ("flac", None)]:
-        with pytest.raises(NotInstalled, match=re.escape(install_hint("media"))):
-            open_decoder(audio_form(encoding, rate), 16_000)
-    with pytest.raises(BadParameter, match="encoding: opus needs"):
-        open_decoder_for_request(audio_form("opus", 48_000), 16_000, multichannel=False)
-    monkeypatch.setitem(__import__("sys").modules, "server.audio.ffmpeg_codec", None)  # an import of it fails
-    with pytest.raises(NotInstalled, match=re.escape(install_hint("media"))):
-        decoded(sniffed(), [OGG])
-    wav = container("wav", "pcm_s16le", speech(), 16_000)
-    assert len(decoded(sniffed(), [wav])) == len(speech())
 
 
 REAL: dict[str, Callable[[], bytes]] = {
@@ -327,7 +318,7 @@ def real(name: str) -> bytes:
 @settings(max_examples=150)
 @given(data=st.data())
 def test_any_damage_ends_in_audio_or_in_a_named_error(name: str, data: st.DataObject) -> None:
-    """Nothing but MediaError, and no more audio than the limit, whatever is overwritten, cut out or put in."""
+    """Only MediaError is raised, and audio stays within the limit, whatever is overwritten, removed or inserted."""
     body = bytearray(real(name))
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(body) - 1) | st.integers(0, min(600, len(body) - 1)))
@@ -350,7 +341,7 @@ def test_any_damage_ends_in_audio_or_in_a_named_error(name: str, data: st.DataOb
     st.sampled_from([b"RIFF____WAVE", b"OggS\0", OGG, b"fLaC", flac_head(), webm(), b"\x1a\x45\xdf\xa3", b""]),
     st.binary(max_size=300),
 )
-def test_garbage_behind_a_valid_header_ends_in_audio_or_in_a_named_error(beginning: bytes, garbage: bytes) -> None:
+def test_garbage_after_a_valid_header_ends_in_audio_or_in_a_named_error(beginning: bytes, garbage: bytes) -> None:
     decoder = sniffed()
     try:
         decoder.feed(beginning + garbage, 20.0)

@@ -1,4 +1,4 @@
-"""A recording has the same samples live, in pieces of any size, and uploaded: two readers of one format agree."""
+"""A recording gives the same samples live, in pieces of any size, and uploaded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ANY = audio_form(None, None)
 FORMS = (16_000, 1), (48_000, 2), (44_100, 6)
 OPUS_FORMS = (48_000, 1), (48_000, 6)
 LC_24_KHZ, HE_48_KHZ = bytes.fromhex("130856e500"), bytes.fromhex("2b09880000")
-"""Setup of AAC as FFmpeg writes it, and of the same with twice the rate by SBR; it has no encoder of that."""
+"""AAC header as FFmpeg writes it, and the same with twice the rate by SBR, for which FFmpeg has no encoder."""
 
 
 def of(kind: str, codec: str, rate: int, channels: int, **options: str) -> bytes:
@@ -49,7 +49,7 @@ def twice_the_rate(body: bytes) -> bytes:
 
 
 def with_pauses(kind: str, pause: int) -> bytes:
-    """Opus without some hundred packets after each second (DTX), which the times in the container show."""
+    """Return Opus with gaps of `pause` packets after each second (DTX), as shown by the container's timestamps."""
     packets = opus_packets(speech(48_000))
     return muxed(kind, {i + i // 50 * pause: packet for i, packet in enumerate(packets)})
 
@@ -66,7 +66,7 @@ MAKERS: dict[str, tuple[Callable[..., bytes], tuple[tuple[int, int], ...]]] = {
     "ogg opus by libsndfile": (partial(by_libsndfile, "OGG", "OPUS"), ((16_000, 1), (24_000, 2), (48_000, 1))),
     "ogg vorbis": (partial(by_libsndfile, "OGG", "VORBIS"), FORMS),
     "ogg flac": (partial(of, "ogg", "flac"), FORMS),
-    # Not by libsndfile, whose encoder writes other bytes each time.
+    # Not by libsndfile, whose encoder output differs each time.
     "mp3 with its length": (partial(of, "mp3", "libmp3lame"), ((8_000, 1), (48_000, 1), (44_100, 2))),
     "mp3 with tags": (partial(of, "mp3", "libmp3lame", write_id3v1="1"), FORMS[:2]),
     "mp3 of frames alone": (partial(of, "mp3", "libmp3lame", write_xing="0", id3v2_version="0"), FORMS[:2]),
@@ -104,7 +104,7 @@ def body_of(name: str, rate: int, channels: int) -> bytes:
 
 
 def upload_of(body: bytes) -> tuple[np.ndarray, list[str]]:
-    """All samples, mixed as the session mixes them, and the warnings."""
+    """Return all samples, mixed as in a session, and the warnings."""
     recording, blocks = Recording(body, ANY, rate=RATE, max_s=1e5), []
     while (block := recording.next_block()) is not None:
         blocks.append(block)
@@ -119,7 +119,7 @@ def uploaded(name: str, rate: int, channels: int) -> np.ndarray:
 
 
 def assert_same(live: np.ndarray, upload: np.ndarray) -> None:
-    """Samples differ by rounding alone: of channels that are mixed before or after they are resampled."""
+    """Check that samples differ only by rounding, due to mixing channels before or after resampling."""
     assert len(live) == len(upload)
     assert np.abs(live[:, 0] - upload).max() <= 3
 
@@ -132,9 +132,7 @@ def cut(body: bytes, size: int) -> Iterator[bytes]:
 @pytest.mark.parametrize(("name", "rate", "channels"), CASES)
 @settings(max_examples=6, deadline=None)
 @given(data=st.data())
-def test_live_audio_in_any_pieces_is_what_an_upload_of_it_is(
-    name: str, rate: int, channels: int, data: st.DataObject
-) -> None:
+def test_live_audio_in_any_pieces_equals_its_upload(name: str, rate: int, channels: int, data: st.DataObject) -> None:
     body = body_of(name, rate, channels)
     cuts = data.draw(st.lists(st.integers(0, len(body)), max_size=8) | st.lists(st.integers(0, 300), max_size=40))
     assert_same(decoded(open_decoder(ANY, RATE), pieces(body, cuts)), uploaded(name, rate, channels))
@@ -142,10 +140,10 @@ def test_live_audio_in_any_pieces_is_what_an_upload_of_it_is(
 
 @pytest.mark.parametrize(("name", "rate", "channels"), CASES)
 @pytest.mark.parametrize("size", [1, 3_000, 1 << 30])
-def test_live_audio_in_equal_pieces_is_what_an_upload_of_it_is(name: str, rate: int, channels: int, size: int) -> None:
+def test_live_audio_in_equal_pieces_equals_its_upload(name: str, rate: int, channels: int, size: int) -> None:
     body = body_of(name, rate, channels)
     if size == 1 and name.startswith(("wav", "rf64")):
-        body = body[:30_001]  # samples that end in the middle of one
+        body = body[:30_001]  # ends inside a sample
     live = decoded(open_decoder(ANY, RATE), list(cut(body, size)))
     assert len(live) > 0.04 * RATE
     assert_same(live, upload_of(body)[0])
@@ -167,12 +165,12 @@ def test_a_pause_longer_than_any_recording_has_is_refused_live_and_uploaded(kind
 
 
 @pytest.mark.parametrize("name", ["ogg opus", "webm"])
-def test_damage_that_a_live_stream_mends_is_mended_and_named_in_an_upload(name: str) -> None:
+def test_damage_repaired_live_is_repaired_and_reported_in_an_upload(name: str) -> None:
     body = body_of(name, 48_000, 1)
     at = len(body) * 2 // 3
     broken = body[:at] + b"\x55" * 700 + body[at + 700 :]
-    heard, warnings = upload_of(broken)
-    assert_same(decoded(open_decoder(ANY, RATE), [broken]), heard)
+    samples, warnings = upload_of(broken)
+    assert_same(decoded(open_decoder(ANY, RATE), [broken]), samples)
     assert [text.partition(":")[0] for text in warnings] == ["damaged"]
 
 
@@ -187,13 +185,11 @@ def live_warnings(body: bytes, size: int = 3_000) -> list[str]:
 
 
 WITHOUT_SIZES = ("webm as recorded", "ogg", "fragmented", "mp3 of frames alone", "adts")
-"""Beginnings of names of containers that are cut off unseen, if between two pages, blocks or frames."""
+"""Name prefixes of containers whose truncation between two pages, blocks or frames cannot be detected."""
 
 
 @pytest.mark.parametrize(("name", "rate", "channels"), CASES)
-def test_a_truncated_stream_says_so_live_and_uploaded_and_a_whole_one_does_not(
-    name: str, rate: int, channels: int
-) -> None:
+def test_only_a_truncated_stream_gives_a_warning_live_and_uploaded(name: str, rate: int, channels: int) -> None:
     body = body_of(name, rate, channels)
     assert live_warnings(body) == []
     for part in (2 / 3, 0.9):

@@ -1,4 +1,4 @@
-"""First sample of a replay from which a fresh resampler gives the same output: checked against soxr itself."""
+"""Start of a replay from which a fresh resampler gives the same output, checked against soxr."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_at_odd_rates_few_samples_differ_and_by_one_unit_only(rate: int) -> None
     again = resampled(audio[start:], rate)[known:]
     expected = whole[50 * STEP :]
     assert len(again) == pytest.approx(len(expected), abs=1)
-    length = min(len(again), len(expected)) - STEP  # not the very end, where the last odd sample is rounded
+    length = min(len(again), len(expected)) - STEP  # without the end, where the last odd sample is rounded
     difference = np.abs(again[:length].astype(int) - expected[:length])
     assert difference.max() <= 1
     assert difference.mean() < 0.01
@@ -56,7 +56,9 @@ def test_the_start_is_block_aligned_and_at_least_the_margin_early(rate: int, pus
     if rate == MODEL_RATE:
         assert (start, known) == (pushed, 0)
         return
-    assert (pushed - known) * rate == start * MODEL_RATE, "the first sample out lies on the first sample in"
+    assert (pushed - known) * rate == start * MODEL_RATE, (
+        "the first output sample is aligned with the first input sample"
+    )
     early_s = known / MODEL_RATE
     assert early_s >= MARGIN_S - 2e-4 or start == 0
     assert early_s <= MARGIN_S + 1.1

@@ -1,4 +1,4 @@
-"""Samples without framing, and in WAV: tables, widths, odd cuts, NaN and infinity."""
+"""Raw samples, and samples in WAV: tables, widths, odd splits, NaN and infinity."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def via_soundfile(codes: bytes, subtype: str) -> np.ndarray:
 
 @pytest.mark.parametrize(("table", "subtype"), [(mulaw_table, "ULAW"), (alaw_table, "ALAW")])
 def test_the_tables_are_those_of_the_standard(table: object, subtype: str) -> None:
-    """libsndfile, and a few values by hand: silence, the ends."""
+    """Compared with libsndfile, and with a few known values: silence and the extremes."""
     assert np.array_equal(table(), via_soundfile(bytes(range(256)), subtype))
     assert (mulaw_table()[0xFF], mulaw_table()[0x00], mulaw_table()[0x80]) == (0, -32_124, 32_124)
     assert (alaw_table()[0xD5], alaw_table()[0x55], alaw_table()[0xAA]) == (8, -8, 32_256)
 
 
 def encode(encoding: str) -> tuple[bytes, np.ndarray]:
-    """Two channels of noise, and what must come back."""
+    """Return two channels of encoded noise and the expected samples."""
     if encoding == "linear16":
         return PCM.tobytes(), PCM
     if encoding == "linear32":
@@ -46,16 +46,18 @@ def encode(encoding: str) -> tuple[bytes, np.ndarray]:
 
 @pytest.mark.parametrize("encoding", ["linear16", "linear32", "mulaw", "alaw"])
 @given(cuts=st.lists(st.integers(0, 10_000), max_size=20))
-def test_any_cut_of_the_bytes_gives_the_same_samples(encoding: str, cuts: list[int]) -> None:
+def test_the_samples_do_not_depend_on_how_the_bytes_are_split(encoding: str, cuts: list[int]) -> None:
     data, expected = encode(encoding)
     decoder = open_decoder(audio_form(encoding, 8_000, 2), 16_000)
     assert (decoder.rate, decoder.channels, decoder.inline) == (8_000, 2, True)
-    assert np.array_equal(decoded(decoder, pieces(data + b"\1", cuts)), expected)  # half a frame is none
+    assert np.array_equal(decoded(decoder, pieces(data + b"\1", cuts)), expected)  # half a frame is dropped
 
 
 @given(st.binary(max_size=400))
 def test_nan_becomes_silence_and_infinite_floats_full_scale(data: bytes) -> None:
-    samples = decoded(open_decoder(audio_form("linear32", 16_000), 16_000), [data])  # a container's first bytes wait
+    samples = decoded(
+        open_decoder(audio_form("linear32", 16_000), 16_000), [data]
+    )  # the first bytes wait for container detection
     assert samples.dtype == np.int16
     assert len(samples) == len(data) // 4
     strange = np.array([np.nan, np.inf, -np.inf, 3e38, -1.0, 1.0, 0.5], "<f4")
@@ -81,7 +83,7 @@ def wav(size: int, body: bytes, tag: int = 1, bits: int = 16, extra: bytes = b""
 
 
 @pytest.mark.parametrize("size", [0, 0xFFFFFFFF, 0x7FFFFFFF, 0xFFFFFFFF - 36])
-def test_a_wav_stream_of_unknown_length_goes_on(size: int) -> None:
+def test_a_wav_stream_of_unknown_length_continues(size: int) -> None:
     samples = decoded(open_decoder(audio_form(None, None), 16_000), [wav(size, PCM[:, 0].tobytes())])
     assert np.array_equal(samples[:, 0], PCM[:, 0])
 
@@ -96,9 +98,9 @@ def test_chunks_around_the_samples_of_a_wav_file_are_skipped() -> None:
 @pytest.mark.parametrize(
     ("data", "error", "named"),
     [
-        (wav(0, b"", tag=17, bits=4), NotTaken, "format 17"),
-        (wav(0, b"").replace(b"fmt ", b"fmtx"), Undecodable, "what its samples are"),
-        (b"RIFF\0\0\0\0AVI LIST", Undecodable, "no WAV"),
+        (wav(0, b"", tag=17, bits=4), NotTaken, "WAV format 17"),
+        (wav(0, b"").replace(b"fmt ", b"fmtx"), Undecodable, "no fmt chunk"),
+        (b"RIFF\0\0\0\0AVI LIST", Undecodable, "not a WAV stream"),
         (b"RIFF\0\0\0\0WAVEfmt \2\0\0\0\1\0", Undecodable, "damaged"),
         (b"RIFF\0\0\0\0WAVEfmt \xff\xff\xff\xff", Undecodable, "damaged"),
         (b"RIFF\0\0\0\0WAVEJUNK\xff\xff\xff\xff", Undecodable, "no audio in"),
@@ -112,7 +114,7 @@ def test_a_malformed_wav_stream_is_refused(data: bytes, error: type[MediaError],
 
 def test_encodings_are_read_as_the_protocol_says() -> None:
     assert audio_form(None, 8_000, 2).encoding is Encoding.CONTAINER
-    assert audio_form("flac", 44_100).sample_rate is None  # the stream says it
+    assert audio_form("flac", 44_100).sample_rate is None  # the stream's header has the rate
     assert audio_form("mulaw", 8_000).decoded_rate(16_000) == 8_000
     assert audio_form("opus", 16_000).decoded_rate(16_000) == 48_000
     assert audio_form("ogg-opus", None, 2).decoded_rate(16_000) == 16_000

@@ -1,4 +1,4 @@
-"""WAV files of every header, live and uploaded by one reader: streaming writers, RF64, chunks, several."""
+"""WAV files with all kinds of headers, live and uploaded: streaming writers, RF64, chunks, concatenated files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def live(body: bytes, cuts: list[int]) -> np.ndarray:
 
 LISTED, WIDE = chunk(b"LIST", b"hello"), chunk(b"bext", bytes(602))
 N = len(PCM) * 2
-FILES: dict[str, tuple[bytes, int]] = {  # a file, and how often PCM is heard in it
+FILES: dict[str, tuple[bytes, int]] = {  # a file, and how often it contains PCM
     "size 0": (wav(size=0), 1),
     "size 2**32 - 1": (wav(size=0xFFFFFFFF), 1),
     "sox's size": (wav(size=0x7FFFF000), 1),
@@ -79,7 +79,7 @@ FILES: dict[str, tuple[bytes, int]] = {  # a file, and how often PCM is heard in
     "two files": (wav() + wav(), 2),
     "three files of unknown size": (wav(size=0) + wav(size=0xFFFFFFFF) + wav(size=0), 3),
     "files with chunks": (wav(after=LISTED) + wav(before=WIDE, after=LISTED), 2),
-    "RF64 behind RIFF": (wav() + wav(size=0xFFFFFFFF, magic=b"RF64", before=ds64(N)), 2),
+    "RF64 after RIFF": (wav() + wav(size=0xFFFFFFFF, magic=b"RF64", before=ds64(N)), 2),
     "two data chunks": (wav(after=chunk(b"data", PCM.tobytes())), 2),
     "padding after": (wav() + bytes(512), 1),
     "an ID3v1 tag between files": (wav() + b"TAG" + bytes(125) + wav(), 2),
@@ -90,14 +90,14 @@ FILES: dict[str, tuple[bytes, int]] = {  # a file, and how often PCM is heard in
 @pytest.mark.parametrize("name", FILES)
 @settings(max_examples=15, deadline=None)
 @given(cuts=st.lists(st.integers(0, 30_000), max_size=8))
-def test_every_wav_is_heard_live_as_it_is_uploaded(name: str, cuts: list[int]) -> None:
+def test_every_wav_is_decoded_live_as_in_an_upload(name: str, cuts: list[int]) -> None:
     body, times = FILES[name]
     expected = np.concatenate([np.empty((0, 1), np.int16), *[PCM] * times])
     assert np.array_equal(uploaded(body)[0], expected)
     assert np.array_equal(live(body, cuts), expected)
 
 
-def test_a_wav_is_heard_byte_by_byte() -> None:
+def test_a_wav_is_decoded_byte_by_byte() -> None:
     for body, times in FILES.values():
         if len(body) < 30_000:
             assert len(live(body, list(range(len(body))))) == times * len(PCM)
@@ -110,32 +110,32 @@ def test_samples_of_odd_size_are_padded_or_not() -> None:
         assert len(uploaded(body)[0]) == len(live(body, [30, 60])) == 202
 
 
-def test_parts_of_other_rates_and_channels_are_all_heard() -> None:
+def test_files_with_different_rates_and_channels_are_all_decoded() -> None:
     stereo = wav(speech(48_000, 2)[:48_000].tobytes(), form=fmt(channels=2, rate=48_000))
     body = wav() + stereo + wav()
-    heard, again = uploaded(body)[0], live(body, [100, 9_000])
-    assert len(heard) == len(again) == 2 * len(PCM) + RATE
-    assert np.abs(heard.astype(int) - again).max() <= 1  # mixed before or after resampling
+    samples, again = uploaded(body)[0], live(body, [100, 9_000])
+    assert len(samples) == len(again) == 2 * len(PCM) + RATE
+    assert np.abs(samples.astype(int) - again).max() <= 1  # mixed before or after resampling
     assert len(uploaded(stereo + wav())[0]) == RATE + len(PCM)
 
 
 @pytest.mark.parametrize("missing", [1, 100, 7_000])
-def test_a_truncated_wav_is_heard_and_says_so(missing: int) -> None:
-    heard, warnings = uploaded(wav()[:-missing])
-    assert np.array_equal(heard, PCM[: len(heard)])
-    assert len(heard) == (N - missing) // 2
-    assert warnings == [f"truncated: the WAV header announces {N} bytes of samples, {N - missing} are there"]
+def test_a_truncated_wav_is_decoded_with_a_warning(missing: int) -> None:
+    samples, warnings = uploaded(wav()[:-missing])
+    assert np.array_equal(samples, PCM[: len(samples)])
+    assert len(samples) == (N - missing) // 2
+    assert warnings == [f"truncated: the WAV header announces {N} bytes of samples, but there are {N - missing}"]
     assert uploaded(wav())[1] == uploaded(wav(size=0))[1] == []
 
 
-def test_a_file_cut_off_behind_whole_ones_is_named() -> None:
+def test_a_truncated_file_after_complete_ones_is_reported() -> None:
     assert uploaded(wav() + wav()[:-10])[1][0].startswith("truncated")
     assert uploaded(wav() + wav()[:30])[1] == ["truncated: the WAV ends before its samples"]
     with pytest.raises(BadAudio, match="before its samples"):
         uploaded(wav()[:30])
 
 
-def test_samples_beyond_the_announced_ones_are_refused_and_never_left_out_in_silence() -> None:
+def test_samples_beyond_the_announced_ones_are_refused_and_never_dropped_silently() -> None:
     body = wav(size=1_000) + np.random.default_rng(1).integers(-3_000, 3_000, 100_000, np.int16).tobytes()
     with pytest.raises(BadAudio, match="announces 1000 bytes"):
         uploaded(body)
@@ -144,7 +144,7 @@ def test_samples_beyond_the_announced_ones_are_refused_and_never_left_out_in_sil
     assert uploaded(wav() + bytes(512))[1] == ["skipped: 512 bytes after the samples of the WAV are not audio"]
 
 
-def test_samples_of_20_bits_stand_in_three_bytes() -> None:
+def test_20_bit_samples_use_three_bytes() -> None:
     form = chunk(b"fmt ", struct.pack("<HHIIHH", 1, 1, RATE, RATE * 3, 3, 20))
     samples = np.zeros((len(PCM), 3), np.uint8)
     samples[:, 1:] = PCM.view(np.uint8).reshape(-1, 2)

@@ -1,4 +1,4 @@
-"""Addresses to listen on: what `--host` takes, where a server is then reached, and the URL that it logs."""
+"""Listening addresses: values of `--host`, where the server can be reached, and the URL it logs."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ Start = Callable[..., LiveServer]
         ("asr_1.example.org", "asr_1.example.org"),
     ],
 )
-def test_addresses_are_taken_with_and_without_brackets(given: str, host: str) -> None:
+def test_addresses_are_accepted_with_and_without_brackets(given: str, host: str) -> None:
     assert Settings(host=given).host == host
 
 
 @pytest.mark.parametrize(
     "given", ["127.0.0.1:8080", "[::1]:8080", "http://localhost", "[::1", "::1]", "[localhost]", "::g", " ", "a b", "*"]
 )
-def test_what_is_no_address_is_refused_with_the_ones_that_are(given: str) -> None:
+def test_an_invalid_address_is_refused_with_the_valid_ones(given: str) -> None:
     with pytest.raises(ValidationError, match="is not an address to listen on: give a host"):
         Settings(host=given)
 

@@ -1,4 +1,4 @@
-"""Draining a replica over HTTP: permissions and answers; and the health endpoints under KServe's names."""
+"""Draining over HTTP: permissions and responses; health endpoints of KServe's protocol."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_sigterm_after_an_http_drain_does_not_force_the_exit(live_server: Start)
         assert 990 < state["remaining_s"] <= 1_000
         assert http.get("/readyz").status_code == 503
         assert http.get("/v1/status").json()["system_health"] == "Draining"
-        server.server.handle_exit(signal.SIGTERM, None)  # the kubelet's, when the hook has returned
+        server.server.handle_exit(signal.SIGTERM, None)  # as sent by the kubelet after the hook
         client.send(spell("here"))
         assert transcript(client.finish()) == "still here"
     server.join()
@@ -72,7 +72,7 @@ def test_without_admin_keys_requests_of_proxies_and_pages_are_refused(live_serve
         assert http.get("/readyz").status_code == 200
 
 
-def test_without_admin_keys_nobody_is_let_in_unless_the_machine_is_trusted(live_server: Start) -> None:
+def test_without_admin_keys_access_is_refused_unless_the_machine_is_trusted(live_server: Start) -> None:
     server = live_server(admin_local=False)
     with server.http as http:
         for method, path in (("POST", "drain"), ("GET", "drain"), ("GET", "models"), ("POST", "models/x/unload")):

@@ -1,4 +1,4 @@
-"""Real frames fit `server/asyncapi.yaml`, and it names every message type, parameter and close code."""
+"""Real frames match `server/asyncapi.yaml`, which has every message type, parameter and close code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def document() -> AsyncApiDocument:
 
 
 def converse(server: LiveServer, document: AsyncApiDocument, *said: bytes | dict[str, Any], **query: Any) -> list[dict]:
-    """A live stream in which every frame of both sides is checked; return the frames of the server."""
+    """Run a live stream, check every frame of both sides, and return the frames of the server."""
     with server.listen(**query) as client:
         for item in said:
             if isinstance(item, dict):
@@ -46,7 +46,7 @@ def converse(server: LiveServer, document: AsyncApiDocument, *said: bytes | dict
     return [document.check(TO_CLIENT, frame) for frame in frames]
 
 
-def test_real_frames_of_every_type_fit(live_server: Start, document: AsyncApiDocument) -> None:
+def test_real_frames_of_every_type_match(live_server: Start, document: AsyncApiDocument) -> None:
     server = live_server(idle_timeout_s=0.3)
     speech = (spell("hello there"), silence(1.5), spell("again"))
     close = {"type": "CloseStream"}
@@ -74,7 +74,7 @@ def test_real_frames_of_every_type_fit(live_server: Start, document: AsyncApiDoc
     assert document.seen >= document.types(FROM_CLIENT) - {"Resume"} | {"Results", "Metadata", "Error"}
 
 
-def test_real_frames_of_a_resumed_stream_fit(live_server: Start, document: AsyncApiDocument) -> None:
+def test_real_frames_of_a_resumed_stream_match(live_server: Start, document: AsyncApiDocument) -> None:
     server = live_server()
     with server.listen(resumable="true") as client:
         client.send(spell("hello there"))
@@ -116,8 +116,8 @@ def test_every_type_of_frame_is_described_with_every_field(document: AsyncApiDoc
     assert set(taken) == document.types(FROM_CLIENT)
     assert set(document.schemas["ResumeRefused"]["properties"]["code"]["enum"]) == set(TicketCode)
     for name, shape in {**sent, **taken}.items():
-        told = set(document.schemas[name]["properties"]) - {"type"}
-        assert set(shape.__struct_encode_fields__) <= told, name
+        described = set(document.schemas[name]["properties"]) - {"type"}
+        assert set(shape.__struct_encode_fields__) <= described, name
         required = {field.encode_name for field in msgspec.structs.fields(shape) if field.required}
         assert required <= set(document.schemas[name]["required"]), name
     assert set(messages.StepReport.__struct_encode_fields__) == set(document.schemas["StepReport"]["properties"])
@@ -126,7 +126,7 @@ def test_every_type_of_frame_is_described_with_every_field(document: AsyncApiDoc
 
 
 def as_text(schema: Schema) -> Schema:
-    """A schema of a parameter as the query of a handshake has it: booleans and constants are text."""
+    """Return a parameter's schema as in a query: booleans and constants are strings."""
     if "anyOf" in schema:
         parts = schema["anyOf"]
         return {"anyOf": [{"enum": ["true", "false"]} if p == {"type": "boolean"} else as_text(p) for p in parts]}
@@ -139,20 +139,27 @@ def test_parameters_are_those_of_the_parsers_table(document: AsyncApiDocument) -
     query = document.schemas["ListenQuery"]["properties"]
     assert set(query) == {parameter.name for parameter in PARAMETERS}
     for parameter in PARAMETERS:
-        told = dict(query[parameter.name])
-        assert told.pop("description", "").startswith("Ours: ") == parameter.ours, parameter.name
-        if "default" in told:
-            assert parameter.default in (f"{told['default']}", f"{told['default']} ms")
-            del told["default"]
-        assert told == as_text(parameter.schema), parameter.name
+        described = dict(query[parameter.name])
+        assert described.pop("description", "").startswith("Ours: ") == parameter.ours, parameter.name
+        if "default" in described:
+            assert parameter.default in (f"{described['default']}", f"{described['default']} ms")
+            del described["default"]
+        assert described == as_text(parameter.schema), parameter.name
 
 
 def test_every_code_is_named(document: AsyncApiDocument) -> None:
-    told = document.content["info"]["description"]
-    codes = {close.code for close in CLOSES.values()} - {1006}  # that is no close, but none
-    at_the_door = {"BadParameter", "NotAuthorised", "NotAllowed", "TooManyStreams", "ServerFull", "ServerDraining"}
-    statuses = {refusal.status for error, refusal in REFUSALS.items() if error.__name__ in at_the_door}
-    assert not [code for code in codes | statuses if str(code) not in told]
+    described = document.content["info"]["description"]
+    codes = {close.code for close in CLOSES.values()} - {1006}  # a lost connection, without a close frame
+    handshake_refusals = {
+        "BadParameter",
+        "NotAuthorised",
+        "NotAllowed",
+        "TooManyStreams",
+        "ServerFull",
+        "ServerDraining",
+    }
+    statuses = {refusal.status for error, refusal in REFUSALS.items() if error.__name__ in handshake_refusals}
+    assert not [code for code in codes | statuses if str(code) not in described]
 
 
 def test_every_socket_is_described_and_the_file_is_served(live_server: Start, document: AsyncApiDocument) -> None:
@@ -180,7 +187,7 @@ def test_every_reference_resolves(document: AsyncApiDocument) -> None:
     walk(document.content)
 
 
-def test_frames_of_the_other_protocols_fit(live_server: Start, document: AsyncApiDocument) -> None:
+def test_frames_of_the_other_protocols_match(live_server: Start, document: AsyncApiDocument) -> None:
     server = live_server()
     where = f"ws://{server.host}"
     with connect(f"{where}/vosk?sample_rate=16000", compression=None) as vosk:

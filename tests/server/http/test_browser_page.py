@@ -1,4 +1,4 @@
-"""The page in a real Chromium, against the real app and the shipped model: the text that it shows."""
+"""Text shown by the page in a real Chromium, with the real app and the shipped model."""
 
 import re
 import time
@@ -11,7 +11,7 @@ pytest_plugins = ["tests.support.page.browser_fixtures"]
 
 SPOKEN = {utterance.audio.stem: utterance for utterance in samples()}
 
-# Keeps how the words of the open line looked while it grew: "where is" solid, "my" faded → "where is|my".
+# Records the words of the open line as it grows: "where is" solid and "my" faded gives "where is|my".
 WATCH = """addEventListener("DOMContentLoaded", () => {
   const open = document.getElementById("open"), text = (kind) =>
     [...open.querySelectorAll(kind)].map((word) => word.textContent).join(" ");
@@ -29,7 +29,7 @@ def test_speech_at_the_microphone_is_shown(live_server, served, browser):
     page.wait_idle()
     assert page.said() == SPOKEN["porch_fan"].text
     faded = {word for look in page.page.evaluate("looks") for word in look.partition("|")[2].split()}
-    assert faded & set(page.said().split()), "faded while it may change"
+    assert faded & set(page.said().split()), "words that may change are faded"
     word = page.page.locator("#log .word").first
     assert re.fullmatch(r"confidence \d+ %", word.get_attribute("title"))
     assert 0 <= float(word.evaluate("word => word.style.getPropertyValue('--doubt')")) < 1
@@ -41,7 +41,7 @@ def test_speech_at_the_microphone_is_shown(live_server, served, browser):
 
 
 def test_stable_words_are_shown_solid_before_the_others(live_server, served, browser):
-    """With the greedy decoder, whose finished words are stable: they settle one by one, and the final keeps them."""
+    """The greedy decoder's finished words are stable: they become solid one by one, and the final keeps them."""
     greedy = make_decoder(decoder="greedy", config=served["model"].config)
     page = OpenPage(browser, live_server(model=served["model"], decoder=greedy), before=WATCH).plain().fast()
     page.page.set_input_files("#file", SPOKEN["porch_fan"].audio)
@@ -51,7 +51,7 @@ def test_stable_words_are_shown_solid_before_the_others(live_server, served, bro
     assert len(settled) >= 3
     assert all(page.said().split()[: len(words)] == words for words in settled)
     assert any(solid and faded for solid, _, faded in looks)
-    assert page.page.locator("#open .word").count() == 0, "the final took its place"
+    assert page.page.locator("#open .word").count() == 0, "the final replaces the open line"
 
 
 def test_recordings_are_transcribed_faster_than_they_play(live_server, served, browser):
@@ -76,7 +76,7 @@ def test_formatted_text_is_the_default_and_can_be_turned_off(live_server, served
 
 
 def test_a_recording_is_transcribed_as_it_plays_and_a_cut_connection_loses_no_word(live_server, served, browser):
-    """The audio since the last final is sent again, and what was said meanwhile follows."""
+    """The audio since the last final is sent again, followed by the audio recorded meanwhile."""
     server = live_server(**served)
     spoken, page = SPOKEN["porch_fan"], OpenPage(browser, server).plain()
     began_s = time.monotonic()
@@ -87,6 +87,6 @@ def test_a_recording_is_transcribed_as_it_plays_and_a_cut_connection_loses_no_wo
     assert time.monotonic() - began_s >= spoken.duration_s, "at the speed of speech"
     assert page.said() == spoken.text
     assert len([address for address in page.addresses if address.startswith("ws:")]) == 2
-    assert not page.page.locator("#problem").is_visible(), "what is mended is not complained of"
+    assert not page.page.locator("#problem").is_visible(), "a repaired problem is not shown"
     assert page.problems == []
     assert page.hosts == {page.host}

@@ -1,4 +1,4 @@
-"""Error messages of the page, in a real Chromium; keyboard use and narrow screens."""
+"""Error messages of the page in a real Chromium; keyboard use and narrow screens."""
 
 import pytest
 
@@ -12,7 +12,7 @@ SAMPLE = next(utterance.text for utterance in samples() if utterance.audio.stem 
 NO_MICROPHONE = """navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException("", "%s"));"""
 
 
-def test_a_key_is_asked_for_kept_in_the_tab_and_not_shown(live_server, served, browser):
+def test_the_page_asks_for_a_key_keeps_it_in_the_tab_and_hides_it(live_server, served, browser):
     page = OpenPage(browser, live_server(**served, api_keys=("open-sesame",))).plain().fast()
     key, problem = page.page.get_by_label("API key"), page.page.get_by_role("alert")
     for given, complaint in (
@@ -37,7 +37,7 @@ def test_a_key_is_asked_for_kept_in_the_tab_and_not_shown(live_server, served, b
     assert not any("sesame" in address for address in page.addresses)
 
 
-def test_a_full_server_is_reported_and_tried_again(live_server, served, browser):
+def test_a_full_server_is_reported_and_retried(live_server, served, browser):
     server = live_server(**served, max_streams=1)
     page = OpenPage(browser, server).plain().fast()
     with server.listen() as other:
@@ -58,7 +58,7 @@ def test_a_microphone_error_is_explained(live_server, browser, error, words):
     assert page.problems == []
 
 
-def test_a_file_that_is_no_audio_is_named(live_server, browser, tmp_path):
+def test_a_file_that_is_not_audio_is_named(live_server, browser, tmp_path):
     (tmp_path / "letter.wav").write_bytes(b"Dear Sir")
     page = OpenPage(browser, live_server())
     page.page.set_input_files("#file", tmp_path / "letter.wav")
@@ -87,7 +87,7 @@ def test_a_stream_that_cannot_be_finished_can_be_left(live_server, browser):
     page = OpenPage(browser, server)
     page.press("Microphone")
     page.page.get_by_text("Listening").wait_for()
-    server.replica.sessions.draining = True  # whoever comes back is refused
+    server.replica.sessions.draining = True  # a client that reconnects is refused
     cut_connections(server)
     page.page.get_by_text("full or restarting").wait_for()
     page.press("Stop")

@@ -1,4 +1,4 @@
-"""The page `/docs` in a real Chromium that reaches no host but the server."""
+"""The page `/docs` in a real Chromium that can reach only the server."""
 
 import re
 from urllib.parse import urlsplit
@@ -33,7 +33,7 @@ def test_docs_lists_the_operations_without_any_other_host(live_server, browser):
     assert problems == []
 
 
-def test_docs_names_no_other_host(live_server):
+def test_docs_refers_to_no_other_host(live_server):
     http = live_server().http
     page = http.get("/docs")
     assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -42,11 +42,11 @@ def test_docs_names_no_other_host(live_server):
     assert len(addresses) == 3
     for address in addresses:
         assert http.get(f"/{address}").status_code == 200, address
-    assert http.get("/redoc").status_code == 404, "its program asks another host for a picture"
-    assert http.get("/docs/oauth2-redirect").status_code == 404, "no key comes by OAuth"
+    assert http.get("/redoc").status_code == 404, "ReDoc would load a picture from another host"
+    assert http.get("/docs/oauth2-redirect").status_code == 404, "OAuth is not supported"
 
 
-def test_docs_and_its_files_carry_a_policy_and_are_asked_about_each_time(live_server):
+def test_docs_and_its_files_have_a_policy_and_are_revalidated_each_time(live_server):
     http = live_server().http
     for path in ("/docs", *(f"/docs/{name}" for name in SWAGGER_UI)):
         answer = http.get(path)

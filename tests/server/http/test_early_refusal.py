@@ -1,4 +1,4 @@
-"""Refusals of handshakes before ASGI, by a full or draining replica: the same answers as the endpoint's."""
+"""Refusals of handshakes before ASGI, by a full or draining replica: the same responses as the endpoint's."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ IDS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
 
 
 def address(server: LiveServer) -> tuple[str, int]:
-    """Host and port of the server."""
+    """Return host and port of the server."""
     host, _, port = server.host.rpartition(":")
     return host, int(port)
 
 
 def refused(server: LiveServer, headers: dict[str, str] | None = None, **query: str) -> tuple[int, dict[str, str], str]:
-    """Status, headers by lower-case name and body of a refusal, without ids and the date."""
+    """Return status, headers by lower-case name and body of a refusal, without ids and date."""
     with pytest.raises(InvalidStatus) as found:
         server.listen(headers, **query)
     response = found.value.response
@@ -55,13 +55,13 @@ def refused(server: LiveServer, headers: dict[str, str] | None = None, **query: 
 
 @pytest.fixture
 def without_early_refusal(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Turn early refusals off."""
+    """Return a function that turns early refusals off."""
     return lambda: monkeypatch.setattr(EarlyRefusal, "__call__", lambda *_: None)
 
 
 @pytest.fixture
 def handshakes(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Handshakes that reached the WebSocket's protocol."""
+    """Record the handshakes that reach the WebSocket protocol."""
     made: list[object] = []
     begin = StreamWebSocket.connection_made
 
@@ -73,7 +73,7 @@ def handshakes(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return made
 
 
-def test_the_answer_is_the_endpoints(
+def test_the_response_equals_that_of_the_endpoint(
     live_server: Start, handshakes: list[object], without_early_refusal: Callable[[], None]
 ) -> None:
     server = live_server(max_streams=1)
@@ -124,9 +124,9 @@ def test_malformed_request_targets_are_answered_and_logged_without_error(
 ) -> None:
     server = live_server(max_streams=1)
     head = b"\r\n".join([b"GET " + target + b" HTTP/1.1", *HANDSHAKE, b"", b""])
-    with server.listen() if full else nullcontext(), socket.create_connection(address(server), WAIT_S) as dialled:
-        dialled.sendall(head)
-        answer = dialled.recv(4_096)
+    with server.listen() if full else nullcontext(), socket.create_connection(address(server), WAIT_S) as connection:
+        connection.sendall(head)
+        answer = connection.recv(4_096)
     assert not answer or answer.startswith(b"HTTP/1.1 ")
     assert not [record.getMessage() for record in caplog.records if record.name == "asyncio"]
     assert server.http.get("/healthz").status_code == 200
@@ -139,10 +139,10 @@ def test_malformed_headers_are_answered_without_error(
     server = live_server(max_streams=1, api_keys=["k"])
     with (
         server.listen({"Authorization": "Token k"}),
-        socket.create_connection(address(server), WAIT_S) as dialled,
+        socket.create_connection(address(server), WAIT_S) as connection,
     ):
-        dialled.sendall(b"\r\n".join([b"GET /v1/listen HTTP/1.1", *HANDSHAKE, header, b"", b""]))
-        assert dialled.recv(4_096)[:12] in {b"HTTP/1.1 400", b"HTTP/1.1 401"}
+        connection.sendall(b"\r\n".join([b"GET /v1/listen HTTP/1.1", *HANDSHAKE, header, b"", b""]))
+        assert connection.recv(4_096)[:12] in {b"HTTP/1.1 400", b"HTTP/1.1 401"}
     assert not [record.getMessage() for record in caplog.records if record.name == "asyncio"]
 
 

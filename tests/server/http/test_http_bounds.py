@@ -1,4 +1,4 @@
-"""HTTP clients that end their side, pipeline or do not read: they are answered where they can be, within bounds."""
+"""HTTP clients that half-close, pipeline or do not read are answered if possible, within limits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def said(answer: bytes) -> str:
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 @pytest.mark.parametrize("chunked", [False, True])
-def test_an_upload_is_answered_after_the_client_ended_its_side(live_server: Start, version: str, chunked: bool) -> None:
+def test_an_upload_is_answered_after_the_client_half_closed(live_server: Start, version: str, chunked: bool) -> None:
     if version == "1.0" and chunked:
         chunked = False  # HTTP/1.0 has no chunks
     with dialled(live_server()) as bare:
@@ -52,15 +52,15 @@ def test_an_upload_is_answered_after_the_client_ended_its_side(live_server: Star
 
 
 @pytest.mark.parametrize("count", [1, 2, 20])
-def test_every_pipelined_request_is_answered_after_the_client_ended_its_side(live_server: Start, count: int) -> None:
+def test_every_pipelined_request_is_answered_after_the_client_half_closed(live_server: Start, count: int) -> None:
     with dialled(live_server()) as bare:
         bare.sendall(HEALTH * count + b"GET /healthz HT")
         bare.shutdown(socket.SHUT_WR)
         assert rest(bare).count(b"HTTP/1.1 200 OK") == count
 
 
-def test_a_late_answer_reaches_a_client_that_ended_its_side(live_server: Start) -> None:
-    """Meanwhile the server looks whether the client is still there, by an interim answer, which clients skip."""
+def test_a_late_response_reaches_a_client_that_half_closed(live_server: Start) -> None:
+    """Meanwhile the server probes the client with an interim response, which clients ignore."""
     model = GatedSpellingModel()
     server = live_server(model=model)
     with dialled(server) as bare:
@@ -76,7 +76,7 @@ def test_a_late_answer_reaches_a_client_that_ended_its_side(live_server: Start) 
         assert said(answer) == "late"
 
 
-def test_a_client_that_ended_both_sides_frees_its_upload(live_server: Start) -> None:
+def test_a_client_that_closed_both_directions_frees_its_upload(live_server: Start) -> None:
     model = GatedSpellingModel()
     server = live_server(model=model)
     model.shut()
@@ -99,7 +99,7 @@ def test_a_body_that_is_cut_short_is_answered_with_400(live_server: Start, sent:
         assert b"Content-Length" in answer
 
 
-def test_a_client_without_a_request_is_closed_when_it_ends_its_side(live_server: Start) -> None:
+def test_a_client_without_a_request_is_closed_when_it_half_closes(live_server: Start) -> None:
     with dialled(live_server()) as bare:
         bare.shutdown(socket.SHUT_WR)
         assert rest(bare) == b""
@@ -120,11 +120,11 @@ def test_a_few_pipelined_requests_are_answered_in_their_order(live_server: Start
 
 
 async def _nothing(scope: object, receive: object, send: object) -> None:
-    """An application that is never called."""
+    """An ASGI application that is never called."""
 
 
 class HttpBench:
-    """The protocol on a transport without a socket, whose client takes nothing; its time limit is over at once."""
+    """The protocol on a transport without a socket, whose client reads nothing; its timeout expires immediately."""
 
     def __init__(self) -> None:
         self.loop, self.transport = asyncio.new_event_loop(), TcpTransport()
@@ -135,7 +135,7 @@ class HttpBench:
         self.protocol.connection_made(self.transport)
 
     def turn(self) -> None:
-        """Let the event loop do what is due."""
+        """Run the event loop's due callbacks."""
         self.loop.run_until_complete(asyncio.sleep(0))
         self.loop.run_until_complete(asyncio.sleep(0))
 
@@ -152,7 +152,7 @@ def bench() -> Iterator[HttpBench]:
 
 
 def test_a_client_that_does_not_read_its_answers_is_dropped(bench: HttpBench) -> None:
-    """They would be held for as long as it likes."""
+    """Otherwise its responses would be held in memory without limit."""
     bench.transport.unsent = 70_000
     bench.protocol.pause_writing()
     bench.turn()
@@ -189,7 +189,7 @@ def test_a_closing_connection_whose_client_does_not_read_is_dropped(bench: HttpB
 
 
 def test_a_handshake_after_an_unanswered_request_is_refused(live_server: Start) -> None:
-    """Its answer would come between others."""
+    """Its response would be sent between others."""
     model = GatedSpellingModel()
     server = live_server(model=model)
     model.shut()
@@ -204,7 +204,7 @@ def test_a_handshake_after_an_unanswered_request_is_refused(live_server: Start) 
     server.wait_idle()
 
 
-def test_a_client_that_leaves_with_requests_waiting_ends_the_one_that_is_answered(live_server: Start, caplog) -> None:
+def test_a_disconnect_with_waiting_requests_ends_the_one_being_answered(live_server: Start, caplog) -> None:
     model = GatedSpellingModel()
     server = live_server(model=model)
     model.shut()
@@ -218,7 +218,7 @@ def test_a_client_that_leaves_with_requests_waiting_ends_the_one_that_is_answere
 
 
 def test_nothing_is_read_while_requests_wait() -> None:
-    """A request that is answered asks for more now and then; what comes would be the body of one that waits."""
+    """The request being answered may resume reading; the data would be the body of a waiting request."""
     transport, waiting = TcpTransport(), [1]
     flow = PipelineFlow(transport, waiting)
     flow.pause_reading()

@@ -1,4 +1,4 @@
-"""The OpenAPI document names every endpoint and parameter, and a running server answers as it says."""
+"""The OpenAPI document has every endpoint and parameter, and a running server conforms to it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.servers.spelling import spell
 
 Start = Callable[..., LiveServer]
 KEY = "s3cret-k3y"
-EXAMPLES = 25  # of each operation
+EXAMPLES = 25  # per operation
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -50,9 +50,9 @@ def document(server: LiveServer) -> dict:
     return server.http.get("/openapi.json").json()
 
 
-def test_a_running_server_answers_as_the_document_says(server: LiveServer) -> None:
+def test_a_running_server_conforms_to_the_document(server: LiveServer) -> None:
     schema = schemathesis.openapi.from_url(f"http://{server.host}/openapi.json")
-    # A drain ends the server; what it answers is in its own tests.
+    # A drain ends the server; its responses are checked in other tests.
     schemathesis.serializer.alias(["audio/*"], "application/octet-stream")
     operations = [found.ok() for found in schema.exclude(path="/admin/drain", method="POST").get_all_operations()]
     assert len(operations) > 10
@@ -67,9 +67,9 @@ def test_a_running_server_answers_as_the_document_says(server: LiveServer) -> No
         answers()
 
 
-def test_every_http_endpoint_is_described_with_what_it_answers(server: LiveServer, document: dict) -> None:
+def test_every_http_endpoint_is_described_with_its_responses(server: LiveServer, document: dict) -> None:
     found = {(method, path) for path, methods in document["paths"].items() for method in methods}
-    assert found == set(OPERATIONS), "FastAPI knows paths and methods, and nothing of their answers"
+    assert found == set(OPERATIONS), "FastAPI provides paths and methods; responses must be in OPERATIONS"
     for path, methods in document["paths"].items():
         for operation in methods.values():
             for status, response in operation["responses"].items():
@@ -79,13 +79,14 @@ def test_every_http_endpoint_is_described_with_what_it_answers(server: LiveServe
 def test_parameters_are_those_of_the_parsers_table(document: dict) -> None:
     described = document["paths"]["/v1/listen"]["post"]["parameters"]
     assert [parameter["name"] for parameter in described] == [parameter.name for parameter in PARAMETERS]
-    told = {parameter["name"]: parameter["description"] for parameter in described}
-    assert told["vad_events"].endswith(" For live streams only; for uploads it is listed in `x-ignored-params`.")
-    assert told["latency"].startswith("Ours: the parts of each result's latency. For live streams only;")
-    assert told["model"] == "Name of a model; others select the default, unless names are strict."
+    descriptions = {parameter["name"]: parameter["description"] for parameter in described}
+    live_only = " For live streams only; for uploads it is listed in `x-ignored-params`."
+    assert descriptions["vad_events"] == "`SpeechStarted`." + live_only
+    assert descriptions["latency"] == "Ours: the parts of each result's latency." + live_only
+    assert descriptions["model"] == "Name of a model; others select the default, unless names are strict."
 
 
-def test_real_answers_fit_their_schemas(server: LiveServer, document: dict) -> None:
+def test_real_responses_match_their_schemas(server: LiveServer, document: dict) -> None:
     def fits(answer: httpx.Response, path: str, method: str = "post") -> None:
         content = document["paths"][path][method]["responses"][str(answer.status_code)]["content"]
         schema = content["application/json"]["schema"] | {"components": document["components"]}

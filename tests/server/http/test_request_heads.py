@@ -1,4 +1,4 @@
-"""Request heads: limits of time and size, and an answer to malformed handshakes."""
+"""Request heads: limits of time and size, and responses to malformed handshakes."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_a_head_that_does_not_arrive_in_time_closes_the_connection(live_server: 
         assert rest(bare) == b""
 
 
-def test_a_head_that_arrives_in_pieces_has_no_more_time(live_server: Start) -> None:
-    """A slow loris sends a header now and then, and would hold its socket for ever."""
+def test_a_head_that_arrives_in_pieces_gets_no_more_time(live_server: Start) -> None:
+    """A slow loris client sends a header now and then and would hold its socket forever."""
     server = live_server(handshake_timeout_s=0.3)
     with dialled(server) as bare:
         bare.sendall(b"GET /healthz HTTP/1.1\r\n")
@@ -40,7 +40,7 @@ def test_a_head_that_arrives_in_pieces_has_no_more_time(live_server: Start) -> N
 
 
 def dribbles_until_cut(bare: socket.socket, within_s: float) -> bool:
-    """Send a header now and then; return whether the server closes the connection in time."""
+    """Send headers slowly; return whether the server closes the connection in time."""
     began_s = time.monotonic()
     while time.monotonic() - began_s < within_s:
         try:
@@ -54,7 +54,7 @@ def dribbles_until_cut(bare: socket.socket, within_s: float) -> bool:
     return False
 
 
-def test_the_second_head_of_a_connection_is_timed_as_the_first(live_server: Start) -> None:
+def test_the_second_head_of_a_connection_has_the_same_time_limit(live_server: Start) -> None:
     server = live_server(handshake_timeout_s=0.3)
     with dialled(server) as bare:
         bare.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -64,13 +64,13 @@ def test_the_second_head_of_a_connection_is_timed_as_the_first(live_server: Star
 
 
 def test_the_limit_of_a_head_does_not_apply_to_streams_and_bodies(live_server: Start) -> None:
-    """An idle stream and a slow body outlive the time of a head."""
+    """An idle stream and a slow body may take longer than the limit of a head."""
     server = live_server(handshake_timeout_s=0.2)
     with server.listen() as client, dialled(server) as bare:
         bare.sendall(b"POST /v1/auth/grant HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         assert b"200 OK" in rest(bare)
         with dialled(server) as idle:
-            assert rest(idle) == b""  # its time is over, and with it that of the head of the stream beside it
+            assert rest(idle) == b""  # its time limit has passed, and so has that of the other stream's head
         client.send(spell("still here"))
         assert transcript(client.finish()) == "still here"
 
@@ -95,7 +95,7 @@ def test_a_head_without_end_is_refused(live_server: Start, piece: bytes) -> None
 @pytest.mark.parametrize(
     ("line", "more"),
     [
-        ("GET /v1/listen?keyterm=" + "a" * 9_000, ""),  # longer than a line of a handshake may be
+        ("GET /v1/listen?keyterm=" + "a" * 9_000, ""),  # longer than the limit of a handshake line
         ("POST /v1/listen", ""),
         ("GET /v1/listen", "X: y\r\n" * 200),
         ("GET /v1/listen", f"X: {'y' * 9_000}\r\n"),
@@ -104,7 +104,7 @@ def test_a_head_without_end_is_refused(live_server: Start, piece: bytes) -> None
     ],
 )
 def test_a_malformed_handshake_is_answered(live_server: Start, line: str, more: str) -> None:
-    """The websockets library leaves some of them unanswered, and would keep their sockets open."""
+    """The websockets library does not answer some of them and would keep their sockets open."""
     server = live_server()
     with dialled(server) as bare:
         bare.sendall(f"{line} HTTP/1.1\r\n{UPGRADE}{more}\r\n".encode())

@@ -1,4 +1,4 @@
-"""Short-lived tokens: the grant endpoint, and the requests that tokens authorise."""
+"""Short-lived tokens: the grant endpoint, and the requests that tokens authorize."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def granted(server: LiveServer, **asked: object) -> str:
 
 
 def verified(tokens: Tokens, token: str) -> str | None:
-    """Id of the token's key, None where it is refused."""
+    """Return the id of the token's key, None if the token is refused."""
     try:
         return tokens.verify(token)
     except NotAuthorised:
         return None
 
 
-def test_a_key_is_exchanged_for_a_token_that_lasts_as_long_as_asked(live_server: Start) -> None:
+def test_a_key_is_exchanged_for_a_token_of_the_requested_lifetime(live_server: Start) -> None:
     server = live_server(api_keys=[KEY])
     for asked, ttl_s in ((None, 30), ({}, 30), ({"ttl_seconds": 1}, 1), ({"ttl_seconds": 3600}, 3600)):
         answer = server.http.post("/v1/auth/grant", headers=HEADERS, json=asked)
@@ -73,13 +73,13 @@ def test_a_token_is_accepted_as_bearer_in_header_and_subprotocol_only(live_serve
         assert socket.subprotocol == "bearer"
         assert token not in str(socket.response)
     upload = server.http.post("/v1/listen", headers={"Authorization": f"bearer {token}"}, content=b"x")
-    assert upload.status_code == 400, "let in, and then it is no audio"
+    assert upload.status_code == 400, "authorized, but not audio"
     with pytest.raises(InvalidStatus) as refused:
         server.listen({"Authorization": f"Token {token}"})
     assert refused.value.response.status_code == 401
 
 
-def test_a_token_cannot_ask_for_tokens(live_server: Start) -> None:
+def test_a_token_cannot_be_exchanged_for_another_token(live_server: Start) -> None:
     server = live_server(api_keys=[KEY])
     answer = server.http.post("/v1/auth/grant", headers={"Authorization": f"Bearer {granted(server)}"})
     assert (answer.status_code, answer.json()["err_code"]) == (403, "INSUFFICIENT_PERMISSIONS")
@@ -104,13 +104,13 @@ def test_a_server_without_keys_grants_tokens_too(live_server: Start) -> None:
         client.finish()
 
 
-def test_an_expired_token_is_refused_and_says_so() -> None:
+def test_an_expired_token_is_refused_as_expired() -> None:
     tokens, now = Tokens([SECRET]), time.time()
     assert verified(tokens, tokens.mint("a", 60, now)) == "a"
     old = tokens.mint("a", 60, now - 60 - 2 * LEEWAY_S)
     with pytest.raises(NotAuthorised, match="expired"):
         tokens.verify(old)
-    assert verified(tokens, tokens.mint("a", 60, now + 10 * LEEWAY_S)) is None, "of the future"
+    assert verified(tokens, tokens.mint("a", 60, now + 10 * LEEWAY_S)) is None, "issued in the future"
 
 
 def test_tokens_with_other_claims_or_signatures_are_refused() -> None:
@@ -127,13 +127,13 @@ def test_tokens_with_other_claims_or_signatures_are_refused() -> None:
     assert verified(tokens, f"{head}.{body}.") is None
 
 
-def test_tokens_of_the_old_secret_are_accepted_beside_the_new_one(tmp_path: Path) -> None:
+def test_tokens_of_the_old_secret_are_accepted_alongside_the_new_one(tmp_path: Path) -> None:
     file, now = tmp_path / "token_keys", time.time()
     file.write_text(f"# the new one first\n{SECRET[::-1]}\n{SECRET}\n")
     before, after = Tokens([SECRET]), Tokens(secret for _, secret in read_secrets("token key", (), file))
     assert verified(after, before.mint("a", 60, now)) == "a"
     assert verified(before, after.mint("a", 60, now)) is None
-    assert verified(Tokens(()), Tokens(()).mint("a", 60, now)) is None, "each process its own"
+    assert verified(Tokens(()), Tokens(()).mint("a", 60, now)) is None, "each process has its own secret"
 
 
 def test_short_secrets_and_missing_or_empty_files_are_errors_of_settings(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""HEAD of every path that answers GET, and the JSON of unknown paths and wrong methods, by the path's protocol."""
+"""HEAD on every path with GET, and errors for unknown paths and wrong methods in the format of the path's interface."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_head_is_answered_as_get_without_a_body(server: LiveServer, path: str, m
         assert int(head.headers["content-length"]) == len(got.content) > 0
 
 
-def test_a_connection_goes_on_after_head_and_the_log_names_it(server: LiveServer) -> None:
+def test_a_connection_continues_after_head_and_the_log_has_the_method(server: LiveServer) -> None:
     connection = http.client.HTTPConnection(server.host, timeout=WAIT_S)
     with capture_logs() as log:
         for method in ("HEAD", "GET", "HEAD", "GET"):
@@ -74,7 +74,7 @@ def test_head_follows_readiness_and_keys_as_get_does(live_server: Start) -> None
         assert http.head("/healthz").status_code == 200
 
 
-def test_head_where_get_is_not_answered_is_refused_and_counted_once(server: LiveServer) -> None:
+def test_head_on_a_path_without_get_is_refused_and_counted_once(server: LiveServer) -> None:
     before = server.metric(REJECTED)
     with server.http as http:
         assert http.head("/nowhere").status_code == 404
@@ -83,7 +83,7 @@ def test_head_where_get_is_not_answered_is_refused_and_counted_once(server: Live
     assert server.metric(REJECTED) == before + 2
 
 
-def test_pages_of_allowed_origins_may_ask_for_the_head_alone(server: LiveServer) -> None:
+def test_pages_of_allowed_origins_may_send_head(server: LiveServer) -> None:
     origin = {"Origin": "https://page.example"}
     asked = {**origin, "Access-Control-Request-Method": "HEAD", "Access-Control-Request-Headers": "authorization"}
     with server.http as http:
@@ -91,7 +91,7 @@ def test_pages_of_allowed_origins_may_ask_for_the_head_alone(server: LiveServer)
         assert http.head("/v1/models", headers=origin).headers["access-control-allow-origin"] == origin["Origin"]
 
 
-def test_the_document_names_head_nowhere(server: LiveServer) -> None:
+def test_the_document_does_not_list_head(server: LiveServer) -> None:
     paths: dict[str, Any] = server.http.get("/openapi.json").json()["paths"]
     assert {method for methods in paths.values() for method in methods} == {"get", "post"}
 
@@ -143,7 +143,7 @@ def text(answer: httpx.Response) -> str:
         ("GET", "/admin", text, "/docs lists"),
     ],
 )
-def test_an_unknown_path_is_answered_in_the_form_of_its_protocol(
+def test_an_unknown_path_is_answered_in_the_format_of_its_interface(
     server: LiveServer, method: str, path: str, message_of: Callable[[httpx.Response], str], words: str
 ) -> None:
     before = server.metric(REJECTED)
@@ -173,7 +173,7 @@ def test_an_unknown_path_is_answered_in_the_form_of_its_protocol(
         ("GET", "/admin/models/x/load", text, "POST"),
     ],
 )
-def test_a_wrong_method_is_answered_in_that_form_with_those_that_are_allowed(
+def test_a_wrong_method_is_answered_in_that_format_with_the_allowed_ones(
     server: LiveServer, method: str, path: str, message_of: Callable[[httpx.Response], str], allow: str
 ) -> None:
     with server.http as http:
@@ -188,7 +188,7 @@ def test_a_plain_get_of_a_live_endpoint_says_that_it_needs_a_handshake(server: L
     assert "WebSocket" in deepgram(server.http.get("/v1/listen"))
 
 
-def test_the_port_of_vosk_alone_answers_http_in_the_form_of_other_errors(live_server: Start) -> None:
+def test_the_vosk_port_answers_http_in_the_format_of_other_errors(live_server: Start) -> None:
     server = live_server(vosk_port=0)
     url = f"http://127.0.0.1:{server.vosk_port}"
     for method, path in (("GET", "/"), ("POST", "/metrics"), ("HEAD", "/")):

@@ -96,4 +96,4 @@ def test_training_without_a_lexicon_says_what_is_missing(made: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert "pronunciations of 'es' are not built in: --lexicon, docs/new-language.md" in done.stderr
+    assert "pronunciations of 'es' are not built in: give --lexicon (docs/new-language.md)" in done.stderr

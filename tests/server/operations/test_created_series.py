@@ -1,4 +1,4 @@
-"""What `/metrics` leaves out."""
+"""Series that `/metrics` omits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""End of a replica: the first signal drains, open sessions may finish, the rest are flushed and closed with 1012."""
+"""Shutdown: the first signal drains, open sessions may finish, the rest are flushed and closed with 1012."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Start = Callable[..., LiveServer]
 
 
 def sigterm(server: LiveServer) -> None:
-    """Deliver SIGTERM."""
+    """Deliver SIGTERM to the server."""
     server.server.handle_exit(signal.SIGTERM, None)
 
 
@@ -59,7 +59,7 @@ def test_streams_that_do_not_end_are_flushed_and_closed_with_1012(live_server: S
     server.join()
 
 
-def test_a_resumable_stream_is_sent_elsewhere_at_once_with_its_ticket(live_server: Start) -> None:
+def test_a_resumable_stream_is_sent_to_another_replica_at_once_with_its_ticket(live_server: Start) -> None:
     server = live_server(drain_timeout_s=1_000.0)
     with server.listen(resumable="true") as goes, server.listen() as stays:
         goes.send(spell("go"))

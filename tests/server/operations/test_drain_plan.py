@@ -1,4 +1,4 @@
-"""The sequence of a drain, with sessions that only record calls."""
+"""Sequence of a drain, with sessions that only record calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Stays:
 
 
 class Leaves(Stays):
-    """A session that leaves for another replica."""
+    """A session that can move to another replica."""
 
     def __init__(self, sessions: OpenSessions) -> None:
         super().__init__(sessions)
@@ -47,7 +47,7 @@ class Leaves(Stays):
 
 
 class Bound(Stays):
-    """A session of a resumable kind that has no ticket."""
+    """A resumable session without a ticket."""
 
     def leave(self) -> bool:
         return False
@@ -72,7 +72,7 @@ def test_resumable_sessions_leave_at_once_and_others_may_finish() -> None:
         sessions, drain, done = sessions_and_drain(timeout_s=1_000.0)
         goes, stays, bound = Leaves(sessions), Stays(sessions), Bound(sessions)
         assert drain.begin()
-        assert not drain.begin(), "there is one drain"
+        assert not drain.begin(), "a drain begins only once"
         with pytest.raises(ServerDraining):
             sessions.refuse_if_draining()
         await goes.left.wait()
@@ -102,7 +102,7 @@ def test_remaining_sessions_are_asked_to_end_after_the_timeout_at_random_times()
         drain.begin()
         await done.wait()
         assert [session.asked for session in crowd] == [1] * 4
-        assert spans[-4:] == [(0.0, 4 * SPREAD_PER_SESSION_S)] * 4, "few sessions need no seconds"
+        assert spans[-4:] == [(0.0, 4 * SPREAD_PER_SESSION_S)] * 4, "few sessions are spread over less time"
 
     run(story())
 

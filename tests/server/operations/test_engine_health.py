@@ -1,4 +1,4 @@
-"""Engine health and shortage of file descriptors."""
+"""Engine health, and lack of file descriptors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_failures_count_only_since_the_last_good_batch() -> None:
     health = EngineHealth(60.0)
     assert health.look(moves=True, batches=5, failed=0) is None
     assert health.look(moves=True, batches=5, failed=FAILURES - 1) is None
-    assert health.look(moves=True, batches=6, failed=FAILURES + 1) is None, "a step succeeded: it starts again"
+    assert health.look(moves=True, batches=6, failed=FAILURES + 1) is None, "a successful step resets the count"
     assert health.look(moves=True, batches=6, failed=2 * FAILURES) is None
     assert health.look(moves=True, batches=6, failed=2 * FAILURES + 1) is not None
 

@@ -1,4 +1,4 @@
-"""Streams leave no cycles, so full collections may wait until no stream is open."""
+"""Streams create no reference cycles, so full collections can wait until no stream is open."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def wait_until_gone(server: LiveServer, left: Callable[[], list[str]]) -> None:
     for _ in range(20):
         if not left():
             return
-        server.http.get("/healthz").raise_for_status()  # a turn of the event loop, and of the transport that ends
+        server.http.get("/healthz").raise_for_status()  # lets the event loop and the closing transport run
     assert not left()
 
 
@@ -88,7 +88,7 @@ def test_refusal_leaves_no_cycles(live_server: Start, uncollected: Callable[[], 
 
 
 def test_refusal_for_lack_of_slots_leaves_no_cycles(live_server: Start, uncollected: Callable[[], list[str]]) -> None:
-    """Its connection is made before the recognizer refuses it: one slot is free, two channels need two."""
+    """Its connection exists before the recognizer refuses it: one slot is free, but two channels need two."""
     server = live_server(max_streams=2)
     with server.listen() as held:
         with pytest.raises(InvalidStatus):
@@ -119,7 +119,7 @@ def test_full_collection_runs_after_the_last_stream_and_at_the_latest_after_900_
     collections: list[float] = []
     schedule = GcSchedule(0.0, lambda: collections.append(now))
     now = 0.0
-    for now in range(600):  # idle from the beginning: nothing has happened
+    for now in range(600):  # idle from the start: nothing to collect
         schedule.look(now, 0)
     assert not collections
     for now in range(600, 700):
@@ -140,11 +140,11 @@ def test_server_collects_after_its_last_stream(live_server: Start, monkeypatch: 
     cycle = _Cycle()
     left = weakref.ref(cycle)
     del cycle
-    with server.listen() as client:  # open for two looks of the watchdog, or it sees no stream
+    with server.listen() as client:  # open for two checks of the watchdog, so that it sees the stream
         time.sleep(2 * PERIOD_S)
         assert left() is not None
         client.finish()
-    server.wait_idle()  # not `uncollected()`: its list of all objects would keep the cycle alive in the one collection
+    server.wait_idle()  # not `uncollected()`: its list of all objects would keep the cycle alive during the collection
     ends = time.monotonic() + WAIT_S
     while left() is not None:
         assert time.monotonic() < ends
@@ -161,7 +161,7 @@ def test_loaded_objects_are_frozen() -> None:
 
 
 class _Cycle:
-    """An object that only a collection frees."""
+    """An object that only a garbage collection frees."""
 
     def __init__(self) -> None:
         self.itself = self

@@ -1,4 +1,4 @@
-"""Our histograms export the same samples as those of prometheus_client."""
+"""Histograms export the same samples as those of prometheus_client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ values = st.lists(st.one_of(st.sampled_from(EDGES), st.floats(0.0, 100.0)), max_
 
 
 def samples(registry: CollectorRegistry, kind: str = "histogram") -> dict[tuple[str, str], float]:
-    """Every sample by name and labels; Prometheus's time of creation is left out."""
+    """Return every sample by name and labels, without Prometheus's creation times."""
     families = text_string_to_metric_families(generate_latest(registry).decode())
     return {(s.name, str(sorted(s.labels.items()))): s.value for f in families if f.type == kind for s in f.samples}
 

@@ -1,4 +1,4 @@
-"""The log: a bounded queue, one request id from end to end, no secrets."""
+"""Logging: a bounded queue, one request id from end to end, no secrets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.servers.server_process import ServerProcess
 from tests.support.servers.spelling import spell
 
 UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}")
-KEY = "a-key-that-nobody-may-read"
+KEY = "a-key-that-must-not-be-logged"
 
 
 @dataclass
@@ -57,7 +57,7 @@ def test_lines_are_written_whole_and_in_order(log: Log) -> None:
 def test_lines_beyond_the_bound_are_lost_and_reported_while_the_reader_is_stalled(log: Log) -> None:
     big = "x" * (1 << 16) + "\n"  # more than a pipe holds
     log.lines.write(big)
-    assert select.select([log.reading], [], [], WAIT_S)[0], "the writer is at it"
+    assert select.select([log.reading], [], [], WAIT_S)[0], "the writer is writing"
     while sum(log.counted) == 0:
         log.lines.write("y\n")
     text = ""
@@ -72,12 +72,12 @@ def test_write_neither_blocks_nor_raises_when_the_reader_is_gone(log: Log) -> No
 
     def write() -> None:
         for _ in range(10_000):
-            log.lines.write("nobody reads\n")
+            log.lines.write("no reader\n")
         done.set()
 
     threading.Thread(target=write, daemon=True).start()
     assert done.wait(WAIT_S)
-    log.lines.drain(0.0)  # ends the pause behind an error
+    log.lines.drain(0.0)  # ends the pause after an error
     log.reading = os.open("/dev/null", os.O_RDONLY)
 
 
@@ -139,10 +139,10 @@ def test_request_has_one_id_in_headers_frames_and_log() -> None:
         assert UUID.fullmatch(probe.headers["dg-request-id"])
         assert requests[probe.headers["dg-request-id"]]["status"] == probe.status_code
     levels = {requests[probe.headers["dg-request-id"]]["level"] for probe in (probes[0], probes[3])}
-    assert levels == {"debug"}, "probes come every few seconds"
+    assert levels == {"debug"}, "probes are sent every few seconds"
     everything = json.dumps(log, ensure_ascii=False)
     assert not [secret for secret in (KEY, "secret words", "token=") if secret in everything]
-    assert requests[probes[1].headers["dg-request-id"]]["path"] == "(unknown)", "it may hold anything"
+    assert requests[probes[1].headers["dg-request-id"]]["path"] == "(unknown)", "an unknown path may contain a key"
 
 
 def test_console_format_has_the_same_events() -> None:

@@ -1,4 +1,4 @@
-"""The documented metric set: every name, type, label and the edge of each objective; and that values are counted."""
+"""The documented metrics: every name, type and label, a bucket edge at each objective, and counted values."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ TABLE: dict[str, tuple[str, set[str]]] = {
     "process_resident_memory_bytes": ("gauge", set()),
     "process_open_fds": ("gauge", set()),
 }
-"""All metrics of the server; counters without the `_total` that the text format adds."""
+"""All metrics of the server; counters without the suffix `_total` of the text format."""
 VALUES = {
     ("tutti_sessions", "outcome"): {"completed", "client_abort", "idle_timeout", "error", "drained"},
     ("tutti_handshakes_rejected", "reason"): {"auth", "quota", "capacity", "draining", "bad_request"},
@@ -87,7 +87,7 @@ def test_a_fresh_replica_exposes_the_whole_table(live_server: Start) -> None:
     for name, (kind, labels) in TABLE.items():
         family = found[name]
         assert family.type == kind, name
-        assert family.samples, f"{name} has no value before something happens: dashboards would show a gap"
+        assert family.samples, f"{name} has no initial value: dashboards would show a gap"
         for sample in family.samples:
             assert set(sample.labels) - {"le"} == labels, name
     for (name, label), values in VALUES.items():
@@ -96,9 +96,9 @@ def test_a_fresh_replica_exposes_the_whole_table(live_server: Start) -> None:
         assert not any(FREE_LABELS & set(sample.labels) for sample in family.samples), family.name
 
 
-NO_UNIT = {"tutti_batch_size", "tutti_realtime_factor"}  # rows, and seconds by seconds
+NO_UNIT = {"tutti_batch_size", "tutti_realtime_factor"}  # rows, and a ratio
 OTHER_UNITS = re.compile(r"_(?:ms|us|ns|s|sec|secs|msec|milliseconds|minutes|hours|kb|mb|kib|mib|percent|pct)(?:_|$)")
-OF_SAMPLES = ("_total", "_count", "_sum", "_bucket", "_created")  # endings that the text format gives series
+OF_SAMPLES = ("_total", "_count", "_sum", "_bucket", "_created")  # series suffixes of the text format
 MEASURED = re.compile(r"latency|duration|delay|_lag|memory|time_to|_bytes")
 
 
@@ -108,13 +108,15 @@ def test_every_metric_is_named_by_prometheus_conventions(live_server: Start) -> 
     found = list(server.replica.metrics.registry.collect())
     assert len(found) > 50
     for family in found:
-        name = family.name  # a counter's without its ending
+        name = family.name  # a counter's name has no suffix
         assert re.fullmatch(r"(?:tutti|process|python)(?:_[a-z0-9]+)+", name), name
-        assert not OTHER_UNITS.search(name), f"{name}: seconds and bytes, whole and written out"
-        assert not name.endswith(OF_SAMPLES), f"{name}: a {family.type} with another type's ending"
+        assert not OTHER_UNITS.search(name), f"{name}: use seconds and bytes, unabbreviated"
+        assert not name.endswith(OF_SAMPLES), f"{name}: a {family.type} with the suffix of another type"
         assert family.type != "counter" or all(s.name == f"{name}_total" for s in family.samples), name
-        assert family.type != "histogram" or name.endswith("_seconds") or name in NO_UNIT, f"{name}: of what unit?"
-        assert not MEASURED.search(name) or {"seconds", "bytes"} & set(name.split("_")), f"{name}: of what unit?"
+        assert family.type != "histogram" or name.endswith("_seconds") or name in NO_UNIT, (
+            f"{name}: the unit is missing"
+        )
+        assert not MEASURED.search(name) or {"seconds", "bytes"} & set(name.split("_")), f"{name}: the unit is missing"
         assert family.documentation, f"{name} has no help"
 
 

@@ -1,4 +1,4 @@
-"""Memory of large blocks goes back to the system when they are freed, in whichever thread."""
+"""Freed large blocks are returned to the system, on any thread."""
 
 from __future__ import annotations
 

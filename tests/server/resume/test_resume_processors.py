@@ -1,7 +1,7 @@
-"""A stream moves between replicas on unlike processors: the words, times and confidences of one that stayed.
+"""A stream moved between replicas on different processors has the words, times and confidences of one that stayed.
 
-One server process runs natively, one as with AVX2 alone, by the switches of `tests/support/processors.py`. Both serve
-the shipped model in 8 bits; states of other precisions may differ in last bits between processors.
+One server process runs natively, the other as with only AVX2, by the switches of `tests/support/processors.py`. Both
+serve the shipped model in 8 bits; states in other precisions may differ in the last bits between processors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Pair = tuple[ServerProcess, ServerProcess]
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
-    """A native replica and one as with AVX2, each checked for what it believes to run on."""
+    """A native replica and one restricted to AVX2; the instructions reported by each are checked."""
     key = new_key()
     with ExitStack() as stack:
 
@@ -49,14 +49,14 @@ def pair() -> Iterator[Pair]:
 
 
 def instructions(server: ServerProcess) -> str:
-    """What a replica says that it multiplies bytes by."""
+    """Return the instructions that a replica reports for byte products."""
     line = server.wait_for("model loaded")
     assert line["precision"] == "int8"
     return str(line["instructions"])
 
 
 def native_instructions() -> InstructionSet:
-    """What this processor has, whatever the variables of this test's own process say."""
+    """Return the processor's instruction set, regardless of this process's environment variables."""
     if has("avx512vnni") and has("avx512bw"):
         return "vnni512"
     if has("avxvnni"):
@@ -66,7 +66,7 @@ def native_instructions() -> InstructionSet:
 
 @pytest.fixture(scope="module")
 def audio() -> np.ndarray:
-    """Twenty seconds of several voices, with a second between them, (S, 1)."""
+    """Return twenty seconds of several voices with a second between them, (S, 1)."""
     parts: list[np.ndarray] = []
     for utterance in samples()[:5]:
         parts += [read_pcm(utterance.audio), np.zeros(RATE, np.int16)]
@@ -75,25 +75,25 @@ def audio() -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def whole(pair: Pair, audio: np.ndarray) -> Received:
-    """What the native replica alone says."""
+    """Return the results of the native replica alone."""
     received = streamed(pair[:1], audio)
     assert sum(len(final["channel"]["alternatives"][0]["words"]) for final in received.finals) > 10
     return received
 
 
 def streamed(servers: tuple[ServerProcess, ...], audio: np.ndarray, *losses_s: float) -> Received:
-    """Stream to the first server; the next one takes over after each loss."""
+    """Stream to the first server; after each lost connection continue on the next one."""
     query = {"interim_results": "true", "smart_format": "true", "keyterm": "garden gate"}
     return ResumingClient(servers, audio, RATE, **query).run(losses_s)
 
 
-def test_unlike_replicas_give_the_same_results(pair: Pair, audio: np.ndarray, whole: Received) -> None:
+def test_replicas_on_different_processors_give_the_same_results(pair: Pair, audio: np.ndarray, whole: Received) -> None:
     assert streamed(pair[1:], audio).results == whole.results
 
 
 @pytest.mark.parametrize("losses_s", [(10.3,), (2.7, 6.1, 9.9, 13.2, 17.5)])
 @pytest.mark.parametrize("first", [0, 1], ids=["native first", "AVX2 first"])
-def test_a_stream_that_moves_to_an_unlike_replica_has_the_same_results(
+def test_a_stream_moved_to_a_replica_on_another_processor_has_the_same_results(
     pair: Pair, audio: np.ndarray, whole: Received, first: int, losses_s: tuple[float, ...]
 ) -> None:
     order = (pair[first], pair[1 - first])

@@ -1,4 +1,4 @@
-"""Streams over two servers that share a key: cut anywhere, they have the results of one unbroken connection."""
+"""Streams over two servers with the same key: cut anywhere, they give the results of one unbroken connection."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def test_stream_cut_anywhere_has_the_finals_of_an_unbroken_one(pair: Any, seed: 
     moved = check(pair, audio[:, None], 16_000, losses, **query)
     assert moved.events == unbroken(pair[0], audio[:, None], 16_000, **query).events
     ends = [frame["start"] + frame["duration"] for frame in moved.interims]
-    assert ends == sorted(ends), "no interim goes back"
+    assert ends == sorted(ends), "the end of interims never moves back"
 
 
 def test_formatted_sentences_continue_after_a_resume(pair: Any) -> None:
-    """Sentences that are cut for their length are capitalised once."""
-    text = "this is a text without any pause and it goes on and on until the server has to cut it twenty one times"
+    """Sentences cut at the length limit are capitalized once."""
+    text = "this is a text without any pause and it runs on and on until the server has to cut it twenty one times"
     audio = np.concatenate([spell(text), silence(1.0), spell("is it over"), silence(1.0), spell("yes"), silence(1)])
     with ExitStack() as stack:
         short = [stack.enter_context(LiveServer(resume_keys=(KEY,), max_utterance_s=2.0)) for _ in range(2)]
@@ -80,7 +80,7 @@ def test_resampled_audio_resumes_at_the_exact_sample(pair: Any, rate: int) -> No
 
 
 def test_mulaw_audio_resumes(pair: Any) -> None:
-    """A byte a sample: the levels of the spelling model survive the encoding's steps at loud letters only."""
+    """One byte per sample: the spelling model's levels survive the quantization only for loud letters."""
     audio = np.where(speech(8_000) > 0, 0x80, 0xFF).astype(np.uint8)  # full scale or silence: the letter z, capped
     moved = check_mulaw(pair, audio[:, None])
     assert moved.tickets > 5
@@ -114,8 +114,8 @@ def test_beam_search_resumes_with_its_key_terms() -> None:
         check((servers[0], servers[1]), speech()[:, None], 16_000, [1.0, 2.0, 4.4, 7.1], keyterm="third sentence")
 
 
-def test_many_streams_resume_under_load_without_touching_one_another(pair: Any) -> None:
-    """Each says its own words, in batches with all others, and moves at moments of its own."""
+def test_many_streams_resume_under_load_without_affecting_each_other(pair: Any) -> None:
+    """Each stream has its own words, is batched with all others, and moves at its own times."""
     results: dict[int, tuple[Received, Received]] = {}
 
     def one(number: int) -> None:
@@ -140,7 +140,7 @@ def test_many_streams_resume_under_load_without_touching_one_another(pair: Any) 
 
 
 def some_ticket(server: LiveServer, headers: dict[str, str] | None = None, **query: Any) -> tuple[str, list[Any]]:
-    """A ticket, and the finals that came before it."""
+    """Return a ticket and the finals before it."""
     with server.listen(headers, resumable="true", **query) as client:
         client.send(np.concatenate([spell("before"), silence(1.0), spell("after"), silence(0.6)]))
         frames = client.until(lambda frame: frame["type"] == "Ticket" and frame["finals"] >= 1)
@@ -177,11 +177,11 @@ def test_stream_with_a_refused_ticket_can_start_at_a_given_time(pair: Any) -> No
     assert frames[-1]["duration"] == pytest.approx(len(audio) / 16_000)
     tickets = [frame["finals"] for frame in frames if frame["type"] == "Ticket"]
     assert tickets
-    assert tickets[0] >= 1, "finals are counted since the first connection"
+    assert tickets[0] >= 1, "finals are counted from the first connection on"
 
 
 class OtherPrecision(SpellingModel):
-    """The same weights in another arithmetic: its states are none of the first one's."""
+    """The same weights in another precision: its states are incompatible."""
 
     precision = "int8"
 
@@ -212,7 +212,7 @@ def test_servers_with_other_models_keys_or_versions_refuse_a_ticket(
         assert refused(client, ticket) == code
 
 
-def test_rotated_keys_take_old_tickets(pair: Any, live_server: Start) -> None:
+def test_rotated_keys_accept_old_tickets(pair: Any, live_server: Start) -> None:
     ticket, _ = some_ticket(pair[0])
     with live_server(resume_keys=(OTHER_KEY, KEY)).listen(resumable="true") as client:
         client.say("Resume", ticket=ticket, finals=1)
@@ -233,7 +233,7 @@ def test_tickets_belong_to_a_key_and_a_query(live_server: Start) -> None:
 
 def test_used_ticket_is_refused_and_resuming_gives_a_new_one_at_once(pair: Any) -> None:
     ticket, _ = some_ticket(pair[0])
-    for _ in range(2):  # before any audio came, the same ticket serves again
+    for _ in range(2):  # the ticket stays valid until audio is received
         with pair[1].listen(resumable="true") as client:
             client.say("Resume", ticket=ticket, finals=1)
             assert client.receive()["type"] == "Resumed"
@@ -254,7 +254,7 @@ def test_used_ticket_is_refused_and_resuming_gives_a_new_one_at_once(pair: Any) 
 
 
 class LevelVad:
-    """Speech is whatever is not zero."""
+    """A voice detector for which every nonzero sample is speech."""
 
     step_samples = 512
     input_spec = (step_samples,), np.int16
@@ -312,8 +312,8 @@ def test_containers_cannot_be_resumed(pair: Any) -> None:
     assert error.value.response.status_code == 400
 
 
-def test_drain_sends_resumable_streams_elsewhere_at_once(live_server: Start) -> None:
-    """A last ticket, then 1012, and no final: the stream goes on elsewhere. Plain streams stay."""
+def test_drain_sends_resumable_streams_to_another_replica_at_once(live_server: Start) -> None:
+    """They get a last ticket, then 1012 without a final, and continue elsewhere. Plain streams stay."""
     first = live_server(resume_keys=(KEY,), drain_timeout_s=30.0, drain_spread_s=0.1)
     second = live_server(resume_keys=(KEY,))
     audio = np.concatenate([spell("one sentence over two servers"), silence(1.0)])
@@ -327,7 +327,7 @@ def test_drain_sends_resumable_streams_elsewhere_at_once(live_server: Start) -> 
         assert (code, frames[-1]["type"]) == (1012, "Ticket")
         assert not [frame for frame in frames if frame["type"] == "Results"]
         ticket = frames[-1]
-        assert ticket["audio_s"] == half / 16_000, "all that was sent is covered"
+        assert ticket["audio_s"] == half / 16_000, "it covers all audio sent"
         assert transcript(plain.finish()) == "one sentence over two servers"
     with second.listen(resumable="true") as client:
         client.say("Resume", ticket=ticket["ticket"], finals=0)
@@ -357,7 +357,7 @@ def test_resumptions_are_counted(pair: Any) -> None:
 
 
 def test_age_of_a_ticket_is_measured_by_the_wall_clock(pair: Any, live_server: Start) -> None:
-    """Replicas share it; a monotonic clock begins anew on each machine."""
+    """Replicas share the wall clock; a monotonic clock starts anew on each machine."""
     ticket, _ = some_ticket(pair[0])
     server = live_server(resume_keys=(KEY,), clock=lambda: time.perf_counter() + 1e6)
     with server.listen(resumable="true") as client:

@@ -1,4 +1,4 @@
-"""The shipped model over two servers: the same words, times and confidences as on one, greedy and by beam search."""
+"""The shipped model over two servers gives the same words, times and confidences as on one, greedy and beam search."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.servers.live_server import LiveServer
 
 
 def speech() -> np.ndarray:
-    """Half a minute of several voices, with a second between them."""
+    """Return half a minute of several voices with a second between them."""
     parts: list[np.ndarray] = []
     for utterance in samples()[:6]:
         parts += [read_pcm(utterance.audio), np.zeros(16_000, np.int16)]

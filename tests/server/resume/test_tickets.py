@@ -1,4 +1,4 @@
-"""Tickets: sealed ones are read back; forged, truncated, foreign, expired or used ones are refused."""
+"""Tickets: sealed ones can be read; forged, truncated, foreign, expired or used ones are refused."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_unsealed_text_is_refused(text: str) -> None:
 
 
 @given(plain=st.binary(max_size=200))
-def test_sealed_bytes_that_are_no_ticket_are_refused(plain: bytes) -> None:
+def test_sealed_bytes_that_are_not_a_ticket_are_refused(plain: bytes) -> None:
     header = bytes([tickets.VERSION])
     text = encoded(header + Seal([ONE]).close(plain, header))
     with pytest.raises(TicketRefused) as refused:
@@ -118,7 +118,7 @@ def test_sealed_bytes_that_are_no_ticket_are_refused(plain: bytes) -> None:
     assert refused.value.code is TicketCode.MALFORMED
 
 
-def test_unknown_key_is_forgery_and_an_older_key_still_opens() -> None:
+def test_a_ticket_of_an_unknown_key_is_refused_and_one_of_an_older_key_is_accepted() -> None:
     old, both, new = service(ONE), service(TWO, ONE), service(TWO)
     assert code(new, old.write(issue(old))) is TicketCode.FORGED
     assert both.take(old.write(issue(old)), TENANT).stream_id == "first"
@@ -147,7 +147,7 @@ def test_order_of_a_query_counts_only_among_values_of_one_parameter() -> None:
     assert tenant_digest("x", [("a", "bc")]) != tenant_digest("x", [("ab", "c")])
 
 
-def test_tenant_with_a_lone_surrogate_has_a_digest_of_its_own() -> None:
+def test_a_tenant_with_a_lone_surrogate_has_its_own_digest() -> None:
     assert tenant_digest("\ud800", []) not in (tenant_digest("\ud801", []), tenant_digest(r"\ud800", []))
 
 
@@ -156,7 +156,7 @@ def test_another_model_is_refused() -> None:
     assert code(there, here.write(issue(here))) is TicketCode.MODEL
 
 
-def test_expired_ticket_is_refused_and_one_from_a_clock_slightly_ahead_is_not() -> None:
+def test_an_expired_ticket_is_refused_and_one_from_slightly_ahead_is_accepted() -> None:
     clock = FakeClock()
     here = service(ONE, clock=clock)
     ahead = service(ONE, clock=FakeClock(clock() + AHEAD_S - 1))
@@ -170,14 +170,14 @@ def test_expired_ticket_is_refused_and_one_from_a_clock_slightly_ahead_is_not() 
     assert code(here, text) is TicketCode.EXPIRED
 
 
-def test_used_ticket_is_refused_by_its_replica_and_its_renewal_is_not() -> None:
+def test_a_used_ticket_is_refused_and_its_renewal_is_accepted() -> None:
     here, there = service(ONE), service(ONE)
     ticket = issue(here)
     text = here.write(ticket)
-    assert here.take(text, TENANT), "reading is not using: the socket may be lost before any audio came"
+    assert here.take(text, TENANT), "reading is not using: the connection may be lost before any audio"
     here.used(here.take(text, TENANT))
     assert code(here, text) is TicketCode.REPLAYED
-    assert there.take(text, TENANT), "best effort: replicas do not tell one another"
+    assert there.take(text, TENANT), "best effort: replicas do not share used tickets"
     again = here.renewed(ticket)
     assert here.take(here.write(again), TENANT).stream == ticket.stream
 
@@ -205,7 +205,7 @@ def test_sealed_texts_differ_and_processes_do_not_share_a_key() -> None:
     here, there = Seal([ONE]), Seal([ONE])
     sealed = [seal.close(b"plain" * 10, b"h") for seal in (here, here, there)]
     assert len({text[16:] for text in sealed}) == 3
-    assert len({text[:16] for text in sealed}) == 2, "a salt a process"
+    assert len({text[:16] for text in sealed}) == 2, "one salt per process"
     assert all(Seal([ONE]).open(text, b"h") == b"plain" * 10 for text in sealed)
     assert len(sealed[0]) == 50 + OVERHEAD_BYTES
     with pytest.raises(Unsealed):

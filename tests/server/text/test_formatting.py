@@ -1,4 +1,4 @@
-"""Capitals, marks and digits, and the invariants of formatting."""
+"""Formatting: capitals, punctuation and digits, and its invariants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUMERALS = Style(numerals=True)
 
 
 def say(text: str, gap_s: float = 0.05) -> list[Word]:
-    """The words of a text, each a fifth of a second long."""
+    """Return the words of a text, each 0.2 s long."""
     return [Word(w, i * (0.2 + gap_s), i * (0.2 + gap_s) + 0.2, 0.5 + i / 1_000) for i, w in enumerate(text.split())]
 
 
@@ -57,7 +57,7 @@ def test_formatted_text(style: Style, text: str, expected: str) -> None:
     assert shown(text, style) == expected
 
 
-def test_a_number_lasts_from_its_first_word_to_its_last_and_the_words_are_kept() -> None:
+def test_a_number_lasts_from_its_first_word_to_its_last_and_keeps_the_words() -> None:
     words = say("about twenty one people")
     about, number, people = format_words(words, NUMERALS)
     assert (number.word.text, number.text) == ("twenty one", "21")
@@ -80,7 +80,7 @@ def test_sentence_continues_after_a_cut() -> None:
     assert texts == ["Is it true that", "you came?", "Yes."]
 
 
-def test_a_partial_has_neither_an_end_nor_digits() -> None:
+def test_a_partial_has_no_final_mark_and_no_digits() -> None:
     sentences = Sentences(SMART)
     assert [f.text for f in sentences.partial(say("i saw twenty one"))] == ["I", "saw", "twenty", "one"]
 
@@ -137,7 +137,7 @@ def test_the_words_of_a_partial_stay_when_others_follow(words: list[Word], style
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        # told digit by digit, and nothing is glued or added up
+        # digits spoken one by one are neither joined nor added
         ("call five five five one two three four", "call 5 5 5 1 2 3 4"),
         ("zero zero seven", "0 0 7"),
         ("seven seven zero zero nine hundred", "7 7 0 0 900"),
@@ -147,11 +147,11 @@ def test_the_words_of_a_partial_stay_when_others_follow(words: list[Word], style
         ("twenty one two three", "21 2 3"),
         ("four five six thousand", "4 5 6000"),
         ("three point one four one five", "3.1415"),
-        # "oh" is a zero between digits alone
+        # "oh" is a zero only between digits
         ("oh no", "oh no"),
         ("oh two", "oh two"),
         ("one two three oh wait", "1 2 3 oh wait"),
-        # ... and at an end of three or more
+        # ... and at an end of a row of three or more
         ("oh oh seven", "0 0 7"),
         ("oh seven nine double one", "0 7 9 1 1"),
         ("my number is oh seven seven double oh nine triple four", "my number is 0 7 7 0 0 9 4 4 4"),
@@ -175,12 +175,12 @@ def test_the_words_of_a_partial_stay_when_others_follow(words: list[Word], style
         ("first of all wait a second", "first of all wait a second"),
         ("a third of it", "a third of it"),
         ("two thirds of one fifth", "two thirds of one fifth"),
-        # powers of ten that count nothing
+        # powers of ten without a count
         ("hundreds of people", "hundreds of people"),
         ("a hundred and five people", "105 people"),
         ("half a million", "half a million"),
         ("a few hundred", "a few hundred"),
-        # small and alone
+        # small numbers without another one
         ("one by one or two or three", "one by one or two or three"),
         ("four of them", "4 of them"),
         ("one and two", "one and two"),
@@ -194,7 +194,7 @@ def test_the_words_of_a_partial_stay_when_others_follow(words: list[Word], style
         ("ten point zero point one", "10.0.1"),
         ("one ninety two point one sixty eight point one point twenty", "192.168.1.20"),
         ("the point is one point two", "the point is 1.2"),
-        # "second" is a unit of time, or ends an ordinal
+        # "second" is a unit of time, or the end of an ordinal
         ("a thirty second timer", "a 30 second timer"),
         ("thirty second intervals", "30 second intervals"),
         ("the thirty second timer", "the 30 second timer"),

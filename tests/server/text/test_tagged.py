@@ -1,4 +1,4 @@
-"""Punctuation of finals by the tagger, where it stays out of the way, and end to end through the protocols."""
+"""Punctuation of finals by the tagger, the cases where it is not used, and end-to-end tests of the protocols."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHOWN = "Hello, my name is John. Can you help me? I would like to book a flight 
 
 
 def say(text: str) -> list[Word]:
-    """The words of a text, each a fifth of a second long."""
+    """Return the words of a text, each 0.2 s long."""
     return [Word(word, i * 0.25, i * 0.25 + 0.2, 0.5) for i, word in enumerate(text.split())]
 
 
@@ -54,12 +54,12 @@ def test_sentences(spoken: str, shown: str) -> None:
     assert final(Sentences(PUNCTUATE), spoken) == shown
 
 
-def test_a_number_has_the_mark_behind_its_last_word() -> None:
+def test_a_number_has_the_mark_after_its_last_word() -> None:
     text = final(Sentences(SMART), "it costs twenty five can you pay one hundred and two")
     assert text == "It costs 25. Can you pay 102?"
 
 
-def test_a_sentence_that_was_cut_goes_on_without_a_capital() -> None:
+def test_a_sentence_that_was_cut_continues_without_a_capital() -> None:
     sentences = Sentences(PUNCTUATE)
     assert final(sentences, "thank you i know that the garden of the old", ends=False)[-1].isalpha()
     assert sentences.opening[-2:] == ("the", "old")
@@ -130,7 +130,7 @@ def test_live_finals_are_punctuated_and_interim_words_stay(server: LiveServer) -
         assert after[: len(before) - 1] == before[:-1]  # the last word may be unfinished
 
 
-def test_words_are_recognised_as_before_and_nothing_is_punctuated_unasked(server: LiveServer) -> None:
+def test_words_are_unchanged_and_nothing_is_punctuated_without_the_option(server: LiveServer) -> None:
     with server.listen(punctuate="true") as client:
         client.send(AUDIO)
         found = [word for frame in client.finish() if frame["type"] == "Results" for word in words_of(frame)]

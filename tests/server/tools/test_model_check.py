@@ -100,7 +100,7 @@ def test_without_sherpa_onnx_the_text_alone_is_shown(probe, monkeypatch):
         (["."], "holds no .onnx file"),
         (["nowhere.onnx"], "nowhere.onnx does not exist"),
         (["--audio", "nowhere.wav"], "nowhere.wav: No such file"),
-        (["--audio", __file__], "test_model_check.py: the body is no recording"),
+        (["--audio", __file__], "test_model_check.py: the body is not a supported recording"),
     ],
 )
 def test_what_cannot_be_loaded_or_decoded_is_one_sentence(arguments, said, tmp_path, monkeypatch):

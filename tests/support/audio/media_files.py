@@ -22,7 +22,7 @@ av = need_package("av")
 
 SAMPLES = Path(__file__).parents[3] / "model" / "samples"
 FRAGMENTS = {"movflags": "frag_keyframe+empty_moov+default_base_moof", "frag_duration": "200000"}
-"""MP4 as Safari's MediaRecorder writes it, a fragment each 0.2 s."""
+"""Options for MP4 as written by Safari's MediaRecorder, with a fragment every 0.2 s."""
 LAYOUTS = {1: "mono", 2: "stereo", 6: "5.1"}
 
 
@@ -38,7 +38,7 @@ def speech(rate: int = 16_000, channels: int = 1) -> np.ndarray:
 def container(
     kind: str, codec: str, pcm: np.ndarray, rate: int, *, options: dict[str, str] | None = None, **context: object
 ) -> bytes:
-    """(S, C) int16 as a file."""
+    """Return samples, (S, C) int16, as a file."""
     file = io.BytesIO()
     channels = pcm.shape[1]
     with av.open(file, "w", format=kind, options=options or {}) as output:
@@ -54,7 +54,7 @@ def container(
 
 
 def index_first(codec: str, rate: int, channels: int) -> bytes:
-    """An MP4 file that is not fragmented and begins with its index; FFmpeg writes such a one to a path alone."""
+    """Return an unfragmented MP4 file that begins with its index; FFmpeg can write it only to a path."""
     pcm = speech(rate, channels)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "first.mp4"
@@ -69,7 +69,7 @@ def index_first(codec: str, rate: int, channels: int) -> bytes:
 
 
 def muxed(kind: str, packets: dict[int, bytes]) -> bytes:
-    """Opus packets of 20 ms in a container, by their places in time: what lies between was not sent (DTX)."""
+    """Return Opus packets of 20 ms in a container, by position in time; positions without a packet are gaps (DTX)."""
     file = io.BytesIO()
     with av.open(file, "w", format=kind) as output:
         stream = output.add_stream("libopus", rate=48_000)
@@ -83,14 +83,14 @@ def muxed(kind: str, packets: dict[int, bytes]) -> bytes:
 
 
 def sound_file(kind: str, codec: str, pcm: np.ndarray, rate: int) -> bytes:
-    """(S, C) int16 as a file, by libsndfile: FFmpeg's own Vorbis encoder is an experiment."""
+    """Return samples, (S, C) int16, as a file by libsndfile: FFmpeg's own Vorbis encoder is experimental."""
     file = io.BytesIO()
     soundfile.write(file, pcm, rate, format=kind, subtype=codec)
     return file.getvalue()
 
 
 def opus_packets(pcm: np.ndarray, rate: int = 48_000, frame_ms: int = 20, **options: str) -> list[bytes]:
-    """(S, C) int16 as raw Opus packets."""
+    """Return samples, (S, C) int16, as raw Opus packets."""
     encoder = av.CodecContext.create("libopus", "w")
     encoder.sample_rate, encoder.layout, encoder.format = rate, LAYOUTS[pcm.shape[1]], "s16"
     encoder.options = {"frame_duration": str(frame_ms), **options}
@@ -106,14 +106,14 @@ def opus_packets(pcm: np.ndarray, rate: int = 48_000, frame_ms: int = 20, **opti
 
 
 def flac_head(block: int = 65_535, rate: int = 16_000, channels: int = 1) -> bytes:
-    """The header of a FLAC stream of 16 bits."""
+    """Return the header of a 16-bit FLAC stream."""
     bits = rate << 44 | (channels - 1) << 41 | 15 << 36
     info = struct.pack(">HH", block, block) + bytes(6) + bits.to_bytes(8, "big") + bytes(16)
     return b"fLaC" + b"\x80\0\0\x22" + info
 
 
 def flac_silence(number: int, channels: int = 1) -> bytes:
-    """Four seconds in 14 bytes, or three more for each further channel."""
+    """Return a frame of four seconds of silence: 14 bytes, and three more for each further channel."""
     coded = bytes([number]) if number < 128 else bytes([0xC0 | number >> 6, 0x80 | number & 63])
     head = b"\xff\xf8\x70" + bytes([(channels - 1) << 4]) + coded + struct.pack(">H", 65_534)
     frame = head + bytes([crc8(head)]) + b"\0\0\0" * channels
@@ -121,18 +121,18 @@ def flac_silence(number: int, channels: int = 1) -> bytes:
 
 
 def pieces(data: bytes, cuts: Iterable[int]) -> list[bytes]:
-    """`data` cut at these offsets, modulo its size."""
+    """Return `data` split at these offsets, modulo its size."""
     places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     return [data[a:b] for a, b in itertools.pairwise(places)]
 
 
 def decoded(decoder: object, chunks: Sequence[bytes], limit_s: float = 1e9) -> np.ndarray:
-    """All samples decoded from the chunks, (S, C) int16."""
+    """Return all samples decoded from the chunks, (S, C) int16."""
     return np.concatenate([*(decoder.feed(chunk, limit_s) for chunk in chunks), decoder.flush()])
 
 
 def likeness(ours: np.ndarray, original: np.ndarray, max_shift: int = 800) -> tuple[float, int]:
-    """The highest correlation of two mono signals over small shifts, and the shift in samples: positive is late."""
+    """Return the highest correlation of two mono signals over shifts, and the shift in samples (late: positive)."""
     size = 2 * max(len(ours), len(original))
     a, b = np.fft.rfft(ours.astype(np.float64), size), np.fft.rfft(original.astype(np.float64), size)
     scores = np.fft.irfft(a * b.conj(), size) / (np.linalg.norm(ours.astype(float)) * np.linalg.norm(original) + 1e-9)

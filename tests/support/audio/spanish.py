@@ -1,4 +1,4 @@
-"""Sentences said in a small Spanish house: a corpus that a network learns in a minute."""
+"""A small corpus of Spanish home-automation sentences, which a network learns in a minute."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HELD_OUT = 24
 
 
 def write_texts(folder: Path) -> None:
-    """Write `sentences.txt`, `held.txt` with others of the same words, and `words.tsv` with words alone."""
+    """Write `sentences.txt`, `held.txt` with other sentences of the same words, and `words.tsv` with single words."""
     rng = Random(1)
     said = {f"{verb} {thing}" for verb, thing in product(VERBS + SWITCHES, THINGS)}
     said |= {f"{verb} {thing} {rng.choice(PLACES)}" for verb, thing in product(VERBS, THINGS)}

@@ -1,4 +1,4 @@
-"""Real speech for tests: the shipped samples, and the development set where it stands beside the checkout."""
+"""Real speech for tests: the shipped samples, and the development set if it is next to the checkout."""
 
 from pathlib import Path
 
@@ -11,12 +11,12 @@ DEVELOPMENT = ROOT.parent / "shared" / "data" / "dev.jsonl"
 
 
 def samples() -> list[Utterance]:
-    """The recordings that come with the project."""
+    """Return the recordings shipped with the project."""
     return read_manifest(SAMPLES)
 
 
 def development() -> list[Utterance]:
-    """The development set; without it the test is skipped, in CI it fails."""
+    """Return the development set; without it the test is skipped, and in CI it fails."""
     if not DEVELOPMENT.exists():
-        missing(f"no development set at {DEVELOPMENT.relative_to(ROOT.parent)} beside the checkout")
+        missing(f"no development set at {DEVELOPMENT.relative_to(ROOT.parent)} next to the checkout")
     return read_manifest(DEVELOPMENT)

@@ -1,8 +1,8 @@
-"""Benchmark of the beam search on what the shipped model hears: `python -m tests.support.decoding.beam_bench`.
+"""Benchmark of the beam search on outputs of the shipped model: `python -m tests.support.decoding.beam_bench`.
 
-Prints microseconds per stream-step (two frames), Python included, by beams, with and without the shipped language
-model, alone and in batches: processor time, so that other programs count only by their use of the caches. The
-last line is one JSON document.
+Prints microseconds per step of a stream (two frames), including Python, by number of beams, with and without the
+shipped language model, alone and in batches. Other programs affect processor time only through the caches.
+The last line is a JSON document.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from model.recordings import read_pcm
 
 ROOT = Path(__file__).parents[3]
 NAMES = ("garden_gate", "hold_the_line", "porch_fan", "order", "call_back", "account_number")
-STREAMS_PER_CORE_S = 12.5  # steps a second of one live stream
+STREAMS_PER_CORE_S = 12.5  # steps per second of one live stream
 TERMS = ("garden gate", "kubernetes", "porch fan", "new york city", "siobhan", "quarterly report", "tutti")
 
 
 def recordings(paths: list[Path]) -> list[LogProbs]:
-    """Log-probs (T, V) of recordings, an even number of frames each."""
+    """Log-probabilities (T, V) of recordings, an even number of frames each."""
     import torch
 
     torch.set_num_threads(1)
@@ -39,7 +39,7 @@ def recordings(paths: list[Path]) -> list[LogProbs]:
 
 
 def measure(decoder: Decoder, rows: list[LogProbs], batch: int, bias: Bias, limit_s: float = 0.5) -> float:
-    """Microseconds of this thread per stream-step, `batch` streams at a time, each starting elsewhere."""
+    """Microseconds of this thread per step of a stream, with `batch` streams at different positions."""
     frames = np.concatenate(rows)
     steps = len(frames) // 2
     tape = frames[: 2 * steps].reshape(steps, 2, -1)
@@ -50,7 +50,7 @@ def measure(decoder: Decoder, rows: list[LogProbs], batch: int, bias: Bias, limi
         picked = np.ascontiguousarray(tape[(starts + done) % steps])  # (B, 2, V)
         decoder.advance(states, picked)
         for state in states:
-            if done % 8 == 0:  # partials and finals as often as a server asks for them
+            if done % 8 == 0:  # partials and finals as often as in a server
                 decoder.words(state)
             if done % 64 == 63:
                 decoder.take(state)

@@ -1,4 +1,4 @@
-"""Small language models, log-probs and reference scores for the tests of the beam search."""
+"""Small language models, log-probabilities and reference scores for tests of the beam search."""
 
 import math
 from functools import cache
@@ -49,7 +49,7 @@ ngram 3=2
 
 @cache
 def toy_lm() -> LanguageModel:
-    """A trigram model of four words."""
+    """Trigram model of four words."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "toy.arpa"
         path.write_text(TOY_ARPA)
@@ -60,8 +60,8 @@ def decoder(beams=8, *, lm=True, weights=None, **options):
     return BeamDecoder(LETTERS, FRAME_S, beams=beams, lm=toy_lm() if lm else None, weights=weights, **options)
 
 
-def heard(text, beams=8, **options):
-    """A decoder without a language model, and a state advanced over the symbols of `text`, _ for blank."""
+def decoded(text, beams=8, **options):
+    """Decoder without a language model, and its state after the symbols of `text`, with _ for blank."""
     made = decoder(beams, lm=False, weights=PLAIN)
     state = made.start(options.get("skip", 0))
     made.advance([state], log_probs(spell(text), certainty=options.get("certainty", 0.9))[None])
@@ -69,37 +69,37 @@ def heard(text, beams=8, **options):
 
 
 def seen(made, state):
-    """Everything that a caller can read of a state."""
+    """Everything that a caller can read from a state."""
     counts = state.frames, state.silence_frames, state.revision, state.has_text
     return made.words(state), made.stable_words(state), counts
 
 
 def random_log_probs(seed: int, frames: int, symbols: int, sharpness: float = 2.0) -> np.ndarray:
-    """(T, V), each row a distribution, the sharper the more one symbol prevails."""
+    """Random distributions (T, V); a larger sharpness makes one symbol more likely."""
     logits = np.random.default_rng(seed).normal(0, sharpness, (frames, symbols))
     return (logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))).astype(np.float32)
 
 
 def speech_like(seed: int, frames: int, symbols: int = len(LETTERS)) -> np.ndarray:
-    """(T, V): blanks for the most part, letters with rivals now and then, spaces between."""
+    """Log-probabilities (T, V) that resemble speech: mostly blanks, some letters with competitors, spaces."""
     generator = np.random.default_rng(seed)
     logits = generator.normal(0, 1.5, (frames, symbols))
     kind = generator.random(frames)
-    logits[kind < 0.35, 0] += 9  # surely blank
+    logits[kind < 0.35, 0] += 9  # certainly blank
     logits[(kind > 0.35) & (kind < 0.55), 0] += 3
     logits[kind > 0.85, 1] += 4
     return (logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))).astype(np.float32)
 
 
 def penalised(log_probs: np.ndarray, weights: DecodingWeights, blank: int = 0) -> np.ndarray:
-    """What a search reads of log-probs (T, V): the blank is the less likely by its penalty."""
+    """Log-probabilities (T, V) as the search uses them: with the penalty on the blank."""
     read = log_probs.astype(np.float64)
     read[:, blank] -= weights.blank_penalty
     return read
 
 
 def all_texts(log_probs: np.ndarray, vocabulary: tuple[str, ...]) -> dict[str, float]:
-    """Log-probability of every text: the sum over all alignments, each read by the rules of CTC."""
+    """Log-probability of every text: the sum over all CTC alignments."""
     totals: dict[str, float] = {}
     rows = log_probs.astype(np.float64).tolist()
     for alignment in product(range(len(vocabulary)), repeat=len(rows)):
@@ -111,7 +111,7 @@ def all_texts(log_probs: np.ndarray, vocabulary: tuple[str, ...]) -> dict[str, f
 
 
 def words_score(words: list[str], lm: LanguageModel | None, weights: DecodingWeights, forgiven: set[int]) -> float:
-    """Score of the words besides the acoustic one; unknown words at the places `forgiven` cost `prefix_score`."""
+    """Score of the words without the acoustic one; unknown words at the positions `forgiven` get `prefix_score`."""
     score = weights.word_bonus * len(words)
     if lm is None:
         return score
@@ -132,7 +132,7 @@ def unknown(letters: int, weights: DecodingWeights) -> float:
 
 
 def prefix_score(word: str, lm: LanguageModel, weights: DecodingWeights) -> float:
-    """Score of the likeliest known word with the longest common beginning."""
+    """Score of the likeliest known word with the longest common prefix."""
     for length in range(len(word), 0, -1):
         known = [w for w in lm.words[3:] if w.startswith(word[:length])]
         if known:

@@ -1,4 +1,4 @@
-"""Log-probs in which given symbols are the best, for tests of CTC decoders."""
+"""Log-probabilities in which given symbols are the likeliest, for tests of CTC decoders."""
 
 import numpy as np
 from hypothesis import strategies as st
@@ -8,7 +8,7 @@ FRAME_S = 0.04
 
 
 def log_probs(symbols, vocabulary=VOCABULARY, certainty=0.9):
-    """(T, V) in which the given symbols are the best."""
+    """Log-probabilities (T, V) in which the given symbols are the likeliest."""
     rest = (1 - certainty) / (len(vocabulary) - 1)
     table = np.full((len(symbols), len(vocabulary)), rest, np.float32)
     table[np.arange(len(symbols)), symbols] = certainty

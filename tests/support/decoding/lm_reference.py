@@ -1,4 +1,4 @@
-"""A slow reference implementation of back-off models."""
+"""Slow reference implementation of back-off models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Model = Mapping[tuple[int, ...], tuple[float, float]]
 
 
 def backoff_log_prob(model: Model, context: Sequence[int], word: int) -> float:
-    """The definition: the longest known n-gram, and the back-off weights of the longer contexts."""
+    """Definition: the longest known n-gram, and the back-off weights of the longer contexts."""
     context = tuple(context)
     penalty = 0.0
     while True:
@@ -34,7 +34,7 @@ def as_dict(tables: Sequence[NgramTable]) -> dict[tuple[int, ...], tuple[float, 
 
 
 def as_ngrams(model: Model, order: int) -> Ngrams:
-    """Tables of a model given as a dictionary; words are named a, b, c …"""
+    """Tables of a model given as a dictionary, with words a, b, c …"""
     vocabulary = sum(len(key) == 1 for key in model)
     words = (*SPECIAL_WORDS, *(chr(ord("a") + i) for i in range(vocabulary - len(SPECIAL_WORDS))))
     tables = []

@@ -1,4 +1,4 @@
-"""A small lexicon for the tests of the beam search over phones: words that sound alike, and begin alike."""
+"""Small lexicon for tests of the beam search over phones, with homophones and common prefixes."""
 
 from functools import cache
 
@@ -9,16 +9,16 @@ from tests.support.decoding.beam_toys import FRAME_S, LETTERS, toy_lm
 
 PHONES = ("x", "y", "z")
 SPOKEN = {"a": (("x",), ("z",)), "ab": (("x", "y"),), "ba": (("x", "y"),), "cab": (("z", "x", "y"),)}
-SECOND = {"kay": (("y", "y"),)}  # a key term's word, not the language model's
+SECOND = {"kay": (("y", "y"),)}  # word of a key term that the language model lacks
 OUTPUTS = len(LETTERS) + 1 + len(PHONES)
 
 
 @cache
 def toy_sounds() -> Sounds:
-    """The four words of `toy_lm`."""
+    """Phones of the four words of `toy_lm`."""
     return Sounds.of_model(PHONES, Lexicon(PHONES, SPOKEN | SECOND, "toy"), toy_lm())
 
 
 def phone_decoder(beams: int = 8, **options) -> BeamDecoder:
-    """A search over phones behind the letters of `LETTERS`."""
+    """Search over phones; the vocabulary has the letters of `LETTERS` first."""
     return BeamDecoder(LETTERS, FRAME_S, outputs=OUTPUTS, beams=beams, lm=toy_lm(), sounds=toy_sounds(), **options)

@@ -1,4 +1,4 @@
-"""Vocabularies of pieces for tests of the beam search, and a search over every alignment to compare with."""
+"""Vocabularies of pieces for tests of the beam search, and a reference search over all alignments."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PIECES = ("<blk>", "<unk>", "▁", "▁a", "▁ab", "a", "b", "ba", "▁c", "ab"
 
 
 def tokens_of(symbols: tuple[str, ...]) -> Tokens:
-    """Tokens whose blank is `<blk>`, anywhere."""
+    """Tokens with the blank `<blk>` at any position."""
     return Tokens.of(symbols, symbols.index("<blk>"))
 
 
 def log_probs_of(symbols: tuple[str, ...], pieces: list[str], certainty: float = 0.9) -> np.ndarray:
-    """(T, V) in which the given pieces are the best, `_` for the blank."""
+    """Log-probabilities (T, V) in which the given pieces are the likeliest; `_` is the blank."""
     numbers = [symbols.index("<blk>" if piece == "_" else piece) for piece in pieces]
     table = np.full((len(numbers), len(symbols)), (1 - certainty) / (len(symbols) - 1), np.float32)
     table[np.arange(len(numbers)), numbers] = certainty
@@ -27,12 +27,12 @@ def log_probs_of(symbols: tuple[str, ...], pieces: list[str], certainty: float =
 
 
 def words_of(pieces: tuple[str, ...]) -> list[str]:
-    """Words that a sequence of pieces writes."""
+    """Words of a sequence of pieces."""
     return "".join(pieces).replace("▁", " ").split()
 
 
 def all_sequences(log_probs: np.ndarray, symbols: tuple[str, ...]) -> dict[tuple[str, ...], float]:
-    """Log-probability of every sequence of pieces: the sum over all alignments, each read by the rules of CTC.
+    """Log-probability of every sequence of pieces: the sum over all CTC alignments.
 
     A space at the start, at the end or after a space is none, and specials are never chosen.
     """
@@ -53,7 +53,7 @@ def all_sequences(log_probs: np.ndarray, symbols: tuple[str, ...]) -> dict[tuple
 
 
 def best_texts(totals, lm, weights, term=(), boost=0.0):
-    """Texts of the sequences of pieces that are the best but for rounding, with language model and key term."""
+    """Texts of the best sequences of pieces up to rounding, with language model and key term."""
 
     def worth(words):
         places, place = [], 0

@@ -1,4 +1,4 @@
-"""The way through a trie of spellings, by the compiled function that the beam search follows."""
+"""Lookup in a trie of spellings by the compiled function of the beam search."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def _walk(follows: Sets, below: IntArray, symbols: LongArray) -> int:
 
 
 def walk(trie: SpellingTrie, symbols: Sequence[int]) -> int:
-    """The node of a beginning, -1 if no word begins so."""
+    """Node of a prefix, -1 if no word has it."""
     return int(_walk(trie.follows, trie.below, np.array(symbols, np.int64)))

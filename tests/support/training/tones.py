@@ -1,8 +1,8 @@
-"""A corpus of tones, one a word, on which a tiny network trains in seconds; and a run on it, as a program.
+"""Corpus of tones, one per word, on which a tiny network trains in seconds; and a program that trains on it.
 
     python -m tests.support.training.tones FOLDER OUT PROCESSES [UPDATES]
 
-prints a line for every update, and keeps a snapshot of every third. Under torchrun it is one of the processes.
+Prints a line per update and saves a snapshot after every third one. Under torchrun it is one of the processes.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def write_tones(folder: Path) -> Path:
 
 
 def recipe(**changes: object) -> Recipe:
-    """A short run; one micro-batch an update unless asked for more."""
+    """Recipe of a short run, by default with one micro-batch per update."""
     values = {"updates": 60, "micro_batch_s": 30.0, "micro_batches": 1, "warmup": 10}
     return Recipe(**{**values, "matrix_lr": 5e-3, "vector_lr": 5e-3, **changes})
 
 
 def everything(updates: int = 20) -> Recipe:
-    """All that a recipe can ask for, in four micro-batches an update; most epochs end with a shorter one."""
+    """Recipe with all options, four micro-batches per update; most epochs end with a shorter update."""
     return recipe(
         updates=updates,
         micro_batch_s=6.0,
@@ -78,12 +78,12 @@ def everything(updates: int = 20) -> Recipe:
 
 
 def places(folder: Path, out: Path) -> Places:
-    """Files of a run in `folder`, with its noises and without validation."""
+    """Paths of a run in `folder`, with noises and without validation."""
     return Places([folder / "tones.jsonl"], [], [folder / "noise.jsonl"], out, folder / "cache")
 
 
 def say(line: str) -> None:
-    """Print it at once."""
+    """Print a line and flush it."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

@@ -1,1 +1,1 @@
-"""What training runs report: their figures as rows of a file, and pictures of them."""
+"""Figures of training runs: CSV files and plots."""

@@ -1,4 +1,4 @@
-"""The figures of a run as rows of a CSV file beside its checkpoint: one every few updates, and one a validation."""
+"""Figures of a training run as a CSV file next to its checkpoint: one row every few updates and per validation."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-Row = dict[str, float]  # by column, without those that the row does not have
+Row = dict[str, float]  # by column; empty cells are left out
 
 COLUMNS = (
     "update",
     "epoch",
-    "heard_h",  # audio, every repetition counted
-    "elapsed_s",  # over all parts of an interrupted run
-    "loss",  # nats per target letter, mean since the row before
+    "heard_h",  # audio used for training, including repetitions
+    "elapsed_s",  # summed over all parts of an interrupted run
+    "loss",  # nats per target letter, mean since the previous row
     "learning_rate",
     "gradient_norm",  # before clipping
-    "real_time_factor",  # seconds of audio a second, since the row before
-    "audio_s",  # and what one process spent its time on, mean of an update: audio,
+    "real_time_factor",  # seconds of audio per second, since the previous row
+    "audio_s",  # time of one process, mean per update: waiting for batches,
     "compute_s",  # gradients,
-    "wait_s",  # other processes,
-    "exchange_s",  # passing and adding,
-    "step_s",  # the optimizers
+    "wait_s",  # waiting for other processes,
+    "exchange_s",  # exchanging and adding gradients,
+    "step_s",  # optimizers
     "validation_loss",
     "wer",
     "cer",
@@ -29,10 +29,10 @@ COLUMNS = (
 
 
 class Figures:
-    """The file of one run. Going on from an update drops the rows after it, which come again."""
+    """CSV file of one run. When the run resumes, rows after its update are dropped, because they are written again."""
 
     def __init__(self, path: Path, sources: Sequence[str], update: int) -> None:
-        """`sources` have error rates of their own; `update` is the last one done."""
+        """Open the file. `sources` get error rates of their own; `update` is the last one that the run completed."""
         self.path = path
         self.columns = [*COLUMNS, *(f"{rate} {source}" for rate in ("wer", "cer") for source in sources)]
         self.rows = [row for row in read(path) if row["update"] <= update] if update and path.exists() else []
@@ -44,7 +44,7 @@ class Figures:
 
     @property
     def elapsed_s(self) -> float:
-        """Of the run, at its last row."""
+        """Training time up to the last row."""
         return self.rows[-1]["elapsed_s"] if self.rows else 0.0
 
     def add(self, row: Mapping[str, float]) -> None:
@@ -55,7 +55,7 @@ class Figures:
 
 
 def read(path: Path) -> list[Row]:
-    """Rows of a file, without a last one that was cut off. Raises: OSError, ValueError."""
+    """Read the rows of a file, without an incomplete last one. Raises: OSError, ValueError."""
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         whole = [row for row in reader if None not in row.values()]

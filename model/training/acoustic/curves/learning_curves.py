@@ -1,8 +1,8 @@
-"""Learning curves of training runs: losses and error rates on the validation set against the audio heard.
+"""Learning curves of training runs: losses and error rates on the validation set against hours of training audio.
 
 Usage: python -m model.training.acoustic.curves.learning_curves NAME=CSV… --out loadtest/results/learning_curves
 
-Reads the figures that `tutti train` leaves beside its checkpoint; writes OUT.json, OUT.md and OUT.png. Loads no model.
+Reads the CSV file that `tutti train` writes next to its checkpoint; writes OUT.json, OUT.md and OUT.png.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from model.training.acoustic.curves.figures import Row, read
 
 
 def validations(rows: Sequence[Row]) -> list[Row]:
-    """The rows of validations, each with the loss of the training batches just before."""
+    """Rows of validations, each with the training loss of the row before."""
     found: list[Row] = []
     loss: float | None = None
     for row in rows:
@@ -29,21 +29,21 @@ def validations(rows: Sequence[Row]) -> list[Row]:
 
 
 def rates_of(row: Row, rate: str) -> dict[str, float]:
-    """Error rates (`wer` or `cer`) of a validation by source, `all` pooled."""
+    """Error rates (`wer` or `cer`) of a validation by source; `all` is the pooled rate."""
     parts = {name.removeprefix(f"{rate} "): value for name, value in row.items() if name.startswith(f"{rate} ")}
     return {"all": row[rate], **parts}
 
 
 def markdown(runs: Mapping[str, Sequence[Row]]) -> str:
-    """A table a run, a row a validation."""
-    lines = ["# Learning curves", "", "Greedy decoding, no language model; audio heard counts every repetition.", ""]
+    """Markdown with one table per run and one row per validation."""
+    lines = ["# Learning curves", "", "Greedy decoding, no language model; hours of audio include repetitions.", ""]
     for name, rows in runs.items():
         points = validations(rows)
         if not points:
             continue
         sources = list(rates_of(points[0], "wer"))
         heads = " | ".join(f"{source} WER / CER" for source in sources)
-        lines += [f"## {name}", "", f"| updates | heard, h | loss | on held-out recordings | {heads} |"]
+        lines += [f"## {name}", "", f"| updates | audio, h | loss | on held-out recordings | {heads} |"]
         lines += ["|" + "---:|" * (4 + len(sources))]
         for row in points:
             wer, cer = rates_of(row, "wer"), rates_of(row, "cer")
@@ -55,7 +55,7 @@ def markdown(runs: Mapping[str, Sequence[Row]]) -> str:
 
 
 def draw(runs: Mapping[str, Sequence[Row]], path: Path) -> None:
-    """Losses, and word and character error rates, of every run against hours heard; one colour a source."""
+    """Plot losses, word and character error rates of every run against hours of audio; one color per source."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -74,11 +74,11 @@ def draw(runs: Mapping[str, Sequence[Row]], path: Path) -> None:
             for number, source in enumerate(rates[0]):
                 values = [row[source] for row in rates]
                 axes.plot(hours, values, style, color=f"C{number}", marker="o", markersize=3, label=prefix + source)
-    of_losses.set(ylabel="nats a letter", yscale="log")
+    of_losses.set(ylabel="nats per letter", yscale="log")
     for axes, quantity in zip(of_rates, ("word", "character"), strict=True):
         axes.set(ylabel=f"{quantity} error rate")
     for axes in (of_losses, *of_rates):
-        axes.set(xlabel="hours of audio heard in training, repetitions counted")
+        axes.set(xlabel="hours of training audio, including repetitions")
         axes.grid(visible=True, alpha=0.25)
         axes.legend(fontsize="x-small")
     figure.savefig(path, dpi=130)
@@ -86,10 +86,10 @@ def draw(runs: Mapping[str, Sequence[Row]], path: Path) -> None:
 
 
 def main(
-    runs: Annotated[list[str], typer.Argument(help="NAME=CSV, the figures of a training run; repeatable.")],
-    out: Annotated[Path, typer.Option(help="Path without its ending.")] = Path("loadtest/results/learning_curves"),
+    runs: Annotated[list[str], typer.Argument(help="NAME=CSV, the CSV file of a training run; repeatable.")],
+    out: Annotated[Path, typer.Option(help="Path without extension.")] = Path("loadtest/results/learning_curves"),
 ) -> None:
-    """Write the curves of these runs."""
+    """Write the learning curves of these runs."""
     curves: dict[str, list[Row]] = {}
     for run in runs:
         name, _, path = run.partition("=")
@@ -100,7 +100,7 @@ def main(
         except (OSError, ValueError) as error:
             raise typer.BadParameter(f"{path}: {error}") from error
         if not validations(curves[name]):
-            raise typer.BadParameter(f"{path} holds no validation")
+            raise typer.BadParameter(f"{path} has no row of a validation")
     out.with_suffix(".json").write_text(json.dumps(curves) + "\n")
     out.with_suffix(".md").write_text(markdown(curves), encoding="utf-8")
     draw(curves, out.with_suffix(".png"))

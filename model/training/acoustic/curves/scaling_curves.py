@@ -1,9 +1,9 @@
-"""Error rates against one parameter varied in training: hours of speech, width, …
+"""Error rates against one parameter that was varied in training, for example hours of speech or width.
 
 Usage: python -m model.training.acoustic.curves.scaling_curves "hours of speech" 1.7=EVALUATION… --out OUT
 
-Each EVALUATION is the output of `tutti evaluate --json`, one row a decoder. Writes OUT.json, OUT.md and OUT.png; loads
-no model.
+Each EVALUATION is the output of `tutti evaluate --json`, one row per decoder. Writes OUT.json, OUT.md and OUT.png;
+loads no model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from model.text.files import read_text
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One trained model under one decoder; word error rates by source, `all` pooled."""
+    """Trained model with one decoder; word error rates by source, `all` is the pooled rate."""
 
     value: float
     decoder: str
@@ -31,7 +31,7 @@ class Point:
 
 
 def read_point(value: float, text: str) -> list[Point]:
-    """Points of one evaluation, one a decoder. Raises: ValueError if the text ends in no such document."""
+    """Points of one evaluation, one per decoder. Raises: ValueError unless the last line is such a JSON document."""
     document: Mapping[str, Any] = json.loads(text.strip().split("\n")[-1])
     try:
         return [
@@ -45,11 +45,11 @@ def read_point(value: float, text: str) -> list[Point]:
             for row in document["combinations"]
         ]
     except (KeyError, TypeError) as error:
-        raise ValueError(f"not what `tutti evaluate --json` prints: {error} is missing") from error
+        raise ValueError(f"not the output of `tutti evaluate --json`: {error} is missing") from error
 
 
 def markdown(axis: str, points: Sequence[Point], references: Mapping[str, Mapping[str, float]]) -> str:
-    """One table, with the references' rates on the same recordings below it."""
+    """Markdown table of the points, followed by the references' error rates on the same recordings."""
     sources = list(points[0].wer)
     lines = [f"# Word error rate against {axis}", "", f"| {axis} | decoder | " + " | ".join(sources) + " | CER, all |"]
     lines.append("|---:|---|" + "---:|" * (len(sources) + 1))
@@ -62,7 +62,7 @@ def markdown(axis: str, points: Sequence[Point], references: Mapping[str, Mappin
 
 
 def draw(axis: str, points: Sequence[Point], references: Mapping[str, Mapping[str, float]], path: Path) -> None:
-    """One panel a source, a line a decoder, references as dashed levels; the axis is logarithmic."""
+    """Plot one panel per source and one line per decoder, references as dashed lines; the x axis is logarithmic."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -91,12 +91,12 @@ def draw(axis: str, points: Sequence[Point], references: Mapping[str, Mapping[st
 def main(
     axis: Annotated[str, typer.Argument(help="What was varied, with its unit.")],
     evaluations: Annotated[list[str], typer.Argument(help="VALUE=FILE, the output of `tutti evaluate --json`.")],
-    out: Annotated[Path, typer.Option(help="Path without its ending.")],
+    out: Annotated[Path, typer.Option(help="Path without extension.")],
     pocketsphinx: Annotated[
-        Path | None, typer.Option(help="What `python -m loadtest.benchmarks.pocketsphinx` kept, for comparison.")
+        Path | None, typer.Option(help="Result file of `python -m loadtest.benchmarks.pocketsphinx`, for comparison.")
     ] = None,
 ) -> None:
-    """Write table, figures and picture."""
+    """Write JSON, table and plot."""
     points: list[Point] = []
     for evaluation in evaluations:
         value, _, path = evaluation.partition("=")

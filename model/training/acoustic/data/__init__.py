@@ -1,1 +1,1 @@
-"""From recordings to tensors: decoded audio, the list of an epoch, augmented batches. All drawn from keys."""
+"""From recordings to tensors: decoded audio, the list of an epoch, augmented batches. Random draws depend on keys."""

@@ -1,4 +1,4 @@
-"""Padded batches of augmented audio, made ahead in a thread of their own."""
+"""Padded batches of augmented audio, prepared ahead in a separate thread."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from model.training.acoustic.data.draws import Purpose, draws
 from model.training.acoustic.data.epoch import Item, MicroBatch
 from model.training.lexicon.spoken import Pronunciations
 
-AHEAD = 2  # updates whose batches are made while another is computed
+AHEAD = 2  # updates whose batches are prepared during another one's computation
 Job = TypeVar("Job")
-Key = tuple[int, int]  # epoch, and number of the micro-batch in it
+Key = tuple[int, int]  # epoch, number of the micro-batch within it
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """CTC targets of a batch: symbols of all rows end to end, (sum of lengths,) int64; lengths (B,)."""
+    """CTC targets of a batch: symbols of all rows concatenated, (sum of lengths,) int64; lengths (B,)."""
 
     symbols: Tensor
     lengths: Tensor
 
     def repeat(self, times: int) -> Targets:
-        """The same rows so many times over."""
+        """The rows, repeated `times` times."""
         return Targets(self.symbols.repeat(times), self.lengths.repeat(times))
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> Targets:
-        """Join the rows."""
+        """Concatenate the rows."""
         joined = torch.tensor([symbol for row in rows for symbol in row], dtype=torch.int64)
         return cls(joined, torch.tensor([len(row) for row in rows]))
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """pcm (B, S) int16, zero-padded; frames (B,) output frames that may hold letters. `phones` if they are a target."""
+    """Batch: pcm (B, S) int16, zero-padded; frames (B,): output frames that can have letters; phones if a target."""
 
     key: Key
     pcm: Tensor
@@ -55,7 +55,7 @@ class Batch:
 
 
 class BatchMaker:
-    """Turns micro-batches of items into tensors; deterministic from the seed and a key."""
+    """Converts micro-batches of items into tensors; deterministic given the seed and a key."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class BatchMaker:
         self.symbols = {symbol: index for index, symbol in enumerate(config.vocabulary)}
 
     def make(self, items: Sequence[Item], key: Key, purpose: Purpose = Purpose.AUDIO) -> Batch:
-        """Load, augment, join, pad."""
+        """Make a batch: load, join, augment and pad the recordings."""
         rng = draws(self.seed, purpose, *key)
         audio = [self._audio(item, rng) for item in items]
         frame = self.config.frame_samples
@@ -90,7 +90,7 @@ class BatchMaker:
         )
 
     def ahead(self, jobs: Iterator[tuple[Job, Sequence[tuple[Key, MicroBatch]]]]) -> Iterator[tuple[Job, list[Batch]]]:
-        """Yield the batches of each job, in order, those of the next ones being made while these are used."""
+        """Yield the batches of each job in order, preparing the next `AHEAD` jobs in another thread."""
         with ThreadPoolExecutor(1) as pool:
             waiting: deque[tuple[Job, Future[list[Batch]]]] = deque()
             for job, parts in jobs:
@@ -110,8 +110,8 @@ class BatchMaker:
         for index, pause_s in zip(item.recordings, (0.0, *item.pauses_s), strict=True):
             parts.append(np.zeros(int(pause_s * rate), np.float32))
             parts.append(self.corpus.pcm(index).astype(np.float32) / np.float32(32768))
-        return to_tensor(self.augmenter.heard(item.timing(np.concatenate(parts), rate), rng))
+        return to_tensor(self.augmenter.degrade(item.timing(np.concatenate(parts), rate), rng))
 
     def letters(self, text: str) -> list[int]:
-        """The vocabulary's symbols of a text."""
+        """Symbols of a text, as numbers in the vocabulary."""
         return [self.symbols[c] for c in " ".join(text.split()) if c in self.symbols]

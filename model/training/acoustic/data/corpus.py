@@ -1,4 +1,4 @@
-"""Training audio in memory: every recording decoded once, kept in one memory-mapped file, drawn by weight."""
+"""Training audio: every recording is decoded once into a memory-mapped file, and drawn by weight."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def _decode(job: tuple[Path, int]) -> NDArray[np.int16]:
 
 
 class Corpus:
-    """Utterances and their PCM; `cache` holds the decoded audio between runs."""
+    """Utterances and their PCM; the folder `cache` keeps the decoded audio between runs."""
 
     def __init__(self, utterances: Sequence[Utterance], cache: Path, sample_rate: int, jobs: int = 2) -> None:
-        """Decode what the cache does not hold yet. Raises: AudioError."""
+        """Open the cached audio; decode it if this set of recordings is not cached yet. Raises: AudioError."""
         self.utterances = list(utterances)
         self._offsets, self._pcm = np.zeros(1, np.int64), np.zeros(0, np.int16)
         if not self.utterances:
@@ -35,7 +35,7 @@ class Corpus:
         stem = cache / hashlib.sha256(key.encode()).hexdigest()[:16]
         cache.mkdir(parents=True, exist_ok=True)
         with stem.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # the processes of a run read the same audio: one decodes it
+            fcntl.flock(lock, fcntl.LOCK_EX)  # only one of the processes of a run decodes the audio
             if not stem.with_suffix(".npy").exists():
                 self._build(stem, sample_rate, jobs)
         self._offsets = np.load(stem.with_suffix(".offsets.npy"))
@@ -43,7 +43,7 @@ class Corpus:
 
     def _build(self, stem: Path, sample_rate: int, jobs: int) -> None:
         work = [(u.audio, sample_rate) for u in self.utterances]
-        # A copy of a process that has threads, as those of a training run have, may stand still.
+        # A fork of a process with threads, as in a training run, may deadlock.
         with ProcessPoolExecutor(jobs, get_context("forkserver")) as pool:
             parts = list(pool.map(_decode, work, chunksize=32))
         np.save(stem.with_suffix(".offsets.npy"), np.cumsum([0, *(len(p) for p in parts)]))
@@ -55,7 +55,7 @@ class Corpus:
         return len(self.utterances)
 
     def digest(self) -> str:
-        """Identity of the recordings, their order and their texts, wherever their files are."""
+        """Digest of the recordings, their order and their texts, independent of the files' folders."""
         rows = [(u.audio.name, u.text, u.source, u.speaker, u.duration_s) for u in self.utterances]
         return hashlib.sha256(json.dumps([rows, self._offsets.tolist()]).encode()).hexdigest()
 
@@ -75,11 +75,12 @@ def epoch_order(
     rng: np.random.Generator,
     share: float = 1.0,
 ) -> list[int]:
-    """Draw one epoch: each source repeated or thinned by its weight, no speaker more than `speaker_cap` times a source.
+    """Draw the utterances of one epoch: each source is repeated or thinned by its weight.
 
-    A weight of 2.5 gives every utterance twice and half of them once more. The cap spares single-reader sources the
-    weight of their thousand sentences and is not applied to sources with fewer than five speakers. `share` keeps that
-    part of the utterances, the same ones in every epoch and each smaller share within the larger: for learning curves.
+    A weight of 2.5 draws every utterance twice and half of them once more. In sources with at least five speakers the
+    weights of a speaker's utterances are scaled so that no speaker has more than `speaker_cap` of them, because a few
+    speakers with a thousand sentences would dominate. `share` keeps this fraction of the utterances, the same ones in
+    every epoch; a smaller share is a subset of a larger one, for learning curves.
     """
     speakers = Counter((u.source, u.speaker) for u in utterances)
     per_source = Counter(source for source, _ in speakers)

@@ -1,7 +1,7 @@
-"""The list of an epoch: which recordings make up which micro-batch of which update; a pure function of (seed, epoch).
+"""Plan of an epoch: which recordings form which micro-batch of which update; a pure function of (seed, epoch).
 
-Every recording of the epoch's order is in exactly one micro-batch. An update may have fewer micro-batches than the
-recipe says where the order does not divide; it has none that is padded or repeated.
+Every recording of the epoch's order is in exactly one micro-batch. The last update may have fewer micro-batches than
+the recipe's number; none is padded or repeated.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from model.training.acoustic.data.corpus import epoch_order
 from model.training.acoustic.data.draws import Purpose, draws
 from model.training.acoustic.recipe import Recipe
 
-SHORT_S = 1.5  # recordings below this are words and digits, which callers mostly say in strings
+SHORT_S = 1.5  # shorter recordings are words and digits, which callers mostly say in sequences
 PAUSE_S = (0.02, 0.6)  # between joined recordings
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Recordings joined into one training example, with what decides its length: pauses between them, its timing."""
+    """Recordings joined into one training example, with the pauses between them and the timing."""
 
     recordings: tuple[int, ...]
     pauses_s: tuple[float, ...] = ()
@@ -40,7 +40,7 @@ MicroBatch = list[Item]
 def epoch_updates(
     utterances: Sequence[Utterance], recipe: Recipe, epoch: int, *, by_length: bool
 ) -> list[list[MicroBatch]]:
-    """The updates of an epoch, each of up to `recipe.micro_batches` micro-batches; shortest first if `by_length`."""
+    """Updates of an epoch, each of up to `recipe.micro_batches` micro-batches; shortest first if `by_length`."""
     rng = draws(recipe.seed, Purpose.ORDER, epoch)
     durations = [u.duration_s for u in utterances]
     order = epoch_order(utterances, recipe.weights, recipe.speaker_cap, rng, recipe.share)
@@ -50,9 +50,9 @@ def epoch_updates(
 
 
 def join(order: Sequence[int], durations_s: Sequence[float], rng: np.random.Generator) -> list[tuple[int, ...]]:
-    """Join short recordings into strings of 1 to 6, and a tenth of the longer ones in pairs.
+    """Join short recordings into sequences of 1 to 6, and a tenth of the longer ones into pairs.
 
-    A stream holds more than one utterance, with pauses, and a network trained without them does not recover after one.
+    A stream has several utterances with pauses; a network trained without pauses does not recover after one.
     """
     items: list[tuple[int, ...]] = []
     short: list[int] = []
@@ -75,15 +75,15 @@ def join(order: Sequence[int], durations_s: Sequence[float], rng: np.random.Gene
 
 
 def timed(recordings: tuple[int, ...], augmentation: Augmentation, rng: np.random.Generator) -> Item:
-    """Draw pauses and timing, which make up with the recordings how long the example is."""
+    """Draw pauses and timing of an example."""
     pauses = rng.uniform(*PAUSE_S, len(recordings) - 1).tolist()
     return Item(recordings, tuple(pauses), Timing.drawn(augmentation, rng))
 
 
 def group(items: Sequence[Item], durations_s: Sequence[float], micro_batch_s: float) -> list[MicroBatch]:
-    """Micro-batches of at most `micro_batch_s` padded seconds from items of like length, shortest first.
+    """Micro-batches of at most `micro_batch_s` padded seconds from items of similar length, shortest first.
 
-    An item that is longer is alone.
+    An item longer than that has a micro-batch of its own.
     """
     lengths = np.array([item.seconds(durations_s) for item in items])
     groups: list[MicroBatch] = [[]]
@@ -97,7 +97,7 @@ def group(items: Sequence[Item], durations_s: Sequence[float], micro_batch_s: fl
 def in_updates(
     groups: Sequence[MicroBatch], micro_batches: int, rng: np.random.Generator, *, by_length: bool
 ) -> list[list[MicroBatch]]:
-    """Updates of neighbours, which are of like length, so that processes that share an update take equally long.
+    """Group consecutive micro-batches into updates; their lengths are similar, so processes take equally long.
 
     Source of shortest-first in the first epoch: SortaGrad, Deep Speech 2, section 3.2.
     """
@@ -108,6 +108,6 @@ def in_updates(
 
 
 def part_of(update: Sequence[MicroBatch], micro_batches: int, rank: int, size: int) -> range:
-    """Numbers within the update of the micro-batches that a process computes: a subtree, less what is not there."""
+    """Numbers, within the update, of the micro-batches that a process computes; fewer if the update is short."""
     share = micro_batches // size
     return range(min(rank * share, len(update)), min((rank + 1) * share, len(update)))

@@ -1,4 +1,4 @@
-"""Transcripts that a network learns from: in the symbols of its vocabulary, or refused with file and line."""
+"""Training transcripts: converted to the symbols of the vocabulary, or refused with file and line."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from model.errors import ManifestError
 from model.recordings import Utterance
 from model.text.normalization import comparable
 
-_TONES = frozenset("012345")  # of syllables in pinyin, which the pronunciations read
+_TONES = frozenset("012345")  # of pinyin syllables; the pronunciations need them
 _SHOWN = 60
 
 
 def spelled(utterances: Sequence[Utterance], config: ModelConfig) -> list[Utterance]:
-    """Return the recordings with texts of the vocabulary's symbols: capitals and marks are normalized.
+    """Recordings with their texts in the vocabulary's symbols; capitals and marks are normalized.
 
-    Raises: ManifestError for a text with other letters, or with none.
+    Raises: ManifestError for a text with other letters, or without any.
     """
     known = frozenset(config.vocabulary) | {" "} | (_TONES if config.language == "zh" else frozenset())
     return [_spelled(utterance, known, config.name) for utterance in utterances]
@@ -38,6 +38,6 @@ def _spelled(utterance: Utterance, known: frozenset[str], name: str) -> Utteranc
     if others := sorted(set(text) - known):
         raise ManifestError(
             f"{begin} has {''.join(others[:8])!r}, which the vocabulary of {name} lacks; "
-            "write numbers as words, and letters as the vocabulary has them"
+            "write numbers as words, and use only letters of the vocabulary"
         )
     return dataclasses.replace(utterance, text=text)

@@ -1,1 +1,1 @@
-"""What training minimises: CTC, the divergence between views, the probability of all label sequences."""
+"""Training losses: CTC, consistency between views, the probability of all label sequences, distillation."""

@@ -1,4 +1,4 @@
-"""CTC over a batch, and the divergence between its outputs for two views of the same recordings."""
+"""CTC loss of a batch, and the divergence between the outputs for two views of the same recordings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from model.training.acoustic.data.batches import Targets
 
 
 def ctc_loss(log_probs: Tensor, frames: Tensor, targets: Targets) -> Tensor:
-    """Sum of the CTC losses of a batch, (), of log-probabilities (B, T, V) float32. Source: Graves et al. 2006."""
+    """Sum of the CTC losses of a batch, (), from log-probabilities (B, T, V) float32. Source: Graves et al. 2006."""
     return functional.ctc_loss(
         log_probs.transpose(0, 1),  # (T, B, V)
         targets.symbols.to(log_probs.device),
@@ -24,10 +24,10 @@ def ctc_loss(log_probs: Tensor, frames: Tensor, targets: Targets) -> Tensor:
 
 
 def consistency_loss(log_probs: Tensor, frames: Tensor) -> Tensor:
-    """Divergence between two views, (): the mean of both directions, summed over the frames that hold letters.
+    """Divergence between two views, (): the mean of both directions, summed over the first `frames` (B,) of each row.
 
-    `log_probs` (2B, T, V) float32 has the second view of row i in row B + i, `frames` (B,). Each view is drawn towards
-    the other one as it is, which gets no gradient from that. Source: Yao et al. 2024, arXiv:2410.05101.
+    `log_probs` (2B, T, V) float32 has the second view of row i in row B + i. Each direction has a gradient only for the
+    view that is moved towards the other. Source: Yao et al. 2024, arXiv:2410.05101.
     """
     one, other = log_probs.chunk(2)  # (B, T, V)
     present = torch.arange(one.shape[1], device=one.device) < frames.to(one.device)[:, None]  # (B, T)
@@ -36,5 +36,5 @@ def consistency_loss(log_probs: Tensor, frames: Tensor) -> Tensor:
 
 
 def divergence(target: Tensor, log_probs: Tensor) -> Tensor:
-    """Kullback-Leibler divergence of log-probabilities (B, T, V) from those of `target`, of each frame, (B, T)."""
+    """Kullback-Leibler divergence of log-probabilities (B, T, V) from those of `target`, per frame, (B, T)."""
     return (target.exp() * (target - log_probs)).sum(2)

@@ -1,12 +1,12 @@
-"""Log of the probability of all label sequences together, under an n-gram of labels: what CTC is held against.
+"""Log-probability of all label sequences together, under an n-gram of labels: the denominator of CTC-CRF.
 
-CTC alone raises the probability of the text, and learns its spelling along the way. Less this sum, only what
-distinguishes the text from all others that sound alike is learned, and the language model is left to the decoder: the
-maximum mutual information criterion with the topology of CTC. Source: Xiang and Ou 2019, arXiv:1902.09125 (CTC-CRF);
-Povey et al. 2016 (lattice-free MMI).
+CTC alone raises the probability of the text and learns its spelling too. With this sum subtracted, the network learns
+only what distinguishes the text from others that sound alike, and the decoder supplies the language model: the maximum
+mutual information criterion with the topology of CTC. Source: Xiang and Ou 2019, arXiv:1902.09125 (CTC-CRF); Povey et
+al. 2016 (lattice-free MMI).
 
-Each state of the graph of labels occurs twice, by whether its last frame was a blank. On a GPU a frame of a batch is a
-product of a sparse matrix of arcs (S, S) by probabilities (S, B); on a CPU machine code does the same without passes.
+Each state of the label graph exists twice: with a label or a blank in the last frame. On a GPU, a frame of a batch is a
+product of a sparse matrix of arcs (S, S) and probabilities (S, B); on a CPU, compiled loops compute the same.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from model.training.acoustic.losses.label_model import LabelGraph, label_graph
 
 
 class Denominator:
-    """The sum for one graph of labels, on one device."""
+    """Denominator for one graph of labels, on one device."""
 
     def __init__(self, graph: LabelGraph, device: torch.device) -> None:
         self.arcs: GroupedArcs | SparseArcs = GroupedArcs(graph) if device.type == "cpu" else SparseArcs(graph, device)
 
     def __call__(self, log_probs: Tensor, frames: Tensor) -> Tensor:
-        """Sum over a batch, (), of log-probabilities (B, T, K) float32 of which the first `frames` (B,) of a row count.
+        """Sum over a batch, (), from log-probabilities (B, T, K) float32; the first `frames` (B,) of each row count.
 
-        A row that has no path in float32 counts 0 and has no gradient.
+        A row that has no path in float32 counts as 0 and has no gradient.
         """
         function = BySparseProducts if isinstance(self.arcs, SparseArcs) else ByMachineCode
         found: Tensor = function.apply(log_probs, frames, self.arcs)  # type: ignore[no-untyped-call]
@@ -40,7 +40,7 @@ class Denominator:
 
 
 class GroupedArcs:
-    """A graph's arcs by the state that they lead to, and by the one that they leave."""
+    """Arcs of a graph, grouped by target state and by source state."""
 
     def __init__(self, graph: LabelGraph) -> None:
         self.labels, self.ends = graph.labels, graph.ends
@@ -51,18 +51,18 @@ class GroupedArcs:
 def _grouped(
     keys: NDArray[np.int64], others: NDArray[np.int64], weights: NDArray[np.float32], states: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Number of the first arc of each state (S + 1,), and of the arcs in this order the other end and the weight."""
+    """Index of the first arc of each state (S + 1,); other end and weight of the arcs in this order."""
     order = np.argsort(keys, kind="stable")
     first = np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=states))])
     return first, others[order], weights[order]
 
 
 class ByMachineCode(torch.autograd.Function):
-    """log Σ over label sequences l of P(l) · Σ over paths of l of Π p(frame), with its gradient by forward-backward."""
+    """Autograd function of log Σ over label sequences l of P(l) · Σ over paths of l of Π p(frame), on a CPU."""
 
     @staticmethod
     def forward(ctx: Any, log_probs: Tensor, frames: Tensor, arcs: GroupedArcs) -> Tensor:
-        """log_probs (B, T, K) float32, blank 0; frames (B,) -> (B,)."""
+        """Value (B,) from log_probs (B, T, K) float32, blank 0, and frames (B,)."""
         order = torch.argsort(frames, descending=True, stable=True)
         counts = frames[order].numpy()
         probs = log_probs[order].exp().permute(1, 2, 0).contiguous().numpy()  # (T, K, B)
@@ -76,7 +76,7 @@ class ByMachineCode(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        """grad (B,) -> gradient of the log-probabilities (B, T, K): how probable each label is at each frame."""
+        """Gradient of the log-probabilities (B, T, K) from `grad` (B,): the probability of each label at each frame."""
         probs, counts, order, seen, possible, arcs = ctx.kept
         occupied = np.zeros_like(probs)  # (T, K, B)
         backward(probs, counts, (arcs.labels, arcs.ends, *arcs.out_of), seen, occupied)
@@ -85,35 +85,35 @@ class ByMachineCode(torch.autograd.Function):
 
 
 class SparseArcs:
-    """A graph's arcs as sparse matrices on a device, and their transposes for the way back."""
+    """Arcs of a graph as sparse matrices on a device, and their transposes for the backward pass."""
 
     def __init__(self, graph: LabelGraph, device: torch.device) -> None:
         same = graph.labels[graph.sources] == graph.labels[graph.targets]
         self.labels = torch.from_numpy(graph.labels).to(device)  # (S,)
         self.ends = torch.from_numpy(graph.ends).to(device)  # (S,)
         self.other, self.other_back = _both_ways(graph, ~same, device)
-        self.again, self.again_back = _both_ways(graph, same, device)  # a label after itself: a blank lies between
+        self.again, self.again_back = _both_ways(graph, same, device)  # a label after itself needs a blank between
         self.membership = torch.zeros(int(graph.labels.max()) + 1, len(graph.labels), device=device)
         self.membership[self.labels, torch.arange(len(graph.labels))] = 1  # (K, S)
 
 
 def _both_ways(graph: LabelGraph, which: NDArray[np.bool_], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Arcs as (S, S) by target and source, and by source and target."""
+    """Arcs as matrices (S, S): targets by sources, and sources by targets."""
     ends = torch.from_numpy(np.stack([graph.targets[which], graph.sources[which]]))
     weights, size = torch.from_numpy(graph.weights[which]), (len(graph.labels),) * 2
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")  # we use products by dense ones alone
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")  # only products with dense ones here
         forward = torch.sparse_coo_tensor(ends, weights, size, check_invariants=True).coalesce().to_sparse_csr()
         back = torch.sparse_coo_tensor(ends.flip(0), weights, size, check_invariants=True).coalesce().to_sparse_csr()
     return forward.to(device), back.to(device)
 
 
 class BySparseProducts(torch.autograd.Function):
-    """As `ByMachineCode`, on any device."""
+    """The same function as `ByMachineCode`, for any device."""
 
     @staticmethod
     def forward(ctx: Any, log_probs: Tensor, frames: Tensor, arcs: SparseArcs) -> Tensor:
-        """log_probs (B, T, K) float32, blank 0; frames (B,) -> (B,); 0 without gradient where float32 has no path."""
+        """Value (B,) from log_probs (B, T, K) float32, blank 0, and frames (B,); 0, without gradient, if no path."""
         probs = log_probs.exp().permute(1, 2, 0).contiguous()  # (T, K, B)
         steps, _, rows = probs.shape
         present = torch.arange(steps, device=probs.device)[:, None] < frames.to(probs.device)  # (T, B)
@@ -140,11 +140,11 @@ class BySparseProducts(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        """grad (B,) -> gradient of the log-probabilities (B, T, K): how probable each label is at each frame."""
+        """Gradient of the log-probabilities (B, T, K) from `grad` (B,): the probability of each label at each frame."""
         probs, all_spoken, all_silent, present = ctx.saved_tensors
         arcs: SparseArcs = ctx.arcs
         steps, _, rows = probs.shape
-        to_spoken = arcs.ends[:, None].expand(-1, rows)  # (S, B) probability of all that comes, up to a scale
+        to_spoken = arcs.ends[:, None].expand(-1, rows)  # (S, B) probability of the remaining frames, up to a scale
         to_silent = to_spoken
         occupied = torch.zeros_like(probs)
         for t in range(steps - 1, -1, -1):
@@ -163,7 +163,7 @@ class BySparseProducts(torch.autograd.Function):
 
 
 def compile_ahead() -> None:
-    """Compile the machine code and keep it on disk, so that processes that watch one another need not stop for it."""
+    """Compile the CPU code into the disk cache, so that later compilation does not trip the processes' heartbeat."""
     denominator = Denominator(label_graph([[1]], order=2, states=2), torch.device("cpu"))
     log_probs = torch.zeros(1, 2, 2).log_softmax(-1).requires_grad_()
     denominator(log_probs, torch.tensor([2])).backward()  # type: ignore[no-untyped-call]

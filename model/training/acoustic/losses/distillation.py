@@ -1,8 +1,8 @@
-"""Learning from other networks: the divergence from the mean of what they hear, frame by frame.
+"""Distillation: the divergence from the mean probabilities of teacher networks, frame by frame.
 
-The mean of several networks errs less than each of them, and one network can learn most of that. Teachers hear the same
-audio, with its noise, rooms and speeds, but without masks and dropout. CTC networks may put a letter in different
-frames; those that went on from the same weights put it in the same one, so that frames can be compared.
+The mean of several networks has fewer errors than each of them, and one network can learn most of that. Teachers get
+the same audio, with its noise, rooms and speeds, but without masks and dropout. CTC networks may emit a letter in
+different frames; networks trained from the same initial weights emit it in the same one, so frames can be compared.
 Source: Hinton et al. 2015, arXiv:1503.02531; for CTC, Kurata and Audhkhasi 2018 (teachers of one alignment).
 """
 
@@ -25,7 +25,7 @@ _FEATURES = ("sample_rate", "window_samples", "hop_samples", "fft_size", "mel_bi
 
 
 class Teachers:
-    """Copies of networks of the same outputs, which stay as they are."""
+    """Frozen copies of networks with the same outputs as the student."""
 
     def __init__(self, networks: Sequence[Network], device: torch.device) -> None:
         self.networks = [
@@ -34,7 +34,7 @@ class Teachers:
 
     @property
     def digest(self) -> str:
-        """Hash of their weights."""
+        """Digest of the teachers' weights."""
         found = hashlib.sha256()
         for network in self.networks:
             for value in network.state_dict().values():
@@ -42,32 +42,31 @@ class Teachers:
         return found.hexdigest()
 
     def check(self, student: Network) -> None:
-        """Refuse teachers of other letters, phones, delay or features than the student's. Raises: TrainingError."""
+        """Check that letters, phones, delay and features equal the student's. Raises: TrainingError."""
         config = student.config
         for network in self.networks:
             theirs, name = network.config, f"{network.config.name} {network.config.version}"
             if (theirs.vocabulary, theirs.phones) != (config.vocabulary, config.phones):
-                raise TrainingError(f"the teacher {name} has other letters or phones than the model that is trained")
+                raise TrainingError(f"the teacher {name} has other letters or phones than the model in training")
             if theirs.delay_frames != config.delay_frames:
-                raise TrainingError(f"the teacher {name} has another lookahead than the model that is trained")
+                raise TrainingError(f"the teacher {name} has another lookahead than the model in training")
             if any(getattr(theirs, each) != getattr(config, each) for each in _FEATURES):
-                raise TrainingError(f"the teacher {name} hears other features than the model that is trained")
+                raise TrainingError(f"the teacher {name} uses other features than the model in training")
 
     def __call__(self, log_mel: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
         """Logarithms of the mean probabilities: (B, T, V), and (B, T, P + 1) of phones.
 
-        `log_mel` (B, 4T, F) is not normalised, which each does by its own statistics; products are made in `dtype`.
-        No gradient comes back, since no weight takes one; gradients stay enabled, for the recurrent layers are fast
-        only then.
+        `log_mel` (B, 4T, F) is not normalized: each teacher uses its own statistics. Products are computed in `dtype`.
+        No weight requires a gradient; gradients stay enabled because the recurrent layers are fast only then.
         """
-        heard: list[tuple[Tensor, ...]] = []
+        found: list[tuple[Tensor, ...]] = []
         for network in self.networks:
             features = (log_mel - network.features.mean) * network.features.scale
             with torch.autocast(features.device.type, dtype, enabled=dtype != torch.float32):
                 outputs, _ = network.encode(features, network.fresh_state(len(features)))
             parts = network.parts(outputs[:, network.config.delay_frames :].float())
-            heard.append(tuple(functional.log_softmax(part, dim=-1) for part in parts))
-        return tuple(torch.logsumexp(torch.stack(part), 0) - math.log(len(heard)) for part in zip(*heard, strict=True))
+            found.append(tuple(functional.log_softmax(part, dim=-1) for part in parts))
+        return tuple(torch.logsumexp(torch.stack(part), 0) - math.log(len(found)) for part in zip(*found, strict=True))
 
 
 def distillation_loss(log_probs: Tensor, taught: Tensor, frames: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
-"""Machine code of the sum over all label sequences on a CPU, one row of the batch a lane: forward, and the way back.
+"""Compiled forward-backward over all label sequences on a CPU; rows of the batch are the lanes of a vector.
 
-Rows come longest first, so that those which have not ended are the first ones of a frame. Each frame is scaled by its
-sum, row by row, as in Rabiner 1989, section V.A. A graph is (labels (S,), ends (S,), first (S + 1,), others (A,),
-weights (A,)): arcs `first[s]` to `first[s + 1]` join state s with `others`, those that it comes from on the way
-forward, those that it leads to on the way back.
+Rows are sorted by length, longest first, so that the unfinished ones come first in every frame. Each frame is scaled by
+its sum, row by row, as in Rabiner 1989, section V.A. A graph is (labels (S,), ends (S,), first (S + 1,), others (A,),
+weights (A,)): arcs `first[s]` to `first[s + 1]` connect state s with `others`: sources in the forward pass, targets in
+the backward pass.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from model.machine.compiled import compiled, entry_point
 Floats = NDArray[np.float32]
 Longs = NDArray[np.int64]
 Graph = tuple[Longs, Floats, Longs, Longs, Floats]
-TINY = np.float32(1e-30)  # below the smallest share that float32 keeps of a row's best state
+TINY = np.float32(1e-30)  # less than the smallest fraction of a row's best state that float32 can represent
 
 
 @compiled
-def _going_on(frames: Longs, t: int) -> int:
-    """Rows that have a frame t."""
+def _unfinished(frames: Longs, t: int) -> int:
+    """Number of rows that have a frame t."""
     count = 0
     while count < len(frames) and frames[count] > t:
         count += 1
@@ -34,7 +34,7 @@ def _going_on(frames: Longs, t: int) -> int:
 def _gather(  # noqa: PLR0917 - numba takes them by position
     graph: Graph, state: int, again: Floats, other: Floats, of_again: Floats, of_other: Floats
 ) -> None:
-    """Add up over a state's arcs: `again` (S, B) over those between equal labels, `other` over the rest."""
+    """Sum over a state's arcs: `again` (S, B) over arcs between equal labels, `other` over all others."""
     labels, _, first, others, weights = graph
     count = len(of_again)
     for arc in range(first[state], first[state + 1]):
@@ -55,9 +55,9 @@ def _invert(values: Floats) -> None:
 
 @entry_point
 def forward(probs: Floats, frames: Longs, graph: Graph, seen: Floats, totals: NDArray[np.float64]) -> None:
-    """Fill `seen` (2, T, S, B): each state after its label, and after a blank, given what was heard up to a frame.
+    """Fill `seen` (2, T, S, B): scaled forward probabilities of each state after its label and after a blank.
 
-    probs (T, K, B), frames (B,) falling. `totals` (B,) get the log of the whole, -inf where there is no path.
+    probs (T, K, B), frames (B,) descending. `totals` (B,) receives the total log-probability, -inf without a path.
     """
     labels, ends = graph[0], graph[1]
     states, rows = len(labels), len(frames)
@@ -65,7 +65,7 @@ def forward(probs: Floats, frames: Longs, graph: Graph, seen: Floats, totals: ND
     both, ahead, sums = np.zeros((states, rows), np.float32), np.zeros(rows, np.float32), np.zeros(rows, np.float32)
     silent[0], both[0], totals[:] = 1, 1, 0
     for t in range(len(probs)):
-        count = _going_on(frames, t)
+        count = _unfinished(frames, t)
         prob = probs[t]
         sums[:count] = 0
         for state in range(states):
@@ -92,7 +92,7 @@ def forward(probs: Floats, frames: Longs, graph: Graph, seen: Floats, totals: ND
 
 @compiled
 def _occupation(labels: Longs, seen: Floats, to_come: Floats, taken: Floats, sums: Floats) -> None:
-    """Fill `taken` (K, B) with the share of each label in one frame, from `seen` and `to_come`, both (2, S, B)."""
+    """Fill `taken` (K, B) with each label's probability in one frame, from `seen` and `to_come`, both (2, S, B)."""
     count = len(sums)
     sums[:] = 0
     for state in range(len(labels)):
@@ -110,7 +110,7 @@ def _occupation(labels: Longs, seen: Floats, to_come: Floats, taken: Floats, sum
 
 @entry_point
 def backward(probs: Floats, frames: Longs, graph: Graph, seen: Floats, occupied: Floats) -> None:
-    """Fill `occupied` (T, K, B), zeros, with the probability of each label at each frame, given the whole recording."""
+    """Fill `occupied` (T, K, B), given as zeros, with the probability of each label at each frame, given all frames."""
     labels, ends = graph[0], graph[1]
     states, rows = len(labels), len(frames)
     to_come = np.empty((2, states, rows), np.float32)  # after the label, after a blank
@@ -119,7 +119,7 @@ def backward(probs: Floats, frames: Longs, graph: Graph, seen: Floats, occupied:
     arrived, sums = np.zeros((states, rows), np.float32), np.zeros(rows, np.float32)
     again, other = np.zeros(rows, np.float32), np.zeros(rows, np.float32)
     for t in range(len(probs) - 1, -1, -1):
-        count = _going_on(frames, t)
+        count = _unfinished(frames, t)
         prob = probs[t]
         _occupation(labels, seen[:, t], to_come, occupied[t], sums[:count])
         for state in range(states):

@@ -1,4 +1,4 @@
-"""N-gram of labels (letters or phones) of the training texts, as a graph: how likely they are without any sound."""
+"""N-gram model of the labels (letters or phones) of the training texts, as a graph: their prior probability."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 Context = tuple[int, ...]
-BOUNDARY = 0  # before a sequence and behind it; CTC's blank is no label
-DISCOUNT = 0.5  # taken from each count for what was not seen; absolute discounting, Ney et al. 1994
+BOUNDARY = 0  # before and after a sequence; 0 is CTC's blank, which is not a label
+DISCOUNT = 0.5  # subtracted from each count for unseen labels; absolute discounting, Ney et al. 1994
 
 
 @dataclass(frozen=True, slots=True)
 class LabelGraph:
-    """States are contexts, which end with the label that led to them; state 0 is the beginning.
+    """Graph whose states are contexts, which end with the label that led to them; state 0 is the beginning.
 
-    `labels` (S,) of each state, `ends` (S,) its probability that the sequence ends; arcs by `sources`, `targets` and
-    `weights` (A,). Sums over the arcs of a state and its end are at most 1.
+    `labels` (S,): label of each state; `ends` (S,): probability that the sequence ends there; arcs by `sources`,
+    `targets` and `weights` (A,). The weights of a state's arcs and its end sum to at most 1.
     """
 
     labels: NDArray[np.int64]
@@ -30,10 +30,10 @@ class LabelGraph:
 
 
 def label_graph(sequences: Iterable[Sequence[int]], order: int, states: int) -> LabelGraph:
-    """Graph of an n-gram of `order` with about so many `states`, from sequences of labels 1, 2, …
+    """Graph of an n-gram of `order` with about `states` states, from sequences of labels 1, 2, …
 
-    Contexts of one label are all states, of the longer ones the most frequent. A state has the arcs that were seen
-    behind it, with interpolated probabilities, and those alone: what counts is that the graph holds the training texts.
+    All contexts of one label are states, and the most frequent longer ones. A state has arcs only for labels that were
+    seen after it, with interpolated probabilities: it is enough that the graph contains the training texts.
     Source: Povey et al. 2016, section 3.2.
     """
     seen: dict[Context, Counter[int]] = defaultdict(Counter)
@@ -61,7 +61,7 @@ def label_graph(sequences: Iterable[Sequence[int]], order: int, states: int) -> 
 
 
 def _kept(seen: Mapping[Context, Counter[int]], states: int) -> list[Context]:
-    """The beginning, contexts of one label, then of the longer ones the most frequent whose shorter ones are kept."""
+    """The beginning, contexts of one label, and the most frequent longer contexts whose suffixes are kept too."""
     single = sorted(context for context in seen if len(context) == 1)
     kept: set[Context] = set(single)
     longer = sorted((c for c in seen if len(c) > 1), key=lambda c: (-seen[c].total(), len(c), c))
@@ -72,7 +72,7 @@ def _kept(seen: Mapping[Context, Counter[int]], states: int) -> list[Context]:
 
 
 class _Interpolated:
-    """P(label | context), with absolute discounting and shorter contexts for what the discount leaves."""
+    """P(label | context), with absolute discounting, interpolated with shorter contexts."""
 
     def __init__(self, seen: Mapping[Context, Counter[int]]) -> None:
         self.seen = seen

@@ -1,1 +1,1 @@
-"""From summed gradients to new weights: precision, learning rates, AdamW, and Muon shared among processes."""
+"""From summed gradients to new weights: precision, learning rates, AdamW, and Muon distributed over processes."""

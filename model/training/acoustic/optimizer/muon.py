@@ -1,8 +1,8 @@
-"""Muon: momentum whose matrices are made orthogonal before they are applied, each by one of the processes.
+"""Muon optimizer: momentum matrices are orthogonalized before they are applied, each by one of the processes.
 
-torch.optim.Muon orthogonalises in bf16 whatever the hardware, and all matrices in every process; its arithmetic is kept
-to the bit (tests/model/training/acoustic/test_muon.py). Source: https://kellerjordan.github.io/posts/muon/; factor on
-the learning rate: Liu et al. 2025, arXiv:2502.16982, so that an update has the size of one of AdamW.
+torch.optim.Muon always orthogonalizes in bf16, and all matrices in every process; the arithmetic here equals it to the
+bit (tests/model/training/acoustic/test_muon.py). Source: https://kellerjordan.github.io/posts/muon/; factor on the
+learning rate: Liu et al. 2025, arXiv:2502.16982, so that an update has the size of one of AdamW.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from model.training.acoustic.parallel.team import Team
 MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic; steepest at zero
 ITERATIONS = 5
-SMALLEST = 1e-7  # norm, so that a gradient of zeros stays zero
+SMALLEST = 1e-7  # lower bound of the norm, so that a zero gradient stays zero
 
 
 def orthogonal(matrix: Tensor, dtype: torch.dtype) -> Tensor:
-    """The nearest matrix with singular values of about one (0.5 to 1.5), computed and returned in `dtype`."""
+    """Nearest matrix with singular values of about one (0.5 to 1.5), computed and returned in `dtype`."""
     a, b, c = COEFFICIENTS
     found = matrix.to(dtype, copy=True)
     wide = found.size(0) <= found.size(1)
     if not wide:
         found = found.T
-    found.div_(found.norm().clamp(min=SMALLEST))  # the largest singular value is then one at most
+    found.div_(found.norm().clamp(min=SMALLEST))  # now the largest singular value is at most one
     for _ in range(ITERATIONS):
         gram = found @ found.T
         found = torch.addmm(found, torch.addmm(gram, gram, gram, beta=b, alpha=c), found, beta=a)
@@ -43,7 +43,7 @@ def cost(shape: Sequence[int]) -> int:
 
 
 def share_out(costs: Sequence[int], processes: int) -> list[list[int]]:
-    """Indices by process, of about equal cost: the largest first, each to the one with the least so far."""
+    """Assign indices to processes at about equal cost: largest first, each to the least loaded process."""
     shares: list[list[int]] = [[] for _ in range(processes)]
     loads = [0] * processes
     for index in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
@@ -54,7 +54,7 @@ def share_out(costs: Sequence[int], processes: int) -> list[list[int]]:
 
 
 class Muon:
-    """Steps on matrices; every process holds all of them and their momentum, and ends with the same bits."""
+    """Optimizer of matrices. Every process holds all matrices and their momentum, and gets the same bits."""
 
     def __init__(self, matrices: Sequence[nn.Parameter], weight_decay: float, dtype: torch.dtype, team: Team) -> None:
         self.matrices, self.weight_decay, self.dtype, self.team = list(matrices), weight_decay, dtype, team
@@ -65,11 +65,11 @@ class Muon:
         ends = list(accumulate(self.matrices[index].numel() for index in order))
         self._place = {i: slice(end - self.matrices[i].numel(), end) for i, end in zip(order, ends, strict=True)}
         sizes = [sum(self.matrices[i].numel() for i in share) for share in shares]
-        self._bounds = [0, *accumulate(sizes)]  # of each process's part of the joined results
+        self._bounds = [0, *accumulate(sizes)]  # bounds of each process's part of the joined results
 
     @torch.no_grad()
     def step(self, learning_rate: float) -> None:
-        """Apply the gradients, which every matrix must have. Raises: TrainingError if another process is gone."""
+        """Apply the gradients; every matrix must have one. Raises: TrainingError if another process has ended."""
         for matrix, momentum in zip(self.matrices, self.momentum, strict=True):
             assert matrix.grad is not None
             momentum.lerp_(matrix.grad, 1 - MOMENTUM)
@@ -86,7 +86,7 @@ class Muon:
             matrix.add_(found, alpha=-learning_rate * 0.2 * math.sqrt(max(matrix.shape)))
 
     def state_dict(self) -> list[Tensor]:
-        """For a snapshot of the run."""
+        """State for a snapshot."""
         return self.momentum
 
     def load_state_dict(self, momentum: Sequence[Tensor]) -> None:

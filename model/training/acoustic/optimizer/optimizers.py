@@ -1,4 +1,4 @@
-"""Muon for the weight matrices, AdamW for the rest, behind one step; their rates over a run."""
+"""Muon for the weight matrices and AdamW for all other weights, with one step; the learning rate schedule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from model.training.acoustic.parallel.team import Team
 
 
 class Optimizers:
-    """Both optimizers; gradients are set by the caller, the same ones in every process."""
+    """Muon and AdamW. The caller sets the gradients, which must be equal in every process."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Optimizers:
         dtype: torch.dtype = torch.float32,
         team: Team | None = None,
     ) -> None:
-        """Take named parameters; heads and element-wise weights are vectors here. `dtype` is of Muon's iteration."""
+        """Assign named parameters: matrices to Muon; heads and element-wise weights to AdamW. `dtype`: Muon's."""
         matrices: list[nn.Parameter] = []
         vectors: list[nn.Parameter] = []
         for name, parameter in parameters:
@@ -38,14 +38,14 @@ class Optimizers:
         self.adamw = torch.optim.AdamW(vectors, lr=vector_lr, betas=(0.9, 0.98), weight_decay=0.0)
 
     def step(self, factor: float) -> None:
-        """Apply the gradients at this factor of the peak rates."""
+        """Apply the gradients at `factor` times the peak learning rates."""
         for group in self.adamw.param_groups:
             group["lr"] = self.vector_lr * factor
         self.adamw.step()
         self.muon.step(self.matrix_lr * factor)
 
     def state_dict(self) -> dict[str, Any]:
-        """For a snapshot of the run."""
+        """State for a snapshot."""
         return {"adamw": self.adamw.state_dict(), "muon": self.muon.state_dict()}
 
     def load_state_dict(self, states: dict[str, Any]) -> None:
@@ -56,7 +56,7 @@ class Optimizers:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Linear warm-up, flat, then a decay to zero over the last `decay` of the updates."""
+    """Learning rate schedule: linear warm-up, constant, then cosine decay to zero over the share `decay` of updates."""
 
     updates: int
     warmup: int = 150

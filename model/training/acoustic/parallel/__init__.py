@@ -1,1 +1,1 @@
-"""Several processes that train one network: sums in a fixed order, launching, and the end when one of them is gone."""
+"""Data-parallel training in several processes: sums in a fixed order, launching, failure detection."""

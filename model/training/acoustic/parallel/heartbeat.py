@@ -1,7 +1,7 @@
-"""Ends this process when another one of its run has died, hangs or cannot be reached any more.
+"""Failure detection: ends this process when another process of its run has died, hangs or is unreachable.
 
-A process that computes and one that waits look alike to those that wait for it, so a thread of each counts up in a
-store that the first process keeps. What is counted is that the process lives, not that it makes progress.
+Other processes cannot distinguish a process that computes from one that hangs, so a thread of each increments a counter
+in a store that the first process holds. The counter shows that the process is alive, not that it makes progress.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from datetime import timedelta
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # a documented name, not in its __all__
 
 BEAT_S = 1.0
-SILENT_S = 7.0  # with a beat, and the time that it takes to end, less than ten
-ANSWERED_S = SILENT_S + BEAT_S  # the store answers, or has refused by then
-EXIT_SILENT = 75  # EX_TEMPFAIL of sysexits.h: the same command goes on from the last snapshot
+SILENT_S = 7.0  # with one beat and the time to end, less than ten seconds
+ANSWERED_S = SILENT_S + BEAT_S  # by then the store has answered or failed
+EXIT_SILENT = 75  # EX_TEMPFAIL of sysexits.h: the same command resumes from the last snapshot
 
 
 class Heartbeat:
-    """Two threads: one counts up and reads the counts of the others, one ends the process when they stand still.
+    """Two threads: one increments this process's counter and reads the others, one ends the process when they stop.
 
-    Two, because a store behind a cut link does not answer. The main thread may wait inside a library, where no
-    exception reaches it, so the process ends at once; snapshots are written so that this harms none.
+    There are two because a store on a broken link does not answer. The main thread may wait inside a library, where an
+    exception cannot reach it, so the process exits at once; this cannot damage snapshots, which are written atomically.
     """
 
     def __init__(self, rank: int, size: int, host: str, port: int = 0) -> None:
-        """Rank 0 keeps the store, at a free port, `port` afterwards; the others are told host and port."""
+        """Connect to the store. Rank 0 holds it, at a free port (then in `port`); the others need host and port."""
         self.rank, self.size = rank, size
         limit = timedelta(seconds=SILENT_S)
         self._store = TCPStore(host, port, is_master=rank == 0, wait_for_workers=False, timeout=limit)
         self.port = self._store.port
-        self._last = [time.monotonic()] * size  # when each process was last heard of
+        self._last = [time.monotonic()] * size  # time of each process's last beat
         self._stopped = threading.Event()
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._beat, self._watch)]
 
     def start(self) -> None:
-        """Begin to beat, and to listen."""
+        """Start both threads."""
         self._last = [time.monotonic()] * self.size
         for thread in self._threads:
             thread.start()
 
     def stop(self, wait_s: float = BEAT_S) -> None:
-        """Beat no more; others must have done so, or be about to. Wait so long for each thread.
+        """Stop both threads, waiting `wait_s` for each. The other processes must stop at the same time.
 
-        A thread inside the store while the interpreter ends would abort the process: at the end of a run that went well
-        give it `ANSWERED_S`, in which the store answers even on a machine that is busy.
+        A thread that is inside the store when the interpreter exits aborts the process. At the end of a successful run
+        wait `ANSWERED_S`, by which the store answers even on a busy machine.
         """
         self._stopped.set()
         for thread in self._threads:
@@ -64,7 +64,7 @@ class Heartbeat:
                     if counts.get(other) != found:
                         counts[other] = found
                         self._last[other] = time.monotonic()
-            except RuntimeError:  # the store is gone: every other process is silent from here
+            except RuntimeError:  # the store is gone, so no other process can be seen any more
                 return
             self._last[self.rank] = time.monotonic()
             self._stopped.wait(BEAT_S)
@@ -73,12 +73,12 @@ class Heartbeat:
         looked = time.monotonic()
         while not self._stopped.wait(BEAT_S / 2):
             now = time.monotonic()
-            if now - looked > 3 * BEAT_S:  # this process, or the machine, stood still: it has heard nobody since
+            if now - looked > 3 * BEAT_S:  # this process or the machine was suspended and missed the beats meanwhile
                 self._last = [now] * self.size
             looked = now
             silent = [rank for rank, last in enumerate(self._last) if now - last > SILENT_S]
             if silent:
                 names = ", ".join(f"process {rank}" for rank in silent if rank != self.rank) or "the first process"
-                sys.stderr.write(f"process {self.rank}: {names} silent for {SILENT_S:.0f} s; ending\n")
+                sys.stderr.write(f"process {self.rank}: no heartbeat of {names} for {SILENT_S:.0f} s, exiting\n")
                 sys.stderr.flush()
                 os._exit(EXIT_SILENT)

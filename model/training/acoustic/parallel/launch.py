@@ -1,7 +1,7 @@
-"""Starts the processes of a run on this machine, or joins those that torchrun or a cluster started on several.
+"""Launching of a run: starts its processes on this machine, or joins those started by torchrun or a cluster.
 
-Processes beat threads on a CPU: the recurrence consists of small operations, and threads wait for one another after
-each. Every process computes with one thread, whatever their number, so that products have the same bits.
+On a CPU, processes are faster than threads: the recurrence consists of small operations, after each of which threads
+wait for one another. Every process computes with one thread, so that products have the same bits for any number.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from model.training.acoustic.parallel.heartbeat import ANSWERED_S, BEAT_S, Heart
 from model.training.acoustic.parallel.team import Team
 from model.training.acoustic.parallel.tree import is_power_of_two
 
-EXIT_INTERRUPTED = 130  # as of a shell: 128 and the number of SIGINT
-GRACE_S = 2.0  # for the other processes to end after the first that failed, and again before they are killed
-MEET_S = 1_800.0  # longest wait for processes that still read the audio, or for the one that draws a picture
+EXIT_INTERRUPTED = 130  # as in a shell: 128 + SIGINT
+GRACE_S = 2.0  # for the other processes to end after one failed, and again before they are killed
+MEET_S = 1_800.0  # longest wait for processes that still read audio, or for the one that draws the plot
 Work = Callable[[Team, Event], bool]  # returns whether it was interrupted
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """This process among those that somebody else started, as torchrun names it in the environment."""
+    """Rank of this process among processes that were started elsewhere, from torchrun's environment variables."""
 
     rank: int
     size: int
-    local_rank: int  # on its machine
-    host: str  # of the process with rank 0
+    local_rank: int  # rank on its machine
+    host: str  # host of the process with rank 0
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Place | None:
-        """Read the variables that torchrun sets, None where they are not set.
+        """Read the variables that torchrun sets; None if they are not set.
 
         Source: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
         """
@@ -58,25 +58,25 @@ class Place:
 
 
 def processes_for(wanted: int | None, micro_batches: int, available: int) -> int:
-    """Number of processes, a power of two that divides the micro-batches of an update; by default, as many as fit.
+    """Number of processes: a power of two, at most the micro-batches of an update; by default the largest possible.
 
-    Raises: TrainingError for another number.
+    Raises: TrainingError if `wanted` is another number.
     """
     if wanted is None:
         return 1 << (max(1, min(available, micro_batches)).bit_length() - 1)
     if not is_power_of_two(wanted) or wanted > micro_batches:
         raise TrainingError(
-            f"{micro_batches} micro-batches an update cannot be shared by {wanted} processes: "
-            f"use 1, 2, 4, … up to {micro_batches}, or let the recipe say more micro_batches"
+            f"{micro_batches} micro-batches per update cannot be shared by {wanted} processes: "
+            f"use 1, 2, 4, … up to {micro_batches}, or increase micro_batches in the recipe"
         )
     return wanted
 
 
 def run(size: int, work: Work) -> None:
-    """Call `work`, which must be picklable if they are several, in `size` processes of this machine.
+    """Call `work` in `size` processes on this machine; for more than one it must be picklable.
 
-    Raises: what `work` raises if it is one process; else TrainingError if one failed or was killed; KeyboardInterrupt
-    once all have ended tidily.
+    Raises: for one process, what `work` raises; for more, TrainingError if one failed or was killed; KeyboardInterrupt
+    after an interruption, once all have saved and ended.
     """
     if size == 1:
         with one_thread(), interruptible() as stop:
@@ -91,7 +91,7 @@ def run(size: int, work: Work) -> None:
             try:
                 if context.join(grace_period=GRACE_S):
                     return
-            except KeyboardInterrupt:  # the processes got the signal too, and stop at the same update
+            except KeyboardInterrupt:  # the processes received the signal too, and stop at the same update
                 continue
             except ProcessExitedException as error:
                 if error.exit_code == EXIT_INTERRUPTED:
@@ -105,12 +105,12 @@ def run(size: int, work: Work) -> None:
 
 
 def join(place: Place, work: Work) -> None:
-    """Call `work` as one of the processes that somebody else started.
+    """Call `work` as one of several processes that were started elsewhere.
 
-    Raises: what `work` raises; KeyboardInterrupt once all have ended tidily.
+    Raises: what `work` raises; KeyboardInterrupt after an interruption, once all have saved and ended.
     """
     with one_thread(), interruptible() as stop:
-        ours = not distributed.is_initialized()  # a cluster may have introduced the processes to one another
+        ours = not distributed.is_initialized()  # a cluster may have set up the process group
         if ours:
             distributed.init_process_group("gloo", init_method="env://", timeout=timedelta(seconds=MEET_S))
         try:
@@ -123,7 +123,7 @@ def join(place: Place, work: Work) -> None:
 
 
 def _member(rank: int, size: int, meeting: str, work: Work) -> None:
-    """One of the processes started here; its exit status tells the parent of an interruption."""
+    """Entry point of a process started here; its exit status reports an interruption to the parent."""
     with one_thread(), interruptible() as stop:
         limit = timedelta(seconds=MEET_S)
         distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size, timeout=limit)
@@ -131,8 +131,8 @@ def _member(rank: int, size: int, meeting: str, work: Work) -> None:
         distributed.destroy_process_group()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Without the interpreter's end, which aborts a process where a thread is inside a library: seen after a run that
-    # had done all of its work, on a busy machine.
+    # Skip the interpreter's shutdown: it aborts the process if a thread is inside a library, as was seen at the end of
+    # a complete run on a busy machine.
     os._exit(EXIT_INTERRUPTED if interrupted else 0)
 
 
@@ -146,7 +146,7 @@ def _work_together(place: Place, work: Work, stop: Event) -> bool:
     wait_s = BEAT_S
     try:
         interrupted = work(team, stop)
-        team.objects(None)  # nobody leaves before all are done: the first process keeps the store
+        team.objects(None)  # wait until all are done, because the first process holds the store
         wait_s = ANSWERED_S
     finally:
         heartbeat.stop(wait_s)
@@ -155,7 +155,7 @@ def _work_together(place: Place, work: Work, stop: Event) -> bool:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute with one thread meanwhile."""
+    """Context in which torch computes with one thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -166,9 +166,9 @@ def one_thread() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Event]:
-    """Yield what the first Ctrl-C, or SIGTERM, sets; a second one ends the process as ever.
+    """Yield an event that the first SIGINT or SIGTERM sets; a second one has its usual effect.
 
-    In another thread than the main one, where Python allows no handlers, it is never set.
+    Outside the main thread, where Python allows no signal handlers, the event is never set.
     """
     asked = Event()
     if threading.current_thread() is not threading.main_thread():
@@ -190,5 +190,5 @@ def interruptible() -> Iterator[Event]:
 
 
 def available_processes(device: torch.device) -> int:
-    """Cores that this process may use, or GPUs."""
+    """Number of GPUs, or of cores that this process may use."""
     return torch.cuda.device_count() if device.type == "cuda" else len(os.sched_getaffinity(0))

@@ -1,9 +1,9 @@
-"""What the processes of a run say to one another: sums, shares of a result, and objects; exact, and timed.
+"""Communication between the processes of a run: sums, parts of a result, and objects; bit-exact, and timed.
 
-Sums run over the rest of the tree of `model.training.acoustic.parallel.tree` by recursive doubling: in round k,
-processes whose ranks differ in bit k exchange what they have and both add it. The library's own reductions order their
-additions by the number of processes (gloo's all_reduce gives other bits for four than for one). Buffers of a GPU pass
-through the host's memory: the order of NCCL's sums depends on topology, and one path is tested.
+Sums continue the tree of `model.training.acoustic.parallel.tree` by recursive doubling: in round k, processes whose
+ranks differ in bit k exchange their buffers and both add them. The library's own reductions order their additions by
+the number of processes (gloo's all_reduce gives other bits for four than for one). GPU buffers pass through host
+memory: the order of NCCL's sums depends on the topology, and this way there is one path to test.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from model.errors import TrainingError
 
 @dataclass(slots=True)
 class Spent:
-    """Seconds since the last `take`: waiting for the slower processes, and passing and adding what they sent."""
+    """Seconds since the last `take`: waiting for slower processes, and exchanging and adding buffers."""
 
     wait_s: float = 0.0
     exchange_s: float = 0.0
 
     def take(self) -> tuple[float, float]:
-        """Return both and begin anew."""
+        """Return both and reset them."""
         found = self.wait_s, self.exchange_s
         self.wait_s = self.exchange_s = 0.0
         return found
@@ -35,22 +35,22 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """This process's place among those of a run, whose number is a power of two."""
+    """Rank of this process among the processes of a run, whose number is a power of two."""
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0  # on its machine
+    local_rank: int = 0  # rank on its machine
     spent: Spent = field(default_factory=Spent)
 
     @property
     def leads(self) -> bool:
-        """True in the process that saves and reports."""
+        """Whether this is the process that saves and reports."""
         return self.rank == 0
 
     def sum(self, own: Tensor) -> Tensor:
-        """The sum of every process's buffer, the same bits in all of them; `own` (N,) is used up.
+        """Sum of the buffers of all processes, the same bits in each of them; `own` (N,) is overwritten.
 
-        Raises: TrainingError if another process is gone.
+        Raises: TrainingError if another process has ended.
         """
         if self.size == 1:
             return own
@@ -66,16 +66,16 @@ class Team:
         return total.to(own.device)
 
     def gather(self, joined: Tensor, bounds: Sequence[int]) -> None:
-        """Fill in what the others computed: process r has `joined[bounds[r] : bounds[r + 1]]`.
+        """Collect the parts of all processes: process r has computed `joined[bounds[r] : bounds[r + 1]]`.
 
-        Raises: TrainingError if another process is gone.
+        Raises: TrainingError if another process has ended.
         """
         if self.size == 1:
             return
         on_host = joined.cpu()
         step = 1
         while step < self.size:
-            first = self.rank // step * step  # of the processes whose parts this one has by now
+            first = self.rank // step * step  # the first of the processes whose parts this one already has
             theirs = first ^ step
             mine, wanted = (on_host[bounds[r] : bounds[r + step]] for r in (first, theirs))
             self._exchange(mine, wanted, self.rank ^ step)
@@ -84,18 +84,18 @@ class Team:
             joined.copy_(on_host)
 
     def objects(self, own: Any) -> list[Any]:
-        """What every process gave, in the order of their ranks. Raises: TrainingError if another process is gone."""
+        """Objects of all processes, in the order of their ranks. Raises: TrainingError if another process has ended."""
         if self.size == 1:
             return [own]
         found: list[Any] = [None] * self.size
         try:
             distributed.all_gather_object(found, own)
         except RuntimeError as error:
-            raise TrainingError(f"another process of the run is gone: {error}") from error
+            raise TrainingError(f"another process of the run has ended: {error}") from error
         return found
 
     def broadcast(self, content: bytes | None, source: int) -> bytes:
-        """What the process of rank `source` gave. Raises: TrainingError if another process is gone."""
+        """Content given by the process of rank `source`. Raises: TrainingError if another process has ended."""
         if self.size == 1:
             assert content is not None
             return content
@@ -103,13 +103,13 @@ class Team:
         try:
             distributed.broadcast_object_list(given, src=source)
         except RuntimeError as error:
-            raise TrainingError(f"another process of the run is gone: {error}") from error
+            raise TrainingError(f"another process of the run has ended: {error}") from error
         (found,) = given
         assert found is not None
         return found
 
     def _exchange(self, mine: Tensor, theirs: Tensor, partner: int) -> None:
-        """Send and receive; a byte each first, whose time is that of waiting."""
+        """Exchange buffers, after exchanging one byte, whose duration is the waiting time."""
         began = time.perf_counter()
         self._swap(torch.zeros(1, dtype=torch.uint8), torch.zeros(1, dtype=torch.uint8), partner)
         met = time.perf_counter()
@@ -124,4 +124,4 @@ class Team:
             if sending is not None:
                 sending.wait()
         except RuntimeError as error:
-            raise TrainingError(f"process {partner} of the run is gone: {error}") from error
+            raise TrainingError(f"process {partner} of the run has ended: {error}") from error

@@ -1,8 +1,8 @@
-"""Sums of floats in an order that does not depend on how many processes share the work.
+"""Sums of floats in an order that does not depend on the number of processes.
 
-Addition of floats is commutative to the bit and not associative. So the gradients of an update's M micro-batches, a
-power of two, are added along one binary tree over their numbers: a process that holds M/P neighbours adds the subtree
-over them, and the processes add their sums pair by pair (`model.training.acoustic.parallel.team`).
+Floating-point addition is commutative but not associative. So the gradients of an update's M micro-batches, M a power
+of two, are added along one binary tree over their numbers: each of P processes adds the subtree of its M/P consecutive
+ones, and the processes add their sums pair by pair (`model.training.acoustic.parallel.team`).
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from torch import Tensor
 
 
 def is_power_of_two(number: int) -> bool:
-    """Whether it is 1, 2, 4, …"""
+    """Whether `number` is 1, 2, 4, …"""
     return number > 0 and number & (number - 1) == 0
 
 
 class TreeSum:
-    """The sum of 2^k buffers given one after the other; holds k + 1 of them at most, and adds in place."""
+    """Sum of 2^k buffers added one after another; holds at most k + 1 of them, and adds in place."""
 
     def __init__(self) -> None:
         self._partial: list[tuple[int, Tensor]] = []  # height of a subtree and its sum, higher ones first
 
     def add(self, buffer: Tensor) -> None:
-        """Take the next one; it belongs to the sum from now on."""
+        """Add the next buffer, which must not be used by the caller any more."""
         height = 0
         while self._partial and self._partial[-1][0] == height:
             _, left = self._partial.pop()
@@ -31,6 +31,6 @@ class TreeSum:
         self._partial.append((height, buffer))
 
     def total(self) -> Tensor:
-        """The sum of all, whose number must have been a power of two."""
+        """Sum of all buffers, whose number must be a power of two."""
         ((_, total),) = self._partial
         return total

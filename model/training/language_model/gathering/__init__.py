@@ -1,1 +1,1 @@
-"""Where the texts of the shipped language models come from: packages, files, manifests, and another model."""
+"""Sources of the texts of the shipped language models: packages, files, manifests, and another model."""

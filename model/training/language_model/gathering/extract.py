@@ -1,4 +1,4 @@
-"""Paragraphs of English from unpacked packages, one function for each kind of archive, not normalised."""
+"""Extraction of English paragraphs from unpacked packages, one function per kind of archive; not normalized."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 _TAGS = re.compile(r"<note\b.*?</note>|<title\b.*?</title>|<[^>]*>", re.DOTALL)
 _ASIDE = re.compile(r"\s*[(\[][^()\[\]]*[)\]]")
-# Apostrophes that people leave out when they type; "its" and "well", which are words without one, stay.
+# Words typed without apostrophes, and abbreviations; "its" and "well", which are words themselves, stay.
 _TYPED = {
     "im": "i'm",
     "ive": "i've",
@@ -45,7 +45,7 @@ _TYPED = {
     "idk": "i don't know",
 }
 _TYPED_RE = re.compile(rf"(?<![\w'])(?:{'|'.join(_TYPED)})(?![\w'])")
-# Fields of a country profile that hold sentences, not lists and figures.
+# Fields of a country profile that contain sentences rather than lists and figures.
 _PROSE_FIELDS = (
     "Background",
     "Economy - overview",
@@ -62,14 +62,14 @@ _PROSE_FIELDS = (
 
 
 def plain_files(folder: Path) -> Iterator[str]:
-    """Text files with an empty line between paragraphs."""
+    """Paragraphs of text files, separated by empty lines."""
     for file in sorted(folder.rglob("data/*.txt")):
         for paragraph in re.split(r"\n\s*\n", file.read_text(encoding="utf-8", errors="replace")):
             yield paragraph.replace("--", " . ")
 
 
 def chitchat(folder: Path) -> Iterator[str]:
-    """Messages of conversations that people typed."""
+    """Messages of typed conversations."""
     for conversation in _json(folder, "dataset.json").values():
         for turn in conversation["messages"]:
             for message in turn:
@@ -94,7 +94,7 @@ def wordnet(folder: Path) -> Iterator[str]:
 
 
 def sword(folder: Path) -> Iterator[str]:
-    """Verses of a SWORD module of the zText kind: zlib blocks listed in a .bzs file of (offset, size, full size)."""
+    """Verses of a SWORD zText module: zlib blocks, listed in a .bzs file as (offset, size, full size)."""
     for index in sorted(folder.rglob("*.bzs"), reverse=True):
         blocks, data = index.read_bytes(), index.with_suffix(".bzz").read_bytes()
         for offset, size, _ in struct.iter_unpack("<III", blocks[: len(blocks) // 12 * 12]):
@@ -104,18 +104,18 @@ def sword(folder: Path) -> Iterator[str]:
 
 
 def r_strings(folder: Path) -> Iterator[str]:
-    """Lines of the character vectors in an R package's data, joined to paragraphs."""
+    """Lines of the character vectors in an R package's data, joined into paragraphs."""
     data = next(folder.rglob("data/Rdata.rdb")).read_bytes()
     place = 0
     while place < len(data):
         unzip = zlib.decompressobj()
-        chunk = unzip.decompress(data[place + 4 :])  # 4 bytes of length go before each object
+        chunk = unzip.decompress(data[place + 4 :])  # each object is preceded by 4 bytes of length
         place = len(data) - len(unzip.unused_data)
         yield from re.split(r"\n\s*\n", "\n".join(_character_strings(chunk)))
 
 
 def _character_strings(chunk: bytes) -> Iterator[str]:
-    """Yield the CHARSXP strings of an R serialisation (type 9 in the low byte of big-endian flags)."""
+    """Yield the CHARSXP strings of R's serialization format (type 9 in the low byte of big-endian flags)."""
     for found in re.finditer(rb"\x00[\x04\x00][\x00\x20\x80]?\x00?\x09", chunk):
         (length,) = struct.unpack_from(">I", chunk, found.end()) if found.end() + 4 <= len(chunk) else (0,)
         if length < 1000:

@@ -1,9 +1,9 @@
-"""Sentences for neural voices to read.
+"""Sentences to be read by neural voices.
 
 Usage: `python -m model.training.language_model.gathering.reading OUT --data DIR --text DIR`.
 
-Novels and prompts, whose words the lexicon knows, requests and numbers made up, digits by themselves and in strings.
-None repeats a sentence of the development set, or six words in a row of it.
+Sentences of novels and prompts whose words are in the lexicon, generated requests and numbers, single digits and digit
+strings. None repeats a sentence of the development set, or six consecutive words of one.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from model.training.language_model.gathering.texts import Overlap, read_files
 from model.training.synthesis.sentences import sentences
 
 SEED = 21
-WORDS = range(3, 14)  # of a sentence: longer ones are read worse, and take long
+WORDS = range(3, 14)  # words per sentence: voices read longer ones worse, and slowly
 COUNTS = {"novels": 2_200, "prompts": 2_600}
-MADE, MADE_WORDS_SHARE = 1_500, 0.4  # before sentences that mean nothing, and most single words, are left out
+MADE, MADE_WORDS_SHARE = 1_500, 0.4  # before meaningless sentences and most single words are left out
 DIGITS = ("zero", "oh", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 DIGIT_STRINGS, DIGIT_LENGTHS = 300, (1, 1, 1, 2, 3, 4, 5)
 
 
 def to_read(data: Path, text: Path) -> Iterator[str]:
-    """Yield the sentences, the same ones every time. Raises: ManifestError, LanguageModelError."""
+    """Yield the sentences; deterministic. Raises: ManifestError, LanguageModelError."""
     rng = Random(SEED)
     overlap = Overlap(spoken(row.text) for row in read_manifest(data / "dev.jsonl"))
     known = frozenset(Lexicon.load(SHIPPED_WEIGHTS / "tutti-words.lexicon.gz").words)
@@ -53,7 +53,7 @@ def _fits(line: str, overlap: Overlap, known: frozenset[str]) -> bool:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Write the sentences to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="file to write")
     parser.add_argument("--data", type=Path, required=True, help="folder with dev.jsonl")

@@ -1,6 +1,6 @@
-"""Sources of the shipped language model's text: packages of public registries and files, each with its licence.
+"""Tables of the shipped language model's text sources: packages of public registries and files, with licenses.
 
-The tables alone: `texts` fetches the packages, `extract` reads their archives.
+`texts` fetches the packages, `extract` reads their archives.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ Registry = Literal["npm", "pypi", "debian"]
 
 @dataclass(frozen=True, slots=True)
 class TextFiles:
-    """Files of one source, xz, a sentence a line, in the folder that `texts` is given."""
+    """Files of one source: xz, one sentence per line, in the folder given to `texts`."""
 
     name: str
     files: tuple[str, ...]
     origin: str
-    licence: str
+    license: str
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """One package of a registry."""
+    """Package of a registry."""
 
     name: str
     registry: Registry
     package: str
     version: str
-    licence: str
+    license: str
 
 
 @dataclass(frozen=True, slots=True)
 class TextSource(Package):
-    """A package, and the function that reads paragraphs of text from its unpacked folder."""
+    """Package with the function that reads paragraphs of text from its unpacked folder."""
 
     paragraphs: Callable[[Path], Iterator[str]]
 
@@ -52,16 +52,16 @@ PACKAGES = (
     TextSource("wordnet", "debian", "wordnet-base", "1:3.0-37", "WordNet licence, Princeton", extract.wordnet),
     TextSource("bible", "debian", "sword-text-web", "426.0-1", "public domain (World English Bible)", extract.sword),
 )
-# Counts of pairs of words rather than text; read as they are.
+# Counts of words and word pairs instead of text; used unchanged.
 PAIR_COUNTS = Package("books", "pypi", "symspellpy", "6.10.1", "MIT; counts from Google Books Ngram, CC BY 3.0")
-# A model rather than text: CMU Sphinx's of general English.
+# An n-gram model instead of text: CMU Sphinx's model of general English.
 MODEL = Package("general", "pypi", "pocketsphinx", "5.1.1", "BSD-2-Clause, Alpha Cephei and CMU")
 MODEL_FILE = "pocketsphinx/model/en-us/en-us.lm.bin"
 FILES = (
     TextFiles("novels", ("se_books.txt.xz",), "Standard Ebooks", "text public domain, edition CC0 1.0"),
     TextFiles("prompts", ("cv_prompts.txt.xz", "cv_wiki.txt.xz"), "Mozilla Common Voice", "CC0 1.0"),
 )
-# Transcripts of the training data; never those of the development set.
+# Transcripts of the training data, without the development set.
 MANIFESTS = {
     "commonvoice": ("commonvoice_en", "commonvoice_en2"),
     "librispeech": ("librispeech_devclean_mp3", "librispeech_tc100", "ljspeech"),

@@ -1,7 +1,7 @@
-"""CMU Sphinx's n-gram models in their binary form ("Trie Language Model"), read as tables.
+"""Reader of CMU Sphinx's binary n-gram models ("Trie Language Model").
 
-N-grams stand backwards in it, the last word first, and are packed into bits without regard to bytes. Source: the layout
-that pocketsphinx 5 reads (`lm_trie.c`, `lm_trie_quant.c`); its own writer of ARPA files fails on large models.
+N-grams are stored in reverse, the last word first, and bit-packed across byte boundaries. Source: the layout that
+pocketsphinx 5 reads (`lm_trie.c`, `lm_trie_quant.c`); its own writer of ARPA files fails on large models.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from model.machine.compiled import FloatArray, IntArray
 Places = NDArray[np.int64]
 
 _MAGIC = b"Trie Language Model"
-_LOG_BASE = math.log(1.0001)  # of all its logarithms
-_VALUE_BITS = 16  # places of a probability and of a back-off weight in tables of that many
+_LOG_BASE = math.log(1.0001)  # base of all logarithms in the file
+_VALUE_BITS = 16  # bits of an index into the tables of probabilities and back-off weights
 _VALUES = 1 << _VALUE_BITS
 _UNIGRAM = np.dtype([("log_prob", "<f4"), ("backoff", "<f4"), ("longer", "<u4")])
-_PADDING = 8  # bytes behind each order's bits
+_PADDING = 8  # bytes after each order's bits
 
 
 def read_sphinx(path: Path) -> Ngrams:
-    """Read a model. Raises: LanguageModelError when it is none, has no n-grams of two words, or ends early."""
+    """Read a model. Raises: LanguageModelError for another kind of file, a unigram model, or a truncated file."""
     try:
         file = _File(path)
     except OSError as error:
@@ -37,13 +37,13 @@ def read_sphinx(path: Path) -> Ngrams:
         raise LanguageModelError(f"{path} is not a binary n-gram model of CMU Sphinx")
     order = file.take(1)[0]
     if order < 2:
-        raise LanguageModelError(f"{path} has n-grams of one word only")
+        raise LanguageModelError(f"{path} is a unigram model; n-grams of at least two words are required")
     counts = file.numbers(order)
-    file.numbers(1)  # the kind of quantisation, of which there is one
+    file.numbers(1)  # kind of quantization; only one exists
     values = [(file.logs(_VALUES), file.logs(_VALUES)) for _ in range(order - 2)]  # probabilities, back-off weights
     longest_values = file.logs(_VALUES)
     unigrams = np.frombuffer(file.take((counts[0] + 1) * _UNIGRAM.itemsize), _UNIGRAM)
-    longer = unigrams["longer"].astype(np.int64)  # where the longer n-grams of each begin, and the last one's end
+    longer = unigrams["longer"].astype(np.int64)  # index of the first longer n-gram of each, and a final end
     tables = [_unigrams(unigrams[:-1])]
     word_bits = counts[0].bit_length()
     for n in range(2, order):
@@ -57,31 +57,31 @@ def read_sphinx(path: Path) -> Ngrams:
     tables.append(NgramTable(ids, longest_values[log_probs], np.zeros(len(ids), np.float32)))
     names = file.take(file.numbers(1)[0]).decode(errors="replace").split("\0")[:-1]
     if len(names) != counts[0]:
-        raise LanguageModelError(f"{path} names {len(names)} words, and has {counts[0]}")
+        raise LanguageModelError(f"{path} is damaged: {len(names)} words, but {counts[0]} unigrams")
     return _in_order(names, tables)
 
 
 class _File:
-    """A file's bytes, one part after another."""
+    """Sequential reader of a file's bytes."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._bytes, self._at = path, path.read_bytes(), 0
 
     def take(self, size: int) -> bytes:
-        """Return the next bytes. Raises: LanguageModelError when there are fewer."""
+        """Return the next bytes. Raises: LanguageModelError if the file ends before."""
         part = self._bytes[self._at : self._at + size]
         if len(part) < size:
-            raise LanguageModelError(f"{self._path} ends early: {size} bytes expected at {self._at}")
+            raise LanguageModelError(f"{self._path} ends early: expected {size} bytes at offset {self._at}")
         self._at += size
         return part
 
     def numbers(self, count: int) -> list[int]:
-        """Return the next whole numbers."""
+        """Return the next integers."""
         numbers: list[int] = np.frombuffer(self.take(4 * count), "<u4").tolist()
         return numbers
 
     def logs(self, count: int) -> FloatArray:
-        """Return the next logarithms (count,), as natural ones."""
+        """Return the next logarithms (count,), converted to natural ones."""
         return _natural(np.frombuffer(self.take(4 * count), "<f4"))
 
 
@@ -96,7 +96,7 @@ def _unigrams(rows: NDArray[np.void]) -> NgramTable:
 
 
 def _unpacked(file: _File, room: int, rows: int, sizes: tuple[int, ...]) -> list[Places]:
-    """Return each field (rows,) of an order's n-grams, of which the file has `room` and one that ends the last one."""
+    """Fields (rows,) of the n-grams of one order; the file has `room` n-grams and one more that marks the end."""
     width = sum(sizes)
     packed = np.frombuffer(file.take(((1 + room) * width + 7) // 8 + _PADDING), np.uint8)
     windows = np.lib.stride_tricks.sliding_window_view(packed, 8)
@@ -110,12 +110,12 @@ def _unpacked(file: _File, room: int, rows: int, sizes: tuple[int, ...]) -> list
 
 
 def _with_words_before(shorter: IntArray, longer: Places, words: Places) -> IntArray:
-    """Return n-grams (n, order): each shorter one behind each word of its span of `words`."""
+    """N-grams (n, order): each word of a shorter n-gram's span of `words`, followed by that n-gram."""
     return np.column_stack([words.astype(np.int32), np.repeat(shorter, np.diff(longer), axis=0)])
 
 
 def _in_order(names: list[str], tables: list[NgramTable]) -> Ngrams:
-    """Number the words as `Ngrams` does."""
+    """Renumber the words in the order of `Ngrams`."""
     words = (*SPECIAL_WORDS, *sorted(set(names) - set(SPECIAL_WORDS)))
     index = {word: i for i, word in enumerate(words)}
     places = np.array([index[name] for name in names], np.int32)

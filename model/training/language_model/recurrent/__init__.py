@@ -1,4 +1,4 @@
-"""Training of the recurrent language model: pieces, network, run, 8-bit weights."""
+"""Training of the recurrent language model: word pieces, network, training run, 8-bit weights, tuning."""
 
 from model.errors import require
 

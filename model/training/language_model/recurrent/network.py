@@ -1,4 +1,4 @@
-"""The recurrent language model in torch: a table of gates by piece, one GRU layer, a head."""
+"""Recurrent language model in torch: a table of gates by piece, one GRU layer, a head."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from model.torch_network.network import GRULayer, Scan
 
 
 class RecurrentNetwork(nn.Module):
-    """Pieces (T, B), each following the one before it, to logits (T, B, pieces) of the next one.
+    """Network from pieces (T, B) to logits (T, B, pieces) of the next piece.
 
-    The input of the GRU is one piece of a few thousand, so its product is a row of a table.
+    The GRU's input is one-hot, so its input product is a row of a table.
     """
 
     def __init__(self, pieces: int, hidden: int, dropout: float = 0.0) -> None:
@@ -25,15 +25,15 @@ class RecurrentNetwork(nn.Module):
         self.hidden = hidden
         nn.init.normal_(self.table.weight, 0.0, 0.05)
         with torch.no_grad():
-            self.table.weight += layer.input.bias  # starts by remembering
+            self.table.weight += layer.input.bias  # initial gates keep the state
 
     def forward(self, pieces: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits, and the state (B, H) after the last piece."""
+        """Logits (T, B, pieces), and the state (B, H) after the last piece."""
         states = self.states(pieces, state)
         return self.head(self.dropout(states)), states[-1].float()
 
     def states(self, pieces: Tensor, state: Tensor) -> Tensor:
-        """States (T, B, H) of the GRU after each piece, from the one before the first."""
+        """States (T, B, H) of the GRU after each piece, starting from `state` (B, H)."""
         gates = self.table(pieces)
         if torch.is_autocast_enabled("cpu"):
             gates = gates.to(torch.get_autocast_dtype("cpu"))
@@ -42,5 +42,5 @@ class RecurrentNetwork(nn.Module):
 
 
 def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy per piece, nats; logits (T, B, pieces), targets (T, B)."""
+    """Cross-entropy in nats per piece; logits (T, B, pieces), targets (T, B)."""
     return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())

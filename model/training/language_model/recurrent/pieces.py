@@ -1,4 +1,4 @@
-"""Pieces of words learned from a text: pairs of pieces that are frequent become pieces, again and again.
+"""Byte pair encoding: word pieces learned from a text by repeatedly merging the most frequent pair of pieces.
 
 Source: Sennrich et al. 2016, "Neural machine translation of rare words with subword units" (byte pair encoding).
 """
@@ -15,7 +15,7 @@ Pair = tuple[str, str]
 
 
 def learn_pieces(words: Mapping[str, int], size: int) -> Pieces:
-    """Return `size` pieces, or all there are, from words of `LETTERS` and how often each occurs."""
+    """Learn `size` pieces, or fewer if no pairs are left, from words of `LETTERS` and their counts."""
     symbols = ["", *LETTERS, *(BEGIN_MARK + letter for letter in LETTERS)]
     cut = {word: [BEGIN_MARK + word[0], *word[1:]] for word in words if word and not set(word) - set(LETTERS)}
     counts: Counter[Pair] = Counter()
@@ -33,7 +33,7 @@ def learn_pieces(words: Mapping[str, int], size: int) -> Pieces:
 
 
 def _count(parts: list[str], times: int, word: str, counts: Counter[Pair], where: defaultdict[Pair, set[str]]) -> None:
-    """Add the pairs of a word, or take them away if `times` is below 0."""
+    """Add the pairs of a word `times` times; a negative number removes them."""
     for pair in pairwise(parts):
         counts[pair] += times
         if times > 0:

@@ -1,9 +1,9 @@
-"""Makes the 8-bit weights of a recurrent language model.
+"""Quantizes a recurrent language model to 8 bits.
 
 Usage: `python -m model.training.language_model.recurrent.quantize FLOATS …`.
 
-Both products get weights of 7 bits with a scale for each output, rounded for least error on the states that a text
-makes; the table of gates gets 8 bits with a scale for each column.
+Both matrix products get 7-bit weights with one scale per output, rounded for the least error on the states of a
+calibration text; the table of gates gets 8 bits with one scale per column.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from model.lm.text_model import Counts
 from model.text.files import read_lines
 from model.training.language_model.recurrent.network import RecurrentNetwork
 from model.training.language_model.recurrent.train import load_network, parallel
-from model.training.quantization.rounding import compensating, row_scales
+from model.training.quantization.rounding import round_compensated, row_scales
 
 CALIBRATION_STREAMS, CALIBRATION_STEPS = 64, 512
 
 
 @torch.no_grad()
 def quantized(network: RecurrentNetwork, streams: Tensor) -> dict[str, NDArray[Any]]:
-    """The arrays of `RecurrentLanguageModel`; streams (T, B) of pieces are those that it is calibrated on."""
+    """Arrays of `RecurrentLanguageModel`, calibrated on streams (T, B) of pieces."""
     states = network.states(streams, torch.zeros(streams.shape[1], network.hidden))
     inputs = states.flatten(0, 1).double()  # (T * B, H)
     moments = inputs.T @ inputs / len(inputs)
@@ -43,7 +43,7 @@ def quantized(network: RecurrentNetwork, streams: Tensor) -> dict[str, NDArray[A
     for name, layer in (("recurrent", network.recurrent), ("head", network.head)):
         weight = layer.weight.double()
         scale = row_scales(weight, moments)
-        arrays[name] = compensating(weight, scale, moments).numpy().astype(np.int8)
+        arrays[name] = round_compensated(weight, scale, moments).numpy().astype(np.int8)
         arrays[f"{name}_scale"] = scale.float().numpy()
         arrays[f"{name}_bias"] = layer.bias.float().numpy()
     rows = network.table.weight
@@ -55,10 +55,10 @@ def quantized(network: RecurrentNetwork, streams: Tensor) -> dict[str, NDArray[A
 
 
 def main() -> None:
-    """Read the command line."""
+    """Quantize a checkpoint."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("floats", type=Path, help="what `train` wrote")
-    parser.add_argument("--text", type=Path, required=True, help="a text to calibrate on, a sentence a line")
+    parser.add_argument("floats", type=Path, help="checkpoint written by `train`")
+    parser.add_argument("--text", type=Path, required=True, help="calibration text, one sentence per line")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     try:
@@ -68,7 +68,7 @@ def main() -> None:
         streams = parallel(lines, pieces, 1, streams=CALIBRATION_STREAMS)[:CALIBRATION_STEPS]
         arrays = quantized(network, streams)
         described = json.loads(options.floats.with_suffix(".json").read_text(encoding="utf-8"))
-        described |= asdict(Counts())  # until it is tuned
+        described |= asdict(Counts())  # zeros until `tune` sets them
         checkpoint.write_atomically(options.out, save(arrays))
         checkpoint.write_atomically(options.out.with_suffix(".json"), json.dumps(described, indent=1).encode())
         RecurrentLanguageModel.load(options.out)

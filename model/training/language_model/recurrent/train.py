@@ -1,10 +1,10 @@
-"""Training of the recurrent language model.
+"""Trains the recurrent language model.
 
 Usage: `python -m model.training.language_model.recurrent.train TEXT[:TIMES] … --out FILE`.
 
-A text has a sentence a line, as `model.training.language_model.gathering.texts` writes them; `prompts.txt:4` counts
-four times. All lines are shuffled into parallel streams that are read to the end again and again, a window at a time,
-the state carried from each to the next. FILE gets the weights in float32, the pieces stand in the JSON beside it.
+A text has one sentence per line, as written by `model.training.language_model.gathering.texts`; `prompts.txt:4` is used
+four times. All lines are shuffled and joined into parallel streams, which are read repeatedly, window by window, with
+the state carried over. FILE receives the weights in float32; the pieces are written to the JSON file next to it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SHOWN_EVERY, CHECKED_EVERY = 50, 500
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Of a run."""
+    """Hyperparameters of a training run."""
 
     pieces: int = 2048
     hidden: int = 512
@@ -55,9 +55,9 @@ class Settings:
 def train(
     texts: Sequence[tuple[Path, int]], held_out: Path | None, settings: Settings, out: Path, init: Path | None = None
 ) -> None:
-    """Train on texts, each so many times, and write the checkpoint; `init` is one to go on from, with its pieces.
+    """Train on texts, each repeated by its factor, and write the checkpoint; `init` is one to continue from.
 
-    Raises: OSError; ValueError for a text that cannot be read, too little of it, and for another kind of checkpoint.
+    Raises: OSError; ValueError for a text that cannot be read or is too short, or for another kind of checkpoint.
     """
     torch.manual_seed(settings.seed)
     words: Counter[str] = Counter()
@@ -81,19 +81,21 @@ def train(
 
 
 def parallel(lines: Sequence[str], pieces: Pieces, seed: int, streams: int = STREAMS) -> Tensor:
-    """All lines, shuffled, as streams of pieces (T, streams). Raises: ValueError for fewer than two windows of each."""
+    """All lines, shuffled, as streams of pieces (T, streams). Raises: ValueError for streams below two windows."""
     order = np.random.default_rng(seed).permutation(len(lines))
     flat: NDArray[np.int32] = np.concatenate([pieces.of_text(lines[at].split()) for at in order])
     length = len(flat) // streams
     if length < 2 * WINDOW:
-        raise ValueError(f"{len(flat)} pieces of text are too few for {streams} streams")
+        raise ValueError(
+            f"{len(flat)} pieces of text are too few for {streams} streams: at least {2 * WINDOW * streams} are needed"
+        )
     return torch.from_numpy(flat[: length * streams].reshape(streams, length).T.astype(np.int64).copy())
 
 
 def run(
     network: RecurrentNetwork, streams: Tensor, checked: Tensor | None, settings: Settings, keep: Callable[[], None]
 ) -> None:
-    """Update the weights, the rate falling to nothing; says how it goes, and keeps what there is now and then."""
+    """Train with a linearly falling learning rate; report progress, and save every `CHECKED_EVERY` updates."""
     optimizer = torch.optim.AdamW(network.parameters(), lr=settings.rate, betas=(0.9, 0.99), weight_decay=0.01)
     state, at, losses, began = torch.zeros(streams.shape[1], network.hidden), 0, [], time.monotonic()
     for update in range(1, settings.updates + 1):
@@ -115,7 +117,7 @@ def run(
             epoch, left_s = update * WINDOW / len(streams), seconds * (settings.updates - update)
             say(
                 f"update {update}/{settings.updates} loss {np.mean(losses):.3f} epoch {epoch:.2f} "
-                f"{seconds:.2f} s an update, {left_s / 60:.0f} min left"
+                f"{seconds:.2f} s per update, {left_s / 60:.0f} min left"
             )
             losses = []
         if update % CHECKED_EVERY and update < settings.updates:
@@ -123,12 +125,12 @@ def run(
         keep()
         if checked is not None:
             loss_there = held_out_loss(network, checked)
-            say(f"update {update} held-out loss {loss_there:.3f} a piece, perplexity {math.exp(loss_there):.1f}")
+            say(f"update {update} held-out loss {loss_there:.3f} per piece, perplexity {math.exp(loss_there):.1f}")
 
 
 @torch.no_grad()
 def held_out_loss(network: RecurrentNetwork, streams: Tensor) -> float:
-    """Mean loss of the pieces (T, B) of a text, nats."""
+    """Mean loss in nats over the pieces (T, B) of a text."""
     network.eval()
     state, losses = torch.zeros(streams.shape[1], network.hidden), []
     for at in range(0, len(streams) - WINDOW, WINDOW):
@@ -139,7 +141,7 @@ def held_out_loss(network: RecurrentNetwork, streams: Tensor) -> float:
 
 
 def save_network(network: RecurrentNetwork, pieces: Pieces, seed: int, out: Path) -> None:
-    """Write the weights as float32, and the pieces beside them."""
+    """Write the weights as float32, and the pieces to the JSON file next to them."""
     weights = {name: weight.detach().contiguous() for name, weight in network.state_dict().items()}
     checkpoint.write_atomically(out, save(weights))
     described = {"hidden": network.hidden, "seed": seed, "pieces": pieces.symbols[END:]}
@@ -147,19 +149,19 @@ def save_network(network: RecurrentNetwork, pieces: Pieces, seed: int, out: Path
 
 
 def load_network(path: Path) -> tuple[RecurrentNetwork, Pieces]:
-    """Read what `save_network` wrote. Raises: OSError; ValueError for other files."""
+    """Load a checkpoint that `save_network` wrote. Raises: OSError; ValueError for other files."""
     try:
         described = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         pieces = Pieces(described["pieces"])
         network = RecurrentNetwork(len(pieces), described["hidden"])
         network.load_state_dict(load_file(path))
     except (ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise ValueError(f"{path} and its .json are not floats of a recurrent language model: {error}") from error
+        raise ValueError(f"{path} and its .json are not a float32 recurrent language model: {error}") from error
     return network, pieces
 
 
 def say(line: str) -> None:
-    """Show progress at once, into a file, too."""
+    """Print a line of progress and flush it, also if the output is a file."""
     print(line, flush=True)  # noqa: T201
 
 
@@ -169,13 +171,15 @@ def _text(given: str) -> tuple[Path, int]:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Train with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", nargs="+", type=_text, metavar="TEXT[:TIMES]")
-    parser.add_argument("--held-out", type=Path, help="a text to report the loss of; nothing is learned from it")
+    parser.add_argument("--held-out", type=Path, help="text whose loss is reported; not used for training")
     for name, default in asdict(Settings()).items():
         parser.add_argument(f"--{name}", type=type(default), default=default, help="default: %(default)s")
-    parser.add_argument("--init", type=Path, help="go on from floats that this command wrote, of their size and pieces")
+    parser.add_argument(
+        "--init", type=Path, help="checkpoint of this command to continue from, with its size and pieces"
+    )
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     named = {name: getattr(options, name) for name in asdict(Settings())}

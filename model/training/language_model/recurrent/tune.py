@@ -1,9 +1,9 @@
-"""Tunes the weights of a recurrent language model in the score of a text.
+"""Tunes the rescoring weights of a recurrent language model.
 
 Usage: `python -m model.training.language_model.recurrent.tune MODEL --manifest M …`.
 
-The texts that accurate finals would choose among are listed once; every weight on a grid chooses from the lists. The
-weights with the fewest wrong words on part A are written into the JSON beside the model; part B is shown beside it.
+The candidate texts of accurate finals are computed once; all weights of a grid rescore them. The weights with the
+fewest word errors on part A are written to the JSON file next to the model; rates of part B are printed too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from model.machine.compiled import IntArray
 from model.machine.runtime import keep_kernels
 from model.recordings import read_manifests
 from model.segment_model import other_of
-from model.training.evaluation.heard import Heard, hear_both
+from model.training.evaluation.outputs import RecordingOutput, mean_outputs_of
 from model.training.language_model.recurrent.train import say
 
 GRID = (
@@ -43,21 +43,21 @@ GRID = (
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One recording's texts (N,): their wrong words and their scores."""
+    """Candidate texts (N,) of one recording: their word errors and scores."""
 
-    words: int  # of the reference
+    words: int  # number of words of the reference
     errors: IntArray
     scores: Scores
 
     def chosen(self, counts: Counts) -> int:
-        """Wrong words of the text that is chosen where a model counts for so much."""
+        """Word errors of the best text with these rescoring weights."""
         return int(self.errors[self.scores.best(counts)])
 
 
-def listed(decoder: BeamDecoder, model: RecurrentLanguageModel, heard: Sequence[Heard]) -> list[Choice]:
-    """The texts of each recording, from whole ones."""
+def listed(decoder: BeamDecoder, model: RecurrentLanguageModel, outputs: Sequence[RecordingOutput]) -> list[Choice]:
+    """Candidate texts of each recording, decoded as one segment."""
     choices = []
-    for item in heard:
+    for item in outputs:
         state = decoder.start(0)
         decoder.advance([state], item.log_probs[None])
         texts = texts_of(decoder, state, MOST)
@@ -69,26 +69,26 @@ def listed(decoder: BeamDecoder, model: RecurrentLanguageModel, heard: Sequence[
 
 
 def word_error_rate(choices: Sequence[Choice], counts: Counts) -> float:
-    """Of the texts that are chosen, all words pooled."""
+    """Word error rate of the best texts with these rescoring weights, pooled over all words."""
     return sum(each.chosen(counts) for each in choices) / sum(each.words for each in choices)
 
 
 def best(choices: Sequence[Choice]) -> Counts:
-    """The point of the grid that chooses the fewest wrong words; of equals the least."""
+    """Weights of the grid with the fewest word errors; of equally good ones, the smallest."""
     return min(GRID, key=lambda counts: (word_error_rate(choices, counts), counts))
 
 
 def tune(path: Path, manifests: Sequence[Path]) -> None:
-    """Write the best weights beside a model; show them all. Raises: ModelError, OSError."""
+    """Write the best weights to the model's JSON file; print all. Raises: ModelError, OSError."""
     keep_kernels()
     model = RecurrentLanguageModel.load(path)
     acoustic = load_own(device="cpu", precision="int8", threads=0)
     accurate, other = accurate_of(acoustic, decoder_of(acoustic)), other_of(acoustic.config)
     if accurate is None or other is None:
-        raise ModelError(f"no shipped model reads the segments of {acoustic.config.name}")
-    utterances, reader = read_manifests(manifests), load_segment_model(other[0])
+        raise ModelError(f"no shipped model can serve as the second pass of {acoustic.config.name}")
+    utterances, second = read_manifests(manifests), load_segment_model(other[0])
     parts = {
-        part: listed(accurate.second, model, hear_both(acoustic, reader, selected(utterances, part)))
+        part: listed(accurate.second, model, mean_outputs_of(acoustic, second, selected(utterances, part)))
         for part in ("A", "B")
     }
     say("weight  discount  bonus   A       B")
@@ -97,17 +97,17 @@ def tune(path: Path, manifests: Sequence[Path]) -> None:
         say("{:<7} {:<9} {:<7} ".format(*astuple(counts)) + "  ".join(f"{rate:.4f}" for rate in rates))
     taken = best(parts["A"])
     least = [sum(int(c.errors.min()) for c in each) / sum(c.words for c in each) for each in parts.values()]
-    say(f"taken: {astuple(taken)}; the best text of each list: A {least[0]:.4f}, B {least[1]:.4f}")
-    beside = path.with_suffix(".json")
-    described = json.loads(beside.read_text(encoding="utf-8"))
+    say(f"chosen: {astuple(taken)}; error rate of the best candidates: A {least[0]:.4f}, B {least[1]:.4f}")
+    description = path.with_suffix(".json")
+    described = json.loads(description.read_text(encoding="utf-8"))
     described |= asdict(taken)
-    checkpoint.write_atomically(beside, json.dumps(described, indent=1).encode())
+    checkpoint.write_atomically(description, json.dumps(described, indent=1).encode())
 
 
 def main() -> None:
-    """Read the command line."""
+    """Tune a model with the recordings of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path, help="in 8 bits, as `quantize` writes it")
+    parser.add_argument("model", type=Path, help="8-bit model written by `quantize`")
     parser.add_argument("--manifest", type=Path, action="append", required=True, help="recordings; repeatable")
     options = parser.parse_args()
     try:

@@ -1,4 +1,4 @@
-"""The mean of several checkpoints' weights."""
+"""Averaging of the weights of several checkpoints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def put(path: Path, seed: int, config: ModelConfig = SMALL) -> Path:
     return path
 
 
-def test_each_weight_is_the_mean_by_the_shares(tmp_path: Path) -> None:
+def test_each_weight_is_the_weighted_mean(tmp_path: Path) -> None:
     paths = [put(tmp_path / f"{seed}.safetensors", seed) for seed in (1, 2)]
     one, two = (load_network(path)[0].state_dict() for path in paths)
     found = mean(paths, [1.0, 3.0]).state_dict()
@@ -34,7 +34,7 @@ def test_each_weight_is_the_mean_by_the_shares(tmp_path: Path) -> None:
     assert not torch.equal(found["head.weight"], one["head.weight"])
 
 
-def test_it_says_which_files_it_is_the_mean_of(tmp_path: Path) -> None:
+def test_the_training_record_names_the_averaged_files(tmp_path: Path) -> None:
     paths = [put(tmp_path / f"{seed}.safetensors", seed) for seed in (1, 2)]
     digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
     assert mean(paths, [1.0, 3.0]).config.training["mean_of"] == [
@@ -49,14 +49,14 @@ def test_the_mean_of_one_file_twice_is_that_file(tmp_path: Path) -> None:
         assert torch.equal(weight, load_network(path)[0].state_dict()[name])
 
 
-def test_integers_count_as_the_floats_that_they_stand_for() -> None:
+def test_quantized_weights_count_as_floats() -> None:
     shipped = checkpoint.named(Path("tutti-small"))
     found, floats = mean([shipped, shipped], [1.0, 1.0]).state_dict(), load_network(shipped)[0].state_dict()
     assert all(torch.equal(found[name], floats[name]) for name in floats)
 
 
 @pytest.mark.parametrize("other", [{"hidden": 24}, {"phones": ("a", "b")}, {"vocabulary": ("", "a", "b")}])
-def test_other_shapes_or_symbols_have_no_mean(tmp_path: Path, other: dict[str, object]) -> None:
+def test_checkpoints_of_other_shapes_or_symbols_are_refused(tmp_path: Path, other: dict[str, object]) -> None:
     paths = [put(tmp_path / "a.safetensors", 1), put(tmp_path / "b.safetensors", 2, replace(SMALL, **other))]
     with pytest.raises(CheckpointError, match=r"a\.safetensors and .*b\.safetensors differ"):
         mean(paths, [1.0, 1.0])

@@ -1,4 +1,4 @@
-"""The probability of all label sequences: against their enumeration, its gradient against differences."""
+"""The denominator of CTC-CRF against enumeration of all label sequences; its gradient against finite differences."""
 
 import itertools
 import math
@@ -33,7 +33,7 @@ def precise(graph):
 
 
 def likely(graph, labels):
-    """Probability of a label sequence by walking the arcs."""
+    """Probability of a label sequence, by following the arcs."""
     state, total = 0, 1.0
     for label in labels:
         (arcs,) = np.nonzero((graph.sources == state) & (graph.labels[graph.targets] == label))
@@ -54,7 +54,7 @@ def by_enumeration(log_probs, graph):
 
 
 @pytest.mark.parametrize(("order", "states"), [(2, 10), (3, 10), (4, 10), (4, 6)])
-def test_a_graph_holds_what_it_was_made_of_and_its_states_are_distributions(order, states):
+def test_a_graph_contains_its_training_sequences_and_its_states_are_distributions(order, states):
     graph = label_graph(SEQUENCES, order, states)
     assert len(graph.labels) <= max(states, 4)
     assert all(likely(graph, sequence) > 0 for sequence in SEQUENCES)
@@ -69,7 +69,7 @@ def test_a_longer_context_makes_the_texts_likelier():
 
 
 @pytest.mark.parametrize(("order", "states"), [(2, 10), (4, 30), (4, 7)])
-def test_the_sum_is_that_of_all_paths_each_weighed_by_its_labels(order, states):
+def test_the_sum_is_over_all_paths_weighted_by_their_labels(order, states):
     graph = label_graph(SEQUENCES, order, states)
     log_probs, frames = drawn(3, 4, 3), torch.tensor([4, 3, 1])
     found = BySparseProducts.apply(log_probs, frames, precise(graph))
@@ -77,7 +77,7 @@ def test_the_sum_is_that_of_all_paths_each_weighed_by_its_labels(order, states):
         assert total == pytest.approx(by_enumeration(log_probs[row, :count], graph), abs=1e-12)
 
 
-def test_the_gradient_is_the_derivative_and_none_of_padding():
+def test_the_gradient_is_the_derivative_and_zero_for_padding():
     arcs = precise(label_graph(SEQUENCES, 4, 30))
     log_probs, frames = drawn(2, 5, 3).requires_grad_(), torch.tensor([5, 3])
     assert torch.autograd.gradcheck(lambda x: BySparseProducts.apply(x, frames, arcs).sum(), (log_probs,))
@@ -86,7 +86,7 @@ def test_the_gradient_is_the_derivative_and_none_of_padding():
     assert not grad[1, 3:].any()
 
 
-def test_machine_code_and_sparse_products_agree():
+def test_compiled_code_and_sparse_products_agree():
     rng = np.random.default_rng(0)
     graph = label_graph([rng.integers(1, 6, 20) for _ in range(60)], 4, 80)
     log_probs = drawn(5, 40, 5).float().requires_grad_()
@@ -100,7 +100,7 @@ def test_machine_code_and_sparse_products_agree():
 
 
 @pytest.mark.parametrize("alone", [0, 1])
-def test_a_recording_counts_the_same_whoever_shares_its_batch(alone):
+def test_the_loss_of_a_recording_does_not_depend_on_its_batch(alone):
     denominator = Denominator(label_graph(SEQUENCES, 4, 30), CPU)
     log_probs, frames = drawn(2, 30, 3).float().requires_grad_(), torch.tensor([20, 30])
     (together,) = torch.autograd.grad(denominator(log_probs, frames), log_probs)
@@ -120,7 +120,7 @@ def test_long_recordings_stay_finite_in_single_precision():
 
 
 @pytest.mark.parametrize(("function", "kind"), [(ByMachineCode, GroupedArcs), (BySparseProducts, SparseArcs)])
-def test_a_recording_without_a_path_counts_nothing_and_has_no_gradient(function, kind):
+def test_a_recording_without_a_path_has_zero_loss_and_no_gradient(function, kind):
     graph = label_graph([[1, 2]], 3, 10)
     arcs = kind(graph) if kind is GroupedArcs else kind(graph, CPU)
     log_probs = torch.full((2, 3, 3), -200.0)

@@ -1,4 +1,4 @@
-"""Learning from other networks: their mean, how far a network is from it, which teachers are refused."""
+"""Distillation: the teachers' mean, the divergence from it, and which teachers are refused."""
 
 import dataclasses
 import json
@@ -43,7 +43,7 @@ def trainer(folder, chosen, teachers):
     return made
 
 
-def test_teachers_give_the_mean_of_their_probabilities_whatever_their_size():
+def test_teachers_of_different_sizes_give_the_mean_of_their_probabilities():
     one, two = network(1, phones=("a", "k")), network(2, phones=("a", "k"), layers=2)
     both, alone = Teachers([one, two], CPU), [Teachers([each], CPU) for each in (one, two)]
     for mean, *each in zip(
@@ -54,7 +54,7 @@ def test_teachers_give_the_mean_of_their_probabilities_whatever_their_size():
         assert not mean.requires_grad
 
 
-def test_the_divergence_is_none_from_itself_and_pulls_towards_the_teacher_in_heard_frames_alone():
+def test_the_divergence_from_itself_is_zero_and_padding_has_no_gradient():
     taught, logits = torch.randn(2, 5, 4).log_softmax(-1), torch.randn(2, 5, 4).requires_grad_()
     frames = torch.tensor([5, 3])
     assert float(distillation_loss(taught, taught, frames)) == 0
@@ -64,10 +64,10 @@ def test_the_divergence_is_none_from_itself_and_pulls_towards_the_teacher_in_hea
     assert not gradient[1, 3:].any()
 
 
-def test_a_network_learns_what_its_teacher_hears(folder):
+def test_a_network_learns_its_teachers_outputs(folder):
     teacher = network(2)
     with torch.no_grad():
-        teacher.head.weight.mul_(8)  # surer than random weights are
+        teacher.head.weight.mul_(8)  # more certain than random weights
     teacher.features.scale.mul_(0.5)  # its own statistics
     teacher.features.mean.sub_(2)
     made = trainer(folder, recipe(updates=40, distillation=1.0, micro_batch_s=10.0, augmentation=PLAIN), [teacher])
@@ -81,7 +81,7 @@ def test_a_network_learns_what_its_teacher_hears(folder):
     before = divergence()
     for _ in made.run():
         pass
-    assert divergence() < before / 4, "its texts have no part in it"
+    assert divergence() < before / 4, "the texts are not used"
 
 
 @pytest.mark.parametrize(
@@ -100,12 +100,12 @@ def test_a_teacher_of_other_outputs_or_features_is_refused_by_name(folder, chang
 
 
 @pytest.mark.parametrize("share", [0.5, 0.0])
-def test_teachers_without_a_share_of_the_loss_are_refused_and_a_share_without_teachers(folder, share):
-    with pytest.raises(TrainingError, match="go together"):
+def test_teachers_without_distillation_in_the_recipe_and_the_reverse_are_refused(folder, share):
+    with pytest.raises(TrainingError, match="require each other"):
         trainer(folder, recipe(distillation=share), [] if share else [network(2)])
 
 
-def test_a_run_reads_its_teachers_and_goes_on_with_the_same_ones_alone(folder, tmp_path):
+def test_a_run_loads_its_teachers_and_resumes_only_with_the_same_ones(folder, tmp_path):
     taught = [tmp_path / f"teacher-{seed}.safetensors" for seed in (2, 3)]
     for seed, path in enumerate(taught):
         save_network(network(seed), path)

@@ -1,4 +1,4 @@
-"""The list of an epoch: every recording exactly as often as asked, by one process; the same list each time."""
+"""Plan of an epoch: every recording as often as its weight, in one process; deterministic."""
 
 from collections import Counter
 from itertools import pairwise
@@ -27,19 +27,19 @@ CHOSEN = recipe(micro_batch_s=20.0, micro_batches=4, weights={"thrice": 3.0})
 
 @pytest.mark.parametrize("processes", [1, 2, 4])
 @pytest.mark.parametrize("by_length", [True, False])
-def test_every_recording_is_read_exactly_as_often_as_asked_by_all_processes_together(processes, by_length):
+def test_all_processes_together_use_every_recording_exactly_as_often_as_its_weight(processes, by_length):
     spoken = utterances()
     updates = epoch_updates(spoken, CHOSEN, 3, by_length=by_length)
-    heard = Counter()
+    used = Counter()
     for update in updates:
         for rank in range(processes):
             for number in part_of(update, 4, rank, processes):
-                heard.update(index for item in update[number] for index in item.recordings)
-    assert heard == {index: 1 if u.source == "once" else 3 for index, u in enumerate(spoken)}
-    assert any(len(update) < 4 for update in updates), "the order does not divide, and nothing is repeated for it"
+                used.update(index for item in update[number] for index in item.recordings)
+    assert used == {index: 1 if u.source == "once" else 3 for index, u in enumerate(spoken)}
+    assert any(len(update) < 4 for update in updates), "the last update is short, and nothing is repeated to fill it"
 
 
-def test_the_list_depends_on_seed_and_epoch_alone():
+def test_the_plan_depends_only_on_seed_and_epoch():
     spoken = utterances()
     np.random.default_rng(5).random(7)
     first = epoch_updates(spoken, CHOSEN, 3, by_length=False)
@@ -48,7 +48,7 @@ def test_the_list_depends_on_seed_and_epoch_alone():
     assert epoch_updates(spoken, recipe(micro_batch_s=20.0, micro_batches=4, seed=2), 3, by_length=False) != first
 
 
-def test_the_first_epoch_goes_from_short_to_long():
+def test_the_first_epoch_is_sorted_by_length():
     spoken = utterances()
     updates = epoch_updates(spoken, CHOSEN, 0, by_length=True)
     durations = [u.duration_s for u in spoken]
@@ -59,7 +59,7 @@ def test_the_first_epoch_goes_from_short_to_long():
     assert lengths[-1] > 5 * lengths[0]
 
 
-def test_processes_take_neighbours_so_that_each_adds_a_subtree():
+def test_processes_take_consecutive_micro_batches_so_that_each_adds_a_subtree():
     update = [[Item((number,))] for number in range(3)]  # the last micro-batch of four is missing
     assert [list(part_of(update, 4, rank, 2)) for rank in range(2)] == [[0, 1], [2]]
     assert [list(part_of(update, 4, rank, 4)) for rank in range(4)] == [[0], [1], [2], []]
@@ -75,7 +75,7 @@ def test_joining_and_grouping_lose_no_recording():
     assert max(len(item.recordings) for item in items) <= 6
     padded = [len(g) * max(item.seconds(durations) for item in g) for g in groups]
     assert max(padded) <= 60.0
-    assert sum(item.seconds(durations) for item in items) > 0.85 * sum(padded), "little of a batch is padding"
+    assert sum(item.seconds(durations) for item in items) > 0.85 * sum(padded), "at most 15 % of a batch is padding"
 
 
 def test_an_item_lasts_as_long_as_its_audio():
@@ -87,7 +87,7 @@ def test_an_item_lasts_as_long_as_its_audio():
     assert np.array_equal(AS_RECORDED(pcm, 16_000), pcm)
 
 
-def test_draws_for_different_purposes_epochs_and_micro_batches_have_nothing_in_common():
+def test_draws_for_different_purposes_epochs_and_micro_batches_are_independent():
     keys = [(p, epoch, number) for p in Purpose for epoch in range(3) for number in range(3)]
     first = {draws(1, *key).random() for key in keys}
     assert len(first) == len(keys)

@@ -1,4 +1,4 @@
-"""The figures of a run as a file, and learning curves from it."""
+"""CSV file of a run, and learning curves from it."""
 
 import json
 
@@ -36,7 +36,7 @@ def test_rows_are_read_as_they_were_written(tmp_path):
     assert figures.read(path) == [PROGRESS, SCORED]
 
 
-def test_going_on_drops_the_rows_that_come_again_and_one_that_was_cut_off(tmp_path):
+def test_resuming_drops_later_rows_and_an_incomplete_one(tmp_path):
     path = written(tmp_path / "run.csv", PROGRESS, SCORED, LATER)
     path.write_text(path.read_text() + "150,2,4")
     again = Figures(path, ["a"], 99)
@@ -64,9 +64,9 @@ def test_the_command_writes_a_table_a_picture_and_the_figures(tmp_path):
 
 @pytest.mark.parametrize(
     ("argument", "message"),
-    [("nowhere", "is not NAME=CSV"), ("a=missing", "No such file"), ("a=run.csv", "no validation")],
+    [("nowhere", "is not NAME=CSV"), ("a=missing", "No such file"), ("a=run.csv", "no row of a validation")],
 )
-def test_runs_that_cannot_be_drawn_are_named(tmp_path, monkeypatch, argument, message):
+def test_the_error_names_a_run_that_cannot_be_drawn(tmp_path, monkeypatch, argument, message):
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "run.csv", PROGRESS)
     app = typer.Typer()

@@ -1,4 +1,4 @@
-"""Muon: torch's own arithmetic to the bit, orthogonal in either precision, shared without gaps and evenly."""
+"""Muon: bits equal to torch's, orthogonal in both precisions, matrices distributed completely and evenly."""
 
 import copy
 
@@ -17,7 +17,7 @@ def matrices():
     return [nn.Parameter(torch.randn(shape)) for shape in SHAPES]
 
 
-def test_its_steps_are_those_of_torch_to_the_bit():
+def test_steps_equal_those_of_torch_to_the_bit():
     ours = matrices()
     theirs = copy.deepcopy(ours)
     muon = Muon(ours, 0.05, torch.bfloat16, Team())
@@ -32,7 +32,7 @@ def test_its_steps_are_those_of_torch_to_the_bit():
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_in_fp32_singular_values_come_near_one_whatever_the_scale(shape):
+def test_in_fp32_singular_values_are_near_one_for_any_scale(shape):
     torch.manual_seed(1)
     for scale in (1e-6, 1.0, 1e6):
         found = torch.linalg.svdvals(orthogonal(torch.randn(shape) * scale, torch.float32))
@@ -40,7 +40,7 @@ def test_in_fp32_singular_values_come_near_one_whatever_the_scale(shape):
         assert found.max() < 1.3
 
 
-def test_a_gradient_of_zeros_moves_nothing_but_the_decay():
+def test_a_zero_gradient_only_applies_the_weight_decay():
     assert torch.equal(orthogonal(torch.zeros(4, 6), torch.float32), torch.zeros(4, 6))
 
 
@@ -53,7 +53,7 @@ def test_every_matrix_is_computed_by_one_process_and_the_load_is_even(processes)
     assert max(loads) <= max(1.15 * sum(costs) / processes, *costs)
 
 
-def test_its_momentum_is_restored():
+def test_momentum_is_restored():
     first, second = matrices(), matrices()
     one, two = (Muon(m, 0.0, torch.float32, Team()) for m in (first, second))
     for matrix in first:

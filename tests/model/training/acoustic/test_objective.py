@@ -1,4 +1,4 @@
-"""What a micro-batch is trained on: views of it, their consistency, the weight of all label sequences, phones."""
+"""Loss of a micro-batch: views, their consistency, the weight of all label sequences, phones."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ from tests.support.training.tones import TINY
 
 TEXTS = [[1, 2, 3], [2, 4]]
 PHONES = [[1, 2], [3]]
-HEARD = ("a", "k", "t")
+PHONE_SYMBOLS = ("a", "k", "t")
 
 
 def batch(phones=True):
@@ -32,21 +32,21 @@ def batch(phones=True):
 
 def losses(recipe, *, update=0, phones=False, features=None):
     torch.manual_seed(1)
-    network = Network(dataclasses.replace(TINY, phones=HEARD if phones else ()), recipe.dropout).train()
+    network = Network(dataclasses.replace(TINY, phones=PHONE_SYMBOLS if phones else ()), recipe.dropout).train()
     objective = Objective(network, recipe, "fp32", [TEXTS, PHONES] if phones else [TEXTS])
     if features is None:
         features = torch.randn(2, 4 * 14, TINY.mel_bins, generator=torch.Generator().manual_seed(2))
     return objective(features, batch(phones), np.random.default_rng(3), update), objective
 
 
-def test_two_views_count_every_letter_twice_and_differ_by_their_masks():
+def test_two_views_count_every_letter_twice_and_differ_in_their_masks():
     one, _ = losses(Recipe())
     two, _ = losses(Recipe(views=2))
     assert two.figures[1] == 2 * one.figures[1] == 10
     assert two.figures[0] != pytest.approx(2 * one.figures[0], rel=1e-6)
 
 
-def test_views_that_agree_have_no_divergence_and_others_are_drawn_together():
+def test_equal_views_have_no_divergence_and_different_ones_are_pulled_together():
     rows = torch.randn(2, 5, 4).log_softmax(-1)
     frames = torch.tensor([5, 3])
     assert float(consistency_loss(rows.repeat(2, 1, 1), frames)) == 0
@@ -54,32 +54,32 @@ def test_views_that_agree_have_no_divergence_and_others_are_drawn_together():
     before = consistency_loss(logits.log_softmax(-1), frames)
     (grad,) = torch.autograd.grad(before, logits)
     assert consistency_loss((logits - 0.5 * grad).log_softmax(-1), frames).item() < before.item()
-    assert not grad[[1, 3], 3:].any(), "padding has no part in it"
+    assert not grad[[1, 3], 3:].any(), "padding has no gradient"
 
 
-def test_all_label_sequences_count_from_the_update_that_the_recipe_names():
+def test_the_denominator_is_added_from_the_recipes_update_on():
     plain, _ = losses(Recipe())
     recipe = Recipe(denominator=0.6, denominator_from=5)
     before, _ = losses(recipe, update=4)
     after, _ = losses(recipe, update=5)
     assert before.total.item() == plain.total.item()
     assert after.total.item() < plain.total.item(), "the log of a probability is added"
-    assert after.figures == plain.figures, "the figures are of CTC alone"
+    assert after.figures == plain.figures, "the figures contain only CTC"
 
 
-def test_phones_take_their_share_whatever_else_the_recipe_adds():
-    """Letters have what is left, the figures are theirs alone, and both learn."""
+def test_phones_have_their_weight_with_all_other_loss_terms():
+    """Letters have the rest of the weight, figures count letters only, and both outputs have gradients."""
     recipe = Recipe(phone_weight=0.3, views=2, consistency=0.2, denominator=0.6, dropout=0.1)
     found, objective = losses(recipe, phones=True)
     found.total.backward()
-    letters, heard = objective.network.parts(objective.network.head.weight.grad.t())  # (H, V), (H, P + 1)
+    letters, phones = objective.network.parts(objective.network.head.weight.grad.t())  # (H, V), (H, P + 1)
     assert letters.abs().sum(0).min() > 0
-    assert heard.abs().sum(0).min() > 0
+    assert phones.abs().sum(0).min() > 0
     assert found.figures[1] == 10
 
 
-def test_letters_are_left_to_plain_ctc_where_the_recipe_says_so():
-    """The phones keep all their label sequences, since they are what a decoder searches."""
+def test_the_recipe_can_leave_letters_to_plain_ctc():
+    """Phones keep their denominator, because the decoder searches over phones."""
     letters = Recipe(denominator=0.6, denominator_letters=False)
     assert losses(letters)[0].total.item() == losses(Recipe(denominator=0.6))[0].total.item(), "there are no phones"
     for share in (0.0, 1.0):
@@ -92,10 +92,10 @@ def test_letters_are_left_to_plain_ctc_where_the_recipe_says_so():
         assert both < neither
 
 
-def test_a_phone_counts_as_much_as_a_letter_by_its_share():
+def test_a_phone_counts_as_much_as_a_letter_times_its_weight():
     parts = [losses(Recipe(phone_weight=share), phones=True)[0] for share in (0.0, 0.4, 1.0)]
-    letters, both, heard = (each.total.item() for each in parts)
-    assert both == pytest.approx(0.6 * letters + 0.4 * heard, rel=1e-5)
+    letters, both, phones = (each.total.item() for each in parts)
+    assert both == pytest.approx(0.6 * letters + 0.4 * phones, rel=1e-5)
     assert letters == pytest.approx(parts[0].figures[0], rel=1e-5)
 
 
@@ -106,7 +106,7 @@ def test_ctc_of_a_batch_is_the_sum_over_its_rows():
     assert ctc_loss(log_probs, frames, targets).item() == pytest.approx(sum(each), rel=1e-5)
 
 
-def test_the_average_forgets_random_weights_soon_and_is_the_weights_themselves_without_a_decay():
+def test_the_average_soon_forgets_random_weights_and_equals_the_weights_without_a_decay():
     network = Network(TINY)
     average, none = MovingAverage(network, 0.999), MovingAverage(network, 0.0)
     with torch.no_grad():
@@ -120,6 +120,6 @@ def test_the_average_forgets_random_weights_soon_and_is_the_weights_themselves_w
 
 
 @pytest.mark.parametrize("values", [{"views": 3}, {"consistency": 0.2}, {"denominator": 1.0}, {"moving_average": 1.0}])
-def test_recipes_that_no_run_can_have_are_refused(values):
-    with pytest.raises(ValueError, match=r"views|denominator"):
+def test_recipes_with_invalid_values_are_refused(values):
+    with pytest.raises(ValueError, match=r"views|denominator|moving_average"):
         Recipe(**values)

@@ -1,4 +1,4 @@
-"""Several processes: the same sum and the same gathered parts for any number of them, and a tidy common end."""
+"""Several processes: the same sums and gathered parts for any number of them, and a common end."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from model.training.acoustic.parallel.tree import TreeSum
 
 
 def leaves(number: int) -> list[torch.Tensor]:
-    """Floats of which no two orders of addition give the same sum."""
+    """Floats whose sum depends on the order of addition."""
     generator = torch.Generator().manual_seed(number)
     return [torch.randn(501, generator=generator) * 10.0 ** (i % 7 - 3) for i in range(number)]
 
@@ -33,7 +33,7 @@ def tree_sum(buffers):
 
 
 @pytest.mark.parametrize("number", [1, 2, 4, 8, 16])
-def test_any_number_of_processes_that_divides_the_buffers_gives_the_same_sum(number):
+def test_any_number_of_processes_gives_the_same_sum(number):
     buffers = leaves(number)
     whole = tree_sum(buffers)
     processes = 1
@@ -41,7 +41,7 @@ def test_any_number_of_processes_that_divides_the_buffers_gives_the_same_sum(num
         share = number // processes
         totals = [tree_sum(buffers[rank * share : (rank + 1) * share]) for rank in range(processes)]
         step = 1
-        while step < processes:  # what `Team.sum` does over sockets
+        while step < processes:  # as `Team.sum` does over sockets
             totals = [totals[rank].clone().add_(totals[rank ^ step]) for rank in range(processes)]
             step *= 2
         assert all(torch.equal(total, whole) for total in totals)
@@ -62,11 +62,11 @@ def test_a_number_of_processes_that_cannot_share_an_update_is_refused(wrong):
         processes_for(wrong, 4, 64)
 
 
-def test_as_many_processes_as_fit_are_used_by_default():
+def test_the_default_is_the_largest_possible_number_of_processes():
     assert [processes_for(None, 4, available) for available in (1, 2, 3, 4, 64)] == [1, 2, 2, 4, 4]
 
 
-def test_the_place_among_the_processes_is_what_torchrun_says():
+def test_the_rank_is_read_from_torchruns_variables():
     said = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
     assert Place.of(said) == Place(5, 8, 1, "node0")
     assert Place.of({"HOME": "/"}) is None
@@ -119,7 +119,7 @@ def _die(how: int, team: Team, _: object) -> bool:
     return False
 
 
-def test_an_interruption_of_one_process_is_one_of_the_run_once_all_have_ended_tidily(tmp_path):
+def test_an_interruption_of_one_process_interrupts_the_run_after_all_have_ended(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         launch.run(2, partial(_stop, tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
@@ -130,7 +130,7 @@ def test_an_error_in_a_process_ends_the_run():
         launch.run(2, _break)
 
 
-def test_what_the_operator_did_wrong_is_said_without_a_traceback():
+def test_an_operators_mistake_is_reported_without_a_traceback():
     with pytest.raises(TrainingError, match=r"^nothing to do: 2 processes$"):
         launch.run(2, _refuse)
 
@@ -140,14 +140,14 @@ def test_a_killed_process_ends_the_run():
         launch.run(2, partial(_die, signal.SIGKILL))
 
 
-def test_a_process_that_stands_still_ends_the_others_within_ten_seconds():
-    """SIGSTOP: its connections stay open, and nothing comes."""
+def test_a_stopped_process_ends_the_others_within_ten_seconds():
+    """SIGSTOP keeps the connections open without any data."""
     with pytest.raises(TrainingError, match=f"exit code {EXIT_SILENT}"):
         launch.run(2, partial(_die, signal.SIGSTOP))
 
 
-def test_no_thread_is_inside_the_store_once_a_run_that_went_well_has_stopped_beating(monkeypatch):
-    """On a busy machine the store answers late; a thread inside it at the end of the process would abort that."""
+def test_no_thread_is_inside_the_store_after_a_successful_run_has_stopped_its_heartbeat(monkeypatch):
+    """On a busy machine the store answers late; a thread inside it at the end would abort the process."""
     heartbeat, asked = Heartbeat(0, 2, "127.0.0.1"), Event()
 
     class Late:

@@ -1,4 +1,4 @@
-"""Error rates against what was varied, from what `tutti evaluate --json` prints."""
+"""Scaling curves from the output of `tutti evaluate --json`."""
 
 import json
 
@@ -29,7 +29,7 @@ def test_every_decoder_of_an_evaluation_is_a_point():
     assert (beam.decoder, beam.wer["a"], beam.cer) == ("beam", 0.4, 0.4)
 
 
-def test_the_command_writes_a_table_with_the_reference_below_it(tmp_path):
+def test_the_command_writes_a_table_with_the_references_at_its_end(tmp_path):
     for hours, wer in ((1, 0.9), (2, 0.8)):
         (tmp_path / f"{hours}").write_text(evaluation(wer))
     (tmp_path / "peer").write_text(json.dumps({"rates": {"wer": 0.7, "by_source": {"a": {"wer": 0.6}}}}))
@@ -49,8 +49,8 @@ def test_the_command_writes_a_table_with_the_reference_below_it(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{}", "nothing"])
-def test_a_file_that_is_no_evaluation_is_refused_by_name(tmp_path, text):
+def test_a_file_that_is_not_an_evaluation_is_refused_by_name(tmp_path, text):
     (tmp_path / "bad").write_text(text)
     done = run(tmp_path, "hours", f"1={tmp_path / 'bad'}")
     assert done.exit_code == 2
-    assert "/bad" in "".join(done.output.replace("│", "").split()), "named, however its lines are broken"
+    assert "/bad" in "".join(done.output.replace("│", "").split()), "the path is in the message, across line breaks"

@@ -1,4 +1,4 @@
-"""Snapshots: whole or not there, the last three, damaged ones refused by name in favour of the one before."""
+"""Snapshots: complete or absent, the last three are kept, a damaged one is refused and the previous one used."""
 
 import signal
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from model.errors import TrainingError
-from model.training.acoustic.snapshots import Snapshots, alone, read, state_of
+from model.training.acoustic.snapshots import Snapshots, exclusive, read, state_of
 
 
 def saved(folder, *updates):
@@ -30,7 +30,7 @@ def test_the_last_three_are_kept_and_the_newest_is_read(tmp_path):
     assert torch.equal(state_of(content)["weights"], torch.full((100,), 20.0))
 
 
-def test_there_may_be_none(tmp_path):
+def test_there_may_be_no_snapshot(tmp_path):
     assert Snapshots(tmp_path / "nowhere").newest(pytest.fail) is None
 
 
@@ -44,7 +44,7 @@ def flip(content):
 
 
 @pytest.mark.parametrize("damage", [cut, flip, lambda content: b"", lambda content: b"PK" + content])
-def test_a_damaged_one_is_refused_by_name_and_the_one_before_taken(tmp_path, damage):
+def test_a_damaged_snapshot_is_refused_by_name_and_the_previous_one_used(tmp_path, damage):
     snapshots = saved(tmp_path, 5, 10)
     newest = tmp_path / "update-00000010.snapshot"
     newest.write_bytes(damage(newest.read_bytes()))
@@ -59,7 +59,7 @@ def test_a_damaged_one_is_refused_by_name_and_the_one_before_taken(tmp_path, dam
     assert names(tmp_path) == ["update-00000005.snapshot", "update-00000007.snapshot"]
 
 
-def test_a_run_of_which_no_snapshot_is_whole_does_not_begin_anew_by_itself(tmp_path):
+def test_a_run_with_only_damaged_snapshots_does_not_start_again_by_itself(tmp_path):
     snapshots = saved(tmp_path, 5)
     (path,) = tmp_path.iterdir()
     path.write_bytes(b"")
@@ -67,7 +67,7 @@ def test_a_run_of_which_no_snapshot_is_whole_does_not_begin_anew_by_itself(tmp_p
         snapshots.newest(lambda _: None)
 
 
-def test_a_kill_between_writing_and_renaming_leaves_the_one_before(tmp_path):
+def test_a_kill_between_writing_and_renaming_leaves_the_previous_snapshot(tmp_path):
     snapshots = saved(tmp_path, 5)
     program = (
         "import os, pathlib, signal, sys, torch\n"
@@ -77,13 +77,13 @@ def test_a_kill_between_writing_and_renaming_leaves_the_one_before(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", program, tmp_path], check=False, timeout=60)
     assert done.returncode == -signal.SIGKILL
-    assert len(names(tmp_path)) == 2, "the content was written, not its name"
+    assert len(names(tmp_path)) == 2, "the content was written, but not renamed"
     assert snapshots.newest(pytest.fail)[0] == 5
     saved(tmp_path, 10)
     assert names(tmp_path) == ["update-00000005.snapshot", "update-00000010.snapshot"]
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+def test_the_error_names_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(TrainingError, match=str(tmp_path / "file")):
         saved(tmp_path / "file", 1)
@@ -92,13 +92,13 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 
 def test_a_second_run_in_one_folder_is_refused_until_the_first_one_has_ended(tmp_path):
     folder = tmp_path / "model.run"
-    with alone(folder), pytest.raises(TrainingError, match=r"another run.*model\.run.*--out"), alone(folder):
+    with exclusive(folder), pytest.raises(TrainingError, match=r"another run.*model\.run.*--out"), exclusive(folder):
         pytest.fail("both write there")
-    with alone(folder):
+    with exclusive(folder):
         pass
 
 
-def test_a_folder_that_cannot_be_made_is_named_before_the_run(tmp_path):
+def test_a_folder_that_cannot_be_created_is_refused_before_the_run(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(TrainingError, match=r"cannot write to .*file"), alone(tmp_path / "file"):
+    with pytest.raises(TrainingError, match=r"cannot write to .*file"), exclusive(tmp_path / "file"):
         pytest.fail("it is a file")

@@ -1,4 +1,4 @@
-"""Training: it learns, it is deterministic, it resumes to the same weights, it says what is wrong."""
+"""Training runs: they learn, are deterministic, resume to the same weights, and report errors."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ from model.training.acoustic.data.corpus import Corpus, epoch_order
 from model.training.acoustic.optimizer.optimizers import Schedule
 from model.training.acoustic.recipe import RECIPES, read_recipe
 from model.training.acoustic.run import Places, train
-from model.training.acoustic.snapshots import alone
+from model.training.acoustic.snapshots import exclusive
 from model.training.acoustic.trainer import Trainer
 from model.training.evaluation.whole import log_probs_of
 from model.training.lexicon.espeak import pronounce
@@ -68,8 +68,8 @@ def test_a_run_with_phones_learns_letters_and_phones_and_its_checkpoint_has_both
     spoken = pronounce(sorted({word for each in held_out for word in each.text.split()}))
     correct = 0
     for each, rows in zip(held_out, log_probs_of(network, [read_pcm(each.audio) for each in held_out]), strict=True):
-        heard = best_path(network.parts(torch.from_numpy(rows))[1].numpy(), ("", *network.config.phones))
-        correct += heard == "".join(phone for word in each.text.split() for phone in spoken[word])
+        recognized = best_path(network.parts(torch.from_numpy(rows))[1].numpy(), ("", *network.config.phones))
+        correct += recognized == "".join(phone for word in each.text.split() for phone in spoken[word])
     assert correct > len(held_out) / 2
 
 
@@ -106,7 +106,7 @@ def test_an_interrupted_run_ends_with_the_weights_of_an_undisturbed_one(corpus_f
     assert all(torch.equal(undisturbed[name], resumed[name]) for name in undisturbed)
 
 
-def test_phones_of_another_language_begin_at_random_and_all_else_as_it_was(corpus_folder):
+def test_phones_of_another_language_start_at_random_and_all_other_weights_are_copied(corpus_folder):
     need_programs("espeak-ng")
     made = trainer(corpus_folder, recipe(updates=1, phone_weight=0.5))
     torch.manual_seed(9)
@@ -118,7 +118,7 @@ def test_phones_of_another_language_begin_at_random_and_all_else_as_it_was(corpu
     assert torch.equal(made.network.dense.weight, other.dense.weight)
 
 
-def test_letters_that_both_write_keep_their_weights_and_others_begin_at_random(corpus_folder):
+def test_common_letters_keep_their_weights_and_others_start_at_random(corpus_folder):
     vocabulary = ("", " ", "ñ", *TINY.vocabulary[3:])
     made = trainer(corpus_folder, recipe(updates=1), dataclasses.replace(TINY, vocabulary=vocabulary))
     other, before = Network(TINY), made.network.head.weight.clone()
@@ -130,7 +130,7 @@ def test_letters_that_both_write_keep_their_weights_and_others_begin_at_random(c
 
 
 @pytest.mark.parametrize("backward", [(), (1,), (0, 2)])
-def test_layers_that_the_other_network_lacks_change_nothing_until_they_have_learned(corpus_folder, backward):
+def test_additional_layers_do_not_change_the_outputs_before_training(corpus_folder, backward):
     other = Network(TINY).eval()
     deeper = dataclasses.replace(TINY, layers=TINY.layers + 2, backward=backward)
     made = trainer(corpus_folder, recipe(updates=2), deeper)
@@ -146,10 +146,10 @@ def test_layers_that_the_other_network_lacks_change_nothing_until_they_have_lear
     assert not candidate[2 * TINY.hidden :].any()
     for _ in made.run():
         pass
-    assert candidate[2 * TINY.hidden :].abs().min() > 0, "they learn"
+    assert candidate[2 * TINY.hidden :].abs().min() > 0, "the additional layers have gradients"
 
 
-def test_a_run_stops_where_its_recipe_says_and_another_starts_from_there(corpus_folder, tmp_path):
+def test_a_run_stops_at_the_recipes_update_and_another_starts_from_its_checkpoint(corpus_folder, tmp_path):
     first, _ = run(corpus_folder, tmp_path / "one.safetensors", recipe(stop=3))
     before, _ = load_network(first)
     assert before.config.training["updates"] == 3
@@ -169,7 +169,7 @@ def test_a_run_stops_where_its_recipe_says_and_another_starts_from_there(corpus_
     assert after.config.training["started_from"]["updates"] == 3
 
 
-def test_a_checkpoint_of_other_sizes_is_not_started_from(corpus_folder, tmp_path):
+def test_a_start_from_a_checkpoint_of_other_sizes_is_refused(corpus_folder, tmp_path):
     first, _ = run(corpus_folder, tmp_path / "one.safetensors", recipe(stop=1))
     places_of_second = Places([corpus_folder / "tones.jsonl"], [], [], tmp_path / "two.safetensors", tmp_path, first)
     wider = ModelConfig(name="wider", conv_channels=32, hidden=96, layers=1, lookahead=2)
@@ -195,10 +195,10 @@ def test_an_interrupted_run_is_saved_and_continued_by_the_same_command(corpus_fo
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         train(TINY, recipe(), places(corpus_folder, out), processes=1, device="cpu", announce=announce)
-    assert lines[-1] == "interrupted at update 51; the same command goes on from there"
+    assert lines[-1] == "interrupted at update 51; run the same command again to resume"
     assert signal.getsignal(signal.SIGINT) is before
     path, again = run(corpus_folder, out, recipe())
-    assert "going on from update 51" in again
+    assert "resuming from update 51" in again
     assert path.exists()
     undisturbed, _ = run(corpus_folder, tmp_path / "undisturbed.safetensors", recipe())
     assert path.read_bytes() == undisturbed.read_bytes()
@@ -208,9 +208,9 @@ def test_an_interrupted_run_is_saved_and_continued_by_the_same_command(corpus_fo
     assert out.with_suffix(".png").exists()
 
 
-def test_a_run_where_another_one_writes_is_refused_before_it_reads_the_audio(corpus_folder, tmp_path):
+def test_a_second_run_in_the_same_folder_is_refused_before_reading_audio(corpus_folder, tmp_path):
     out = tmp_path / "tiny.safetensors"
-    with alone(places(corpus_folder, out).snapshots), pytest.raises(TrainingError, match="another run writes"):
+    with exclusive(places(corpus_folder, out).snapshots), pytest.raises(TrainingError, match="another run writes"):
         train(TINY, recipe(), places(corpus_folder, out), processes=1, device="cpu", announce=pytest.fail)
 
 
@@ -218,7 +218,7 @@ SHIPPED_RECIPES = ("small.json", "small-again.json", "small-last.json")
 TAUGHT_RECIPES = ("small-taught.json",)
 MEDIUM_RECIPES = ("medium.json", "medium-taught.json")
 LARGE_RECIPES = ("large.json",)
-MANDARIN_RECIPES = (  # which went on from the English model before it was taught
+MANDARIN_RECIPES = (  # started from the English model before its distillation
     "mandarin.json",
     "mandarin-again.json",
     "mandarin-voices.json",
@@ -257,7 +257,7 @@ def test_the_shipped_recipes_can_be_read(model, name):
         ("mandarin", SHIPPED_RECIPES + MANDARIN_RECIPES),
     ],
 )
-def test_the_shipped_models_were_made_by_the_shipped_recipes(model, recipes):
+def test_the_shipped_models_were_trained_with_the_shipped_recipes(model, recipes):
     described = checkpoint.named(Path(model)).with_suffix(".json")
     made = json.loads(described.read_text(encoding="utf-8"))["training"]
     for name in reversed(recipes):
@@ -268,21 +268,21 @@ def test_the_shipped_models_were_made_by_the_shipped_recipes(model, recipes):
 
 
 @pytest.mark.parametrize("values", ['{"updats": 3}', '{"micro_batches": 3}', '{"precision": "int8"}'])
-def test_a_bad_recipe_is_named(tmp_path, values):
+def test_the_error_names_a_wrong_value_of_a_recipe(tmp_path, values):
     path = tmp_path / "bad.json"
     path.write_text(f'{{"recipe": {values}}}')
     with pytest.raises(TrainingError, match=r"updats|micro_batches 3|int8"):
         read_recipe(path)
 
 
-def test_a_bad_manifest_line_is_named_with_its_number(tmp_path):
+def test_the_error_names_file_and_line_of_a_bad_manifest(tmp_path):
     path = tmp_path / "bad.jsonl"
     path.write_text('{"audio": "a.wav", "text": "a"}\n{"text": "b"}\n')
     with pytest.raises(ManifestError, match=r"bad\.jsonl:2"):
         read_manifest(path)
 
 
-def test_audio_that_cannot_be_decoded_is_named(tmp_path):
+def test_the_error_names_audio_that_cannot_be_decoded(tmp_path):
     (tmp_path / "a.wav").write_bytes(b"not audio")
     (tmp_path / "m.jsonl").write_text('{"audio": "a.wav", "text": "a"}\n')
     with pytest.raises(AudioError, match=r"a\.wav"):
@@ -294,11 +294,11 @@ def test_epoch_order_repeats_or_thins_sources_by_weight_and_caps_speakers(corpus
     rng = np.random.default_rng(0)
     assert len(epoch_order(utterances, {"tones": 2.0}, 1_000, rng)) == 2 * len(utterances)
     assert len(epoch_order(utterances, {"tones": 0.0}, 1_000, rng)) == 0
-    thinned = len(epoch_order(utterances, {}, 4, rng))  # eight utterances a speaker, four wanted
+    thinned = len(epoch_order(utterances, {}, 4, rng))  # eight utterances per speaker, a cap of four
     assert len(utterances) / 4 < thinned < 3 * len(utterances) / 4
 
 
-def test_a_smaller_share_is_the_same_every_epoch_and_lies_within_a_larger_one(corpus_folder):
+def test_a_smaller_share_is_the_same_in_every_epoch_and_a_subset_of_a_larger_one(corpus_folder):
     utterances = read_manifest(corpus_folder / "tones.jsonl")
 
     def kept(share, seed):
@@ -323,13 +323,13 @@ def test_noise_is_mixed_in_at_the_given_ratio():
     assert ratio_db == pytest.approx(10.0, abs=0.01)
 
 
-def test_speed_changes_the_length_and_telephone_the_band():
+def test_speed_changes_the_length_and_the_telephone_effect_the_band():
     tone = np.sin(2 * np.pi * 6_000 * np.arange(RATE) / RATE).astype(np.float32)
     assert len(change_speed(tone, 1.25)) == pytest.approx(RATE / 1.25, abs=2)
     assert np.abs(telephone(tone, RATE, 300.0, 3_400.0)).max() < 0.01
 
 
-def test_masks_blank_bands_and_stretches_only():
+def test_masks_zero_only_frequency_bands_and_time_spans():
     features = torch.ones(2, 40, 80)
     masked = mask(features.clone(), [40, 40], Augmentation(time_mask_share=0.2), np.random.default_rng(3))
     assert 0 < (masked == 0).float().mean() < 0.6

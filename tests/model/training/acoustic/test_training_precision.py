@@ -1,4 +1,4 @@
-"""Precision in training: the choice of auto, what stays in float32, the scale of the loss in fp16."""
+"""Precision in training: the choice of `auto`, what stays in float32, the loss scale in fp16."""
 
 import math
 
@@ -17,19 +17,19 @@ from tests.support.training import tones
 CPU = torch.device("cpu")
 
 
-def test_auto_takes_bf16_where_the_processor_multiplies_it():
+def test_auto_is_bf16_if_the_processor_has_bf16_products():
     assert training_precision("auto", CPU) == ("bf16" if native_bf16() else "fp32")
     assert training_precision("fp32", CPU) == "fp32"
 
 
 @pytest.mark.parametrize(("capability", "expected"), [((7, 5), "fp16"), ((8, 0), "bf16"), ((9, 0), "bf16")])
-def test_auto_on_a_gpu_asks_for_its_generation(monkeypatch, capability, expected):
+def test_auto_on_a_gpu_depends_on_its_compute_capability(monkeypatch, capability, expected):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     assert training_precision("auto", torch.device("cuda")) == expected
     assert training_precision("fp32", torch.device("cuda")) == "fp32"
 
 
-def test_bf16_is_refused_where_it_cannot_be_multiplied(monkeypatch):
+def test_bf16_is_refused_without_bf16_products(monkeypatch):
     monkeypatch.setattr(precision, "multiplies_bf16", lambda: False)
     with pytest.raises(PrecisionError, match="fp32 or auto"):
         training_precision("bf16", CPU)
@@ -37,7 +37,7 @@ def test_bf16_is_refused_where_it_cannot_be_multiplied(monkeypatch):
         training_precision("int8", CPU)
 
 
-def test_the_scale_of_the_loss_halves_at_once_and_doubles_after_patience():
+def test_the_loss_scale_halves_at_once_and_doubles_after_patience():
     scale = LossScale("fp16")
     first = scale.value
     scale.follow(math.inf)
@@ -82,7 +82,7 @@ def test_each_precision_trains_with_weights_and_momentum_in_float32(corpus, chos
     assert progress[-1].loss == pytest.approx(exact[-1].loss, rel=0.05)
 
 
-def test_an_update_that_overflows_is_left_out_and_the_scale_halves_until_one_does_not(corpus):
+def test_an_overflowing_update_is_skipped_and_the_scale_halves_until_one_is_finite(corpus):
     trainer, progress = trained(corpus, "fp16", updates=14, scale=2.0**20)
     finite = [math.isfinite(p.loss) for p in progress]
     assert not finite[0]

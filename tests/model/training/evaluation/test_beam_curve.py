@@ -1,4 +1,4 @@
-"""The curve of word error rate over beams: what is decoded, pooled, timed and written."""
+"""Curve of word error rate against beams: decoding, pooling, timing and output."""
 
 import re
 from pathlib import Path
@@ -7,28 +7,30 @@ import pytest
 
 from model.recordings import Utterance
 from model.training.evaluation.beam_curve import draw, markdown, measure
-from model.training.evaluation.heard import Heard
+from model.training.evaluation.outputs import RecordingOutput
 from tests.support.decoding.beam_toys import PLAIN, decoder
 from tests.support.decoding.ctc_symbols import log_probs, spell
 
 
 @pytest.fixture
-def heard():
-    """Three recordings of two speakers; the last is not what its transcript says."""
+def outputs():
+    """Three recordings of two speakers; the last differs from its transcript."""
     said = [("one", "ann", "ab a", "ab_ a_"), ("one", "ben", "ba", "_ba_"), ("two", "ann", "cab", "aa__")]
     return [
-        Heard(Utterance(Path(f"{n}.wav"), text, source, speaker, 1.0), log_probs(spell(symbols), certainty=0.99))
+        RecordingOutput(
+            Utterance(Path(f"{n}.wav"), text, source, speaker, 1.0), log_probs(spell(symbols), certainty=0.99)
+        )
         for n, (source, speaker, text, symbols) in enumerate(said)
     ]
 
 
-def points(heard, rounds=2):
+def points(outputs, rounds=2):
     decoders = {(name, beams): decoder(beams, lm=False, weights=PLAIN) for name in ("x", "y") for beams in (1, 8)}
-    return measure(decoders, heard, rounds, 0.04)
+    return measure(decoders, outputs, rounds, 0.04)
 
 
-def test_rates_are_pooled_by_source_and_by_part(heard):
-    found = points(heard)
+def test_rates_are_pooled_by_source_and_by_part(outputs):
+    found = points(outputs)
     assert [(point.lm, point.beams) for point in found] == [("x", 1), ("x", 8), ("y", 1), ("y", 8)]
     for point in found:
         assert point.wer["all"] == pytest.approx(1 / 4)
@@ -37,25 +39,25 @@ def test_rates_are_pooled_by_source_and_by_part(heard):
         assert point.times_real_time == pytest.approx(0.04 / point.us_a_frame * 1e6, rel=0.05)
 
 
-def test_each_decoder_reads_all_recordings_in_each_round(heard, monkeypatch):
+def test_each_decoder_decodes_all_recordings_in_each_round(outputs, monkeypatch):
     read = []
     monkeypatch.setattr(
         "model.training.evaluation.beam_curve.text_of", lambda made, item: read.append((made.beams, item)) or ""
     )
-    points(heard, rounds=3)
+    points(outputs, rounds=3)
     assert [beams for beams, _ in read] == [1, 1, 1, 8, 8, 8, 1, 1, 1, 8, 8, 8] * 3
 
 
-def test_the_table_has_a_row_for_each_point_and_the_facts(heard):
-    found = points(heard)
+def test_the_table_has_a_row_for_each_point_and_the_facts(outputs):
+    found = points(outputs)
     text = markdown(found, {"processor": "abacus"})
     assert len(re.findall(r"^\| [xy] \|", text, re.MULTILINE)) == 4
     assert "- processor: abacus" in text
     assert "| part A | part B |" in text
 
 
-def test_the_same_figures_give_the_same_picture(heard, tmp_path):
-    found = points(heard)
+def test_the_plot_is_deterministic(outputs, tmp_path):
+    found = points(outputs)
     for name in ("a.svg", "b.svg"):
         draw(found, tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()

@@ -1,4 +1,4 @@
-"""The program that times products: every one is named and runs, and the one here gives the integers."""
+"""Benchmark of matrix products: each one runs and is listed, and ours gives the exact integers."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from model.training.evaluation import products
 pytestmark = pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 
 
-def test_the_product_that_is_timed_gives_the_integers():
+def test_the_timed_product_gives_the_exact_integers():
     random = np.random.default_rng(1)
     rows = random.integers(0, 256, (3, products.WIDTH), dtype=np.uint8)
     weight = random.integers(-63, 64, (products.OUTPUTS, products.WIDTH)).astype(np.int8)
@@ -17,7 +17,7 @@ def test_the_product_that_is_timed_gives_the_integers():
     np.testing.assert_array_equal(sums, (rows.astype(np.int64) - 128) @ weight.T.astype(np.int64))
 
 
-def test_the_table_has_a_row_a_product_and_a_column_a_number_of_rows(capsys, monkeypatch):
+def test_the_table_has_one_line_per_product_and_one_column_per_number_of_rows(capsys, monkeypatch):
     monkeypatch.setattr(products, "ROUND_S", 0.0)
     monkeypatch.setattr(products, "ROUNDS", 1)
     products.main(["--rows", "1", "3"])

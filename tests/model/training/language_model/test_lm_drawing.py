@@ -1,4 +1,4 @@
-"""Words drawn from a model come as often as the model says."""
+"""Sampling from a model: frequencies of words match its probabilities."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def arpa(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_each_word_is_drawn_as_often_as_the_two_before_it_say(arpa: Path) -> None:
+def test_frequencies_match_the_probabilities_given_two_words_before(arpa: Path) -> None:
     tables = estimate(count_ngrams(number_words(LINES, WORDS), len(WORDS), 3), (1, 1, 1))
     entries = as_dict(tables)
     drawn = [WORDS.index(word) for word in islice(Drawing(arpa), DRAWN)]
@@ -54,14 +54,14 @@ def test_the_same_seed_draws_the_same_words_and_another_seed_others(arpa: Path) 
     assert first != other
 
 
-def test_a_file_that_is_no_model_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_model_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "words.arpa"
     path.write_text("no model\n", encoding="utf-8")
     with pytest.raises(LanguageModelError, match=r"words\.arpa"):
         Drawing(path)
 
 
-def test_a_context_that_has_every_word_leaves_none_to_others(tmp_path: Path) -> None:
+def test_a_context_with_all_words_does_not_back_off(tmp_path: Path) -> None:
     path = tmp_path / "rounded.arpa"
     pairs = "".join(f"-0.4\t{first} {second}\n" for first in "ab" for second in "ab")  # 0.796 in all
     path.write_text(

@@ -27,7 +27,7 @@ def model_of(lines: list[str], order: int, min_counts: tuple[int, ...] = ()) -> 
 
 
 def assert_distributions(tables: list[NgramTable]) -> None:
-    """Probabilities sum to 1 after every context that the model has, and after some that it has not."""
+    """Check that probabilities sum to 1 after every context of the model, and after some unknown ones."""
     entries = as_dict(tables)
     contexts = {ids[:-1] for ids in entries} | {(3, 4), (6, 5), (0, 0)}
     for context in contexts:
@@ -69,7 +69,7 @@ def test_a_pruned_model_is_smaller_and_a_distribution(lines: list[str], threshol
     assert [len(table) for table in everything[1:]] == [0, 0]
 
 
-def test_pruning_drops_what_changes_the_model_least() -> None:
+def test_pruning_removes_the_n_grams_that_change_the_model_least() -> None:
     full = model_of(["a b c d", "a b c d", "a b a b", "d c b a", "a d", "b b b"] * 4 + ["d a c"], 3)
     before = [as_dict(prune(full, t)).keys() for t in (0.0, 1e-3, 1e-2, 1e-1)]
     assert all(more >= less for more, less in itertools.pairwise(before))
@@ -88,8 +88,8 @@ def test_too_few_counts_of_counts_fall_back_to_fixed_discounts() -> None:
     assert discounts(np.array([1, 1, 5])) == pytest.approx([0.0, 0.5, 1.0, 1.5])
 
 
-def test_a_word_is_as_likely_alone_as_it_has_contexts_not_as_it_is_frequent() -> None:
-    """The point of Kneser-Ney: d always follows c, a follows many."""
+def test_the_unigram_probability_depends_on_the_number_of_contexts_not_on_frequency() -> None:
+    """The idea of Kneser-Ney smoothing: d always follows c, a follows many words."""
     entries = as_dict(model_of(["c d"] * 9 + ["b a", "c a", "a a", "e a"], 2))
     assert entries[3,][0] > entries[6,][0]
     assert entries[5, 6][0] > entries[5, 3][0]

@@ -1,4 +1,4 @@
-"""Models that are there already as sources of a mixture, and CMU Sphinx's binary form of them."""
+"""Existing models as sources of a mixture, and CMU Sphinx's binary format."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def by_words(model: Ngrams) -> list[dict[tuple[str, ...], tuple[float, float]]]:
     ]
 
 
-def test_what_sphinx_writes_reads_as_the_arpa_file_that_it_was(arpa: Path, tmp_path: Path) -> None:
+def test_a_binary_model_written_by_sphinx_equals_its_arpa_file(arpa: Path, tmp_path: Path) -> None:
     NGramModel.readfile(str(arpa)).write(str(tmp_path / "sea.lm.bin"))
     assert by_words(read_sphinx(tmp_path / "sea.lm.bin")) == by_words(read_arpa(arpa))
 
 
 @pytest.mark.parametrize(("length", "complaint"), [(10, "not a binary n-gram model"), (2_000, "ends early")])
-def test_a_binary_model_cut_short_is_refused_by_name(arpa: Path, tmp_path: Path, length: int, complaint: str) -> None:
+def test_a_truncated_binary_model_is_refused_by_name(arpa: Path, tmp_path: Path, length: int, complaint: str) -> None:
     whole, cut = tmp_path / "sea.lm.bin", tmp_path / "cut.lm.bin"
     NGramModel.readfile(str(arpa)).write(str(whole))
     cut.write_bytes(b"x" * 100 if length < 20 else whole.read_bytes()[:length])
@@ -75,12 +75,12 @@ def test_a_binary_model_cut_short_is_refused_by_name(arpa: Path, tmp_path: Path,
         read_sphinx(cut)
 
 
-def test_words_are_spelled_anew_and_no_two_become_one(arpa: Path) -> None:
+def test_words_are_respelled_and_ambiguous_spellings_are_dropped(arpa: Path) -> None:
     spelled = {"cold": "cold", "sea": "cold", "whale": "white whale"}
     assert respelled(read_arpa(arpa), lambda word: spelled[word]).words[len(SPECIAL_WORDS) :] == ("cold", "", "")
 
 
-def test_counts_are_as_its_words_are_likely(arpa: Path) -> None:
+def test_counts_are_proportional_to_the_probabilities_of_words(arpa: Path) -> None:
     counts = word_counts(read_arpa(arpa))
     assert counts["cold"] / counts["whale"] == pytest.approx(10**0.4, rel=1e-4)
     assert not set(SPECIAL_WORDS) & set(counts)
@@ -108,7 +108,7 @@ def test_over_another_vocabulary_every_context_sums_to_one(arpa: Path) -> None:
         assert sum(np.exp(list(after.values()))) + backoff * rest == pytest.approx(1.0, abs=1e-5)
 
 
-def test_a_model_is_mixed_with_a_text_as_the_held_out_text_wants_it(arpa: Path, tmp_path: Path) -> None:
+def test_a_model_is_mixed_with_a_text_by_weights_tuned_on_a_held_out_text(arpa: Path, tmp_path: Path) -> None:
     text, held_out, out = tmp_path / "house.txt", tmp_path / "held-out.txt", tmp_path / "mixed.arpa"
     text.write_text("turn on the light\nturn off the light\n" * 5, encoding="utf-8")
     held_out.write_text("cold sea cold\nturn on the light\n", encoding="utf-8")
@@ -119,5 +119,5 @@ def test_a_model_is_mixed_with_a_text_as_the_held_out_text_wants_it(arpa: Path, 
 
 
 def test_a_model_without_weights_or_a_held_out_text_is_refused(arpa: Path) -> None:
-    with pytest.raises(LanguageModelError, match="models are mixed"):
+    with pytest.raises(LanguageModelError, match="to mix counts and models with texts, give weights"):
         train([arpa], TrainingOptions(order=2), lambda _: None)

@@ -1,4 +1,4 @@
-"""Text out of packages: each kind of archive in miniature."""
+"""Text extraction from packages: a small example of each kind of archive."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def put(path: Path, content: str | bytes) -> None:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-def test_messages_of_conversations_get_their_apostrophes_back(tmp_path: Path) -> None:
+def test_apostrophes_are_restored_in_messages_of_conversations(tmp_path: Path) -> None:
     talk = {"id": {"messages": [[{"text": "Im fine"}, {"text": "dont u know"}], [{"text": "the drum isn't"}]]}}
     put(tmp_path / "chitchat_dataset" / "dataset.json", json.dumps(talk))
     assert list(extract.chitchat(tmp_path)) == ["i'm fine", "don't you know", "the drum isn't"]
@@ -63,7 +63,7 @@ def test_only_prose_of_country_profiles_is_taken(tmp_path: Path) -> None:
     assert list(extract.factbook(tmp_path)) == ["An island. it is small."]
 
 
-def test_definitions_and_examples_are_cut_apart(tmp_path: Path) -> None:
+def test_definitions_and_examples_are_split(tmp_path: Path) -> None:
     line = '00001740 03 n 01 entity 0 000 | that which is (perceived); "it was full of entities"\n'
     put(tmp_path / "usr/share/wordnet/data.noun", "  1 licence text\n" + line)
     assert [text for text in extract.wordnet(tmp_path) if len(text) > 1] == [
@@ -72,7 +72,7 @@ def test_definitions_and_examples_are_cut_apart(tmp_path: Path) -> None:
     ]
 
 
-def test_verses_come_out_of_compressed_blocks_without_notes(tmp_path: Path) -> None:
+def test_verses_are_read_from_compressed_blocks_without_notes(tmp_path: Path) -> None:
     blocks = [b"<verse/>In the <note>a note</note>beginning.", b"The <b>end</b>."]
     packed = [zlib.compress(block) for block in blocks]
     index = struct.pack("<6I", 0, len(packed[0]), len(blocks[0]), len(packed[0]), len(packed[1]), len(blocks[1]))
@@ -81,7 +81,7 @@ def test_verses_come_out_of_compressed_blocks_without_notes(tmp_path: Path) -> N
     assert list(extract.sword(tmp_path)) == ["In the beginning.", "The end ."]
 
 
-def test_lines_of_character_vectors_come_out_of_r_data(tmp_path: Path) -> None:
+def test_lines_of_character_vectors_are_read_from_r_data(tmp_path: Path) -> None:
     lines = ["It is a truth", "universally acknowledged.", "", "Next paragraph."]
     body = b"X\n\0\0\0\2" + b"".join(struct.pack(">II", 0x00040009, len(line)) + line.encode() for line in lines)
     chunk = struct.pack(">I", len(body)) + zlib.compress(body)
@@ -98,7 +98,7 @@ def test_counts_of_words_come_before_those_of_pairs(tmp_path: Path) -> None:
 def test_sources_are_pinned_and_none_is_the_development_set() -> None:
     names = [source.name for source in (*PACKAGES, PAIR_COUNTS, *FILES)]
     assert len({*names, *MANIFESTS}) == len(names) + len(MANIFESTS)
-    assert all(source.version and source.licence for source in (*PACKAGES, PAIR_COUNTS))
+    assert all(source.version and source.license for source in (*PACKAGES, PAIR_COUNTS))
     assert "dev" not in {manifest for manifests in MANIFESTS.values() for manifest in manifests}
 
 
@@ -124,7 +124,7 @@ def test_a_package_is_fetched_once_and_a_partial_fetch_is_not_used(
 
 
 def put_all(folder: Path, monkeypatch: pytest.MonkeyPatch, *, speeches: list[str], development: list[str]) -> None:
-    """Every kind of source in miniature: a package, a file, transcripts, commands; the same speeches in all."""
+    """Write a small example of every kind of source, all with the same speeches."""
     source = TextSource("speeches", "npm", "x", "1", "public domain", lambda _: iter(speeches))
     monkeypatch.setattr("model.training.language_model.gathering.texts.PACKAGES", (source,))
     monkeypatch.setattr(
@@ -158,11 +158,11 @@ def test_gathered_texts_are_spelled_and_long_repeats_dropped(tmp_path: Path, mon
 def test_no_text_shares_six_words_in_a_row_with_the_development_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor a whole sentence of two words or more; a digit alone stays. Looked for in every file that is written."""
+    """Nor a sentence of two words or more; a single digit may stay. Checked in every file that is written."""
     development = ["it was late when they had come to the river", "good evening", "seven", "Mr. Ox paid 5 or 6 of us"]
-    told = ["When they had come, to the river, they rested.", "Seven.", "Good evening!", "Good evening to you."]
-    told += ["When they had come there at last.", "And mister ox paid five or six in all."]
-    put_all(tmp_path, monkeypatch, speeches=told, development=development)
+    speeches = ["When they had come, to the river, they rested.", "Seven.", "Good evening!", "Good evening to you."]
+    speeches += ["When they had come there at last.", "And mister ox paid five or six in all."]
+    put_all(tmp_path, monkeypatch, speeches=speeches, development=development)
     gather(tmp_path / "out", tmp_path / "data", tmp_path / "text", tmp_path / "work")
     files = sorted((tmp_path / "out").glob("*.txt"))
     assert [file.stem for file in files] == ["commands", "said", "speeches", "tales"]
@@ -177,7 +177,7 @@ def test_no_text_shares_six_words_in_a_row_with_the_development_set(
 
 
 def test_the_mixture_is_tuned_on_part_a_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One speaker: every second recording."""
+    """With one speaker, part A has every second recording."""
     put_all(tmp_path, monkeypatch, speeches=["x"], development=["one", "two", "three", "four"])
     gather(tmp_path / "out", tmp_path / "data", tmp_path / "text", tmp_path / "work")
     assert len((tmp_path / "out" / "held-out.text").read_text().splitlines()) == 2
@@ -189,15 +189,15 @@ def test_six_words_in_a_row_anywhere_are_an_overlap(line: str) -> None:
     assert line.replace("d", "q") not in Overlap(["a b c d e f g"])
 
 
-def test_a_missing_text_is_named_with_what_it_is(tmp_path: Path) -> None:
+def test_the_error_names_a_missing_text_and_its_origin(tmp_path: Path) -> None:
     with pytest.raises(LanguageModelError, match=r"se_books.*Standard Ebooks.*--text"):
         list(read_files(FILES[0], tmp_path))
 
 
-def test_sentences_for_neural_voices_are_short_and_known_and_none_is_of_the_development_set(tmp_path: Path) -> None:
+def test_sentences_for_neural_voices_are_short_and_known_and_not_in_the_development_set(tmp_path: Path) -> None:
     development = ["she went down to the old house by the river"]
     fits = ["the captain was very glad", "they went to the old house again"]
-    told = [
+    offered = [
         *fits,
         "too short",
         "the word zzyzxq is in no lexicon",
@@ -206,10 +206,10 @@ def test_sentences_for_neural_voices_are_short_and_known_and_none_is_of_the_deve
     ]
     put(tmp_path / "dev.jsonl", "".join(json.dumps({"audio": "a.ogg", "text": text}) + "\n" for text in development))
     for name in (name for files in FILES for name in files.files):
-        put(tmp_path / name, lzma.compress("\n".join(told).encode()))
+        put(tmp_path / name, lzma.compress("\n".join(offered).encode()))
     lines = list(to_read(tmp_path, tmp_path))
     assert lines == list(to_read(tmp_path, tmp_path))
     novels, prompts = FILES[0].files, FILES[1].files
     assert sorted(lines[: 2 * (len(novels) + len(prompts))]) == sorted((len(novels) + len(prompts)) * fits)
     assert all(word in DIGITS for line in lines[-DIGIT_STRINGS:] for word in line.split())
-    assert {*DIGITS} <= {*lines}, "each digit by itself, too"
+    assert {*DIGITS} <= {*lines}, "each digit occurs alone too"

@@ -1,4 +1,4 @@
-"""`tutti lm train`, `tutti lm prune` and `tutti lm perplexity`, and what training chooses."""
+"""`tutti lm train`, `tutti lm prune` and `tutti lm perplexity`, and the choices of training."""
 
 from __future__ import annotations
 
@@ -129,11 +129,11 @@ def test_counts_of_pairs_are_mixed_in(texts: dict[str, Path], tmp_path: Path) ->
     [
         (["none.txt"], "cannot read"),
         (["empty.txt"], "has no words"),
-        (["house.txt:1", "sea.txt"], "each text needs a weight"),
-        (["house.txt:0", "sea.txt:1"], "each text needs a weight"),
-        (["house.txt:1", "--held-out", "sea.txt"], "not both"),
+        (["house.txt:1", "sea.txt"], "either every text must have a weight above 0"),
+        (["house.txt:0", "sea.txt:1"], "either every text must have a weight above 0"),
+        (["house.txt:1", "--held-out", "sea.txt"], "weights and --held-out are mutually exclusive"),
         (["bad.counts:1", "sea.txt:1"], "bad.counts:2"),
-        (["bad.counts"], "by weights or a held-out text only"),
+        (["bad.counts"], "to mix counts and models with texts, give weights or --held-out"),
     ],
 )
 def test_unusable_texts_and_options_are_refused_by_name(
@@ -156,7 +156,7 @@ def test_cut_offs_are_checked(texts: dict[str, Path], tmp_path: Path, counts: st
     )
 
 
-def test_counts_are_read(tmp_path: Path) -> None:
+def test_counts_are_parsed(tmp_path: Path) -> None:
     path = tmp_path / "web.counts"
     path.write_text("the 100\n\nthe kettle 9\n", encoding="utf-8")
     assert read_counts(path) == ({"the": 100}, {("the", "kettle"): 9})
@@ -203,7 +203,7 @@ def test_chinese_text_keeps_its_digits_and_latin_words(tmp_path: Path) -> None:
     assert set(LanguageModel.load(out).words) >= {"打", "开", "wifi", "第", "二", "三", "页"}
 
 
-def test_marks_of_toolkits_are_no_words_however_a_text_is_spelled(tmp_path: Path) -> None:
+def test_tags_of_toolkits_are_not_words_in_any_spelling(tmp_path: Path) -> None:
     text, out = tmp_path / "text.txt", tmp_path / "marks.arpa"
     text.write_text("<s> cafe\u0301 <unk> </s>\ncaf\u00e9 [UNK]\n", encoding="utf-8")
     assert run("train", text, "--as-written", "--order", 2, "--out", out).exit_code == 0

@@ -21,7 +21,7 @@ from model.ctc.words import LogProbs, Word
 from model.recordings import Utterance, read_manifests
 from model.torch_model import TorchModel
 from model.torch_network.checkpoint import save_network
-from model.training.evaluation.heard import Heard, decode, hear, hear_both
+from model.training.evaluation.outputs import RecordingOutput, decode, mean_outputs_of, outputs_of
 from model.training.language_model.tune import RANGES, propose, search
 from server.cli.lm import lm
 
@@ -31,7 +31,7 @@ IDEAL = DecodingWeights(lm_weight=0.9, word_bonus=1.5, unknown_cost=9.0, unknown
 
 
 class Sensitive:
-    """Makes the more errors, the farther its weights are from the ideal: 20 words, each wrong from some distance on."""
+    """Decoder whose number of errors grows with the distance of its weights from the ideal, up to 20 words."""
 
     def __init__(self, weights: DecodingWeights) -> None:
         self._off = sum(
@@ -49,15 +49,15 @@ class Sensitive:
         return tuple(Word("wrong" if i < wrong else "right", 0.0, 0.0, 1.0) for i in range(20))
 
 
-def heard(source: str, text: str = "right " * 20) -> Heard:
-    return Heard(Utterance(Path("x"), text.strip(), source, "s", 1.0), np.zeros((3, 4), np.float32))
+def output_for(source: str, text: str = "right " * 20) -> RecordingOutput:
+    return RecordingOutput(Utterance(Path("x"), text.strip(), source, "s", 1.0), np.zeros((3, 4), np.float32))
 
 
 def test_the_search_approaches_the_best_weights_and_reports_improvements() -> None:
     reported = []
     with ThreadPoolExecutor(2) as executor:
         done = search(
-            [heard("one"), heard("two")],
+            [output_for("one"), output_for("two")],
             Sensitive,  # type: ignore[arg-type]
             DecodingWeights(),
             120,
@@ -73,10 +73,10 @@ def test_the_search_approaches_the_best_weights_and_reports_improvements() -> No
     assert done[0].loss("mean")[0] <= 0.1 < losses[0][0]
 
 
-def test_the_same_seed_tries_the_same() -> None:
+def test_the_same_seed_tries_the_same_weights() -> None:
     with ThreadPoolExecutor(1) as executor:
         one, two = (
-            [t.weights for t in search([heard("a")], Sensitive, IDEAL, 12, "pooled", executor=executor, seed=3)]  # type: ignore[arg-type]
+            [t.weights for t in search([output_for("a")], Sensitive, IDEAL, 12, "pooled", executor=executor, seed=3)]  # type: ignore[arg-type]
             for _ in range(2)
         )
     assert one == two
@@ -91,7 +91,7 @@ def test_proposals_stay_within_their_ranges() -> None:
 
 
 def test_the_mean_objective_weighs_sources_equally_and_the_pooled_one_by_words() -> None:
-    rows = [heard("long"), heard("short", "wrong")]
+    rows = [output_for("long"), output_for("short", "wrong")]
     with ThreadPoolExecutor(1) as executor:
         (trial,) = search(rows, Sensitive, IDEAL, 1, "mean", executor=executor)  # type: ignore[arg-type]
     assert trial.sources["long"].wer == 0.0
@@ -112,14 +112,14 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_recordings_in_a_batch_give_the_same_log_probs_as_alone(recordings: Path) -> None:
+def test_recordings_in_a_batch_have_the_same_log_probs_as_alone(recordings: Path) -> None:
     from model.recordings import read_manifest
 
     model = TorchModel.random(precision="fp32")
     rows = read_manifest(recordings)
-    together = hear(model, rows)
+    together = outputs_of(model, rows)
     for row, item in zip(rows, together, strict=True):
-        (alone,) = hear(model, [row])
+        (alone,) = outputs_of(model, [row])
         assert item.utterance == row
         assert item.log_probs.shape == alone.log_probs.shape
         assert np.allclose(item.log_probs, alone.log_probs, atol=1e-4)
@@ -128,7 +128,7 @@ def test_recordings_in_a_batch_give_the_same_log_probs_as_alone(recordings: Path
         assert {name: s.utterances for name, s in decode(greedy, together, executor).items()} == {"s0": 2, "s1": 1}
 
 
-def test_the_command_writes_the_weights_beside_the_model(recordings: Path, tmp_path: Path) -> None:
+def test_the_command_writes_the_weights_next_to_the_model(recordings: Path, tmp_path: Path) -> None:
 
     model = TorchModel.random(precision="fp32")
     save_network(model.network, tmp_path / "model.safetensors")
@@ -153,18 +153,18 @@ def test_the_command_writes_the_weights_beside_the_model(recordings: Path, tmp_p
     assert "the best on part B" in result.output
 
 
-def test_weights_for_accurate_finals_want_another_model_of_the_same_symbols(recordings: Path) -> None:
+def test_weights_for_accurate_finals_require_another_model_with_the_same_symbols(recordings: Path) -> None:
     options = ["--manifest", str(recordings), "--model", "mandarin", "--precision", "int8", "--accurate"]
     result = CliRunner().invoke(lm, ["tune", *options])
     assert result.exit_code == 1
     assert "no other shipped model writes the symbols of tutti-mandarin" in result.output.replace("\n", " ")
 
 
-def test_both_models_are_heard_as_the_mean_of_their_probabilities(recordings: Path) -> None:
+def test_the_outputs_of_two_models_are_the_mean_of_their_probabilities(recordings: Path) -> None:
     small, medium = (load_own(Path(name), device="cpu", precision="int8") for name in ("small", "medium"))
     utterances = read_manifests([recordings])
-    both = hear_both(small, medium, utterances)
-    for mean, one, other in zip(both, hear(small, utterances), hear(medium, utterances), strict=True):
+    both = mean_outputs_of(small, medium, utterances)
+    for mean, one, other in zip(both, outputs_of(small, utterances), outputs_of(medium, utterances), strict=True):
         assert mean.utterance == one.utterance
         expected = (np.exp(one.log_probs) + np.exp(other.log_probs)) / 2
         assert np.exp(mean.log_probs) == pytest.approx(expected, abs=1e-5)

@@ -1,4 +1,4 @@
-"""A recurrent language model from a text to 8-bit weights: pieces, a run that learns, the commands."""
+"""Recurrent language model from a text to 8-bit weights: pieces, training, commands."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_frequent_pairs_become_pieces() -> None:
     assert len(learn_pieces(words, 10_000)) < 200, "no pair is left"
 
 
-def test_lines_become_streams_with_an_end_behind_each(text: Path) -> None:
+def test_lines_become_streams_with_an_end_after_each(text: Path) -> None:
     pieces = learn_pieces(Counter(text.read_text(encoding="utf-8").split()), 96)
     lines = text.read_text(encoding="utf-8").splitlines()
     streams = train.parallel(lines, pieces, 1, streams=8)
@@ -82,7 +82,7 @@ def test_from_a_text_to_a_model_in_8_bits(
         assert float(model.score([sentence.split()])[0]) == pytest.approx(in_floats, abs=0.25)
 
 
-def test_a_run_goes_on_from_the_weights_of_another_with_their_pieces(
+def test_a_run_continues_from_another_ones_weights_and_pieces(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second, other = (tmp_path / f"{name}.safetensors" for name in ("first", "second", "other"))
@@ -99,7 +99,7 @@ def test_a_run_goes_on_from_the_weights_of_another_with_their_pieces(
     other.write_bytes(first.read_bytes())
     described = json.loads(first.with_suffix(".json").read_text(encoding="utf-8")) | {"hidden": 16}
     other.with_suffix(".json").write_text(json.dumps(described), encoding="utf-8")
-    with pytest.raises(SystemExit, match="are not floats of a recurrent language model"):
+    with pytest.raises(SystemExit, match="are not a float32 recurrent language model"):
         run(monkeypatch, train, text, "--init", other, "--out", second)
 
 
@@ -124,7 +124,7 @@ def test_the_same_seed_makes_the_same_weights() -> None:
         (tune, ["none.safetensors", "--manifest", "none.jsonl"], "cannot read recurrent language model none"),
     ],
 )
-def test_what_is_missing_is_named(
+def test_the_error_names_a_missing_file(
     module: object, arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -132,8 +132,8 @@ def test_what_is_missing_is_named(
         run(monkeypatch, module, *arguments)
 
 
-def test_weights_are_chosen_by_the_errors_of_what_they_choose() -> None:
-    """The search likes the first text, the model the second; the third has more words."""
+def test_weights_are_chosen_by_the_errors_of_their_best_texts() -> None:
+    """The search prefers the first text, the model the second; the third has more words."""
     errors, lengths = np.array([2, 1, 0], np.int32), np.array([4, 4, 6], np.int32)
     search, log_probs, ngrams = np.array([0.0, -1.0, -1.6]), np.array([-9.0, -4.0, -5.5]), np.array([-3.0, -3.0, -9.0])
     choice = Choice(4, errors, Scores(search, log_probs, ngrams, lengths))

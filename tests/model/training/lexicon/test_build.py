@@ -1,4 +1,4 @@
-"""Making of a lexicon: second pronunciations, foreign sounds, the same bytes, progress."""
+"""Building of a lexicon: foreign phones, Roman numerals, the same bytes, progress."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def write_lm(path: Path, *words: str) -> Path:
     return path
 
 
-def test_a_word_is_said_as_espeak_says_it() -> None:
+def test_a_word_has_espeaks_pronunciation() -> None:
     words, _ = build.learn(SAID, print)
     assert words["and"] == (("æ", "n", "d"),)
     assert words["dan"] == (("d", "æ", "n"),)
 
 
-def test_roman_numerals_are_said_as_numbers_and_teach_no_rule() -> None:
+def test_roman_numerals_are_pronounced_as_numbers_and_not_used_for_rules() -> None:
     roman = ("ɹ", "oʊ", "m", "ə", "n")
     words, rules = build.learn(SAID | {"ii": (*roman, "t", "u"), "roman": roman}, print)
     assert words["ii"] == (("t", "u"),)
@@ -39,7 +39,7 @@ def test_roman_numerals_are_said_as_numbers_and_teach_no_rule() -> None:
     assert rules.pronounce("i") == ()
 
 
-def test_a_word_said_in_foreign_sounds_is_pronounced_by_the_rules() -> None:
+def test_a_word_with_foreign_phones_is_pronounced_by_the_rules() -> None:
     words, rules = build.learn(SAID, print)
     assert words["ann"] == (rules.pronounce("ann"),)
     assert words["ann"][0][:2] == ("æ", "n")
@@ -51,7 +51,7 @@ def test_a_language_model_without_an_english_word_is_refused() -> None:
 
 
 def test_held_out_words_come_from_the_whole_alphabet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """aa, ba and dd are held out; what is left teaches nothing of b and d."""
+    """aa, ba and dd are held out; the remaining words have neither b nor d."""
     monkeypatch.setattr(build, "HELD_OUT", 3)
     aligned = {word: tuple((letter,) for letter in word) for word in ("aa", "ba", "ca", "dd", "ea")}
     found = build.measure(aligned)

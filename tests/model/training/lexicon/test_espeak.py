@@ -1,4 +1,4 @@
-"""Words by espeak-ng, in the phones that a network can learn."""
+"""Pronunciation by espeak-ng, reduced to the phones that a network can learn."""
 
 import pytest
 
@@ -14,10 +14,10 @@ def test_a_missing_espeak_is_named_in_the_error(monkeypatch):
         pronounce(["word"])
 
 
-def test_phones_that_are_rare_are_written_by_more_frequent_ones_without_stress():
+def test_rare_phones_are_replaced_by_more_frequent_ones_and_stress_is_removed():
     need_programs("espeak-ng")
     spoken = pronounce(["a", "bird", "button", "fire", "north", "about"])
-    found = {phone for sounds in spoken.values() for phone in sounds}
+    found = {phone for phones in spoken.values() for phone in phones}
     assert found <= PHONES
     assert not found & set(SIMPLER)
     assert not any(ord(mark) in STRESS for phone in found for mark in phone)

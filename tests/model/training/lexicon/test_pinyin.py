@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from model.errors import TrainingError
-from model.training.lexicon.pinyin import are_syllables, pronounce, readings, sounds_of, syllables_of
+from model.training.lexicon.pinyin import are_syllables, phones_of, pronounce, readings, syllables_of
 from model.training.lexicon.spoken import Pronunciations
 
 
 @pytest.mark.parametrize(
-    ("syllable", "sounds"),
+    ("syllable", "phones"),
     [
         ("zhong1", ("zh", "ong1")),
         ("yi1", ("i1",)),
@@ -28,11 +28,11 @@ from model.training.lexicon.spoken import Pronunciations
         ("", ()),
     ],
 )
-def test_syllables_are_divided_as_the_standard_has_them(syllable: str, sounds: tuple[str, ...]) -> None:
-    assert sounds_of(syllable) == sounds
+def test_syllables_are_split_as_in_the_standard(syllable: str, phones: tuple[str, ...]) -> None:
+    assert phones_of(syllable) == phones
 
 
-def test_characters_have_their_readings_and_texts_those_of_their_context() -> None:
+def test_characters_have_all_readings_and_texts_those_of_their_context() -> None:
     assert set(readings("行")) >= {"xing2", "hang2"}
     assert readings("a") == readings("。") == ()
     assert syllables_of("银行行长") == ("yin2", "hang2", "hang2", "zhang3")
@@ -40,13 +40,13 @@ def test_characters_have_their_readings_and_texts_those_of_their_context() -> No
     assert not are_syllables(("call", "me"))
 
 
-def test_what_is_no_syllable_is_named() -> None:
+def test_the_error_names_a_word_that_is_not_a_syllable() -> None:
     assert pronounce(["ni3", "hao3"]) == {"ni3": ("n", "i3"), "hao3": ("h", "ao3")}
-    with pytest.raises(TrainingError, match="'ap' is no syllable"):
+    with pytest.raises(TrainingError, match="'ap' is not a syllable"):
         pronounce(["ni3", "ap"])
 
 
-def test_a_network_learns_the_sounds_of_a_text_without_an_english_synthesizer() -> None:
+def test_mandarin_phones_need_no_english_synthesizer() -> None:
     spoken = Pronunciations.of(["ni3 hao3", "hao3"], "zh")
     assert spoken.phones == ("ao3", "h", "i3", "n")
     assert spoken.target("hao3 ni3") == [2, 1, 4, 3]

@@ -1,4 +1,4 @@
-"""Manifests of Mandarin speech: syllables to learn, characters to be judged by, speakers apart."""
+"""Manifests of Mandarin speech: syllables for training, characters for evaluation, separate speakers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read(path: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_syllables_are_what_is_learned_and_speakers_are_kept_apart(tmp_path: Path) -> None:
+def test_training_texts_are_syllables_and_held_out_speakers_are_separate(tmp_path: Path) -> None:
     held_out = next(name for name in map(str, range(100)) if is_held_out(name))
     other = next(name for name in map(str, range(100)) if not is_held_out(name))
     fill(tmp_path, "aishell_sample", [{"text": "你好", "pinyin": "ni3 hao3", "speaker": "x"}])
@@ -51,6 +51,6 @@ def test_syllables_are_what_is_learned_and_speakers_are_kept_apart(tmp_path: Pat
     assert all(Path(row["audio"]) == (tmp_path / "a.opus").resolve() for row in read(out / "dev.jsonl"))
 
 
-def test_a_source_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_missing_source(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match=r"aishell_sample\.jsonl"):
         write(tmp_path, tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Prose out of the files of an edition, and the refusal of a book that an evaluation recording is read from."""
+"""Extraction of prose from an edition, and refusal of a book that contains an evaluation recording's text."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ late.</p>
 SPOKEN = "in the middle of the long afternoon a single figure came slowly down the road"
 
 
-def test_prose_alone_is_read_with_abbreviations_in_full() -> None:
+def test_only_prose_is_extracted_with_abbreviations_in_full() -> None:
     assert list(chapter(CHAPTER)) == ["I saw Mister Hall at 5 p m. It was late.", "A quotation."]
 
 
-def test_a_repository_that_is_there_is_read_and_not_cloned(tmp_path: Path) -> None:
+def test_an_existing_repository_is_read_and_not_cloned(tmp_path: Path) -> None:
     text = tmp_path / "book" / "src" / "epub" / "text"
     text.mkdir(parents=True)
     (text / "chapter-1.xhtml").write_text(CHAPTER)
@@ -43,14 +43,14 @@ def test_a_repository_that_is_there_is_read_and_not_cloned(tmp_path: Path) -> No
         list(paragraphs(tmp_path))
 
 
-def test_a_book_that_an_evaluation_recording_is_read_from_is_refused() -> None:
-    with pytest.raises(TrainingError, match="novel: an evaluation recording is read from it"):
+def test_a_book_with_the_text_of_an_evaluation_recording_is_refused() -> None:
+    with pytest.raises(TrainingError, match="novel contains the text of an evaluation recording"):
         refuse_shared("novel", [parse(SPOKEN)], [SPOKEN])
     everyday = parse("for the first time in his life he laughed")
     refuse_shared("novel", [everyday], ["she saw it for the first time in his life then"])
 
 
-def test_no_book_and_no_author_is_both_learned_from_and_measured_on() -> None:
+def test_no_book_or_author_is_in_both_training_and_evaluation() -> None:
     assert len(books.UNSEEN) == 20
     learned = {name.partition("_")[0] for name in books.TRAINING}
     assert not learned & {name.partition("_")[0] for name in books.UNSEEN}

@@ -1,4 +1,4 @@
-"""Counts of marks, the finals that a book is cut into, and the figures that documents quote."""
+"""Counts of marks, the splitting of a book into finals, and the figures quoted in documents."""
 
 from __future__ import annotations
 
@@ -12,14 +12,23 @@ import pytest
 from model.errors import TrainingError
 from model.punctuation.marks import ENDS, parse, written
 from model.punctuation.weights import SHIPPED
-from model.training.punctuation.evaluate import LABELS, LONGEST, Counts, by_rules, evaluate, finals, markdown, misheard
+from model.training.punctuation.evaluate import (
+    LABELS,
+    LONGEST,
+    Counts,
+    by_rules,
+    evaluate,
+    finals,
+    markdown,
+    with_word_errors,
+)
 
 ROOT = Path(__file__).parents[4]
 RESULT = ROOT / "loadtest" / "results" / "punctuation"
-LIMIT_BYTES = 3_000_000  # of the weights, which every installation carries
+LIMIT_BYTES = 3_000_000  # of the weights, which are part of every installation
 
 
-def test_marks_are_counted_where_they_are_wanted_and_where_they_are_found() -> None:
+def test_marks_of_the_reference_and_of_the_tagger_are_counted() -> None:
     counts = Counts()
     counts.add(parse("Yes, he said. Is Paul here?"), parse("Yes he, said. Is paul here."))
     found = {name: (count.wanted, count.found, count.right) for name, count in counts.labels.items()}
@@ -39,22 +48,22 @@ def test_the_rules_are_the_baseline() -> None:
     assert written(by_rules(["where", "are", "you", "i", "am", "here"])) == "Where are you I am here?"
 
 
-def test_finals_are_whole_sentences_and_lose_none() -> None:
+def test_finals_are_whole_sentences_and_complete() -> None:
     short = parse("Yes, he said. No. Is he here? " * 30)
     found = list(finals([*short, *parse("word " * LONGEST + "word. Short.")], np.random.default_rng(1)))
     assert all(final[-1].mark in ENDS and len(final) <= LONGEST for final in found)
     assert sum(len(final) for final in found) == len(short) + 1  # without the sentence that is too long
 
 
-def test_misheard_words_are_others_of_the_vocabulary() -> None:
+def test_simulated_errors_are_other_words_of_the_vocabulary() -> None:
     alphabet = ["had", "has", "hat", "hate", "have"]
-    heard: list[str] = []
-    misheard(alphabet, 0.5, lambda words: heard.extend(words) or [])(["hat"] * 200)  # type: ignore[func-returns-value]
-    assert set(heard) <= set(alphabet)
-    assert 100 < heard.count("hat") < 150
+    received: list[str] = []
+    with_word_errors(alphabet, 0.5, lambda words: received.extend(words) or [])(["hat"] * 200)  # type: ignore[func-returns-value]
+    assert set(received) <= set(alphabet)
+    assert 100 < received.count("hat") < 150
 
 
-def test_a_folder_without_books_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_folder_without_books(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="no books"):
         evaluate(tmp_path, SHIPPED)
 

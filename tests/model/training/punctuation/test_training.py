@@ -1,4 +1,4 @@
-"""Finals to train on, a small training run, and the same figures from the numpy tagger as from the torch network."""
+"""Training examples, a small training run, and equal outputs of the numpy tagger and the torch network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from model.training.punctuation import train as training
 from model.training.punctuation.corpus import (
     IGNORED,
     LONGEST,
-    Neighbours,
+    Confusions,
     Sampler,
     Text,
     as_text,
@@ -45,27 +45,27 @@ def test_words_outside_the_vocabulary_keep_their_ending_and_beginning() -> None:
     assert (known[2], known[1] == unknown[1]) == (unknown[2], False)
 
 
-def test_finals_are_whole_sentences_or_say_that_they_are_not() -> None:
+def test_finals_are_whole_sentences_or_have_an_ignored_last_mark() -> None:
     book = text()
-    sampler = Sampler([book], {}, Neighbours(VOCABULARY, [book]), seed=1)
+    sampler = Sampler([book], {}, Confusions(VOCABULARY, [book]), seed=1)
     for final in sampler.draw(400):
         assert 0 < len(final.marks) == len(final.rows) == len(final.capitals) <= LONGEST
         assert final.marks[-1] in (*ENDS, IGNORED)
         assert IGNORED not in final.marks[:-1]
 
 
-def test_a_word_left_out_leaves_its_mark_behind() -> None:
+def test_the_mark_of_a_deleted_word_moves_to_the_word_before() -> None:
     book = as_text(
         "book", ["a", "b,", "c", "d,", "e", "f,", "g", "h,", "i", "j,", "k", "l,", "m", "n,", "o", "p."], VOCABULARY
     )
-    neighbours = Neighbours(VOCABULARY, [book])
+    confusions = Confusions(VOCABULARY, [book])
     for seed in range(200):
-        final = neighbours.confuse(book, np.random.default_rng(seed), rate=0.5)  # type: ignore[arg-type]
+        final = confusions.confuse(book, np.random.default_rng(seed), rate=0.5)  # type: ignore[arg-type]
         assert final.marks[-1] == book.marks[-1]
         assert np.count_nonzero(final.marks[:-1] != NONE) >= 7 - (len(book.marks) - len(final.marks))
 
 
-def test_numpy_computes_what_torch_does(tmp_path: Path) -> None:
+def test_the_numpy_tagger_equals_the_torch_network(tmp_path: Path) -> None:
     torch.manual_seed(1)
     network = TaggerNetwork(len(VOCABULARY.words)).eval()
     save(tmp_path / "a.safetensors", arrays(network), VOCABULARY)
@@ -85,7 +85,7 @@ def test_numpy_computes_what_torch_does(tmp_path: Path) -> None:
     np.testing.assert_allclose(tagger.logits(words), expected, atol=1e-4)
 
 
-def test_a_small_run_learns_and_gives_the_same_bytes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_run_learns_and_is_deterministic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "DRAWN", training.FINALS)
     (tmp_path / "training").mkdir()
     (tmp_path / "training" / "book.txt").write_text("\n".join(LINES * 40) + "\n")
@@ -97,7 +97,7 @@ def test_a_small_run_learns_and_gives_the_same_bytes_again(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no weights"])
-def test_damaged_weights_are_named(tmp_path: Path, content: bytes | None) -> None:
+def test_the_error_names_damaged_weights(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "damaged.safetensors"
     if content is not None:
         path.write_bytes(content)
@@ -108,6 +108,6 @@ def test_damaged_weights_are_named(tmp_path: Path, content: bytes | None) -> Non
         Tagger.from_file(path)
 
 
-def test_a_missing_text_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_missing_text(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="gone"):
         read_tokens(tmp_path / "gone.txt")

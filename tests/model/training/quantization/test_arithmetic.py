@@ -1,4 +1,4 @@
-"""The simulated arithmetic: equal to integers in numpy, the same in both of its ways through a GRU, and reversible."""
+"""Simulated arithmetic: equal to integers in numpy, equal in training and serving of a GRU, and reversible."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ from model.training.quantization.quantize import quantize
 from model.training.quantization.simulated import SimulatedGRU, SimulatedNetwork, SimulatedProduct
 from tests.support.networks.small_networks import SMALL, noise, small_network
 
-FLOAT_ROUNDING = 2e-6  # of the largest output: sums of some hundred terms in float32
+FLOAT_ROUNDING = 2e-6  # relative to the largest output: sums of some hundred terms in float32
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def product(outputs, inputs, scale=0.031, zero=77, seed=0):
 
 
 def in_integers(numbers, x):
-    """The definition, in numpy: (N, in) float32 -> (N, out)."""
+    """Definition of the product in numpy: (N, in) float32 to (N, out)."""
     inverse = np.float32(1) / np.float32(numbers.input_scale)
     q = np.clip(np.rint(x * inverse).astype(np.int64) + numbers.input_zero, 0, 255)
     sums = (q - numbers.input_zero) @ numbers.weight.astype(np.int64).T
@@ -60,7 +60,7 @@ def test_a_half_is_rounded_to_the_even_integer():
     assert rounded == [0, 2, 2, 0, -2]
 
 
-def test_training_and_serving_take_a_simulated_gru_through_the_same_values():
+def test_a_simulated_gru_has_the_same_values_in_training_and_serving():
     layer = gru()
     x, first = torch.randn(3, 20, 32, generator=torch.manual_seed(2)), torch.rand(3, 32) - 0.5
     learned, last = layer(x, first)
@@ -93,15 +93,15 @@ def gru():
     return layer
 
 
-def test_lookahead_reads_values_of_sixteen_bits(quantized):
+def test_lookahead_rounds_its_inputs_to_bfloat16(quantized):
     lookahead = SimulatedNetwork(quantized).lookahead
     x = torch.randn(2, 7, 64, generator=torch.manual_seed(0))
     _, waiting = lookahead(x, torch.zeros(2, 4, 64))
     assert torch.equal(waiting.detach(), x[:, -4:].bfloat16().float())
 
 
-def test_the_simulation_and_the_compiled_step_say_the_same(quantized):
-    """Both round the same inputs; where float rounding moves one over the half, its integer differs by one."""
+def test_the_simulation_agrees_with_the_compiled_step(quantized):
+    """Both round the same inputs; if float rounding moves one across a half, its integer differs by one."""
     recordings = noise(seconds=2.4, seed=1)
     pcm = in_rows(recordings, SMALL, steps=10)  # 0.8 s each
     simulated = SimulatedNetwork(quantized).eval()
@@ -117,7 +117,7 @@ def test_the_simulation_and_the_compiled_step_say_the_same(quantized):
     assert gap.max() < 0.1
 
 
-def test_a_simulated_network_gives_back_the_numbers_it_was_made_of(quantized):
+def test_a_simulated_network_returns_its_original_parameters(quantized):
     again = SimulatedNetwork(quantized).numbers()
     assert again.config == quantized.config
     assert {name: t.tolist() for name, t in again.tensors.items()} == {

@@ -1,4 +1,4 @@
-"""Fine-tuning: it brings the outputs nearer to the teacher's, within the limits of the integers."""
+"""Fine-tuning: outputs approach the teacher's, within the limits of the integers."""
 
 import itertools
 
@@ -35,7 +35,7 @@ def test_the_divergence_falls_and_the_integers_stay_within_their_limits():
     np.testing.assert_array_equal(tuned.tensors["features.scale"], start.tensors["features.scale"])
 
 
-def test_batches_are_full_rows_of_speech_and_the_seed_decides_them(tmp_path):
+def test_batches_are_full_rows_of_speech_and_deterministic(tmp_path):
     utterances = []
     for number, pcm in enumerate(noise(seconds=9.0)):
         soundfile.write(tmp_path / f"{number}.wav", pcm, SMALL.sample_rate)

@@ -1,4 +1,4 @@
-"""Post-training quantisation: limits of the integers, rounding that compensates, folding that changes nothing."""
+"""Post-training quantization: limits of the integers, round_compensated rounding, folding without effect on outputs."""
 
 import copy
 import dataclasses
@@ -9,8 +9,8 @@ import torch
 
 from model.torch_network.network import Network
 from model.training.quantization.calibration import best_range, in_rows, inputs_of, quantized_inputs
-from model.training.quantization.quantize import even_out, quantize
-from model.training.quantization.rounding import compensating, error, nearest, row_scales
+from model.training.quantization.quantize import equalize, quantize
+from model.training.quantization.rounding import error, nearest, round_compensated, row_scales
 from model.training.quantization.run import divergence
 from model.training.quantization.simulated import SimulatedNetwork
 from tests.support.networks.small_networks import SMALL, noise, small_network
@@ -27,7 +27,7 @@ def outputs(network, recordings):
         return network(pcm, network.fresh_state(len(pcm)))[0]  # (B, T, outputs)
 
 
-def test_the_divergence_is_that_of_the_letters_and_that_of_the_phones():
+def test_the_divergence_is_the_sum_for_letters_and_phones():
     torch.manual_seed(0)
     network = Network(dataclasses.replace(SMALL, phones=("a", "k", "t"))).eval()
     integers = quantize(network, noise())
@@ -56,7 +56,7 @@ def test_integers_scales_and_zero_points_are_within_their_limits(quantized):
     }
 
 
-def test_quantising_twice_gives_the_same_numbers_and_leaves_the_network_alone(quantized):
+def test_quantization_is_deterministic_and_does_not_change_the_network(quantized):
     network = small_network()
     before = copy.deepcopy(network.state_dict())
     again = quantize(network, noise())
@@ -66,11 +66,11 @@ def test_quantising_twice_gives_the_same_numbers_and_leaves_the_network_alone(qu
             np.testing.assert_array_equal(getattr(product, field.name), getattr(quantized.products[name], field.name))
 
 
-def test_the_quantised_network_says_what_the_network_says(quantized):
-    """On noise that it was not calibrated on: the divergence is a hundredth of that of a network with other weights."""
-    unheard = noise(seed=1)
-    exact = outputs(small_network(), unheard)
-    ours, other = outputs(SimulatedNetwork(quantized), unheard), outputs(small_network(seed=1), unheard)
+def test_the_quantized_network_has_nearly_the_networks_outputs(quantized):
+    """On other noise than for calibration, the divergence is a hundredth of that of a network with other weights."""
+    held_out = noise(seed=1)
+    exact = outputs(small_network(), held_out)
+    ours, other = outputs(SimulatedNetwork(quantized), held_out), outputs(small_network(seed=1), held_out)
 
     def divergence(found):
         return float((exact.exp() * (exact - found)).sum(-1).mean())
@@ -78,21 +78,21 @@ def test_the_quantised_network_says_what_the_network_says(quantized):
     assert 0 < divergence(ours) < 0.01 * divergence(other)
 
 
-def test_less_than_a_step_of_audio_is_enough_to_calibrate_on():
+def test_less_than_a_step_of_audio_is_enough_for_calibration():
     assert quantize(small_network(), [noise()[0][:400]]).products["head"].input_scale > 0
 
 
-def test_rows_hold_the_audio_end_to_end():
+def test_rows_contain_the_concatenated_audio():
     recordings = noise(seconds=3.0)
     rows = in_rows(recordings, SMALL, steps=10)  # 0.8 s each
     assert rows.shape == (3, 12_800)
     assert np.array_equal(rows.numpy().ravel(), np.concatenate(recordings)[: 3 * 12_800])
 
 
-def test_evening_out_the_channels_leaves_the_function_unchanged():
+def test_equalizing_the_channels_does_not_change_the_function():
     network = small_network()
     folded = copy.deepcopy(network)
-    even_out(folded, inputs_of(folded, in_rows(noise(), SMALL)))
+    equalize(folded, inputs_of(folded, in_rows(noise(), SMALL)))
     assert not torch.equal(folded.norms[0].weight, network.norms[0].weight)
     assert not torch.equal(folded.features.scale, network.features.scale)
     exact, found = outputs(network, noise(seed=1)), outputs(folded, noise(seed=1))
@@ -100,11 +100,11 @@ def test_evening_out_the_channels_leaves_the_function_unchanged():
     assert float((found - exact).abs().mean()) < 1e-5
 
 
-def test_evening_out_lowers_the_error_of_uneven_channels():
+def test_equalizing_lowers_the_error_of_uneven_channels():
     network = small_network()
     folded = copy.deepcopy(network)
     rows = in_rows(noise(), SMALL)
-    even_out(folded, inputs_of(folded, rows))
+    equalize(folded, inputs_of(folded, rows))
 
     def wrong(each, name, module):
         x, weight = inputs_of(each, rows)[name], each.get_submodule(module).weight
@@ -122,12 +122,12 @@ def correlated(rows=2_000, width=96):
     return mixed + 0.3 * torch.randn(rows, width, generator=generator, dtype=torch.float64)
 
 
-def test_compensated_rounding_errs_no_more_than_rounding_to_nearest_in_any_row():
+def test_compensated_rounding_has_no_more_error_than_rounding_to_nearest_in_any_row():
     x = correlated()
     moments = x.T @ x / len(x)
     weight = torch.randn(40, x.shape[1], dtype=torch.float64, generator=torch.manual_seed(1))
     scale = row_scales(weight, moments)
-    integers, plain = compensating(weight, scale, moments), nearest(weight, scale)
+    integers, plain = round_compensated(weight, scale, moments), nearest(weight, scale)
     assert torch.equal(integers, integers.round())
     assert float(integers.abs().max()) <= 63
     ours, theirs = (error(chosen * scale[:, None] - weight, moments) for chosen in (integers, plain))
@@ -142,7 +142,7 @@ def test_a_dead_input_and_a_row_of_zeros_are_rounded_too():
     weight = torch.zeros(3, 8, dtype=torch.float64)
     weight[0, 0] = 1.0
     scale = row_scales(weight, moments)
-    integers = compensating(weight, scale, moments)
+    integers = round_compensated(weight, scale, moments)
     assert (scale > 0).all()
     assert integers[1:].abs().sum() == 0
 

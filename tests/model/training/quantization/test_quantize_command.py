@@ -1,4 +1,4 @@
-"""`tutti quantize`: a checkpoint that loads, error rates before and after, refusals in one sentence."""
+"""`tutti quantize`: a checkpoint that loads, error rates before and after, errors in one line."""
 
 import json
 
@@ -20,7 +20,7 @@ runner = CliRunner()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A checkpoint of floats and a manifest of noise that is said to be words."""
+    """A float32 checkpoint and a manifest of noise with words as texts."""
     path = tmp_path_factory.mktemp("quantize")
     rows = []
     for number, pcm in enumerate(noise(seconds=4.5)):
@@ -38,7 +38,7 @@ def quantize(folder, out, *more, source="floats.safetensors", manifest="noise.js
     return runner.invoke(app, [*arguments, *map(str, more)])
 
 
-def test_it_writes_integers_and_says_the_error_rates_of_both(folder, tmp_path):
+def test_it_writes_integers_and_prints_the_error_rates_of_both(folder, tmp_path):
     out = tmp_path / "integers.safetensors"
     done = quantize(folder, out, "--validation", folder / "noise.jsonl")
     assert done.exit_code == 0, done.output
@@ -53,14 +53,14 @@ def test_it_writes_integers_and_says_the_error_rates_of_both(folder, tmp_path):
     assert done.output.splitlines()[-1].startswith(f"wrote {out}, ")
 
 
-def test_fine_tuning_says_how_far_it_is(folder, tmp_path):
+def test_fine_tuning_reports_progress(folder, tmp_path):
     done = quantize(folder, tmp_path / "net.safetensors", "--fine-tune", 1, "--cache", tmp_path / "cache")
     assert done.exit_code == 0, done.output
     assert "update 1/1 divergence " in done.output
     assert checkpoint.load_quantized(tmp_path / "net.safetensors")[0].config.training["quantization"]["updates"] == 1
 
 
-def test_of_several_draws_the_one_that_changes_the_outputs_least_is_kept(folder, tmp_path, monkeypatch):
+def test_the_draw_with_the_least_divergence_is_kept(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(quantization_run, "CALIBRATED", 1)
     out = tmp_path / "best.safetensors"
     done = quantize(folder, out, "--draws", 3, "--seed", 5)
@@ -89,18 +89,18 @@ def test_held_out_recordings_decide_between_draws(folder, tmp_path, monkeypatch)
     assert facts["validation"] == {"greedy": {"fp32": {"wer": 0.0}, "int8": {"wer": 0.0}}}
 
 
-def test_integers_are_not_quantised_again(folder, tmp_path):
+def test_a_quantized_checkpoint_is_refused(folder, tmp_path):
     once = tmp_path / "once.safetensors"
     assert quantize(folder, once).exit_code == 0
     done = quantize(folder, tmp_path / "twice.safetensors", source=once)
     assert done.exit_code == 1
-    assert done.output == f"tutti: {once} holds 8-bit integers already: quantize what it was made from\n"
+    assert done.output == f"tutti: {once} is already quantized; give the float32 checkpoint it was made from\n"
 
 
-def test_the_floats_are_not_written_over(folder):
+def test_the_float32_checkpoint_is_not_overwritten(folder):
     done = quantize(folder, folder / "floats.safetensors")
     assert done.exit_code == 1
-    assert "is the checkpoint itself" in done.output
+    assert "is the checkpoint itself and would be overwritten" in done.output
     assert checkpoint.load_quantized(folder / "floats.safetensors")[0] is None
 
 
@@ -108,7 +108,7 @@ def test_the_floats_are_not_written_over(folder):
     ("files", "named"),
     [({"source": "absent.safetensors"}, "absent.safetensors"), ({"manifest": "absent.jsonl"}, "absent.jsonl")],
 )
-def test_a_missing_file_is_named_in_one_line(folder, tmp_path, files, named):
+def test_the_error_names_a_missing_file_in_one_line(folder, tmp_path, files, named):
     done = quantize(folder, tmp_path / "net.safetensors", **files)
     assert done.exit_code == 1
     assert named in done.output
@@ -126,7 +126,7 @@ def test_an_interrupted_run_writes_nothing(folder, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_calibration_hears_every_source_and_speaker_as_often_as_it_can():
+def test_calibration_uses_every_source_and_speaker_as_evenly_as_possible():
     many = [Utterance(f"{n}.wav", "a", "large", f"s{n % 3}", 1.0) for n in range(300)]
     few = [Utterance(f"{n}.wav", "a", "small", "t", 1.0) for n in range(5)]
     chosen = balanced([*many, *few], 40, np.random.default_rng(0))

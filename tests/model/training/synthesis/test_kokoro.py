@@ -1,4 +1,4 @@
-"""Neural voices: phonemes, mixtures, and speech that the shipped networks understand.
+"""Neural voices: phonemes, mixtures, and speech that the shipped networks recognize.
 
 `model/training/recipes/voices.sh` installs the network and its voices; without them those tests are skipped, in CI they
 fail.
@@ -40,7 +40,7 @@ def voices() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Voices of constants: af_one is 1, bm_three is 3, zf_five is 5."""
+    """Folder of voices with constant values: af_one is 1, bm_three is 3, zf_five is 5."""
     for name, value in (("af_one", 1), ("bm_three", 3), ("zf_five", 5)):
         np.full((510, 1, 256), value, "<f4").tofile(tmp_path / f"{name}.bin")
     monkeypatch.setattr(kokoro, "VOICES", tmp_path)
@@ -49,8 +49,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def heard(name: str, samples: np.ndarray) -> list[str]:
-    """Sounds of the likeliest path of a shipped network, without any search."""
+def recognized(name: str, samples: np.ndarray) -> list[str]:
+    """Phones of the likeliest path of a shipped network, without a search."""
     network, _ = load_network(named(Path(name)))
     pcm = np.asarray(samples / np.abs(samples).max() * LOUDEST, np.int16)
     (outputs,) = log_probs_of(network, [pcm])
@@ -91,33 +91,33 @@ def test_voices_are_drawn_from_those_of_the_language_mixed_with_accents() -> Non
     assert all(name.startswith("cmn/zf_five") for name in mandarin)
 
 
-def test_missing_voices_are_named_with_the_command_that_brings_them(folder: Path) -> None:
-    with pytest.raises(SynthesizerError, match=r"am_none\.bin: .*; run model/training/recipes/voices\.sh"):
+def test_the_error_names_missing_voices_and_the_command_that_installs_them(folder: Path) -> None:
+    with pytest.raises(SynthesizerError, match=r"am_none\.bin: .*; run model/training/recipes/voices.sh"):
         kokoro.style_of("am_none")
-    with pytest.raises(SynthesizerError, match=r"no voices in .*nowhere: run model/training/recipes/voices\.sh"):
+    with pytest.raises(SynthesizerError, match=r"no voices in .*nowhere; run model/training/recipes/voices.sh"):
         kokoro.voice_names(folder / "nowhere")
 
 
 @pytest.mark.usefixtures("voices")
-def test_what_an_english_mixture_says_is_understood() -> None:
+def test_speech_of_an_english_mixture_is_recognized() -> None:
     text = "please call me back on monday afternoon"
     pronounced = espeak.pronounce(text.split())
-    wanted = [sound for word in text.split() for sound in pronounced[word]]
-    found = heard("tutti-small", said_at_16_khz("en/af_heart:60+bm_george:40", text, pace=0.9))
+    wanted = [phone for word in text.split() for phone in pronounced[word]]
+    found = recognized("tutti-small", said_at_16_khz("en/af_heart:60+bm_george:40", text, pace=0.9))
     assert edit_distance(wanted, found) < 0.4 * len(wanted)
 
 
 @pytest.mark.usefixtures("voices")
-def test_what_a_mandarin_voice_says_is_understood() -> None:
+def test_speech_of_a_mandarin_voice_is_recognized() -> None:
     text = "jin1 tian1 de5 tian1 qi4 hen3 hao3 wo3 men5 qu4 gong1 yuan2"
-    wanted = [sound for syllable in text.split() for sound in pronounce([syllable])[syllable]]
-    found = heard("tutti-mandarin", said_at_16_khz("cmn/zm_yunxi:50+zf_xiaoxiao:50", text, pace=0.8))
+    wanted = [phone for syllable in text.split() for phone in pronounce([syllable])[syllable]]
+    found = recognized("tutti-mandarin", said_at_16_khz("cmn/zm_yunxi:50+zf_xiaoxiao:50", text, pace=0.8))
     assert edit_distance(wanted, found) < 0.5 * len(wanted)
 
 
 @pytest.mark.usefixtures("voices")
 def test_a_text_that_is_too_long_is_refused() -> None:
-    with pytest.raises(SynthesizerError, match="can be said"):
+    with pytest.raises(SynthesizerError, match="1 to 480 are possible"):
         kokoro.speak("en/af_heart", "one two three " * 60, 1.0)
 
 

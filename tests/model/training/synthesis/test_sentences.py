@@ -1,4 +1,4 @@
-"""The generated text is reproducible, clean, mixed as stated and never a shipped sample."""
+"""Generated text: reproducible, clean, in the stated mix, and never a shipped sample."""
 
 import re
 from collections import Counter
@@ -46,7 +46,7 @@ def test_lengths_are_bounded_and_vocabulary_is_wide(corpus: list[Sentence]) -> N
 
 
 def test_a_drawn_sample_text_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The generators can produce a sample text; the stream drops it."""
+    """The generators can produce a sample text, which the stream drops."""
     held_out = next(sentence.text for sentence in draw(50) if sentence.kind == "command")
     monkeypatch.setattr("model.training.synthesis.sentences.SAMPLE_SENTENCES", (held_out,))
     assert held_out not in {sentence.text for sentence in draw(50)}
@@ -62,7 +62,7 @@ def test_train_and_dev_share_no_sentence(corpus: list[Sentence]) -> None:
     assert not train & dev
 
 
-def test_every_slot_of_every_template_is_known() -> None:
+def test_every_slot_of_every_template_is_defined() -> None:
     sections = read_sections(COMMANDS_FILE, r"\s*,\s*")
     computed = {"n", "digits", "time", "date", "duration", "amount", "percent", "ordinal", "person"}
     used = {slot for template in sections["templates"] for slot in re.findall(r"\{(\w+)\}", template)}

@@ -1,4 +1,4 @@
-"""Synthetic speech by the real synthesizers; without them the tests are skipped, in CI they fail."""
+"""Synthetic speech by the real synthesizers. Without them the tests are skipped; in CI they fail."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def synthesizers():
 
 
 @pytest.mark.usefixtures("synthesizers")
-def test_a_corpus_is_playable_labelled_and_the_same_every_time(tmp_path):
+def test_a_corpus_is_playable_labeled_and_deterministic(tmp_path):
     manifests = [synthesize(tmp_path / name, hours=0.001, seed=5, jobs=2) for name in ("one", "two")]
     first, second = (read_manifest(path) for path in manifests)
     assert len(first) == 200  # one batch of work
@@ -33,14 +33,14 @@ def test_a_corpus_is_playable_labelled_and_the_same_every_time(tmp_path):
         assert np.array_equal(samples, soundfile.read(two.audio, dtype="int16")[0])
 
 
-def test_a_missing_synthesizer_is_named_with_its_package(monkeypatch, tmp_path):
+def test_the_error_names_a_missing_synthesizer_and_its_package(monkeypatch, tmp_path):
     monkeypatch.setattr(voices.shutil, "which", lambda _: None)
     with pytest.raises(SynthesizerError, match="apt-get install espeak-ng flite"):
         synthesize(tmp_path, hours=0.001, seed=1, jobs=1)
 
 
 @pytest.mark.usefixtures("synthesizers")
-def test_given_texts_are_said_in_the_voice_of_their_language(tmp_path):
+def test_given_texts_are_spoken_in_the_voice_of_their_language(tmp_path):
     (tmp_path / "texts.txt").write_text("el niño  come\n\nmañana\n", encoding="utf-8")
     manifest = synthesize(tmp_path / "out", 0.001, seed=5, jobs=2, texts=Texts(tmp_path / "texts.txt", "es"))
     rows = read_manifest(manifest)
@@ -50,8 +50,8 @@ def test_given_texts_are_said_in_the_voice_of_their_language(tmp_path):
 
 
 @pytest.mark.usefixtures("synthesizers")
-@pytest.mark.parametrize(("content", "said"), [(None, "cannot read"), ("\n \n", "has no sentence")])
-def test_texts_that_say_nothing_are_refused(tmp_path, content, said):
+@pytest.mark.parametrize(("content", "said"), [(None, "cannot read"), ("\n \n", "has no sentences")])
+def test_a_missing_or_empty_text_is_refused(tmp_path, content, said):
     path = tmp_path / "texts.txt"
     if content is not None:
         path.write_text(content)

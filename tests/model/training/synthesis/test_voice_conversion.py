@@ -1,4 +1,4 @@
-"""Recordings in other voices: pitch and formants move, times and texts stay."""
+"""Voice conversion: pitch and formants change, times and texts stay."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def whisper(seconds: float = 0.6) -> Floats:
 
 
 def loudest_hz(sound: Floats) -> float:
-    """Middle of the power between 300 and 3,000 Hz."""
+    """Centroid of the power between 300 and 3,000 Hz."""
     power = np.abs(np.fft.rfft(sound)) ** 2
     hz = np.fft.rfftfreq(len(sound), 1 / SAMPLE_RATE_HZ)
-    heard = (hz > 300) & (hz < 3_000)
-    return float((hz * power)[heard].sum() / power[heard].sum())
+    band = (hz > 300) & (hz < 3_000)
+    return float((hz * power)[band].sum() / power[band].sum())
 
 
 def put(path: Path, sound: Floats) -> Path:
@@ -64,15 +64,15 @@ def test_pitch_formants_and_tempo_are_those_asked_for(target: Target, tmp_path: 
     assert median_pitch([put(tmp_path / "made.wav", made)]) == pytest.approx(target.pitch_hz, rel=0.03)
     assert loudest_hz(made) / loudest_hz(sound) == pytest.approx(target.formants, rel=0.06)
     assert np.abs(made).max() == pytest.approx(np.abs(sound).max(), rel=1e-6)
-    assert np.abs(made[:800]).max() < 0.02  # still silent at first
+    assert np.abs(made[:800]).max() < 0.02  # the silence at the start stays
 
 
-def test_what_has_no_pitch_stays_as_it_is() -> None:
+def test_unvoiced_audio_is_not_changed() -> None:
     silence = np.zeros(SAMPLE_RATE_HZ)
     assert convert(silence, Target(120.0, 0.9)) is silence
 
 
-def test_a_peak_of_a_spectrum_moves_by_the_factor() -> None:
+def test_the_peak_of_a_spectrum_is_scaled_by_the_factor() -> None:
     spectra = np.ones((2, 513))
     spectra[:, 100] = 50.0
     assert stretched(spectra, 1.2).argmax(axis=1).tolist() == [120, 120]
@@ -90,7 +90,7 @@ def test_low_voices_have_low_formants() -> None:
     assert formants[np.abs(pitch - 180) < 8].mean() == pytest.approx(1.0, abs=0.02)
 
 
-def test_silence_around_a_word_is_cut_and_the_word_is_not() -> None:
+def test_silence_around_a_word_is_trimmed_and_the_word_kept() -> None:
     word = vowel(120.0)  # 0.1 s of silence on either side
     assert len(without_silence(word)) == pytest.approx(0.65 * SAMPLE_RATE_HZ, abs=0.02 * SAMPLE_RATE_HZ)
     silence = np.zeros(100)
@@ -110,7 +110,7 @@ def said(tmp_path: Path) -> list[Utterance]:
     return read_manifest(tmp_path / "said.jsonl")
 
 
-def test_files_are_the_same_for_any_number_of_processes_and_whispers_are_passed_over(
+def test_files_are_the_same_for_any_number_of_processes_and_whispers_are_skipped(
     said: list[Utterance], tmp_path: Path
 ) -> None:
     made = [read_manifest(convert_all(said, tmp_path / str(jobs), Options(times=2, seed=3), jobs)) for jobs in (1, 2)]
@@ -122,7 +122,9 @@ def test_files_are_the_same_for_any_number_of_processes_and_whispers_are_passed_
         assert one.duration_s == pytest.approx(0.8, abs=1e-3)
 
 
-def test_joined_recordings_are_of_one_speaker_each_once_and_faster(said: list[Utterance], tmp_path: Path) -> None:
+def test_each_recording_is_joined_once_with_others_of_its_speaker_and_faster(
+    said: list[Utterance], tmp_path: Path
+) -> None:
     options = Options(times=4, tempo=(2.0, 2.0), joined=3)
     made = read_manifest(convert_all(said, tmp_path / "out", options, jobs=1))
     texts = [u.text.split() for u in made]
@@ -136,13 +138,13 @@ def test_joined_recordings_are_of_one_speaker_each_once_and_faster(said: list[Ut
         assert utterance.duration_s == pytest.approx((0.6 * len(text) + silences) / 2, abs=0.02 * len(text))
 
 
-def test_nothing_with_a_pitch_is_an_error(said: list[Utterance], tmp_path: Path) -> None:
+def test_recordings_without_voiced_speech_are_an_error(said: list[Utterance], tmp_path: Path) -> None:
     whispered = [u for u in said if u.speaker == "whisper"]
-    with pytest.raises(AudioError, match="none of 3 recordings has a pitch"):
+    with pytest.raises(AudioError, match="none of 3 recordings has voiced speech"):
         convert_all(whispered, tmp_path / "out", Options(), jobs=1)
 
 
 @pytest.mark.parametrize("wrong", [{"times": 0}, {"joined": 0}, {"tempo": (0.0, 1.0)}, {"tempo": (1.5, 1.0)}])
-def test_what_cannot_be_asked_for_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"once|lower one first"):
+def test_invalid_options_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"at least 1|lower one first"):
         Options(**wrong)

@@ -1,7 +1,7 @@
-"""Recordings as an acoustic model hears them: its outputs are computed once, and decoded as often as one likes.
+"""Outputs of an acoustic model for whole recordings: computed once, then decoded any number of times.
 
-A whole recording is one segment here. A server cuts its text at pauses, so `tutti evaluate` may differ from this by
-some words in a thousand.
+A whole recording is one segment here. The server splits the text into segments at pauses, so results of
+`tutti evaluate` may differ by a few words per thousand.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from model.recordings import Utterance, read_pcm
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """A recording and the acoustic model's output for it: log-probs (T, V)."""
+class RecordingOutput:
+    """Recording and the acoustic model's output for it: log-probabilities (T, V)."""
 
     utterance: Utterance
     log_probs: LogProbs
 
 
-def hear(model: OwnModel, utterances: Sequence[Utterance]) -> list[Heard]:
+def outputs_of(model: OwnModel, utterances: Sequence[Utterance]) -> list[RecordingOutput]:
     """Run the acoustic model over whole recordings. Raises: AudioError."""
     config = model.config
     recordings = [read_pcm(u.audio, config.sample_rate) for u in utterances]
@@ -38,31 +38,31 @@ def hear(model: OwnModel, utterances: Sequence[Utterance]) -> list[Heard]:
         model, [np.pad(pcm, (0, size - len(pcm))) for pcm, size in zip(recordings, samples, strict=True)]
     )
     return [
-        Heard(utterance, rows[config.delay_frames :][:count])
+        RecordingOutput(utterance, rows[config.delay_frames :][:count])
         for utterance, rows, count in zip(utterances, log_probs, frames, strict=True)
     ]
 
 
-def hear_both(model: OwnModel, other: OwnModel, utterances: Sequence[Utterance]) -> list[Heard]:
-    """The same with the mean of both models' probabilities, as segments are that are read again. Raises: AudioError."""
-    heard = hear(model, utterances)
-    for item, second in zip(heard, hear(other, utterances), strict=True):
+def mean_outputs_of(model: OwnModel, other: OwnModel, utterances: Sequence[Utterance]) -> list[RecordingOutput]:
+    """Mean of both models' probabilities, as in the second pass over a segment. Raises: AudioError."""
+    outputs = outputs_of(model, utterances)
+    for item, second in zip(outputs, outputs_of(other, utterances), strict=True):
         take_mean(item.log_probs, second.log_probs)
-    return heard
+    return outputs
 
 
-def text_of(decoder: Decoder, item: Heard) -> str:
-    """Decode one recording, from start to end."""
+def text_of(decoder: Decoder, item: RecordingOutput) -> str:
+    """Decode one whole recording."""
     state = decoder.start(0)
     decoder.advance([state], item.log_probs[None])
     return joined(word.text for word in decoder.take(state))
 
 
-def decode(decoder: Decoder, heard: Sequence[Heard], executor: Executor) -> dict[str, Score]:
-    """Score the decoder by source; compiled decoding releases the interpreter's lock, so threads share the work."""
+def decode(decoder: Decoder, outputs: Sequence[RecordingOutput], executor: Executor) -> dict[str, Score]:
+    """Scores of a decoder by source. Threads run in parallel, because compiled decoding releases the GIL."""
 
-    def row(item: Heard) -> tuple[str, str, str]:
+    def row(item: RecordingOutput) -> tuple[str, str, str]:
         return item.utterance.source, item.utterance.text, text_of(decoder, item)
 
-    longest_first = sorted(heard, key=lambda item: -len(item.log_probs))
+    longest_first = sorted(outputs, key=lambda item: -len(item.log_probs))
     return by_source(executor.map(row, longest_first))
