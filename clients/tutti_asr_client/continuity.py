@@ -190,7 +190,7 @@ class Continuity:
         return self.shape.size(self._origin_s + server_s)
 
     def next_frame(self) -> bytes | str | None:
-        """Return the next frame to send on this connection, or None if there is none yet."""
+        """Return the next frame to send on this connection, or None if nothing is ready."""
         if self._urgent:
             return self._urgent.popleft()
         if self.beginning is None:

@@ -145,7 +145,7 @@ export class Continuity {
     for (const item of this.audio.messages) item.here = false;
   }
 
-  /** Returns: an item with `pcm` or a `message`, or undefined if there is none yet. */
+  /** Returns: an item with `pcm` or a `message`, or undefined if nothing is ready. */
   next() {
     if (this.#urgent.length) return { message: this.#urgent.shift() };
     while (this.begun) {
