@@ -1,4 +1,4 @@
-"""Live speech recognition over a WebSocket: streams that outlive their connections, and typed messages.
+"""Client for live speech recognition over WebSockets: streams that survive lost connections, and typed messages.
 
     async with open_stream("ws://127.0.0.1:8080", resumable=True) as stream:
         await stream.send(pcm)
@@ -7,8 +7,8 @@
             if isinstance(message, Results) and message.is_final:
                 print(message.text)
 
-`open_stream` reconnects, `connect` is one connection. `tutti_asr_client.files` reads recordings and shows transcripts,
-and needs the extra: `tutti-asr-client[files]`. Knows no model, no engine and no torch.
+`open_stream` reconnects; `connect` is a single connection. `tutti_asr_client.files` reads audio files and displays
+transcripts; it needs the extra `tutti-asr-client[files]`. Does not depend on the server, a model or torch.
 """
 
 from tutti_asr_client.connection_events import (

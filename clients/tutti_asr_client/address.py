@@ -1,4 +1,4 @@
-"""Server addresses: the URL of `/v1/listen` from what a user types. Pure functions of URLs and query strings."""
+"""Server addresses: builds the URLs of endpoints from the address that a user gives. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tutti_asr_client.errors import BadUrl, without_secrets
 
 WEBSOCKET_SCHEME = {"ws": "ws", "http": "ws", "wss": "wss", "https": "wss"}
 LISTEN_PATH = "/v1/listen"
-MAX_SHOWN = 200  # characters of an address that an error repeats
+MAX_SHOWN = 200  # longest excerpt of an address in an error
 
 QueryValue = str | int | float | bool | Sequence[str]
 
 
 def listen_url(url: str, query: Mapping[str, QueryValue]) -> str:
-    """Return the WebSocket URL of `/v1/listen` on the server that `url` names.
+    """Return the WebSocket URL of `/v1/listen` on the server at `url`.
 
     `url` may be `host:port`, `ws://`, `wss://`, `http://` or `https://`, with or without the path.
-    A query that it carries is kept; `query` wins where both name a key.
+    A query in it is kept; values in `query` take precedence.
 
     Raises:
-        BadUrl: the scheme is none of these, or there is no host.
+        BadUrl: another scheme, or no host.
     """
     scheme, netloc, path, old_query = _split(url)
     path = path.rstrip("/")
@@ -33,7 +33,7 @@ def listen_url(url: str, query: Mapping[str, QueryValue]) -> str:
 
 
 def http_url(url: str, path: str) -> str:
-    """Return the URL of another endpoint, such as `/metrics`, on the server that `url` names.
+    """Return the URL of another endpoint, such as `/metrics`, on the server at `url`.
 
     Raises:
         BadUrl: as `listen_url`.
@@ -44,7 +44,7 @@ def http_url(url: str, path: str) -> str:
 
 
 def is_loopback(url: str) -> bool:
-    """Return whether the address is of this machine, so that no proxy is used."""
+    """Return whether the address is on this machine; no proxy is used then."""
     host = urlsplit(url).hostname or ""
     if host == "localhost":
         return True
@@ -64,12 +64,12 @@ def _split(url: str) -> tuple[str, str, str, str]:
     if parts.scheme not in WEBSOCKET_SCHEME:
         raise BadUrl(f"address {shown}: the scheme must be one of {', '.join(WEBSOCKET_SCHEME)}")
     if not parts.hostname or any(character.isspace() for character in parts.netloc):
-        raise BadUrl(f"address {shown}: no host in it; for example ws://127.0.0.1:8080")
+        raise BadUrl(f"address {shown}: the host is missing or invalid; for example ws://127.0.0.1:8080")
     return WEBSOCKET_SCHEME[parts.scheme], parts.netloc, parts.path, parts.query
 
 
 def query_pairs(query: Mapping[str, QueryValue]) -> list[tuple[str, str]]:
-    """Return query parameters as sent: booleans in lower case, one parameter for each item of a sequence."""
+    """Return query parameters as sent: lowercase booleans, one parameter for each item of a sequence."""
     pairs: list[tuple[str, str]] = []
     for key, value in query.items():
         if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Events of a stream's connections, and their totals. Knows no socket."""
+"""Events of a stream's connections, and their totals."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tutti_asr_client.continuity import Beginning
 from tutti_asr_client.errors import ClientError
 
 KEPT = 1000
-"""Newest reconnections whose times are kept."""
+"""Number of latest reconnections whose times are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A connection continues the stream, `took_s` after the loss; `replay_s` of audio are sent again."""
+    """A connection continues the stream, `took_s` after the loss; `replay_s` seconds of audio are sent again."""
 
     url: str
     request_id: str | None
@@ -32,7 +32,7 @@ class CaughtUp:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """There is no connection because of `error`; the next try follows in `seconds`, at `url`."""
+    """There is no connection because of `error`; the next attempt is in `seconds`, at `url`."""
 
     error: ClientError
     url: str
@@ -42,14 +42,14 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class TicketRefused:
-    """A server refused the ticket; the audio since the last final is sent to it again."""
+    """A server refused the ticket; the audio since the last final is sent again."""
 
     code: str
 
 
 @dataclass(frozen=True, slots=True)
 class AudioLost:
-    """`seconds` of audio could not be sent again, because they were no longer held."""
+    """`seconds` of audio could not be sent again because they were no longer in memory."""
 
     seconds: float
 
@@ -59,7 +59,7 @@ Event = Connected | CaughtUp | Waiting | TicketRefused | AudioLost
 
 @dataclass(slots=True)
 class ConnectionEvents:
-    """Totals of a stream's events; times are those of the newest reconnections, in seconds."""
+    """Totals of a stream's events; the times are those of the latest reconnections, in seconds."""
 
     connections: int = 0
     resumed: int = 0
@@ -68,12 +68,12 @@ class ConnectionEvents:
     lost_s: float = 0.0
     waits: int = 0
     refused_tickets: list[str] = field(default_factory=list)
-    resume_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))  # loss → stream continued
-    caught_up_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))  # loss → all audio sent
+    resume_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))  # from the loss to the continuation
+    caught_up_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))  # from the loss to all audio sent
 
     @property
     def reconnects(self) -> int:
-        """Connections after the first."""
+        """Number of connections after the first."""
         return max(0, self.connections - 1)
 
     def add(self, event: Event) -> None:

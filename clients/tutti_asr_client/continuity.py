@@ -1,14 +1,14 @@
 """One stream of audio and results over any number of connections. Pure: no socket, no clock.
 
-Owns the stream's time line: where a connection's time begins in it, what is sent again after a loss, and which of the
-server's messages the caller already has. With a ticket a server goes on exactly where the ticket was made; without one
-it starts at the end of the last final, and its times are shifted.
+Owns the stream's time line: the offset of each connection's time, what is sent again after a loss, and which of the
+server's messages the caller already has. With a ticket a server continues exactly where the ticket was made; without
+one it starts at the end of the last final, and its times are shifted.
 
     stream.add_audio(pcm)                       from the caller
     stream.connected()                          a connection is open
     while (frame := stream.next_frame()): …     send each
     for message in stream.receive(decoded): …   deliver each to the caller
-    stream.lost()                               the connection is gone; begin again with `connected`
+    stream.lost()                               the connection is lost; start again with `connected`
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from tutti_asr_client.messages import (
 from tutti_asr_client.send_log import PIECE_BYTES, Control, SendLog
 
 TOLERANCE_S = 0.002
-"""Times closer than this count as equal: servers round theirs."""
+"""Times closer than this count as equal because servers round them."""
 
 
 class Beginning(Enum):
-    """How a connection begins."""
+    """How a connection starts."""
 
     NEW = auto()  # nothing was sent before
     TICKET = auto()  # the server restored the stream from a ticket
@@ -51,30 +51,30 @@ class Beginning(Enum):
 
 
 class Continuity:
-    """The stream as its caller sees it, and the frames that each connection is sent."""
+    """The stream as seen by its caller, and the frames to send on each connection."""
 
     def __init__(self, shape: AudioShape, held_bytes: int) -> None:
         self.shape = shape
         self.send_log = SendLog(held_bytes)
-        self.beginning: Beginning | None = None  # of the present connection; None until the server has answered
+        self.beginning: Beginning | None = None  # of the current connection; None until the server has answered
         self.refusals: list[str] = []  # codes of refused tickets, in order
-        self.lost_s = 0.0  # audio skipped in a replay, because it was no longer held
-        self.replayed_s = 0.0  # audio to be sent a second time
-        self._urgent: deque[str] = deque()  # frames to send before all others
-        self._ticket: Ticket | None = None  # the newest, in its server's time
-        self._origin_s = 0.0  # start of that server's time in the stream's
+        self.lost_s = 0.0  # seconds skipped in a replay because they were no longer in memory
+        self.replayed_s = 0.0  # seconds to be sent again
+        self._urgent: deque[str] = deque()  # frames to send before any others
+        self._ticket: Ticket | None = None  # the latest one, in its server's time
+        self._origin_s = 0.0  # start of that server's time in stream time
         self._origin_finals = 0
-        self._finals = 0  # finals received since the stream began
+        self._finals = 0  # finals received since the start of the stream
         self._ended_s = [0.0] * shape.transcripts  # end of each channel's last final
-        self._reached_s = [0.0] * shape.transcripts  # furthest end of its messages
+        self._reached_s = [0.0] * shape.transcripts  # latest end of each channel's messages
         self._known_interim_s = [0.0] * shape.transcripts  # interims up to here were delivered
-        self._reached_before_s = 0.0  # furthest of all channels when the present connection began
-        self._delivered_s: dict[tuple[object, ...], float] = {}  # last event delivered, by kind and channel
+        self._reached_before_s = 0.0  # latest of all channels at the start of the current connection
+        self._delivered_s: dict[tuple[object, ...], float] = {}  # time of the last event delivered, by kind and channel
         self._configures: list[Control] = []  # those that a replay may have to repeat
         self._lost_until = 0  # audio before this position is counted in `lost_s`
-        self._sent_configures: deque[Control] = deque()  # without an answer on this connection
-        self._position = 0  # where this connection's audio began
-        self._highest_sent = 0  # position up to which any connection has sent audio
+        self._sent_configures: deque[Control] = deque()  # not yet answered on this connection
+        self._position = 0  # where this connection's audio started
+        self._highest_sent = 0  # position up to which audio was sent on any connection
         self._replay_until = 0
         self._closing: Control | None = None
         self._closed = [False] * shape.transcripts  # a final covers all audio, after CloseStream
@@ -89,7 +89,7 @@ class Continuity:
             self.send_log.add_audio(pcm[first : first + PIECE_BYTES])
 
     def finalize(self, channel: int | None = None) -> None:
-        """Ask for a final of everything so far; each channel answers once."""
+        """Request a final of all audio so far; each channel answers once."""
         every = set(range(self.shape.transcripts))
         asked = every if channel is None else {channel} & every
         self._control("Finalize", asked, **({} if channel is None else {"channel": channel}))
@@ -117,7 +117,7 @@ class Continuity:
     # The connection
 
     def connected(self) -> None:
-        """Begin on a new connection; its frames come from `next_frame`."""
+        """Start a new connection; get its frames from `next_frame`."""
         self._urgent.clear()
         self._sent_configures.clear()
         self._known_interim_s = list(self._reached_s)
@@ -125,7 +125,7 @@ class Continuity:
         self._closed_before = list(self._closed)
         self.beginning = None
         if self._ticket is not None and self._in_bytes(self._ticket.audio_s) < self.send_log.first:
-            self._drop_ticket()  # the audio behind it is no longer held
+            self._drop_ticket()  # the audio after it is no longer in memory
         if self._ticket is None:
             self._begin_anew()
             return
@@ -133,7 +133,7 @@ class Continuity:
         self._send_resume(ticket=self._ticket.ticket, finals=self._finals - self._origin_finals, cursor_s=cursor_s)
 
     def lost(self) -> None:
-        """Note that the connection is gone."""
+        """Record that the connection is lost."""
         self.beginning = None
         self.send_log.detach()
 
@@ -141,7 +141,7 @@ class Continuity:
         self._urgent.append(msgspec.json.encode({"type": "Resume", **fields}).decode())
 
     def _begin_anew(self) -> None:
-        """Replay on a server without tickets: to it the stream is new, and its times are shifted here."""
+        """Replay to a server without a ticket: for it the stream is new, and its times are shifted here."""
         position = self._replay_position()
         self._origin_s, self._origin_finals = self.shape.seconds(position), self._finals
         self._begin(position, Beginning.REPLAY if self._highest_sent else Beginning.NEW)
@@ -177,12 +177,12 @@ class Continuity:
 
     @property
     def replaying(self) -> bool:
-        """True while audio from before this connection is to be sent: it is paced."""
+        """True while audio from before this connection has to be sent; sending it is rate-limited."""
         return self.send_log.sent < self._replay_until
 
     @property
     def safe_position(self) -> int:
-        """Position up to which finals or the newest ticket cover the audio."""
+        """Position up to which finals or the latest ticket cover the audio."""
         ticketed = 0 if self._ticket is None else self._in_bytes(self._ticket.audio_s)
         return max(ticketed, self.shape.size(min(self._ended_s)))
 
@@ -190,7 +190,7 @@ class Continuity:
         return self.shape.size(self._origin_s + server_s)
 
     def next_frame(self) -> bytes | str | None:
-        """Return the next frame to send on this connection, or None if there is none yet."""
+        """Return the next frame to send on this connection, or None if nothing is ready."""
         if self._urgent:
             return self._urgent.popleft()
         if self.beginning is None:
@@ -203,7 +203,7 @@ class Continuity:
                 continue
             if entry.kind == "Configure":
                 self._sent_configures.append(entry)
-            else:  # a server that restored the stream does not repeat its answers
+            else:  # a server that restored the stream does not repeat answers
                 entry.pending = set(entry.channels - entry.delivered if self._restored else entry.channels)
             return entry.text
         return None
@@ -213,7 +213,7 @@ class Continuity:
         return self.beginning is Beginning.TICKET
 
     def _is_done(self, control: Control) -> bool:
-        """Return whether this connection's server needs no copy of the message."""
+        """Return whether the message need not be sent on this connection."""
         if self._restored:
             return control.in_ticket
         return control.kind == "Finalize" and control.answered and self._whole_samples(control.at) <= self._position
@@ -224,10 +224,10 @@ class Continuity:
     # Messages of the server
 
     def receive(self, message: Message) -> list[Message]:
-        """Return what one message means for the caller: nothing, itself, or a part of it with shifted times.
+        """Return the messages to deliver for a server message: none, or one that may be shifted in time or shortened.
 
         Raises:
-            BadMessage: the server resumes at a position that is not held.
+            BadMessage: the server resumes at a position that is no longer in memory.
         """
         if self.beginning is None:
             self._resume_answered(message)
@@ -255,19 +255,19 @@ class Continuity:
                 self._resumed(message)
             case ResumeRefused():
                 self._refused(message.code)
-            case Error():  # the server knows no tickets
+            case Error():  # the server does not support tickets
                 self._drop_ticket()
                 self._begin_anew()
 
     def _resumed(self, resumed: Resumed) -> None:
         position = self._in_bytes(resumed.audio_s)
         if not self.send_log.first <= position <= self.send_log.end:
-            raise BadMessage(f"audio is wanted from {resumed.audio_s} s on, which is not held")
+            raise BadMessage(f"the server resumes at {resumed.audio_s} s, but that audio is no longer in memory")
         self._begin(position, Beginning.REPLAY if self._ticket is None else Beginning.TICKET)
 
     def _refused(self, code: str) -> None:
         self.refusals.append(code)
-        if self._ticket is None:  # refused without a ticket: against the protocol, but the stream is open
+        if self._ticket is None:  # a refusal without a ticket violates the protocol, but the stream is open
             self._begin_anew()
             return
         self._drop_ticket()
@@ -282,9 +282,9 @@ class Continuity:
     def _take_ticket(self, ticket: Ticket) -> None:
         position = self._in_bytes(ticket.audio_s)
         if position < self.send_log.first:
-            return  # the audio behind it is no longer held
+            return  # the audio after it is no longer in memory
         if position <= self._position and not self._restored:
-            return  # made before any audio of this connection, perhaps before its key terms
+            return  # made before any audio of this connection, possibly before its key terms
         self._ticket = ticket
         finals = self._origin_finals + ticket.finals
         for control in self.send_log.controls():
@@ -317,16 +317,16 @@ class Continuity:
     def _interim(self, results: Results, channel: int) -> list[Message]:
         if results.cursor_s <= self._known_interim_s[channel] + TOLERANCE_S:
             return []
-        self._known_interim_s[channel] = 0.0  # from here on every interim is new
+        self._known_interim_s[channel] = 0.0  # from now on every interim is new
         self._reached_s[channel] = max(self._reached_s[channel], results.cursor_s)
         return self._undelivered(results, channel)
 
     def _undelivered(self, results: Results, channel: int) -> list[Message]:
-        """Return the part of a result behind the channel's last final."""
+        """Return the part of a result after the channel's last final."""
         ended_s = self._ended_s[channel]
         empty = results.is_final and not (results.duration or results.from_finalize)
         if empty and (not self.closing or self._closed_before[channel]):
-            return []  # an empty final of a drain, or of a CloseStream sent again
+            return []  # the empty final of a drain, or of a repeated CloseStream
         if results.start >= ended_s - TOLERANCE_S:
             return [results]
         if results.cursor_s <= ended_s + TOLERANCE_S:
@@ -334,7 +334,7 @@ class Continuity:
         return [without_words_before(results, ended_s)]
 
     def _finalize_answered(self, channel: int) -> bool:
-        """Match an answer to the oldest Finalize without one; return whether the caller already has it."""
+        """Match an answer to the oldest unanswered Finalize; return whether the caller already has it."""
         for control in self.send_log.controls():
             if channel in control.pending:
                 repeated = channel in control.delivered
@@ -354,7 +354,7 @@ class Continuity:
         return [] if delivered else [message]
 
     def _event(self, event: SpeechStarted | UtteranceEnd) -> list[Message]:
-        """Return an event unless it was delivered: in a replay the server sends it again."""
+        """Return an event unless it was already delivered: in a replay the server sends it again."""
         begins = isinstance(event, SpeechStarted)
         at_s = event.timestamp if isinstance(event, SpeechStarted) else event.last_word_end
         delivered_s = self._delivered_s.get((begins, event.channel), -1.0)
@@ -366,7 +366,7 @@ class Continuity:
         return [event]
 
     def _trim(self) -> None:
-        """Drop what no replay needs: what both the finals and the newest ticket cover."""
+        """Drop what no replay needs: audio covered by both the finals and the latest ticket."""
         position = self.shape.size(min(self._ended_s))
         ticket = self._ticket
         if ticket is not None:
@@ -382,12 +382,12 @@ class Continuity:
 
     @property
     def complete(self) -> bool:
-        """True once the caller has every final and answer: only the server's close can be missing."""
+        """True once the caller has every final and answer; only the server's close may be missing."""
         owed = any(not control.answered for control in self.send_log.controls() if control is not self._closing)
         return all(self._closed) and not owed
 
     def closing_metadata(self, request_id: str) -> Metadata:
-        """Return the server's Metadata, or one put together from the stream."""
+        """Return the server's Metadata, or one built from the stream."""
         if self._metadata is not None:
             return self._metadata
         return Metadata(request_id, self.shape.seconds(self.send_log.end), self.shape.channels)

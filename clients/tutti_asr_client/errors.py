@@ -1,13 +1,13 @@
-"""Everything that can go wrong on the client's side, named by who must act.
+"""Errors of the client, with who must act.
 
 ClientError
-├── AudioError         a file cannot be read as audio         → the user: give another file
-├── BadUrl             the address cannot be understood       → the user: give another URL
-├── Unreachable        no server answered at the address      → the user or the operator
-├── Refused            the server answered with an HTTP error → by status: key, query, or try later
-├── ClosedAbnormally   the connection ended before its time   → by code: retry on 1012 and 1013
-├── BadMessage         the server sent what we cannot read    → report it as a bug
-└── Interrupted        the user stopped before it began       → nobody
+├── AudioError         a file cannot be read as audio            → the user: give another file
+├── BadUrl             the address is invalid                    → the user: give another URL
+├── Unreachable        no server answered at the address         → the user or the operator
+├── Refused            the server answered with an HTTP error    → by status: key, query, or try later
+├── ClosedAbnormally   the connection ended early                → by code: retry on 1012 and 1013
+├── BadMessage         the server sent an invalid message        → report it as a bug
+└── Interrupted        the user stopped before the first audio   → none
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ClientError(Exception):
 
 
 class AudioError(ClientError):
-    """A file could not be read as audio."""
+    """A file cannot be read as audio."""
 
     def __init__(self, path: Path, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
@@ -32,11 +32,11 @@ class AudioError(ClientError):
 
 
 class BadUrl(ClientError):
-    """A server address that cannot be understood."""
+    """An invalid server address."""
 
 
 def without_secrets(url: str) -> str:
-    """Return an address as it may be shown: without its query and its user, which may hold keys."""
+    """Return an address for display: without its query and user, which may contain keys."""
     place = url.partition("?")[0].partition("#")[0]
     scheme, colon, rest = place.rpartition("://")
     host, slash, path = rest.partition("/")
@@ -72,7 +72,7 @@ class ClosedAbnormally(ClientError):
 
 
 class BadMessage(ClientError):
-    """A message of a known type that does not have that type's shape."""
+    """An invalid message of the server: not JSON, or a known type with wrong fields."""
 
 
 class Interrupted(ClientError):

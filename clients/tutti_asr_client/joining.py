@@ -1,4 +1,4 @@
-"""Words as they are written side by side."""
+"""Joins words to text, with or without spaces by their script."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 
 _UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"  # Hiragana, Katakana, Han
-_BETWEEN = re.compile(f"(?<=[{_UNSPACED}，。？]) (?=[{_UNSPACED}])")  # or behind a mark
+_BETWEEN = re.compile(f"(?<=[{_UNSPACED}，。？]) (?=[{_UNSPACED}])")  # or after a punctuation mark
 
 
 def joined(texts: Iterable[str]) -> str:
-    """Texts with a space between two unless both are of a script that is written without spaces."""
+    """Join texts with spaces, except between two of scripts that are written without spaces."""
     text = " ".join(texts)
     return text if text.isascii() else _BETWEEN.sub("", text)

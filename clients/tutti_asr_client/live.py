@@ -1,6 +1,6 @@
-"""One live connection to `/v1/listen`: sends PCM and control messages, yields typed messages.
+"""One live connection to `/v1/listen`: sends PCM and control messages, receives typed messages.
 
-Owns the socket. Knows no files, no pacing and no transcript.
+Owns the socket.
 
     async with connect("ws://127.0.0.1:8080", interim_results=True) as client:
         await client.send(pcm)
@@ -28,14 +28,14 @@ from tutti_asr_client.errors import NORMAL_CLOSE, ClosedAbnormally, Refused, Unr
 from tutti_asr_client.messages import Message, decode
 
 ABNORMAL_CLOSE = 1006
-"""Stands for a connection that ended without a close frame (RFC 6455 §7.4.1)."""
+"""Code for a connection that ended without a close frame (RFC 6455 §7.4.1)."""
 
 CLOSE_WITHIN_S = 2.0
-"""Wait for the server's answer to our close; then the connection is aborted."""
+"""Time to wait for the server's answer to a close before the connection is aborted."""
 
 
 class ListenClient:
-    """An open stream; iterate over it for the server's messages until a normal close."""
+    """An open stream; iterating over it yields the server's messages until a normal close."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
@@ -47,7 +47,7 @@ class ListenClient:
         return None if response is None else response.headers.get("dg-request-id")
 
     async def send(self, pcm: bytes | NDArray[np.int16]) -> None:
-        """Send samples, little-endian int16, in any quantity.
+        """Send little-endian int16 samples, any number of them.
 
         Raises:
             ClosedAbnormally: the server has ended the stream.
@@ -55,11 +55,11 @@ class ListenClient:
         await self.send_frame(pcm if isinstance(pcm, bytes) else pcm.astype("<i2").tobytes())
 
     async def finalize(self, channel: int | None = None) -> None:
-        """Ask for a final of everything sent so far; the stream stays open."""
+        """Request a final of all audio sent so far; the stream stays open."""
         await self._control("Finalize", **({} if channel is None else {"channel": channel}))
 
     async def configure(self, keyterms: Sequence[str]) -> None:
-        """Replace the key terms for the audio that follows; `ConfigureSuccess` or `ConfigureFailure` comes back."""
+        """Replace the key terms for the audio that follows; answered by `ConfigureSuccess` or `ConfigureFailure`."""
         await self._control("Configure", keyterms=list(keyterms))
 
     async def keep_alive(self) -> None:
@@ -67,7 +67,7 @@ class ListenClient:
         await self._control("KeepAlive")
 
     async def close_stream(self) -> None:
-        """End the audio; the last final, `Metadata` and a normal close come back."""
+        """End the audio; answered by the last final, `Metadata` and a normal close."""
         await self._control("CloseStream")
 
     def abort(self) -> None:
@@ -82,7 +82,7 @@ class ListenClient:
 
         Raises:
             ClosedAbnormally: the connection ended with a code other than 1000.
-            BadMessage: a message cannot be read.
+            BadMessage: a message is invalid.
         """
         while True:
             try:
@@ -100,7 +100,7 @@ class ListenClient:
         await self.send_frame(msgspec.json.encode({"type": kind, **fields}).decode())
 
     async def send_frame(self, frame: str | bytes) -> None:
-        """Send a frame as it is; waits while the connection's buffer is full.
+        """Send a frame unchanged; wait while the connection's buffer is full.
 
         Raises:
             ClosedAbnormally: the server has ended the stream.
@@ -123,13 +123,13 @@ async def connect(
     close_timeout_s: float = CLOSE_WITHIN_S,
     **query: QueryValue,
 ) -> AsyncIterator[ListenClient]:
-    """Open a stream of 16-bit PCM; further keyword arguments go into the query as they are.
+    """Open a stream of 16-bit PCM; further keyword arguments are added to the query.
 
-    A server that has not answered a ping after `dead_after_s` counts as lost. On leaving, its close is waited for
-    `close_timeout_s` at most.
+    A server that does not answer a ping within `dead_after_s` counts as lost. On exit, its close frame is awaited for
+    at most `close_timeout_s`.
 
     Raises:
-        BadUrl: `url` cannot be understood.
+        BadUrl: `url` is invalid.
         Unreachable: nothing answered within `open_timeout_s`.
         Refused: the server answered with an HTTP error.
     """
@@ -163,7 +163,7 @@ async def connect(
 
 
 async def _close(connection: ClientConnection) -> None:
-    """Close, and read messages until the answer to the close, which lies behind them."""
+    """Close, and discard the messages that arrive before the answer to the close."""
     closing = asyncio.create_task(connection.close())
     with contextlib.suppress(ConnectionClosed, TimeoutError):
         async with asyncio.timeout(CLOSE_WITHIN_S):
@@ -178,7 +178,7 @@ class _Denial(msgspec.Struct):
 
 
 def refusal(error: InvalidStatus) -> Refused:
-    """Return a refused handshake as an error; its message is `dg-error`, else the body's `err_msg`."""
+    """Convert a refused handshake to an error; its message is `dg-error`, else the body's `err_msg`."""
     response = error.response
     message = response.headers.get("dg-error", "")
     if not message:

@@ -1,6 +1,6 @@
-"""The server's messages as typed values, Deepgram's live frames (`Results`, `Metadata`, …), and shifts of their times.
+"""The server's messages (Deepgram's live frames `Results`, `Metadata`, …) as typed values.
 
-Owns the fields that a client reads; the decoder skips all others. Knows no socket.
+Has only the fields that a client reads; the decoder skips all others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tutti_asr_client.joining import joined
 
 
 class Word(msgspec.Struct, frozen=True):
-    """One recognised word; `start` and `end` are seconds of the stream."""
+    """One recognized word; `start` and `end` are stream times in seconds."""
 
     word: str
     start: float
@@ -24,7 +24,7 @@ class Word(msgspec.Struct, frozen=True):
 
 
 class Alternative(msgspec.Struct, frozen=True):
-    """One reading of a segment."""
+    """One transcript of a segment."""
 
     transcript: str
     confidence: float = 0.0
@@ -32,13 +32,13 @@ class Alternative(msgspec.Struct, frozen=True):
 
 
 class Channel(msgspec.Struct, frozen=True):
-    """The readings of one channel, best first."""
+    """The transcripts of one channel, best first."""
 
     alternatives: tuple[Alternative, ...]
 
 
 class StepTimings(msgspec.Struct, frozen=True):
-    """Extension of tutti: stable words under `stable_words=true`, durations of the step under `step_results`."""
+    """tutti extension: stable words with `stable_words=true`, durations of the step with `step_results`."""
 
     audio_processed_s: float = 0.0
     queue_wait_ms: float = 0.0
@@ -49,7 +49,7 @@ class StepTimings(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True, tag="Results"):
-    """A partial (`is_final` false) or final text of the segment that begins at `start`."""
+    """A partial (`is_final` false) or final text of the segment that starts at `start`."""
 
     channel: Channel
     start: float = 0.0
@@ -62,12 +62,12 @@ class Results(msgspec.Struct, frozen=True, tag="Results"):
 
     @property
     def cursor_s(self) -> float:
-        """End of the audio that this message covers, in seconds of the stream."""
+        """End of the audio that this message covers, as stream time in seconds."""
         return self.start + self.duration
 
     @property
     def text(self) -> str:
-        """The best transcript; empty when nothing was said."""
+        """The best transcript; empty if there was no speech."""
         return self.channel.alternatives[0].transcript if self.channel.alternatives else ""
 
     @property
@@ -85,7 +85,7 @@ class Metadata(msgspec.Struct, frozen=True, tag="Metadata"):
 
 
 class SpeechStarted(msgspec.Struct, frozen=True, tag="SpeechStarted"):
-    """Speech begins at `timestamp`."""
+    """Speech started at `timestamp`."""
 
     timestamp: float
     channel: tuple[int, ...] = (0, 1)
@@ -99,7 +99,7 @@ class UtteranceEnd(msgspec.Struct, frozen=True, tag="UtteranceEnd"):
 
 
 class Error(msgspec.Struct, frozen=True, tag="Error"):
-    """The server could not read a message of ours; the stream goes on."""
+    """The server reports an invalid message of the client, and the stream continues; or an error before a close."""
 
     description: str = ""
     variant: str = ""
@@ -107,20 +107,20 @@ class Error(msgspec.Struct, frozen=True, tag="Error"):
 
 
 class ConfigureSuccess(msgspec.Struct, frozen=True, tag="ConfigureSuccess"):
-    """Answer to Configure: the key terms from here on."""
+    """Answer to Configure: the key terms now in force."""
 
     keyterms: tuple[str, ...] = ()
 
 
 class ConfigureFailure(msgspec.Struct, frozen=True, tag="ConfigureFailure"):
-    """Answer to Configure: the key terms stay as they were."""
+    """Answer to Configure: refused, the key terms are unchanged."""
 
     code: str = ""
     description: str = ""
 
 
 class Ticket(msgspec.Struct, frozen=True, tag="Ticket"):
-    """Under `resumable=true`: state with which any replica goes on from `audio_s`, after `finals` finals."""
+    """With `resumable=true`: state from which any replica can continue at `audio_s`, after `finals` finals."""
 
     ticket: str
     audio_s: float
@@ -128,13 +128,13 @@ class Ticket(msgspec.Struct, frozen=True, tag="Ticket"):
 
 
 class Resumed(msgspec.Struct, frozen=True, tag="Resumed"):
-    """Answer to Resume: the stream goes on; send its audio from `audio_s` on."""
+    """Answer to Resume: the stream continues; send its audio from `audio_s` on."""
 
     audio_s: float
 
 
 class ResumeRefused(msgspec.Struct, frozen=True, tag="ResumeRefused"):
-    """Answer to Resume: the ticket cannot be used; the stream is open and new to the server."""
+    """Answer to Resume: the ticket was refused; the stream is open and new for the server."""
 
     code: str = ""
     description: str = ""
@@ -167,7 +167,7 @@ def decode(frame: str | bytes) -> Message | None:
     """Return the message in a text frame, or None for an unknown type.
 
     Raises:
-        BadMessage: not JSON, no `type`, or a known type with another shape.
+        BadMessage: not JSON, no `type`, or a known type with wrong fields.
     """
     try:
         return _message.decode(frame)
@@ -208,7 +208,7 @@ def _shifted(reading: Alternative, seconds: float) -> Alternative:
 
 
 def without_words_before(results: Results, seconds: float) -> Results:
-    """Return the part of a result from `seconds` on: the words whose middle lies behind it."""
+    """Return the part of a result after `seconds`: the words whose middle is later."""
     change = msgspec.structs.replace
     readings = []
     for reading in results.channel.alternatives:
@@ -219,5 +219,5 @@ def without_words_before(results: Results, seconds: float) -> Results:
 
 
 def shown(word: Word) -> str:
-    """A word as it is written, with marks and capitals if the client asked for them."""
+    """Return a word for display, with punctuation and capitals if the client requested them."""
     return word.word if word.punctuated_word is msgspec.UNSET else word.punctuated_word

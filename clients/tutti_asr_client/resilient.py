@@ -1,7 +1,7 @@
-"""A live stream that outlives its connections: reconnects, replays audio, and delivers each message once.
+"""A live stream that survives lost connections: reconnects, replays audio, and delivers each message once.
 
-Owns the connections, one after another, their tasks and the time. `continuity` decides what is sent again and which
-messages are new, `retry` when and where to connect. Opened by `tutti_asr_client.stream`.
+Owns the connections, one at a time, their tasks and timers. `continuity` decides what is sent again and which messages
+are new, `retry` when and where to connect. Opened by `tutti_asr_client.stream`.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from tutti_asr_client.retry import Attempts
 from tutti_asr_client.send_log import CONTROL_BYTES, PIECE_BYTES
 
 REPLAY_SPEED = 8.0
-"""Replay speed, times real time: affordable for a server, and a minute's outage is replayed in 9 s."""
+"""Replay speed as a multiple of real time: a server can afford it, and an outage of a minute is replayed in 9 s."""
 
 REPLAY_BURST_S = 2.0
-"""Audio replayed at once, before the pace applies: far below a server's backlog limit."""
+"""Audio replayed at once, before the speed limit applies: far below a server's backlog limit."""
 
 KEEP_ALIVE_S = 4.0
-"""Interval of KeepAlive without audio: servers close a silent stream after 10 s."""
+"""Interval of KeepAlive messages without audio: servers close an idle stream after 10 s."""
 
 UNREAD = 512
-"""Messages queued for the caller; beyond it interims are dropped, then the connection is not read."""
+"""Messages queued for the caller; when full, interims are dropped, then reading from the connection pauses."""
 
 KEEP_ALIVE = '{"type":"KeepAlive"}'
 
@@ -49,7 +49,7 @@ Connect = Callable[[str], contextlib.AbstractAsyncContextManager[ListenClient]]
 
 
 class ResilientClient:
-    """An open stream; iterate over it for messages until the stream's end. Used through `open_stream`."""
+    """An open stream; iterating over it yields messages until the stream ends. Created by `open_stream`."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class ResilientClient:
     ) -> None:
         self.events = ConnectionEvents()
         self.request_id: str | None = None
-        """The server's id of the present or last connection (`dg-request-id`)."""
+        """The server's id of the current or last connection (`dg-request-id`)."""
         self._stream = stream
         self._attempts = attempts
         self._connect = connect
@@ -71,7 +71,7 @@ class ResilientClient:
         self._messages = MessageQueue(UNREAD)
         self._to_send = asyncio.Event()  # a frame may be ready to send
         self._room = asyncio.Event()  # the send log may have room
-        self._first_attempt_over = asyncio.Event()  # connected, or failed for good
+        self._first_attempt_over = asyncio.Event()  # connected, or failed permanently
         self._client: ListenClient | None = None
         self._lost_at: float | None = None
         self._safe_position = 0
@@ -82,10 +82,10 @@ class ResilientClient:
     # Called by the user
 
     async def send(self, pcm: bytes | NDArray[np.int16]) -> None:
-        """Send samples, little-endian, in any quantity; waits while the log of unsent audio is full.
+        """Send little-endian samples, any number of them; wait while the log of unsent audio is full.
 
         Raises:
-            ClientError: the stream has failed for good.
+            ClientError: the stream has failed permanently.
         """
         if self._stream.closing:
             raise ClosedAbnormally(NORMAL_CLOSE, "the stream has been closed")
@@ -97,7 +97,7 @@ class ResilientClient:
             self._to_send.set()
 
     async def finalize(self, channel: int | None = None) -> None:
-        """Ask for a final of everything sent so far; its answer is delivered once, over any number of connections."""
+        """Request a final of all audio sent so far; its answer is delivered once, even after reconnecting."""
         await self._room_for(CONTROL_BYTES)
         self._stream.finalize(channel)
         self._to_send.set()
@@ -109,10 +109,10 @@ class ResilientClient:
         self._to_send.set()
 
     async def keep_alive(self) -> None:
-        """Do nothing: the client sends KeepAlive by itself. Here because `ListenClient` has it."""
+        """Do nothing: the client sends KeepAlive by itself. For compatibility with `ListenClient`."""
 
     async def close_stream(self) -> None:
-        """End the audio; the last final and `Metadata` come, then the iteration ends."""
+        """End the audio; after the last final and `Metadata` the iteration ends."""
         self._stream.close()
         self._to_send.set()
 
@@ -135,10 +135,10 @@ class ResilientClient:
         return self
 
     async def __anext__(self) -> Message:
-        """Return the next message, with the stream's times; unknown types are skipped.
+        """Return the next message, with stream times; unknown types are skipped.
 
         Raises:
-            ClientError: the stream cannot go on; see `tutti_asr_client.errors`.
+            ClientError: the stream cannot continue; see `tutti_asr_client.errors`.
         """
         message = await self._messages.get()
         if message is not None:
@@ -153,7 +153,7 @@ class ResilientClient:
         """Connect for the first time.
 
         Raises:
-            ClientError: no server could be connected to.
+            ClientError: no connection could be opened.
         """
         self._task = asyncio.create_task(self._run())
         await self._first_attempt_over.wait()
@@ -199,7 +199,7 @@ class ResilientClient:
         await self._messages.put(self._stream.closing_metadata(self.request_id or ""))
 
     async def _use_connection(self, client: ListenClient) -> None:
-        """Use a connection until it ends; returns after a normal end of the stream."""
+        """Use a connection until it ends; return only after a normal end of the stream."""
         loop = asyncio.get_running_loop()
         self._client, self.request_id = client, client.request_id
         self._attempts.connected(loop.time())
@@ -218,7 +218,7 @@ class ResilientClient:
         except ClosedAbnormally:
             failure = error_of(sender)
             if failure is not None and not isinstance(failure, ClosedAbnormally):
-                raise failure from None  # the sender's own error, not a lost connection
+                raise failure from None  # an error in the sender, not a lost connection
             self._lost_at = loop.time()
             raise
         finally:
@@ -230,13 +230,13 @@ class ResilientClient:
             raise ClosedAbnormally(NORMAL_CLOSE, "before all audio was sent")
 
     def _report_beginning(self, before: _Totals) -> None:
-        """Report refused tickets, and once a connection how it continues the stream."""
+        """Report refused tickets, and once per connection how it continues the stream."""
         stream = self._stream
         for code in before.new_refusals(stream):
             self._report(TicketRefused(code))
         if before.reported:
             return
-        self._to_send.set()  # after the answer to a Resume there are frames to send
+        self._to_send.set()  # frames can be sent after the answer to a Resume
         if stream.beginning is None:
             return
         before.reported = True
@@ -258,16 +258,16 @@ class ResilientClient:
             self._on_event(event)
 
     async def _send_all(self, client: ListenClient) -> None:
-        """Send the stream's frames as they become ready; the only writer of a connection."""
+        """Send the stream's frames when they are ready; the only writer of a connection."""
         stream, pace = self._stream, _Pace(self._speed)
         while True:
-            behind = stream.beginning is not None and stream.replaying
+            replaying = stream.beginning is not None and stream.replaying
             frame = stream.next_frame()
             if frame is None:
                 self._report_caught_up()
                 await self._wait_for_frame(client)
                 continue
-            if behind and isinstance(frame, bytes):
+            if replaying and isinstance(frame, bytes):
                 await pace.hold(stream.shape.seconds(len(frame)))
             await client.send_frame(frame)
             self._room.set()
@@ -287,7 +287,7 @@ class ResilientClient:
 
 
 class MessageQueue:
-    """A bounded queue of messages: when it is full, interims are dropped first, then the writer waits."""
+    """A bounded queue of messages: when full, interims are dropped first, then the writer waits."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -297,7 +297,7 @@ class MessageQueue:
         self._taken = asyncio.Event()
 
     async def put(self, message: Message) -> None:
-        """Add a message, once there is room."""
+        """Add a message; wait until there is room."""
         while len(self._messages) >= self._limit and not self._drop_interim():
             self._taken.clear()
             await self._taken.wait()
@@ -312,12 +312,12 @@ class MessageQueue:
         return False
 
     def end(self) -> None:
-        """Note that no message follows."""
+        """Mark the end: no more messages follow."""
         self._ended = True
         self._added.set()
 
     async def get(self) -> Message | None:
-        """Return the oldest message; None after the end."""
+        """Remove and return the oldest message; None after the end."""
         while not self._messages:
             if self._ended:
                 return None
@@ -328,7 +328,7 @@ class MessageQueue:
 
 
 class _Totals:
-    """The stream's totals when a connection began."""
+    """The stream's totals at the start of a connection."""
 
     def __init__(self, stream: Continuity) -> None:
         self.reported = False

@@ -1,6 +1,6 @@
-"""Retry policy after a lost or refused connection: which address, after which wait, and when to give up.
+"""Retry policy after a lost or refused connection: the next address, the wait, and when to give up.
 
-Pure: the time and the random generator are arguments. Knows no socket.
+Pure: the time and the random generator are arguments.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ RETRYABLE_STATUSES = frozenset({408, 425, 429, 499})
 """HTTP statuses below 500 that are temporary; every status from 500 on is."""
 
 PERMANENT_CLOSE_CODES = frozenset({1000, 1002, 1003, 1007, 1008, 1009, 1010})
-"""Close codes that the same audio would cause again, and the normal end, 1000 (RFC 6455 §7.4.1)."""
+"""Close codes that the same audio would cause again, and 1000, the normal end (RFC 6455 §7.4.1)."""
 
 STABLE_AFTER_S = 30.0
-"""A connection that lasted this long resets the budget, as a final does: a silent stream has no finals."""
+"""A connection that lasted this long resets the budget, like a final: a silent stream has no finals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
     """Retry budget of a stream.
 
-    `limit_s` bounds the time without a connection since the server's last final or ticket. Waits begin below
-    `first_wait_s`, double with each round over the addresses up to `longest_wait_s`, and are drawn between half and all
-    of that. A server's Retry-After is a wait's lower bound. While no server has answered yet, an address without a
-    server is an error at once, unless `await_server`.
+    `limit_s` limits the time without a connection since the server's last final or ticket. Waits start below
+    `first_wait_s`, double with each round over the addresses up to `longest_wait_s`, and are randomized between half
+    and all of that. A server's Retry-After is a lower bound. Until a server has answered once, an unreachable address
+    is an error at once, unless `await_server`.
     """
 
     limit_s: float = 60.0
@@ -38,7 +38,7 @@ class Retry:
 
 
 def is_permanent(error: ClientError) -> bool:
-    """Return whether another try would fail in the same way."""
+    """Return whether another attempt would fail in the same way."""
     if isinstance(error, Refused):
         return error.status < 500 and error.status not in RETRYABLE_STATUSES
     if isinstance(error, ClosedAbnormally):
@@ -48,18 +48,18 @@ def is_permanent(error: ClientError) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NextTry:
-    """Address of the next try, and the wait before it."""
+    """Address of the next attempt, and the wait before it."""
 
     url: str
     wait_s: float
 
 
 class Attempts:
-    """Counts one stream's failures over its addresses, and chooses the next try."""
+    """Counts the failures of one stream over its addresses, and chooses the next attempt."""
 
     def __init__(self, urls: Sequence[str], retry: Retry, rng: random.Random | None = None) -> None:
         if not urls:
-            raise ValueError("no address")
+            raise ValueError("urls: at least one address is required")
         self._urls = list(urls)
         self._retry = retry
         self._rng = rng or random.Random()
@@ -78,11 +78,11 @@ class Attempts:
 
     @property
     def failures(self) -> int:
-        """Failed tries and lost connections since the last final or ticket."""
+        """Failed attempts and lost connections since the last final or ticket."""
         return self._failures
 
     def connected(self, now: float) -> None:
-        """Note that a connection is open: the time without one stops."""
+        """Record that a connection is open; the time without one stops."""
         self._server_answered = True
         self._connected_at = now
         if self._lost_at is not None:
@@ -90,15 +90,15 @@ class Attempts:
             self._lost_at = None
 
     def reset_budget(self) -> None:
-        """Begin a new budget: the server sent a final or a ticket."""
+        """Reset the budget: the server sent a final or a ticket."""
         self._failures = 0
         self._disconnected_s = 0.0
 
     def failed(self, error: ClientError, now: float) -> NextTry:
-        """Return the next try after a lost connection or a failed one.
+        """Return the next attempt after a lost or failed connection.
 
         Raises:
-            ClientError: the error itself, if it is permanent or the budget is spent.
+            ClientError: the error itself, if it is permanent or the budget is exhausted.
         """
         if is_permanent(error):
             raise error
@@ -121,7 +121,7 @@ class Attempts:
         return NextTry(self.url, wait_s)
 
     def _next_index(self, now: float) -> int:
-        """Index of the next address in turn; of one after it, if the Retry-After of that one ends sooner."""
+        """Return the index of the next address, or of a later one whose Retry-After ends sooner."""
         count = len(self._urls)
         indices = [(self._index + step) % count for step in range(1, count + 1)]
         return min(indices, key=lambda index: max(0.0, self._not_before[index] - now))
@@ -129,6 +129,6 @@ class Attempts:
     def _back_off(self) -> float:
         retry = self._retry
         rounds = (self._failures - 1) // len(self._urls)
-        if rounds == 0:  # soon, but spread: all clients of a lost server reconnect now
+        if rounds == 0:  # soon, but spread out: all clients of a lost server reconnect now
             return self._rng.uniform(0.0, retry.first_wait_s)
         return min(retry.longest_wait_s, retry.first_wait_s * 2.0**rounds) * self._rng.uniform(0.5, 1.0)

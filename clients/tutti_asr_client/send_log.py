@@ -1,7 +1,7 @@
 """Bounded log of a stream's audio and control messages in order, kept for a replay after a lost connection.
 
-Owns the bytes, their bound, and how far the present connection has sent them. Positions count bytes of audio from the
-beginning of the stream. Knows no socket, no time and none of the server's messages.
+Owns the bytes, their limit, and how far they were sent on the current connection. Positions are bytes of audio from the
+start of the stream.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 PIECE_BYTES = 2**15
-"""Largest entry of audio: a second of 16 kHz, far below any server's largest message."""
+"""Largest entry of audio: a second at 16 kHz, far below any server's message limit."""
 
 CONTROL_BYTES = 256
-"""Size that a control message counts as: the bound covers them too."""
+"""Size that a control message counts as within the limit."""
 
 
 @dataclass(slots=True, eq=False)
 class Control:
-    """A control message of the client, and which answers and tickets cover it."""
+    """A control message of the client, and the answers and tickets that cover it."""
 
     kind: str
     text: str  # as it is sent
-    at: int  # audio before it, in bytes
+    at: int  # bytes of audio before it
     channels: frozenset[int] = frozenset()  # channels that answer it
-    pending: set[int] = field(default_factory=set)  # channels whose answer this connection still owes
+    pending: set[int] = field(default_factory=set)  # channels whose answer is due on this connection
     delivered: set[int] = field(default_factory=set)  # channels whose answer the caller has
-    final_number: int = 0  # the final that was its last answer, counted from the first of the stream
+    final_number: int = 0  # number of the final that was its last answer, counted over the stream
     confirmed: bool = False  # answered on this connection
-    in_ticket: bool = False  # contained in the newest ticket
+    in_ticket: bool = False  # contained in the latest ticket
 
     @property
     def answered(self) -> bool:
@@ -61,23 +61,23 @@ class SendLog:
         self._entries: deque[Entry] = deque()
         self._size = 0
         self._next = 0  # index of the entry to send next
-        self._from = 0  # position at which this connection's audio begins
-        self.first = 0  # position of the oldest audio held
-        self.end = 0  # position after the newest
+        self._from = 0  # position at which this connection's audio starts
+        self.first = 0  # position of the oldest audio in memory
+        self.end = 0  # position after the latest audio
 
     @property
     def held_bytes(self) -> int:
-        """Bytes held; a control message counts as `CONTROL_BYTES`."""
+        """Bytes in memory; a control message counts as `CONTROL_BYTES`."""
         return self._size
 
     @property
     def unsent(self) -> bool:
-        """True while this connection has entries to send."""
+        """True while there are entries to send on this connection."""
         return self._next < len(self._entries)
 
     @property
     def sent(self) -> int:
-        """Position up to which this connection has sent audio."""
+        """Position up to which audio was sent on this connection."""
         for index in range(self._next, len(self._entries)):
             entry = self._entries[index]
             if isinstance(entry, Audio):
@@ -89,7 +89,7 @@ class SendLog:
         return self._size + size <= self._limit or self._next > 0 or not self._entries
 
     def add_audio(self, pcm: bytes) -> None:
-        """Append audio, at most `PIECE_BYTES`."""
+        """Append audio of at most `PIECE_BYTES`."""
         self._append(Audio(pcm, self.end), len(pcm))
         self.end += len(pcm)
 
@@ -113,7 +113,7 @@ class SendLog:
             self._size -= CONTROL_BYTES
 
     def drop_before(self, position: int, is_done: Callable[[Control], bool]) -> None:
-        """Drop what lies before `position`, and control messages at it for which `is_done` holds."""
+        """Drop entries before `position`, and control messages at it for which `is_done` returns True."""
         while self._entries:
             oldest = self._entries[0]
             if isinstance(oldest, Audio):
@@ -124,7 +124,7 @@ class SendLog:
             self._drop_oldest()
 
     def detach(self) -> None:
-        """Note that the connection is gone: every entry is to be sent again."""
+        """Record that the connection is lost: every entry has to be sent again."""
         self._next = 0
         for control in self.controls():
             control.pending.clear()
@@ -150,5 +150,5 @@ class SendLog:
         return entry.pcm if entry.at >= self._from else entry.pcm[self._from - entry.at :]
 
     def controls(self) -> list[Control]:
-        """The control messages held."""
+        """Return the control messages in memory."""
         return [entry for entry in self._entries if isinstance(entry, Control)]

@@ -7,7 +7,7 @@
             ...
         print(stream.events)
 
-Builds the query and puts the parts together: `Continuity`, `Attempts` and `ResilientClient`.
+Builds the query and combines `Continuity`, `Attempts` and `ResilientClient`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tutti_asr_client.retry import Attempts, Retry
 from tutti_asr_client.send_log import PIECE_BYTES
 
 HELD_S = 120.0
-"""Audio kept for a replay: an utterance, network buffers, and an outage of a minute."""
+"""Seconds of audio kept for a replay: an utterance, network buffers, and an outage of a minute."""
 
 CLOSE_TIMEOUT_S = 0.5
-"""Wait for a server's close: the stream is waiting to go on elsewhere."""
+"""Time to wait for a server's close: the stream is waiting to continue elsewhere."""
 
 
 @contextlib.asynccontextmanager
@@ -50,16 +50,16 @@ async def open_stream(
     on_event: Callable[[Event], None] | None = None,
     **query: QueryValue,
 ) -> AsyncIterator[ResilientClient]:
-    """Open a stream of raw audio; further keyword arguments go into the query.
+    """Open a stream of raw audio; further keyword arguments are added to the query.
 
-    `url`: one address, or several replicas' that are tried in turn. `resumable`: ask for tickets, with which any
-    replica goes on exactly where the lost one was; to a server without tickets the audio since the last final is sent
+    `url`: one address, or those of several replicas, which are tried in order. `resumable`: request tickets, with which
+    any replica continues exactly where the connection was lost; without tickets the audio since the last final is sent
     again. `held_s` seconds of audio are kept in memory for that, and sent at `replay_speed` times real time. A server
     that does not answer a ping within `dead_after_s` counts as lost. `on_event` is called with each connection event.
 
     Raises:
-        ValueError: an encoding that cannot be resumed in the middle.
-        ClientError: see `tutti_asr_client.errors`; no server could be connected to within `retry`.
+        ValueError: the encoding cannot be resumed at any position.
+        ClientError: see `tutti_asr_client.errors`; no connection could be opened within `retry`.
     """
     shape = AudioShape.of(sample_rate, encoding, channels, multichannel=multichannel)
     urls = [url] if isinstance(url, str) else list(url)
@@ -68,7 +68,7 @@ async def open_stream(
     settings |= {"multichannel": True} if multichannel else {}
     settings |= {"resumable": True} if resumable else {}
     for address in urls:
-        listen_url(address, {})  # raises on a bad one before any is tried
+        listen_url(address, {})  # raises on an invalid one before any is tried
 
     def open_connection(address: str) -> contextlib.AbstractAsyncContextManager[ListenClient]:
         return connect(

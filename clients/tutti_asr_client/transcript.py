@@ -1,4 +1,4 @@
-"""The text of one channel: the finals so far and the open partial. Knows no socket and no time."""
+"""The text of one channel: the finals so far and the current partial."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tutti_asr_client.messages import Results, Word, shown
 
 
 class Transcript:
-    """Joins finals, and tells stable from unstable words of the partial behind them."""
+    """Joins finals, and separates the stable and unstable words of the partial after them."""
 
     def __init__(self, channel: int = 0) -> None:
         self._channel = channel
@@ -33,26 +33,26 @@ class Transcript:
 
     @property
     def text(self) -> str:
-        """All finals side by side."""
+        """The text of all finals."""
         return joined(self._texts)
 
     @property
     def words(self) -> tuple[Word, ...]:
-        """The words of all finals, with their times in the stream."""
+        """The words of all finals, with stream times."""
         return tuple(self._words)
 
     @property
     def stable(self) -> str:
-        """The part of the open partial that is not expected to change."""
+        """The part of the current partial that is not expected to change."""
         return joined(self._partial[: self._stable])
 
     @property
     def unstable(self) -> str:
-        """The rest of the open partial."""
+        """The rest of the current partial."""
         return joined(self._partial[self._stable :])
 
     def _agreed(self, words: tuple[str, ...]) -> int:
-        """Estimate without the server's count: leading words that two partials share, but for the last word."""
+        """Estimate the stable words without the server's count: leading words that two partials have in common."""
         agreed = 0
         for old, new in zip(self._partial, words[:-1], strict=False):
             if old != new:

@@ -1,1 +1,1 @@
-"""Wire protocols: each folder knows only its own protocol."""
+"""Wire protocols, one folder each; no protocol depends on another's folder except Twilio on Deepgram's."""

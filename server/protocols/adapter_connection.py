@@ -1,4 +1,4 @@
-"""Runs a pure `server.streaming.adapter.Adapter` on a live connection."""
+"""A live connection that runs a `server.streaming.adapter.Adapter`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from server.streaming.adapter import (
     Endpoint,
     Finish,
     Flush,
-    HangUp,
-    Hear,
-    Say,
+    PushAudio,
+    Reject,
+    SendFrame,
     Skip,
     Switch,
 )
@@ -35,9 +35,9 @@ from server.streaming.connection import Connection, ConnectionContext
 from server.streaming.outbox import OutFrame
 from server.streaming.transport import MessageLimit
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.adapted")
-# Opens a stream of the model of that name and language for a connection. Raises: Refused, BatchingError.
-OpenOther = Callable[[Connection, str, str | None], Awaitable[ActiveSession]]
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.adapter")
+# Opens a stream on another model, by name and language, for a connection. Raises: Refused, BatchingError.
+OpenModel = Callable[[Connection, str, str | None], Awaitable[ActiveSession]]
 
 
 class AdapterConnection(Connection):
@@ -53,29 +53,29 @@ class AdapterConnection(Connection):
         protocol: str,
         encoding: Encoding,
         request_id: str,
-        open_other: OpenOther | None = None,
+        open_model: OpenModel | None = None,
         limit: MessageLimit | None = None,
     ) -> None:
-        """`session` takes mono audio at the model's rate: the adapter decodes `encoding`, a metric label here.
+        """`session` takes mono audio at the model's rate; `encoding` is only a metric label, the adapter decodes audio.
 
-        `open_other` is for an adapter that switches models, `limit` for one whose messages are larger than others.
+        `open_model` is required for an adapter that switches models, `limit` for one with larger messages.
         """
         super().__init__(socket, session, context, request_id=request_id, encoding=encoding, decoder=None)
         self.protocol = protocol
         self._adapter = adapter
-        self._open_other = open_other
+        self._open_model = open_model
         self._switching: asyncio.Task[None] | None = None
         self._limit = limit
-        self._skipped = False  # the first of a connection is logged
-        self._undone: Iterator[Action] | None = None  # actions of the last message that wait for the engine
+        self._skipped = False  # only the first skipped message of a connection is logged
+        self._pending: Iterator[Action] | None = None  # remaining actions of the last message, waiting for the engine
 
     @property
     def backlog_s(self) -> float:
-        """Audio received and not yet answered; above the high-water mark while some of a message waits."""
-        return super().backlog_s + (0.0 if self._undone is None else self._backpressure.high_s)
+        """Seconds of audio without a result; above the high-water mark while part of a message is pending."""
+        return super().backlog_s + (0.0 if self._pending is None else self._backpressure.high_s)
 
     async def run(self, recognition: ActiveSession) -> None:
-        """Serve the accepted connection, which `recognition` admitted, to its end."""
+        """Serve the accepted connection until it ends; `recognition` is its admitted stream."""
         if self._limit is not None:
             self._transport.limit_messages(self._limit)
         self._do_all(self._adapter.opened())
@@ -86,37 +86,37 @@ class AdapterConnection(Connection):
                 self._switching.cancel()
 
     def _on_binary(self, chunk: bytes) -> None:
-        self._undone = iter(self._adapter.binary(chunk))
-        self._go_on()
+        self._pending = iter(self._adapter.binary(chunk))
+        self._do_pending()
 
     def _on_text(self, text: str) -> None:
-        self._undone = iter(self._adapter.text(text))
-        self._go_on()
+        self._pending = iter(self._adapter.text(text))
+        self._do_pending()
 
-    def _go_on(self) -> None:
-        """Do what the last message asks for, while the engine keeps up with its audio."""
-        undone, self._undone = self._undone, None
-        for action in undone or ():
+    def _do_pending(self) -> None:
+        """Run the last message's remaining actions, as far as the engine keeps up with its audio."""
+        pending, self._pending = self._pending, None
+        for action in pending or ():
             if not self._state.sends:
                 return
             self._do(action, None)
             if self._state.reads and not self.has_room:
-                self._undone = undone  # `backlog_s` stops reading, so that no other message comes first
+                self._pending = pending  # `backlog_s` then stops reading, so no later message is processed first
                 return
 
     def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
-        """Take the events of a step, then more of the message that waits."""
+        """Handle the events of a step, then continue with the pending message."""
         super().on_events(events, timing)
-        if self._undone is None:
+        if self._pending is None:
             return
         if not self._state.reads:
-            self._undone = None  # the connection ends: what waits is not heard
+            self._pending = None  # the connection is ending: drop the rest
         elif self.has_room:
-            self._go_on()
-            if self._undone is None and self._backpressure.falls(self.backlog_s, self._decode_queue.fill):
-                self._read_on()
+            self._do_pending()
+            if self._pending is None and self._backpressure.falls(self.backlog_s, self._decode_queue.fill):
+                self._resume_reading()
 
-    def _say(self, event: Event, timing: StepTiming | None) -> None:
+    def _send_event(self, event: Event, timing: StepTiming | None) -> None:
         self._do_all(self._adapter.event(event, timing), timing)
 
     def _do_all(self, actions: Actions, timing: StepTiming | None = None) -> None:
@@ -126,17 +126,17 @@ class AdapterConnection(Connection):
 
     def _do(self, action: Action, timing: StepTiming | None) -> None:
         match action:
-            case Say(payload, kind, flushed):
+            case SendFrame(payload, kind, flushed):
                 self._put(OutFrame(payload, kind, timing, flushed))
-            case Hear(samples, received_bytes):
+            case PushAudio(samples, received_bytes):
                 self._metrics.audio_bytes.inc(received_bytes)
                 if len(samples):
-                    self.on_samples(samples[:, None], self._deadlines.heard_s)
+                    self.on_samples(samples[:, None], self._deadlines.received_s)
             case Flush():
                 self._finalize(None)
             case Finish():
                 self._transition(ConnectionEvent.CLIENT_CLOSES)
-            case HangUp(why):
+            case Reject(why):
                 close = replace(CLOSES[CloseReason.NOT_UNDERSTOOD], reason=f"DATA-0000 {why}")
                 self._transition(ConnectionEvent.NOT_UNDERSTOOD, close=close)
             case Skip(why):
@@ -145,7 +145,7 @@ class AdapterConnection(Connection):
                 self._set(action)
 
     def _skip(self, why: str) -> None:
-        """Count a message that is not understood, and log the first of them."""
+        """Count a skipped message; log the first one of the connection."""
         self._metrics.skipped[self.protocol].inc()
         if not self._skipped:
             _log.info("message skipped", request_id=self._request_id, reason=why)
@@ -163,9 +163,9 @@ class AdapterConnection(Connection):
                 self._switching.add_done_callback(self._on_switch_ended)
 
     async def _switch(self, asked: Switch) -> None:
-        assert self._open_other is not None, "the adapter's endpoint gives it"
+        assert self._open_model is not None, "needed by an adapter that switches models"
         try:
-            recognition = await self._open_other(self, asked.model, asked.language)
+            recognition = await self._open_model(self, asked.model, asked.language)
         except (Refused, BatchingError) as error:
             self._do_all(asked.refused(str(error)))
         else:
@@ -175,7 +175,7 @@ class AdapterConnection(Connection):
             self._replace(recognition.session, recognition)
             self._do_all(asked.done(recognition.session.options.sample_rate))
         if self._state.reads and self._backpressure.release():
-            self._read_on()
+            self._resume_reading()
 
     def _on_switch_ended(self, switching: asyncio.Task[None]) -> None:
         error = None if switching.cancelled() else switching.exception()
@@ -184,7 +184,7 @@ class AdapterConnection(Connection):
             self._transition(ConnectionEvent.BROKEN)
 
     def _bias(self, phrases: tuple[str, ...]) -> None:
-        why = "this server decodes greedily, which knows no key terms"
+        why = "not supported with greedy decoding"
         if not (phrases or self._session.supports_keyterms):
             return
         if self._session.supports_keyterms:
@@ -195,4 +195,4 @@ class AdapterConnection(Connection):
             else:
                 return
         _log.info("key terms refused", request_id=self._request_id, reason=why)
-        self._do_all(self._adapter.not_biased(why))
+        self._do_all(self._adapter.bias_refused(why))

@@ -1,4 +1,4 @@
-"""The life of a live connection of any protocol: admit, accept, run, release. And the JSON of refusals."""
+"""Lifecycle of a live connection in any protocol (admit, accept, run, release), and the JSON body of refusals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from server.streaming.connection import Connection
 
 
 class RefusalBody(msgspec.Struct):
-    """The JSON of a refusal, in the form of Deepgram's errors."""
+    """JSON body of a refusal, in the form of Deepgram's errors."""
 
     err_code: str
     err_msg: str
@@ -29,7 +29,7 @@ class RefusalBody(msgspec.Struct):
 
 
 def render_refusal(refusal: CountedRefusal, request_id: str) -> Response:
-    """Answer a refused request in Deepgram's form, which protocols without one of their own share."""
+    """Build the response to a refused request in Deepgram's form, also used by protocols that define none."""
     one_line = refusal.message.encode("ascii", "replace").decode().replace("\r", " ").replace("\n", " ")
     headers = {"dg-error": one_line, "dg-request-id": request_id}
     if refusal.retry_after_s is not None:
@@ -39,28 +39,29 @@ def render_refusal(refusal: CountedRefusal, request_id: str) -> Response:
 
 
 class UnknownSocket:
-    """Answers handshakes at paths that have no protocol, in Deepgram's form: a server would send an empty 403."""
+    """404 in Deepgram's form for WebSocket handshakes at unknown paths; uvicorn would send an empty 403."""
 
     def __init__(self, guard: Guard, paths: Sequence[str], other: ASGIApp) -> None:
-        """`paths` are those that have one; `other` answers what is no WebSocket."""
+        """`paths` are the valid ones; `other` handles requests that are not WebSocket handshakes."""
         self._guard = guard
         self._paths = paths
         self._other = other
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request that matched no route."""
+        """Handle a request that matched no route."""
         if scope["type"] != "websocket":
             await self._other(scope, receive, send)
             return
-        error = UnknownPath(f"{scope['path'][:SHOWN]!r}: no protocol at this path; there is {', '.join(self._paths)}")
+        error = UnknownPath(f"{scope['path'][:SHOWN]!r}: no such WebSocket path; valid: {', '.join(self._paths)}")
         refusal = render_refusal(self._guard.refuse(error), take_request_id())
         await WebSocket(scope, receive, send).send_denial_response(refusal)
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A handshake that its protocol accepts: the model, the connection to be, its session, and the answer's subprotocol
-    and headers. `budget_s` is the latency that the client asks for, None for the operator's.
+    """An accepted handshake: model, connection, session, and the subprotocol and headers of the response.
+
+    `budget_s` is the latency budget that the client requested; None for the operator's.
     """
 
     model: ModelService
@@ -77,9 +78,9 @@ async def serve(
     admit: Callable[[WebSocket, str], Awaitable[Admitted]],
     render: Callable[[CountedRefusal, str], Response] = render_refusal,
 ) -> None:
-    """Admit a handshake, accept the connection, serve it to its end, and release what it held.
+    """Admit a handshake, accept the connection, serve it until it ends, and release its resources.
 
-    `admit` gets the request's id, too, and raises Refused; `render` makes the answer to a refusal.
+    `admit` takes the socket and the request id, and raises Refused; `render` builds the response to a refusal.
     """
     received_s, request_id = replica.clock(), take_request_id()
     try:

@@ -1,8 +1,8 @@
-"""Places of uploads on one replica: bounded, because each body is held in memory, and given by progress.
+"""Upload places of one replica: their number is bounded, because each body is held in memory.
 
-While all places are taken, a newcomer may end one body that is still on its way: the slowest, if it is slow, or if its
-caller holds more places than the newcomer would. A body that falls below the least rate ends anyway. Times are
-arguments; the event loop's timers belong to `server.protocols.uploads`.
+While all places are taken, a new upload may end one body that is still being received: the slowest one that is below
+`SLOW_BYTES_PER_S`, or whose caller holds more places than the new upload's caller would. A body below the minimum rate
+is ended in any case. Times are arguments; `server.protocols.uploads` has the event loop's timers.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ from typing import Literal
 from server.errors import TooManyUploads
 
 GRACE_S = 10.0
-"""Time before a body that falls below the least rate is ended: a client may open its file only now."""
+"""Time before the minimum rate is enforced: a client may open its file only after it has connected."""
 GIVES_WAY_S = 2.0
-"""Time before a slow body gives way to another upload: a connection begins slowly."""
+"""Time before a slow body may be ended for another upload: a connection starts slowly."""
 SLOW_BYTES_PER_S = 16 * 1024
-"""Rate below which a body gives way to another upload once every place is taken: 16-bit audio at 8 kHz in real time."""
+"""Rate below which a body may be ended for another upload while all places are taken: 16-bit audio at 8 kHz in real
+time.
+"""
 
 Stage = Literal["receiving", "waiting", "recognizing"]
-"""The body is on its way; it has arrived, and waits until live streams leave room; its steps are in batches."""
+"""The body is being received; it has arrived and waits for capacity next to live streams; it is being recognized."""
 
 
 @dataclass(eq=False, slots=True)
 class Place:
-    """A place of one upload. `end_early` is called if a body that is on its way has to give way."""
+    """The place of one upload. `end_early` is called if its body is ended for another upload while being received."""
 
     owner: str
     began_s: float
@@ -37,32 +39,32 @@ class Place:
     end_early: Callable[[], None] = field(default=lambda: None)
 
     def rate(self, now: float) -> float:
-        """Bytes per second so far; within `GIVES_WAY_S` of the beginning infinite, for it is not known."""
+        """Return the bytes per second so far; infinity in the first `GIVES_WAY_S`, while it is not known."""
         elapsed_s = now - self.began_s
         return self.received_bytes / elapsed_s if elapsed_s >= GIVES_WAY_S else float("inf")
 
     def too_slow_at(self, least_bytes_per_s: float) -> float:
-        """Return when the body is below the least rate, if nothing more comes."""
+        """Return the time at which the body falls below the minimum rate if nothing more arrives."""
         return self.began_s + GRACE_S + self.received_bytes / least_bytes_per_s
 
 
 class UploadPlaces:
-    """The places that are taken, at most `limit`."""
+    """The places in use, at most `limit`."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._places: dict[Place, None] = {}  # in order of entry
 
     def count(self, stage: Stage) -> int:
-        """Number of uploads at this stage."""
+        """Return the number of uploads at this stage."""
         return sum(place.stage == stage for place in self._places)
 
     def take(self, owner: str, now: float) -> Place:
-        """Take a place, if need be that of a body that gives way. Raises: TooManyUploads."""
+        """Take a place, ending another body if necessary and permitted. Raises: TooManyUploads."""
         if len(self._places) >= self._limit:
             loser = self._loser(owner, now)
             if loser is None:
-                raise TooManyUploads(f"{self._limit} uploads are in progress, as many as this server takes at a time")
+                raise TooManyUploads(f"too many uploads in progress (limit {self._limit}); try again later")
             loser.gave_way = True
             self.release(loser)
             loser.end_early()
@@ -71,7 +73,7 @@ class UploadPlaces:
         return place
 
     def release(self, place: Place) -> None:
-        """Give a place back; a second call does nothing."""
+        """Release a place; a second call does nothing."""
         self._places.pop(place, None)
 
     def _loser(self, owner: str, now: float) -> Place | None:

@@ -1,4 +1,4 @@
-"""Uploaded recordings of any protocol: a bound on how many at a time, bodies read whole, recognition in background."""
+"""Uploads of any protocol: a limit on concurrent ones, the whole body in memory, recognition at background priority."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from server.recognition.session import IN_FLIGHT_S, MAX_BACKLOG_S, Finals, Sessi
 from server.replica import Replica
 from server.text.formatting import FormattedWord, Sentences, Style
 
-PLACE = "tutti.upload_place"  # in the scope of a request
+PLACE = "tutti.upload_place"  # key in the request's ASGI scope
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Model and options of the recognition of a recording."""
+    """Model and options for recognizing a recording."""
 
     model: ModelService
     form: AudioForm
@@ -51,8 +51,8 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Recognised:
-    """Words by channel, the seconds of audio, and warnings about the body as `kind: sentence`."""
+class Recognized:
+    """Words per channel, seconds of audio, and warnings about the body in the form `kind: sentence`."""
 
     words: list[list[FormattedWord]]
     audio_s: float
@@ -60,7 +60,7 @@ class Recognised:
 
 
 class Recordings:
-    """Recordings that one replica receives or recognises; at most `max_uploads`, for each body is held in memory."""
+    """The uploads of one replica, at most `max_uploads` at a time because each body is held in memory."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -70,7 +70,7 @@ class Recordings:
 
     @contextmanager
     def place(self, request: Request) -> Iterator[None]:
-        """Count an admitted request's recording, from before its body is read. Raises: TooManyUploads."""
+        """Hold an upload place for an admitted request; enter before its body is read. Raises: TooManyUploads."""
         place = self._places.take(self._replica.guard.owner(request), asyncio.get_running_loop().time())
         request.scope[PLACE] = place
         try:
@@ -87,22 +87,22 @@ class Recordings:
         place.stage = "waiting"
         return body
 
-    async def recognise(
+    async def recognize(
         self,
         request: Request,
         body: bytes,
         wanted: Wanted,
         on_segment: OnSegment | None = None,
-    ) -> Recognised:
-        """Recognise a recording; call `on_segment` with each segment's words. Raises: Refused, ClientGone.
+    ) -> Recognized:
+        """Recognize a recording; call `on_segment` with each segment's words. Raises: Refused, ClientGone.
 
-        It waits while live streams fill the server, and is refused with `ServerFull` if that lasts.
+        Waits while live streams use the whole capacity; refused with `ServerFull` if that lasts.
         """
         replica = self._replica
         rate, max_s = wanted.model.config.sample_rate, replica.settings.max_upload_s
         recording = await asyncio.to_thread(Recording, body, wanted.form, rate=rate, max_s=max_s)
         if wanted.multichannel and recording.channels > replica.settings.max_channels:
-            raise BadParameter(f"multichannel: at most {replica.settings.max_channels} channels")
+            raise BadParameter(f"multichannel: {recording.channels} channels; at most {replica.settings.max_channels}")
         options = SessionOptions(
             rate,
             recording.channels,
@@ -117,7 +117,7 @@ class Recordings:
         words = await self._run(wanted.model, Upload(session, wanted.style, on_segment), request, recording)
         replica.metrics.audio_seconds[wanted.form.encoding].inc(session.audio_s)
         replica.metrics.audio_bytes.inc(len(body))
-        return Recognised(words, session.audio_s, tuple(recording.warnings))
+        return Recognized(words, session.audio_s, tuple(recording.warnings))
 
     async def _run(
         self, model: ModelService, upload: Upload, request: Request, recording: Recording
@@ -149,7 +149,7 @@ class Recordings:
 async def read_body(
     request: Request, limit_bytes: int, timeout_s: float, place: Place | None = None, least_bytes_per_s: float = 1.0
 ) -> bytes:
-    """Read a whole body; with a place, one that keeps to the least rate. Raises: TooLarge, TooSlow, ClientGone."""
+    """Read a whole body; with a place, enforce the minimum rate. Raises: TooLarge, TooSlow, ClientGone."""
     loop, parts = asyncio.get_running_loop(), list[bytes]()
     end_s, size = loop.time() + timeout_s, 0
     try:
@@ -160,7 +160,7 @@ async def read_body(
             async for part in request.stream():
                 size += len(part)
                 if size > limit_bytes:
-                    raise TooLarge(f"the body is larger than {limit_bytes} bytes")
+                    raise TooLarge(f"the body is larger than the limit of {limit_bytes} bytes; split the recording")
                 parts.append(part)
                 if place is not None and not place.gave_way:
                     place.received_bytes = size
@@ -181,21 +181,21 @@ def _ends_at(place: Place, end_s: float, least_bytes_per_s: float) -> float:
 
 def _too_slow(place: Place | None, timed_out: bool, timeout_s: float, least_bytes_per_s: float) -> TooSlow:
     if place is not None and place.gave_way:
-        return TooSlow("all upload places were taken, and this body came slowest: send it again, or faster")
+        return TooSlow("all upload places are taken, and this body was the slowest; send it again, or faster")
     if timed_out:
-        return TooSlow(f"the body did not arrive within {timeout_s:g} s")
-    return TooSlow(f"after {GRACE_S:g} s the body came slower than {least_bytes_per_s:g} bytes/s: send it faster")
+        return TooSlow(f"the body did not arrive within {timeout_s:g} s; split the recording, or send it faster")
+    return TooSlow(f"the body is slower than {least_bytes_per_s:g} bytes/s after {GRACE_S:g} s; send it faster")
 
 
 def _nothing() -> None:
-    """The body is read: nothing ends early."""
+    """`end_early` of a place whose body is complete: does nothing."""
 
 
 OnSegment = Callable[[Sequence[FormattedWord]], None]
 
 
 class Upload:
-    """Feeds a recording to its session as fast as results come back, and collects the words."""
+    """Feeds a recording to its session at the rate of the results, and collects the words."""
 
     def __init__(self, session: Session, style: Style, on_segment: OnSegment | None = None) -> None:
         self.session = session
@@ -208,15 +208,15 @@ class Upload:
 
     @property
     def backlog_s(self) -> float:
-        """Audio received and not yet consumed."""
+        """Seconds of audio without a result."""
         return self.session.backlog_s
 
     def drain(self) -> None:
-        """Fail; the client has to send the recording again, to another replica."""
-        self._fail(ServerDraining("the server is restarting"))
+        """Fail with `ServerDraining`; the client has to send the recording again, to another replica."""
+        self._fail(ServerDraining("the server is restarting; send the recording again"))
 
     def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:  # noqa: ARG002 - a sink's
-        """Take the events of a step."""
+        """Collect the words of a step's events."""
         for event in events:
             if isinstance(event, Final):
                 ends = event.reason is not FinalReason.MAX_LEN
@@ -227,7 +227,7 @@ class Upload:
             elif isinstance(event, Closed):
                 self._ended = True
             elif isinstance(event, StreamBroken):
-                self._fail(RecognitionFailed("recognition failed"))
+                self._fail(RecognitionFailed("recognition failed on this recording"))
         if self._ended or self.session.backlog_s <= IN_FLIGHT_S / 2:
             self._wake()
 
@@ -238,7 +238,7 @@ class Upload:
         gone: Callable[[], Awaitable[bool]],
         clock: Callable[[], float],
     ) -> list[list[FormattedWord]]:
-        """Recognise the whole recording; return each channel's words. Raises: Refused, ClientGone."""
+        """Recognize the whole recording; return each channel's words. Raises: Refused, ClientGone."""
         while (block := await asyncio.to_thread(recording.next_block)) is not None:
             if await gone():
                 raise ClientGone

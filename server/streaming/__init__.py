@@ -1,1 +1,1 @@
-"""One live connection, in any protocol."""
+"""Live connections, independent of their protocol."""

@@ -1,8 +1,8 @@
 """Interface of a protocol adapter: client frames and recognition events in, actions out, without a socket.
 
-Deepgram's protocol carries the load and is a connection of its own (`server.protocols.deepgram.live`); the others are
-adapters, pure objects that `server.protocols.adapter_connection` runs. An adapter decodes audio to the model's rate
-itself, because in these protocols the client may name its form after the connection is open.
+Deepgram's protocol has most of the traffic and its own connection class (`server.protocols.deepgram.live`); the others
+are adapters: pure objects run by `server.protocols.adapter_connection`. An adapter decodes audio to the model's rate
+itself, because in these protocols the client may set the audio format after the connection is open.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from server.recognition.events import Event, StepTiming
 from server.streaming.outbox import FrameKind
 
 
-class Say(msgspec.Struct, frozen=True, gc=False):
+class SendFrame(msgspec.Struct, frozen=True, gc=False):
     """Write a text frame. `kind` and `flushed` are those of `OutFrame`."""
 
     payload: bytes
@@ -28,8 +28,8 @@ class Say(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Hear:
-    """Recognise audio: (S,) int16 at the model's rate, and its size as the client sent it."""
+class PushAudio:
+    """Recognize audio, (S,) int16 at the model's rate; `received_bytes` is its size as sent by the client."""
 
     samples: PCM
     received_bytes: int = 0
@@ -37,48 +37,48 @@ class Hear:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Complete the text of all audio so far; a final with the reason `finalize` answers, and the stream goes on."""
+    """Finish the text of all audio so far: a final with the reason `finalize` follows; the stream continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Complete the text and end: a final with the reason `close`, then `Closed`, then a normal close."""
+    """Finish the text and end: a final with the reason `close`, then `Closed`, then a normal close."""
 
 
 @dataclass(frozen=True, slots=True)
-class HangUp:
-    """Close behind the frames written so far: the client cannot be understood. At most 110 characters."""
+class Reject:
+    """Close after the frames written so far, because of an invalid message; `why` has at most 110 characters."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Count a message that is not understood and changes nothing of the audio's meaning."""
+    """Count an unrecognized message that does not affect how the audio is interpreted."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Bias:
-    """Bias the audio that follows towards these phrases, and no others; a failure goes to `Adapter.not_biased`."""
+    """Replace the key terms for the audio that follows; a failure is passed to `Adapter.bias_refused`."""
 
     phrases: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """End utterances of the audio that follows by this silence, or by the operator's minimum where that is more."""
+    """Set the silence that ends utterances in the audio that follows; at least the operator's minimum."""
 
     silence_ms: float
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """Before any audio: recognise by another model; what the client sends meanwhile waits.
+    """Switch to another model, before any audio; client messages wait until it is done.
 
-    `done` is called with the model's sample rate once a stream of it is open, without the phrases and the silence that
-    were set before; `refused`, with the reason, where it cannot be had: the model is the one before then.
+    `done` is called with the model's sample rate once its stream is open; key terms and endpointing then have their
+    defaults. `refused` is called with the reason if the switch fails; the previous model stays in use.
     """
 
     model: str
@@ -87,49 +87,49 @@ class Switch:
     refused: Callable[[str], Actions]
 
 
-Action = Say | Hear | Flush | Finish | HangUp | Skip | Bias | Endpoint | Switch
+Action = SendFrame | PushAudio | Flush | Finish | Reject | Skip | Bias | Endpoint | Switch
 Actions = Iterable[Action]
 
 
 class Adapter(Protocol):
-    """One connection in one protocol. It is called in the order of events and keeps no time."""
+    """One connection in one protocol. Called in the order of events; has no clock."""
 
     def opened(self) -> Actions:
-        """The connection is accepted."""
+        """Called when the connection is accepted."""
 
     def text(self, text: str) -> Actions:
-        """The client sent a text frame."""
+        """Handle a text frame of the client."""
 
     def binary(self, chunk: bytes) -> Actions:
-        """The client sent a binary frame, maybe an empty one."""
+        """Handle a binary frame of the client, possibly empty."""
 
     def event(self, event: Event, timing: StepTiming | None) -> Actions:
-        """Project a recognition event; after `Closed` or `StreamBroken` the connection closes behind these actions."""
+        """Handle a recognition event; after `Closed` or `StreamBroken` the connection closes after these actions."""
 
-    def not_biased(self, why: str) -> Actions:
-        """The phrases of a `Bias` were refused; the ones before stay."""
+    def bias_refused(self, why: str) -> Actions:
+        """Called if the phrases of a `Bias` were refused; the previous ones stay in force."""
 
 
 class PlainInput:
-    """Decodes raw mono samples to the model's rate. Every way of cutting the bytes gives the same samples."""
+    """Decoder of raw mono samples to the model's rate; the result does not depend on how the bytes are split."""
 
     def __init__(self, codec: PlainCodec, rate: int, model_rate: int) -> None:
         self._reader = PlainReader(codec, rate)
         self._resampler = ChannelResampler(rate, model_rate, 1)
         self._received = 0
 
-    def read(self, chunk: bytes) -> Hear:
+    def read(self, chunk: bytes) -> PushAudio:
         """Decode a chunk of any length."""
         samples = self._reader.read(chunk)  # (S, 1)
         self._received += len(samples)
-        return Hear(self._resampler.resample(samples)[:, 0], len(chunk))
+        return PushAudio(self._resampler.resample(samples)[:, 0], len(chunk))
 
     @property
     def received_s(self) -> float:
-        """Audio received, including what the resampler holds back."""
+        """Seconds of audio received, including samples buffered in the resampler."""
         return self._received / self._reader.rate
 
-    def tail(self) -> tuple[Hear, ...]:
-        """Return what the resampler holds back, before a flush; it starts afresh."""
+    def tail(self) -> tuple[PushAudio, ...]:
+        """Return the samples buffered in the resampler, before a flush, and reset it."""
         rest = self._resampler.flush()[:, 0]
-        return (Hear(rest),) if len(rest) else ()
+        return (PushAudio(rest),) if len(rest) else ()

@@ -1,7 +1,7 @@
-"""How a live connection ends: its states, the events that end it, and the one table of what each does in each state.
+"""State machine of a live connection's end: states, events, and the table of transitions.
 
-`server.streaming.connection` acts on entering a state; everything else asks the state what it permits. An event that
-means nothing in a state leads back to that state; one that cannot occur there is ILLEGAL, a defect of this server.
+`server.streaming.connection` acts when a state is entered; all other code queries what the state permits. An event
+without effect in a state keeps that state; one that cannot occur there is ILLEGAL, a defect of this server.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from server.errors import CloseReason, IllegalTransition
 
 
 class State(Enum):
-    """State of a connection. `reads`: client frames are taken; `sends`: results go out, and slots are held."""
+    """State of a connection. `reads`: client frames are processed; `sends`: results are sent, and slots are held."""
 
-    OPENING = "opening", False, True  # admitted, not attached to its WebSocket yet
+    OPENING = "opening", False, True  # admitted, not yet attached to its WebSocket
     OPEN = "open", True, True
-    LEAVING = "leaving", False, True  # a resumable stream waits for the ticket that sends its client elsewhere
-    FLUSHING = "flushing", False, True  # the client, the server or a time limit ended it: pending results go out
-    CLOSING = "closing", False, False  # the close frame is behind the outbox
-    CUT = "cut", False, False  # aborted, without a close frame or before the client took it
-    GONE = "gone", False, False  # the socket is gone, everything is released
+    LEAVING = "leaving", False, True  # draining: a resumable stream waits for its last ticket
+    FLUSHING = "flushing", False, True  # ended by the client, the server or a time limit: pending results are sent
+    CLOSING = "closing", False, False  # the close frame is queued after the outbox
+    CUT = "cut", False, False  # aborted, without a close frame or before the client received it
+    GONE = "gone", False, False  # the socket is closed, all resources are released
 
     def __init__(self, label: str, reads: bool, sends: bool) -> None:
         self.label = label
@@ -29,7 +29,7 @@ class State(Enum):
 
 
 class ConnectionEvent(Enum):
-    """Events of a connection; `reason` is the one recorded if the event ends the connection."""
+    """Events of a connection; `reason` is recorded if the event ends the connection."""
 
     ATTACHED = "attached", None
     CLIENT_CLOSES = "client closes", CloseReason.CLOSE_STREAM
@@ -38,7 +38,7 @@ class ConnectionEvent(Enum):
     LAST_TICKET = "last ticket", CloseReason.DRAIN
     IDLE = "idle", CloseReason.IDLE
     TOO_LONG = "too long", CloseReason.TOO_LONG
-    LAST_RESULT = "last result", None  # the reason is that of the flush
+    LAST_RESULT = "last result", None  # keeps the reason of the flush
     STALLED = "stalled", CloseReason.STALLED
     BROKEN = "broken", CloseReason.BROKEN
     TOO_FAST = "too fast", CloseReason.TOO_FAST
@@ -82,7 +82,7 @@ _NEXT = {(state, event): after for event, row in TABLE.items() for state, after 
 
 
 def next_state(state: State, event: ConnectionEvent) -> State:
-    """Return the state that follows. Raises: IllegalTransition."""
+    """Return the next state. Raises: IllegalTransition."""
     after = _NEXT[state, event]
     if after is None:
         raise IllegalTransition(f"{event.label} while {state.label}")

@@ -1,11 +1,11 @@
-"""One live WebSocket connection: reads, writes and keeps time around a sans-I/O session.
+"""Live WebSocket connection: reading, writing and time limits around a sans-I/O session.
 
-A subclass knows a protocol: `server.protocols.deepgram.live` Deepgram's, `server.protocols.adapter_connection` those of
-adapters. How a connection ends is the table of `server.streaming.closing`.
+Subclasses implement a protocol: `server.protocols.deepgram.live` Deepgram's, `server.protocols.adapter_connection`
+those of adapters. `server.streaming.closing` has the table of how a connection ends.
 
-Messages and results are handled when they come: no task runs for either. Nothing waits for compute: the client is left
-unread only while its own audio outruns the engine, so that TCP slows it down. Every wait has a time limit: for a silent
-client, an engine that stands still, a client that does not read, a close that is not answered.
+Messages and results are handled in callbacks, without tasks. Nothing blocks on compute: reading pauses only while the
+client's own audio is ahead of the engine, so that TCP slows the client down. Every wait has a time limit: for an idle
+client, a stalled engine, a client that does not read, and a close that is not answered.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from server.streaming.flow_control import Backpressure, Deadlines, LiveLimits
 from server.streaming.outbox import OutFrame, Writer
 from server.streaming.transport import transport_of
 
-MIN_TIMER_S = 0.01  # a timer may fire a moment early by another clock; do not spin on the rest
+MIN_TIMER_S = 0.01  # a timer may fire early by another clock; do not spin on the remainder
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.live")
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.connection")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ConnectionContext:
 
 
 class Connection(ABC):
-    """Receives the messages of its transport, the samples of its decode queue and the events of its recognition."""
+    """Receiver of its transport's messages, its decode queue's samples and its recognition's events."""
 
     protocol: str  # a metric label
 
@@ -63,7 +63,7 @@ class Connection(ABC):
         encoding: Encoding,
         decoder: LiveDecoder | None,
     ) -> None:
-        """`encoding` is a metric label; `decoder` is None where the protocol decodes the audio itself."""
+        """`encoding` is a metric label; `decoder` is None if the protocol decodes the audio itself."""
         limits, self._clock = context.limits, context.clock
         self._transport = transport_of(socket)
         self._session = session
@@ -72,14 +72,14 @@ class Connection(ABC):
         self._request_id = request_id
         self._recognition: ActiveSession | None = None
         self._state = State.OPENING
-        self._reason: CloseReason | None = None  # recorded once: when results no longer go out
+        self._reason: CloseReason | None = None  # recorded once: when results are no longer sent
         self._ended: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._opened_s = self._clock()
         self._deadlines = Deadlines(limits, self._opened_s)
         self._writer = Writer(self._transport, context.metrics, self._clock)
         self._backpressure = Backpressure(limits.max_backlog_s)
-        self._unread: deque[bytes | str] = deque()  # messages that came while reading had stopped: one read at most
+        self._unread: deque[bytes | str] = deque()  # messages that arrived after reading was paused: one read at most
         max_piece_s = limits.max_backlog_s - self._backpressure.high_s
         self._decode_queue = DecodeQueue(context.pool, decoder, max_piece_s=max_piece_s, opened_s=self._opened_s)
         self._received_audio_s = context.metrics.audio_seconds[encoding]
@@ -88,20 +88,20 @@ class Connection(ABC):
 
     @property
     def backlog_s(self) -> float:
-        """Audio received and not yet answered."""
+        """Seconds of audio received without a result."""
         return self._session.backlog_s + self._decode_queue.waiting_s
 
     async def run(self, recognition: ActiveSession) -> None:
-        """Serve the accepted connection, which `recognition` admitted, to its end."""
+        """Serve the accepted connection until it ends; `recognition` is its admitted stream."""
         self._recognition = recognition
         _log.info("stream opened", request_id=self._request_id, streams=len(self._session.channels), **self._facts())
-        self._opened_s = self._deadlines.heard_s = self._deadlines.progress_s = self._clock()
+        self._opened_s = self._deadlines.received_s = self._deadlines.progress_s = self._clock()
         self._arm(self._deadlines.wait_s(self._opened_s))
         self._ended = asyncio.get_running_loop().create_future()
         self._decode_queue.receiver = self
         self._transition(ConnectionEvent.ATTACHED)
         if not self._state.sends:
-            recognition.close()  # a drain came first
+            recognition.close()  # a drain was earlier
         try:
             self._transport.attach(self)
             await self._ended
@@ -109,14 +109,14 @@ class Connection(ABC):
             self._transition(ConnectionEvent.SOCKET_GONE)
             self._report()
             self._decode_queue.release()
-            self._recognition = None  # it refers to this connection, as the decode queue did
+            self._recognition = None  # it refers back to this connection, as did the decode queue
 
     def drain(self) -> None:
-        """Complete the text, then close for a restart."""
+        """Finish the text, then close because the server restarts."""
         self._transition(ConnectionEvent.SERVER_DRAINS)
 
     def _facts(self) -> dict[str, object]:
-        """Further fields of the log line of an opened stream."""
+        """Return extra fields for the log line `stream opened`."""
         return {}
 
     # The end
@@ -124,9 +124,9 @@ class Connection(ABC):
     def _transition(
         self, event: ConnectionEvent, reason: CloseReason | None = None, close: Close | None = None
     ) -> bool:
-        """Go to the state that follows, and do what entering it demands; return whether it is another one.
+        """Change the state and run the actions of entering it; return whether it has changed.
 
-        `reason` and `close` replace the event's own reason and that reason's close frame.
+        `reason` and `close` override the event's reason and that reason's close frame.
         """
         before = self._state
         self._state = state = next_state(before, event)
@@ -152,16 +152,16 @@ class Connection(ABC):
         return True
 
     def _stop_recognition(self) -> None:
-        """Give the slots back now, and drop the audio that waits."""
+        """Release the slots now, and drop waiting audio."""
         self._decode_queue.close()
         if self._recognition is not None:
             self._recognition.close()
         self._unread.clear()
         if self._backpressure.release():
-            self._transport.resume_reading()  # only to learn that the client goes
+            self._transport.resume_reading()  # only to detect the disconnect
 
     def _report(self) -> None:
-        assert self._reason is not None, "recorded on the way to the last state"
+        assert self._reason is not None, "recorded before the last state"
         if self._reason is CloseReason.SLOW_CONSUMER:
             self._metrics.slow_consumers.inc()
         self._metrics.sessions.labels(self.protocol, CLOSES[self._reason].outcome).inc()
@@ -179,13 +179,13 @@ class Connection(ABC):
     # Messages
 
     def on_message(self, message: bytes | str) -> None:
-        """Take a message, or keep it while the client's audio outruns the engine."""
+        """Handle a message, or keep it while the client's audio is ahead of the engine."""
         if self._backpressure.holding:
             self._unread.append(message)
             return
-        now = self._deadlines.heard_s = self._clock()
+        now = self._deadlines.received_s = self._clock()
         if not self._state.reads:
-            return  # only the disconnect is awaited
+            return  # only waiting for the disconnect
         if not self._answer_due:
             self._deadlines.progress_s = now
         if isinstance(message, str):
@@ -196,30 +196,30 @@ class Connection(ABC):
             self._transport.pause_reading()
 
     def on_writable(self) -> None:
-        """Write what the client did not take before."""
+        """Write the frames that are waiting in the outbox."""
         self._writer.flush()
 
     def on_gone(self) -> None:
-        """Let `run` end."""
+        """End `run`."""
         self._transition(ConnectionEvent.SOCKET_GONE)
 
     @abstractmethod
     def _on_text(self, text: str) -> None:
-        """Take a text frame."""
+        """Handle a text frame."""
 
     @abstractmethod
     def _on_binary(self, chunk: bytes) -> None:
-        """Take a binary frame, maybe an empty one."""
+        """Handle a binary frame, possibly empty."""
 
     # Audio
 
     @property
     def has_room(self) -> bool:
-        """Whether the engine keeps up with the audio that is decoded already."""
+        """Return whether the engine keeps up with the decoded audio."""
         return self._session.backlog_s <= self._backpressure.high_s
 
     def on_samples(self, samples: PCM, arrived_s: float) -> None:
-        """Take decoded audio, (S, C) int16, in the order in which it was sent; cut it into steps for the engine."""
+        """Handle decoded audio, (S, C) int16, in the order in which it was sent: cut it into steps for the engine."""
         session = self._session
         try:
             work = session.samples(samples, arrived_s)
@@ -232,55 +232,55 @@ class Connection(ABC):
         self._push(work)
 
     def on_progress(self) -> None:
-        """Read on if undecoded bytes were what reading waited for: they may have held no audio, and bring no answer."""
-        if not self._session.backlog_s:  # else it is the engine that owes an answer
+        """Resume reading if it was paused for undecoded bytes: these may have held no audio, so no result follows."""
+        if not self._session.backlog_s:  # else a result of the engine is due
             self._deadlines.progress_s = self._clock()
-        self._read_on_if_low()
+        self._resume_reading_if_low()
 
     def on_bad_audio(self, error: MediaError) -> None:
-        """End the connection, whose audio cannot be decoded."""
-        del error  # for protocols that can say it
+        """End the connection because its audio cannot be decoded."""
+        del error  # used by protocols that can send it
         self._transition(ConnectionEvent.BAD_AUDIO)
 
     def _finalize(self, channel: int | None) -> None:
-        """Complete the text of the audio sent so far, of one channel or of all; the stream goes on."""
-        session, now = self._session, self._deadlines.heard_s
-        self._decode_queue.drain(lambda: self._push_and_say(*session.finalize(channel, self._clock())), now)
+        """Finish the text of the audio sent so far, on one channel or all; the stream continues."""
+        session, now = self._session, self._deadlines.received_s
+        self._decode_queue.drain(lambda: self._push_and_send(*session.finalize(channel, self._clock())), now)
 
     def _flush_and_end(self, reason: CloseReason) -> None:
-        """Complete the text of all audio and close the session: its last event is `Closed`."""
+        """Finish the text of all audio and close the session; its last event is `Closed`."""
         session, now = self._session, self._clock()
         if not self._answer_due:
             self._deadlines.progress_s = now
-        self._decode_queue.flush(lambda: self._push_and_say(*session.close(reason, self._clock())), now)
+        self._decode_queue.flush(lambda: self._push_and_send(*session.close(reason, self._clock())), now)
 
-    def _push_and_say(self, work: Sequence[Work], events: Sequence[Event]) -> None:
+    def _push_and_send(self, work: Sequence[Work], events: Sequence[Event]) -> None:
         self._push(work)
         self.on_events(events, None)
 
     def _push(self, work: Sequence[Work]) -> None:
         if work:
-            assert self._recognition is not None, "audio comes while it runs"
+            assert self._recognition is not None, "audio arrives only while it runs"
             self._recognition.push(work)
 
     # Results
 
     def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
-        """Take the events of a step, or of a client's frame."""
+        """Handle the events of a step or of a client frame."""
         self._deadlines.progress_s = self._clock()
         for event in events:
             if self._state.sends:
-                self._say(event, timing)
+                self._send_event(event, timing)
                 self._count(event)
-        self._read_on_if_low()
+        self._resume_reading_if_low()
         self._decode_queue.resume()
 
     @abstractmethod
-    def _say(self, event: Event, timing: StepTiming | None) -> None:
-        """Put the event into frames of the protocol."""
+    def _send_event(self, event: Event, timing: StepTiming | None) -> None:
+        """Send the event as frames of the protocol."""
 
     def _count(self, event: Event) -> None:
-        """Count a result, or end the connection with its last one."""
+        """Count a result in the metrics; end the connection after the last one."""
         if isinstance(event, Partial):
             if event.words and not self._interim_seen and self._first_audio_s is not None:
                 self._interim_seen = True
@@ -302,28 +302,28 @@ class Connection(ABC):
 
     @property
     def _answer_due(self) -> bool:
-        """True while received audio waits for the engine or the decoder."""
+        """True while audio waits for the engine or the decoder."""
         return self._session.backlog_s > 0 or self._decode_queue.pending
 
     def _hold(self) -> None:
-        """Read no more until `_read_on`."""
+        """Pause reading until `_resume_reading`."""
         if self._backpressure.hold():
             self._transport.pause_reading()
 
-    def _read_on_if_low(self) -> None:
-        """Called whenever the backlog of the engine or of the decoder has become smaller."""
+    def _resume_reading_if_low(self) -> None:
+        """Resume reading if the backlog is low enough; called whenever it has decreased."""
         if self._backpressure.holding and self._backpressure.falls(self.backlog_s, self._decode_queue.fill):
-            self._read_on()
+            self._resume_reading()
 
     def _replace(self, session: Session, recognition: ActiveSession) -> None:
-        """Go on with another session, which `recognition` admitted; no audio came before."""
-        assert self._recognition is not None, "it runs"
+        """Continue with another session, admitted as `recognition`; no audio was received before."""
+        assert self._recognition is not None, "only called while it runs"
         self._recognition.close()
         self._session, self._recognition = session, recognition
 
-    def _read_on(self) -> None:
-        """Take the messages that were read before reading stopped, then read on unless they stop it again."""
-        self._deadlines.heard_s = self._clock()  # the client was silent because it was not read
+    def _resume_reading(self) -> None:
+        """Handle the kept messages, then resume reading unless they pause it again."""
+        self._deadlines.received_s = self._clock()  # the client was not idle: reading was paused
         while self._unread and not self._backpressure.holding:
             self.on_message(self._unread.popleft())
         if not self._backpressure.holding:
@@ -340,7 +340,7 @@ class Connection(ABC):
             self._timer.cancel()
 
     def _on_timer(self) -> None:
-        """Look for a limit that is over. One timer serves them all; a message does not re-arm it."""
+        """Check the time limits. One timer serves all of them; messages do not re-arm it."""
         if not self._state.sends:
             self._transition(ConnectionEvent.CLOSE_TIMED_OUT)
             return

@@ -1,4 +1,4 @@
-"""Heads of WebSocket frames, as they are written and read. Pure. Source: RFC 6455, section 5.2."""
+"""Writer and parser of WebSocket frame headers. Pure. Source: RFC 6455, section 5.2."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ except ImportError:  # a build without its C extension
 WHOLE_TEXT = b"\x81"  # FIN, no extension bits, opcode 1
 WHOLE_BINARY = 0x82  # FIN, no extension bits, opcode 2
 WHOLE_PONG = b"\x8a"  # FIN, no extension bits, opcode 10
-SHORT, LONG = 126, 1 << 16  # lengths from which on a frame's head has two, and eight bytes more
+SHORT, LONG = 126, 1 << 16  # payload sizes from which the header has two, or eight, more bytes
 MASKED = 0x80
 MASK_BYTES = 4
-LENGTH_16_BIT, LENGTH_64_BIT = 126, 127  # instead of the length: it follows in two bytes, or in eight
+LENGTH_16_BIT, LENGTH_64_BIT = 126, 127  # markers: the length follows in two, or in eight bytes
 
 
 def text_frame(payload: bytes) -> bytes:
-    """Return a whole text message of UTF-8, as a server writes it."""
+    """Return an unfragmented, unmasked text message; `payload` is UTF-8."""
     size = len(payload)
     if size < SHORT:
         head = size.to_bytes(1, "big")
@@ -29,7 +29,7 @@ def text_frame(payload: bytes) -> bytes:
 
 
 def frame_size(data: bytes, at: int) -> int:
-    """Return the size of the frame that begins at `at`, head included; 0 if the head is not whole."""
+    """Return the size of the frame that starts at `at`, header included; 0 if the header is incomplete."""
     if len(data) - at < 2:
         return 0
     size, head = data[at + 1] & ~MASKED, at + 2
@@ -42,9 +42,9 @@ def frame_size(data: bytes, at: int) -> int:
 
 
 def audio_frame(data: bytes, at: int) -> tuple[bytes, int] | None:
-    """Return the payload of the frame that begins at `at`, unmasked in fresh memory, and where the next one begins.
+    """Return the unmasked payload, a copy, of the frame that starts at `at`, and the offset of the next frame.
 
-    None where there is no whole, masked, unfragmented binary frame of less than 64 KiB.
+    None unless it is a complete, masked, unfragmented binary frame of less than 64 KiB.
     """
     if len(data) - at < 2 or data[at] != WHOLE_BINARY or not data[at + 1] & MASKED:
         return None

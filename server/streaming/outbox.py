@@ -1,4 +1,4 @@
-"""Frames to one client: written at once while it reads, else kept in order within a bound, interims dropped first."""
+"""Frames to one client: written at once while it reads, else queued up to a limit; interims are dropped first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from server.streaming.transport import Transport
 
 
 class FrameKind(StrEnum):
-    """Content of a frame; an interim is worth nothing once a newer one exists."""
+    """Content of a frame; an interim is obsolete once a newer one exists."""
 
     INTERIM = "interim"
     FINAL = "final"
@@ -23,7 +23,7 @@ class FrameKind(StrEnum):
 
 
 def kind_of(event: Event) -> tuple[FrameKind, bool]:
-    """Return the kind of the frame that carries an event, and `OutFrame.flushed` of it."""
+    """Return the kind of an event's frame, and its `OutFrame.flushed`."""
     if isinstance(event, Partial):
         return FrameKind.INTERIM, False
     if isinstance(event, Final):
@@ -32,16 +32,16 @@ def kind_of(event: Event) -> tuple[FrameKind, bool]:
 
 
 class OutFrame(msgspec.Struct, frozen=True, gc=False):
-    """A frame to write. `timing` is that of the step that it answers, None where it answers no audio."""
+    """A frame to write. `timing` is that of the step that caused it, None if it was not caused by audio."""
 
     payload: bytes
     kind: FrameKind = FrameKind.OTHER
     timing: StepTiming | None = None
-    flushed: bool = False  # a final that ends at a flush or an endpoint: its latency is a metric of its own
+    flushed: bool = False  # a final caused by a flush or an endpoint: its latency has a separate metric
 
 
 class Outbox:
-    """Queue of the frames that a client does not take yet, bounded; interims are dropped first."""
+    """Bounded queue of frames that the client has not read yet; interims are dropped first."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -52,7 +52,7 @@ class Outbox:
         return len(self._frames)
 
     def put(self, frame: OutFrame) -> bool:
-        """Append a frame; return False if there is no room for it, even without the interims."""
+        """Append a frame; return False if the queue is full even without interims."""
         if len(self._frames) >= self._limit:
             self._drop_interims()
             if len(self._frames) >= self._limit:
@@ -61,11 +61,11 @@ class Outbox:
         return True
 
     def end(self, close: Close) -> None:
-        """Append the close frame; there is always room for it."""
+        """Append the close frame; the limit does not apply to it."""
         self._frames.append(close)
 
     def take(self) -> OutFrame | Close:
-        """Remove and return the oldest entry. Raises: IndexError if there is none."""
+        """Remove and return the oldest entry. Raises: IndexError if the queue is empty."""
         return self._frames.popleft()
 
     def _drop_interims(self) -> None:
@@ -74,11 +74,11 @@ class Outbox:
         self._frames = deque(kept)
 
 
-OUTBOX_FRAMES = 256  # 20 s of answers to every step
+OUTBOX_FRAMES = 256  # 20 s with a result for every step
 
 
 class Writer:
-    """Writes frames to one transport, and keeps in an outbox those that it does not take."""
+    """Writer of frames to one transport, with an outbox for those that cannot be written yet."""
 
     def __init__(self, transport: Transport, metrics: Metrics, clock: Callable[[], float]) -> None:
         self._transport = transport
@@ -86,20 +86,20 @@ class Writer:
         self._clock = clock
         self._outbox = Outbox(OUTBOX_FRAMES)
         self._waiting_since_s: float | None = None  # None: the outbox is empty
-        self.write_s = 0.0  # of the last result: from its text to the transport
+        self.write_s = 0.0  # of the last result: time from its text to the transport
         self.worst_latency_s = 0.0
 
     @property
     def dropped(self) -> int:
-        """Interims that were never written, because the client did not read."""
+        """Number of interims dropped because the client did not read."""
         return self._outbox.dropped
 
     def waiting_since(self, now: float) -> float:
-        """Return since when the client takes nothing of the outbox; `now` if that is empty."""
+        """Return the time since which the outbox has been waiting for the client; `now` if it is empty."""
         return now if self._waiting_since_s is None else self._waiting_since_s
 
     def put(self, frame: OutFrame) -> bool:
-        """Write a frame, or queue it behind others; return False if the client has left too much unread."""
+        """Write a frame, or queue it after others; return False if the queue is full."""
         if self._waiting_since_s is not None or self._transport.congested:
             self._wait()
             return self._outbox.put(frame)
@@ -107,12 +107,12 @@ class Writer:
         return True
 
     def end(self, close: Close) -> None:
-        """Close the connection behind the outbox."""
+        """Close the connection after the outbox is written."""
         self._outbox.end(close)
         self.flush()
 
     def flush(self) -> None:
-        """Write the outbox, as far as the client takes it."""
+        """Write the outbox as far as the client reads."""
         while self._outbox and not self._transport.congested:
             self._waiting_since_s = None
             entry = self._outbox.take()

@@ -1,7 +1,7 @@
-"""Interface between a live connection and its WebSocket, without a task or a queue between them.
+"""Interface between a live connection and its WebSocket, without a task or a queue in between.
 
-A message costs one call and an answer one write. ASGI would add a dictionary, a queue, a wake-up and its layers' own
-coroutines to each: it serves the handshake and ends there. `server.streaming.websocket` is the transport,
+A message costs one call, and an answer one write. ASGI would add a dictionary, a queue, a wake-up and the coroutines of
+its layers to each; it is used only for the handshake. `server.streaming.websocket` implements the transport,
 `server.streaming.connection` the receiver.
 """
 
@@ -16,21 +16,21 @@ TRANSPORT_EXTENSION = "tutti.transport"  # key in the extensions of the ASGI sco
 
 
 class MessageReceiver(Protocol):
-    """Receiver of one connection's messages; its methods must neither block nor raise."""
+    """Receiver of one connection's messages; its methods must not block or raise."""
 
     def on_message(self, message: bytes | str) -> None:
-        """Take a whole message, binary or text."""
+        """Handle a complete message, binary or text."""
 
     def on_writable(self) -> None:
-        """The client takes data again."""
+        """Called when the client reads again."""
 
     def on_gone(self) -> None:
-        """The connection ends or has ended; may be called more than once."""
+        """Called when the connection ends or has ended, possibly more than once."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageLimit:
-    """The largest message of a connection, and the text message that precedes the close after a larger one."""
+    """The largest accepted message, and the text message that is sent before the close after a larger one."""
 
     max_bytes: int
     refusal: bytes
@@ -41,28 +41,28 @@ class Transport(Protocol):
 
     @property
     def congested(self) -> bool:
-        """True while the client does not read: nothing should be written until `on_writable`."""
+        """True while the client does not read: do not write until `on_writable`."""
 
     def attach(self, receiver: MessageReceiver) -> None:
-        """Call this receiver from now on, first with the messages that arrived before. Once, when accepted."""
+        """Deliver messages to this receiver, those already received first. Call once, after the accept."""
 
     def limit_messages(self, limit: MessageLimit) -> None:
-        """Take messages of another size than the server's configuration says."""
+        """Set a message limit other than the server's configuration."""
 
     def write(self, payload: bytes) -> None:
-        """Write a text message of UTF-8; ignored once the connection ends."""
+        """Write a text message, UTF-8; ignored after the connection has ended."""
 
     def close(self, code: int, reason: str) -> None:
-        """Begin the closing handshake behind the messages written before."""
+        """Start the closing handshake after the messages written so far."""
 
     def abort(self) -> None:
         """Drop the connection and all unsent data."""
 
     def pause_reading(self) -> None:
-        """Leave the client's data in the kernel; messages read already are still delivered."""
+        """Stop reading from the socket; messages already read are still delivered."""
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Resume reading from the socket."""
 
 
 def transport_of(socket: WebSocket) -> Transport:

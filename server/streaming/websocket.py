@@ -1,4 +1,4 @@
-"""uvicorn's WebSocket protocol without tasks and queues: whole messages to a receiver, frames to the transport."""
+"""uvicorn's WebSocket protocol without tasks and queues: complete messages to a receiver, frames to the transport."""
 
 from __future__ import annotations
 
@@ -15,59 +15,59 @@ from websockets.protocol import State
 from server.streaming.frames import WHOLE_PONG, audio_frame, frame_size, text_frame
 from server.streaming.transport import TRANSPORT_EXTENSION, MessageLimit, MessageReceiver
 
-SEND_BUFFER_BYTES = 256 * 1024  # about a minute of answers; left alone, Linux grows it to 4 MiB and more
-LINGER_S = 10.0  # for the client's own close frame, its end of a connection that failed, or to take what is unsent
-FRAMES_A_TURN = 64  # of one connection, about 2 ms of tiny ones: a read may hold 43,000, which take a second
+SEND_BUFFER_BYTES = 256 * 1024  # about a minute of results; by default Linux grows it to 4 MiB and more
+LINGER_S = 10.0  # time for the client's close frame, the end of a failed connection, or reading unsent data
+FRAMES_PER_CALL = 64  # about 2 ms of tiny frames; a single read may hold 43,000, which take a second
 
 
 class StreamWebSocket(WebSocketsSansIOProtocol):
-    """The WebSocket protocol that uvicorn is configured with; a `server.streaming.transport.Transport`."""
+    """uvicorn's WebSocket protocol class; implements `server.streaming.transport.Transport`."""
 
     _linger: asyncio.TimerHandle | None = None
     _receiver: MessageReceiver | None = None
-    _extensions: dict[str, object] | None = None  # of the ASGI scope, with this connection in it
-    _too_large: bytes | None = None  # written before the close after a message that is too large
+    _extensions: dict[str, object] | None = None  # of the ASGI scope; contains this object
+    _too_large: bytes | None = None  # text message sent before the close after a too large message
     congested = False
-    _reading = True  # False while the receiver leaves the client's data in the kernel
-    _failed = False  # by what the client sent: nothing is written any more
-    _unread, _at = b"", 0  # what was received, and from where on it was not looked at yet
-    _left = 0  # bytes that websockets still needs of the frame that it has begun to read
-    _turn: asyncio.Handle | None = None  # the rest is read when it runs; nothing more is received until then
-    _pong: bytes | None = None  # the answer to the latest ping, while it cannot be written
+    _reading = True  # False while the receiver has paused reading
+    _failed = False  # after a protocol error of the client: nothing more is written
+    _unread, _at = b"", 0  # received data, and the offset of the unparsed part
+    _left = 0  # bytes that websockets still needs of the frame it is parsing
+    _next_call: asyncio.Handle | None = None  # parses the remaining frames; reading is paused until it runs
+    _pong: bytes | None = None  # unsent answer to the latest ping
 
     # Called by the event loop's transport
 
     def connection_made(self, transport: BaseTransport) -> None:
-        """Bound what the kernel holds for a client that does not read."""
+        """Limit the kernel's send buffer, for clients that do not read."""
         super().connection_made(transport)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timers, tell the receiver, and drop every reference that would form a cycle."""
-        for handle in (self._linger, self._turn):
+        """Cancel the timers, notify the receiver, and break reference cycles."""
+        for handle in (self._linger, self._next_call):
             if handle is not None:
                 handle.cancel()
         super().connection_lost(exc)
         self._deliver()
-        # Cycles with these three would keep the connection until a collection of garbage.
+        # Cycles through these three would keep the connection until the next garbage collection.
         self._receiver = None
         self.conn.parser.close()  # a generator that refers to `conn`
         if self._extensions is not None:
             self._extensions.pop(TRANSPORT_EXTENSION, None)
 
     def shutdown(self) -> None:
-        """End, because the server does."""
+        """Close because the server shuts down."""
         super().shutdown()
         self._bound_end()
         self._deliver()
 
     def pause_writing(self) -> None:
-        """The client does not read."""
+        """Called when the client does not read."""
         super().pause_writing()
         self.congested = True
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Called when the client reads again."""
         super().resume_writing()
         self.congested = False
         self._write_pong()
@@ -75,20 +75,20 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
             self._receiver.on_writable()
 
     def data_received(self, data: bytes) -> None:
-        """Read a bounded number of frames now and the others in later turns of the event loop, before more data."""
+        """Parse at most `FRAMES_PER_CALL` frames now, and the rest in later iterations of the event loop."""
         self._unread = self._unread[self._at :] + data if self._unread else data
         self._at = 0
-        if self._turn is None:
+        if self._next_call is None:
             self._read_frames()
 
     def _read_frames(self) -> None:
-        waited, self._turn = self._turn is not None, None
-        for _ in range(FRAMES_A_TURN):
+        waited, self._next_call = self._next_call is not None, None
+        for _ in range(FRAMES_PER_CALL):
             if not self._read_frame():
                 break
         else:
             if self._at < len(self._unread) and not self.transport.is_closing():
-                self._turn = self.loop.call_soon(self._read_frames)
+                self._next_call = self.loop.call_soon(self._read_frames)
                 self.transport.pause_reading()
                 return
         if self._at == len(self._unread):
@@ -97,9 +97,9 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
             self._receive_more()
 
     def _read_frame(self) -> bool:
-        """Read the next whole audio frame here; leave others to websockets. Return False if there is nothing to read.
+        """Parse the next complete audio frame here; leave others to websockets. Return False if nothing was parsed.
 
-        A frame that is not whole yet is left to websockets, too, once its head is.
+        An incomplete frame is left to websockets, too, once its header is complete.
         """
         data, at, receiver = self._unread, self._at, self._receiver
         if receiver is not None and not (self._left or self.close_sent) and self._between_messages:
@@ -121,13 +121,13 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
 
     @property
     def _parses_frames(self) -> bool:
-        """False before the head of the handshake, and where websockets discards what the client still sends."""
+        """False before the handshake's headers, and while websockets discards what the client still sends."""
         return self.handshake_initiated and not self._failed and self.conn.close_rcvd is None
 
     def _receive_more(self) -> None:
-        """Let the transport read, unless the receiver or frames that wait forbid it."""
+        """Let the transport read, unless the receiver has paused it or frames are waiting."""
         held = self.read_paused if self._receiver is None else not self._reading
-        if self._turn is None and not held and not self.transport.is_closing():
+        if self._next_call is None and not held and not self.transport.is_closing():
             self.transport.resume_reading()
 
     @property
@@ -136,7 +136,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         return not conn.reader.buffer and conn.current_size is None and conn.state is State.OPEN
 
     def _deliver(self) -> None:
-        """Deliver the messages that uvicorn has queued for an ASGI application."""
+        """Deliver the messages that uvicorn has queued for the ASGI application."""
         if self._receiver is None:
             return
         while not self.queue.empty():
@@ -150,14 +150,14 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
     # Called by the application
 
     def handle_connect(self, event: Request) -> None:
-        """Put this transport into the scope of the application, whose task has not begun to run yet."""
+        """Put this transport into the application's scope before its task runs."""
         super().handle_connect(event)
         if self.response.status_code == 101:
             self._extensions = cast(dict[str, object], self.scope["extensions"])
             self._extensions[TRANSPORT_EXTENSION] = self
 
     def send_receive_event_to_app(self) -> None:
-        """Take a whole message. Text that is not UTF-8 ends the connection, without the traceback that uvicorn logs."""
+        """Queue a complete message. Invalid UTF-8 ends the connection, without the traceback that uvicorn would log."""
         if self.curr_msg_data_type == "text" and not self.close_sent:
             try:
                 b"".join(self.frames).decode()
@@ -169,11 +169,11 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
 
     def handle_parser_exception(self) -> None:
-        """Say what was wrong, and discard what the client still sends: with data unread, closing would reset the
-        connection, and the reason might be lost on the way.
+        """Send the close frame, and discard what the client still sends: closing with unread data would reset the
+        connection, and the client might not receive the reason.
         """
         closed = self.conn.close_sent
-        if closed is None:  # it did not wait for the answer to its handshake
+        if closed is None:  # the client did not wait for the handshake's response
             self.abort()
             return
         if self._linger is not None:
@@ -188,9 +188,9 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
             self.transport.write_eof()
 
     def handle_ping(self) -> None:
-        """Answer a ping. While the client reads nothing, keep the answer to its latest ping alone.
+        """Answer a ping. While the client does not read, keep only the answer to its latest ping.
 
-        Source: RFC 6455, section 5.5.3. Before the handshake is answered, and after a close frame, no pong is written.
+        Source: RFC 6455, section 5.5.3. No pong is written before the handshake's response and after a close frame.
         """
         frames = self.conn.data_to_send()
         if self._failed:
@@ -198,7 +198,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         if self.congested or not self.handshake_complete or self.close_sent:
             pongs = [frame for frame in frames if frame[:1] == WHOLE_PONG]
             self._pong = pongs[-1] if pongs else self._pong
-            frames = [frame for frame in frames if frame[:1] != WHOLE_PONG]  # the echo of a close frame, at most
+            frames = [frame for frame in frames if frame[:1] != WHOLE_PONG]  # at most the echo of a close frame
         if frames:
             self.transport.write(b"".join(frames))
 
@@ -208,7 +208,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
             self.transport.write(pong)
 
     def handle_cont(self, event: Frame) -> None:
-        """Join fragments as they come: a list of tiny ones would take fifty times the memory of their bytes."""
+        """Join fragments on arrival: a list of tiny fragments would take fifty times the memory of their bytes."""
         if not isinstance(self.frames[0], bytearray):
             self.frames = [cast(bytes, bytearray(self.frames[0]))]
         self.frames[0] += event.data
@@ -217,12 +217,12 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
             self.send_receive_event_to_app()
 
     def handle_close(self, event: Frame) -> None:
-        """Answer the client's close frame, and wait a bounded time for it to take what is unsent."""
+        """Answer the client's close frame, and wait at most `LINGER_S` for it to read unsent data."""
         super().handle_close(event)
         self._bound_end()
 
     def keepalive_timeout(self) -> None:
-        """End a connection whose client answers no ping, unless it is not read: its pong may lie in the kernel."""
+        """Close if the client does not answer pings, unless reading is paused: its pong may be unread in the kernel."""
         if self._reading:
             super().keepalive_timeout()
             self._bound_end()
@@ -230,37 +230,37 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
             self._await_pong()
 
     def _await_pong(self) -> None:
-        assert self.ping_timeout is not None, "a ping without a time limit has no timer"
+        assert self.ping_timeout is not None, "pings without a timeout have no timer"
         self.pong_timer = self.loop.call_later(self.ping_timeout, self.keepalive_timeout)
 
     def on_task_complete(self, task: asyncio.Task[None]) -> None:
-        """The application has returned, and uvicorn has closed the transport."""
+        """Called after the application has returned and uvicorn has closed the transport."""
         super().on_task_complete(task)
         self._bound_end()
 
     def _bound_end(self) -> None:
-        """Drop the connection after a bounded time if it closes behind data that the client does not read."""
+        """Abort after `LINGER_S` if the transport is closing and the client does not read the remaining data."""
         if self._linger is None and self.transport.is_closing() and self.transport.get_write_buffer_size():
             self._linger = self.loop.call_later(LINGER_S, self.abort)
 
     async def send(self, message: Any) -> None:
-        """Send, and complete a refusal that uvicorn takes for an error."""
+        """Send, and mark a refused handshake as complete."""
         await super().send(message)
         if message["type"] == "websocket.accept":
             self._write_pong()
         if message["type"] == "websocket.http.response.body" and self.close_sent:
-            self.handshake_complete = True  # else uvicorn 0.54 logs an error for each refusal
+            self.handshake_complete = True  # else uvicorn 0.54 logs an error for each refused handshake
 
     def attach(self, receiver: MessageReceiver) -> None:
-        """Call this receiver from now on."""
-        assert not self.conn.extensions, "frames are written as they are"
+        """Deliver messages to this receiver from now on."""
+        assert not self.conn.extensions, "frames are written without extensions"
         self._receiver = receiver
         self._receive_more()
-        self.read_paused = True  # so that uvicorn does not pause at each message: the receiver decides
+        self.read_paused = True  # keeps uvicorn from pausing at each message: the receiver decides
         self._deliver()
 
     def limit_messages(self, limit: MessageLimit) -> None:
-        """Take messages of another size than the server's configuration says."""
+        """Set a message limit other than the server's configuration."""
         self.conn.max_message_size = limit.max_bytes
         self._too_large = limit.refusal
 
@@ -271,7 +271,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         self.transport.write(text_frame(payload))
 
     def close(self, code: int, reason: str) -> None:
-        """Begin the closing handshake, and bound the time that it may take."""
+        """Start the closing handshake, with a time limit."""
         if self.close_sent or self.transport.is_closing():
             return
         self.conn.send_close(code, reason)
@@ -282,7 +282,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
             self._receiver.on_gone()
 
     def _await_end(self) -> None:
-        """Read on until the client ends, for a bounded time."""
+        """Read until the client closes, with a time limit."""
         self._reading = True
         self._receive_more()
         self.close_timer = self.loop.call_later(self.close_timeout, self.transport.close)
@@ -294,13 +294,13 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         self.transport.abort()
 
     def pause_reading(self) -> None:
-        """Leave the client's data in the kernel."""
+        """Stop reading from the socket."""
         self._reading = False
         if not self.transport.is_closing():
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again; the client has the whole time from now on to answer a ping."""
+        """Resume reading; the time limit of a pending ping starts anew."""
         if not self._reading and self.pong_timer is not None:
             self.pong_timer.cancel()
             self._await_pong()

@@ -1,4 +1,4 @@
-/** The page: joins a source of audio, a stream and the read-outs. Only the API key is stored, in the tab's session. */
+/** The page: connects an audio source, a stream and the displays. Stores only the API key, in the tab's session. */
 
 import { Latency, LevelMeter } from "./meters.js";
 import { level, MESSAGE_S } from "./pcm.js";
@@ -13,14 +13,14 @@ const resultLatency = new Latency($("result-latency"));
 const finalLatency = new Latency($("final-latency"));
 
 let run = null; // the open stream and its source
-let occupied = false; // true from the click that begins a run until its end
+let occupied = false; // true from the click that starts a run until it ends
 
-// Messages for the user about the server's refusals, by HTTP status.
+// Messages for the user about refusals of the server, by HTTP status.
 const REFUSALS = {
-  401: () => ($("key").value ? "The server does not know this API key." : "This server asks for an API key."),
-  403: () => "This API key may not transcribe here.",
-  429: () => "This API key has as many streams open as it may.",
-  503: () => "The server is full, or about to restart.",
+  401: () => ($("key").value ? "This API key is not valid on this server." : "This server requires an API key."),
+  403: () => "This API key is not allowed to transcribe here.",
+  429: () => "This API key has reached its limit of open streams.",
+  503: () => "The server is full or restarting.",
 };
 
 function listenUrl() {
@@ -41,7 +41,7 @@ function openStream(sampleRate) {
     .on("open", () => (say("live", "Listening"), complain(null)))
     .on("Results", show)
     .on("waiting", waiting)
-    .on("lost", ({ seconds }) => complain(`${seconds.toFixed(1)} s of audio could not be kept, and are missing.`))
+    .on("lost", ({ seconds }) => complain(`${seconds.toFixed(1)} s of audio were lost and are missing from the text.`))
     .on("Error", ({ description }) => complain(description))
     .on("ConfigureFailure", ({ description }) => complain(description))
     .on("failed", failed)
@@ -78,8 +78,8 @@ class Run {
     });
   }
 
-  /** Send a whole recording as fast as the connection takes it. */
-  async pour(pcm) {
+  /** Send a whole recording as fast as the connection allows. */
+  async sendAll(pcm) {
     const size = Math.round(this.rate * MESSAGE_S);
     for (let at = 0; at < pcm.length && run === this && !this.stopping; at += size) {
       const message = pcm.slice(at, at + size);
@@ -114,7 +114,7 @@ async function begin(name, open, drive) {
   } catch (error) {
     if (error instanceof TuttiError) return; // reported by "failed"
     if (!(error instanceof SourceError)) console.error(error);
-    complain(error instanceof SourceError ? error.message : `This did not work: ${error.message}`);
+    complain(error instanceof SourceError ? error.message : `Could not start: ${error.message}`);
     if (run) run.stream.abort();
     else idle();
   }
@@ -122,9 +122,9 @@ async function begin(name, open, drive) {
 
 const useMicrophone = () => begin("Microphone", openMicrophone, (current) => current.follow());
 
-/** Transcribe a recording; `fetched` is a file or a promise of one: browsers start audio only within the click. */
+/** Transcribe a recording; `fetched` is a file or a promise of one: browsers only start audio during the click. */
 function useRecording(name, fetched) {
-  if ($("fast").checked) return begin(name, () => readRecording(fetched), (current, { pcm }) => current.pour(pcm));
+  if ($("fast").checked) return begin(name, () => readRecording(fetched), (current, { pcm }) => current.sendAll(pcm));
   return begin(name, () => openPlayer(fetched), (current) => current.follow());
 }
 
@@ -137,13 +137,13 @@ function show(result) {
   $("copy").disabled = $("clear").disabled = transcript.isEmpty;
   resultLatency.add(result.latency);
   finalLatency.add(result.words.length ? result.finalLatency : undefined);
-  if (below < 80) $("scroll").scrollTop = $("scroll").scrollHeight; // do not scroll while the user reads further up
+  if (below < 80) $("scroll").scrollTop = $("scroll").scrollHeight; // do not scroll if the user has scrolled up
 }
 
 function waiting({ error, seconds }) {
   const reason = REFUSALS[error.status]?.() ?? `Connection lost: ${error.message}.`;
   say("waiting", "Reconnecting…");
-  complain(`${reason} Trying again in ${Math.max(1, Math.round(seconds))} s; nothing is lost.`);
+  complain(`${reason} Trying again in ${Math.max(1, Math.round(seconds))} s; no audio is lost.`);
 }
 
 function failed(error) {
@@ -188,13 +188,13 @@ function complain(text) {
 function wire() {
   $("main").onclick = () => {
     if (!run) useMicrophone();
-    else if (run.stopping) run.stream.abort(); // a second click: close without the last results
+    else if (run.stopping) run.stream.abort(); // second click: close without the last results
     else run.stop();
   };
   $("sample").onclick = useSample;
   $("file").onchange = () => {
     for (const file of $("file").files) useRecording(file.name, file);
-    $("file").value = ""; // the same file may be chosen again
+    $("file").value = ""; // so that the same file can be chosen again
   };
   $("copy").hidden = !navigator.clipboard; // absent on pages from http:// on another host
   $("copy").onclick = async () => {
@@ -219,11 +219,11 @@ function wire() {
   offerLanguages();
 }
 
-/** Let the user choose among the languages of the served models, if there are several, each by its own name. */
+/** Offer the languages of the served models, if there are several, each with its native name. */
 async function offerLanguages() {
   const key = $("key").value.trim();
   const answer = await fetch("v1/models", { headers: key ? { Authorization: `Token ${key}` } : {} }).catch(() => null);
-  if (!answer?.ok) return; // without a key that the server wants, its default is used
+  if (!answer?.ok) return; // without a valid key: use the server's default
   const { data } = await answer.json();
   const tags = [...new Set(data.flatMap(({ languages }) => languages))];
   const named = (tag) => new Option(new Intl.DisplayNames([tag], { type: "language" }).of(tag), tag);

@@ -1,9 +1,9 @@
 /**
  * State of a stream over all its connections: what to send again after a loss, and which events were emitted.
  *
- * It knows no socket and no time. Positions are samples from the beginning of the stream. A server that gives tickets
- * goes on exactly where the newest one was made; with any other the stream begins again at the end of the last final,
- * and its times are shifted.
+ * No socket and no clock. Positions are samples from the start of the stream. A server with tickets continues exactly
+ * where the latest one was made; with any other the stream starts again at the end of the last final, and its times are
+ * shifted.
  */
 
 const SAME_S = 0.002; // servers round their times
@@ -13,8 +13,8 @@ export class Unacknowledged {
   #items = []; // { end, at, pcm } or { end, at, message, … }; `end` in samples of the stream
   #limit;
   #next = 0; // index of the next item to send
-  #from = 0; // first sample of this connection
-  first = 0; // oldest sample held
+  #from = 0; // first sample to send on this connection
+  first = 0; // oldest sample in memory
   end = 0;
 
   constructor(limit) {
@@ -27,15 +27,15 @@ export class Unacknowledged {
     while (this.end - this.first > this.#limit) this.acknowledge(this.#items.find((item) => item.pcm).end);
   }
 
-  /** Add a message. Returns: its item. */
+  /** Append a message. Returns: its item. */
   say(message, at) {
-    // `number`: of the final that answered it; `here`: answered on this connection; `ticketed`: in the newest ticket
+    // `number`: of the final that answered it; `here`: answered on this connection; `ticketed`: in the latest ticket
     const item = { end: this.end, at, message, answered: false, number: Infinity, here: false, ticketed: false };
     this.#items.push(item);
     return item;
   }
 
-  /** Drop everything before a sample; of the messages at it, those for which `settled` is true. */
+  /** Drop everything before a sample, and the messages at it for which `settled` returns true. */
   acknowledge(sample, settled = () => true) {
     this.first = Math.max(this.first, Math.min(sample, this.end));
     const over = (item) => item.end < this.first || (item.end === this.first && (item.pcm || settled(item)));
@@ -47,20 +47,20 @@ export class Unacknowledged {
     if (head?.pcm) head.pcm = head.pcm.subarray(Math.max(0, head.pcm.length - (head.end - this.first)));
   }
 
-  /** Time at which the last sample before `sample` was sent, or undefined where it is no longer held. */
+  /** Time at which the last sample before `sample` was sent, or undefined if it is no longer in memory. */
   sentAt(sample) {
     const cursor = Math.min(sample, this.end);
     return cursor <= this.first ? undefined : this.#items.find((item) => item.pcm && item.end >= cursor)?.at;
   }
 
-  /** Continue with audio that reaches past a sample and messages at or after it. */
+  /** Continue with audio that ends after a sample, and messages at or after it. */
   seek(sample) {
     this.#from = sample;
     const next = this.#items.findIndex((item) => (item.pcm ? item.end > sample : item.end >= sample));
     this.#next = next < 0 ? this.#items.length : next;
   }
 
-  /** Returns: the next item to be sent, or undefined. */
+  /** Returns: the next item to send, or undefined. */
   take() {
     const item = this.#items[this.#next];
     if (!item) return undefined;
@@ -78,32 +78,32 @@ export class Unacknowledged {
   }
 }
 
-/** A stream in its own time, independent of its connections. */
+/** A stream with its own time, independent of its connections. */
 export class Continuity {
   audio;
-  begun = null; // how the connection began: "new", "ticket" or "replay"; null until the server has answered
-  from = 0; // the sample at which it began
-  until = 0; // end of the audio that was held before the connection; live audio follows
+  begun = null; // how the connection started: "new", "ticket" or "replay"; null until the server has answered
+  from = 0; // the sample at which it started
+  until = 0; // end of the audio from before the connection; live audio follows
   sent = 0;
-  progress = 0; // settled samples: grows with finals and tickets
+  progress = 0; // samples covered by finals or tickets
   closing = null;
   metadata = null;
   #rate;
-  #covered = false; // a final for all audio came after CloseStream
-  #base = 0; // the sample at which the server's time begins
+  #covered = false; // a final for all audio was received after CloseStream
+  #base = 0; // the sample at which the server's time starts
   #baseFinals = 0;
-  #high = 0; // audio sent over any connection
+  #high = 0; // end of the audio sent on any connection
   #finals = 0; // received over all connections
-  #ticket = null; // the newest: { ticket, sample }
+  #ticket = null; // the latest: { ticket, sample }
   #settled = 0; // end of the last final
-  #reached = 0; // end of the furthest result
-  #heard = 0; // `#reached` when this connection began
-  #quiet = 0; // interims up to here were emitted before
-  #missing = 0; // lost audio before this sample was reported
-  #lastEvent = {}; // the last time of each kind of event
-  #asked = []; // Finalize messages without an answer
-  #configured = []; // Configure messages that may apply where the next connection begins
-  #awaiting = []; // Configure messages sent on this connection and not answered
+  #reached = 0; // latest end of any result
+  #reachedBefore = 0; // `#reached` at the start of this connection
+  #quiet = 0; // interims up to this sample were already emitted
+  #missing = 0; // lost audio before this sample was already reported
+  #lastEvent = {}; // time of the last event of each kind
+  #asked = []; // unanswered Finalize messages
+  #configured = []; // Configure messages that may apply at the start of the next connection
+  #awaiting = []; // unanswered Configure messages of this connection
   #urgent = []; // messages to send first
 
   constructor(rate, held) {
@@ -123,11 +123,11 @@ export class Continuity {
     this.closing ??= this.audio.say({ type: "CloseStream" }, at);
   }
 
-  /** Begin on a new connection; `next` returns what to send on it. */
+  /** Start a new connection; `next` returns what to send on it. */
   connected() {
-    this.#quiet = this.#heard = this.#reached;
+    this.#quiet = this.#reachedBefore = this.#reached;
     [this.#awaiting, this.#urgent] = [[], []];
-    if (this.#ticket?.sample < this.audio.first) this.#dropTicket(); // the audio after it is no longer held
+    if (this.#ticket?.sample < this.audio.first) this.#dropTicket(); // the audio after it is no longer in memory
     if (!this.#ticket) return this.#beginAnew();
     const { ticket } = this.#ticket;
     const cursor_s = Math.max(0, this.#reached - this.#base) / this.#rate;
@@ -135,7 +135,7 @@ export class Continuity {
     return [];
   }
 
-  /** True if every final and answer has come, so that only the end of the stream can have been lost. */
+  /** True if every final and answer was received, so that only the close can be missing. */
   get complete() {
     return this.#covered && this.audio.messages.every((item) => item.answered || item === this.closing);
   }
@@ -145,7 +145,7 @@ export class Continuity {
     for (const item of this.audio.messages) item.here = false;
   }
 
-  /** Returns: an item with `pcm` or a `message`, or undefined where there is nothing yet. */
+  /** Returns: an item with `pcm` or a `message`, or undefined if nothing is ready. */
   next() {
     if (this.#urgent.length) return { message: this.#urgent.shift() };
     while (this.begun) {
@@ -164,9 +164,9 @@ export class Continuity {
     return this.begun === "ticket" ? item.ticketed : item.answered && item.message.type === "Finalize";
   }
 
-  /** Take a message of the server. Returns: the events to emit, as a list of [type, detail]. */
+  /** Handle a message of the server. Returns: the events to emit, as a list of [type, detail]. */
   receive(message, now) {
-    if (!this.begun) return this.#answered(message); // other messages precede the server's answer to Resume
+    if (!this.begun) return this.#answered(message); // messages before the answer to Resume are ignored
     const shift = this.#base / this.#rate;
     switch (message.type) {
       case "Results":
@@ -202,7 +202,7 @@ export class Continuity {
     return this.#beginAnew();
   }
 
-  /** The sample at which to begin without a ticket: the end of the last final. */
+  /** The sample at which to start without a ticket: the end of the last final. */
   get #place() {
     return Math.max(this.#settled, this.audio.first);
   }
@@ -240,7 +240,7 @@ export class Continuity {
   #keep({ ticket, audio_s, finals }) {
     const sample = this.#base + this.#samples(audio_s);
     if (sample < this.audio.first) return [];
-    if (sample <= this.from && this.begun !== "ticket") return []; // holds no audio, and perhaps not the key terms
+    if (sample <= this.from && this.begun !== "ticket") return []; // covers no audio, and possibly not the key terms
     this.#ticket = { ticket, sample };
     for (const item of this.audio.messages) {
       const known = item.message.type === "Configure" ? item.here : item.number <= this.#baseFinals + finals;
@@ -250,7 +250,7 @@ export class Continuity {
     return [];
   }
 
-  /** Drop what is never sent again: audio and messages that both a final and the newest ticket cover. */
+  /** Drop what is never sent again: audio and messages covered by both a final and the latest ticket. */
   #letGo() {
     const ticketed = this.#ticket?.sample ?? Infinity;
     this.progress = Math.max(this.progress, this.#settled, this.#ticket ? ticketed : 0);
@@ -260,11 +260,11 @@ export class Continuity {
     this.audio.acknowledge(until, (item) => item.answered && (!this.#ticket || item.ticketed));
   }
 
-  /** Emit an event unless it was emitted before: a server that gets audio again detects the same events again. */
+  /** Emit an event unless it was already emitted: in a replay the server detects the same events again. */
   #event(message, name, shift) {
     const time = message[name] + shift;
-    const heard = name === "timestamp" && this.begun === "replay" ? this.#heard / this.#rate : -1;
-    if (time <= Math.max(this.#lastEvent[name] ?? -1, heard) + SAME_S) return [];
+    const known = name === "timestamp" && this.begun === "replay" ? this.#reachedBefore / this.#rate : -1;
+    if (time <= Math.max(this.#lastEvent[name] ?? -1, known) + SAME_S) return [];
     this.#lastEvent[name] = time;
     return [[message.type, { ...message, [name]: time }]];
   }
@@ -289,7 +289,7 @@ export class Continuity {
     return old ? [] : [["Results", shown]];
   }
 
-  /** True if a result repeats what was emitted before. */
+  /** True if a result repeats what was already emitted. */
   #isOld(message, cursor) {
     const same = this.#samples(SAME_S);
     if (!message.is_final) return cursor <= this.#quiet + same;
@@ -305,7 +305,7 @@ export class Continuity {
     this.#letGo();
   }
 
-  /** A `Results` frame in the stream's own time, with its `latency` and `finalLatency` in seconds. */
+  /** Returns: a `Results` frame with stream times, and its `latency` and `finalLatency` in seconds. */
   #inOurTime(message, shift, cursor, asked, now) {
     const [best] = message.channel.alternatives;
     const sentAt = this.audio.sentAt(cursor);

@@ -1,10 +1,10 @@
-/** Read-outs: level of the audio, and latency of results. */
+/** Displays of the audio level and of the results' latency. */
 
 const QUIETEST_DB = -60;
 const BAR_PX = 5;
-const SPOKEN_EVERY = 12; // messages: the accessible value changes once a second, not twelve times
+const ANNOUNCE_EVERY = 12; // messages: the accessible value changes once a second, not twelve times
 
-/** A strip of the last seconds' levels; a single bar where the user prefers reduced motion. */
+/** A strip of the last seconds' levels; a single bar if the user prefers reduced motion. */
 export class LevelMeter {
   #canvas;
   #levels = [];
@@ -19,8 +19,8 @@ export class LevelMeter {
   /** Add a message's level, in decibels below full scale. */
   add(db) {
     this.#levels.push(Math.max(0, 1 - db / QUIETEST_DB));
-    const heard = Math.round(Math.max(db, QUIETEST_DB));
-    if (this.#count++ % SPOKEN_EVERY === 0) this.#canvas.setAttribute("aria-valuenow", heard);
+    const shown = Math.round(Math.max(db, QUIETEST_DB));
+    if (this.#count++ % ANNOUNCE_EVERY === 0) this.#canvas.setAttribute("aria-valuenow", shown);
     this.#draw();
   }
 
@@ -54,7 +54,7 @@ export class LevelMeter {
   }
 }
 
-/** Newest value and median of a series of durations, written into an element in milliseconds. */
+/** Display of the latest value and the median of a series of durations, in milliseconds. */
 export class Latency {
   #element;
   #seen = [];

@@ -1,7 +1,7 @@
-/** Conversion of the browser's float samples to the wire's 16-bit integers, and their level. Pure. */
+/** Conversion of the browser's float samples to 16-bit integers, and their level. Pure. */
 
-export const MESSAGE_S = 0.08; // of audio in a message: one step of the shipped model
-export const HIGHEST_HZ = 48000; // that the server takes
+export const MESSAGE_S = 0.08; // seconds of audio per message: one step of the shipped models
+export const HIGHEST_HZ = 48000; // the server's limit
 
 /** Float samples in [-1, 1] as Int16Array. */
 export function toInt16(samples) {
@@ -15,7 +15,7 @@ export function level(pcm) {
   return Math.max(-90, 10 * Math.log10(sum / Math.max(1, pcm.length) / 32768 ** 2));
 }
 
-/** Gathers blocks into messages of `size` samples; where the rate is too high, `divide` samples become one. */
+/** Collects blocks into messages of `size` samples; averages `divide` samples to one if the rate is too high. */
 export class Gatherer {
   #message;
   #filled = 0;
@@ -28,7 +28,7 @@ export class Gatherer {
     this.#divide = divide;
   }
 
-  /** Add a block. Yields: each message that it fills, as Int16Array. */
+  /** Add a block. Yields: each complete message, as Int16Array. */
   *add(block) {
     for (const sample of block) {
       this.#sum += sample;
@@ -39,7 +39,7 @@ export class Gatherer {
     }
   }
 
-  /** Take the samples gathered so far. */
+  /** Remove and return the samples collected so far. */
   rest() {
     const pcm = toInt16(this.#message.subarray(0, this.#filled));
     this.#filled = 0;

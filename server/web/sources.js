@@ -1,35 +1,35 @@
-/** Sources of audio: a microphone, or a recording in real time or all at once. Knows no socket. */
+/** Audio sources: a microphone, or a recording in real time or all at once. */
 
 import { HIGHEST_HZ, MESSAGE_S, toInt16 } from "./pcm.js";
 
-const RATE_HZ = 16000; // the shipped model's; the server resamples other rates
+const RATE_HZ = 16000; // that of the shipped models; the server resamples other rates
 const LARGEST_BYTES = 100 * 2 ** 20; // decoded in memory
-const FLUSH_MS = 300; // an audio thread that has stopped does not answer
+const FLUSH_MS = 300; // time limit, because a stopped audio thread does not answer
 const WORKLET = new URL("worklet.js", import.meta.url);
 
-// The model was trained with noise; a browser's noise suppression would remove speech too.
+// The model was trained with noise; a browser's noise suppression would also remove speech.
 const MICROPHONE = { channelCount: 1, echoCancellation: false, noiseSuppression: false, autoGainControl: true };
 
-const SAID = {
-  NotAllowedError: "The browser may not use the microphone. Allow it beside the address, then try again.",
+const MICROPHONE_ERRORS = {
+  NotAllowedError: "The microphone is blocked. Allow it next to the address bar, then try again.",
   NotFoundError: "No microphone was found. Connect one, or choose a recording.",
-  NotReadableError: "The microphone does not answer; another program may be using it.",
+  NotReadableError: "The microphone cannot be opened; another program may be using it.",
 };
 
-/** A problem that the user can solve. */
+/** A problem that the user can fix. */
 export class SourceError extends Error {}
 
-/** Ask for the microphone. Returns: a source. Throws: SourceError. */
+/** Open the microphone. Returns: a source. Throws: SourceError. */
 export async function openMicrophone() {
   if (!navigator.mediaDevices?.getUserMedia)
-    throw new SourceError("Browsers give the microphone to pages from https:// or from this computer only.");
-  const context = await readyContext({ sampleRate: RATE_HZ }); // before the microphone: not to miss the first word
+    throw new SourceError("Browsers allow the microphone only on pages from https:// or from this computer.");
+  const context = await readyContext({ sampleRate: RATE_HZ }); // first: not to miss the first word
   let media;
   try {
     media = await navigator.mediaDevices.getUserMedia({ audio: MICROPHONE });
   } catch (error) {
     await context.close();
-    throw new SourceError(SAID[error.name] ?? `The microphone cannot be used: ${error.message}`);
+    throw new SourceError(MICROPHONE_ERRORS[error.name] ?? `The microphone cannot be used: ${error.message}`);
   }
   const [track] = media.getTracks();
   const source = new LiveSource(...(await microphoneNode(context, media)), () => track.stop());
@@ -41,13 +41,13 @@ async function microphoneNode(context, media) {
   try {
     return [context, context.createMediaStreamSource(media)];
   } catch {
-    await context.close(); // some browsers do not resample a microphone: take its own rate
+    await context.close(); // some browsers do not resample a microphone: use its own rate
     const own = await readyContext({});
     return [own, own.createMediaStreamSource(media)];
   }
 }
 
-/** Play a recording (a file or a promise of one). Returns: a source that yields it as it plays. Throws: SourceError. */
+/** Play a recording (a file or a promise of one). Returns: a source in real time. Throws: SourceError. */
 export async function openPlayer(file) {
   const context = await readyContext({ sampleRate: RATE_HZ });
   let node;
@@ -63,15 +63,15 @@ export async function openPlayer(file) {
   return source;
 }
 
-/** A running context with the worklet loaded. */
+/** Returns: a running context with the worklet loaded. */
 async function readyContext(options) {
-  const context = new AudioContext(options); // within the click: otherwise browsers keep it silent
+  const context = new AudioContext(options); // during the click: otherwise browsers keep it suspended
   await context.audioWorklet.addModule(WORKLET);
   await context.resume();
   return context;
 }
 
-/** A whole recording. Returns: 16-bit mono samples and their rate. Throws: SourceError. */
+/** Read a whole recording. Returns: 16-bit mono samples and their rate. Throws: SourceError. */
 export async function readRecording(file) {
   const buffer = await decode(new OfflineAudioContext(1, 1, RATE_HZ), file);
   const channels = Array.from({ length: buffer.numberOfChannels }, (_, i) => buffer.getChannelData(i));
@@ -81,7 +81,7 @@ export async function readRecording(file) {
 
 async function decode(context, fetched) {
   const file = await fetched;
-  if (file.size > LARGEST_BYTES) throw new SourceError("This recording is too large for the browser: 100 MB at most.");
+  if (file.size > LARGEST_BYTES) throw new SourceError("This recording is too large for this page (limit 100 MB).");
   try {
     return await context.decodeAudioData(await file.arrayBuffer());
   } catch {
@@ -96,7 +96,7 @@ class LiveSource {
   #release;
   #worklet;
   #flushed = null;
-  onEnd = () => {}; // the microphone was unplugged, or the recording is over
+  onEnd = () => {}; // called if the microphone was unplugged or the recording has ended
 
   constructor(context, node, release) {
     this.#context = context;
@@ -121,7 +121,7 @@ class LiveSource {
     this.#node.start?.();
   }
 
-  /** Stop after the last samples were passed on. */
+  /** Stop after the last samples were delivered. */
   async stop() {
     this.onEnd = () => {};
     this.#release();

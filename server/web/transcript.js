@@ -1,9 +1,9 @@
 /** The transcript on the page: finals as paragraphs, and one open line whose last words may still change. */
 
 const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}]/u;
-const UNSURE = 0.6; // below it a word is underlined as well as shaded: not everyone sees colours
+const UNSURE = 0.6; // below this confidence a word is also underlined: not everyone sees colors
 
-/** Draws into two elements: a log that screen readers announce, and the open line, which they do not. */
+/** Writes into two elements: a log that screen readers announce, and the open line, which they do not. */
 export class Transcript {
   #log;
   #open;
@@ -26,7 +26,7 @@ export class Transcript {
     this.#open.replaceChildren();
   }
 
-  /** Begin the transcript of another source, with its name as a heading unless the log is empty. */
+  /** Start the transcript of another source, with its name as a heading unless the log is empty. */
   begin(name) {
     this.#open.replaceChildren();
     if (this.isEmpty) return;
@@ -45,7 +45,7 @@ export class Transcript {
 
 const written = ({ word, punctuated_word: shown }) => shown ?? word;
 
-/** What stands between two words: a space, unless both are of a script that is written without. */
+/** Returns: the separator of two words: a space, unless both are of a script that is written without spaces. */
 function between(before, after) {
   if (!before) return "";
   return UNSPACED.test(written(before).at(-1)) && UNSPACED.test(written(after)[0]) ? "" : " ";
@@ -56,7 +56,7 @@ function wordSpan(word, stable) {
   const span = document.createElement("span");
   span.textContent = written(word);
   span.className = stable ? "word stable" : "word unstable";
-  span.title = `${Math.round(confidence * 100)} % sure`;
+  span.title = `confidence ${Math.round(confidence * 100)} %`;
   if (stable) span.style.setProperty("--doubt", (1 - confidence).toFixed(2));
   if (stable && confidence < UNSURE) span.classList.add("unsure");
   return span;

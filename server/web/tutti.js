@@ -1,9 +1,8 @@
 /**
- * A small client for tutti's live endpoint: no dependency, for browsers and for node (given a WebSocket).
+ * A small client for tutti's live endpoint, without dependencies, for browsers and node (given a WebSocket).
  *
- * Owns the socket, the clock and the wait before the next try; `continuity.js` decides what is sent again and which
- * events are emitted. Knows nothing of microphones and pages. Audio is mono, 16-bit; times are seconds of the whole
- * stream, over all its connections.
+ * Owns the socket, the clock and the retries; `continuity.js` decides what is sent again and which events are emitted.
+ * Audio is 16-bit mono; times are seconds of the whole stream, over all its connections.
  *
  *     const stream = new TuttiStream("ws://127.0.0.1:8080/v1/listen", { key, sampleRate: 16000, resumable: true });
  *     stream.on("Results", ({ transcript, isFinal }) => console.log(isFinal, transcript));
@@ -16,15 +15,15 @@ import { Continuity } from "./continuity.js";
 
 const OPEN = 1; // WebSocket.OPEN
 const NORMAL = 1000;
-const FOR_GOOD = new Set([1002, 1003, 1007, 1008, 1009]); // close codes that the same audio would cause again
+const PERMANENT = new Set([1002, 1003, 1007, 1008, 1009]); // close codes that the same audio would cause again
 const FIRST_WAIT_S = 0.25;
 const LONGEST_WAIT_S = 10;
 const HANDSHAKE_S = 10;
 const ANSWER_S = 20; // longest wait for an answer to CloseStream, and between messages after it
-const KEEP_ALIVE_S = 4; // the server gives up after 10 s without a frame
-const HELD_S = 300; // of audio held: an utterance, and what kernel buffers hold in transit
+const KEEP_ALIVE_S = 4; // the server closes a stream after 10 s without a frame
+const HELD_S = 300; // seconds of audio in memory: an utterance, and what kernel buffers hold in transit
 const HIGH_WATER_BYTES = 2 ** 18;
-const PROBE_S = 0.1; // of silence
+const PROBE_S = 0.1; // seconds of silence
 const REPLAY_SPEED = 8; // times real time, after a burst of REPLAY_BURST_S
 const REPLAY_BURST_S = 2;
 
@@ -52,18 +51,18 @@ export class TuttiStream {
   #listeners = new Map();
   #socket = null;
   #liveAt = 0; // time at which the server answered on this connection
-  #tries = 0; // failed tries since progress
+  #tries = 0; // failed attempts since the last progress
   #progress = 0;
   #timers = {};
-  #spokeAt = 0;
+  #sentAt = 0;
   #ended = false;
   #settle;
 
   /**
-   * `url`: one, or several replicas' that are tried in turn; `key`: an API key, or a function that fetches one
-   * (short-lived tokens); `scheme`: "token", or "bearer" for tokens; `resumable`: ask for tickets, with which another
-   * server goes on exactly where one was lost; `query`: further parameters, arrays are repeated; `maxTries`:
-   * consecutive connections without a final or a ticket.
+   * `url`: one address, or those of several replicas, which are tried in order; `key`: an API key, or a function that
+   * fetches one (short-lived tokens); `scheme`: "token", or "bearer" for tokens; `resumable`: request tickets, with
+   * which another server continues exactly where the connection was lost; `query`: further parameters, arrays are
+   * repeated; `maxTries`: consecutive connections without a final or a ticket.
    */
   constructor(url, options = {}) {
     this.#urls = [url].flat();
@@ -72,7 +71,7 @@ export class TuttiStream {
     this.#query = { interim_results: true, resumable: options.resumable || undefined, ...options.query };
     this.#clock = options.clock ?? REAL_CLOCK;
     this.#stream = new Continuity(this.#options.sampleRate, HELD_S * this.#options.sampleRate);
-    /** Settles when the stream is over: { code, reason, metadata }, or a TuttiError. */
+    /** Settles when the stream has ended: { code, reason, metadata }, or a TuttiError. */
     this.done = new Promise((resolve, reject) => (this.#settle = { resolve, reject }));
     this.done.catch(() => {}); // errors are emitted as "failed" too
   }
@@ -83,13 +82,13 @@ export class TuttiStream {
     return this;
   }
 
-  /** Connect. Audio may be sent at once: it is held until the connection is open. */
+  /** Connect. Audio may be sent at once: it is kept until the connection is open. */
   open() {
     this.#connect();
     return this;
   }
 
-  /** Send live samples (Int16Array), which the stream keeps. Never refused; beyond HELD_S the oldest are dropped. */
+  /** Send live samples (Int16Array), and keep them; never blocks: beyond HELD_S the oldest are dropped. */
   send(pcm) {
     if (this.#ended || this.#stream.closing) throw new TuttiError("the stream is closed", { final: true });
     if (!pcm.length) return; // an empty message would end the stream
@@ -97,14 +96,14 @@ export class TuttiStream {
     this.#pump();
   }
 
-  /** As `send`, once the connection has room: for recorded audio, faster than real time. */
+  /** As `send`, but wait until the connection has room: for recorded audio, faster than real time. */
   async write(pcm) {
     while (!this.#ended && !(this.#isLive && this.#socket.bufferedAmount <= HIGH_WATER_BYTES))
       await new Promise((resolve) => this.#clock.later(resolve, 0.02)); // a WebSocket has no event for this
     this.send(pcm);
   }
 
-  /** Ask for a final of everything sent so far. */
+  /** Request a final of all audio sent so far. */
   finalize() {
     this.#stream.finalize(this.#clock.now());
     this.#pump();
@@ -134,7 +133,7 @@ export class TuttiStream {
     return this.#socket?.readyState === OPEN;
   }
 
-  /** True if everything has been sent. */
+  /** True if everything was sent. */
   get #isLive() {
     return this.#isOpen && this.#stream.begun && this.#stream.sent >= this.#stream.audio.end;
   }
@@ -160,36 +159,36 @@ export class TuttiStream {
         opened = true;
         this.#opened();
       };
-      socket.onmessage = ({ data }) => this.#heard(JSON.parse(data));
+      socket.onmessage = ({ data }) => this.#received(JSON.parse(data));
       socket.onclose = ({ code, reason }) => this.#lost(code, reason, opened, secret);
       this.#watch(HANDSHAKE_S, "the server does not answer");
     } catch (error) {
-      const bad = error.name === "SyntaxError"; // a subprotocol is made of letters, digits and a few signs
-      const message = bad ? "the API key has characters that cannot be sent" : `no connection: ${error.message}`;
+      const bad = error.name === "SyntaxError"; // a subprotocol allows only letters, digits and a few signs
+      const message = bad ? "the API key has invalid characters" : `no connection: ${error.message}`;
       this.#again(new TuttiError(message, { final: bad, status: bad ? 401 : 0 }));
     }
   }
 
   #opened() {
     this.#watch(null);
-    this.#spokeAt = this.#clock.now();
-    this.#tell(this.#stream.connected());
-    if (!this.#stream.begun) this.#watch(HANDSHAKE_S, "the server does not take the stream up");
+    this.#sentAt = this.#clock.now();
+    this.#emitAll(this.#stream.connected());
+    if (!this.#stream.begun) this.#watch(HANDSHAKE_S, "the server does not answer the Resume message");
     this.#pump();
     this.#keepAlive();
   }
 
-  #heard(message) {
-    const taken = this.#stream.begun;
-    this.#tell(this.#stream.receive(message, this.#clock.now()));
-    if (!taken) this.#pump(); // an answer to Resume may call for a message
+  #received(message) {
+    const begun = this.#stream.begun;
+    this.#emitAll(this.#stream.receive(message, this.#clock.now()));
+    if (!begun) this.#pump(); // an answer to Resume may require a message
     else if (this.#stream.closing) this.#watch(ANSWER_S, "the server does not finish");
     if (this.#stream.progress > this.#progress) this.#tries = 0;
     this.#progress = this.#stream.progress;
   }
 
-  #tell(news) {
-    for (const [type, detail] of news) {
+  #emitAll(events) {
+    for (const [type, detail] of events) {
       if (type === "open") {
         this.#watch(null);
         this.#liveAt = this.#clock.now();
@@ -198,7 +197,7 @@ export class TuttiStream {
     }
   }
 
-  /** Send what is held; audio from before the connection at REPLAY_SPEED at most. */
+  /** Send what is ready; audio from before the connection at most at REPLAY_SPEED. */
   #pump() {
     const stream = this.#stream;
     while (this.#isOpen && !this.#timers.pace) {
@@ -225,13 +224,13 @@ export class TuttiStream {
       this.#end({ code, reason, metadata: this.#stream.metadata });
     } else if (opened) {
       const message = reason || `the connection was lost (code ${code})`;
-      this.#again(new TuttiError(message, { code, final: FOR_GOOD.has(code) }));
+      this.#again(new TuttiError(message, { code, final: PERMANENT.has(code) }));
     } else {
       this.#again(await this.#refusal(secret));
     }
   }
 
-  /** Find out why a handshake failed: browsers hide it, so send the same request as a POST of PROBE_S of silence. */
+  /** Find out why a handshake failed: browsers hide it, so POST PROBE_S of silence with the same query. */
   async #refusal(secret) {
     const url = this.#address;
     url.protocol = url.protocol.replace("ws", "http");
@@ -260,7 +259,7 @@ export class TuttiStream {
       return;
     }
     const longest = Math.min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (this.#tries - 1));
-    const wait = Math.max(error.retryAfter, longest * (0.5 + Math.random() / 2)); // jitter, so that clients spread
+    const wait = Math.max(error.retryAfter, longest * (0.5 + Math.random() / 2)); // jitter, so that clients spread out
     this.#timers.retry = this.#clock.later(() => this.#connect(), wait);
     this.#emit("waiting", { error, seconds: wait, tries: this.#tries });
   }
@@ -289,27 +288,27 @@ export class TuttiStream {
     this.#stream.lost();
   }
 
-  /** Fail the connection unless a message arrives within this time; null: no limit. */
-  #watch(seconds, complaint) {
+  /** Fail the connection with this error unless a message arrives in time; null: no limit. */
+  #watch(seconds, problem) {
     this.#clock.cancel(this.#timers.watch);
     if (seconds === null) return;
     this.#timers.watch = this.#clock.later(() => {
       const socket = this.#socket;
       this.#forget();
       socket?.close();
-      this.#again(new TuttiError(complaint));
+      this.#again(new TuttiError(problem));
     }, seconds);
   }
 
   #keepAlive() {
-    const wait = this.#spokeAt + KEEP_ALIVE_S - this.#clock.now();
+    const wait = this.#sentAt + KEEP_ALIVE_S - this.#clock.now();
     if (wait <= 0) this.#transmit('{"type":"KeepAlive"}');
     this.#timers.keepAlive = this.#clock.later(() => this.#keepAlive(), wait > 0 ? wait : KEEP_ALIVE_S);
   }
 
   #transmit(frame) {
     if (!this.#isOpen) return;
-    this.#spokeAt = this.#clock.now();
+    this.#sentAt = this.#clock.now();
     this.#socket.send(frame);
   }
 

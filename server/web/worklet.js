@@ -15,7 +15,7 @@ class PcmProcessor extends AudioWorkletProcessor {
   }
 
   process([[mono]]) {
-    if (mono) for (const pcm of this.#gatherer.add(mono)) this.#post(pcm); // an input without a source has no channel
+    if (mono) for (const pcm of this.#gatherer.add(mono)) this.#post(pcm); // an input without a source has no channels
     return true;
   }
 

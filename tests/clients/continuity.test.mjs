@@ -1,4 +1,4 @@
-// continuity.js against a server that answers by rule, with cuts at every place: the caller sees one undisturbed stream.
+// continuity.js with a deterministic server and cuts at every position: the caller sees one uninterrupted stream.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -8,7 +8,7 @@ import { Continuity } from "../../server/web/continuity.js";
 const RATE = 100;
 const STEP = 8; // samples: one word, made of them and of the key terms; some words end an utterance
 
-/** Numbers that are the same in every run. */
+/** Random numbers that are the same in every run. */
 function random(seed) {
   let state = seed * 2654435761 + 1;
   return (below) => {
@@ -17,7 +17,7 @@ function random(seed) {
   };
 }
 
-const fresh = (heard, finals) => ({ heard, start: heard, words: [], finals, keyterms: "" });
+const fresh = (received, finals) => ({ received, start: received, words: [], finals, keyterms: "" });
 
 class FakeServer {
   constructor(keys) {
@@ -38,7 +38,7 @@ class FakeServer {
         return [{ type: "ConfigureSuccess", keyterms: message.keyterms }];
       case "CloseStream":
         this.closed = true;
-        return [...this.#flush(false), { type: "Metadata", duration: this.state.heard / RATE }];
+        return [...this.#flush(false), { type: "Metadata", duration: this.state.received / RATE }];
       case "Resume":
         return [this.keys.length ? this.#resume(message) : { type: "Error", description: "unknown" }];
     }
@@ -60,7 +60,7 @@ class FakeServer {
     const text = samples.join() + this.state.keyterms;
     const word = [...text].reduce((sum, sign) => (sum * 31 + sign.charCodeAt(0)) % 9973, 7);
     this.state.words.push(word);
-    this.state.heard += samples.length;
+    this.state.received += samples.length;
     return word;
   }
 
@@ -71,21 +71,21 @@ class FakeServer {
 
   #final(fromFinalize) {
     const frames = this.#said(true, fromFinalize);
-    Object.assign(this.state, { start: this.state.heard, words: [], finals: this.state.finals + 1 });
+    Object.assign(this.state, { start: this.state.received, words: [], finals: this.state.finals + 1 });
     return this.state.finals > this.known.finals ? frames : [];
   }
 
   #said(is_final, from_finalize) {
-    const { start, heard, words } = this.state;
-    if (!is_final && heard / RATE <= this.known.cursor + 1e-6) return [];
+    const { start, received, words } = this.state;
+    if (!is_final && received / RATE <= this.known.cursor + 1e-6) return [];
     const alternatives = [{ transcript: words.join(" "), confidence: 0.5, words: [] }];
-    const times = { start: start / RATE, duration: (heard - start) / RATE };
+    const times = { start: start / RATE, duration: (received - start) / RATE };
     return [{ type: "Results", ...times, is_final, from_finalize, speech_final: is_final, channel: { alternatives } }];
   }
 
   ticket() {
     const ticket = JSON.stringify([this.keys[0], this.state]);
-    return { type: "Ticket", ticket, audio_s: this.state.heard / RATE, finals: this.state.finals };
+    return { type: "Ticket", ticket, audio_s: this.state.received / RATE, finals: this.state.finals };
   }
 
   #resume({ ticket, from_s, finals, cursor_s = -1 }) {
@@ -93,20 +93,20 @@ class FakeServer {
     if (!this.keys.includes(key)) return { type: "ResumeRefused", code: "TICKET_FORGED" };
     this.state = state;
     this.known = { finals, cursor: cursor_s };
-    return { type: "Resumed", audio_s: state.heard / RATE };
+    return { type: "Resumed", audio_s: state.received / RATE };
   }
 }
 
 class Link {
   constructor(servers) {
-    Object.assign(this, { stream: new Continuity(RATE, 1e6), servers, count: 0, told: [], script: [], over: false });
+    Object.assign(this, { stream: new Continuity(RATE, 1e6), servers, count: 0, received: [], script: [], over: false });
     this.connect();
   }
 
   connect() {
     [this.up, this.down] = [[], []];
     this.server = new FakeServer(this.servers[this.count++ % this.servers.length]);
-    this.told.push(...this.stream.connected());
+    this.received.push(...this.stream.connected());
   }
 
   move(kind, n, next) {
@@ -127,7 +127,7 @@ class Link {
       for (const item of this.up.splice(0, n + 1)) this.down.push(...this.server.hear(item));
     } else if (kind === "tell") {
       for (const message of this.down.splice(0, n + 1))
-        this.told.push(...this.stream.receive(JSON.parse(JSON.stringify(message)), 0));
+        this.received.push(...this.stream.receive(JSON.parse(JSON.stringify(message)), 0));
       this.over ||= Boolean(this.server.closed) && !this.down.length;
     } else {
       if (kind === "drain" && this.server.keys.length && !this.server.closed) {
@@ -182,17 +182,17 @@ for (const [name, servers] of Object.entries({
   test(`whatever is cut when, the caller sees one undisturbed stream: ${name}`, () => {
     for (let seed = 1; seed <= 1500; seed++) {
       const link = play(seed, servers);
-      const told = link.told.filter(([type]) => type === "Results").map(([, detail]) => detail);
-      assert.deepEqual(finals(told.filter((m) => m.isFinal)), undisturbed(link.script), `seed ${seed}`);
+      const received = link.received.filter(([type]) => type === "Results").map(([, detail]) => detail);
+      assert.deepEqual(finals(received.filter((m) => m.isFinal)), undisturbed(link.script), `seed ${seed}`);
       let [reached, ended] = [0, 0];
-      for (const { isFinal, start, duration } of told) {
+      for (const { isFinal, start, duration } of received) {
         assert.ok(Math.abs(start - ended) < 1e-6, `seed ${seed}: a gap, or a repetition`);
-        if (!isFinal) assert.ok(start + duration > reached + 1e-6, `seed ${seed}: an interim was told twice`);
+        if (!isFinal) assert.ok(start + duration > reached + 1e-6, `seed ${seed}: an interim was delivered twice`);
         reached = Math.max(reached, start + duration);
         if (isFinal) ended = start + duration;
       }
       const asked = link.script.filter(({ message }) => message?.type === "Configure").length;
-      assert.equal(link.told.filter(([type]) => type === "ConfigureSuccess").length, asked, `seed ${seed}`);
-      assert.ok(!link.told.some(([type]) => type === "lost"), `seed ${seed}`);
+      assert.equal(link.received.filter(([type]) => type === "ConfigureSuccess").length, asked, `seed ${seed}`);
+      assert.ok(!link.received.some(([type]) => type === "lost"), `seed ${seed}`);
     }
   });

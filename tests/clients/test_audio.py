@@ -49,7 +49,7 @@ def test_channels_are_averaged_and_full_scale_does_not_wrap(tmp_path: Path) -> N
     assert read_pcm(path).tolist() == [32767, -32768, 0, 8192]
 
 
-def test_16_bit_files_come_out_as_they_are(tmp_path: Path) -> None:
+def test_16_bit_files_are_read_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "exact.wav"
     samples = np.array([-32768, -32767, -1, 0, 1, 32766, 32767], dtype=np.int16)
     soundfile.write(path, samples, 16000)

@@ -53,7 +53,7 @@ def test_a_malformed_address_raises_bad_url(given: str) -> None:
         listen_url(given, {})
 
 
-def test_query_values_are_written_as_the_protocol_wants_them() -> None:
+def test_query_values_are_written_in_the_protocols_form() -> None:
     url = listen_url("h:1", {"interim_results": True, "vad": False, "keyterm": ["a b", "c"], "x": 2.5})
     assert url == "ws://h:1/v1/listen?interim_results=true&vad=false&keyterm=a+b&keyterm=c&x=2.5"
     assert http_url("ws://h:1/v1/listen?x=1", "/metrics") == "http://h:1/metrics"
@@ -77,7 +77,7 @@ def test_messages_of_unknown_type_are_skipped_and_malformed_ones_raise() -> None
             decode(broken)
 
 
-def test_a_transcript_joins_the_finals_of_its_channel_alone() -> None:
+def test_a_transcript_joins_only_the_finals_of_its_channel() -> None:
     transcript = Transcript()
     for message in (results("one two", final=True), results("", final=True), results("x", final=True, channel=1)):
         transcript.add(message)
@@ -85,7 +85,7 @@ def test_a_transcript_joins_the_finals_of_its_channel_alone() -> None:
     assert transcript.text == "one two three"
 
 
-def test_stable_words_are_the_servers_count_or_what_two_partials_share() -> None:
+def test_stable_words_are_the_servers_count_or_common_to_two_partials() -> None:
     transcript = Transcript()
     transcript.add(results("the cat"))
     assert (transcript.stable, transcript.unstable) == ("", "the cat")
@@ -98,16 +98,16 @@ def test_stable_words_are_the_servers_count_or_what_two_partials_share() -> None
 
 
 def test_chinese_is_written_without_spaces() -> None:
-    def told(text: str, *, final: bool, stable: int) -> Results:
+    def results_of(text: str, *, final: bool, stable: int) -> Results:
         words = tuple(Word(word=character, start=0.0, end=0.0, confidence=1.0) for character in text)
         channel = Channel((Alternative(text, words=words),))
         return Results(channel=channel, is_final=final, tutti=StepTimings(stable_words=stable))
 
     transcript = Transcript()
-    transcript.add(told("打开", final=True, stable=0))
-    transcript.add(told("空调一", final=False, stable=2))
+    transcript.add(results_of("打开", final=True, stable=0))
+    transcript.add(results_of("空调一", final=False, stable=2))
     assert (transcript.text, transcript.stable, transcript.unstable) == ("打开", "空调", "一")
-    transcript.add(told("空调", final=True, stable=0))
+    transcript.add(results_of("空调", final=True, stable=0))
     assert transcript.text == "打开空调"
     assert joined(["ok", "打", "开", "it", "is"]) == "ok 打开 it is"
 
@@ -200,7 +200,7 @@ def test_no_server_at_the_address_raises_unreachable() -> None:
 
 
 class Tape:
-    """A source of audio that records its lead over the answers and over real time."""
+    """Audio source that records how far it is ahead of the answers and of real time."""
 
     def __init__(self, messages: list[bytes]) -> None:
         self.messages = messages
@@ -216,7 +216,7 @@ class Tape:
             yield message
 
 
-def test_a_file_is_sent_two_seconds_ahead_of_the_answers_at_most() -> None:
+def test_a_file_is_sent_at_most_two_seconds_ahead_of_the_answers() -> None:
     async def main() -> None:
         tape = Tape([noise(1, seed=number) for number in range(20)])
         async with FakeListen(lambda _: Plan(delay_s=0.01)).running() as server:
@@ -235,7 +235,7 @@ def test_audio_is_sent_in_real_time_to_a_server_that_does_not_answer_steps() -> 
             transcriber = RemoteTranscriber(server.url, ahead_s=2 * STEP_S)
             tape = Tape([noise(1)] * 8)
             streaming = asyncio.create_task(anext(aiter(transcriber.stream(tape))))
-            assert await server.heard.get() == "CloseStream"
+            assert await server.received.get() == "CloseStream"
             assert len(server.connections[0].audio) == 8 * STEP_BYTES
             streaming.cancel()
             await asyncio.wait({streaming})

@@ -122,7 +122,7 @@ def opened(held_bytes: int = PLENTY) -> Continuity:
     return stream
 
 
-def test_a_new_connection_first_sends_the_newest_ticket_with_finals_and_cursor() -> None:
+def test_a_new_connection_first_sends_the_latest_ticket_with_finals_and_cursor() -> None:
     stream = opened()
     stream.add_audio(bytes(600))
     assert frames(stream) == [bytes(600)]
@@ -151,8 +151,8 @@ def test_after_a_refused_ticket_resume_names_the_end_of_the_last_final() -> None
     assert frames(stream) == [{"type": "Resume", "from_s": 0.5, "finals": 1}]
     stream.receive(Resumed(0.5))
     assert frames(stream) == [(bytes(range(250)) * 2)[100:]]
-    [told] = stream.receive(results(0.5, 1.0, "no"))
-    assert told == results(0.5, 1.0, "no"), "the server keeps our time"
+    [delivered] = stream.receive(results(0.5, 1.0, "no"))
+    assert delivered == results(0.5, 1.0, "no"), "the server keeps our time"
 
 
 def test_a_server_without_tickets_gets_a_replay_and_its_times_are_shifted() -> None:
@@ -167,9 +167,9 @@ def test_a_server_without_tickets_gets_a_replay_and_its_times_are_shifted() -> N
     stream.receive(decode('{"type":"Error","description":"unknown message type"}'))  # type: ignore[arg-type]
     assert stream.beginning is Beginning.REPLAY
     assert frames(stream) == [bytes(300)]
-    [told] = stream.receive(results(0, 1.0, "no"))
-    assert isinstance(told, Results)
-    assert (told.start, told.words[0].end) == (0.5, 1.5), "its time is shifted into ours"
+    [delivered] = stream.receive(results(0, 1.0, "no"))
+    assert isinstance(delivered, Results)
+    assert (delivered.start, delivered.words[0].end) == (0.5, 1.5), "its time is shifted into ours"
 
 
 def test_a_ticket_sent_before_the_answer_to_resume_is_ignored() -> None:
@@ -191,7 +191,7 @@ def test_the_send_log_is_bounded_and_drops_only_sent_audio() -> None:
     while stream.send_log.has_room(30_000):
         stream.add_audio(bytes(30_000))
         pushed += 1
-    assert (pushed, stream.send_log.first) == (3, 0), "nothing was sent, so nothing may go"
+    assert (pushed, stream.send_log.first) == (3, 0), "nothing was sent, so nothing may be dropped"
     frames(stream)
     for _ in range(20):
         assert stream.send_log.has_room(30_000)
@@ -209,7 +209,7 @@ def test_the_send_log_is_bounded_and_drops_only_sent_audio() -> None:
     assert stream.lost_s == before, "a gap is counted once"
 
 
-def test_audio_is_dropped_once_both_finals_and_the_newest_ticket_cover_it() -> None:
+def test_audio_is_dropped_once_both_finals_and_the_latest_ticket_cover_it() -> None:
     stream = opened()
     stream.add_audio(bytes(60_000))
     frames(stream)
@@ -235,7 +235,7 @@ def test_speech_started_and_utterance_end_are_delivered_once() -> None:
     stream.lost()
     stream.connected()
     frames(stream)
-    assert stream.receive(SpeechStarted(0.27)) == [], "a little later, but of what had been told"
+    assert stream.receive(SpeechStarted(0.27)) == [], "a little later, but already delivered"
     assert stream.receive(SpeechStarted(1.0)) == [SpeechStarted(2.0)]
     assert stream.receive(UtteranceEnd(0.9)) == [UtteranceEnd(1.9)]
 
@@ -249,7 +249,7 @@ def test_the_final_of_a_drain_is_delivered_and_its_metadata_is_not() -> None:
     stream.lost()
     stream.connected()
     assert frames(stream) == [bytes(100)]
-    assert stream.receive(results(0, 0)) == [], "a drain in a silence says nothing"
+    assert stream.receive(results(0, 0)) == [], "a drain during silence has no text"
     stream.close()
     assert frames(stream) == [{"type": "CloseStream"}]
     assert len(stream.receive(results(0, 0.5, "whole"))) == 1
@@ -293,7 +293,7 @@ def test_a_configure_in_a_refused_ticket_is_sent_again_if_the_next_ticket_lacks_
     frames(stream)
     stream.receive(Resumed(0.5))
     frames(stream)
-    stream.receive(Ticket("does not", 2.0, 1))  # made before the message was heard there
+    stream.receive(Ticket("does not", 2.0, 1))  # made before the message was received there
     stream.lost()
     stream.connected()
     frames(stream)
@@ -324,7 +324,7 @@ def test_a_finalize_at_a_tickets_position_is_sent_again_if_the_ticket_lacks_it()
     stream.connected()
     frames(stream)
     stream.receive(Resumed(2.0))
-    assert frames(stream)[0] == {"type": "Finalize"}, "or its final would be taken for the next one"
+    assert frames(stream)[0] == {"type": "Finalize"}, "else its final would count as the answer to the next one"
 
 
 def test_a_drain_before_the_answer_to_resume_loses_nothing() -> None:

@@ -1,4 +1,4 @@
-"""The command line's and the JavaScript client, their connections to real servers cut: no word is lost or repeated."""
+"""The command line's and the JavaScript client with cut connections to real servers: no word is lost or repeated."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_javascript_client_prints_the_same_text_when_its_server_is_killed(
     raw = tmp_path / "speech.raw"
     raw.write_bytes(audio.astype("<i2").tobytes())
 
-    def heard(url: str) -> list[dict[str, Any]]:
+    def messages_of(url: str) -> list[dict[str, Any]]:
         program = ROOT / "tests" / "support" / "clients" / "resumable_stream.mjs"
         script = ["node", str(program), url, str(raw), str(modules)]
         done = subprocess.run(script, capture_output=True, text=True, timeout=WITHIN_S, check=False)
@@ -81,9 +81,9 @@ def test_the_javascript_client_prints_the_same_text_when_its_server_is_killed(
         shown = [line for line in lines if line["type"] == "Results" and line["isFinal"]]
         return [(line["start"], line["duration"], line["transcript"], line["words"]) for line in shown]
 
-    whole = heard(f"ws://{hosts[0]}")
+    whole = messages_of(f"ws://{hosts[0]}")
     with CuttingProxy(hosts, CUTS).running() as proxy:
-        moved = heard(proxy.url)
+        moved = messages_of(proxy.url)
     assert proxy.cut == len(CUTS)
     assert finals(moved) == finals(whole)
     assert " ".join(text for _, _, text, _ in finals(whole) if text) == " ".join(TEXTS)

@@ -42,7 +42,7 @@ def recordings(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def test_files_are_transcribed_in_order_and_side_by_side(recordings: list[Path]) -> None:
+def test_files_are_transcribed_in_order_and_concurrently(recordings: list[Path]) -> None:
     async def main() -> None:
         async with FakeListen().running() as server:
             file_results = await transcribe_files(recordings, RemoteTranscriber(server.url), concurrency=2)
@@ -98,7 +98,7 @@ def test_json_lines_and_exit_codes(recordings: list[Path], capsys: pytest.Captur
         assert json.loads(capsys.readouterr().out)["error"] == "no such file"
 
 
-def test_transcribe_waits_for_a_full_server_and_says_so(
+def test_transcribe_retries_a_full_server_and_reports_it(
     recordings: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with FakeListen(lambda number: Plan(refuse=503 if number == 0 else 0)).in_thread() as server:
@@ -106,10 +106,10 @@ def test_transcribe_waits_for_a_full_server_and_says_so(
     shown = capsys.readouterr()
     assert json.loads(shown.out.splitlines()[-1])["text"] == text_of(read_pcm(recordings[0]).tobytes())
     assert "no room" in shown.err
-    assert "next try" in shown.err
+    assert "next attempt" in shown.err
 
 
-def test_a_recording_goes_on_at_the_next_server(recordings: list[Path]) -> None:
+def test_a_recording_continues_at_the_next_server(recordings: list[Path]) -> None:
     async def main() -> None:
         async with FakeReplica(lambda number: Faults(hear=20) if number < 2 else Faults()).running() as server:
             transcriber = RemoteTranscriber(server.url, resumable=True, retry=Retry(first_wait_s=0.001))
@@ -144,12 +144,12 @@ def test_ctrl_c_ends_the_recordings_and_prints_their_finals(tmp_path: Path) -> N
                 time.sleep(0.02)  # another process's audio has no event here
             process.send_signal(signal.SIGINT)
             out, _ = process.communicate(timeout=WITHIN_S)
-        heard = bytes(server.connections[0].audio)
+        sent = bytes(server.connections[0].audio)
     assert process.returncode == 130
     lines = [json.loads(line) for line in out.splitlines()]
     assert [line["type"] for line in lines] == ["final", "file", "error"]
-    assert lines[1]["text"] == text_of(heard)
-    assert lines[1]["duration_s"] == pytest.approx(len(heard) / 32_000, abs=1e-3)
+    assert lines[1]["text"] == text_of(sent)
+    assert lines[1]["duration_s"] == pytest.approx(len(sent) / 32_000, abs=1e-3)
     assert "interrupted" in lines[2]["error"]
 
 
@@ -160,7 +160,7 @@ def test_ctrl_c_is_exit_code_130(recordings: list[Path]) -> None:
     assert run(recordings, interrupted) == 130
 
 
-def test_run_takes_any_transcriber(recordings: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_accepts_any_transcriber(recordings: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     class InProcess:
         sample_rate = 16000
 
@@ -198,7 +198,7 @@ def test_the_terminal_shows_text_and_failures() -> None:
         transcript.add(results("hello there"))
         display.results(Path("a.wav"), results("hello there"), transcript)
         display.done(Transcribed(Path("a.wav"), "hello there", (), 2.0, 0.1, 0.012))
-        display.done(Failed(Path("b.wav"), Unreachable("ws://h", "nobody")))
+        display.done(Failed(Path("b.wav"), Unreachable("ws://h", "refused")))
     for shown in ("hello there", "final after 12 ms", "no server at ws://h"):
         assert shown in out.getvalue()
 

@@ -1,4 +1,4 @@
-"""The client library alone: installed into a fresh environment, it streams a recording to a server process."""
+"""The client library in an environment without the server: it streams a recording to a server process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ print(json.dumps({"text": said, "heavy": heavy, "file": sys.modules["tutti_asr_c
 
 @pytest.fixture(scope="module")
 def fresh_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment in which `clients/` alone was installed."""
+    """Return the interpreter of an environment in which only `clients/` is installed."""
     folder = tmp_path_factory.mktemp("client")
     left_out = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
     source = shutil.copytree(ROOT / "clients", folder / "clients", ignore=left_out)  # pip writes into what it builds

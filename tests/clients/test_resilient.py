@@ -58,7 +58,7 @@ def undisturbed(*script: bytes | str) -> list[tuple[Any, ...]]:
 
 
 async def play(stream: ResilientClient, *script: bytes | str, size: int = 2560) -> list[Message]:
-    """Send a script in messages, as fast as they are taken, and return everything received."""
+    """Send a script in messages as fast as possible, and return everything received."""
 
     async def say() -> None:
         for part in script:
@@ -110,11 +110,11 @@ def test_refused_and_cut_connections_give_the_messages_of_one_stream(
         ]
         async with FakeReplica(cut_at(*by_connection), keys).running() as server:  # noqa: SIM117 - one line would be too long
             async with open_stream(server.url, resumable=bool(keys), retry=AT_ONCE) as stream:
-                heard = await play(stream, *script_parts)
-        assert said(heard) == undisturbed(*script_parts)
-        assert isinstance(heard[-1], Metadata)
-        assert sum(isinstance(message, Metadata) for message in heard) == 1
-        assert heard[-1].duration == pytest.approx(73_334 / 32_000, abs=1e-3)
+                received = await play(stream, *script_parts)
+        assert said(received) == undisturbed(*script_parts)
+        assert isinstance(received[-1], Metadata)
+        assert sum(isinstance(message, Metadata) for message in received) == 1
+        assert received[-1].duration == pytest.approx(73_334 / 32_000, abs=1e-3)
         assert stream.events.lost_s == 0
 
     wait_for(main())
@@ -137,8 +137,8 @@ def test_connection_events_are_reported_and_counted() -> None:
             FakeReplica(faults).running() as server,
             open_stream(server.url, resumable=True, retry=AT_ONCE, on_event=events.append) as stream,
         ):
-            heard = await play(stream, noise(80_000), CLOSE)
-        assert said(heard) == undisturbed(noise(80_000), CLOSE)
+            received = await play(stream, noise(80_000), CLOSE)
+        assert said(received) == undisturbed(noise(80_000), CLOSE)
         assert server.queries[0]["resumable"] == ["true"]
         beginnings = [event.beginning for event in events_of(events, Connected)]
         assert beginnings == [Beginning.NEW, Beginning.TICKET, Beginning.REPLAY]
@@ -221,10 +221,10 @@ def test_a_lost_server_raises_in_iteration_and_send_when_the_budget_is_spent() -
                 patience = Retry(limit_s=0.2, first_wait_s=0.01)
                 stream = await stack.enter_async_context(open_stream(server.url, retry=patience, held_s=3))
                 await stream.send(noise(16_000))
-                await server.until(lambda: bool(server.streams and server.streams[0].heard_audio))
+                await server.until(lambda: bool(server.streams and server.streams[0].received_audio))
 
             async def speak() -> None:
-                while True:  # until no more may be held, and then until it fails
+                while True:  # until the log is full, and then until it fails
                     await stream.send(noise(16_000))
 
             for task in (asyncio.create_task(_all(stream)), asyncio.create_task(speak())):
@@ -235,13 +235,13 @@ def test_a_lost_server_raises_in_iteration_and_send_when_the_budget_is_spent() -
     wait_for(main())
 
 
-def test_replicas_are_tried_in_turn_with_one_ticket() -> None:
+def test_replicas_are_tried_in_order_with_one_ticket() -> None:
     async def main() -> None:
         async with FakeReplica(cut_at(Faults(hear=12))).running() as one, FakeReplica().running() as other:
-            urls = ["ws://127.0.0.1:9", one.url, other.url]  # nobody at the first
+            urls = ["ws://127.0.0.1:9", one.url, other.url]  # no server at the first
             async with open_stream(urls, resumable=True, retry=AT_ONCE) as stream:
-                heard = await play(stream, noise(64_000), CLOSE)
-            assert said(heard) == undisturbed(noise(64_000), CLOSE)
+                received = await play(stream, noise(64_000), CLOSE)
+            assert said(received) == undisturbed(noise(64_000), CLOSE)
             assert (one.handshakes, other.handshakes, stream.events.resumed) == (1, 1, 1)
 
     wait_for(main())
@@ -252,40 +252,40 @@ def test_a_server_without_pongs_is_replaced_by_the_next() -> None:
         async with FakeReplica(cut_at(Faults(hear=12, hang=True))).running() as one, FakeReplica().running() as other:
             urls = [one.url, other.url]
             async with open_stream(urls, resumable=True, retry=AT_ONCE, dead_after_s=0.3) as stream:
-                heard = await play(stream, noise(64_000), CLOSE)
-            assert said(heard) == undisturbed(noise(64_000), CLOSE)
+                received = await play(stream, noise(64_000), CLOSE)
+            assert said(received) == undisturbed(noise(64_000), CLOSE)
             assert other.handshakes == 1
 
     wait_for(main())
 
 
-def test_a_replay_is_paced_and_live_audio_is_not() -> None:
+def test_a_replay_is_rate_limited_and_live_audio_is_not() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        audio = noise(64_000 + 192_000)  # what may go at once, and six seconds
+        audio = noise(64_000 + 192_000)  # the burst, and six seconds
         async with FakeReplica(keys=()).running() as server:  # noqa: SIM117 - as above
             async with open_stream(server.url, retry=AT_ONCE, replay_speed=15.0) as stream:
                 began_s = loop.time()
                 await stream.send(audio)
-                await server.until(lambda: len(server.streams[0].heard_audio) == len(audio))
-                assert loop.time() - began_s < 0.4, "nothing was lost, so nothing is held back"
+                await server.until(lambda: len(server.streams[0].received_audio) == len(audio))
+                assert loop.time() - began_s < 0.4, "nothing was lost, so nothing is delayed"
                 server.hang_up()
                 began_s = loop.time()
                 await stream.close_stream()
                 assert said(await _all(stream)) == undisturbed(audio, CLOSE)
-                again = len(server.streams[1].heard_audio) / 32_000
+                again = len(server.streams[1].received_audio) / 32_000
                 assert loop.time() - began_s >= (again - REPLAY_BURST_S) / 15.0 - 0.01
 
     wait_for(main())
 
 
-def test_leaving_a_stream_ends_its_tasks() -> None:
+def test_closing_a_stream_ends_its_tasks() -> None:
     async def main() -> None:
         async with FakeReplica().running() as server:
             async with open_stream(server.url, resumable=True) as stream:
                 await stream.send(noise(20_000))
                 await anext(stream)
-                assert client_tasks(), "the check sees them"
+                assert client_tasks(), "the check detects them"
             async with open_stream(server.url) as stream:
                 stream.abort()
                 with pytest.raises(ClosedAbnormally, match="aborted"):

@@ -1,4 +1,4 @@
-"""The Python client with real servers: cut connections and restarts change none of the messages that it delivers."""
+"""The Python client with real servers: cut connections and restarts do not change the messages that it delivers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def speech() -> np.ndarray:
 
 
 def cut_all(server: LiveServer) -> None:
-    """Cut all connections of a server, as its kill does."""
+    """Cut all connections of a server, as killing it does."""
 
     def cut() -> None:
         for session in server.replica.sessions.snapshot():
@@ -46,11 +46,11 @@ def cut_all(server: LiveServer) -> None:
 
 
 class Caller:
-    """Sends a recording in pieces as fast as answers come, and keeps the finals."""
+    """Sends a recording in pieces at the rate of the answers, and keeps the finals."""
 
     def __init__(self, lose: Callable[[int], None]) -> None:
         self._lose = lose
-        self._heard_s = 0.0
+        self._covered_s = 0.0
         self._news = asyncio.Event()
         self.finals: list[Any] = []
 
@@ -70,14 +70,14 @@ class Caller:
             return stream.events
 
     async def _answered(self, until_s: float) -> None:
-        while self._heard_s < until_s:
+        while self._covered_s < until_s:
             self._news.clear()
             await self._news.wait()
 
     async def _receive(self, stream: ResilientClient) -> None:
         async for message in stream:
             if isinstance(message, Results):
-                self._heard_s = message.cursor_s
+                self._covered_s = message.cursor_s
                 self._news.set()
                 if message.is_final:
                     self.finals.append((message.start, message.duration, message.channel.alternatives))
@@ -113,7 +113,7 @@ def test_cut_connections_to_real_servers_give_the_same_messages(
     moved, events = stream(pair, lose)
     assert moved.finals == whole.finals
     assert moved.text == " ".join(TEXTS)
-    assert events.resumed >= len(places) / 2, "cuts that come while it reconnects hit nobody"
+    assert events.resumed >= len(places) / 2, "cuts while it reconnects have no effect"
     assert (events.lost_s, events.replayed, events.refused_tickets) == (0, 0, [])
 
 

@@ -34,7 +34,7 @@ def test_permanent_errors_are_raised_and_temporary_ones_retried(error: ClientErr
             attempts().failed(error, NOW)
 
 
-def test_waits_double_up_to_the_longest_and_are_spread() -> None:
+def test_waits_double_up_to_the_longest_and_are_randomized() -> None:
     tries = attempts(limit_s=1e9, first_wait_s=0.25, longest_wait_s=10.0)
     waits = [tries.failed(FULL, NOW).wait_s for _ in range(12)]
     assert 0 <= waits[0] <= 0.25
@@ -42,7 +42,7 @@ def test_waits_double_up_to_the_longest_and_are_spread() -> None:
         most = min(10.0, 0.25 * 2**number)
         assert most / 2 <= wait <= most
     others = {round(Attempts(["a"], Retry(), random.Random(seed)).failed(FULL, NOW).wait_s, 6) for seed in range(20)}
-    assert len(others) > 15, "clients of one server must not come back as one"
+    assert len(others) > 15, "clients of one server must not reconnect at the same time"
 
 
 def test_retry_after_is_a_lower_bound_of_the_wait() -> None:
@@ -51,18 +51,18 @@ def test_retry_after_is_a_lower_bound_of_the_wait() -> None:
     assert attempts().failed(Refused(429, 0.0, "yours are enough"), NOW).wait_s <= 0.25
 
 
-def test_replicas_are_tried_in_turn_but_for_those_with_a_retry_after() -> None:
+def test_replicas_are_tried_in_order_except_those_with_a_retry_after() -> None:
     tries = attempts("a", "b", "c")
     first = tries.failed(Refused(503, 30.0, "full"), NOW)
     assert (first.url, first.wait_s <= 0.25) == ("b", True)
     assert tries.failed(LOST, NOW).url == "c"
-    assert tries.failed(LOST, NOW).url == "b", "a asked for patience"
+    assert tries.failed(LOST, NOW).url == "b", "a sent a Retry-After"
     assert tries.failed(LOST, NOW + 31).url == "c"
     assert tries.failed(LOST, NOW + 31).url == "a"
 
 
 def until_given_up(tries: Attempts, error: ClientError, now: float, *, connected: bool = False) -> tuple[int, float]:
-    """Fail every half second until an error is raised; return the number of tries and the time."""
+    """Fail every half second until an error is raised; return the number of attempts and the time."""
     for count in range(1000):
         now += 0.5
         if connected:
@@ -85,7 +85,7 @@ def test_the_last_error_is_raised_when_the_retry_budget_is_spent() -> None:
         attempts(limit_s=5.0).failed(Refused(503, 6.0, "full"), NOW)
 
 
-def test_failed_connections_spend_the_retry_budget_and_a_working_one_resets_it() -> None:
+def test_failed_connections_use_up_the_retry_budget_and_a_working_one_resets_it() -> None:
     tries = attempts(limit_s=10.0)
     assert until_given_up(tries, LOST, NOW, connected=True)[0] < 10
     tries = attempts(limit_s=10.0)
@@ -109,11 +109,11 @@ def test_a_long_connection_without_finals_resets_the_retry_budget() -> None:
 
 
 def test_an_address_that_never_answered_raises_at_once_and_a_lost_server_is_retried() -> None:
-    nobody = Unreachable("a", "nobody")
+    unreachable = Unreachable("a", "refused")
     with pytest.raises(Unreachable):
-        attempts().failed(nobody, NOW)
-    assert attempts("a", "b").failed(nobody, NOW).url == "b"
-    assert Attempts(["a"], Retry(await_server=True)).failed(nobody, NOW).wait_s <= 0.25
+        attempts().failed(unreachable, NOW)
+    assert attempts("a", "b").failed(unreachable, NOW).url == "b"
+    assert Attempts(["a"], Retry(await_server=True)).failed(unreachable, NOW).wait_s <= 0.25
     tries = attempts()
     tries.connected(NOW)
-    assert tries.failed(nobody, NOW).wait_s <= 0.25
+    assert tries.failed(unreachable, NOW).wait_s <= 0.25

@@ -1,4 +1,4 @@
-"""The page's JavaScript without a browser: its tests under node, and the files that it refers to."""
+"""The page's JavaScript without a browser: its tests under node, and the files that the page refers to."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-// tutti.js against a socket and a clock that the test holds. Run by `node --test`; pytest does so in test_web_client.py.
+// tutti.js with a fake socket and clock. Run by `node --test`; pytest does so in test_web_client.py.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -24,7 +24,7 @@ class FakeClock {
     return this.#due.length;
   }
 
-  /** Let time pass, and whatever was asked for happen in its order. */
+  /** Advance the time, and run the due callbacks in order. */
   advance(seconds) {
     const until = this.time + seconds;
     for (;;) {
@@ -51,7 +51,7 @@ class FakeSocket {
   send = (frame) => this.sent.push(frame);
   close = () => (this.readyState = 3);
 
-  // What the server does
+  // Actions of the server
   accept() {
     this.readyState = 1;
     this.onopen?.();
@@ -70,7 +70,7 @@ class FakeSocket {
   }
 }
 
-const turn = () => new Promise(setImmediate); // whatever was promised has happened
+const turn = () => new Promise(setImmediate); // lets pending promises settle
 
 function results(start, duration, { final = false, fromFinalize = false, text = "yes" } = {}) {
   const words = text.split(" ").map((word) => ({ word, start, end: start + duration, confidence: 0.5 }));
@@ -90,18 +90,18 @@ async function opened(options = {}) {
   FakeSocket.all = [];
   const clock = new FakeClock();
   const stream = new TuttiStream("ws://host/v1/listen", { sampleRate: RATE, WebSocket: FakeSocket, clock, ...options });
-  const heard = [];
+  const events = [];
   for (const type of ["open", "waiting", "refused", "lost", "ended", "failed", "Results", "UtteranceEnd"])
-    stream.on(type, (detail) => heard.push([type, detail]));
+    stream.on(type, (detail) => events.push([type, detail]));
   stream.open();
   await turn();
-  return { stream, clock, heard, socket: FakeSocket.all[0], of: (type) => heard.filter(([t]) => t === type).map(([, d]) => d) };
+  return { stream, clock, events, socket: FakeSocket.all[0], of: (type) => events.filter(([t]) => t === type).map(([, d]) => d) };
 }
 
 const ramp = (from, to) => Int16Array.from({ length: to - from }, (_, i) => from + i);
 const range = (from, to) => [...ramp(from, to)];
 
-test("the key goes into the subprotocol and nowhere else, arrays are repeated", async () => {
+test("the key is sent only in the subprotocol, arrays are repeated", async () => {
   const { socket } = await opened({ key: "s3cret", query: { keyterm: ["a b", "c"], model: undefined } });
   assert.deepEqual(socket.protocols, ["token", "s3cret"]);
   assert.ok(!socket.url.href.includes("s3cret"));
@@ -117,7 +117,7 @@ test("without a key no subprotocol is offered; a key may be fetched for each con
   assert.deepEqual(socket.protocols, ["bearer", "short"]);
 });
 
-test("audio from before the connection is not lost, and what is closed early is closed in order", async () => {
+test("audio from before the connection is not lost, and an early close is sent in order", async () => {
   const { stream, socket, of } = await opened();
   stream.send(ramp(0, 30));
   const done = stream.close();
@@ -134,7 +134,7 @@ test("audio from before the connection is not lost, and what is closed early is 
 });
 
 for (const code of [1006, 1011, 1012, 1013])
-  test(`after ${code} what no final covered is sent again, and times go on`, async () => {
+  test(`after ${code} audio without a final is sent again, and times continue`, async () => {
     const { stream, clock, socket, of } = await opened();
     socket.accept();
     for (let at = 0; at < 200; at += 8) stream.send(ramp(at, at + 8));
@@ -162,7 +162,7 @@ for (const code of [1006, 1011, 1012, 1013])
     assert.deepEqual(FakeSocket.all[2].audio, [], "everything was acknowledged");
   });
 
-test("a Finalize and a CloseStream that were not answered are asked again", async () => {
+test("an unanswered Finalize or CloseStream is sent again", async () => {
   const { stream, clock, socket } = await opened();
   socket.accept();
   stream.send(ramp(0, 100));
@@ -181,7 +181,7 @@ test("a Finalize and a CloseStream that were not answered are asked again", asyn
   assert.equal((await done).code, 1000);
 });
 
-test("connections that acknowledge nothing are given up, after waits that grow; a final begins the count anew", async () => {
+test("connections without progress are given up after growing waits; a final resets the count", async () => {
   const { stream, clock, socket, of } = await opened({ maxTries: 4 });
   socket.accept();
   stream.send(ramp(0, 500));
@@ -235,7 +235,7 @@ function answer(status, message, retryAfter) {
   return { fetch, asked };
 }
 
-test("a refused handshake is asked about, and a bad key is for good", async () => {
+test("the reason of a refused handshake is requested, and a wrong key is permanent", async () => {
   const { fetch, asked } = answer(401, "Invalid credentials.");
   const { stream, socket } = await opened({ fetch, key: "wrong" });
   socket.end(1006);
@@ -262,7 +262,7 @@ for (const status of [429, 503])
     assert.deepEqual(FakeSocket.all[1].audio, range(0, 10));
   });
 
-test("a server that does not answer is left, at the handshake and at the end", async () => {
+test("a server that does not answer is abandoned, at the handshake and at the end", async () => {
   const { stream, clock, socket, of } = await opened();
   clock.advance(10);
   assert.equal(socket.readyState, 3);
@@ -276,7 +276,7 @@ test("a server that does not answer is left, at the handshake and at the end", a
   assert.equal(of("waiting").length, 2);
 });
 
-test("latency runs from the message that holds the last sample of a result", async () => {
+test("latency starts at the message with the last sample of a result", async () => {
   const { stream, clock, socket, of } = await opened();
   socket.accept();
   stream.send(ramp(0, 10));
@@ -295,7 +295,7 @@ test("latency runs from the message that holds the last sample of a result", asy
   assert.deepEqual([first.stableWords, final.stableWords, first.finalLatency], [1, 1, undefined]);
 });
 
-test("a silent stream is kept alive, one that speaks needs no telling", async () => {
+test("KeepAlive is sent only without audio", async () => {
   const { stream, clock, socket } = await opened();
   socket.accept();
   for (let i = 0; i < 20; i++) {
@@ -337,7 +337,7 @@ test("a writer waits for room", async () => {
   assert.deepEqual(socket.audio, range(0, 20));
 });
 
-test("new key terms are told at once, and to the next connection", async () => {
+test("new key terms are sent at once, and again on the next connection", async () => {
   const { stream, clock, socket } = await opened({ query: { keyterm: ["old"] } });
   socket.accept();
   stream.configure(["new", "newer"]);
@@ -360,7 +360,7 @@ async function again(clock) {
   return socket;
 }
 
-test("with a ticket another server goes on exactly where it was made, and hears nothing before that is settled", async () => {
+test("with a ticket another server continues exactly where it was made, and gets no audio before it has answered", async () => {
   const { stream, clock, socket, of } = await opened({ resumable: true });
   assert.equal(socket.url.searchParams.get("resumable"), "true");
   socket.accept();
@@ -384,7 +384,7 @@ test("with a ticket another server goes on exactly where it was made, and hears 
   );
 });
 
-test("a refused ticket is told, and the audio since the last final goes to the server that refused it", async () => {
+test("a refused ticket is reported, and the audio since the last final is sent to the server that refused it", async () => {
   const { stream, clock, socket, of } = await opened({ resumable: true });
   socket.accept();
   stream.send(ramp(0, 200));
@@ -400,7 +400,7 @@ test("a refused ticket is told, and the audio since the last final goes to the s
   assert.deepEqual([of("open")[1].resumed, of("open")[1].replayedSeconds], [false, 1]);
 });
 
-test("a server that does not answer a ticket is left", async () => {
+test("a server that does not answer a ticket is abandoned", async () => {
   const { stream, clock, socket, of } = await opened({ resumable: true });
   socket.accept();
   stream.send(ramp(0, 200));
@@ -412,7 +412,7 @@ test("a server that does not answer a ticket is left", async () => {
   assert.equal(of("waiting").length, 2);
 });
 
-test("a long replay is held to its pace, and live audio follows it in order", async () => {
+test("a long replay is rate-limited, and live audio follows it in order", async () => {
   const { stream, clock, socket, of } = await opened();
   socket.accept();
   stream.send(ramp(0, 50));
@@ -430,10 +430,10 @@ test("a long replay is held to its pace, and live audio follows it in order", as
   assert.equal(second.audio.length, 3100, "live again");
 });
 
-test("replicas are tried in turn", async () => {
+test("replicas are tried in order", async () => {
   FakeSocket.all = [];
   const clock = new FakeClock();
-  const fetch = async () => Promise.reject(new Error("nobody"));
+  const fetch = async () => Promise.reject(new Error("refused"));
   const urls = ["ws://one/v1/listen", "ws://two/v1/listen"];
   new TuttiStream(urls, { WebSocket: FakeSocket, clock, fetch, sampleRate: RATE }).open();
   for (let tries = 0; tries < 3; tries++) {
@@ -446,7 +446,7 @@ test("replicas are tried in turn", async () => {
   assert.deepEqual(FakeSocket.all.map(({ url }) => url.hostname), ["one", "two", "one", "two"]);
 });
 
-test("a stream that has said and heard everything needs no other server for its goodbye", async () => {
+test("a stream with all audio sent and all answers received does not reconnect for its close", async () => {
   const { stream, socket, of } = await opened();
   socket.accept();
   stream.send(ramp(0, 100));
@@ -457,7 +457,7 @@ test("a stream that has said and heard everything needs no other server for its 
   assert.equal(of("waiting").length, 0);
 });
 
-test("what is held is bounded, and goes with what settles it", () => {
+test("stored audio is bounded, and dropped when it is acknowledged", () => {
   const audio = new Unacknowledged(100);
   for (let at = 0; at < 150; at += 30) audio.push(ramp(at, at + 30), at);
   assert.deepEqual(audio.audio.flatMap((pcm) => [...pcm]), range(60, 150));
@@ -472,7 +472,7 @@ test("what is held is bounded, and goes with what settles it", () => {
   assert.deepEqual([audio.messages, audio.sentAt(150)], [[], undefined]);
 });
 
-test("leaving at once ends the stream and its timers", async () => {
+test("an abort ends the stream and its timers", async () => {
   const { stream, clock, socket, of } = await opened();
   socket.accept();
   assert.equal(clock.pending, 1, "to keep it alive");

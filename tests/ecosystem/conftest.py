@@ -22,28 +22,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[ServerProcess]:
-    """A server with the shipped model, for all tests that leave it as it is."""
+    """A server with the shipped model, for all tests that do not change it."""
     with ServerProcess() as process:
         yield process
 
 
 @pytest.fixture(scope="session")
 def strict_process() -> Iterator[ServerProcess]:
-    """Two streams at a time, one a key; closed when idle for two seconds; utterances of 2.4 s at most."""
+    """A server with two streams, one per key, an idle timeout of two seconds, and utterances of at most 2.4 s."""
     with ServerProcess(max_streams=2, max_streams_per_key=1, idle_timeout_s=2, max_utterance_s=2.4) as process:
         yield process
 
 
 @pytest.fixture
 def strict_server(strict_process: ServerProcess) -> ServerProcess:
-    """`strict_process` once the streams of the tests before, which it frees behind their close frames, are gone."""
+    """`strict_process` after the streams of earlier tests are released, which is after their close frames."""
     strict_process.wait_for_streams(0)
     return strict_process
 
 
 @pytest.fixture(scope="module")
 def doomed_server() -> Iterator[ServerProcess]:
-    """A server that a module drains: it waits for no stream."""
+    """A server that a test module drains; its drain does not wait for streams."""
     with ServerProcess(drain_timeout_s=0) as process:
         yield process
 
@@ -78,7 +78,7 @@ def node() -> Iterator[Driver]:
 
 @pytest.fixture(scope="session")
 def spoken(tmp_path_factory: pytest.TempPathFactory) -> Spoken:
-    """A file of raw audio for a driver: `spoken("order", 1.6, "porch_fan")`, as in `recordings.audio`."""
+    """Write a file of raw audio for a driver: `spoken("order", 1.6, "porch_fan")`, as in `recordings.audio`."""
     folder = tmp_path_factory.mktemp("spoken")
 
     def write(*parts: str | float) -> str:

@@ -1,4 +1,4 @@
-"""Drives clients in environments of their own, each by a small program that speaks JSON lines."""
+"""Drives clients in separate environments, each with a small program that reads and writes JSON lines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Event = dict[str, Any]
 
 
 def need(name: str) -> Path:
-    """The folder of an environment. Where it is not made, or of other versions, the test is skipped; in CI it fails."""
+    """Return the folder of an environment. If it is missing or outdated, the test is skipped; in CI it fails."""
     if not is_made(name):
         missing(f"no {name} environment; make it: python tests/ecosystem/environments.py {name}")
     return BUILD / name
@@ -67,7 +67,7 @@ class Driver:
         self._errors.close()
 
     def begin(self, scenario: str, **arguments: Any) -> None:
-        """Start a scenario: a function of the program. One that a test left unfinished ends with its process."""
+        """Start a scenario, a function of the program. An unfinished one ends with its process."""
         if self._busy:
             self._process.kill()
             self.__exit__()
@@ -82,7 +82,7 @@ class Driver:
         self._process.stdin.flush()
 
     def until(self, wanted: Callable[[Event], bool]) -> list[Event]:
-        """Events up to the first that is wanted."""
+        """Return the events up to the first matching one."""
         deadline_s = time.monotonic() + WITHIN_S
         events: list[Event] = []
         while not events or not wanted(events[-1]):
@@ -96,13 +96,13 @@ class Driver:
         return events
 
     def rest(self) -> list[Event]:
-        """Events to the end of the scenario."""
+        """Return the events up to the end of the scenario."""
         events = self.until(lambda event: event["event"] == "done")[:-1]
         self._busy = False
         return events
 
     def run(self, scenario: str, **arguments: Any) -> list[Event]:
-        """All the events of a scenario."""
+        """Run a scenario; return all its events."""
         self.begin(scenario, **arguments)
         return self.rest()
 

@@ -1,4 +1,4 @@
-"""Environments for tests, made on demand under build/ecosystem: clients with packages of their own, and a lean server.
+"""Environments for tests, created under build/ecosystem: clients with their own packages, and a lean server.
 
     python tests/ecosystem/environments.py [NAME …]           make what is missing or out of date; all without a name
     python tests/ecosystem/environments.py --freeze NAME …    resolve requirements/NAME.in anew into NAME.txt
@@ -30,17 +30,17 @@ OTHER_PYTHONS = ("python3.14", "python3.13", "python3.12")
 SERVING_PACKAGES = ("hypothesis", "httpx", "jsonschema", "pytest", "pytest-timeout", "pyyaml")
 NAMES = (*PYTHON, NODE, SERVING)
 STAMP = ".made"
-"""A file in each environment with the digest of what it was made from; written last."""
+"""Name of the file in each environment with the digest of its requirements; written last."""
 
 INSTALL_WITHIN_S = 600.0
 
 
 class NotMade(Exception):
-    """An environment could not be made; the message says why."""
+    """An environment could not be created; the message says why."""
 
 
 def sources(name: str) -> list[Path]:
-    """The files that an environment is made from."""
+    """Return the files that define an environment."""
     if name == NODE:
         return [HERE / "package.json", HERE / "package-lock.json"]
     if name == SERVING:
@@ -49,23 +49,23 @@ def sources(name: str) -> list[Path]:
 
 
 def requirements(name: str) -> Path:
-    """Every package of a Python environment, pinned."""
+    """Return the file with every package of a Python environment, pinned."""
     return HERE / "requirements" / f"{name}.txt"
 
 
 def is_made(name: str) -> bool:
-    """Whether an environment is there, whole, and of these files."""
+    """Return whether an environment exists, complete and up to date."""
     stamp = BUILD / name / STAMP
     return stamp.exists() and stamp.read_text() == _digest(name)
 
 
 def python_of(folder: Path) -> Path:
-    """The interpreter of a Python environment."""
+    """Return the interpreter of a Python environment."""
     return folder / "bin" / "python"
 
 
 def make(name: str) -> None:
-    """Make an environment, whatever was there before. Raises: NotMade."""
+    """Create an environment, replacing an existing one. Raises: NotMade."""
     folder = BUILD / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -81,7 +81,7 @@ def make(name: str) -> None:
 
 
 def freeze(name: str) -> None:
-    """Resolve what is asked for into the pinned list of everything. Raises: NotMade."""
+    """Resolve the requirements to a pinned list of all packages. Raises: NotMade."""
     asked = requirements(name).with_suffix(".in")
     with tempfile.TemporaryDirectory() as folder:
         _make_python(Path(folder), "--requirement", str(asked))
@@ -128,7 +128,7 @@ def _run(command: Sequence[str | Path]) -> str:
 
 
 def make_or_freeze(name: str, *, anew: bool) -> str:
-    """Do what is wanted with one environment; return what was done. Raises: NotMade."""
+    """Create or freeze one environment; return what was done. Raises: NotMade."""
     began_s = time.monotonic()
     if anew:
         freeze(name)
@@ -140,7 +140,7 @@ def make_or_freeze(name: str, *, anew: bool) -> str:
 
 
 def main() -> int:
-    """Make or freeze what the command line names, all at a time."""
+    """Create or freeze the environments named on the command line, concurrently."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--freeze", action="store_true", help="write requirements/NAME.txt anew")

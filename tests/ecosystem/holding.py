@@ -19,7 +19,7 @@ QUERY = "encoding=linear16&sample_rate=16000"
 
 
 class Holders:
-    """A stream for each of these keys: open inside a `with` block or until `release`."""
+    """One stream per key, open inside a `with` block or until `release`."""
 
     def __init__(self, server: ServerProcess, keys: Sequence[str]) -> None:
         self._server = server
@@ -43,7 +43,7 @@ class Holders:
         self.release()
 
     def release(self) -> None:
-        """End the streams, and return once the server has freed what one of them held; the others' follows."""
+        """End the streams, and return once the server has released one of them; the others follow."""
         if self._let_go.is_set():
             return
         self._let_go.set()

@@ -1,6 +1,6 @@
-"""A TCP relay that a client is pointed at in place of a server: it can change servers, and keeps what the server said.
+"""A TCP relay between a client and a server: it can change servers, and records what the server sends.
 
-What each client was sent can so be checked in the same way, whatever the client itself shows of it.
+So the frames sent to each client can be checked in the same way, regardless of what the client reports.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TEXT, CLOSE = 0x1, 0x8  # RFC 6455, 5.2
 
 @dataclass(eq=False)
 class Connection:
-    """One connection, and all the bytes of both directions."""
+    """One connection, with all bytes of both directions."""
 
     port: int  # of the server that it went to
     sent: bytearray = field(default_factory=bytearray)  # by the client
@@ -47,13 +47,13 @@ class Connection:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of the answer, names in small letters."""
+        """Headers of the answer, names in lowercase."""
         lines = self.answer.split("\r\n")[1:]
         return {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
     @property
     def body(self) -> bytes:
-        """What follows the headers of the answer."""
+        """The answer after its headers."""
         return bytes(self.received).partition(b"\r\n\r\n")[2]
 
     @property
@@ -80,18 +80,18 @@ class Connection:
         )
 
     @property
-    def heard(self) -> bool:
+    def answered(self) -> bool:
         """Return whether the server has sent a word."""
-        return self.heard_word("")
+        return self.sent_word("")
 
-    def heard_word(self, word: str) -> bool:
+    def sent_word(self, word: str) -> bool:
         """Return whether the server has sent this word, the empty one being any."""
         texts = (result["channel"]["alternatives"][0]["transcript"] for result in self.results)
         return any(text and word in text.lower() for text in texts)
 
     @property
     def _websocket(self) -> list[tuple[int, bytes]]:
-        """Opcode and payload of each whole frame. A server neither masks nor, here, splits a message or compresses."""
+        """Opcode and payload of each complete frame. The server does not mask, and here does not split or compress."""
         found, data = [], self.body
         while len(data) >= 2:
             length, start = data[1] & 0x7F, 2
@@ -106,10 +106,10 @@ class Connection:
 
 
 class Relay:
-    """Listens on a loopback port of its own, inside a `with` block."""
+    """Listens on its own loopback port inside a `with` block."""
 
     def __init__(self, port: int) -> None:
-        """`port`: the server's, to begin with."""
+        """`port`: that of the first server."""
         self.target = port
         self.connections: list[Connection] = []
         self._changed = threading.Condition()
@@ -129,11 +129,11 @@ class Relay:
 
     @property
     def host(self) -> str:
-        """Address and port, as a client needs them."""
+        """Address and port for clients."""
         return f"127.0.0.1:{self._port}"
 
     def wait(self, condition: Callable[[], Any], seconds: float = WAIT_S) -> None:
-        """Return once a condition on the connections holds."""
+        """Return once a condition on the connections is true."""
         with self._changed:
             assert self._changed.wait_for(condition, seconds), [c.answer for c in self.connections]
 
@@ -152,12 +152,12 @@ class Relay:
         server.close()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._carrying.add(asyncio.current_task())  # the loop alone would not keep it
+        self._carrying.add(asyncio.current_task())  # the event loop keeps only a weak reference
         connection = Connection(self.target)
         with contextlib.closing(writer), contextlib.suppress(OSError, asyncio.CancelledError):
             head = await reader.read(READ_BYTES)
             asked = head.lower()
-            if b"upgrade: websocket" in asked or asked.startswith(b"post "):  # else a probe, of whoever had this port
+            if b"upgrade: websocket" in asked or asked.startswith(b"post "):  # else a stray probe
                 self._note(lambda: self.connections.append(connection))
             there_reader, there_writer = await asyncio.open_connection("127.0.0.1", connection.port)
             with contextlib.closing(there_writer):
@@ -165,7 +165,7 @@ class Relay:
                 try:
                     await self._copy(there_reader, writer, connection.received)
                 finally:
-                    up.cancel()  # a server that has hung up hears nothing more
+                    up.cancel()  # a server that has closed receives nothing more
         self._note(lambda: setattr(connection, "over", True))
 
     async def _copy(

@@ -1,4 +1,4 @@
-"""The real server: `tutti serve` with the shipped model, a process of its own on a free loopback port."""
+"""The real server: `tutti serve` with the shipped model, as a separate process on a free loopback port."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ServerProcess:
-    """One replica; ready inside a `with` block, and gone after it."""
+    """One replica; ready inside a `with` block, stopped after it."""
 
     def __init__(self, **settings: object) -> None:
         """`settings` are those of `server/settings.py`, by name."""
@@ -58,7 +58,7 @@ class ServerProcess:
             self._kill()
 
     def drain(self) -> None:
-        """Tell it to stop, as an operator does."""
+        """Send the stop signal, as an operator does."""
         self._process.send_signal(signal.SIGTERM)
 
     def wait(self) -> int:
@@ -76,12 +76,12 @@ class ServerProcess:
             return str(answer.read().decode())
 
     def metric(self, name: str) -> float:
-        """The value of a sample, by its name and labels as they are exposed; 0 where it is not."""
+        """Return the value of a sample, by name and labels as exposed; 0 if absent."""
         values = [line.rsplit(" ", 1)[1] for line in self.get("/metrics").splitlines() if line.startswith(f"{name} ")]
         return float(values[0]) if values else 0.0
 
     def wait_for_streams(self, most: int) -> None:
-        """Return once at most so many streams are open."""
+        """Return once at most this many streams are open."""
         deadline_s = time.monotonic() + STOP_WITHIN_S
         while json.loads(self.get("/v1/status"))["slots_used"] > most:
             assert time.monotonic() < deadline_s, f"more than {most} streams are still open:\n{self.log}"
@@ -111,6 +111,6 @@ class ServerProcess:
 
 
 def _with_us() -> list[str]:
-    """Return a command prefix that ends the command when this process is killed, where `setpriv` is installed."""
+    """Return a command prefix that ends the command when this process is killed, if `setpriv` is installed."""
     program = shutil.which("setpriv")
     return [program, "--pdeathsig", "TERM"] if program else []

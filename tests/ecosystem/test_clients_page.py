@@ -1,4 +1,4 @@
-"""Runs every block of `clients/README.md` as it is written, but for the port: each prints the recording's text."""
+"""Runs every block of `clients/README.md` unchanged except for the port: each prints the recording's text."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def open_server() -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A writable folder with links to the checkout, in which the page's first block has been run."""
+    """A writable folder with links to the checkout, in which the page's first block was run."""
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("clients", "model", "server"):
         (folder / name).symlink_to(ROOT / name)
@@ -94,7 +94,7 @@ def test_a_block_prints_the_recordings_text(
     assert text("order") in plain(printed), printed
 
 
-def test_every_client_has_a_block_of_its_own() -> None:
+def test_every_client_has_a_block() -> None:
     names = [name_of(block) for block in BLOCKS[1:]]
     assert len(set(names)) == len(names)
     assert {name.partition("-")[2] for name in names} >= {"livekit", "pipecat", "vosk", "openai", "tutti.js", "curl"}

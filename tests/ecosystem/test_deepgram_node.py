@@ -1,4 +1,4 @@
-"""`@deepgram/sdk` on node, and `ws` as browsers authenticate; both unmodified."""
+"""`@deepgram/sdk` on node, and `ws` with a browser's way of authentication; both unmodified."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_stream(server: ServerProcess, relay: Before, node: Driver, spoken: Sp
 
 
 REFUSED = [
-    ("nobody's key", {}, 401, []),
+    ("unknown key", {}, 401, []),
     (KEY, {"encoding": "g729"}, 400, []),
     (KEY, {}, 429, [KEY]),
     (THIRD_KEY, {}, 503, [KEY, OTHER_KEY]),
@@ -71,7 +71,7 @@ def test_a_refusal_is_an_error(
     status: int,
     held: list[str],
 ) -> None:
-    """With the status in its text, behind a close that the client makes up. It does not ask again by itself."""
+    """Its text has the status; a close event that the client invents precedes it. It does not retry by itself."""
     before = relay(strict_server)
     with Holders(strict_server, held):
         events = node.run("talk", host=before.host, key=key, parts=[spoken("yes")], options=OPTIONS | options)
@@ -81,10 +81,8 @@ def test_a_refusal_is_an_error(
     check_refusal(before.only(), status)
 
 
-def test_a_full_server_is_asked_again(
-    strict_server: ServerProcess, relay: Before, node: Driver, spoken: Spoken
-) -> None:
-    """As its user asks it to."""
+def test_a_full_server_is_retried(strict_server: ServerProcess, relay: Before, node: Driver, spoken: Spoken) -> None:
+    """It retries when its user calls `connect` again."""
     before = relay(strict_server)
     with Holders(strict_server, [KEY, OTHER_KEY]) as held:
         node.begin("talk", host=before.host, key=THIRD_KEY, parts=[spoken("order")], options=OPTIONS, again=True)
@@ -98,14 +96,14 @@ def test_a_full_server_is_asked_again(
 
 
 @pytest.mark.parametrize("scheme", ["token", "bearer"])
-def test_ws_is_let_in_by_its_subprotocol(server: ServerProcess, relay: Before, node: Driver, scheme: str) -> None:
-    """The server names the scheme back, or the client fails; the key appears in nothing that it sends or writes."""
+def test_ws_is_admitted_by_its_subprotocol(server: ServerProcess, relay: Before, node: Driver, scheme: str) -> None:
+    """The server echoes the scheme, or the client fails; the key is in nothing that the server sends or logs."""
     before = relay(server)
     query = "encoding=linear16&sample_rate=16000"
     events = node.run("subprotocol", host=before.host, key=KEY, query=query, scheme=scheme)
     assert kinds(events) == ["open", "message", "message", "close"]
     assert events[0]["protocol"] == scheme
-    assert events[0]["extensions"] == "", "compression was offered, and is refused"
+    assert events[0]["extensions"] == "", "compression was offered, and is declined"
     assert events[-1]["code"] == 1000
     stream = before.only()
     assert stream.headers["sec-websocket-protocol"] == scheme
@@ -119,7 +117,7 @@ def test_ws_is_let_in_by_its_subprotocol(server: ServerProcess, relay: Before, n
     ("key", "origin", "status"), [("nobodys-key", "", 401), (KEY, "http://elsewhere.example", 403)]
 )
 def test_ws_is_refused(server: ServerProcess, relay: Before, node: Driver, key: str, origin: str, status: int) -> None:
-    """With a wrong key, and with a right one from a web page that is not let in."""
+    """With a wrong key, and with a valid one from a web page that is not allowed."""
     before = relay(server)
     events = node.run("subprotocol", host=before.host, key=key, query="", scheme="token", origin=origin)
     assert kinds(events) == ["error", "close"]

@@ -94,7 +94,7 @@ def test_the_sync_client(server: ServerProcess, relay: Before) -> None:
         stream.send_keep_alive()
         for chunk in CHUNKS[:FIRST]:
             stream.send_media(chunk)
-        before.wait(lambda: before.connections[0].heard)  # an interim: in haste the server leaves them out
+        before.wait(lambda: before.connections[0].answered)  # an interim: under load the server may drop them
         for chunk in CHUNKS[FIRST:]:
             stream.send_media(chunk)
         stream.send_finalize()
@@ -102,7 +102,7 @@ def test_the_sync_client(server: ServerProcess, relay: Before) -> None:
         reader.join(timeout=20)
     seen.check()
     check_stream(before.only(), text(*SAID), seconds=len(AUDIO) / BYTES_PER_S)
-    assert "permessage-deflate" in before.only().request, "it offers compression, which is refused"
+    assert "permessage-deflate" in before.only().request, "it offers compression, which is declined"
 
 
 def test_the_async_client(server: ServerProcess, relay: Before) -> None:
@@ -116,7 +116,7 @@ def test_the_async_client(server: ServerProcess, relay: Before) -> None:
             await stream.send_keep_alive()
             for chunk in CHUNKS[:FIRST]:
                 await stream.send_media(chunk)
-            await asyncio.to_thread(before.wait, lambda: before.connections[0].heard)
+            await asyncio.to_thread(before.wait, lambda: before.connections[0].answered)
             for chunk in CHUNKS[FIRST:]:
                 await stream.send_media(chunk)
             await stream.send_finalize()
@@ -130,18 +130,18 @@ def test_the_async_client(server: ServerProcess, relay: Before) -> None:
 
 @pytest.mark.parametrize("name", ["order", "garden_gate"])
 def test_a_recording(server: ServerProcess, relay: Before, name: str) -> None:
-    """As a FLAC file, whose kind the server finds out by itself."""
+    """As a FLAC file, whose format the server detects."""
     client = DeepgramClient(api_key=KEY, environment=environment(relay(server).host))
     recording = Path(FILES[name]).read_bytes()
     answer = client.listen.v1.media.transcribe_file(request=recording, model="nova-3", smart_format=True)
-    (heard,) = answer.results.channels[0].alternatives
-    assert plain(heard.transcript) == text(name)
-    assert [word.word for word in heard.words] == text(name).split()
+    (best,) = answer.results.channels[0].alternatives
+    assert plain(best.transcript) == text(name)
+    assert [word.word for word in best.words] == text(name).split()
     assert answer.metadata.channels == 1
 
 
 REFUSED = [
-    ("nobody's key", {}, 401, []),
+    ("unknown key", {}, 401, []),
     (KEY, {"encoding": "g729"}, 400, []),
     (KEY, {}, 429, [KEY]),
     (THIRD_KEY, {}, 503, [KEY, OTHER_KEY]),
@@ -152,7 +152,7 @@ REFUSED = [
 def test_a_refusal_reaches_both_clients_with_its_status(
     strict_server: ServerProcess, relay: Before, key: str, options: dict[str, Any], status: int, held: list[str]
 ) -> None:
-    """The sync client passes on what `websockets` raises; the async one has an error of its own."""
+    """The sync client raises the error of `websockets`; the async one has its own error."""
     before = relay(strict_server)
     place = environment(before.host)
 
@@ -195,7 +195,7 @@ def test_an_idle_stream_is_an_error_and_then_a_close(strict_server: ServerProces
 
 
 def test_a_restart_is_an_error_and_then_a_close(doomed_server: ServerProcess, relay: Before) -> None:
-    """With 1001 both clients would take an unfinished transcript for a whole one."""
+    """With 1001 both clients would treat an unfinished transcript as complete."""
     before = [relay(doomed_server) for _ in range(2)]
     seen: list[Seen] = []
 
@@ -217,7 +217,7 @@ def test_a_restart_is_an_error_and_then_a_close(doomed_server: ServerProcess, re
     for thread in talking:
         thread.start()
     for one in before:
-        one.wait(lambda one=one: one.connections and one.connections[0].heard)
+        one.wait(lambda one=one: one.connections and one.connections[0].answered)
     doomed_server.drain()
     for thread in talking:
         thread.join(timeout=20)

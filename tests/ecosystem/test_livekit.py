@@ -20,8 +20,8 @@ Before = Callable[[ServerProcess], Relay]
 START, INTERIM, FINAL, END = "START_OF_SPEECH", "INTERIM_TRANSCRIPT", "FINAL_TRANSCRIPT", "END_OF_SPEECH"
 
 
-def told(events: list[dict[str, Any]]) -> list[str]:
-    """Kinds of events. A server that is in haste leaves interims out, and usage is the client's own account."""
+def names_of(events: list[dict[str, Any]]) -> list[str]:
+    """Return kinds of events, without interims, which a server under load drops, and without usage."""
     return [event["event"] for event in events if event["event"] not in (INTERIM, "RECOGNITION_USAGE")]
 
 
@@ -30,7 +30,7 @@ def said(events: list[dict[str, Any]]) -> str:
 
 
 def finish(livekit: Driver, before: Relay, ends: int = 1) -> list[dict[str, Any]]:
-    """Let the stream end by itself, then the client; all the events from here."""
+    """Let the stream end by itself, then the client; return all events from here."""
     events: list[dict[str, Any]] = []
     for _ in range(ends):
         events += livekit.until(lambda event: event["event"] == END)
@@ -46,7 +46,7 @@ def test_a_stream(server: ServerProcess, relay: Before, livekit: Driver, spoken:
     steps = [("push", spoken(*parts[:1])), ("wait", INTERIM), ("push", spoken(*parts[1:]))]
     livekit.begin("stream", host=before.host, key=KEY, steps=steps, options=options)
     events = finish(livekit, before, ends=2)
-    assert told(events) == [START, FINAL, END] * 2
+    assert names_of(events) == [START, FINAL, END] * 2
     assert said(events) == text("order", "porch_fan")
     finals = [event for event in events if event["event"] == FINAL]
     assert finals[0]["text"][0].isupper()
@@ -58,24 +58,24 @@ def test_a_stream(server: ServerProcess, relay: Before, livekit: Driver, spoken:
 
 
 def test_a_flush_ends_the_speech(server: ServerProcess, relay: Before, livekit: Driver, spoken: Spoken) -> None:
-    """Also where no endpoint would."""
+    """Also without an endpoint."""
     before = relay(server)
     steps = [("push", spoken("order")), ("flush",), ("wait", END, 1), ("push", spoken("yes")), ("flush",)]
     livekit.begin("stream", host=before.host, key=KEY, steps=steps, options={"endpointing_ms": 0})
     events = finish(livekit, before, ends=2)
-    assert told(events) == [START, FINAL, END] * 2
+    assert names_of(events) == [START, FINAL, END] * 2
     check_stream(before.only(), text("order", "yes"))
 
 
 def test_a_flush_ends_the_speech_with_an_empty_answer(
     strict_server: ServerProcess, relay: Before, livekit: Driver, spoken: Spoken
 ) -> None:
-    """The words came before it, in a final that ended no speech: the longest utterance was reached, once."""
+    """Its words were in an earlier final that did not end the speech: the utterance reached its maximum length."""
     before = relay(strict_server)
     steps = [("push", spoken("order", 2.4)), ("wait", FINAL), ("flush",)]
     livekit.begin("stream", host=before.host, key=KEY, steps=steps, options={"endpointing_ms": 0})
     events = finish(livekit, before)
-    assert told(events) == [START, FINAL, END]
+    assert names_of(events) == [START, FINAL, END]
     stream = before.only()
     check_stream(stream, text("order"))
     worded, answer = [frame for frame in stream.results if frame["is_final"]][:2]
@@ -93,7 +93,7 @@ def test_a_recording(server: ServerProcess, relay: Before, livekit: Driver, spok
     assert event["request_id"] == before.only().headers["dg-request-id"]
 
 
-@pytest.mark.parametrize(("key", "options", "status"), [("nobody's key", {}, 401), (KEY, {"sample_rate": 4_000}, 400)])
+@pytest.mark.parametrize(("key", "options", "status"), [("unknown key", {}, 401), (KEY, {"sample_rate": 4_000}, 400)])
 def test_a_lasting_refusal_is_an_error_at_once(
     server: ServerProcess,
     relay: Before,
@@ -113,7 +113,7 @@ def test_a_lasting_refusal_is_an_error_at_once(
 
 
 @pytest.mark.parametrize(("key", "held", "status"), [(KEY, [KEY], 429), (THIRD_KEY, [KEY, OTHER_KEY], 503)])
-def test_it_waits_for_room(
+def test_it_retries_a_full_server(
     strict_server: ServerProcess,
     relay: Before,
     livekit: Driver,
@@ -122,7 +122,7 @@ def test_it_waits_for_room(
     held: list[str],
     status: int,
 ) -> None:
-    """And loses nothing of what was said meanwhile."""
+    """It loses no audio from the wait."""
     before = relay(strict_server)
     with Holders(strict_server, held) as holders:
         livekit.begin("stream", host=before.host, key=key, steps=[("push", spoken("order"))])
@@ -132,12 +132,12 @@ def test_it_waits_for_room(
     assert refusals == [{"event": "error", "recoverable": True, "status": status}]
     check_refusal(before.connections[0], status)
     assert len(before.connections) == 2
-    assert told(events) == [START, FINAL, END]
+    assert names_of(events) == [START, FINAL, END]
     check_stream(before.connections[-1], text("order"))
 
 
-def test_a_published_model_behind_it(relay: Before, livekit: Driver, spoken: Spoken) -> None:
-    """A probe of random weights says nothing that could be read: its words are those that an upload has."""
+def test_with_a_published_model(relay: Before, livekit: Driver, spoken: Spoken) -> None:
+    """A probe with random weights has no readable text: its words must equal those of an upload."""
     need_package("onnx")
     folder = probe_of("zipformer2-ctc").folder
     parts = ("order", 1.6, "porch_fan", 1.6)

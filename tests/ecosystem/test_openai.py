@@ -34,7 +34,7 @@ TRANSCRIPTION = {"model": "gpt-4o-transcribe", "language": "en"}
 
 
 def at_client_rate(*parts: str | float) -> bytes:
-    """Recordings and silences, as this client sends them."""
+    """Return recordings and silences at this client's rate."""
     pcm = np.frombuffer(audio(*parts), "<i2")
     return np.asarray(soxr.resample(pcm, RATE_HZ, CLIENT_RATE_HZ), np.int16).tobytes()
 
@@ -47,7 +47,7 @@ def client(host: str, key: str = KEY) -> openai.AsyncOpenAI:
 
 @asynccontextmanager
 async def session(host: str, turn_detection: Any) -> AsyncIterator[Any]:
-    """An open session with these turns."""
+    """Open a session with this turn detection."""
     async with client(host).realtime.connect(extra_query={"intent": "transcription"}) as connection:
         wanted = {"format": FORMAT, "transcription": TRANSCRIPTION, "turn_detection": turn_detection}
         await connection.session.update(session={"type": "transcription", "audio": {"input": wanted}})
@@ -72,13 +72,13 @@ async def until(connection: Any, count: int) -> list[Any]:
 
 
 def kinds(events: Sequence[Any]) -> list[str]:
-    """The last word of each event's type; of deltas in a row, one."""
+    """Return the last word of each event's type; consecutive deltas count as one."""
     named = [event.type.rpartition(".")[2] for event in events]
     return [kind for before, kind in zip([None, *named], named, strict=False) if kind != "delta" or before != kind]
 
 
 def check_items(events: Sequence[Any], said: Sequence[str]) -> None:
-    """Each item's deltas are its transcript, and the transcripts are what was said, in order."""
+    """Check that each item's deltas add up to its transcript, and the transcripts to the text, in order."""
     completed = [event for event in events if event.type.endswith(".completed")]
     assert [event.transcript for event in completed] == list(said)
     for event in completed:
@@ -131,7 +131,7 @@ def test_a_session_whose_turns_end_by_silence(server: ServerProcess, relay: Befo
     assert started[0] < stopped[0] < started[1] < stopped[1]
 
 
-def test_what_cannot_be_done_is_an_error_event(server: ServerProcess) -> None:
+def test_an_invalid_event_gets_an_error_event(server: ServerProcess) -> None:
     async def talk() -> list[Any]:
         async with session(f"127.0.0.1:{server.port}", None) as connection:
             await connection.input_audio_buffer.commit()
@@ -170,7 +170,7 @@ def test_a_drain_completes_the_text_so_far_and_closes_without_an_error_event() -
         assert before.only().close_code == 1012
 
 
-REFUSED = [("nobody's key", 401), (KEY, 429), (THIRD_KEY, 503)]
+REFUSED = [("unknown key", 401), (KEY, 429), (THIRD_KEY, 503)]
 
 
 @pytest.mark.parametrize(("key", "status"), REFUSED)
@@ -238,7 +238,7 @@ def test_an_upload_by_the_async_client_with_keywords(server: ServerProcess) -> N
 @pytest.mark.parametrize(
     ("key", "status", "error"),
     [
-        ("nobody's key", 401, openai.AuthenticationError),
+        ("unknown key", 401, openai.AuthenticationError),
         (KEY, 429, openai.RateLimitError),
         (THIRD_KEY, 503, openai.InternalServerError),
     ],
@@ -256,7 +256,7 @@ def test_a_refused_upload_is_the_sdks_own_error(
     assert refused.value.request_id
 
 
-def test_what_is_no_recording_is_a_bad_request(server: ServerProcess) -> None:
+def test_a_file_that_is_not_a_recording_is_a_bad_request(server: ServerProcess) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         sync_client(f"127.0.0.1:{server.port}").audio.transcriptions.create(file=("a.wav", b"no"), model="whisper-1")
     assert refused.value.type == "invalid_request_error"

@@ -17,8 +17,8 @@ from tests.ecosystem.wire_rules import check_refusal, check_stream
 Before = Callable[[ServerProcess], Relay]
 
 
-def told(events: list[dict[str, Any]]) -> list[str]:
-    """Kinds of events. A server that is in haste leaves interims out."""
+def names_of(events: list[dict[str, Any]]) -> list[str]:
+    """Return kinds of events, without interims, which a server under load drops."""
     return [event["event"] for event in events if event["event"] != "interim"]
 
 
@@ -27,7 +27,7 @@ def finals(events: list[dict[str, Any]]) -> list[tuple[str, bool]]:
 
 
 def test_a_stream(server: ServerProcess, relay: Before, pipecat: Driver, spoken: Spoken) -> None:
-    """What answers the VAD's stop of speech is marked as finalised."""
+    """The answer to the VAD's end of speech is marked as finalized."""
     before = relay(server)
     steps: list[tuple[Any, ...]] = [
         ("start",),
@@ -38,20 +38,20 @@ def test_a_stream(server: ServerProcess, relay: Before, pipecat: Driver, spoken:
     ]
     steps += [("start",), ("push", spoken("name")), ("stop",), ("wait", "final", 2)]
     events = pipecat.run("stream", host=before.host, key=KEY, steps=steps)
-    assert told(events) == ["started"] + ["measured", "final"] * 2
+    assert names_of(events) == ["started"] + ["measured", "final"] * 2
     assert finals(events) == [(text("order"), True), (text("name"), True)]
     seconds = len(audio("order", "name")) / BYTES_PER_S
     check_stream(before.only(), text("order", "name"), seconds=seconds, hung_up=True)
 
 
-def test_an_empty_answer_is_a_confirmation(
+def test_an_empty_answer_confirms_the_finalize(
     server: ServerProcess, relay: Before, pipecat: Driver, spoken: Spoken
 ) -> None:
-    """The server's own endpoint has said everything; the client need not wait for its time-out."""
+    """The server's own endpoint had all words; the client need not wait for its timeout."""
     before = relay(server)
     steps = [("start",), ("push", spoken("order", 1.6)), ("wait", "final"), ("stop",), ("wait", "measured")]
     events = pipecat.run("stream", host=before.host, key=KEY, steps=steps)
-    assert told(events) == ["started", "final", "measured"]
+    assert names_of(events) == ["started", "final", "measured"]
     assert finals(events) == [(text("order"), False)]
     stream = before.only()
     check_stream(stream, text("order"), hung_up=True)
@@ -61,7 +61,7 @@ def test_an_empty_answer_is_a_confirmation(
 
 @pytest.mark.parametrize(
     ("key", "options", "held", "status"),
-    [("nobody's key", {}, [], 401), (KEY, {"encoding": "g729"}, [], 400), (KEY, {}, [KEY], 429)],
+    [("unknown key", {}, [], 401), (KEY, {"encoding": "g729"}, [], 400), (KEY, {}, [KEY], 429)],
 )
 def test_a_4xx_is_final(
     strict_server: ServerProcess,
@@ -83,7 +83,7 @@ def test_a_4xx_is_final(
     check_refusal(before.only(), status)
 
 
-def test_it_waits_for_room(strict_server: ServerProcess, relay: Before, pipecat: Driver, spoken: Spoken) -> None:
+def test_it_retries_a_full_server(strict_server: ServerProcess, relay: Before, pipecat: Driver, spoken: Spoken) -> None:
     before = relay(strict_server)
     steps = [("start",), ("push", spoken("order")), ("stop",), ("wait", "final")]
     with Holders(strict_server, [KEY, OTHER_KEY]) as holders:

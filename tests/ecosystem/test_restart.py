@@ -1,6 +1,6 @@
-"""A rolling restart: a replica stops under clients that come back by themselves, and another replica takes them.
+"""A rolling restart: a replica stops, and its clients, which reconnect by themselves, move to another replica.
 
-`deepgram-sdk` for Python does not come back: `test_deepgram_sdk.py`.
+`deepgram-sdk` for Python does not reconnect: `test_deepgram_sdk.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPTIONS = {"model": "nova-3", "encoding": "linear16", "sample_rate": 16_000, "in
 
 @dataclass(frozen=True)
 class Restart:
-    """Events of each client, and the bytes that it was sent."""
+    """Events of each client, and the bytes sent to it."""
 
     relays: dict[str, Relay]
     events: dict[str, list[Event]]
@@ -44,22 +44,22 @@ def restart(
     """Each says "order" to the first replica, which stops then, and something else to the second."""
     with ExitStack() as stack:
         relays = {name: stack.enter_context(Relay(doomed_server.port)) for name in NAMES}
-        told = {name: {"host": relay.host, "key": KEY} for name, relay in relays.items()}
+        targets = {name: {"host": relay.host, "key": KEY} for name, relay in relays.items()}
         order, fan, name = spoken("order"), spoken("porch_fan"), spoken("name")
-        node.begin("talk", **told["node"], parts=[order, fan], options=OPTIONS)
-        livekit.begin("stream", **told["livekit"], steps=[("push", order), ("told",), ("push", fan)])
+        node.begin("talk", **targets["node"], parts=[order, fan], options=OPTIONS)
+        livekit.begin("stream", **targets["livekit"], steps=[("push", order), ("signal",), ("push", fan)])
         steps = [
             ("start",),
             ("push", order),
-            ("told",),
+            ("signal",),
             ("connected",),
             ("push", name),
             ("stop",),
             ("wait", "final", 2),
         ]
-        pipecat.begin("stream", **told["pipecat"], steps=steps)
+        pipecat.begin("stream", **targets["pipecat"], steps=steps)
         for relay in relays.values():
-            relay.wait(lambda relay=relay: relay.connections and relay.connections[0].heard_word("order"))
+            relay.wait(lambda relay=relay: relay.connections and relay.connections[0].sent_word("order"))
             relay.target = server.port
         doomed_server.drain()
         for driver, relay in ((livekit, relays["livekit"]), (pipecat, relays["pipecat"])):
@@ -70,8 +70,8 @@ def restart(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_client_goes_on_at_the_other_replica(restart: Restart, name: str) -> None:
-    """Two connections: the first with what was said until then and 1012, the second to the other replica."""
+def test_every_client_continues_at_the_other_replica(restart: Restart, name: str) -> None:
+    """Two connections: the first with the text so far and 1012, the second to the other replica."""
     hung_up, second = name == "pipecat", "name" if name == "pipecat" else "porch_fan"
     first, again = restart.relays[name].connections
     check_stream(first, text("order"), code=1012)
@@ -79,7 +79,7 @@ def test_every_client_goes_on_at_the_other_replica(restart: Restart, name: str) 
     assert again.port == restart.second_port != first.port
 
 
-def test_the_javascript_sdk_tells_of_it_and_stays_away_after_a_normal_close(restart: Restart) -> None:
+def test_the_javascript_sdk_reports_the_restart_and_does_not_reconnect_after_a_normal_close(restart: Restart) -> None:
     events = restart.events["node"]
     kinds = [event["event"] for event in events if event["event"] != "message"]
     assert kinds == ["open", "close", "open", "close", "waiting"]
@@ -87,7 +87,7 @@ def test_the_javascript_sdk_tells_of_it_and_stays_away_after_a_normal_close(rest
     assert events[-1]["timers"] == 0
 
 
-def test_livekit_tells_of_an_error_that_it_recovers_from(restart: Restart) -> None:
+def test_livekit_reports_a_recoverable_error(restart: Restart) -> None:
     events = restart.events["livekit"]
     errors = [event for event in events if event["event"] == "error"]
     assert errors == [{"event": "error", "recoverable": True, "status": 1012}]
@@ -95,7 +95,7 @@ def test_livekit_tells_of_an_error_that_it_recovers_from(restart: Restart) -> No
     assert [event["event"] for event in events if event["event"] in (FINAL, END)] == [FINAL, END] * 2
 
 
-def test_pipecat_tells_of_an_error_and_stays_usable(restart: Restart) -> None:
+def test_pipecat_reports_an_error_and_stays_usable(restart: Restart) -> None:
     events = restart.events["pipecat"]
     errors = [event for event in events if event["event"] == "error"]
     assert errors

@@ -1,4 +1,4 @@
-"""`vosk` from PyPI, unmodified: its `Transcriber` speaks to this server as it does to a vosk-server."""
+"""`vosk` from PyPI, unmodified: its `Transcriber` works with this server as with a vosk-server."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ except (ImportError, OSError):
 Before = Callable[[ServerProcess], Relay]
 Final = dict[str, Any]
 SAID = ("order", "porch_fan")
-PACE_S = 0.05  # a piece, five times as fast as it was said: answers do not wait for the text, and partials must show
+PACE_S = 0.05  # per piece, five times real time: answers do not wait for the text, and partials must appear
 AUDIO = audio("order", 1.6, "porch_fan")
 
 
 class Recording:
-    """Stands in for the decoder process whose `stdout` the client reads in pieces."""
+    """Replaces the decoder process whose `stdout` the client reads in pieces."""
 
     def __init__(self, data: bytes, between: Callable[[int], Awaitable[None]] | None = None) -> None:
         self.stdout = self
@@ -39,7 +39,7 @@ class Recording:
         self.pieces = 0
 
     async def read(self, size: int) -> bytes:
-        """The next piece; `between` is told how many went before."""
+        """Return the next piece; `between` is called with the number of pieces sent before."""
         if self._between is not None:
             await self._between(self.pieces)
         piece = self._data[self._at : self._at + size]
@@ -49,14 +49,14 @@ class Recording:
 
 
 def transcriber(url: str, output_type: str = "txt") -> Any:
-    """The client, but for its constructor: that would load a model, which this path never uses."""
+    """Return the client without running its constructor, which would load a model that is not used here."""
     made = Transcriber.__new__(Transcriber)
     made.args = argparse.Namespace(server=url, output_type=output_type)
     return made
 
 
-def recognise(client: Any, recording: Recording) -> tuple[list[Final], int]:
-    """The client's own loop. One answer too few would hang it, one too many would shift its text."""
+def recognize(client: Any, recording: Recording) -> tuple[list[Final], int]:
+    """Run the client's own loop. A missing answer would hang it, an extra one would shift its text."""
 
     async def run() -> tuple[list[Final], int]:
         return await asyncio.wait_for(client.recognize_stream_server(recording), timeout=30)
@@ -65,7 +65,7 @@ def recognise(client: Any, recording: Recording) -> tuple[list[Final], int]:
 
 
 def check(stream: Connection, pieces: int) -> None:
-    """Exactly one answer to each piece and one to the end, then a normal close."""
+    """Check for exactly one answer to each piece and one to the end, then a normal close."""
     assert stream.status == 101
     assert len(stream.frames) == pieces + 1
     assert all(set(frame) in ({"partial"}, {"text"}, {"text", "result"}) for frame in stream.frames)
@@ -77,16 +77,16 @@ def check(stream: Connection, pieces: int) -> None:
 def test_a_recording(server: ServerProcess, relay: Before) -> None:
     before, recording = relay(server), Recording(AUDIO, lambda _: asyncio.sleep(PACE_S))
     client = transcriber(f"ws://{before.host}/vosk?key={KEY}")
-    finals, samples = recognise(client, recording)
+    finals, samples = recognize(client, recording)
     assert samples == len(AUDIO)
     assert client.format_result(finals).split() == text(*SAID).split()
     check(before.only(), recording.pieces)
 
 
 def test_subtitles(server: ServerProcess, relay: Before) -> None:
-    """They are made of the words and their times, which this client never asks for."""
+    """They are built from the words and their times, which this client does not request."""
     client = transcriber(f"ws://{relay(server).host}/vosk?key={KEY}", "srt")
-    finals, _ = recognise(client, Recording(AUDIO))
+    finals, _ = recognize(client, Recording(AUDIO))
     words = [word for final in finals for word in final.get("result", ())]
     assert [word["word"] for word in words] == text(*SAID).split()
     assert all(0 <= word["start"] <= word["end"] <= len(AUDIO) / BYTES_PER_S for word in words)
@@ -94,12 +94,12 @@ def test_subtitles(server: ServerProcess, relay: Before) -> None:
     assert client.format_result(finals).startswith("1\n00:00:00,")
 
 
-def test_a_port_of_its_own_without_a_key_and_its_drain() -> None:
-    """Clients are fixed to `ws://host:port/`. A drain is an error, with the text so far before it."""
+def test_the_separate_port_without_a_key_and_its_drain() -> None:
+    """Clients only support `ws://host:port/`. A drain raises an error after the text so far."""
     port = free_port()
     with ServerProcess(vosk_port=port, drain_timeout_s=0) as server, Relay(port) as before:
         client = transcriber(f"ws://{before.host}/")
-        finals, _ = recognise(client, Recording(AUDIO))
+        finals, _ = recognize(client, Recording(AUDIO))
         assert client.format_result(finals).split() == text(*SAID).split()
         draining = False
 
@@ -113,7 +113,7 @@ def test_a_port_of_its_own_without_a_key_and_its_drain() -> None:
 
         # Answers do not wait for the text, but what is sent ahead of it is bounded: within a minute there is some.
         with pytest.raises(ConnectionClosedError) as closed:
-            recognise(client, Recording(audio(*["demo"] * 6), drain))
+            recognize(client, Recording(audio(*["demo"] * 6), drain))
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1012
         *_, last = before.connections[-1].frames
@@ -124,7 +124,7 @@ def test_a_port_of_its_own_without_a_key_and_its_drain() -> None:
         assert len(whole) > 0
 
 
-@pytest.mark.parametrize(("key", "status"), [("nobody's key", 401), (KEY, 429), (THIRD_KEY, 503)])
+@pytest.mark.parametrize(("key", "status"), [("unknown key", 401), (KEY, 429), (THIRD_KEY, 503)])
 def test_a_refusal_reaches_the_client_with_its_status(
     strict_server: ServerProcess, relay: Before, key: str, status: int
 ) -> None:
@@ -133,12 +133,12 @@ def test_a_refusal_reaches_the_client_with_its_status(
         Holders(strict_server, [KEY, OTHER_KEY][: {429: 1, 503: 2}.get(status, 0)]),
         pytest.raises(InvalidStatus) as refused,
     ):
-        recognise(client, Recording(AUDIO))
+        recognize(client, Recording(AUDIO))
     assert refused.value.response.status_code == status
 
 
-def test_eight_at_a_time(server: ServerProcess) -> None:
-    """As its own worker tasks do."""
+def test_eight_concurrent_clients(server: ServerProcess) -> None:
+    """As the client's own worker tasks do."""
     client = transcriber(f"ws://127.0.0.1:{server.port}/vosk?key={KEY}")
 
     async def together() -> list[Any]:

@@ -13,7 +13,7 @@ from tests.ecosystem.relay import Connection
 RESULT_KEYS = {
     "type", "channel_index", "start", "duration", "is_final", "speech_final", "from_finalize", "channel", "metadata",
 }  # fmt: skip
-"""All of them, always: clients index them."""
+"""Fields that are always present, because clients index them."""
 
 
 ERR_CODES = {
@@ -28,17 +28,17 @@ ERR_CODES = {
 def check_refusal(refused: Connection, status: int) -> None:
     """Check status, headers and body of a refused handshake; a temporary refusal has a Retry-After."""
     assert refused.status == status
-    told = json.loads(refused.body)
-    assert told["err_code"] == ERR_CODES[status]
-    assert told["request_id"] == refused.headers["dg-request-id"]
-    assert told["err_msg"] == refused.headers["dg-error"]
+    body = json.loads(refused.body)
+    assert body["err_code"] == ERR_CODES[status]
+    assert body["request_id"] == refused.headers["dg-request-id"]
+    assert body["err_msg"] == refused.headers["dg-error"]
     assert ("retry-after" in refused.headers) == (status in (429, 503))
 
 
 def check_stream(
     stream: Connection, said: str, *, seconds: float | None = None, code: int = 1000, hung_up: bool = False
 ) -> None:
-    """Order, tiling, exactly one Metadata, the close code, the words, and the audio covered where that is known.
+    """Check order, tiling, exactly one Metadata, the close code, the words, and the covered audio if it is known.
 
     A client that hangs up by itself may be gone before the Metadata.
     """
@@ -61,13 +61,13 @@ def check_stream(
 
 
 def _check_tiling(stream: Connection) -> float:
-    """Finals tile time, and interims grow within the final that they lead to. Returns the end of the last final."""
-    cursor_s, heard_s = 0.0, 0.0
+    """Check that finals tile the time and interims grow within their final; return the end of the last final."""
+    cursor_s, shown_s = 0.0, 0.0
     for result in stream.results:
         assert result["start"] == pytest.approx(cursor_s, abs=1e-3)
         end_s = result["start"] + result["duration"]
-        assert end_s >= heard_s - 1e-3, "an older interim after a newer one"
-        heard_s = end_s
+        assert end_s >= shown_s - 1e-3, "an older interim after a newer one"
+        shown_s = end_s
         cursor_s = end_s if result["is_final"] else cursor_s
         if not result["is_final"]:
             assert (result["speech_final"], result["from_finalize"]) == (False, False)

@@ -107,11 +107,11 @@ def test_a_truncated_file_is_transcribed_with_a_warning(server: list[str], tmp_p
 
 BAD = {
     "scheme": (["{file}", "--url", "foo://host"], "the scheme must be"),
-    "no host": (["{file}", "--url", "ws://"], "no host"),
+    "no host": (["{file}", "--url", "ws://"], "the host is missing or invalid"),
     "empty": (["{file}", "--url", ""], "--url ''"),
     "port": (["{file}", "--url", "ws://h:99999"], "--url"),
     "bracket": (["{file}", "--url", "ws://[::1"], "--url"),
-    "space": (["{file}", "--url", "ws://a b"], "no host"),
+    "space": (["{file}", "--url", "ws://a b"], "the host is missing or invalid"),
     "second": (["{file}", "--url", "ws://127.0.0.1:9,foo://x"], "the scheme must be"),
     "key": (["{file}", "--url", "ws://127.0.0.1:9", "--api-key", "k\u00e9y"], "--api-key"),
     "retry": (["{file}", "--url", "ws://127.0.0.1:9", "--retry", "nan"], "--retry"),
@@ -156,7 +156,7 @@ def test_an_unreachable_server_is_retried_for_the_given_time(tmp_path: Path) -> 
     path = say(tmp_path / "a.wav", "x")
     result = transcribe(path, "--url", "ws://127.0.0.1:9/?token=secret", "--retry", "0.6")
     assert result.exit_code == 1
-    assert "next try" in result.stderr
+    assert "next attempt" in result.stderr
     assert "secret" not in result.output
 
 

@@ -1,1 +1,1 @@
-"""Transcribing files, as `tutti transcribe` does; needs the extra `tutti-asr-client[files]`."""
+"""Transcription of files, as in `tutti transcribe`; needs the extra `tutti-asr-client[files]`."""

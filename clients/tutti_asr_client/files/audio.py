@@ -1,7 +1,6 @@
 """Reads audio files as 16-bit mono PCM at a given rate.
 
-Evaluation in process reads files by the same function, so that it sees exactly the samples that are sent to a server.
-Knows no socket.
+In-process evaluation uses the same function, so that it gets exactly the samples that are sent to a server.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from numpy.typing import NDArray
 from tutti_asr_client.errors import AudioError
 
 FULL_SCALE = 32768
-"""Integer value of the float sample 1.0: 16-bit files come out unchanged."""
+"""Integer value of the float sample 1.0; with it 16-bit files are read unchanged."""
 
 
 def read_pcm(path: Path, sample_rate: int = 16000) -> NDArray[np.int16]:
     """Return (S,) int16 mono samples of a wav, flac, ogg (Opus, Vorbis) or mp3 file at `sample_rate` Hz.
 
     Raises:
-        AudioError: no such file, not audio that can be read, or no samples in it.
+        AudioError: no such file, not readable as audio, or no samples in it.
     """
     if not path.is_file():
         raise AudioError(path, "no such file")
@@ -32,7 +31,7 @@ def read_pcm(path: Path, sample_rate: int = 16000) -> NDArray[np.int16]:
     except (soundfile.LibsndfileError, OSError) as error:
         raise AudioError(path, f"cannot be read as audio ({error})") from error
     if not len(samples):
-        raise AudioError(path, "holds no audio")
+        raise AudioError(path, "contains no audio")
     mono = samples.mean(axis=1)  # (S,)
     if rate != sample_rate:
         mono = soxr.resample(mono, rate, sample_rate, quality="HQ")

@@ -1,4 +1,4 @@
-"""Shows growing transcripts: on a terminal, or as lines of JSON. Knows no socket."""
+"""Displays of growing transcripts: on a terminal, or as JSON lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REFRESH_HZ = 12.5
 
 
 class Display(Protocol):
-    """Shows the messages and results of all files; a context manager around them."""
+    """Display of the messages and results of all files; use it as a context manager."""
 
     def __enter__(self) -> Self: ...
 
@@ -31,7 +31,7 @@ class Display(Protocol):
     ) -> None: ...
 
     def results(self, path: Path, results: Results, transcript: Transcript) -> None:
-        """Show a file's new message, which its transcript holds already."""
+        """Show a file's new message, already added to its transcript."""
         ...
 
     def done(self, result: FileResult) -> None:
@@ -40,7 +40,7 @@ class Display(Protocol):
 
 
 class SilentDisplay:
-    """Shows nothing: for callers that want the results alone."""
+    """Display that shows nothing, for callers that only need the results."""
 
     def __enter__(self) -> Self:
         return self
@@ -58,7 +58,7 @@ class SilentDisplay:
 
 
 class JsonLines(SilentDisplay):
-    """Writes one line of JSON per final, and one per finished file."""
+    """Display that writes one JSON line per final, and one per finished file."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = sys.stdout if out is None else out
@@ -75,12 +75,12 @@ class JsonLines(SilentDisplay):
     def _write(self, line: str) -> None:
         encoding = (getattr(self._out, "encoding", None) or "utf-8").lower()
         if not line.isascii() and "utf" not in encoding:
-            line = json.dumps(json.loads(line))  # escapes that any encoding holds
+            line = json.dumps(json.loads(line))  # ASCII with escapes, valid in any encoding
         print(line, file=self._out, flush=True)
 
 
 class TerminalDisplay:
-    """Draws a live line per open file, unstable words dim, and finished files above them."""
+    """Display with a live line per open file, unstable words dim, and finished files above."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -96,7 +96,7 @@ class TerminalDisplay:
     ) -> None:
         self._live.stop()
 
-    def results(self, path: Path, results: Results, transcript: Transcript) -> None:  # noqa: ARG002 - it is added
+    def results(self, path: Path, results: Results, transcript: Transcript) -> None:  # noqa: ARG002 - already in the transcript
         """Redraw the file's line."""
         self._open[path] = growing(path, transcript)
         self._draw()
@@ -112,7 +112,7 @@ class TerminalDisplay:
 
 
 def growing(path: Path, transcript: Transcript) -> Text:
-    """Return the line of a file that is being recognised."""
+    """Return the line of a file in progress."""
     solid = joined(part for part in (transcript.text, transcript.stable) if part)
     whole = joined(part for part in (solid, transcript.unstable) if part)
     return Text.assemble((f"{path.name}  ", "cyan"), (solid, "default"), (whole[len(solid) :], "dim"))

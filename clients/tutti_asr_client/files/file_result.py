@@ -1,4 +1,4 @@
-"""Result of one file, its transcript with figures or its error, and the JSON form. Knows no display and no socket."""
+"""Result of one file, its transcript with timings or its error, and the JSON form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tutti_asr_client.messages import Results, Word
 
 @dataclass(frozen=True, slots=True)
 class Transcribed:
-    """A file that was recognised to its end."""
+    """A completely transcribed file."""
 
     path: Path
     text: str
@@ -24,13 +24,13 @@ class Transcribed:
 
     @property
     def real_time_factor(self) -> float:
-        """Seconds of work per second of audio; 1 when the file was sent at the speed of speech."""
+        """Seconds of processing per second of audio; 1 if the file was sent in real time."""
         return self.elapsed_s / self.duration_s
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A file that could not be recognised."""
+    """A file that could not be transcribed."""
 
     path: Path
     error: ClientError
@@ -72,7 +72,7 @@ def file_result_line(result: FileResult) -> str:
 
 
 def _shown(path: Path) -> str:
-    """Return a path as text; bytes that are no UTF-8 are escaped."""
+    """Return a path as text; bytes that are not UTF-8 are escaped."""
     return str(path).encode(errors="backslashreplace").decode()
 
 

@@ -1,7 +1,4 @@
-"""Splits a recording into messages, as fast as they are taken or in real time.
-
-Owns the schedule of one recording. Knows no socket; its clock is the event loop's.
-"""
+"""Splits a recording into messages, without delay or in real time by the event loop's clock."""
 
 from __future__ import annotations
 
@@ -13,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 MESSAGE_S = 0.08
-"""Audio in one message: the server's default step, so that no step waits for a second message."""
+"""Audio per message: the server's default step, so that no step waits for a second message."""
 
 
 class PcmSource:
-    """Iterates over (S,) int16 samples as messages of bytes, until the end or until `stopping` is set.
+    """Iterator over (S,) int16 samples as messages of bytes, until the end or until `stopping` is set.
 
     `began_s` and `ended_s` are the times of the first request and of the end.
     """
@@ -42,12 +39,12 @@ class PcmSource:
 
     @property
     def duration_s(self) -> float:
-        """Seconds of audio; after a stop, of the messages taken."""
+        """Seconds of audio; after a stop, only of the messages that were read."""
         samples = len(self._pcm) if self._stopping is None or not self._stopping.is_set() else self._taken
         return samples / self._rate
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Yield each message; in real time, at the time of its last sample."""
+        """Yield each message; in real time mode at the time of its last sample."""
         loop = asyncio.get_running_loop()
         began_s = self.began_s = loop.time()
         for first in range(0, len(self._pcm), self._message_samples):

@@ -1,6 +1,6 @@
-"""Transcribes files through any `Transcriber`, behind a server or in this process: `tutti transcribe`.
+"""Transcription of files with any `Transcriber`, on a server or in this process: `tutti transcribe`.
 
-Owns the order of work, the handling of an interruption, and the exit code.
+Owns the order of work, the handling of interruptions, and the exit code.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tutti_asr_client.transcript import Transcript
 EXIT_OK = 0
 EXIT_FILE_FAILED = 1
 EXIT_INTERRUPTED = 130
-"""128 + SIGINT, as shells report it."""
+"""128 + SIGINT, the convention of shells."""
 
 Reader = Callable[[Path, int], NDArray[np.int16]]
 """Reads a file as (S,) int16 mono samples at a rate in Hz. Raises: AudioError."""
@@ -53,12 +53,12 @@ def run_remote(
     display: Display | None = None,
     read: Reader = read_pcm,
 ) -> int:
-    """Transcribe files through the server at `url`; returns the exit code. `query` goes to the server as it is.
+    """Transcribe files on the server at `url`; return the exit code. `query` is sent to the server unchanged.
 
-    `url` may be several replicas', with commas. `retry_s`: how long an absent, full or restarting server is retried.
+    `url` may list several replicas, separated by commas. `retry_s`: how long an absent or full server is retried.
 
     Raises:
-        BadUrl: an address cannot be understood.
+        BadUrl: an address is invalid.
     """
     notes = Console(stderr=True)
     transcriber = RemoteTranscriber(
@@ -83,11 +83,11 @@ def _note(notes: Console, event: Event) -> None:
     """Print reconnections and lost audio."""
     match event:
         case Waiting(error=error, seconds=seconds):
-            notes.print(f"{error}; next try in {seconds:.1f} s", style="yellow", highlight=False, soft_wrap=True)
+            notes.print(f"{error}; next attempt in {seconds:.1f} s", style="yellow", highlight=False, soft_wrap=True)
         case AudioLost(seconds=seconds):
             notes.print(f"{seconds:.1f} s of audio were lost", style="red", highlight=False, soft_wrap=True)
         case Connected(took_s=took_s) if took_s > 0:
-            notes.print(f"connected again after {took_s:.2f} s", style="yellow", highlight=False, soft_wrap=True)
+            notes.print(f"reconnected after {took_s:.2f} s", style="yellow", highlight=False, soft_wrap=True)
 
 
 def run(
@@ -100,11 +100,11 @@ def run(
     display: Display | None = None,
     read: Reader = read_pcm,
 ) -> int:
-    """Transcribe files through the transcriber that `open_transcriber` opens; returns the exit code.
+    """Transcribe files with the transcriber from `open_transcriber`; return the exit code.
 
-    `display` shows the results. By default partials are drawn live where standard output is a terminal; otherwise, or
-    with `as_json`, it receives JSON lines. The first interruption ends the recordings where they are and waits for
-    their finals; the second exits at once.
+    `display` shows the results. By default partials are drawn live if standard output is a terminal; otherwise, or
+    with `as_json`, JSON lines are written. The first interruption stops sending and waits for the finals; the second
+    exits at once.
     """
     console = Console()
     shown = display or (JsonLines() if as_json or not console.is_terminal else TerminalDisplay(console))
@@ -139,7 +139,7 @@ def run(
 
 @contextlib.contextmanager
 def _interruptible(stopping: asyncio.Event) -> Iterator[None]:
-    """The first SIGINT sets `stopping`, the second cancels the calling task."""
+    """On the first SIGINT set `stopping`, on the second cancel the calling task."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
     def interrupted() -> None:
@@ -149,7 +149,7 @@ def _interruptible(stopping: asyncio.Event) -> Iterator[None]:
 
     try:
         loop.add_signal_handler(signal.SIGINT, interrupted)
-    except (RuntimeError, ValueError, NotImplementedError):  # not the main thread, or no such signals here
+    except (RuntimeError, ValueError, NotImplementedError):  # not the main thread, or no signal handlers here
         yield
         return
     try:
@@ -168,9 +168,9 @@ async def transcribe_files(
     stopping: asyncio.Event | None = None,
     read: Reader = read_pcm,
 ) -> list[FileResult]:
-    """Return the result of each file, in the order given; at most `concurrency` are open at a time.
+    """Return the result of each file, in the order given; at most `concurrency` are in progress at a time.
 
-    Once `stopping` is set, no more audio is sent; what was sent is transcribed to its end.
+    After `stopping` is set no more audio is sent; audio already sent is still transcribed.
     """
     shown = SilentDisplay() if display is None else display
     places = asyncio.Semaphore(concurrency)
@@ -195,12 +195,12 @@ async def transcribe_file(
     stopping: asyncio.Event | None = None,
     read: Reader = read_pcm,
 ) -> FileResult:
-    """Recognise one file; a failure is returned as its result, so that the others go on."""
+    """Transcribe one file; a failure is returned as its result, so that the others continue."""
     loop = asyncio.get_running_loop()
     transcript = Transcript()
     try:
         if stopping is not None and stopping.is_set():
-            raise Interrupted("interrupted before it began")
+            raise Interrupted("interrupted before the first audio")
         pcm = await asyncio.to_thread(read, path, transcriber.sample_rate)
         source = PcmSource(pcm, transcriber.sample_rate, realtime=realtime, stopping=stopping)
         began_s = last_final_s = loop.time()
@@ -213,7 +213,7 @@ async def transcribe_file(
                 transcript.add(message)
                 display.results(path, message, transcript)
         if not source.duration_s:
-            raise Interrupted("interrupted before it began")
+            raise Interrupted("interrupted before the first audio")
     except ClientError as error:
         return Failed(path, error)
     audio_ended_s = last_final_s if source.ended_s is None else source.ended_s

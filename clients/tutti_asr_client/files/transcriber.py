@@ -1,6 +1,6 @@
-"""The `Transcriber` interface, PCM to messages, and its form that streams to a server.
+"""The `Transcriber` interface (PCM to messages), and its implementation that streams to a server.
 
-Owns the flow control that keeps a file from running far ahead of the server. Knows no files and no displays.
+Owns the flow control that keeps a sender from getting far ahead of the server.
 """
 
 from __future__ import annotations
@@ -20,24 +20,27 @@ from tutti_asr_client.retry import Retry
 from tutti_asr_client.stream import open_stream
 
 AHEAD_S = 2.0
-"""Audio sent and not yet covered by a message: 25 steps, far below the server's backlog limit."""
+"""Audio sent but not yet covered by a message: 25 steps, far below the server's backlog limit."""
 
 SAMPLE_BYTES = 2
 
 
 class Transcriber(Protocol):
-    """Recognises one recording a call; calls may run concurrently."""
+    """Recognizer of one recording per call; calls may run concurrently."""
 
     @property
     def sample_rate(self) -> int:
-        """Rate in Hz of the PCM that it takes."""
+        """Rate in Hz of the PCM that it accepts."""
         ...
 
     def stream(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
-        """Yield messages for one recording of little-endian int16 mono PCM; ends after the last final.
+        """Yield the messages for one recording of little-endian int16 mono PCM, until finals cover every sample.
 
-        It reads from `pcm` as flow control allows; the end of `pcm` is the end of the recording. The messages end once
-        finals cover every sample. A failure is raised as a `ClientError`. Closing the generator early frees its stream.
+        `pcm` is read as flow control allows; its end is the end of the recording. Closing the generator early releases
+        its stream.
+
+        Raises:
+            ClientError: the recording could not be transcribed.
         """
         ...
 
@@ -45,8 +48,8 @@ class Transcriber(Protocol):
 class RemoteTranscriber:
     """A `Transcriber` that opens one stream for each recording.
 
-    Without `retry` a stream is one connection, and ends with it; with it, or `resumable`, it outlives its connections
-    (see `tutti_asr_client.stream`). `url` may be several then.
+    Without `retry` a stream ends with its connection; with `retry` or `resumable` it survives lost connections
+    (see `tutti_asr_client.stream`), and `url` may be several addresses.
     """
 
     def __init__(
@@ -72,11 +75,11 @@ class RemoteTranscriber:
 
     @property
     def sample_rate(self) -> int:
-        """Rate in Hz that the query names."""
+        """Rate in Hz, as in the query."""
         return self._sample_rate
 
     async def stream(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
-        """Yield messages for one recording.
+        """Yield the messages for one recording.
 
         Raises:
             ClientError: see `tutti_asr_client.errors`.
@@ -122,13 +125,13 @@ class RemoteTranscriber:
 
 
 class _Window:
-    """Limits a sender to `ahead_s` in front of the answers, or to real time, whichever is faster.
+    """Limit on a sender: `ahead_s` before the server's results, or real time, whichever is faster.
 
-    Real time keeps the sender moving where the server does not answer every step.
+    Real time keeps the sender going if the server does not answer every step.
     """
 
     def __init__(self, ahead_s: float) -> None:
-        self.ended = False  # all audio has been handed over
+        self.ended = False  # all audio was sent
         self._ahead_s = ahead_s
         self._sent_s = 0.0
         self._answered_s = 0.0

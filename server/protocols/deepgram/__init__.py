@@ -1,1 +1,1 @@
-"""Deepgram's `/v1/listen`, live and uploaded, with tickets for resuming."""
+"""Deepgram's `/v1/listen`: live streams, uploads, and resuming with tickets."""

@@ -1,4 +1,4 @@
-"""`GET /v1/listen` as a WebSocket and `POST /v1/listen` with a recording in the body."""
+"""Endpoints of Deepgram's protocol: `GET /v1/listen` as a WebSocket, `POST /v1/listen` with a recording as the body."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from server.protocols.uploads import Recordings, Wanted
 from server.replica import Replica
 from server.resume.tickets import tenant_digest
 
-MAX_LOGGED = 256  # names of ignored parameters, each logged once
+MAX_LOGGED = 256  # distinct names of ignored parameters that are logged
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.door")
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.listen")
 
 
 def created_now() -> str:
-    """Return the wall-clock time as Deepgram's answers have it."""
+    """Return the wall-clock time in the format of Deepgram's answers."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class QueryReader:
-    """Reads queries of Deepgram's parameters as one replica takes them; logs each ignored parameter once."""
+    """Parses queries with the settings and models of one replica; logs each ignored parameter once."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._logged: set[str] = set()
 
     async def read(self, pairs: Sequence[tuple[str, str]], *, live: bool) -> tuple[ListenRequest, ModelService]:
-        """Return what a query asks for, and the model that it chooses. Raises: BadParameter, ServerNotReady.
+        """Return the parsed query and the model that it selects. Raises: BadParameter, ServerNotReady.
 
-        An upload has endpoints only if it asks for them.
+        Endpointing is on by default for live streams, off for uploads.
         """
         replica, query = self._replica, dict(pairs)
         check_query(pairs, lenient=replica.settings.lenient_features)
@@ -71,7 +71,7 @@ class QueryReader:
 
 
 def answer_headers(request: ListenRequest, request_id: str) -> dict[str, str]:
-    """Return the headers of an answer that is no refusal."""
+    """Return the headers of a successful response."""
     return {"dg-request-id": request_id, **ignored_header(request.ignored)}
 
 
@@ -83,14 +83,14 @@ class Listen:
         self._queries = queries
 
     async def live(self, socket: WebSocket) -> None:
-        """Recognise a live stream, Deepgram's protocol."""
+        """Serve a live stream in Deepgram's protocol."""
         await serve(socket, self._replica, self._admit)
 
     async def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
         """Raises: Refused."""
         replica = self._replica
         credentials = Credentials.read(socket.headers.get("authorization"), socket.scope["subprotocols"])
-        replica.guard.enter(socket, credentials)  # before the query, whose key terms cost time
+        replica.guard.enter(socket, credentials)  # before the query: parsing key terms costs time
         request, model = await self._queries.read(socket.query_params.multi_items(), live=True)
         rate = model.config.sample_rate
         decoder = open_decoder(request.form, rate, multichannel=request.multichannel, raw_alone=request.resumable)
@@ -103,7 +103,7 @@ class Listen:
         return Admitted(model, stream, session, credentials.subprotocol, headers, budget_s)
 
     def _resumable(self, socket: WebSocket, model: ModelService) -> Callable[..., DeepgramStream]:
-        """Return the constructor of a stream that only its own key, with the same query, can resume."""
+        """Return the constructor of a stream that can be resumed only with the same key and query."""
         tenant = tenant_digest(tenant_of(socket), socket.query_params.multi_items())
         return partial(ResumableStream, tickets=model.tickets, tenant=tenant)
 
@@ -117,7 +117,7 @@ class Transcribe:
         self._recordings = recordings
 
     async def upload(self, request: Request) -> Response:
-        """Recognise a recording: wav, flac, ogg, mp3, webm, m4a as the body, or raw samples with an `encoding`."""
+        """Recognize a recording: WAV, FLAC, Ogg, MP3, WebM or M4A as the body, or raw samples with an `encoding`."""
         request_id = take_request_id()
         try:
             self._replica.guard.enter(request, Credentials.read(request.headers.get("authorization"), ()))
@@ -125,14 +125,14 @@ class Transcribe:
             _check_body_kind(request.headers.get("content-type", ""))
             with self._recordings.place(request):
                 body = await self._recordings.read(request)
-                payload = await self._recognise(request, asked, model, body, request_id)
+                payload = await self._recognize(request, asked, model, body, request_id)
         except Refused as error:
             return render_refusal(self._replica.guard.refuse(error), request_id)
         except ClientGone:
-            return Response(status_code=499)  # nginx's code for a client that left
+            return Response(status_code=499)  # nginx's code for a client that disconnected
         return Response(payload, headers=answer_headers(asked, request_id), media_type="application/json")
 
-    async def _recognise(
+    async def _recognize(
         self, request: Request, asked: ListenRequest, model: ModelService, body: bytes, request_id: str
     ) -> bytes:
         created = created_now()
@@ -146,23 +146,23 @@ class Transcribe:
             asked.grammar,
             asked.finals,
         )
-        recognised = await self._recordings.recognise(request, body, wanted)
+        recognized = await self._recordings.recognize(request, body, wanted)
         return recording_answer(
-            recognised.words,
+            recognized.words,
             request_id=request_id,
             sha256=hashlib.sha256(body).hexdigest(),
             created=created,
-            duration_s=recognised.audio_s,
+            duration_s=recognized.audio_s,
             model=model.card,
             punctuated=asked.punctuated_words,
-            warnings=recognised.warnings,
+            warnings=recognized.warnings,
         )
 
 
 def _check_body_kind(content_type: str) -> None:
-    """Refuse the kinds of body that cannot be a recording. Raises: BadParameter."""
+    """Refuse content types that cannot be a recording. Raises: BadParameter."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == "application/json":
-        raise BadParameter("url: this server fetches nothing; send the recording as the body")
+        raise BadParameter("url: this server does not fetch URLs; send the recording as the body")
     if kind.startswith("multipart/"):
-        raise BadParameter("content-type: send the recording itself as the body, not a form")
+        raise BadParameter("content-type: forms are not supported here; send the recording itself as the body")

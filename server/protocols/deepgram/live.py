@@ -1,4 +1,4 @@
-"""A live connection in Deepgram's protocol: client frames in, results as JSON out."""
+"""Live connection in Deepgram's protocol: client frames in, results as JSON out."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from server.models.loading import ModelCard
 from server.protocols.deepgram.messages import (
     CloseStream,
     Configure,
+    ConfigureCode,
     ConfigureFailure,
     ConfigureSuccess,
     Error,
+    ErrorVariant,
     Finalize,
     Latency,
     Metadata,
@@ -69,7 +71,7 @@ class DeepgramStream(Connection):
         encoding = projector.request.form.encoding
         super().__init__(socket, session, context, request_id=projector.request_id, encoding=encoding, decoder=decoder)
         self._projector = projector
-        self._decoder, self._counted = decoder, Losses()
+        self._decoder, self._counted_losses = decoder, Losses()
 
     def _facts(self) -> dict[str, object]:
         tags = self._projector.request.tags
@@ -83,7 +85,7 @@ class DeepgramStream(Connection):
             self._on_text(text)
             return
         self._metrics.audio_bytes.inc(len(chunk))
-        arrived_s = self._deadlines.heard_s
+        arrived_s = self._deadlines.received_s
         try:
             samples = self._decode_queue.audio(chunk, arrived_s)
         except BacklogExceeded:
@@ -112,24 +114,24 @@ class DeepgramStream(Connection):
         self._put(OutFrame(configure(self._session, self._projector, asked)))
 
     def on_samples(self, samples: PCM, arrived_s: float) -> None:
-        """Count what was mended of the audio, then take it."""
+        """Count repaired losses, then process the audio."""
         self._count_losses()
         super().on_samples(samples, arrived_s)
 
     def _count_losses(self) -> None:
-        losses, counted = self._decoder.losses, self._counted
+        losses, counted = self._decoder.losses, self._counted_losses
         if losses != counted:
             self._metrics.audio_concealed.inc(losses.concealed - counted.concealed)
             self._metrics.audio_resyncs.inc(losses.resyncs - counted.resyncs)
-            self._counted = replace(losses)
+            self._counted_losses = replace(losses)
 
     def on_bad_audio(self, error: MediaError) -> None:
-        """Say what is wrong with the audio, and end."""
+        """Send an Error frame with the cause, then end the connection."""
         self._count_losses()
         self._put(OutFrame(self._projector.undecodable(str(error))))
         super().on_bad_audio(error)
 
-    def _say(self, event: Event, timing: StepTiming | None) -> None:
+    def _send_event(self, event: Event, timing: StepTiming | None) -> None:
         if isinstance(event, Closed):
             self._count_losses()
             self._projector.warnings = self._decoder.warnings
@@ -140,40 +142,40 @@ class DeepgramStream(Connection):
 
 
 def configure(session: Session, projector: Projector, asked: Configure) -> bytes:
-    """Change the key terms, where other ones are given; return the answer, which names those in force."""
+    """Apply a Configure message (only key terms can change); return the answer, which lists the key terms in force."""
     phrases, present = asked.keyterms, session.keyterms.phrases
-    unmet = asked.unmet(projector.request.switches)
-    if unmet:
-        names = ", ".join(unmet)[:MAX_ECHO]
+    unsupported = asked.unsupported(projector.request.switches)
+    if unsupported:
+        names = ", ".join(unsupported)[:MAX_ECHO]
         return projector.not_configured(
-            "CONFIGURE_NOT_SUPPORTED", f"{names}: cannot change within a stream; only keyterms can"
+            ConfigureCode.NOT_SUPPORTED, f"{names}: cannot be changed during a stream; only keyterms can"
         )
     if phrases is None or tuple(phrases) == present:
         return projector.configured(present)
     if phrases and not session.supports_keyterms:
         return projector.not_configured(
-            "CONFIGURE_KEYTERMS_NOT_SUPPORTED", "this server decodes greedily, which knows no key terms"
+            ConfigureCode.KEYTERMS_NOT_SUPPORTED, "keyterms: not supported with greedy decoding; leave them out"
         )
     try:
         session.replace_phrases(phrases)
     except KeytermsTooOften as error:
-        return projector.not_configured("CONFIGURE_ALREADY_PENDING", str(error))
+        return projector.not_configured(ConfigureCode.ALREADY_PENDING, str(error))
     except BiasError as error:
-        return projector.not_configured("CONFIGURE_KEYTERM_LIMIT_EXCEEDED", str(error))
+        return projector.not_configured(ConfigureCode.KEYTERM_LIMIT_EXCEEDED, str(error))
     return projector.configured(session.keyterms.phrases)
 
 
-MAX_ECHO = 256  # characters of a client's own text that an error frame repeats
+MAX_ECHO = 256  # longest excerpt of client text in an error frame
 _encode = msgspec.json.Encoder().encode
 
 
 class Projector:
-    """Projects the events of one connection into Deepgram's frames."""
+    """Converts the recognition events of one connection into Deepgram's frames."""
 
     def __init__(self, request: ListenRequest, channels: int, request_id: str, created: str, model: ModelCard) -> None:
         self.request = request
         self.request_id = request_id
-        self.warnings: Sequence[str] = ()  # about the audio, as `kind: sentence`; for the summary
+        self.warnings: Sequence[str] = ()  # about the audio, as `kind: sentence`; sent in `Metadata`
         self._channels = channels
         self._created = created
         self._model = model
@@ -182,9 +184,9 @@ class Projector:
         self._transcripts = [Transcript(request.style, punctuated=request.punctuated_words) for _ in range(channels)]
 
     def frame(self, event: Event, timing: StepTiming | None = None, write_s: float = 0.0) -> bytes | None:
-        """Return the frame of an event, or None where this client did not ask for it. Events come in order.
+        """Return the frame of an event, or None if the client did not request this kind. Events must come in order.
 
-        `timing` is that of the step which the event answers, `write_s` how long the frame before took to write.
+        `timing` is that of the step that caused the event, `write_s` the time that the previous frame took to write.
         """
         match event:
             case Partial() | Final():
@@ -197,34 +199,34 @@ class Projector:
             case Closed():
                 return self._summary(event)
             case StreamBroken():
-                return _encode(Error("InternalError", "recognition failed on this stream"))
+                return _encode(Error(ErrorVariant.INTERNAL, "recognition failed on this stream"))
             case _:
                 assert_never(event)
 
     @property
     def openings(self) -> tuple[tuple[str, ...], ...]:
-        """By channel, the words with which the next segment's sentence has begun."""
+        """Per channel, the words of the unfinished sentence that the next segment continues."""
         return tuple(transcript.opening for transcript in self._transcripts)
 
     def restore(self, openings: Sequence[tuple[str, ...]]) -> None:
-        """Go on behind what another connection's projector wrote."""
+        """Continue the unfinished sentences of an earlier connection's projector."""
         for transcript, opening in zip(self._transcripts, openings, strict=True):
             transcript.restore(opening)
 
     def complaint(self, description: str, text: str) -> bytes:
-        """Answer a text frame that cannot be understood."""
-        return _encode(Error("SchemaError", description, text[:MAX_ECHO]))
+        """Return the error for an invalid text frame."""
+        return _encode(Error(ErrorVariant.SCHEMA, description, text[:MAX_ECHO]))
 
     def undecodable(self, description: str) -> bytes:
-        """Say what is wrong with the audio, which ends the stream."""
-        return _encode(Error("DATA-0000", description))
+        """Return the error for audio that cannot be decoded, which ends the stream."""
+        return _encode(Error(ErrorVariant.DATA, description))
 
     def configured(self, keyterms: Sequence[str]) -> bytes:
-        """Answer a change of settings with the key terms in force."""
+        """Return the answer to a successful Configure, with the key terms in force."""
         return _encode(ConfigureSuccess(self.request_id, list(keyterms)))
 
-    def not_configured(self, code: str, description: str) -> bytes:
-        """Answer a change of settings that cannot be made."""
+    def not_configured(self, code: ConfigureCode, description: str) -> bytes:
+        """Return the answer to a refused Configure."""
         return _encode(ConfigureFailure(self.request_id, code, description))
 
     def _results(self, event: Partial | Final, timing: StepTiming | None, write_s: float) -> bytes:
@@ -268,7 +270,7 @@ class Projector:
 
     def _summary(self, event: Closed) -> bytes:
         model = self._model
-        heard = event.audio_s > 0
+        has_audio = event.audio_s > 0
         summary = Metadata(
             transaction_key="deprecated",
             request_id=self.request_id,
@@ -276,15 +278,15 @@ class Projector:
             created=self._created,
             duration=_seconds(event.audio_s),
             channels=self._channels,
-            models=[model.uuid] if heard else UNSET,
-            model_info={model.uuid: model.info} if heard else UNSET,
+            models=[model.uuid] if has_audio else UNSET,
+            model_info={model.uuid: model.info} if has_audio else UNSET,
             warnings=warned("audio", self.warnings),
         )
         return _encode(summary)
 
 
 def latency(timing: StepTiming, write_s: float) -> Latency:
-    """Return the parts of a result's latency; `write_s` is that of the result before."""
+    """Return the parts of a result's latency; `write_s` is that of the previous result."""
     return Latency(
         queue_ms=_ms(timing.queue_wait_s),
         step_ms=_ms(timing.step_s),
@@ -296,7 +298,7 @@ def latency(timing: StepTiming, write_s: float) -> Latency:
 
 
 def _seconds(value: float) -> float:
-    """Microseconds are enough to name a sample at any rate, and keep binary noise off the wire."""
+    """Round to microseconds: exact enough for a sample at any rate, without floating-point noise on the wire."""
     return round(value, 6)
 
 

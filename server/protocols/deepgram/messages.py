@@ -1,8 +1,9 @@
-"""Deepgram's messages in both directions as structs, and the parser of client frames. Pure."""
+"""Messages of Deepgram's protocol in both directions, and the parser of client frames. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -21,7 +22,7 @@ class WordOut(msgspec.Struct):
 
 
 class Alternative(msgspec.Struct):
-    """A transcript; ours is the only one."""
+    """The only transcript of a result."""
 
     transcript: str
     confidence: float
@@ -29,7 +30,7 @@ class Alternative(msgspec.Struct):
 
 
 class Alternatives(msgspec.Struct):
-    """What was said on one channel."""
+    """The transcript of one channel."""
 
     alternatives: tuple[Alternative]
 
@@ -37,23 +38,23 @@ class Alternatives(msgspec.Struct):
 class Latency(msgspec.Struct):
     """Latency of a result, opt-in by `latency=true`, as consecutive parts in milliseconds.
 
-    They cover the time from the arrival of the last sample that the result needs to its frame written, but for cutting
-    audio into steps (microseconds). A frame cannot tell its own writing: `write_ms` is that of the connection's result
-    before it, 0 in the first.
+    They cover the time from the arrival of the last sample that the result needs until its frame is written, except
+    cutting audio into steps (microseconds). A frame cannot contain its own write time: `write_ms` is that of the
+    connection's previous result, 0 in the first.
     """
 
-    queue_ms: float  # step ready to its batch starting
-    step_ms: float  # the model's step for the batch
+    queue_ms: float  # from the step being ready to the start of its batch
+    step_ms: float  # model step of the batch
     handover_ms: float  # from the model's thread to the event loop's
-    decode_ms: float  # search and text of the batch
-    write_ms: float  # from its text to the socket
-    batch: int  # rows: steps of other streams that shared the model call, and this one
+    decode_ms: float  # search and text conversion of the batch
+    write_ms: float  # from the text to the socket
+    batch: int  # rows of the model call: this step and those of other streams
 
 
 class StepReport(msgspec.Struct):
-    """Ours, and opt-in: the number of words that can no longer change and, with `step_results`, the times of the step.
+    """Opt-in extension of `Results`: the number of stable words and, with `step_results`, the times of the step.
 
-    `endpoint_delay_ms` is what an endpoint cost: audio from the end of the last word to the end of the segment.
+    `endpoint_delay_ms` is the audio from the end of the last word to the end of the segment.
     """
 
     stable_words: int
@@ -66,7 +67,7 @@ class StepReport(msgspec.Struct):
 
 
 class Results(msgspec.Struct, tag_field="type", tag="Results"):
-    """A transcript of a stretch of one channel."""
+    """The transcript of a part of one channel."""
 
     channel_index: tuple[int, int]
     start: float
@@ -80,7 +81,7 @@ class Results(msgspec.Struct, tag_field="type", tag="Results"):
 
 
 class ResultsMetadata(msgspec.Struct):
-    """Metadata that every `Results` of a connection repeats."""
+    """Metadata repeated in every `Results` of a connection."""
 
     request_id: str
     model_info: dict[str, str]
@@ -88,7 +89,7 @@ class ResultsMetadata(msgspec.Struct):
 
 
 class Warned(msgspec.Struct):
-    """A warning about the audio, which was transcribed nevertheless; `type` is its kind, such as `truncated`."""
+    """A warning about audio that was transcribed nevertheless; `type` is its kind, such as `truncated`."""
 
     parameter: str
     type: str
@@ -96,12 +97,12 @@ class Warned(msgspec.Struct):
 
 
 def warned(parameter: str, warnings: Sequence[str]) -> list[Warned] | UnsetType:
-    """Return warnings that are `kind: sentence`, UNSET where there are none."""
+    """Convert warnings of the form `kind: sentence`; UNSET if there are none."""
     return [Warned(parameter, text.partition(": ")[0], text) for text in warnings] or UNSET
 
 
 class Metadata(msgspec.Struct, tag_field="type", tag="Metadata"):
-    """The summary of a connection, once, just before its end."""
+    """Summary of a connection, sent once before the close."""
 
     transaction_key: str
     request_id: str
@@ -122,16 +123,33 @@ class SpeechStartedOut(msgspec.Struct, tag_field="type", tag="SpeechStarted"):
 
 
 class UtteranceEnd(msgspec.Struct, tag_field="type", tag="UtteranceEnd"):
-    """The gap after the last word has lasted for `utterance_end_ms`."""
+    """The gap after the last word has reached `utterance_end_ms`."""
 
     channel: tuple[int, int]
     last_word_end: float
 
 
-class Error(msgspec.Struct, tag_field="type", tag="Error"):
-    """A complaint inside a stream."""
+class ErrorVariant(StrEnum):
+    """Kinds of `Error`."""
 
-    variant: str
+    SCHEMA = "SchemaError"  # an invalid text frame; the stream continues
+    DATA = "DATA-0000"  # audio that cannot be decoded; the connection closes
+    INTERNAL = "InternalError"  # recognition failed; the connection closes
+
+
+class ConfigureCode(StrEnum):
+    """Reasons of a `ConfigureFailure`."""
+
+    NOT_SUPPORTED = "CONFIGURE_NOT_SUPPORTED"
+    KEYTERMS_NOT_SUPPORTED = "CONFIGURE_KEYTERMS_NOT_SUPPORTED"
+    ALREADY_PENDING = "CONFIGURE_ALREADY_PENDING"
+    KEYTERM_LIMIT_EXCEEDED = "CONFIGURE_KEYTERM_LIMIT_EXCEEDED"
+
+
+class Error(msgspec.Struct, tag_field="type", tag="Error"):
+    """An error during a stream."""
+
+    variant: ErrorVariant
     description: str
     message: str | UnsetType = UNSET
 
@@ -144,10 +162,10 @@ class ConfigureSuccess(msgspec.Struct, tag_field="type", tag="ConfigureSuccess")
 
 
 class ConfigureFailure(msgspec.Struct, tag_field="type", tag="ConfigureFailure"):
-    """The old settings stay."""
+    """The change was refused; the old settings stay in force."""
 
     request_id: str
-    code: str
+    code: ConfigureCode
     description: str
 
 
@@ -156,22 +174,22 @@ class KeepAlive(msgspec.Struct, tag_field="type", tag="KeepAlive", frozen=True):
 
 
 class Finalize(msgspec.Struct, tag_field="type", tag="Finalize", frozen=True):
-    """Flush one channel, or all of them, and stay open."""
+    """Flush one channel, or all, and keep the stream open."""
 
     channel: int | None = None
 
 
 class CloseStream(msgspec.Struct, tag_field="type", tag="CloseStream", frozen=True):
-    """Flush and end."""
+    """Flush and close."""
 
 
-_OFF: tuple[object, ...] = (None, False, 0, "", "false", "0", [], {})  # values that ask for nothing
+_OFF: tuple[object, ...] = (None, False, 0, "", "false", "0", [], {})  # values that turn a feature off
 
 
 class Configure(msgspec.Struct, tag_field="type", tag="Configure", frozen=True):
-    """Change settings in mid-stream; `keyterms` is the only one.
+    """Change settings during a stream; only `keyterms` can change.
 
-    Fields of `/v2/listen` are read to be refused, as are `features` that would change.
+    Fields of `/v2/listen`, and `features` that differ from those in force, are parsed in order to be refused.
     """
 
     keyterms: list[str] | None = None
@@ -181,8 +199,8 @@ class Configure(msgspec.Struct, tag_field="type", tag="Configure", frozen=True):
     numerals: object = None
     profanity_filter: object = None
 
-    def unmet(self, in_force: Mapping[str, bool]) -> tuple[str, ...]:
-        """Return the names of what this would change and no stream can; `in_force` has the switches of this one."""
+    def unsupported(self, in_force: Mapping[str, bool]) -> tuple[str, ...]:
+        """Return the requested changes that are not possible during a stream; `in_force` has its present switches."""
         switches = [
             *(self.features or {}).items(),
             ("numerals", self.numerals),
@@ -194,9 +212,10 @@ class Configure(msgspec.Struct, tag_field="type", tag="Configure", frozen=True):
         return tuple(sorted(changed | given))
 
 
-MAX_CHARACTERS = 32_768  # of a frame: the largest set of key terms, escaped, is half of that
-Action = KeepAlive | Finalize | CloseStream | Configure
+MAX_CHARACTERS = 32_768  # of a text frame: twice the largest set of key terms, escaped
+TYPES = "KeepAlive, Finalize, CloseStream, Configure"
 
+Action = KeepAlive | Finalize | CloseStream | Configure
 _decode = msgspec.json.Decoder(Action).decode
 
 
@@ -208,9 +227,9 @@ _typed = msgspec.json.Decoder(_Typed)
 
 
 def control_text(chunk: bytes) -> str | None:
-    """Return the control message that was sent as a binary frame, None if the frame is audio.
+    """Return the control message in a binary frame, or None if the frame is audio.
 
-    No audio is a JSON object with a `type`; within a container it would be read as damage.
+    Audio is never a JSON object with a `type`; in a container those bytes would count as damage.
     """
     if chunk[:1] != b"{" or len(chunk) > MAX_CHARACTERS:
         return None
@@ -222,15 +241,15 @@ def control_text(chunk: bytes) -> str | None:
 
 
 def parse_frame(text: str, channels: int) -> Action:
-    """Read a text frame on a connection of `channels` recognised channels. Raises: BadFrame naming what is wrong."""
+    """Parse a text frame of a connection with this number of recognized channels. Raises: BadFrame."""
     if len(text) > MAX_CHARACTERS:
-        raise BadFrame(f"the text has more than {MAX_CHARACTERS} characters")
+        raise BadFrame(f"the message has {len(text)} characters; at most {MAX_CHARACTERS}")
     try:
         action: Action = _decode(text)
     except msgspec.ValidationError as error:
-        raise BadFrame("unknown message type, or a field of the wrong type") from error
+        raise BadFrame(f"unknown message type, or a field of the wrong type; valid types: {TYPES}") from error
     except (msgspec.DecodeError, RecursionError) as error:
-        raise BadFrame("the text is not a JSON object") from error
+        raise BadFrame("the message is not a JSON object") from error
     if isinstance(action, Finalize) and action.channel is not None and not 0 <= action.channel < channels:
-        raise BadFrame(f"channel must be from 0 to {channels - 1}")
+        raise BadFrame(f"channel: {action.channel} is not valid; must be from 0 to {channels - 1}")
     return action

@@ -1,7 +1,7 @@
-"""Parser of the query of Deepgram's `/v1/listen`: text parameters to options, or a refusal. Pure.
+"""Parser of the query of Deepgram's `/v1/listen`. Pure.
 
-A value that would corrupt the result is refused, and so is a feature that is not there: `server.protocols.features`.
-Parameters that clients send and can do without are accepted, and named in `ignored` where they ask for something.
+Invalid values and unsupported features (`server.protocols.features`) are refused. Harmless parameters without effect
+here are accepted, and listed in `ignored` if they request something.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from server.protocols.features import (
     boolean,
     check_given,
     check_single,
-    lacking,
     named,
-    refuse_lacking,
+    refuse_unsupported,
+    unsupported_feature,
     whole_number,
 )
 from server.recognition.keyterms import NO_KEYTERMS, Keyterms, Keyword
@@ -44,15 +44,15 @@ _FORMATTING = ("smart_format", "punctuate", "numerals")
 _REPEATABLE = frozenset(name for name, parameter in TABLE.items() if parameter.repeatable)
 BIASING = frozenset({"keyterm", "keywords"})
 LIVE_ONLY = frozenset(name for name, parameter in TABLE.items() if parameter.live_only)
-MAX_BOOST = 100.0  # of `keywords`: far beyond anything that helps
-_LARGEST_RATE = 10**9 - 1  # in digits that `whole_number` reads
+MAX_BOOST = 100.0  # of `keywords`: far above any useful value
+_LARGEST_RATE = 10**9 - 1  # the largest number that `whole_number` parses
 _BOOST = re.compile(r"-?[0-9]{1,3}(\.[0-9]{1,6})?")
-MAX_TAGS, TAG_CHARACTERS = 8, 64  # tags are a client's own names for its stream, kept for logs
+MAX_TAGS, TAG_CHARACTERS = 8, 64  # `tag`: the client's own labels of a stream, for the logs
 
 
 @dataclass(frozen=True, slots=True)
 class ListenRequest:
-    """The query, parsed. `form` is the form of the audio."""
+    """A parsed query; `form` is the audio format."""
 
     form: AudioForm
     channels: int
@@ -77,20 +77,20 @@ class ListenRequest:
 
     @property
     def switches(self) -> dict[str, bool]:
-        """Features of the text that are on."""
+        """Formatting parameters and whether each is on."""
         style = self.style
         both = style.punctuate and style.numerals
         return {"punctuate": style.punctuate, "numerals": style.numerals, "smart_format": both}
 
     @property
     def without_accurate(self) -> dict[str, object]:
-        """What does not go with accurate finals: they are not saved in tickets, and stable words may change in them."""
+        """Options that exclude `finals=accurate`: tickets do not store it, and it may change stable words."""
         return {"grammar": self.grammar, "resumable": self.resumable, "stable_words": self.stable_words}
 
     def live_options(self, model_rate: int) -> SessionOptions:
-        """Options of a live stream for a model that hears `model_rate` Hz. Raises: BadParameter."""
+        """Return the options of a live stream for a model at `model_rate` Hz. Raises: BadParameter."""
         if self.resumable and self.form.encoding not in PLAIN:
-            raise BadParameter(f"resumable: only with encoding={', '.join(sorted(PLAIN))}")
+            raise BadParameter(f"resumable: requires one of encoding={', '.join(sorted(PLAIN))}")
         return SessionOptions(
             sample_rate=self.form.decoded_rate(model_rate),
             channels=self.form.decoded_channels(multichannel=self.multichannel),
@@ -118,7 +118,7 @@ def parse_query(
     lenient_features: bool = False,
     english: bool = True,
 ) -> ListenRequest:
-    """Read the query of a live stream or an upload whose model is chosen. Raises: BadParameter."""
+    """Parse the query of a live stream or upload once its model is known. Raises: BadParameter."""
     given = list(pairs)
     query = dict(given)
     ignored = check_query(given, lenient=lenient_features)
@@ -153,16 +153,16 @@ def parse_query(
 
 
 def check_query(given: Sequence[tuple[str, str]], *, lenient: bool) -> set[str]:
-    """Check what all parameters have in common, and those without effect; return the names of what is ignored.
+    """Check names, repetition, empty values and harmless parameters; return the names of ignored parameters.
 
-    It needs no model, so that a query that is refused loads none.
+    Needs no model, so that a refused query does not load one.
 
     Raises: BadParameter.
     """
     listed = [(name, value) for name, value in given if name in TABLE]
     check_given(listed)
-    features = [feature for name, value in given if (feature := lacking(name, value)) is not None]
-    refuse_lacking(features, lenient=lenient)
+    features = [feature for name, value in given if (feature := unsupported_feature(name, value)) is not None]
+    refuse_unsupported(features, lenient=lenient)
     check_single(listed, _REPEATABLE)
     ignored = {feature.name for feature in features}
     for name, value in given:
@@ -170,7 +170,7 @@ def check_query(given: Sequence[tuple[str, str]], *, lenient: bool) -> set[str]:
         if parameter is None:
             on = value.casefold() not in OFF
         elif parameter.schema is BOOLEAN:
-            on = boolean(name, value) and parameter.kind is Kind.UNMET
+            on = boolean(name, value) and parameter.kind is Kind.IGNORED
         else:
             on = False
             if parameter.schema is NUMBER:
@@ -187,7 +187,7 @@ def _check_number(name: str, value: str) -> None:
     except ValueError:
         number = math.nan
     if not (math.isfinite(number) and number >= 0):
-        raise BadParameter(f"{name}: {value[:SHOWN]!r} is not a number of 0 or more")
+        raise BadParameter(f"{name}: {value[:SHOWN]!r} is not valid; must be a number of at least 0")
 
 
 def _style(query: Mapping[str, str], *, english: bool) -> Style:
@@ -200,7 +200,7 @@ def _style(query: Mapping[str, str], *, english: bool) -> Style:
 
 
 def _keyterms(given: Sequence[tuple[str, str]]) -> Keyterms:
-    """Phrases of `keyterm`, and `keywords` as `word` or `word:boost`."""
+    """Key terms from `keyterm` phrases and `keywords`, each `word` or `word:boost`."""
     keywords = [_keyword(value) for name, value in given if name == "keywords"]
     return Keyterms.of_request("keyterm", (value for name, value in given if name == "keyterm"), keywords)
 
@@ -211,13 +211,13 @@ def _keyword(value: str) -> Keyword:
         return value.strip(), None
     if not word.strip() or not _BOOST.fullmatch(boost) or abs(float(boost)) > MAX_BOOST:
         raise BadParameter(
-            f"keywords: {value[:64]!r} is not word:boost with a boost from -{MAX_BOOST:g} to {MAX_BOOST:g}"
+            f"keywords: {value[:64]!r} is not valid; must be word:boost, boost from -{MAX_BOOST:g} to {MAX_BOOST:g}"
         )
     return word.strip(), float(boost)
 
 
 def _form(query: Mapping[str, str], channels: int) -> AudioForm:
-    """Form of the audio. `sample_rate` has an effect only with an encoding that does not carry it."""
+    """Return the audio format. `sample_rate` counts only for encodings without a header."""
     encoding = query.get("encoding")
     if "sample_rate" not in query:
         return audio_form(encoding, None, channels)
@@ -246,7 +246,7 @@ def _latency_budget(query: Mapping[str, str]) -> float | None:
 
 
 def _shown(tag: str) -> str:
-    """A tag cut to its length in logs, unprintable characters replaced."""
+    """Return a tag for the logs: cut, with unprintable characters replaced."""
     return "".join(c if c.isprintable() else "?" for c in tag[:TAG_CHARACTERS])
 
 

@@ -1,4 +1,4 @@
-"""A live connection in Deepgram's protocol that issues tickets and resumes streams from them."""
+"""Live connection in Deepgram's protocol that issues resume tickets and resumes streams from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from server.streaming.closing import ConnectionEvent, State
 from server.streaming.connection import ConnectionContext
 from server.streaming.outbox import OutFrame
 
-EVERY_S = 1.0  # of audio between tickets
+EVERY_S = 1.0  # seconds of audio between tickets
 SLACK_S = 1e-6  # times on the wire are rounded to microseconds
 
 _encode = msgspec.json.Encoder().encode
@@ -33,7 +33,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.resume")
 
 
 class ResumableStream(DeepgramStream):
-    """A `DeepgramStream` that other connections can continue."""
+    """A `DeepgramStream` that a later connection can resume."""
 
     def __init__(
         self,
@@ -50,14 +50,14 @@ class ResumableStream(DeepgramStream):
         self._resuming = Resuming(session, projector, tickets, tenant=tenant, metrics=context.metrics)
 
     def leave(self) -> bool:
-        """Send the client elsewhere at once, with a last ticket; False, and nothing done, if it cannot be sent."""
+        """Send a last ticket and close, so that the client resumes elsewhere; return False if that is not possible."""
         if not self._session.resumable or not self._transition(ConnectionEvent.SENT_AWAY):
             return False
         self._mark()
         return True
 
     def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
-        """Take the events of a step, or of a client's frame; write each ticket at its place between them."""
+        """Handle the events of a step or a client frame; write each ticket at its position among them."""
         super().on_events(events, timing)
         resumption = self._session.resumption
         if resumption is None:
@@ -69,11 +69,11 @@ class ResumableStream(DeepgramStream):
             super().on_events(self._session.released(), timing)
             self._mark_if_due()
 
-    def _say(self, event: Event, timing: StepTiming | None) -> None:
+    def _send_event(self, event: Event, timing: StepTiming | None) -> None:
         if self._resuming.knows(event):
-            self._projector.frame(event, timing)  # not written, but the sentence goes on behind it
+            self._projector.frame(event, timing)  # not sent again, but needed for the sentence that follows
         else:
-            super()._say(event, timing)
+            super()._send_event(event, timing)
 
     def _push(self, work: Sequence[Work]) -> None:
         super()._push(work)
@@ -86,7 +86,7 @@ class ResumableStream(DeepgramStream):
             self._mark()
 
     def _mark(self) -> None:
-        assert self._recognition is not None, "only a stream that runs is marked"
+        assert self._recognition is not None, "only a running stream is marked"
         assert self._session.resumption is not None, "only resumable streams are marked"
         self._session.resumption.mark()
         self._resuming.marked()
@@ -102,58 +102,58 @@ class ResumableStream(DeepgramStream):
             self._put(OutFrame(self._projector.complaint(str(error), text)))
             return
         super()._on_text(text)
-        self._mark_if_due()  # a client that only keeps its stream alive needs a recent ticket, too
+        self._mark_if_due()  # a client that only sends KeepAlive needs a recent ticket too
 
     def _resume(self, resume: Resume) -> None:
         """Raises: BadFrame."""
         if not self._session.untouched:
-            raise BadFrame("Resume comes before anything else")
-        assert self._recognition is not None, "frames come to a stream that runs"
+            raise BadFrame("Resume must be the first message of a connection")
+        assert self._recognition is not None, "frames arrive only while the stream runs"
         for payload in self._resuming.resume(resume, self._recognition):
             self._put(OutFrame(payload))
 
 
 class Resuming:
-    """Tickets of one stream, and which of its results the client had on earlier connections."""
+    """The tickets of one stream, and which results its client received on earlier connections."""
 
     def __init__(
         self, session: Session, projector: Projector, tickets: TicketService, *, tenant: bytes, metrics: Metrics
     ) -> None:
-        """`session` gives no tickets if it is not resumable: where a voice-activity model listens."""
+        """A session that is not resumable (one with a voice activity model) issues no tickets."""
         self._session = session
         self._projector = projector
         self._tickets = tickets
         self._tenant = tenant
         self._metrics = metrics
         self._request_id = projector.request_id
-        self.stream_id = projector.request_id  # that of the first connection
-        self._unused: Ticket | None = None  # restored from, until the first audio
-        self._finals = 0  # over all connections
-        self._had_finals = 0  # that the client has
-        self._had_s = 0.0  # stream time up to which it has the interims
+        self.stream_id = projector.request_id  # the request id of the first connection
+        self._unused: Ticket | None = None  # the restored ticket, until the first audio
+        self._finals = 0  # over all connections of the stream
+        self._had_finals = 0  # finals that the client has received
+        self._had_s = 0.0  # stream time up to which it has received interims
         self._marked_s = tickets.now()
         if session.resumable:
             tickets.opened()
 
     def pushed(self) -> None:
-        """Note that work went to the engine: the ticket cannot be used again."""
+        """Mark the ticket as used: work was pushed to the engine."""
         if self._unused is not None:
             self._tickets.used(self._unused)
             self._unused = None
 
     def due(self) -> bool:
-        """Whether the next ticket is due."""
+        """Return whether the next ticket is due."""
         resumption = self._session.resumption
         if resumption is None or self._session.closing or resumption.order.marking:
             return False
         return resumption.unmarked_s >= EVERY_S or self._tickets.ages(self._marked_s)
 
     def marked(self) -> None:
-        """Note that a ticket is on its way."""
+        """Record that a ticket was requested."""
         self._marked_s = self._tickets.now()
 
     def knows(self, event: Event) -> bool:
-        """Count a result; return whether the client had it on an earlier connection."""
+        """Count a result; return whether the client received it on an earlier connection."""
         match event:
             case Final():
                 self._finals += 1
@@ -165,7 +165,7 @@ class Resuming:
         return False
 
     def ticket(self, saved: SavedStream) -> bytes:
-        """Return the frame of a ticket for the saved state."""
+        """Return the Ticket frame for the saved state."""
         ticket = self._tickets.issue(
             saved, stream_id=self.stream_id, tenant=self._tenant, openings=self._projector.openings
         )
@@ -179,7 +179,7 @@ class Resuming:
         return _encode(TicketOut(text, audio_s, ticket.stream.finals, self.stream_id))
 
     def resume(self, resume: Resume, recognition: ActiveSession) -> list[bytes]:
-        """Restore an untouched session as the client asks; return the answer."""
+        """Restore a session that has no audio yet as the client requests; return the answer frames."""
         if resume.ticket is None:
             return self._begin_at(resume.from_s or 0.0, resume.finals)
         try:
@@ -192,26 +192,26 @@ class Resuming:
         self.stream_id = ticket.stream_id
         self._finals = ticket.stream.finals
         self._had_finals, self._had_s = resume.finals, resume.cursor_s + SLACK_S
-        # A fresh ticket at once: this one cannot be used here again, and the connection may be lost at any time.
+        # Send a new ticket at once: this one cannot be used again here, and the connection may be lost at any time.
         return [self._resumed("resumed"), self._frame(self._tickets.renewed(ticket))]
 
     def _take(self, text: str, recognition: ActiveSession) -> Ticket:
         session = self._session
         if session.resumption is None:
-            raise TicketRefused(TicketCode.UNAVAILABLE, "this server cannot resume streams")
+            raise TicketRefused(TicketCode.UNAVAILABLE, "resuming is not available on this server")
         ticket = self._tickets.take(text, self._tenant)
         stream = ticket.stream
         parts = stream.channels, stream.states, stream.audio.cutters, ticket.openings
         if any(len(part) != len(session.channels) for part in parts):
-            raise TicketRefused(TicketCode.MALFORMED, "the ticket has other channels")
+            raise TicketRefused(TicketCode.MALFORMED, "invalid ticket: another number of channels")
         try:
-            go_on = session.resumption.restoring(stream)
+            complete_restore = session.resumption.restoring(stream)
             recognition.restore(stream.states)
         except WrongState as error:
-            raise TicketRefused(TicketCode.MODEL, "the ticket is of another model") from error
+            raise TicketRefused(TicketCode.MODEL, "the ticket was issued for another model") from error
         except (ValueError, ModelError) as error:
-            raise TicketRefused(TicketCode.MALFORMED, "the ticket holds no such stream") from error
-        go_on()
+            raise TicketRefused(TicketCode.MALFORMED, "invalid ticket: its state does not fit this stream") from error
+        complete_restore()
         self._projector.restore(ticket.openings)
         return ticket
 

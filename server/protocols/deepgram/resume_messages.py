@@ -1,4 +1,4 @@
-"""Frames of resuming: a client's first request on a new connection, and the answers. Pure."""
+"""Messages for resuming a stream: the client's first message on a new connection, and the answers. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import msgspec
 
 from server.errors import BadFrame
 
-MAX_CHARACTERS = 2**20  # of a frame: the limit of any message
+MAX_CHARACTERS = 2**20  # of a message: the limit of all messages
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=10_000_000)]
 
 
 class Resume(msgspec.Struct, tag_field="type", tag="Resume", frozen=True):
-    """Go on from a ticket, or begin the stream time at `from_s`.
+    """Resume from a ticket, or start the stream time at `from_s`.
 
-    `finals` counts those received since the first connection; `cursor_s` is the largest start + duration of any result.
+    `finals` is the number received since the first connection; `cursor_s` the largest start + duration of any result.
     """
 
     ticket: str | None = None
@@ -25,9 +25,9 @@ class Resume(msgspec.Struct, tag_field="type", tag="Resume", frozen=True):
 
 
 class TicketOut(msgspec.Struct, tag_field="type", tag="Ticket", frozen=True):
-    """A stream's state as sealed text: another connection resumes from it with the audio from `audio_s` on.
+    """A stream's state as encrypted text: a later connection resumes from it with the audio from `audio_s` on.
 
-    `finals` counts those before the state: fewer than the client has while a replay catches up.
+    `finals` is the number before the state: fewer than the client has received while a replay catches up.
     """
 
     ticket: str
@@ -37,21 +37,21 @@ class TicketOut(msgspec.Struct, tag_field="type", tag="Ticket", frozen=True):
 
 
 class Resumed(msgspec.Struct, tag_field="type", tag="Resumed", frozen=True):
-    """The stream resumes; audio is wanted from `audio_s` on."""
+    """The stream is resumed; the client sends audio from `audio_s` on."""
 
     audio_s: float
     stream_id: str
 
 
 class ResumeRefused(msgspec.Struct, tag_field="type", tag="ResumeRefused", frozen=True):
-    """The stream begins afresh."""
+    """The ticket was refused; the stream starts anew."""
 
     code: str
     description: str
 
 
 class _Tagged(msgspec.Struct, frozen=True):
-    """Any frame."""
+    """The type of any message."""
 
     type: str = ""
 
@@ -61,7 +61,7 @@ _decode = msgspec.json.Decoder(Resume).decode
 
 
 def parse_resume(text: str) -> Resume | None:
-    """Read a text frame; None if it is no `Resume`. Raises: BadFrame naming what is wrong."""
+    """Parse a text frame; return None if it is not a `Resume`. Raises: BadFrame."""
     try:
         if _tagged(text).type != Resume.__struct_config__.tag:
             return None
@@ -70,7 +70,7 @@ def parse_resume(text: str) -> Resume | None:
     try:
         resume = _decode(text)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise BadFrame("a field of Resume has the wrong type") from error
+        raise BadFrame("Resume: a field has the wrong type or is out of range") from error
     if (resume.ticket is None) == (resume.from_s is None):
-        raise BadFrame("Resume has either a ticket or from_s")
+        raise BadFrame("Resume: send either ticket or from_s")
     return resume

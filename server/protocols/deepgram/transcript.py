@@ -1,4 +1,4 @@
-"""Words of a channel as Deepgram's JSON, of live results and of uploaded recordings. Pure."""
+"""JSON of a channel's words in Deepgram's format, for live results and uploads. Pure."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Transcript:
-    """Encodes the words of one channel as the `channel` object of live results. Segments come in order.
+    """Encoder of one channel's words as the `channel` object of live results. Segments must come in order.
 
-    The object is joined by hand from the words' JSON, so that only the words that changed since the frame before are
-    encoded again: a segment of N words costs N encodings over its life instead of N a partial. It is byte for byte
-    `Alternatives` of `alternative`, which uploads use (tests/server/protocols/test_deepgram_transcript.py).
+    The object is assembled from the JSON of single words, so that only words that changed since the previous frame are
+    encoded again: N encodings for a segment of N words instead of N for each partial. The result is byte for byte the
+    `Alternatives` that uploads use (tests/server/protocols/test_deepgram_transcript.py).
     """
 
     def __init__(self, style: Style, *, punctuated: bool) -> None:
         self._sentences = Sentences(style) if style.punctuate or style.numerals else None
         self._punctuated = punctuated
-        self._words: Sequence[Word] | None = None  # of the last partial: the same tuple is the same text
-        self._shown: list[tuple[Word, str]] = []  # words and their displayed text in the frame before
+        self._words: Sequence[Word] | None = None  # of the last partial; the same tuple means the same text
+        self._shown: list[tuple[Word, str]] = []  # words and their displayed text in the previous frame
         self._parts: list[bytes] = []  # the same as JSON
-        self._last = (msgspec.Raw(), 0)  # answer of the last partial
+        self._last = (msgspec.Raw(), 0)  # result of the last `partial`
 
     @property
     def opening(self) -> tuple[str, ...]:
-        """The words with which the next segment's sentence has begun."""
+        """The words of the unfinished sentence that the next segment continues."""
         return () if self._sentences is None else self._sentences.opening
 
     def restore(self, opening: tuple[str, ...]) -> None:
-        """Go on behind a sentence's beginning."""
+        """Continue an unfinished sentence."""
         if self._sentences is not None:
             self._sentences.opening = opening
 
     def partial(self, words: Sequence[Word]) -> tuple[msgspec.Raw, int]:
-        """Return an unfinished segment as JSON, and how many words it shows."""
+        """Return an unfinished segment as JSON, and its number of displayed words."""
         if words is not self._words:
             formatted = None if self._sentences is None else self._sentences.partial(words)
             self._last = self._encoded(words, formatted)
@@ -50,7 +50,7 @@ class Transcript:
         return self._last
 
     def final(self, words: Sequence[Word], *, ends: bool) -> tuple[msgspec.Raw, int]:
-        """Return a segment as JSON, and how many words it shows; `ends` as in `Sentences`."""
+        """Return a segment as JSON, and its number of displayed words; `ends` as in `Sentences`."""
         self._words = None
         return self._encoded(words, None if self._sentences is None else self._sentences.final(words, ends=ends))
 
@@ -71,20 +71,20 @@ class Transcript:
 
 
 def alternative(words: Sequence[FormattedWord], punctuated: bool) -> Alternative:
-    """Build the transcript of the words; its confidence is their mean."""
+    """Build a transcript of the words; its confidence is the mean of theirs."""
     out = [word_out(formatted.word, formatted.text, punctuated) for formatted in words]
     confidence = sum(formatted.word.confidence for formatted in words) / len(words) if words else 0.0
     return Alternative(joined(formatted.text for formatted in words), round(confidence, 4), out)
 
 
 def word_out(word: Word, text: str, punctuated: bool) -> WordOut:
-    """Build one word as it was recognised and, where the client formats, as it is shown."""
+    """Build one word, as recognized and, with formatting, as displayed (`text`)."""
     start_s, end_s = round(word.start_s, 3), round(word.end_s, 3)
     return WordOut(word.text, start_s, end_s, round(word.confidence, 4), text if punctuated else UNSET)
 
 
 class Summary(msgspec.Struct):
-    """What was recognised with what."""
+    """Metadata of an upload's answer."""
 
     transaction_key: str
     request_id: str
@@ -98,14 +98,14 @@ class Summary(msgspec.Struct):
 
 
 class Channels(msgspec.Struct):
-    """One transcript a channel; utterances are not split off."""
+    """One transcript per channel; `utterances` is always empty."""
 
     channels: list[Alternatives]
     utterances: list[str]
 
 
 class Answer(msgspec.Struct):
-    """The whole answer."""
+    """The answer to an upload."""
 
     metadata: Summary
     results: Channels
@@ -122,7 +122,7 @@ def recording_answer(
     punctuated: bool,
     warnings: Sequence[str] = (),
 ) -> bytes:
-    """Build the answer from each channel's words; `warnings` are `kind: sentence`."""
+    """Build the answer to an upload from each channel's words; `warnings` have the form `kind: sentence`."""
     summary = Summary(
         transaction_key="deprecated",
         request_id=request_id,

@@ -1,6 +1,6 @@
-"""The answers of `/v1/audio/transcriptions`: words in, json, text or subtitles out. Pure.
+"""Answers of `/v1/audio/transcriptions`: words to JSON, text or subtitles. Pure.
 
-Source: the types of the `openai` package 3.51.0; the WebVTT and SubRip formats of its service's answers.
+Source: the types of the `openai` package 3.51.0; the WebVTT and SubRip formats as OpenAI's service sends them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from model.ctc.words import joined
 from server.protocols.openai.messages import Usage
 from server.text.formatting import FormattedWord
 
-PAUSE_S = 0.4  # between two segments; the least silence that ends an utterance in live streams
-LONGEST_S = 7.0  # of a segment: the longest that guides show a subtitle
-LONGEST_CHARACTERS = 84  # two lines of 42. Source: the usual limit of subtitling guides
+PAUSE_S = 0.4  # between segments: the shortest silence that ends an utterance in live streams
+LONGEST_S = 7.0  # of a segment. Source: the longest display time in subtitling guides
+LONGEST_CHARACTERS = 84  # two lines of 42. Source: the usual limit in subtitling guides
 
 
 class AnswerFormat(StrEnum):
@@ -33,15 +33,15 @@ class AnswerFormat(StrEnum):
 
 
 class PlainAnswer(msgspec.Struct):
-    """`json`."""
+    """Answer for `response_format=json`."""
 
     text: str
     usage: Usage
-    warnings: list[str] | UnsetType = UNSET  # ours, about the file
+    warnings: list[str] | UnsetType = UNSET  # extension: about the file
 
 
 class SegmentOut(msgspec.Struct):
-    """A segment; tokens and compression mean nothing to this model, and are there because clients expect them."""
+    """A segment; tokens and compression ratio have no meaning for this model, but clients expect the fields."""
 
     id: int
     seek: int
@@ -56,7 +56,7 @@ class SegmentOut(msgspec.Struct):
 
 
 class WordOut(msgspec.Struct):
-    """A word as it is shown."""
+    """A word as displayed."""
 
     word: str
     start: float
@@ -64,7 +64,7 @@ class WordOut(msgspec.Struct):
 
 
 class VerboseAnswer(msgspec.Struct):
-    """`verbose_json`."""
+    """Answer for `response_format=verbose_json`."""
 
     task: str
     language: str
@@ -77,12 +77,12 @@ class VerboseAnswer(msgspec.Struct):
 
 
 def text_of(words: Sequence[FormattedWord]) -> str:
-    """Return the text of words."""
+    """Join words to a text."""
     return joined(word.text for word in words)
 
 
 def segments(words: Sequence[FormattedWord]) -> list[Sequence[FormattedWord]]:
-    """Cut words at pauses, and where a subtitle would be too long."""
+    """Split words into segments: at pauses, and where a subtitle would become too long."""
     cut: list[Sequence[FormattedWord]] = []
     begin = 0
     for at in range(1, len(words) + 1):
@@ -108,7 +108,7 @@ def answer(
     *,
     warnings: Sequence[str] = (),
 ) -> tuple[bytes, str]:
-    """Return the body and its media type; `language` is the name of the words' language."""
+    """Return the body and its media type; `language` is the English name of the words' language."""
     match form:
         case AnswerFormat.JSON:
             usage = Usage(round(duration_s, 3))

@@ -1,4 +1,4 @@
-"""`GET /v1/realtime?intent=transcription` as a WebSocket."""
+"""Endpoint of OpenAI's Realtime transcription: `GET /v1/realtime?intent=transcription` as a WebSocket."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RealtimeEndpoint:
         self._replica = replica
 
     async def live(self, socket: WebSocket) -> None:
-        """Recognise a live stream, OpenAI's protocol."""
+        """Serve a live stream in OpenAI's protocol."""
         await serve(socket, self._replica, self._admit, render_error)
 
     async def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
@@ -46,7 +46,7 @@ class RealtimeEndpoint:
         replica.guard.enter(socket, credentials)
         query, ignored = read_query(socket.query_params.multi_items(), QUERY, lenient=lenient)
         if query.get("intent") != "transcription":
-            raise BadParameter("intent: this server transcribes; ask for intent=transcription")
+            raise BadParameter("intent: this server only transcribes; set intent=transcription")
         asked, language = query.get("model"), query.get("language")
         model = await replica.models.obtain(asked, language)
         adapter = RealtimeAdapter(
@@ -66,7 +66,7 @@ class RealtimeEndpoint:
             protocol="openai",
             encoding=Encoding.LINEAR16,
             request_id=request_id,
-            open_other=self._open_other,
+            open_model=self._open_model,
             limit=adapter.limit,
         )
         return Admitted(
@@ -78,14 +78,14 @@ class RealtimeEndpoint:
         options = SessionOptions(rate, partials=True, tell_stable=True, endpointing_ms=float(SILENCE_MS))
         return model.session(options, self._replica.limits)
 
-    async def _open_other(self, stream: Connection, name: str, language: str | None) -> ActiveSession:
-        """Open a stream of another model for a connection. Raises: Refused; BatchingError if its thread hangs."""
+    async def _open_model(self, stream: Connection, name: str, language: str | None) -> ActiveSession:
+        """Open a stream on another model for a connection. Raises: Refused; BatchingError if its thread hangs."""
         model = await self._replica.models.obtain(name, language)
         return model.recognizer.open(self._session(model), stream)
 
 
 def realtime_credentials(authorization: str | None, subprotocols: Sequence[str]) -> Credentials:
-    """Take the key from the header, else from the subprotocols; only `realtime` is ever echoed."""
+    """Read the key from the header, else from the subprotocols; only `realtime` is echoed as subprotocol."""
     given = Credentials.read(authorization, ())
     subprotocol = SUBPROTOCOL if SUBPROTOCOL in subprotocols else None
     offered = [item.removeprefix(KEY_PREFIX) for item in subprotocols if item.startswith(KEY_PREFIX)]
@@ -95,7 +95,7 @@ def realtime_credentials(authorization: str | None, subprotocols: Sequence[str])
 
 
 def render_error(refusal: CountedRefusal, request_id: str) -> Response:
-    """Answer a refused request in OpenAI's form."""
+    """Build the response to a refused request in OpenAI's form."""
     headers = {"x-request-id": request_id}
     if refusal.retry_after_s is not None:
         headers["Retry-After"] = str(refusal.retry_after_s)

@@ -1,4 +1,4 @@
-"""Fields of OpenAI's form for transcriptions: which of them this server reads, does without, or refuses. Pure.
+"""Form fields of OpenAI's transcriptions: which are read, ignored or refused. Pure.
 
 Source: `TranscriptionCreateParams` of the `openai` package 3.51.0.
 """
@@ -12,12 +12,12 @@ from server.errors import BadParameter
 from server.protocols.features import (
     OFF,
     SHOWN,
-    Lacking,
+    Unsupported,
     check_given,
     check_single,
-    lacking,
     named,
-    refuse_lacking,
+    refuse_unsupported,
+    unsupported_feature,
 )
 
 LISTS = frozenset({
@@ -27,35 +27,35 @@ READ = frozenset({
     "finals", "grammar", "keywords", "language", "languages", "model", "response_format", "stream",
     "timestamp_granularities",
 })  # fmt: skip
-HARMLESS = frozenset({"chunking_strategy", "temperature"})  # the transcript means the same without them
-LACKED = frozenset({"include", "known_speaker_names", "known_speaker_references", "prompt"})
+HARMLESS = frozenset({"chunking_strategy", "temperature"})  # ignored: the transcript means the same without them
+UNSUPPORTED = frozenset({"include", "known_speaker_names", "known_speaker_references", "prompt"})
 TEXTS = frozenset({"finals", "grammar", "keywords", "language", "languages", "model", "prompt"})
-"""Fields that may be empty, which asks for nothing: forms of web pages send every field."""
+"""Fields that may be empty, which means not set: forms of web pages send every field."""
 MAX_TEMPERATURE = 1.0
 
 
 def check_fields(fields: Sequence[tuple[str, str]], *, lenient: bool) -> tuple[str, ...]:
-    """Check the fields of a form; return the names of those that are ignored. Raises: BadParameter."""
+    """Check the fields of a form; return the names of the ignored ones. Raises: BadParameter."""
     plain = [(name.removesuffix("[]") if name.removesuffix("[]") in LISTS else name, value) for name, value in fields]
-    listed = [(name, value) for name, value in plain if name in READ | HARMLESS | LACKED]
-    features = [feature for name, value in plain if (feature := _lacking(name, value)) is not None]
-    refuse_lacking(features, lenient=lenient)
+    listed = [(name, value) for name, value in plain if name in READ | HARMLESS | UNSUPPORTED]
+    features = [feature for name, value in plain if (feature := _unsupported(name, value)) is not None]
+    refuse_unsupported(features, lenient=lenient)
     check_given((name, value) for name, value in listed if name not in TEXTS)
     check_single(listed, LISTS)
     ignored = {feature.name for feature in features}
     for name, value in plain:
         if name == "temperature":
             _check_temperature(value)
-        if name not in READ | LACKED and value.casefold() not in OFF:
+        if name not in READ | UNSUPPORTED and value.casefold() not in OFF:
             ignored.add(name)
     return named(ignored)
 
 
-def _lacking(name: str, value: str) -> Lacking | None:
-    """Return the feature that a field asks for; None where it asks for none, or for one that this server has."""
-    if name in LACKED:
-        return Lacking(name, always=False) if value.strip() else None
-    return lacking(name, value)
+def _unsupported(name: str, value: str) -> Unsupported | None:
+    """Return the unsupported feature that a field requests, or None."""
+    if name in UNSUPPORTED:
+        return Unsupported(name, always=False) if value.strip() else None
+    return unsupported_feature(name, value)
 
 
 def _check_temperature(value: str) -> None:
@@ -65,4 +65,4 @@ def _check_temperature(value: str) -> None:
     except ValueError:
         number = math.nan
     if not 0 <= number <= MAX_TEMPERATURE:
-        raise BadParameter(f"temperature: {value[:SHOWN]!r} is not a number from 0 to {MAX_TEMPERATURE:g}")
+        raise BadParameter(f"temperature: {value[:SHOWN]!r} is not valid; must be from 0 to {MAX_TEMPERATURE:g}")

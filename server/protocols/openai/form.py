@@ -1,4 +1,4 @@
-"""Multipart form of `/v1/audio/transcriptions`: a body to a file and options, bounded. Blocking: for a thread."""
+"""Parser of the multipart form of `/v1/audio/transcriptions`, with limits. Blocking: run it in a thread."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from server.protocols.openai.answers import AnswerFormat
 from server.protocols.openai.fields import check_fields
 from server.recognition.session import Finals, finals_of
 
-MAX_FIELDS = 256  # key terms among them
+MAX_FIELDS = 256  # including key terms
 MAX_FIELD_BYTES = 65_536
 FILE = "file"
-MAX_SHOWN = 64  # characters of a client's own text that an error repeats
-GRANULARITIES = ("word", "segment")
+MAX_SHOWN = 64  # longest excerpt of a field name in an error
+GRANULARITIES, NOT_WHOLE = ("word", "segment"), "body: the multipart form is incomplete or invalid"
 
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionForm:
-    """Options of a request. `ignored` are the names of those without effect here."""
+    """A parsed form. `ignored` are the names of fields without effect."""
 
     body: bytes
     model: str | None
-    languages: tuple[str, ...]  # that may be spoken; none: the model's
+    languages: tuple[str, ...]  # that may be spoken; empty: the model's
     answer: AnswerFormat
     granularities: tuple[str, ...]
     stream: bool
     keywords: tuple[str, ...]
-    grammar: str  # ours, as is `finals`
+    grammar: str  # extension, as is `finals`
     finals: Finals | None
     ignored: tuple[str, ...]
 
 
 def parse_form(content_type: str, body: bytes, *, lenient: bool = False) -> TranscriptionForm:
-    """Read a form; a `lenient` server ignores features that it lacks. Raises: BadParameter."""
+    """Parse a form; a `lenient` server ignores unsupported features. Raises: BadParameter."""
     parts = _Parts()
     parts.read(content_type, body)
     if not parts.file:
-        raise BadParameter("file: missing" if parts.file is None else "file: empty")
+        raise BadParameter(f"file: {'missing' if parts.file is None else 'empty'}; send the recording in this field")
     ignored = check_fields(parts.fields, lenient=lenient)
     answer = parts.one("response_format", AnswerFormat.JSON.value)
     if answer not in set(AnswerFormat):
-        raise BadParameter(f"response_format: {answer[:SHOWN]!r} is not one of {', '.join(AnswerFormat)}")
+        raise BadParameter(f"response_format: {answer[:SHOWN]!r} is not valid; must be {', '.join(AnswerFormat)}")
     granularities = parts.every("timestamp_granularities")
     if not set(granularities) <= set(GRANULARITIES):
-        raise BadParameter(f"timestamp_granularities: must be of {', '.join(GRANULARITIES)}")
+        raise BadParameter(f"timestamp_granularities: must be one or both of {', '.join(GRANULARITIES)}")
     if granularities and answer != AnswerFormat.VERBOSE_JSON:
         ignored = named({*ignored, "timestamp_granularities"})
     return TranscriptionForm(
@@ -67,7 +67,7 @@ def parse_form(content_type: str, body: bytes, *, lenient: bool = False) -> Tran
 
 
 class _Parts:
-    """Fields of a form, and its file."""
+    """Fields and file of a form."""
 
     def __init__(self) -> None:
         self.file: bytes | None = None
@@ -78,40 +78,40 @@ class _Parts:
         kind, parameters = parse_options_header(content_type)
         boundary = parameters.get(b"boundary")
         if kind != b"multipart/form-data" or not boundary:
-            raise BadParameter("content-type: must be multipart/form-data, with a boundary")
+            raise BadParameter("content-type: must be multipart/form-data with a boundary")
         try:
             parser = FormParser(
                 "multipart/form-data",
                 self._on_field,
                 self._on_file,
                 boundary=boundary,
-                config={"MAX_MEMORY_FILE_SIZE": len(body) + 1},  # the body is in memory already, and nothing on disk
+                config={"MAX_MEMORY_FILE_SIZE": len(body) + 1},  # keep it in memory: nothing is written to disk
             )
             parser.write(body)
             parser.finalize()
             if self.file is None and b"--" + boundary + b"--" not in body:
-                raise BadParameter("body: not a whole multipart form")
+                raise BadParameter(NOT_WHOLE)
         except (FormParserError, ValueError) as error:
-            raise BadParameter("body: not a whole multipart form") from error
+            raise BadParameter(NOT_WHOLE) from error
 
     def one(self, name: str, default: str) -> str:
-        """Return the value of a field."""
+        """Return the first value of a field."""
         return next((value for key, value in self.fields if key == name), default)
 
     def every(self, name: str) -> tuple[str, ...]:
-        """Return all values of a field, which clients write as a list, too: `name[]`."""
+        """Return all values of a field; clients may also name it `name[]`."""
         return tuple(value for key, value in self.fields if key in (name, f"{name}[]"))
 
     def _on_field(self, field: Field) -> None:
         name, value = (field.field_name or b"").decode(errors="replace"), field.value or b""
-        if name == FILE:  # sent without a file name, or with `filename*` alone
+        if name == FILE:  # sent without a file name, or only with `filename*`
             self._take_file(name, value)
             return
         shown = name[:MAX_SHOWN] or "field"
         if len(self.fields) >= MAX_FIELDS:
-            raise BadParameter(f"{shown}: at most {MAX_FIELDS} fields besides the file are taken")
+            raise BadParameter(f"{shown}: too many fields; at most {MAX_FIELDS} besides the file")
         if len(name) + len(value) > MAX_FIELD_BYTES:
-            raise BadParameter(f"{shown}: {len(value)} bytes are too many; a field has at most {MAX_FIELD_BYTES}")
+            raise BadParameter(f"{shown}: {len(value)} bytes; a field has at most {MAX_FIELD_BYTES}")
         self.fields.append((name, value.decode(errors="replace")))
 
     def _on_file(self, file: File) -> None:
@@ -120,7 +120,7 @@ class _Parts:
 
     def _take_file(self, name: str, body: bytes) -> None:
         if name != FILE:
-            raise BadParameter(f"{name[:MAX_SHOWN] or 'field'}: a file is taken in the field `file` alone")
+            raise BadParameter(f"{name[:MAX_SHOWN] or 'field'}: files are accepted only in the field `file`")
         if self.file is not None:
-            raise BadParameter("file: sent twice; one recording is taken")
+            raise BadParameter("file: sent more than once; send one recording per request")
         self.file = body

@@ -1,7 +1,7 @@
-"""Items of a Realtime session: stretches of audio, each with a text that only grows. Pure.
+"""Items of a Realtime session: parts of the audio, each with a text that only grows. Pure.
 
-An item is open from its first speech or stable word until it is committed, by the client or by the end of a turn. An
-item that the client commits waits until recognition has caught up: words recognised until then belong to it.
+An item is open from its first speech or stable word until it is committed, by the client or at the end of a turn. An
+item committed by the client waits until recognition has caught up: words recognized until then belong to it.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from dataclasses import dataclass, field
 
 from model.ctc.words import Word, continued, joined
 
-MAX_CHARACTERS = 65_536  # of an item that is never committed: about an hour of speech
+MAX_CHARACTERS = 65_536  # of an uncommitted item: about an hour of speech
 
 
 @dataclass(slots=True)
 class Item:
-    """One item. `started`: the client was sent `speech_started`."""
+    """One item. `started`: `speech_started` was sent for it."""
 
     id: str
     parts: list[str] = field(default_factory=list)
     characters: int = 0
     started: bool = False
-    audio_s: float = 0.0  # known when it is complete
+    audio_s: float = 0.0  # set when it is complete
 
     @property
     def text(self) -> str:
-        """Text so far: the deltas, joined."""
+        """The text so far: all deltas joined."""
         return "".join(self.parts)
 
     def grow(self, words: Sequence[Word]) -> str:
@@ -41,35 +41,35 @@ class Item:
 
 
 class Items:
-    """Assigns recognised words to items, in the order of audio."""
+    """Assigns recognized words to items, in the order of the audio."""
 
     def __init__(self, prefix: str) -> None:
-        """`prefix` makes ids unique among sessions."""
+        """`prefix` makes item ids unique across sessions."""
         self._prefix = prefix
         self._made = 0
         self._open: Item | None = None
-        self._waiting: deque[Item | None] = deque()  # an item for each unanswered flush; None: audio that was cleared
-        self._assigned = 0  # words of the recogniser's open segment that items have
+        self._waiting: deque[Item | None] = deque()  # an item per unanswered flush; None: the audio was cleared
+        self._assigned = 0  # words of the open segment that are assigned to items
         self._end_s = 0.0  # of the last complete item
         self.last_committed: str | None = None
 
     @property
     def waiting(self) -> bool:
-        """Whether a flush is unanswered."""
+        """Return whether a flush is unanswered."""
         return bool(self._waiting)
 
     @property
     def discarding(self) -> bool:
-        """Whether the words recognised now are of audio that the client cleared."""
+        """Return whether words recognized now belong to cleared audio."""
         return bool(self._waiting) and self._waiting[0] is None
 
     @property
     def current(self) -> Item | None:
-        """Item of the words recognised now, if there is one yet."""
+        """The item of words recognized now, or None if it does not exist yet."""
         return self._waiting[0] if self._waiting else self._open
 
     def ensure(self) -> Item:
-        """Return the current item; make it if there is none."""
+        """Return the current item; create it if necessary."""
         assert not self.discarding
         current = self.current
         if current is None:
@@ -77,7 +77,7 @@ class Items:
         return current
 
     def commit(self) -> Item:
-        """Commit the open item, even one without words; it waits for the rest of its text."""
+        """Commit the open item, even without words; it waits for the rest of its text."""
         item = self._open or self._new()
         self._open = None
         self._waiting.append(item)
@@ -85,35 +85,35 @@ class Items:
         return item
 
     def clear(self) -> None:
-        """Discard the open item, and words of audio received before."""
+        """Discard the open item, and words of the audio received so far."""
         self._open = None
         self._waiting.append(None)
 
     def flushed(self, end_s: float) -> Item | None:
-        """Take the answer of the oldest flush; return the item that it completes."""
+        """Handle the answer to the oldest flush; return the item that it completes."""
         return self._complete(self._waiting.popleft(), end_s)
 
     def abandoned(self) -> list[Item]:
-        """Return the items that wait for text which will not come."""
+        """Return and forget the waiting items, for which no more text will come."""
         items = [item for item in self._waiting if item is not None]
         self._waiting.clear()
         return items
 
     def end_turn(self, end_s: float) -> Item | None:
-        """Take the end of a turn; return the item that it completes, if there is one."""
+        """Handle the end of a turn; return the item that it completes, or None."""
         item, self._open = self._open, None
         if item is not None:
             self.last_committed = item.id
         return self._complete(item, end_s)
 
     def new_stable(self, words: Sequence[Word], stable: int) -> Sequence[Word]:
-        """Return words of the open segment that became stable since the last call."""
+        """Return the words of the open segment that became stable since the last call."""
         fresh = words[self._assigned : stable]
         self._assigned = max(self._assigned, stable)
         return fresh
 
     def remaining(self, words: Sequence[Word]) -> Sequence[Word]:
-        """Return words of a segment that ends, without those returned before."""
+        """Return the words of a finished segment that were not returned before."""
         fresh, self._assigned = words[self._assigned :], 0
         return fresh
 

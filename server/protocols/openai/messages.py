@@ -1,17 +1,26 @@
-"""OpenAI's messages as wire structs: Realtime events in both directions, and errors. Pure."""
+"""Messages of OpenAI's protocols: Realtime events in both directions, and errors. Pure."""
 
 from __future__ import annotations
 
 import binascii
+from enum import StrEnum
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from server.errors import BadFrame
-from server.protocols.openai.session_fields import unknown_parameter
+from server.protocols.openai.session_fields import ErrorCode, unknown_parameter
 
-MESSAGE, SERVER, KEY = "invalid_request_error", "server_error", "authentication_error"
-_CODES = {
+
+class ErrorType(StrEnum):
+    """Values of an error's `type`."""
+
+    INVALID_REQUEST = "invalid_request_error"
+    AUTHENTICATION = "authentication_error"
+    SERVER = "server_error"
+
+
+STATUS_CODES = {
     401: "invalid_api_key",
     403: "insufficient_permissions",
     404: "unknown_url",
@@ -19,43 +28,44 @@ _CODES = {
     429: "rate_limit_exceeded",
     503: "server_overloaded",
 }
+"""The `code` of a refusal by its HTTP status; null for others."""
 
 
 class ErrorDetail(msgspec.Struct):
-    """What went wrong; `param` names the field that it is about."""
+    """An error; `param` is the name of the field concerned."""
 
     message: str
-    type: str
+    type: ErrorType
     param: str | None = None
     code: str | None = None
 
 
 class ErrorBody(msgspec.Struct):
-    """The body of an answer that is a refusal."""
+    """Body of a refusal."""
 
     error: ErrorDetail
 
 
 def error_body(status: int, message: str) -> bytes:
-    """Build the body of a refusal with this HTTP status."""
+    """Build the body of a refusal with this HTTP status; a message `field: ...` sets `param`."""
     field, colon, _ = message.partition(": ")
     param = field if colon and field.replace("-", "_").isidentifier() else None
-    return msgspec.json.encode(ErrorBody(ErrorDetail(message, _kind(status), param, _CODES.get(status))))
+    return msgspec.json.encode(ErrorBody(ErrorDetail(message, _type_of(status), param, STATUS_CODES.get(status))))
 
 
-def _kind(status: int) -> str:
+def _type_of(status: int) -> ErrorType:
     if status in (401, 403):
-        return KEY
-    return SERVER if status >= 500 else MESSAGE
+        return ErrorType.AUTHENTICATION
+    return ErrorType.SERVER if status >= 500 else ErrorType.INVALID_REQUEST
 
 
-MAX_ECHO = 64  # characters of a client's own text that an error repeats
+MAX_ECHO = 64  # longest excerpt of client text in an error
 DELTA = "conversation.item.input_audio_transcription.delta"
 COMPLETED = "conversation.item.input_audio_transcription.completed"
 
 
 class ClientEvent(msgspec.Struct, frozen=True):
-    """Any event of a client; which fields matter depends on `type`."""
+    """Any client event; the fields that count depend on `type`."""
 
     type: str
     event_id: str | None = None
@@ -70,14 +80,14 @@ FIELDS = {
     "input_audio_buffer.commit": frozenset({"type", "event_id"}),
     "input_audio_buffer.clear": frozenset({"type", "event_id"}),
 }
-"""Fields of the events of a client that this server knows."""
+"""Client events and their fields."""
 
 MAX_AUDIO_BYTES = 15 * 2**20  # of an append. Source: the type of the event in the `openai` package 3.51.0
-MAX_EVENT_BYTES = 2 * MAX_AUDIO_BYTES + 2 * 2**20  # of a message that is read: a larger append gets an error event
+MAX_EVENT_BYTES = 2 * MAX_AUDIO_BYTES + 2 * 2**20  # of a message: room to answer an append over the audio limit
 
 
 class _Append(ClientEvent, frozen=True, forbid_unknown_fields=True):
-    """An event without unknown fields: checked while it is decoded, for most events are of audio."""
+    """An event without unknown fields, checked during decoding because most events carry audio."""
 
 
 _decode = msgspec.json.Decoder(ClientEvent).decode
@@ -85,7 +95,7 @@ _decode_known = msgspec.json.Decoder(_Append).decode
 
 
 def parse_event(text: str) -> ClientEvent:
-    """Read an event. Raises: BadFrame."""
+    """Parse an event. Raises: BadFrame."""
     try:
         return _decode_known(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
@@ -93,13 +103,13 @@ def parse_event(text: str) -> ClientEvent:
     try:
         return _decode(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise BadFrame("the event is not a JSON object with a type, or a field has the wrong type") from error
+        raise BadFrame("the event must be a JSON object with a type, and its fields of the right types") from error
 
 
 def check_fields(event: ClientEvent, text: str) -> None:
-    """Refuse an event of an unknown type, and fields that those of its type do not have. Raises: BadFrame."""
+    """Refuse an event of unknown type or with unknown fields. Raises: BadFrame."""
     if event.type not in FIELDS:
-        raise BadFrame(f"type: {event.type[:MAX_ECHO]!r} is not an event of a transcription session")
+        raise BadFrame(f"type: {event.type[:MAX_ECHO]!r} is not valid; must be one of {', '.join(FIELDS)}")
     if type(event) is _Append and event.type == APPEND and event.session is UNSET:
         return
     known = FIELDS[event.type]
@@ -109,36 +119,36 @@ def check_fields(event: ClientEvent, text: str) -> None:
 
 
 def decode_audio(audio: str | None) -> bytes:
-    """Return the bytes of an append. Raises: BadFrame."""
+    """Decode the audio of an append. Raises: BadFrame."""
     if audio is None:
-        raise BadFrame("audio: missing")
+        raise BadFrame("audio: missing; send base64")
     try:
         data = binascii.a2b_base64(audio, strict_mode=True)
     except ValueError as error:  # binascii.Error, and text that is not ASCII
-        raise BadFrame("audio: not base64") from error
+        raise BadFrame("audio: not valid base64") from error
     if len(data) > MAX_AUDIO_BYTES:
-        raise BadFrame(f"audio: {len(data)} bytes; an append takes at most {MAX_AUDIO_BYTES} (15 MiB): send several")
+        raise BadFrame(f"audio: {len(data)} bytes; at most {MAX_AUDIO_BYTES} (15 MiB) per append: send several")
     return data
 
 
 class Usage(msgspec.Struct, tag_field="type", tag="duration"):
-    """How much audio a transcript is of."""
+    """Duration of the transcribed audio."""
 
     seconds: float
 
 
 class RealtimeError(msgspec.Struct):
-    """Error of a session; `event_id` is that of the client's event."""
+    """Error in a session; `event_id` is that of the client event that caused it."""
 
     message: str
-    type: str = MESSAGE
-    code: str | None = None
+    type: ErrorType = ErrorType.INVALID_REQUEST
+    code: ErrorCode | None = None
     param: str | None = None
     event_id: str | None = None
 
 
 class ServerEvent(msgspec.Struct, omit_defaults=True):
-    """Any event of the server; fields that are not of its type are left out."""
+    """Any server event; fields that its type does not have are omitted."""
 
     event_id: str
     type: str

@@ -1,7 +1,7 @@
-"""OpenAI's Realtime transcription as an adapter: base64 audio in JSON in, deltas that only append out.
+"""Adapter of OpenAI's Realtime transcription: base64 audio in JSON in, deltas that only append out.
 
-Deltas are the growth of the stable words. A turn ends by silence (`turn_detection`) or by the client's `commit`; with
-`turn_detection` null, segments that the recogniser closes by itself go on in one item until the commit.
+Deltas are new stable words. A turn ends after silence (`turn_detection`) or with the client's `commit`; with
+`turn_detection` null, segments that the recognizer ends by itself stay in one item until the commit.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from server.protocols.openai.messages import (
     DELTA,
     MAX_AUDIO_BYTES,
     MAX_EVENT_BYTES,
-    SERVER,
     ClientEvent,
+    ErrorType,
     RealtimeError,
     ServerEvent,
     Usage,
@@ -30,7 +30,7 @@ from server.protocols.openai.messages import (
     decode_audio,
     parse_event,
 )
-from server.protocols.openai.session_fields import BadField
+from server.protocols.openai.session_fields import BadField, ErrorCode
 from server.protocols.openai.settings import SessionSettings
 from server.recognition.events import (
     Closed,
@@ -42,22 +42,22 @@ from server.recognition.events import (
     StepTiming,
     StreamBroken,
 )
-from server.streaming.adapter import Action, Actions, Bias, Endpoint, Flush, PlainInput, Say, Switch
+from server.streaming.adapter import Action, Actions, Bias, Endpoint, Flush, PlainInput, SendFrame, Switch
 from server.streaming.outbox import FrameKind
 from server.streaming.transport import MessageLimit
 
-PIECE_BYTES = 4_096  # of audio that is decoded at once
-MIN_COMMIT_S = 0.1  # Source: the service's own limit
+PIECE_BYTES = 4_096  # of audio decoded at a time
+MIN_COMMIT_S = 0.1  # Source: the limit of OpenAI's service
 _ENDS = {
-    CloseReason.IDLE: ("session_expired", "the session heard nothing for too long"),
-    CloseReason.TOO_LONG: ("session_expired", "the session was open for as long as this server allows"),
+    CloseReason.IDLE: (ErrorCode.SESSION_EXPIRED, "no audio or event received within the idle timeout"),
+    CloseReason.TOO_LONG: (ErrorCode.SESSION_EXPIRED, "the session reached the maximum duration of this server"),
 }
-"""Ends that an `error` event precedes. None precedes a drain's close: LiveKit's plugin never comes back after one."""
+"""Close reasons that an `error` event precedes. A drain sends none: LiveKit's plugin would not reconnect after one."""
 _encode = msgspec.json.Encoder().encode
 
 
 class RealtimeAdapter:
-    """One session."""
+    """Adapter of one session."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class RealtimeAdapter:
         min_silence_ms: float,
         lenient: bool = False,
     ) -> None:
-        """`min_silence_ms` is the least silence that ends a turn; `lenient` ignores settings that are not there."""
+        """`min_silence_ms` is the shortest silence that ends a turn; `lenient`: ignore unsupported settings."""
         self._lenient = lenient
         self._id = session_id
         self._settings = settings
@@ -79,36 +79,36 @@ class RealtimeAdapter:
         self._input = self._new_input()
         self._items = Items(session_id)
         self._events = 0
-        self._received_before_s = 0.0  # audio in earlier formats
+        self._received_before_s = 0.0  # seconds of audio received in earlier formats
         self._committed_s = 0.0  # stream time up to which audio was committed or cleared
 
     def opened(self) -> Actions:
         """Send `session.created`."""
-        return (self._say("session.created", session=self._description()),)
+        return (self._send("session.created", session=self._description()),)
 
     @property
     def limit(self) -> MessageLimit:
         """The largest message, and the event that precedes the close after a larger one."""
-        message = f"audio: an append takes at most {MAX_AUDIO_BYTES} bytes (15 MiB), and this message is of many more"
-        error = RealtimeError(message, code="invalid_value", param="audio")
+        message = f"audio: message too large; at most {MAX_AUDIO_BYTES} bytes (15 MiB) per append: send several"
+        error = RealtimeError(message, code=ErrorCode.INVALID_VALUE, param="audio")
         return MessageLimit(MAX_EVENT_BYTES, _encode(ServerEvent(f"event_{self._id}toolarge", "error", error=error)))
 
     def binary(self, chunk: bytes) -> Actions:  # noqa: ARG002 - an adapter's
-        """Refuse binary frames: audio comes as text in this protocol."""
-        return (self._complain(None, BadFrame("binary frames are not taken: send input_audio_buffer.append")),)
+        """Refuse a binary frame: in this protocol audio is base64 in text frames."""
+        return (self._event_error(None, BadFrame("binary frames are not supported; send input_audio_buffer.append")),)
 
     def text(self, text: str) -> Actions:
-        """Take an event of the client; an invalid one is answered by an error, and the session goes on."""
+        """Handle a client event; an invalid one is answered with an error, and the session continues."""
         event: ClientEvent | None = None
         try:
             event = parse_event(text)
             check_fields(event, text)
-            return self._take(event)
+            return self._handle(event)
         except BadFrame as error:
-            return (self._complain(event, error),)
+            return (self._event_error(event, error),)
 
     def event(self, event: Event, timing: StepTiming | None) -> Actions:  # noqa: ARG002 - an adapter's
-        """Render an event of recognition."""
+        """Convert a recognition event into frames."""
         match event:
             case SpeechStarted(time_s=time_s):
                 return self._speech_started(time_s)
@@ -123,15 +123,14 @@ class RealtimeAdapter:
             case _:
                 return ()
 
-    def not_biased(self, why: str) -> Actions:
-        """Answer that keywords are not used."""
-        return (
-            self._error(RealtimeError(why, code="invalid_value", param="session.audio.input.transcription.keywords")),
-        )
+    def bias_refused(self, why: str) -> Actions:
+        """Send an error: the keywords are not used."""
+        param = "session.audio.input.transcription.keywords"
+        return (self._error(RealtimeError(f"{param}: {why}", code=ErrorCode.INVALID_VALUE, param=param)),)
 
     # Client to server
 
-    def _take(self, event: ClientEvent) -> Actions:
+    def _handle(self, event: ClientEvent) -> Actions:
         match event.type:
             case "input_audio_buffer.append":
                 return self._append(decode_audio(event.audio))
@@ -143,7 +142,7 @@ class RealtimeAdapter:
                 return tuple(self._update(event))
 
     def _append(self, audio: bytes) -> Iterator[Action]:
-        """Decode the audio piece by piece, as fast as the connection takes them: it may be of minutes."""
+        """Decode the audio in pieces, at the rate of the connection: an append may hold minutes of audio."""
         for start in range(0, len(audio), PIECE_BYTES):
             yield self._input.read(audio[start : start + PIECE_BYTES])
 
@@ -151,26 +150,26 @@ class RealtimeAdapter:
         waiting_s = self._received_s - self._committed_s
         if waiting_s < MIN_COMMIT_S:
             raise BadFrame(
-                f"buffer too small: at least {MIN_COMMIT_S * 1e3:.0f} ms of audio are needed, "
-                f"there are {waiting_s * 1e3:.2f} ms"
+                f"buffer too small: {waiting_s * 1e3:.2f} ms of audio; "
+                f"append at least {MIN_COMMIT_S * 1e3:.0f} ms before a commit"
             )
         yield from self._input.tail()
         self._committed_s = self._received_s
         previous = self._items.last_committed
         item = self._items.commit()
-        yield self._say("input_audio_buffer.committed", item_id=item.id, previous_item_id=previous)
+        yield self._send("input_audio_buffer.committed", item_id=item.id, previous_item_id=previous)
         yield Flush()
 
     def _clear(self) -> Iterator[Action]:
         yield from self._input.tail()
         self._committed_s = self._received_s
         self._items.clear()
-        yield self._say("input_audio_buffer.cleared")
+        yield self._send("input_audio_buffer.cleared")
         yield Flush()
 
     def _update(self, event: ClientEvent) -> Iterator[Action]:
         if not event.session:
-            raise BadFrame("session: missing")
+            raise BadFrame("session: missing; send the settings to change")
         before, after = self._settings, self._settings.updated(event.session, self._names, lenient=self._lenient)
         if after.served != before.served:
             yield self._other_model(event, after)
@@ -184,16 +183,16 @@ class RealtimeAdapter:
             yield Bias(self._settings.keywords)
         if before.silence_ms != self._settings.silence_ms:
             yield Endpoint(self._settings.silence_ms)
-        yield self._say("session.updated", session=self._description())
+        yield self._send("session.updated", session=self._description())
 
     def _other_model(self, event: ClientEvent, after: SessionSettings) -> Switch:
-        """Switch to the model of the settings, which come into force with it."""
+        """Switch to the model of the settings, which take effect with it."""
         before = self._settings
         if self._received_s:
             field = "model" if after.language == before.language else "language"
             raise BadFrame(
-                f"session.audio.input.transcription.{field}: this session has heard audio with the model "
-                f"{before.served!r}; open another one for {after.served!r}"
+                f"session.audio.input.transcription.{field}: cannot change from model {before.served!r} to "
+                f"{after.served!r} after audio; open a new session"
             )
         done, refused = partial(self._switched, after), partial(self._not_switched, event)
         return Switch(after.served, after.language, done, refused)
@@ -204,10 +203,10 @@ class RealtimeAdapter:
         if settings.keywords:
             yield Bias(settings.keywords)
         yield Endpoint(settings.silence_ms)
-        yield self._say("session.updated", session=self._description())
+        yield self._send("session.updated", session=self._description())
 
     def _not_switched(self, event: ClientEvent, why: str) -> Actions:
-        return (self._complain(event, BadFrame(f"session.audio.input.transcription.model: {why}")),)
+        return (self._event_error(event, BadFrame(f"session.audio.input.transcription.model: {why}")),)
 
     # Recognition to client
 
@@ -218,13 +217,13 @@ class RealtimeAdapter:
         if item.started:
             return ()
         item.started = True
-        return (self._say("input_audio_buffer.speech_started", audio_start_ms=_ms(time_s), item_id=item.id),)
+        return (self._send("input_audio_buffer.speech_started", audio_start_ms=_ms(time_s), item_id=item.id),)
 
     def _grow(self, words: Sequence[Word]) -> Actions:
         if not words or self._items.discarding:
             return ()
         item = self._items.ensure()
-        return (self._say(DELTA, item_id=item.id, content_index=0, delta=item.grow(words)),)
+        return (self._send(DELTA, item_id=item.id, content_index=0, delta=item.grow(words)),)
 
     def _final(self, final: Final) -> Iterator[Action]:
         end_s = final.start_s + final.duration_s
@@ -249,52 +248,52 @@ class RealtimeAdapter:
             return
         self._committed_s = max(self._committed_s, end_s)
         if item.started:
-            yield self._say("input_audio_buffer.speech_stopped", audio_end_ms=_ms(end_s), item_id=item.id)
-        yield self._say("input_audio_buffer.committed", item_id=item.id, previous_item_id=previous)
+            yield self._send("input_audio_buffer.speech_stopped", audio_end_ms=_ms(end_s), item_id=item.id)
+        yield self._send("input_audio_buffer.committed", item_id=item.id, previous_item_id=previous)
         yield self._completed(item)
 
     def _ended(self, reason: CloseReason) -> Iterator[Action]:
         for item in self._items.abandoned():
             yield self._completed(item)
         if reason in _ENDS or reason is CloseReason.DRAIN:
-            yield from self._end_turn(self._received_s)  # of text whose segment had ended, which no final follows
+            yield from self._end_turn(self._received_s)  # text of a finished segment, which no final follows
         if reason in _ENDS:
             code, message = _ENDS[reason]
-            yield self._error(RealtimeError(message, SERVER, code))
+            yield self._error(RealtimeError(message, ErrorType.SERVER, code))
 
     def _broken(self) -> Iterator[Action]:
         message = "recognition failed on this session"
         item = self._items.current
         if item is not None:
             failed = "conversation.item.input_audio_transcription.failed"
-            yield self._say(failed, item_id=item.id, content_index=0, error=RealtimeError(message, SERVER))
-        yield self._error(RealtimeError(message, SERVER, "server_error"))
+            yield self._send(failed, item_id=item.id, content_index=0, error=RealtimeError(message, ErrorType.SERVER))
+        yield self._error(RealtimeError(message, ErrorType.SERVER, ErrorCode.SERVER_ERROR))
 
     # Frames
 
-    def _completed(self, item: Item) -> Say:
+    def _completed(self, item: Item) -> SendFrame:
         usage = Usage(round(item.audio_s, 3))
         text = item.text
-        return self._say(COMPLETED, final=True, item_id=item.id, content_index=0, transcript=text, usage=usage)
+        return self._send(COMPLETED, final=True, item_id=item.id, content_index=0, transcript=text, usage=usage)
 
-    def _complain(self, event: ClientEvent | None, error: BadFrame) -> Say:
+    def _event_error(self, event: ClientEvent | None, error: BadFrame) -> SendFrame:
         message = str(error)
         field, colon, _ = message.partition(": ")
-        code = "input_audio_buffer_commit_empty" if field == "buffer too small" else "invalid_value"
+        code = ErrorCode.COMMIT_EMPTY if field == "buffer too small" else ErrorCode.INVALID_VALUE
         param = field if colon and " " not in field else None
         if isinstance(error, BadField):
             code, param = error.code, error.param
         return self._error(RealtimeError(message, code=code, param=param, event_id=event.event_id if event else None))
 
-    def _error(self, error: RealtimeError) -> Say:
-        return self._say("error", error=error)
+    def _error(self, error: RealtimeError) -> SendFrame:
+        return self._send("error", error=error)
 
-    def _say(self, kind: str, *, final: bool = False, **fields: Any) -> Say:
-        """Encode an event. None is an interim, which may be dropped: its delta would be missing from the text."""
+    def _send(self, kind: str, *, final: bool = False, **fields: Any) -> SendFrame:
+        """Encode an event. None has the kind INTERIM, which may be dropped: the text would lose its delta."""
         self._events += 1
         event_id = f"event_{self._id}{self._events:06d}"
         payload = _encode(ServerEvent(event_id, kind, **fields))
-        return Say(payload, FrameKind.FINAL if final else FrameKind.OTHER, flushed=final)
+        return SendFrame(payload, FrameKind.FINAL if final else FrameKind.OTHER, flushed=final)
 
     def _description(self) -> dict[str, object]:
         return self._settings.described("sess_" + self._id, self._min_silence_ms)

@@ -1,15 +1,15 @@
-"""Fields of a `session.update`: those that this server reads, does without, or refuses by name. Pure.
+"""Fields of a `session.update`: which are read, ignored or refused. Pure.
 
-A field that the interface does not have is an error, as those of the retired beta (`input_audio_format`, a flat
-`turn_detection`): ignored, they would have the audio misread. One that changes no text is named in the description of
-the session, as `ignored_params`. Source: the types of the `openai` package 3.51.0.
+Unknown fields are errors, including those of the retired beta (`input_audio_format`, a flat `turn_detection`): if they
+were ignored, the audio would be misread. A harmless field is listed in the session's description, as `ignored_params`.
+Source: the types of the `openai` package 3.51.0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any
 
 from server.errors import BadFrame
@@ -17,22 +17,23 @@ from server.protocols.features import SHOWN
 
 
 class FieldKind(Enum):
-    """What a field is to this server."""
+    """How a field of an update is treated."""
 
-    READ = "read"
-    HARMLESS = "harmless"  # the text means the same without it
-    LACKED = "lacked"
-    UNKNOWN = "unknown"
+    READ = "read"  # has its documented effect
+    HARMLESS = "harmless"  # ignored: the text means the same without it
+    UNSUPPORTED = "unsupported"  # refused, unless the server is lenient
+    UNKNOWN = "unknown"  # refused
 
 
-READ, HARMLESS, LACKED, UNKNOWN = FieldKind
-Tree = Mapping[str, Any]  # of each field its kind, or the tree of an object's fields
+READ, HARMLESS, UNSUPPORTED, UNKNOWN = FieldKind
+Tree = Mapping[str, Any]  # field name to its kind, or to the tree of an object's fields
 TURNS: Tree = {
     "type": READ, "silence_duration_ms": READ, "threshold": HARMLESS, "prefix_padding_ms": HARMLESS,
-    "create_response": HARMLESS, "interrupt_response": HARMLESS, "idle_timeout_ms": LACKED, "eagerness": LACKED,
+    "create_response": HARMLESS, "interrupt_response": HARMLESS,
+    "idle_timeout_ms": UNSUPPORTED, "eagerness": UNSUPPORTED,
 }  # fmt: skip
 TRANSCRIPTION: Tree = {
-    "model": READ, "language": READ, "languages": READ, "keywords": READ, "delay": HARMLESS, "prompt": LACKED,
+    "model": READ, "language": READ, "languages": READ, "keywords": READ, "delay": HARMLESS, "prompt": UNSUPPORTED,
 }  # fmt: skip
 INPUT: Tree = {
     "format": {"type": READ, "rate": READ},
@@ -40,20 +41,31 @@ INPUT: Tree = {
     "turn_detection": TURNS,
     "noise_reduction": {"type": HARMLESS, "strength": HARMLESS},
 }
-SESSION: Tree = {"type": READ, "include": LACKED, "audio": {"input": INPUT}}
+SESSION: Tree = {"type": READ, "include": UNSUPPORTED, "audio": {"input": INPUT}}
 INSTEAD = {
-    "prompt": "name words to listen for in keywords",
-    "eagerness": "turns end by silence_duration_ms",
-    "idle_timeout_ms": "the server's own time limit closes an idle session",
+    "prompt": "list words to favor in keywords",
+    "eagerness": "set silence_duration_ms",
+    "idle_timeout_ms": "leave it out; the server's own idle timeout applies",
 }
-_OFF: tuple[object, ...] = (None, "", [], {})  # values that ask for nothing
-MAX_NAMED = 16  # fields that one error names
+_OFF: tuple[object, ...] = (None, "", [], {})  # values that request nothing
+MAX_NAMED = 16  # fields listed in one error
+
+
+class ErrorCode(StrEnum):
+    """Codes of `error` events in a session."""
+
+    INVALID_VALUE = "invalid_value"
+    UNKNOWN_PARAMETER = "unknown_parameter"
+    UNSUPPORTED_PARAMETER = "unsupported_parameter"
+    COMMIT_EMPTY = "input_audio_buffer_commit_empty"
+    SESSION_EXPIRED = "session_expired"
+    SERVER_ERROR = "server_error"
 
 
 class BadField(BadFrame):
-    """A field of an event that is not taken; `code` and `param` are those of the error for the client."""
+    """A refused field of an event; `code` and `param` are those of the error sent to the client."""
 
-    def __init__(self, code: str, param: str, message: str) -> None:
+    def __init__(self, code: ErrorCode, param: str, message: str) -> None:
         super().__init__(message)
         self.code = code
         self.param = param[: 4 * SHOWN]
@@ -61,14 +73,14 @@ class BadField(BadFrame):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A field of an update by its path."""
+    """A field of an update that is not read, by its path."""
 
     path: str
     kind: FieldKind
 
 
 def walk(given: object, tree: Tree = SESSION, path: str = "session") -> Iterator[Found]:
-    """Yield the fields of an update that are not read, in order; what is no object where one belongs has none."""
+    """Yield the fields of an update that are not read, in order; nothing for a value that is not an object."""
     if not isinstance(given, dict):
         return
     for name, value in given.items():
@@ -80,31 +92,33 @@ def walk(given: object, tree: Tree = SESSION, path: str = "session") -> Iterator
 
 
 def checked(found: list[Found], *, lenient: bool) -> tuple[str, ...]:
-    """Refuse fields that are unknown, or lacked and asked for; return the paths of those that are ignored.
+    """Refuse unknown fields, and unsupported ones unless lenient; return the paths of the ignored fields.
 
     Raises: BadField.
     """
     unknown = [field.path for field in found if field.kind is UNKNOWN]
     if unknown:
         raise unknown_parameter(*unknown)
-    lacked = [field.path for field in found if field.kind is LACKED]
-    if lacked and not lenient:
-        raise unsupported(*lacked)
+    refused = [field.path for field in found if field.kind is UNSUPPORTED]
+    if refused and not lenient:
+        raise unsupported(*refused)
     return tuple(field.path for field in found)
 
 
 def unknown_parameter(param: str, *others: str) -> BadField:
-    """Return the error of fields that the interface does not have, in the words of OpenAI's service."""
-    also = f" So are: {_listed(others)}." if others else ""
-    return BadField("unknown_parameter", param, f"Unknown parameter: '{param}'.{also}")
+    """Return the error for unknown fields, in the words of OpenAI's service."""
+    also = f" Also unknown: {_listed(others)}." if others else ""
+    return BadField(ErrorCode.UNKNOWN_PARAMETER, param, f"Unknown parameter: '{param}'.{also}")
 
 
 def unsupported(param: str, *others: str, what: str = "") -> BadField:
-    """Return the error of fields that the interface has and this server lacks; `what` begins it with a value."""
-    also = f" (nor is {_listed(others)})" if others else ""
+    """Return the error for unsupported fields; `what` is inserted before "not supported"."""
+    also = f" (also not supported: {_listed(others)})" if others else ""
     name = param.rpartition(".")[2]
     instead = INSTEAD.get(name, "leave it out")
-    return BadField("unsupported_parameter", param, f"{param}: {what}not supported by this server{also}; {instead}")
+    return BadField(
+        ErrorCode.UNSUPPORTED_PARAMETER, param, f"{param}: {what}not supported by this server{also}; {instead}"
+    )
 
 
 def _listed(paths: tuple[str, ...]) -> str:

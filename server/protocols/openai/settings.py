@@ -1,6 +1,6 @@
-"""Settings of a Realtime transcription session: the client's updates, the values in force, their description. Pure.
+"""Settings of a Realtime transcription session: updates, values in force, and their description for the client. Pure.
 
-`server.protocols.openai.session_fields` says which fields are taken. Source: the types of the `openai` package 3.51.0.
+`server.protocols.openai.session_fields` has the table of fields. Source: the types of the `openai` package 3.51.0.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from msgspec import UNSET, Meta, UnsetType
 from server.audio.raw import PlainCodec
 from server.errors import BadFrame, BadParameter
 from server.models.selection import ModelNames
-from server.protocols.features import lacking
+from server.protocols.features import unsupported_feature
 from server.protocols.openai.session_fields import checked, unsupported, walk
 
-RATE = 24_000  # of audio/pcm, unless the client says another one
+RATE = 24_000  # Hz, the default for audio/pcm
 TELEPHONE_RATE = 8_000
 RATES = range(8_000, 48_001)
 SILENCE_MS = 500  # Source: the documented default of silence_duration_ms
@@ -27,7 +27,7 @@ _CODECS = {"audio/pcm": PlainCodec.S16, "audio/pcmu": PlainCodec.MULAW, "audio/p
 
 
 class FormatIn(msgspec.Struct, frozen=True):
-    """Audio format; `rate` is for audio/pcm only."""
+    """Audio format; `rate` counts only for audio/pcm."""
 
     type: Literal["audio/pcm", "audio/pcmu", "audio/pcma"] = "audio/pcm"
     rate: int | None = None
@@ -37,7 +37,7 @@ Text = Annotated[str, Meta(min_length=1)]
 
 
 class TranscriptionIn(msgspec.Struct, frozen=True):
-    """Model, language or languages that may be spoken, and key terms as `keywords`."""
+    """Model, one or several languages that may be spoken, and key terms as `keywords`."""
 
     model: Text | None = None
     language: Text | None = None
@@ -48,7 +48,7 @@ class TranscriptionIn(msgspec.Struct, frozen=True):
 
 
 class TurnDetection(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Rule by which a turn of speech ends: silence, for both types."""
+    """How a turn of speech ends: after silence, for both types."""
 
     type: Literal["server_vad", "semantic_vad"]
     silence_duration_ms: int | None = None
@@ -59,7 +59,7 @@ class TurnDetection(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NoiseReductionIn(msgspec.Struct, frozen=True):
-    """Kind of microphone; it changes nothing here."""
+    """Kind of microphone; has no effect here."""
 
     type: Literal["near_field", "far_field"] | None = None
     strength: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -69,7 +69,7 @@ DEFAULT_TURNS = TurnDetection("server_vad", SILENCE_MS)
 
 
 class InputIn(msgspec.Struct, frozen=True):
-    """Settings of incoming audio; those left out stay."""
+    """Settings of incoming audio; omitted ones stay unchanged."""
 
     format: FormatIn | UnsetType = UNSET
     transcription: TranscriptionIn | UnsetType | None = UNSET
@@ -78,7 +78,7 @@ class InputIn(msgspec.Struct, frozen=True):
 
 
 class AudioIn(msgspec.Struct, frozen=True):
-    """Settings of audio, of which there is input only."""
+    """Audio settings: only input."""
 
     input: InputIn = InputIn()
 
@@ -92,9 +92,9 @@ class SessionIn(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """Settings in force. `served` is the session's model, `model` what the client calls it; None: nothing yet.
+    """Settings in force. `served` is the session's model, `model` the name that the client gave, None if it gave none.
 
-    `turns` is None while only the client ends turns.
+    `turns` is None if only the client ends turns.
     """
 
     served: str
@@ -103,9 +103,9 @@ class SessionSettings:
     rate: int = RATE
     language: str | None = None
     keywords: tuple[str, ...] = ()
-    languages: tuple[str, ...] = ()  # that may be spoken, if the client named several
+    languages: tuple[str, ...] = ()  # that may be spoken, if the client gave a list
     turns: TurnDetection | None = DEFAULT_TURNS
-    ignored: tuple[str, ...] = ()  # fields of the last update without effect
+    ignored: tuple[str, ...] = ()  # fields without effect in the last update
 
     @property
     def codec(self) -> PlainCodec:
@@ -113,7 +113,7 @@ class SessionSettings:
         return _CODECS[self.format]
 
     def updated(self, raw: msgspec.Raw, names: ModelNames, *, lenient: bool = False) -> SessionSettings:
-        """Return the settings after an update; a `lenient` server ignores fields that it lacks.
+        """Return the settings after an update; a `lenient` server ignores unsupported fields.
 
         Raises: BadFrame, whose message is meant for the client.
         """
@@ -130,7 +130,7 @@ class SessionSettings:
         if given.turn_detection and given.turn_detection.type == "semantic_vad":
             path = "session.audio.input.turn_detection"
             if not lenient:
-                raise unsupported(f"{path}.type", what="semantic_vad, with its eagerness, is ")
+                raise unsupported(f"{path}.type", what="semantic_vad (with eagerness) is ")
             ignored.append(f"{path}.type")
         settings = replace(self, ignored=tuple(ignored))
         if given.format is not UNSET:
@@ -143,12 +143,12 @@ class SessionSettings:
 
     @property
     def silence_ms(self) -> float:
-        """Silence that ends an utterance, whether or not it ends a turn."""
+        """Silence in ms that ends an utterance, whether or not it ends a turn."""
         asked_ms = None if self.turns is None else self.turns.silence_duration_ms
         return float(SILENCE_MS if asked_ms is None else asked_ms)
 
     def described(self, session_id: str, min_silence_ms: float) -> dict[str, object]:
-        """Return the wire form of the session; `min_silence_ms` is the least silence that ends a turn."""
+        """Return the session as sent to the client; `min_silence_ms` is the shortest silence that ends a turn."""
         turns: dict[str, object] | None = None
         if self.turns is not None:
             turns = {"type": self.turns.type}
@@ -173,11 +173,11 @@ class SessionSettings:
         }
 
 
-_INDEX = re.compile(r"\[[^]]*\]")  # of a list in a path of msgspec's
+_INDEX = re.compile(r"\[[^]]*\]")  # a list index in msgspec's paths
 
 
 def _other_type(fields: object) -> bool:
-    """Whether an update is of another type of session, whose fields are others."""
+    """Return whether an update is for another type of session, which has other fields."""
     return isinstance(fields, dict) and fields.get("type", "transcription") != "transcription"
 
 
@@ -186,7 +186,7 @@ def _rate(given: FormatIn) -> int:
         return TELEPHONE_RATE
     rate = RATE if given.rate is None else given.rate
     if rate not in RATES:
-        raise BadFrame(f"session.audio.input.format.rate: must be from {RATES[0]} to {RATES[-1]}")
+        raise BadFrame(f"session.audio.input.format.rate: {rate} is not valid; must be from {RATES[0]} to {RATES[-1]}")
     return rate
 
 
@@ -203,7 +203,7 @@ def _with_transcription(
     language = languages[0] if languages else given.language or settings.language
     spoken = [*languages, *([given.language] if given.language else [])]
     for name, values in (("model", [given.model or ""]), ("language", spoken)):
-        if not lenient and any(lacking(name, value) for value in values):
+        if not lenient and any(unsupported_feature(name, value) for value in values):
             raise unsupported(f"{path}.{name}", what=f"{values[0]!r} is ")
     try:
         names.one_language("languages" if languages else "language", model, spoken)
@@ -217,6 +217,6 @@ def _turns(given: TurnDetection | None) -> TurnDetection | None:
     if given is not None and given.silence_duration_ms is not None and given.silence_duration_ms not in SILENCES_MS:
         raise BadFrame(
             "session.audio.input.turn_detection.silence_duration_ms: "
-            f"must be from {SILENCES_MS[0]} to {SILENCES_MS[-1]}"
+            f"{given.silence_duration_ms} is not valid; must be from {SILENCES_MS[0]} to {SILENCES_MS[-1]}"
         )
     return given

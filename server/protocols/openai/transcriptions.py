@@ -1,4 +1,4 @@
-"""`POST /v1/audio/transcriptions`: a recording in a form, an answer in one of five formats, or server-sent events."""
+"""`POST /v1/audio/transcriptions`: a form with a recording in, one of five formats or server-sent events out."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from server.protocols.openai.answers import answer, text_of
 from server.protocols.openai.endpoint import render_error
 from server.protocols.openai.form import TranscriptionForm, parse_form
 from server.protocols.openai.messages import Usage, error_body
-from server.protocols.uploads import Recognised, Recordings, Wanted
+from server.protocols.uploads import Recognized, Recordings, Wanted
 from server.recognition.keyterms import NO_KEYTERMS, Keyterms
 from server.recognition.session import DEFAULT_ENDPOINTING_MS
 from server.replica import Replica
 from server.text.formatting import FormattedWord, Style
 
-STYLE = Style(punctuate=True, numerals=True)  # clients of this interface show the text to people
+STYLE = Style(punctuate=True, numerals=True)  # clients of this interface display the text
 _encode = msgspec.json.Encoder().encode
 
 
 class TextDelta(msgspec.Struct, tag_field="type", tag="transcript.text.delta"):
-    """More text."""
+    """Event with more text."""
 
     delta: str
 
 
 class TextDone(msgspec.Struct, tag_field="type", tag="transcript.text.done"):
-    """All text."""
+    """Event with the whole text."""
 
     text: str
     usage: Usage
-    warnings: list[str] | UnsetType = UNSET  # ours, about the file
+    warnings: list[str] | UnsetType = UNSET  # extension: about the file
 
 
 class Transcriptions:
@@ -56,9 +56,9 @@ class Transcriptions:
         self._recordings = recordings
 
     async def create(self, request: Request) -> Response:
-        """Recognise a recording: `file` in a multipart form, as OpenAI's interface takes it.
+        """Recognize a recording: `file` in a multipart form, as in OpenAI's interface.
 
-        `response_format` is json, text, srt, verbose_json or vtt; `stream=true` sends the text as it is recognised.
+        `response_format` is json, text, srt, verbose_json or vtt; `stream=true` sends the text while recognizing.
         """
         request_id, guard = take_request_id(), self._replica.guard
         headers = {"x-request-id": request_id}
@@ -73,23 +73,23 @@ class Transcriptions:
                 if form.stream:
                     events = self._begin(request, form, wanted, place.pop_all())
                     return StreamingResponse(events, headers=headers, media_type="text/event-stream")
-                recognised = await self._recordings.recognise(request, form.body, wanted)
+                recognized = await self._recordings.recognize(request, form.body, wanted)
         except (BadAudio, TooLarge, TooSlow) as error:
             return render_error(guard.refuse(_of_file(error)), request_id)
         except Refused as error:
             return render_error(guard.refuse(error), request_id)
         except ClientGone:
-            return Response(status_code=499)  # nginx's code for a client that left
-        (words,) = recognised.words
+            return Response(status_code=499)  # nginx's code for a client that disconnected
+        (words,) = recognized.words
         body, kind = answer(
             form.answer,
             words,
-            recognised.audio_s,
+            recognized.audio_s,
             form.granularities,
             _language(wanted, language),
-            warnings=recognised.warnings,
+            warnings=recognized.warnings,
         )
-        headers |= {"x-warnings": "; ".join(recognised.warnings)} if recognised.warnings else {}
+        headers |= {"x-warnings": "; ".join(recognized.warnings)} if recognized.warnings else {}
         return Response(body, headers=headers, media_type=kind)
 
     async def _form(self, request: Request) -> TranscriptionForm:
@@ -98,7 +98,7 @@ class Transcriptions:
         return await asyncio.to_thread(partial(parse_form, kind, body, lenient=lenient))
 
     async def _wanted(self, form: TranscriptionForm, language: str | None) -> tuple[Wanted, tuple[str, ...]]:
-        """Return the model and the options that a form asks for, and the fields that it ignores.
+        """Return the model and the options that a form requests, and the names of ignored fields.
 
         Raises: BadParameter, ServerNotReady.
         """
@@ -119,26 +119,26 @@ class Transcriptions:
     def _begin(
         self, request: Request, form: TranscriptionForm, wanted: Wanted, place: ExitStack
     ) -> AsyncIterator[bytes]:
-        """Recognise in the background, and return the server-sent events of it.
+        """Start recognition as a task, and return its server-sent events.
 
-        The place is released when recognition ends, even if nothing reads the events: recognition itself notices that
-        the client is gone.
+        The upload place is released when recognition ends, even if the events are not read: recognition itself detects
+        that the client has disconnected.
         """
         segments: asyncio.Queue[Sequence[FormattedWord] | None] = asyncio.Queue()
 
-        def ended(done: asyncio.Future[Recognised]) -> None:
+        def ended(done: asyncio.Future[Recognized]) -> None:
             place.close()
             segments.put_nowait(None)
             if not done.cancelled():
-                done.exception()  # marks it as retrieved, even if nothing reads the events
+                done.exception()  # marks it as retrieved, even if the events are not read
 
-        running = asyncio.ensure_future(self._recordings.recognise(request, form.body, wanted, segments.put_nowait))
+        running = asyncio.ensure_future(self._recordings.recognize(request, form.body, wanted, segments.put_nowait))
         running.add_done_callback(ended)
         return _events(running, segments)
 
 
 async def _events(
-    running: asyncio.Future[Recognised], segments: asyncio.Queue[Sequence[FormattedWord] | None]
+    running: asyncio.Future[Recognized], segments: asyncio.Queue[Sequence[FormattedWord] | None]
 ) -> AsyncIterator[bytes]:
     before = ""
     try:
@@ -153,33 +153,33 @@ async def _events(
 
 
 def _spoken(form: TranscriptionForm) -> tuple[str, str | None, tuple[str, ...]]:
-    """Return the languages that a form names, with their parameter and the model that has to have them."""
+    """Return the arguments of `one_language`: parameter name, model, and the languages that the form names."""
     return "languages" if len(form.languages) > 1 else "language", form.model, form.languages
 
 
 def _language(wanted: Wanted, asked: str | None) -> str:
-    """Return the English name of the model's language; of the one asked for where it has several, or tells none."""
+    """Return the English name of the model's language, or of the requested one if the model has several or none."""
     languages = wanted.model.languages
     return language_name(languages[0] if len(languages) == 1 else asked or next(iter(languages), "unknown"))
 
 
-def _last_event(done: asyncio.Future[Recognised]) -> bytes:
-    """Return the event of the whole text, or of the error: the status was sent before."""
+def _last_event(done: asyncio.Future[Recognized]) -> bytes:
+    """Return the event with the whole text, or with the error: the HTTP status was already sent."""
     try:
-        recognised = done.result()
+        recognized = done.result()
     except Refused as error:
         about = _of_file(error) if isinstance(error, BadAudio | TooLarge) else error
         return _event(error_body(REFUSALS[type(error)].status, str(about)))
     except ClientGone:
         return b""
-    (words,) = recognised.words
+    (words,) = recognized.words
     return _event(
-        _encode(TextDone(text_of(words), Usage(round(recognised.audio_s, 3)), list(recognised.warnings) or UNSET))
+        _encode(TextDone(text_of(words), Usage(round(recognized.audio_s, 3)), list(recognized.warnings) or UNSET))
     )
 
 
 def _of_file(error: Refused) -> Refused:
-    """Return the error with the field that it is about."""
+    """Return the error prefixed with the field concerned."""
     return type(error)(f"file: {error}")
 
 

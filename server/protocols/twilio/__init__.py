@@ -1,1 +1,1 @@
-"""Twilio Media Streams: telephone calls that come in as JSON."""
+"""Twilio Media Streams: telephone calls as JSON over WebSockets."""

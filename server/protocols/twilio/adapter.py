@@ -1,7 +1,7 @@
-"""Twilio Media Streams as an adapter: one track of a call in, results of Deepgram's protocol out.
+"""Adapter of Twilio Media Streams: one track of a call in, results in Deepgram's protocol out.
 
-Each frame carries the ids of its stream and call, so that one receiver can take many calls. `start`, `dtmf`, `mark` and
-`stop` are forwarded among the results.
+Each frame carries the ids of its stream and call, so that one receiver can serve many calls. `start`, `dtmf`, `mark`
+and `stop` are forwarded between the results.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from server.protocols.twilio.messages import (
     text_of,
 )
 from server.recognition.events import Closed, Event, StepTiming
-from server.streaming.adapter import Action, Actions, Finish, HangUp, PlainInput, Say, Skip
+from server.streaming.adapter import Action, Actions, Finish, PlainInput, Reject, SendFrame, Skip
 from server.streaming.outbox import kind_of
 
 TRACKS = ("inbound", "outbound")
 
 
 class TwilioAdapter:
-    """One stream of a call."""
+    """Adapter of one stream of a call."""
 
     def __init__(self, projector: Projector, *, model_rate: int, track: str) -> None:
-        """Media of tracks other than `track` is ignored."""
+        """Media of other tracks than `track` is ignored."""
         self._projector = projector
         self._model_rate = model_rate
         self._track = track
@@ -42,36 +42,36 @@ class TwilioAdapter:
         self._stream_sid = self._call_sid = ""
 
     def opened(self) -> Actions:
-        """Send nothing: the client begins."""
+        """Send nothing: the client sends first."""
         return ()
 
     def binary(self, chunk: bytes) -> Actions:  # noqa: ARG002 - an adapter's
-        """Refuse binary frames: audio comes as text in this protocol."""
-        return (HangUp("binary frames are not Twilio's"),)
+        """Refuse a binary frame: in this protocol audio is base64 in text frames."""
+        return (Reject("binary frames are not supported; send media messages"),)
 
     def text(self, text: str) -> Actions:
-        """Take a message of Twilio."""
+        """Handle a message of Twilio."""
         try:
-            return tuple(self._take(parse_message(text)))
+            return tuple(self._handle(parse_message(text)))
         except BadFrame as error:
-            return (HangUp(str(error)),)
+            return (Reject(str(error)),)
 
     def event(self, event: Event, timing: StepTiming | None) -> Actions:
-        """Render an event of recognition."""
+        """Convert a recognition event into frames."""
         frame = self._projector.frame(event, timing)
         actions: list[Action] = []
         if frame is not None:
             kind, flushed = kind_of(event)
-            actions.append(Say(self._frame("transcript", result=msgspec.Raw(frame)), kind, flushed))
+            actions.append(SendFrame(self._frame("transcript", result=msgspec.Raw(frame)), kind, flushed))
         if isinstance(event, Closed):
-            actions.append(Say(self._frame("stop")))
+            actions.append(SendFrame(self._frame("stop")))
         return actions
 
-    def not_biased(self, why: str) -> Actions:  # noqa: ARG002 - an adapter's
-        """Do nothing: key terms come with the query, and never change."""
+    def bias_refused(self, why: str) -> Actions:  # noqa: ARG002 - an adapter's
+        """Do nothing: key terms come with the query and never change."""
         return ()
 
-    def _take(self, message: Message) -> Iterator[Action]:
+    def _handle(self, message: Message) -> Iterator[Action]:
         match event_of(message):
             case "start":
                 yield from self._start(message)
@@ -79,29 +79,29 @@ class TwilioAdapter:
                 yield from self._media(message)
             case "dtmf":
                 digit = text_of(message, "dtmf", "digit")
-                yield Skip("dtmf without a digit") if digit is None else Say(self._frame("dtmf", digit=digit))
+                yield Skip("dtmf without a digit") if digit is None else SendFrame(self._frame("dtmf", digit=digit))
             case "mark":
                 name = text_of(message, "mark", "name")
-                yield Skip("mark without a name") if name is None else Say(self._frame("mark", name=name))
+                yield Skip("mark without a name") if name is None else SendFrame(self._frame("mark", name=name))
             case "stop":
                 yield from self._input.tail() if self._input is not None else ()
                 yield Finish()
             case "connected":
-                pass  # the first message of a call; it says nothing of use
+                pass  # the first message of a call; it has no useful content
             case _:
                 yield Skip("unknown event")
 
     def _start(self, message: Message) -> Iterator[Action]:
         if self._input is not None:
-            raise BadFrame("start: a stream begins once")
+            raise BadFrame("start: sent more than once")
         form = form_of(message)
         self._stream_sid, self._call_sid = ids_of(message)
         self._input = PlainInput(form.codec, form.rate, self._model_rate)
-        yield Say(self._frame("start"))
+        yield SendFrame(self._frame("start"))
 
     def _media(self, message: Message) -> Iterator[Action]:
         if self._input is None:
-            raise BadFrame("media: before start")
+            raise BadFrame("media: received before start")
         media = media_of(message)
         if media.track == self._track:
             yield self._input.read(media.audio)

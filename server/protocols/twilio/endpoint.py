@@ -1,4 +1,4 @@
-"""`/v1/twilio` as a WebSocket: the audio of a call in; its text to the operator's URL, or back with `reply=true`."""
+"""`/v1/twilio` as a WebSocket: audio of a call in; its text to the operator's URL, or back with `reply=true`."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from server.streaming.outbox import OutFrame
 
 SIGNATURE_HEADER = "x-twilio-signature"
 OWN = frozenset({"key", "reply", "track"})
-IN_START = frozenset({"encoding", "sample_rate", "channels", "multichannel"})  # the `start` message has the values
+IN_START = frozenset({"encoding", "sample_rate", "channels", "multichannel"})  # the `start` message sets these
 ENCODINGS = ("mulaw", "alaw")
-UNDELIVERED = Close(1011, "NET-0000 the text cannot be delivered", "error")
+UNDELIVERED = Close(1011, "NET-0000 the text cannot be delivered to the forward URL", "error")
 
 
 class TwilioStream(AdapterConnection):
-    """A call; its text goes to `forward_url`, or back on the same connection if that is None."""
+    """Connection of a call; its text goes to `forward_url`, or back on the same connection if that is None."""
 
     def __init__(self, *arguments: Any, forward_url: str | None, request_id: str, **options: Any) -> None:
         super().__init__(*arguments, request_id=request_id, **options)
         self._forward = None if forward_url is None else Forward(forward_url, request_id, self._undelivered)
 
     async def run(self, recognition: ActiveSession) -> None:
-        """Serve the accepted connection to its end, then let the forwarded text go out."""
+        """Serve the accepted connection until it ends, then wait for the forwarded text to be sent."""
         await super().run(recognition)
         if self._forward is not None:
             self._forward.end()
@@ -66,7 +66,7 @@ class TwilioEndpoint:
         self._queries = queries
 
     async def live(self, socket: WebSocket) -> None:
-        """Recognise a stream of a call."""
+        """Serve a stream of a call."""
         await serve(socket, self._replica, self._admit)
 
     async def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
@@ -79,10 +79,10 @@ class TwilioEndpoint:
         query = dict(own)
         reply, url = boolean("reply", query.get("reply", "false")), replica.settings.twilio_forward_url
         if not reply and url is None:
-            raise BadParameter("reply: this server sends text nowhere else; ask for reply=true")
+            raise BadParameter("reply: this server has no forward URL; set reply=true")
         track = query.get("track", TRACKS[0])
         if track not in TRACKS:
-            raise BadParameter(f"track: {track[:SHOWN]!r} is not one of {', '.join(TRACKS)}")
+            raise BadParameter(f"track: {track[:SHOWN]!r} is not valid; must be one of {', '.join(TRACKS)}")
         _check_form(query)
         request, model = await self._queries.read([pair for pair in pairs if pair not in own], live=True)
         rate = model.config.sample_rate
@@ -101,7 +101,7 @@ class TwilioEndpoint:
         return Admitted(model, stream, session, headers=answer_headers(request, request_id))
 
     def _check_caller(self, socket: WebSocket) -> None:
-        """Admit what Twilio signed, where the account's token is set, else what has a key. Raises: Refused."""
+        """Check Twilio's signature if the account's token is configured, else the API key. Raises: Refused."""
         settings, guard = self._replica.settings, self._replica.guard
         if settings.twilio_auth_token is None:
             guard.enter(socket, Credentials.of_header_or_query(socket))
@@ -112,24 +112,24 @@ class TwilioEndpoint:
 
 
 def _check_form(query: Mapping[str, str]) -> None:
-    """Refuse an address that asks for audio in a form that no call has. Raises: BadParameter."""
+    """Refuse query parameters that no call's audio can have. Raises: BadParameter."""
     encoding = query.get("encoding", ENCODINGS[0])
     if encoding not in ENCODINGS:
-        raise BadParameter(f"encoding: {encoding[:SHOWN]!r} is not one of {', '.join(ENCODINGS)}")
+        raise BadParameter(f"encoding: {encoding[:SHOWN]!r} is not valid; must be one of {', '.join(ENCODINGS)}")
     whole_number("sample_rate", query.get("sample_rate", str(RATES[0])), RATES)
     whole_number("channels", query.get("channels", "1"), range(1, 2))
     if boolean("multichannel", query.get("multichannel", "false")):
-        raise BadParameter("multichannel: a stream of a call has one channel; choose it by track=inbound or outbound")
+        raise BadParameter("multichannel: a call stream has one channel; select it with track=inbound or outbound")
 
 
 def signature(url: str, auth_token: str) -> str:
-    """Return the `X-Twilio-Signature` of a handshake to this URL."""
+    """Compute the `X-Twilio-Signature` of a handshake to this URL."""
     return base64.b64encode(hmac.digest(auth_token.encode(), url.encode(), hashlib.sha1)).decode()
 
 
 def check_signature(given: str | None, url: str, auth_token: str) -> None:
-    """Raises: NotAuthorised. Some of Twilio's regions sign the URL with a slash at its end."""
+    """Verify a signature; some of Twilio's regions sign the URL with a trailing slash. Raises: NotAuthorised."""
     offered = (given or "").encode("utf-8", "replace")
     expected = [signature(candidate, auth_token).encode() for candidate in (url, url.rstrip("/") + "/")]
     if not sum(hmac.compare_digest(offered, one) for one in expected):
-        raise NotAuthorised("Twilio did not sign this request.")
+        raise NotAuthorised("invalid or missing X-Twilio-Signature")

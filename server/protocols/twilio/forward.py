@@ -1,4 +1,4 @@
-"""Forwards the text of a call to the operator's WebSocket, one connection a call."""
+"""Forwarding of a call's text to the operator's WebSocket, one connection per call."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from websockets.exceptions import WebSocketException
 from server.errors import Close
 from server.streaming.outbox import Outbox, OutFrame
 
-LIMIT_FRAMES = 256  # queued while the receiver does not read; interims are dropped first
+LIMIT_FRAMES = 256  # queued while the receiver does not read; interims are dropped first when it is full
 OPEN_TIMEOUT_S = 10.0
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.twilio")
 
 
 class Forward:
-    """Sends frames in order to one URL, from a bounded queue; `put` never waits."""
+    """Sender of frames to one URL, in order, from a bounded queue; `put` never blocks."""
 
     def __init__(self, url: str, request_id: str, failed: Callable[[], None]) -> None:
-        """`failed`, a method, is called once if the frames cannot be delivered. It is held weakly: its object, which
-        holds this one, then needs no garbage collector.
+        """`failed`, a bound method, is called once if the frames cannot be delivered. The reference is weak, to avoid a
+        reference cycle with its object.
         """
         self._url = url
         self._request_id = request_id
@@ -34,19 +34,19 @@ class Forward:
         self._task: asyncio.Task[None] | None = None
 
     def put(self, frame: OutFrame) -> bool:
-        """Queue a frame; return False if too many wait."""
+        """Queue a frame; return False if the queue is full."""
         if self._task is None:
             self._task = asyncio.ensure_future(self._run())
         self._more.set()
         return self._outbox.put(frame)
 
     def end(self) -> None:
-        """Close the connection behind what is queued."""
+        """Close the connection after the queued frames."""
         self._outbox.end(Close(1000, "", "completed"))
         self._more.set()
 
     async def wait(self, timeout_s: float) -> None:
-        """Wait until the queue is sent, `timeout_s` at most; then drop the rest."""
+        """Wait at most `timeout_s` until the queue is sent, then drop the rest."""
         if self._task is None:
             return
         await asyncio.wait({self._task}, timeout=timeout_s)
@@ -65,6 +65,6 @@ class Forward:
                             return
                         await socket.send(entry.payload, text=True)
         except (OSError, TimeoutError, WebSocketException) as error:
-            _log.warning("text not delivered", request_id=self._request_id, error=type(error).__name__)
+            _log.warning("forwarding failed", request_id=self._request_id, error=type(error).__name__)
             if (failed := self._failed()) is not None:
                 failed()

@@ -1,7 +1,7 @@
-"""Twilio's messages, and those of services that speak nearly its protocol. Pure.
+"""Messages of Twilio Media Streams, and of services with nearly the same protocol. Pure.
 
-Names count in any case, with or without underscores, and `null` as left out. What says what the audio is has to be
-understood; anything else that is not is skipped, and counted.
+Names are compared without case and underscores; `null` counts as absent. Fields that describe the audio must be valid;
+anything else that is not recognized is skipped and counted.
 
 Source: twilio.com/docs/voice/media-streams/websocket-messages; Telnyx's and Plivo's pages on media streaming.
 """
@@ -27,18 +27,18 @@ CODECS = {
 RATES = range(8_000, 48_001)
 RATE = 8_000
 MAX_ID_CHARACTERS = 128
-MAX_TEXT_CHARACTERS = 256  # of a mark's name or a digit: it is sent on
-SHOWN = 24  # characters of a value that a close reason repeats, with room for what is wrong with it
-FORM_NAMES = ("mediaformat", "audioformat")  # of the object that says what the audio is
+MAX_TEXT_CHARACTERS = 256  # of a mark's name or a digit, which is forwarded
+SHOWN = 24  # longest excerpt of a value in a close reason, which has at most 123 bytes
+FORM_NAMES = ("mediaformat", "audioformat")  # names of the object that describes the audio
 ENCODING, SAMPLE_RATE, CHANNELS = ("encoding", "codec", "type"), ("samplerate", "rate"), ("channels", "channelcount")
-OUTSIDE = ("encoding", "codec", "samplerate", "channels")  # names that mean the audio beside that object, too
+OUTSIDE = ("encoding", "codec", "samplerate", "channels")  # names that describe the audio outside that object, too
 
 Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Form of the audio of a call."""
+    """Audio format of a call."""
 
     codec: PlainCodec
     rate: int
@@ -46,7 +46,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """Audio of one track; no track: not understood."""
+    """Audio of one track; `track` is None if it is not a text."""
 
     audio: bytes
     track: str | None
@@ -56,30 +56,30 @@ _decode = msgspec.json.Decoder().decode
 
 
 def parse_message(text: str) -> Message:
-    """Read a message. Raises: BadFrame."""
+    """Parse a message. Raises: BadFrame."""
     try:
         message = _decode(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise BadFrame("a message must be JSON with an event") from error
+        raise BadFrame("a message must be a JSON object with an event") from error
     if not isinstance(message, dict) or not any(_plain(name) == "event" for name in message):
-        raise BadFrame("a message must be JSON with an event")
+        raise BadFrame("a message must be a JSON object with an event")
     return message
 
 
 def values(given: object, *names: str) -> list[Any]:
-    """Return what an object has under these names in any spelling, nulls left out; nothing of what is no object."""
+    """Return an object's values under these names in any spelling, without nulls; empty for a non-object."""
     if not isinstance(given, dict):
         return []
     return [value for name, value in given.items() if value is not None and _plain(name) in names]
 
 
 def event_of(message: Message) -> str | None:
-    """Return the name of a message's event, None if it is no text."""
+    """Return the name of a message's event, None if it is not a text."""
     return next((event.casefold() for event in values(message, "event") if isinstance(event, str)), None)
 
 
 def form_of(message: Message) -> Form:
-    """Return the form of the audio that `start` describes; Twilio's where it says nothing. Raises: BadFrame."""
+    """Return the audio format in `start`; Twilio's where it is not given. Raises: BadFrame."""
     places = [message, *_starts(message)]
     forms = [form for place in places for form in values(place, *FORM_NAMES)]
     if not all(isinstance(form, dict) for form in forms):
@@ -87,7 +87,7 @@ def form_of(message: Message) -> Form:
     if not all(values(form, *ENCODING) for form in forms):
         raise BadFrame("mediaFormat.encoding: missing; send audio/x-mulaw or audio/x-alaw")
 
-    def said(names: tuple[str, ...], default: object) -> Any:
+    def given(names: tuple[str, ...], default: object) -> Any:
         found = [value for form in forms for value in values(form, *names)]
         found += [value for place in places for value in values(place, *(set(names) & set(OUTSIDE)))]
         for value in found:
@@ -95,43 +95,43 @@ def form_of(message: Message) -> Form:
                 raise BadFrame(f"mediaFormat: {names[0]} is both {_shown(found[0])} and {_shown(value)}")
         return found[0] if found else default
 
-    encoding, sample_rate, channels = said(ENCODING, "audio/x-mulaw"), said(SAMPLE_RATE, RATE), said(CHANNELS, 1)
+    encoding, sample_rate, channels = given(ENCODING, "audio/x-mulaw"), given(SAMPLE_RATE, RATE), given(CHANNELS, 1)
     codec = CODECS.get(encoding.casefold()) if isinstance(encoding, str) else None
     if codec is None:
-        raise BadFrame(f"mediaFormat.encoding: {_shown(encoding)} is not taken; send audio/x-mulaw or audio/x-alaw")
+        raise BadFrame(f"mediaFormat.encoding: {_shown(encoding)} is not valid; send audio/x-mulaw or audio/x-alaw")
     rate = _whole(sample_rate)
     if rate is None or rate not in RATES:
-        raise BadFrame(f"mediaFormat.sampleRate: {_shown(sample_rate)} is not from {RATES[0]} to {RATES[-1]}")
+        raise BadFrame(f"mediaFormat.sampleRate: {_shown(sample_rate)} must be from {RATES[0]} to {RATES[-1]}")
     if _whole(channels) != 1:
-        raise BadFrame(f"mediaFormat.channels: {_shown(channels)} is not 1")
+        raise BadFrame(f"mediaFormat.channels: {_shown(channels)} must be 1")
     return Form(codec, rate)
 
 
 def ids_of(message: Message) -> tuple[str, str]:
-    """Return the ids of the stream and of the call of a `start`, empty where there are none. Raises: BadFrame."""
+    """Return the stream id and the call id of a `start`; empty if absent. Raises: BadFrame."""
     places = [message, *_starts(message)]
     stream, call = _id(places, "streamsid", "streamid"), _id(places, "callsid", "callid", "callcontrolid")
     if max(len(stream), len(call)) > MAX_ID_CHARACTERS:
-        raise BadFrame("streamSid: too long")
+        raise BadFrame(f"streamSid or callSid: at most {MAX_ID_CHARACTERS} characters")
     return stream, call
 
 
 def media_of(message: Message) -> Media:
-    """Return the audio of a `media`. Raises: BadFrame."""
+    """Return the audio of a `media` message. Raises: BadFrame."""
     media = values(message, "media")
     payloads = [payload for one in media for payload in values(one, "payload")]
     if not payloads:
-        raise BadFrame("media: missing")
+        raise BadFrame("media.payload: missing")
     tracks = [track for one in media for track in values(one, "track")] or ["inbound"]
     track = tracks[0].casefold().removesuffix("_track") if isinstance(tracks[0], str) else None
     try:
         return Media(binascii.a2b_base64(payloads[0], strict_mode=True), track)
     except (ValueError, TypeError) as error:
-        raise BadFrame("media: the payload is not base64") from error
+        raise BadFrame("media.payload: not valid base64") from error
 
 
 def text_of(message: Message, event: str, name: str) -> str | None:
-    """Return a text of an event that is sent on, a number as text; None if there is none."""
+    """Return a text field of an event for forwarding, a number as text; None if absent or too long."""
     for value in (value for one in values(message, event) for value in values(one, name)):
         if isinstance(value, str | int | float) and not isinstance(value, bool):
             text = value if isinstance(value, str) else f"{value:.15g}"
@@ -159,7 +159,7 @@ def _comparable(value: object) -> object:
 
 
 def _whole(value: object) -> int | None:
-    """Return a whole number that a field says, as number or text; None for anything else."""
+    """Return a field's whole number, given as number or text; None for anything else."""
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 10:
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
@@ -177,7 +177,7 @@ def _shown(value: object) -> str:
 
 
 class CallEvent(msgspec.Struct, omit_defaults=True, rename="camel"):
-    """Frame about a call; `result` is one of Deepgram's protocol."""
+    """Outgoing frame of a call; `result` is a message of Deepgram's protocol."""
 
     event: str
     stream_sid: str

@@ -1,1 +1,1 @@
-"""The protocol of vosk-server: lock-step, one answer to every frame of audio."""
+"""vosk-server's protocol: one answer to every audio frame."""

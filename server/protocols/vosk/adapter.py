@@ -1,9 +1,8 @@
-"""vosk-server's protocol as an adapter. Clients send a frame, then wait for its answer: a missing one would hang them,
-an extra one would shift all that follow.
+"""Adapter of vosk-server's protocol, in which clients send a frame and wait for its answer.
 
-So every frame of audio is answered at once with the newest text there is, however far that lags; a final waits for the
-next frame's answer. Only `reset` and `eof` are answered when the text is complete; frames after a `reset` are answered
-after its answer.
+A missing answer would hang the client, an extra one would shift all later answers. So every audio frame is answered at
+once with the latest text, however old; a final is sent with the next frame's answer. Only `reset` and `eof` are
+answered when the text is complete; frames after a `reset` are answered after it.
 """
 
 from __future__ import annotations
@@ -24,34 +23,34 @@ from server.protocols.vosk.messages import (
     partial_frame,
 )
 from server.recognition.events import Closed, Event, Final, FinalReason, Partial, StepTiming
-from server.streaming.adapter import Action, Actions, Bias, Finish, Flush, HangUp, PlainInput, Say, Skip
+from server.streaming.adapter import Action, Actions, Bias, Finish, Flush, PlainInput, Reject, SendFrame, Skip
 from server.streaming.outbox import FrameKind
 
 
 class VoskAdapter:
-    """One connection."""
+    """Adapter of one connection."""
 
     def __init__(self, model_rate: int, *, rate: int = DEFAULT_RATE, lenient: bool = False) -> None:
-        """`rate` in Hz is in force until the client names another; `lenient` ignores settings that are not there."""
+        """`rate` in Hz applies until the client sets another; `lenient`: ignore unsupported settings."""
         self._lenient = lenient
         self._model_rate = model_rate
         self._input = PlainInput(PlainCodec.S16, rate, model_rate)
-        self._heard = False
+        self._received = False  # whether audio was received
         self._words, self._alternatives = True, False
         self._partial = ""
-        self._closed: list[Word] = []  # words of finals that no answer has carried yet
-        self._resets: deque[int] = deque()  # for each unanswered reset: frames of audio received after it
+        self._closed: list[Word] = []  # words of finals that were not sent yet
+        self._resets: deque[int] = deque()  # per unanswered reset: audio frames received after it
 
     def opened(self) -> Actions:
-        """Send nothing: the client begins."""
+        """Send nothing: the client sends first."""
         return ()
 
     def text(self, text: str) -> Actions:
-        """Configure, flush or end."""
+        """Handle `config`, `reset` or `eof`."""
         try:
             frame, ignored = parse_frame(text, lenient=self._lenient)
         except BadFrame as error:
-            return (HangUp(str(error)),)  # the protocol has no error to answer with
+            return (Reject(str(error)),)  # the protocol has no error message
         if frame.config is not None:
             return (*(Skip(f"{name} ignored") for name in ignored), *self._configure(frame.config))
         if frame.eof:
@@ -60,16 +59,16 @@ class VoskAdapter:
         return (*self._input.tail(), Flush())
 
     def binary(self, chunk: bytes) -> Actions:
-        """Take audio, 16-bit samples cut anywhere, and answer the frame."""
-        self._heard = True
-        hear = self._input.read(chunk)
+        """Process audio (16-bit samples, split anywhere) and answer the frame."""
+        self._received = True
+        audio = self._input.read(chunk)
         if self._resets:
             self._resets[-1] += 1
-            return (hear,)
-        return (hear, self._answer())
+            return (audio,)
+        return (audio, self._answer())
 
     def event(self, event: Event, timing: StepTiming | None) -> Actions:  # noqa: ARG002 - an adapter's
-        """Keep text for the next answer; answer resets and the end."""
+        """Keep text for the next answer; answer `reset` and `eof`."""
         match event:
             case Partial(words=words):
                 self._partial = joined([word.text for word in words])
@@ -79,41 +78,41 @@ class VoskAdapter:
                 if reason is FinalReason.FINALIZE:
                     return self._answer_reset()
             case Closed(reason=reason):
-                # `eof` is always answered; an end that the client did not ask for only if there is text left.
+                # `eof` is always answered; another end only if there is unsent text.
                 if reason is CloseReason.CLOSE_STREAM or self._closed:
                     return (self._final(flushed=True),)
             case _:
                 pass
         return ()
 
-    def not_biased(self, why: str) -> Actions:
-        """End the connection, as for other settings that are not there: the protocol has no message for it."""
+    def bias_refused(self, why: str) -> Actions:
+        """End the connection, as for any unsupported setting: the protocol has no error message."""
         problem = f"phrase_list: {why}"
-        return (Skip(f"{problem}, ignored"),) if self._lenient else (HangUp(f"{problem}; leave it out"),)
+        return (Skip(f"{problem} (ignored)"),) if self._lenient else (Reject(f"{problem}; leave it out"),)
 
     def _configure(self, config: Config) -> Actions:
         if config.words is not None:
             self._words = config.words
         if config.max_alternatives is not None:
             self._alternatives = config.max_alternatives > 0
-        if config.sample_rate is not None and not self._heard:  # later it is ignored, as by the reference server
+        if config.sample_rate is not None and not self._received:  # ignored after audio, as by the reference server
             self._input = PlainInput(PlainCodec.S16, int(config.sample_rate), self._model_rate)
         return () if config.phrase_list is None else tuple(self._bias(config.phrase_list))
 
     def _bias(self, phrases: Sequence[str]) -> Iterator[Action]:
-        """Use phrases as key terms, and count where some cannot be: the protocol has no message for it."""
+        """Use phrases as key terms; those that cannot be used are only counted: the protocol has no error message."""
         kept = key_terms(phrases)
         yield Bias(kept)
         if left_out := sum(1 for phrase in phrases if phrase.replace(UNKNOWN, "").strip()) - len(kept):
-            yield Skip(f"phrase_list: {left_out} of {len(phrases)} phrases cannot be spelled, or are over the limits")
+            yield Skip(f"phrase_list: {left_out} of {len(phrases)} phrases cannot be spelled or exceed the limits")
 
-    def _answer(self) -> Say:
-        return self._final() if self._closed else Say(partial_frame(self._partial))
+    def _answer(self) -> SendFrame:
+        return self._final() if self._closed else SendFrame(partial_frame(self._partial))
 
-    def _final(self, *, flushed: bool = False) -> Say:
+    def _final(self, *, flushed: bool = False) -> SendFrame:
         words, self._closed = self._closed, []
         payload = final_frame(words, with_words=self._words, alternatives=self._alternatives)
-        return Say(payload, FrameKind.FINAL, flushed)
+        return SendFrame(payload, FrameKind.FINAL, flushed)
 
     def _answer_reset(self) -> Actions:
         frames = self._resets.popleft()

@@ -1,4 +1,4 @@
-"""vosk-server's WebSocket endpoint: `/vosk` beside the other protocols, and a port of its own without keys."""
+"""vosk-server's WebSocket endpoint: `/vosk` on the main port, and optionally a separate port without keys."""
 
 from __future__ import annotations
 
@@ -33,18 +33,16 @@ class VoskEndpoint:
         self._replica = replica
 
     async def live(self, socket: WebSocket) -> None:
-        """Recognise a stream; a key comes as `Authorization`, or as `?key=`: the protocol has no place for one."""
+        """Serve a stream on the main port; the key comes in `Authorization` or `?key=`."""
         await serve(socket, self._replica, self._admit_by_key)
 
     async def live_open(self, socket: WebSocket) -> None:
-        """Recognise a stream on the port that needs no key."""
+        """Serve a stream on the port without keys."""
         await serve(socket, self._replica, self._admit_open)
 
     async def refuse_http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer what is no WebSocket on the port that needs no key."""
-        refused = UnknownPath(
-            "this port accepts only WebSockets of vosk's clients; HTTP is served on the server's other port"
-        )
+        """Refuse plain HTTP on the port without keys."""
+        refused = UnknownPath("this port accepts only WebSockets of vosk clients; for HTTP use the server's main port")
         await render_refusal(self._replica.guard.refuse(refused), take_request_id())(scope, receive, send)
 
     async def _admit_by_key(self, socket: WebSocket, request_id: str) -> Admitted:
@@ -53,9 +51,9 @@ class VoskEndpoint:
         return await self._admitted(socket, request_id)
 
     async def _admit_open(self, socket: WebSocket, request_id: str) -> Admitted:
-        """Raises: Refused; all web pages are, lest any page that is visited use an open port of the network."""
+        """Admit without a key; web pages are refused, so that a visited page cannot use this port. Raises: Refused."""
         if "origin" in socket.headers:
-            raise NotAllowed("web pages are not let in here; use /vosk")
+            raise NotAllowed("web pages are not allowed on this port; use /vosk on the main port")
         self._replica.guard.enter_without_key(socket)
         return await self._admitted(socket, request_id)
 
@@ -83,7 +81,7 @@ class VoskEndpoint:
 
 
 def _rate(query: Mapping[str, str], default: int) -> int:
-    """Return the sample rate before the client's `config` names another. Raises: BadParameter."""
+    """Return the sample rate that applies until the client's `config` sets another. Raises: BadParameter."""
     given = query.get("sample_rate")
     return default if given is None else whole_number("sample_rate", given, RATES)
 
@@ -92,15 +90,15 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.vosk")
 
 
 MakeProtocol = Callable[[ASGIApp, ServerState], Callable[[], asyncio.Protocol]]
-"""Returns the factory of the HTTP protocol that serves an app; `server.http.uvicorn_server` has it."""
-BACKLOG = 2_048  # connections that the kernel accepts ahead; as uvicorn's
+"""Builds the factory of the HTTP protocol that serves an app; implemented in `server.http.uvicorn_server`."""
+BACKLOG = 2_048  # connections that the kernel queues; uvicorn's value
 
 
 class VoskListener:
-    """Listens on vosk's own port from `start` to `stop`, on the running loop. Every path is the endpoint's."""
+    """Server of the port without keys, on the running event loop, from `start` to `stop`; serves every path."""
 
     def __init__(self, endpoint: VoskEndpoint, host: str, port: int, make_protocol: MakeProtocol) -> None:
-        """`port` 0 picks a free one."""
+        """`port` 0 selects a free one."""
         self._app = FastAPI(openapi_url=None)
         self._app.add_api_websocket_route("/{path:path}", endpoint.live_open)
         self._app.router.default = endpoint.refuse_http
@@ -109,10 +107,10 @@ class VoskListener:
         self._make_protocol = make_protocol
         self._state = ServerState()
         self._server: asyncio.Server | None = None
-        self.port = 0  # known once it listens
+        self.port = 0  # set by `start`
 
     async def start(self) -> None:
-        """Listen. Raises: OSError if the address is taken."""
+        """Start listening. Raises: OSError if the address is in use."""
         protocol = self._make_protocol(self._app, self._state)
         loop = asyncio.get_running_loop()
         hosts, port = listening_hosts(self._host, self._wanted_port)
@@ -122,7 +120,7 @@ class VoskListener:
         _log.info("listening", url=f"{url}/", **interfaces(self._host), protocol="vosk", keys="none needed")
 
     def stop(self) -> None:
-        """Stop listening, and end the connections that are left."""
+        """Stop listening, and end the remaining connections."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._state.connections):

@@ -1,4 +1,4 @@
-"""vosk-server's text frames in both directions as wire structs. Pure.
+"""Text frames of vosk-server's protocol in both directions. Pure.
 
 Source: vosk-server's websocket/asr_server.py at c2e82f0.
 """
@@ -18,16 +18,16 @@ from server.protocols.features import NEVER_IGNORED
 from server.recognition.keyterms import MAX_CHARACTERS, MAX_TERMS
 
 RATES = range(8_000, 48_001)
-DEFAULT_RATE = 8_000  # the reference server's
+DEFAULT_RATE = 8_000  # as the reference server
 MAX_FRAME_CHARACTERS = 262_144  # a grammar may list thousands of phrases
 MAX_ALTERNATIVES = 100
 MAX_PHRASE_WORDS = 20
-MAX_NAME = 32  # characters of an unknown setting that a close reason repeats
-UNKNOWN = "[unk]"  # a grammar's word for everything else
+MAX_NAME = 32  # longest excerpt of a setting's name in a close reason
+UNKNOWN = "[unk]"  # the word in vosk grammars for any other word
 
 
 class Config(msgspec.Struct, frozen=True):
-    """Settings of a client; those left out stay. Clients write numbers as text, and booleans as numbers."""
+    """Settings; omitted ones stay unchanged. Numbers may be given as text, and booleans as numbers."""
 
     sample_rate: float | None = None
     words: bool | None = None
@@ -36,7 +36,7 @@ class Config(msgspec.Struct, frozen=True):
 
 
 class ClientFrame(msgspec.Struct, frozen=True):
-    """A text frame, with one of three fields."""
+    """A text frame with one of three fields."""
 
     config: Config | None = None
     eof: bool | None = None
@@ -45,55 +45,55 @@ class ClientFrame(msgspec.Struct, frozen=True):
 
 COMMANDS = frozenset(ClientFrame.__struct_fields__)
 SETTINGS = frozenset(Config.__struct_fields__)
-NOT_ASKED: tuple[object, ...] = (None, False, 0, "", "false", "0", [], {})  # values of a setting that ask for nothing
+OFF: tuple[object, ...] = (None, False, 0, "", "false", "0", [], {})  # values that request nothing
 
 
 def parse_frame(text: str, *, lenient: bool = False) -> tuple[ClientFrame, tuple[str, ...]]:
-    """Return a text frame, and the settings that a `lenient` server ignores. Raises: BadFrame."""
+    """Parse a text frame; return it with the unsupported settings that a `lenient` server ignores. Raises: BadFrame."""
     if len(text) > MAX_FRAME_CHARACTERS:
-        raise BadFrame(f"the text has more than {MAX_FRAME_CHARACTERS} characters")
+        raise BadFrame(f"the message has {len(text)} characters; at most {MAX_FRAME_CHARACTERS}")
     try:
         raw = msgspec.json.decode(text)
         frame = msgspec.convert(raw, ClientFrame, strict=False)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise BadFrame("a text frame must be JSON: config, eof or reset") from error
+        raise BadFrame("a text frame must be a JSON object with config, eof or reset") from error
     if frame.config is None and not frame.eof and not frame.reset:
-        raise BadFrame("a text frame must say config, eof or reset")
-    ignored = list(_lacking(raw, COMMANDS, "", lenient=lenient))
-    ignored += _lacking(raw.get("config") or {}, SETTINGS, "config.", lenient=lenient)
+        raise BadFrame("a text frame must have one of config, eof, reset")
+    ignored = list(_unsupported(raw, COMMANDS, "", lenient=lenient))
+    ignored += _unsupported(raw.get("config") or {}, SETTINGS, "config.", lenient=lenient)
     if frame.config is not None:
         _check(frame.config)
     return frame, tuple(ignored)
 
 
-def _lacking(given: dict[str, object], known: frozenset[str], path: str, *, lenient: bool) -> Iterator[str]:
-    """Yield the settings that are asked for and not there, those of a lenient server; refuse others. Raises: BadFrame.
+def _unsupported(given: dict[str, object], known: frozenset[str], path: str, *, lenient: bool) -> Iterator[str]:
+    """Yield the names of unsupported settings if lenient, refuse them otherwise. Raises: BadFrame.
 
-    The model of `config` is one of them: the address chooses it.
+    `model` in `config` is one of them: the model is selected in the URL.
     """
     for name, value in given.items():
-        if name in known or value in NOT_ASKED:
+        if name in known or value in OFF:
             continue
         shown = f"{path}{name[:MAX_NAME]}".encode("ascii", "replace").decode()
         if lenient and not name.casefold().startswith(NEVER_IGNORED):
             yield shown
         else:
-            instead = "choose it by ?model= in the address" if name == "model" else "leave it out"
+            instead = "set ?model= in the URL" if name == "model" else "leave it out"
             raise BadFrame(f"{shown}: not supported by this server; {instead}")
 
 
 def _check(config: Config) -> None:
     rate = config.sample_rate
     if rate is not None and rate not in RATES:
-        raise BadFrame(f"sample_rate must be a whole number from {RATES[0]} to {RATES[-1]}")
+        raise BadFrame(f"sample_rate: {rate:g} is not valid; must be a whole number from {RATES[0]} to {RATES[-1]}")
     if config.max_alternatives is not None and not 0 <= config.max_alternatives <= MAX_ALTERNATIVES:
-        raise BadFrame(f"max_alternatives must be from 0 to {MAX_ALTERNATIVES}")
+        raise BadFrame(f"max_alternatives: must be from 0 to {MAX_ALTERNATIVES}")
 
 
 def key_terms(phrases: Sequence[str]) -> tuple[str, ...]:
-    """Return phrases of a grammar as key terms, as many as fit: grammars are larger than the limit of key terms.
+    """Convert phrases of a grammar to key terms, as many as the limits of key terms allow.
 
-    Phrases that cannot be spelled are left out: a grammar is a hint here, and its other phrases count.
+    Phrases that cannot be spelled are left out: a grammar is only a hint here.
     """
     kept: list[str] = []
     characters = 0
@@ -112,7 +112,7 @@ def key_terms(phrases: Sequence[str]) -> tuple[str, ...]:
 
 
 class WordOut(msgspec.Struct):
-    """One word, times in seconds of the stream."""
+    """One word with its stream times in seconds."""
 
     conf: float
     end: float
@@ -121,14 +121,14 @@ class WordOut(msgspec.Struct):
 
 
 class Final(msgspec.Struct, omit_defaults=True):
-    """Text of a final; `text` is always there, clients index it."""
+    """A final; `text` is always present because clients index it."""
 
     text: str
     result: list[WordOut] | UnsetType = UNSET
 
 
 class Alternative(msgspec.Struct, omit_defaults=True):
-    """The only transcript of a final, for clients that ask for several."""
+    """The only transcript of a final, for clients that request alternatives."""
 
     confidence: float
     text: str
@@ -136,24 +136,24 @@ class Alternative(msgspec.Struct, omit_defaults=True):
 
 
 class Alternatives(msgspec.Struct):
-    """A final for clients that ask for alternatives."""
+    """A final for clients that request alternatives."""
 
     alternatives: tuple[Alternative]
 
 
 class Partial(msgspec.Struct):
-    """Text so far."""
+    """The text so far."""
 
     partial: str
 
 
 def partial_frame(text: str) -> bytes:
-    """Encode the answer of a frame of audio without a final."""
+    """Encode the answer to an audio frame without a final."""
     return msgspec.json.encode(Partial(text))
 
 
 def final_frame(words: Sequence[Word], *, with_words: bool, alternatives: bool) -> bytes:
-    """Encode a final of these words, maybe none."""
+    """Encode a final of these words, possibly none."""
     text = joined(word.text for word in words)
     result = [_word(word) for word in words] if with_words and words else UNSET
     if not alternatives:

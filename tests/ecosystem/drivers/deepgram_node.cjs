@@ -12,7 +12,7 @@ const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 const tell = (event, more = {}) => process.stdout.write(`${JSON.stringify({ event, ...more })}\n`);
 
 // A connection to the server for each part of the audio: the last one is finished, the others wait for the server.
-// Ends at a normal close of an open connection, or at an error; with `again`, connects once more when told to.
+// Ends at a normal close of an open connection, or at an error; with `again`, connects once more on request.
 async function talk({ host, key, parts, options, again = false }) {
   const [http, ws] = [`http://${host}`, `ws://${host}`];
   const environment = { base: http, production: ws, agent: ws, agentRest: http };
@@ -36,9 +36,9 @@ async function talk({ host, key, parts, options, again = false }) {
     });
   });
   stream.connect();
-  stream.waitForOpen().catch(() => {}); // a refusal is told by the event
+  stream.waitForOpen().catch(() => {}); // a refusal is reported by the event
   await ended;
-  await new Promise(setImmediate); // whatever the close sets off is set off
+  await new Promise(setImmediate); // lets the effects of the close happen
   tell("waiting", { timers: process.getActiveResourcesInfo().filter((kind) => kind === "Timeout").length });
 }
 
@@ -53,7 +53,7 @@ function say(stream, audio, last) {
   }
 }
 
-// As a browser authenticates: the key is an item of the offered subprotocols.
+// Authentication as in a browser: the key is one of the offered subprotocols.
 async function subprotocol({ host, key, query, scheme, origin }) {
   const socket = new WebSocket(`ws://${host}/v1/listen?${query}`, [scheme, key], origin ? { origin } : {});
   await new Promise((resolve) => {

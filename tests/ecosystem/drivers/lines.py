@@ -1,4 +1,4 @@
-"""Protocol of the Python drivers: scenarios in, events out, a JSON line each. Standard library alone."""
+"""Protocol of the Python drivers: scenarios in, events out, one JSON line each. Only the standard library."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Happened:
         self._news = asyncio.Event()
 
     def note(self, event: str) -> None:
-        """It has happened."""
+        """Count an event."""
         self._seen[event] = self._seen.get(event, 0) + 1
         self._news.set()
 
     async def wait(self, event: str, times: int = 1) -> None:
-        """Return when it has happened so often."""
+        """Return when it has happened this many times."""
         while self._seen.get(event, 0) < times:
             self._news.clear()
             await self._news.wait()
@@ -63,9 +63,9 @@ async def _serve(scenarios: Mapping[str, Scenario]) -> None:
 
     threading.Thread(target=read, daemon=True).start()
     while line := await lines.get():
-        told = json.loads(line)
+        scenario = json.loads(line)
         try:
-            await scenarios[told.pop("scenario")](lines=lines, **told)
-        except Exception:  # noqa: BLE001 - the test is told
+            await scenarios[scenario.pop("scenario")](lines=lines, **scenario)
+        except Exception:  # noqa: BLE001 - reported to the test
             tell("failed", why=traceback.format_exc())
         tell("done")

@@ -37,9 +37,9 @@ def tell_error(error: stt.STTError) -> None:
 async def stream(
     host: str, key: str, steps: list[list[Any]], lines: asyncio.Queue[str], options: dict[str, Any] | None = None
 ) -> None:
-    """Steps: ("push", file), ("flush",), ("wait", event type, times), ("told",); then the input ends.
+    """Steps: ("push", file), ("flush",), ("wait", event type, times), ("signal",); then the input ends.
 
-    Left to itself the client notices its end only at its next keep-alive, up to 5 s later: so it ends when told to.
+    Left to itself the client notices its end only at its next keep-alive, up to 5 s later: so it ends on a signal.
     """
     async with aiohttp.ClientSession() as session:
         client, happened = make(host, key, session, options or {}), Happened()
@@ -67,7 +67,7 @@ async def take_steps(
             speech.flush()
         elif name == "wait":
             await happened.wait(*arguments)
-        elif name == "told":
+        elif name == "signal":
             await lines.get()
     speech.end_input()
     await lines.get()

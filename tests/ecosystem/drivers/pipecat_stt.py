@@ -31,7 +31,7 @@ NEVER_S = 600.0  # its time-outs never help: what is seen came from the server
 
 
 class Sink(FrameProcessor):
-    """Tells what arrives at the end of the pipeline."""
+    """Reports the frames that arrive at the end of the pipeline."""
 
     def __init__(self, happened: Happened) -> None:
         super().__init__()
@@ -55,9 +55,9 @@ class Sink(FrameProcessor):
 async def stream(
     host: str, key: str, steps: list[list[Any]], lines: asyncio.Queue[str], options: dict[str, Any] | None = None
 ) -> None:
-    """Take these steps, then send an EndFrame.
+    """Perform these steps, then send an EndFrame.
 
-    ("start",) and ("stop",) of speech as a VAD tells it, ("push", file), ("wait", event, times), ("told",),
+    ("start",) and ("stop",) of speech as a VAD reports it, ("push", file), ("wait", event, times), ("signal",),
     ("connected",).
     """
     happened = Happened()
@@ -105,7 +105,7 @@ async def take_steps(
                 await worker.queue_frame(InputAudioRawFrame(raw[start : start + FRAME_BYTES], RATE_HZ, 1))
         elif name == "wait":
             await happened.wait(*arguments)
-        elif name == "told":
+        elif name == "signal":
             await lines.get()
         elif name == "connected":  # to be asked when the handshake is done: it drops audio until it has noticed
             while service._connection is None:  # noqa: ASYNC110 - it offers no event
@@ -114,5 +114,5 @@ async def take_steps(
 
 
 if __name__ == "__main__":
-    logger.remove()  # it would fill the pipe that nobody reads
+    logger.remove()  # it would fill the pipe, which is not read
     main(stream=stream)

@@ -1,5 +1,6 @@
 """Text shown by the page in a real Chromium, with the real app and the shipped model."""
 
+import re
 import time
 
 from model.decoder import make_decoder
@@ -30,7 +31,7 @@ def test_speech_at_the_microphone_is_shown(live_server, served, browser):
     faded = {word for look in page.page.evaluate("looks") for word in look.partition("|")[2].split()}
     assert faded & set(page.said().split()), "words that may change are faded"
     word = page.page.locator("#log .word").first
-    assert word.get_attribute("title").endswith("% sure")
+    assert re.fullmatch(r"confidence \d+ %", word.get_attribute("title"))
     assert 0 <= float(word.evaluate("word => word.style.getPropertyValue('--doubt')")) < 1
     for name in ("result", "final"):
         assert 0 <= int(page.page.locator(f"#{name}-latency output").inner_text()) < 2_000

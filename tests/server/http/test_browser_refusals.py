@@ -16,9 +16,9 @@ def test_the_page_asks_for_a_key_keeps_it_in_the_tab_and_hides_it(live_server, s
     page = OpenPage(browser, live_server(**served, api_keys=("open-sesame",))).plain().fast()
     key, problem = page.page.get_by_label("API key"), page.page.get_by_role("alert")
     for given, complaint in (
-        (None, "asks for an API key"),
-        ("wrong", "does not know"),
-        ("not a token", "does not know"),
+        (None, "requires an API key"),
+        ("wrong", "is not valid on this server"),
+        ("not a token", "is not valid on this server"),
     ):
         if given:
             key.fill(given)
@@ -89,7 +89,7 @@ def test_a_stream_that_cannot_be_finished_can_be_left(live_server, browser):
     page.page.get_by_text("Listening").wait_for()
     server.replica.sessions.draining = True  # a client that reconnects is refused
     cut_connections(server)
-    page.page.get_by_text("about to restart").wait_for()
+    page.page.get_by_text("full or restarting").wait_for()
     page.press("Stop")
     page.page.get_by_text("Finishing").wait_for()
     page.press("Stop")

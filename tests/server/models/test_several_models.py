@@ -160,7 +160,7 @@ def test_a_realtime_session_may_change_its_language_before_it_has_heard_anything
         assert spoken(socket) == HEARD["es"]
         late = updated(socket, language="en")
         assert late["error"]["param"] == "session.audio.input.transcription.language"
-        assert "has heard audio with the model 'es'" in late["error"]["message"]
+        assert "cannot change from model 'es'" in late["error"]["message"]
         assert spoken(socket) == HEARD["es"]
 
 

@@ -29,7 +29,7 @@ def test_compression_is_offered_by_clients_and_refused(live_server: Start) -> No
         assert '"transcript":"plain"' in str(socket.recv(timeout=WAIT_S))
 
 
-def test_features_that_are_not_there_are_refused_unless_the_server_is_lenient(live_server: Start) -> None:
+def test_unsupported_features_are_refused_unless_the_server_is_lenient(live_server: Start) -> None:
     asked = {"diarize": "true", "filler_words": "true"}
     with live_server(lenient_features=True).listen(**asked) as client:
         assert client.socket.response is not None
@@ -47,7 +47,7 @@ def test_features_that_are_not_there_are_refused_unless_the_server_is_lenient(li
         client.finish()
 
 
-def test_a_refusal_names_its_request_and_says_why_in_header_and_body(live_server: Start) -> None:
+def test_a_refusal_has_its_request_id_and_reason_in_headers_and_body(live_server: Start) -> None:
     server = live_server(api_keys=["k"], max_streams=1)
     key = {"Authorization": "Token k"}
     with server.listen(key):
@@ -69,7 +69,7 @@ def test_a_refusal_names_its_request_and_says_why_in_header_and_body(live_server
     server.wait_idle()
 
 
-def test_a_tag_goes_into_the_log_and_nowhere_else(live_server: Start, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tag_appears_only_in_the_log(live_server: Start, capsys: pytest.CaptureFixture[str]) -> None:
     server = live_server()
     with server.listen(tag="night\nshift") as client:
         client.send(spell("hi"))
@@ -83,7 +83,7 @@ def test_a_tag_goes_into_the_log_and_nowhere_else(live_server: Start, capsys: py
 
 
 @pytest.mark.parametrize("kind", ["audio/wav", "audio/x-anything; rate=1", "application/octet-stream", None])
-def test_the_kind_of_an_upload_follows_from_its_bytes_for_any_content_type(
+def test_the_format_of_an_upload_is_detected_from_its_bytes_for_any_content_type(
     live_server: Start, kind: str | None
 ) -> None:
     file = io.BytesIO()
@@ -98,7 +98,7 @@ def test_the_kind_of_an_upload_follows_from_its_bytes_for_any_content_type(
     "path",
     ["/v2/listen?model=flux-general-en", "/", "/v1/listen/", "/v1/speak", "/v1/realtime/x", "/healthz", "/%00%0a"],
 )
-def test_a_socket_at_a_path_without_a_protocol_gets_404_that_says_where_they_are(live_server: Start, path: str) -> None:
+def test_a_socket_at_an_unknown_path_gets_404_with_the_valid_paths(live_server: Start, path: str) -> None:
     server = live_server(api_keys=["k"])
     with pytest.raises(InvalidStatus) as refused:
         connect(f"ws://{server.host}{path}", compression=None, open_timeout=WAIT_S)

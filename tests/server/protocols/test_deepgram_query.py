@@ -1,4 +1,4 @@
-"""Deepgram's query parsed to options, and text frames to actions, as tables."""
+"""Parser of Deepgram's query and of text frames, as tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.servers.listen_query import RAW, query
 
 MODEL_RATE = 16_000
 
-# What the real clients send.
+# Queries of real clients.
 PYTHON_SDK = (
     "channels=1&encoding=linear16&endpointing=300&interim_results=true&keyterm=foo+bar&keyterm=baz&model=nova-3"
     "&sample_rate=16000&smart_format=true&utterance_end_ms=1000&vad_events=true"
@@ -107,12 +107,12 @@ def test_a_query_becomes_options(text: str, options: SessionOptions, ignored: tu
         (RAW + "&callback_method=put", "callback"),
     ],
 )
-def test_a_value_that_would_corrupt_the_result_is_refused_with_the_name_of_its_parameter(text: str, named: str) -> None:
+def test_an_invalid_value_is_refused_with_the_name_of_its_parameter(text: str, named: str) -> None:
     with pytest.raises(BadParameter, match=re.escape(named + ": ")):
         query(text)
 
 
-def test_a_stream_may_be_resumable_only_in_an_encoding_that_can_be_cut_anywhere() -> None:
+def test_resumable_requires_an_encoding_that_can_be_split_anywhere() -> None:
     assert not query(RAW).resumable
     for encoding in ("linear16", "linear32", "mulaw", "alaw"):
         request = query(f"encoding={encoding}&sample_rate=16000&resumable=true")
@@ -152,7 +152,7 @@ def test_no_parameter_of_the_table_is_reported_as_ignored() -> None:
     ("name", "schema"),
     [(p.name, s) for p in PARAMETERS for s in p.schema.get("anyOf", [p.schema]) if "maximum" in s],
 )
-def test_whole_numbers_are_taken_within_the_bounds_of_the_schema_alone(name: str, schema: dict) -> None:
+def test_whole_numbers_are_accepted_only_within_the_bounds_of_the_schema(name: str, schema: dict) -> None:
     form = "encoding=linear16&" if name == "sample_rate" else RAW + "&"
     for value in (schema["minimum"], schema["maximum"]):
         query(f"{form}{name}={value}")
@@ -161,7 +161,7 @@ def test_whole_numbers_are_taken_within_the_bounds_of_the_schema_alone(name: str
             query(f"{form}{name}={value}")
 
 
-def test_key_terms_are_ignored_where_the_decoder_takes_none() -> None:
+def test_key_terms_are_ignored_if_the_decoder_does_not_support_them() -> None:
     assert TABLE.keys() > BIASING
     assert query(RAW + "&keyterm=a&keywords=b", supports_keyterms=False).ignored == ("keyterm", "keywords")
 
@@ -205,6 +205,6 @@ def test_a_text_frame_becomes_an_action(text: str, action: object) -> None:
         '{"type":"Configure","keyterms":["' + "a" * MAX_CHARACTERS + '"]}',
     ],
 )
-def test_a_text_frame_of_no_known_form_is_refused(text: str) -> None:
+def test_an_invalid_text_frame_is_refused(text: str) -> None:
     with pytest.raises(BadFrame):
         parse_frame(text, channels=2)

@@ -1,4 +1,4 @@
-"""The Deepgram adapter, as tables: events to JSON."""
+"""Deepgram's JSON frames for recognition events, as tables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TIMING = StepTiming(
 def frame(event: Event, text: str = RAW, channels: int = 1, timing: StepTiming | None = TIMING) -> dict[str, Any]:
     payload = Projector(query(text), channels, "req-1", "2026-11-20T08:00:00.000Z", CARD).frame(event, timing)
     assert payload is not None
-    assert payload.startswith(b'{"type":"'), "clients choose the class by the first field"
+    assert payload.startswith(b'{"type":"'), "clients select the class by the first field"
     decoded: dict[str, Any] = json.loads(payload)
     return decoded
 
@@ -51,12 +51,12 @@ def frame(event: Event, text: str = RAW, channels: int = 1, timing: StepTiming |
         (Final(0, 3.2, 1.96, WORDS, FinalReason.MAX_LEN), (True, False, False)),
     ],
 )
-def test_results_say_what_is_final(event: Event, flags: tuple[bool, bool, bool]) -> None:
+def test_results_have_the_flags_of_their_event(event: Event, flags: tuple[bool, bool, bool]) -> None:
     found = frame(event)
     assert (found["is_final"], found["speech_final"], found["from_finalize"]) == flags
 
 
-def test_results_have_every_field_in_its_place() -> None:
+def test_results_have_every_field() -> None:
     found = frame(Final(1, 3.2, 5.16 - 3.2, WORDS, FinalReason.ENDPOINT), channels=2)
     assert found == {
         "type": "Results",
@@ -103,7 +103,7 @@ SPOKEN = (Word("call", 0.1, 0.3, 0.9), Word("twenty", 0.4, 0.6, 0.8), Word("one"
         ("numerals", ["call", "twenty", "one"], ["call", "21"]),
     ],
 )
-def test_formatting_shows_in_the_transcript_and_beside_the_raw_words(
+def test_formatting_is_in_the_transcript_and_in_punctuated_word(
     parameter: str, partial: list[str], final: list[str]
 ) -> None:
     for event, shown in (
@@ -117,13 +117,13 @@ def test_formatting_shows_in_the_transcript_and_beside_the_raw_words(
         assert (found["words"][0]["start"], found["words"][-1]["end"]) == (0.1, 0.8)
 
 
-def test_formatting_is_off_unless_asked_for() -> None:
+def test_formatting_is_off_by_default() -> None:
     found = frame(Final(0, 0.0, 1.0, SPOKEN, FinalReason.ENDPOINT), f"{RAW}&smart_format=false")
     assert found["channel"]["alternatives"][0]["transcript"] == "call twenty one"
     assert all("punctuated_word" not in w for w in found["channel"]["alternatives"][0]["words"])
 
 
-def test_each_channel_has_sentences_of_its_own() -> None:
+def test_each_channel_has_separate_sentences() -> None:
     projector = Projector(query(RAW + "&punctuate=true"), 2, "r", "c", CARD)
     texts = []
     for channel, reason in ((0, FinalReason.MAX_LEN), (1, FinalReason.ENDPOINT), (0, FinalReason.ENDPOINT)):
@@ -133,7 +133,7 @@ def test_each_channel_has_sentences_of_its_own() -> None:
     assert texts == ["Turn down", "Turn down.", "turn down."]
 
 
-def test_step_results_report_where_the_time_went() -> None:
+def test_step_results_report_the_times_of_the_step() -> None:
     found = frame(Partial(0, 3.2, 1.96, WORDS, 1), RAW + "&step_results=true")
     parts = {"audio_processed_s": 5.16, "queue_wait_ms": 1.0, "step_ms": 2.0, "decode_ms": 0.5}
     assert found["tutti"] == {**parts, "stable_words": 1}
@@ -208,7 +208,7 @@ def test_metadata_names_the_model_only_if_there_was_audio() -> None:
     assert "model_info" not in silent
 
 
-def test_complaints_and_settings_are_answered() -> None:
+def test_errors_and_configure_answers() -> None:
     projector = Projector(query(RAW), 1, "req-1", "now", CARD)
     complaint = json.loads(projector.complaint("unknown message type", "x" * 10_000))
     assert complaint == {
@@ -223,12 +223,12 @@ def test_complaints_and_settings_are_answered() -> None:
     assert json.loads(projector.not_configured("CODE", "why")) == failure
 
 
-def test_a_model_is_named_by_its_weights() -> None:
+def test_the_uuid_of_a_model_depends_on_its_weights() -> None:
     assert ModelCard.of("a", "1", "00ff").uuid == ModelCard.of("b", "2", "00ff").uuid
     assert ModelCard.of("a", "1", "00ff").uuid != ModelCard.of("a", "1", "00fe").uuid
 
 
-def test_the_answer_to_an_upload_has_every_field_in_its_place() -> None:
+def test_the_answer_to_an_upload_has_every_field() -> None:
     transcripts = [format_words(WORDS), format_words(())]
     payload = recording_answer(
         transcripts, request_id="r", sha256="ab", created="now", duration_s=12.4, model=CARD, punctuated=False

@@ -1,4 +1,4 @@
-"""What every client relies on, for any audio in any encoding, cut and answered in any way. Sources: Deepgram's
+"""Rules that clients rely on, for any audio, encoding, split into messages and timing of results. Sources: Deepgram's
 pages on finalize, endpointing and utterance end."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.servers.spelling import silence, spell
 from tests.support.streams.transport_bench import IDLE_S, MAX_CHANNELS, ConnectionBench, Frame
 
 LIMITS = Limits(silence_endpoint_ms=900.0, max_utterance_s=3.0, max_backlog_s=1e9)
-NEAR_S = 3e-6  # frames name microseconds
+NEAR_S = 3e-6  # times in frames are rounded to microseconds
 CLOSES = {"CloseStream": 1000, "empty frame": 1000, "idle": 1011, "drain": 1012}
 ENCODE = {
     "linear16": lambda pcm, _: pcm.tobytes(),
@@ -36,7 +36,7 @@ LAYOUTS_KNOWN = (1, 2)  # to the encoder of these tests
 
 @dataclass(frozen=True)
 class Case:
-    """One client: what it asks for, and what it sends. `places` say after which share of the bytes a frame comes."""
+    """One client: its query and what it sends. `places` are the shares of the bytes after which text frames follow."""
 
     encoding: str
     rate: int
@@ -63,7 +63,7 @@ class Case:
         return sum(f["type"] == "Finalize" and f.get("channel", channel) == channel for f in self.frames)
 
     def script(self) -> list[bytes | Frame]:
-        """Stretches of bytes, with the frames between them."""
+        """Return the pieces of audio bytes with the text frames between them."""
         data = ENCODE[self.encoding](self.audio, self.rate)
         at = sorted(round(place * len(data)) for place in self.places)
         stretches = [data[a:b] for a, b in itertools.pairwise([0, *at, len(data)])]
@@ -108,7 +108,7 @@ def cases(draw: st.DrawFn, ends: Sequence[str] = tuple(CLOSES)) -> Case:
 
 
 def end(bench: ConnectionBench, how: str) -> None:
-    """The end of a connection, whoever wants it."""
+    """The end of a connection, by either side."""
     match how:
         case "CloseStream":
             bench.send({"type": "CloseStream"})
@@ -121,7 +121,7 @@ def end(bench: ConnectionBench, how: str) -> None:
 
 
 def played(case: Case, data: st.DataObject | None = None) -> ConnectionBench:
-    """The case in one message a stretch, each answered at once; or cut and answered as drawn."""
+    """Run the case with one message per piece, each answered at once; or split and answered as drawn."""
     bench = ConnectionBench(LIMITS, **case.query)
 
     async def script(_: ConnectionBench) -> None:
@@ -139,7 +139,7 @@ def played(case: Case, data: st.DataObject | None = None) -> ConnectionBench:
             else:
                 await turns(data.draw(st.integers(0, 3)))
                 bench.answer(data.draw(st.integers(0, 30)), data.draw(st.integers(0, case.streams - 1)))
-        await turns(100)  # or a silence would begin before all was decoded
+        await turns(100)  # else a silence would start before everything is decoded
         end(bench, case.end)
 
     bench.run(script)
@@ -147,19 +147,19 @@ def played(case: Case, data: st.DataObject | None = None) -> ConnectionBench:
 
 
 async def turns(count: int) -> None:
-    """Let the event loop turn."""
+    """Let the event loop run this many iterations."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 def results(frames: Sequence[Frame], channel: int) -> list[Frame]:
-    """What was said about one channel."""
+    """Return the results of one channel."""
     return [f for f in frames if f["type"] == "Results" and f["channel_index"][0] == channel]
 
 
 @settings(max_examples=120)
 @given(cases(), st.data())
-def test_results_depend_on_the_audio_and_the_frames_alone(case: Case, data: st.DataObject) -> None:
+def test_results_depend_only_on_the_audio_and_the_frames(case: Case, data: st.DataObject) -> None:
     whole, cut = played(case), played(case, data)
     for channel in range(case.streams):
         assert results(cut.frames, channel) == results(whole.frames, channel)
@@ -169,7 +169,7 @@ def test_results_depend_on_the_audio_and_the_frames_alone(case: Case, data: st.D
 @settings(max_examples=120)
 @given(cases(), st.data())
 def test_results_tile_the_stream_time_in_order(case: Case, data: st.DataObject) -> None:
-    """Rules 1 and 7; and an interim comes only where it was asked for."""
+    """Rules 1 and 7, and interims are sent only on request."""
     bench = played(case, data)
     frames, duration_s = bench.frames, len(case.audio) / case.rate
     for channel in range(case.streams):
@@ -195,9 +195,7 @@ def test_results_tile_the_stream_time_in_order(case: Case, data: st.DataObject) 
 
 @settings(max_examples=120)
 @given(cases(), st.data())
-def test_every_finalize_is_answered_once_by_each_channel_and_every_end_has_its_form(
-    case: Case, data: st.DataObject
-) -> None:
+def test_every_channel_answers_a_finalize_once_and_every_end_has_its_frames(case: Case, data: st.DataObject) -> None:
     """Rules 3 to 6."""
     bench = played(case, data)
     frames = bench.frames
@@ -220,7 +218,7 @@ def test_every_finalize_is_answered_once_by_each_channel_and_every_end_has_its_f
     assert bench.transport.closed[0] == CLOSES[case.end]
 
 
-def test_a_finalize_in_silence_and_one_before_any_audio_are_answered_with_nothing() -> None:
+def test_a_finalize_in_silence_or_before_audio_gets_an_empty_final() -> None:
     bench = ConnectionBench(LIMITS, encoding="mulaw", sample_rate="8000", channels="2", multichannel="true")
 
     async def script(_: ConnectionBench) -> None:
@@ -256,7 +254,7 @@ def test_an_endpoint_in_pure_silence_is_an_empty_final() -> None:
     assert first["channel"]["alternatives"][0] == {"transcript": "", "confidence": 0.0, "words": []}
 
 
-def test_interims_of_each_channel_grow_by_themselves() -> None:
+def test_interims_of_each_channel_grow_independently() -> None:
     bench = ConnectionBench(
         LIMITS,
         encoding="linear16",
@@ -282,7 +280,7 @@ def test_interims_of_each_channel_grow_by_themselves() -> None:
         assert [len(part) for part in shown] == sorted(len(part) for part in shown)
 
 
-def test_without_audio_metadata_names_no_model() -> None:
+def test_metadata_names_no_model_without_audio() -> None:
     bench = ConnectionBench(LIMITS, encoding="linear16", sample_rate="16000")
 
     async def script(_: ConnectionBench) -> None:

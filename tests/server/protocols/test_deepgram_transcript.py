@@ -1,4 +1,4 @@
-"""The JSON of live words: the same as the structs', after any earlier frames."""
+"""The JSON of live words equals that of the structs, after any earlier frames."""
 
 from __future__ import annotations
 

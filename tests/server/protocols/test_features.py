@@ -1,4 +1,4 @@
-"""Features that this server lacks: refused by name on every protocol, unless the operator is lenient."""
+"""Unsupported features: refused by name in every protocol, unless the server is lenient."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from server.protocols.features import FEATURES, OTHER_VERSION
 from server.protocols.openai.fields import check_fields
 from server.protocols.vosk.adapter import VoskAdapter
 from server.protocols.vosk.messages import parse_frame
-from server.streaming.adapter import HangUp, Skip
+from server.streaming.adapter import Reject, Skip
 from tests.support.servers.adapters import RATE
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.listen_query import RAW, query
@@ -32,7 +32,7 @@ SWITCHES = sorted(FEATURES - {"callback", "callback_method"})
 
 
 @pytest.mark.parametrize(("name", "value"), WITH_VALUES)
-def test_a_feature_that_is_not_there_is_refused_by_name(name: str, value: str) -> None:
+def test_an_unsupported_feature_is_refused_by_name(name: str, value: str) -> None:
     shown = "callback" if name.startswith("callback") else name
     for spelled in (name, name.upper(), f"{name}[]"):
         with pytest.raises(BadParameter, match=f"^{shown}: "):
@@ -42,7 +42,7 @@ def test_a_feature_that_is_not_there_is_refused_by_name(name: str, value: str) -
 
 
 @pytest.mark.parametrize("name", SWITCHES)
-def test_a_feature_that_is_switched_off_is_no_request(name: str) -> None:
+def test_a_feature_that_is_switched_off_is_not_refused(name: str) -> None:
     for off in OFF:
         assert query(f"{RAW}&{name}={off}").ignored == ()
         assert check_fields([(name, off)], lenient=False) == ()
@@ -54,7 +54,7 @@ def test_a_refusal_names_every_feature() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), WITH_VALUES)
-def test_a_lenient_server_ignores_and_names_features_but_never_what_would_leak(name: str, value: str) -> None:
+def test_a_lenient_server_ignores_and_lists_features_except_those_that_would_leak_data(name: str, value: str) -> None:
     if name.startswith(("redact", "callback")):
         with pytest.raises(BadParameter, match=r"^(redact|callback): "):
             query(f"{RAW}&{name}={value}", lenient_features=True)
@@ -66,7 +66,7 @@ def test_a_lenient_server_ignores_and_names_features_but_never_what_would_leak(n
 
 
 @pytest.mark.parametrize("name", ["redact", "Redact", "REDACT[]", "redact_pii", "redaction", "callback_url"])
-def test_other_spellings_of_what_would_leak_are_refused_too(name: str) -> None:
+def test_other_spellings_of_features_that_would_leak_data_are_refused(name: str) -> None:
     for lenient in (False, True):
         with pytest.raises(BadParameter, match=r"^(redact|callback)\w*: "):
             query(f"{RAW}&{name}=pci", lenient_features=lenient)
@@ -80,16 +80,16 @@ def test_other_spellings_of_what_would_leak_are_refused_too(name: str) -> None:
         "unheard_of=false", "alternatives=1",
     ],
 )  # fmt: skip
-def test_what_changes_no_transcript_is_taken_without_a_word(text: str) -> None:
+def test_harmless_parameters_are_accepted_silently(text: str) -> None:
     assert query(f"{RAW}&{text}").ignored == ()
 
 
-def test_what_clients_always_send_and_is_not_done_is_named() -> None:
+def test_ignored_and_unknown_parameters_are_listed() -> None:
     assert query(RAW + "&filler_words=true&unheard_of=1").ignored == ("filler_words", "unheard_of")
     assert query(RAW + "&filler_words=false").ignored == ()
 
 
-def test_several_languages_at_once_are_a_feature() -> None:
+def test_several_languages_at_once_are_an_unsupported_feature() -> None:
     with pytest.raises(BadParameter, match=r"^language: 'multi' is not supported"):
         query(RAW + "&language=multi")
     assert query(RAW + "&language=multi", lenient_features=True).ignored == ("language",)
@@ -106,13 +106,13 @@ FORM_FEATURES = [
 
 
 @pytest.mark.parametrize(("name", "value"), FORM_FEATURES)
-def test_a_form_that_asks_for_a_feature_is_refused_by_name(live_server: Start, name: str, value: str) -> None:
+def test_a_form_with_an_unsupported_feature_is_refused_by_name(live_server: Start, name: str, value: str) -> None:
     answer = post(live_server(), **{name: value})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == name.removesuffix("[]")
 
 
-def test_a_form_names_what_it_ignores(live_server: Start) -> None:
+def test_the_answer_to_a_form_lists_ignored_fields(live_server: Start) -> None:
     server = live_server()
     answer = post(server, temperature="0.2", unheard_of="1", prompt="", keywords="porch")
     assert answer.status_code == 200
@@ -138,7 +138,7 @@ LIVE_ONLY = {
 }
 
 
-def test_every_parameter_of_live_streams_alone_is_named_by_an_upload(live_server: Start) -> None:
+def test_the_answer_to_an_upload_lists_every_live_only_parameter(live_server: Start) -> None:
     assert {p.name for p in PARAMETERS if p.live_only} == set(LIVE_ONLY)
     server, body = live_server(), encoded(spell("hi"), "WAV")
     for name, value in LIVE_ONLY.items():
@@ -151,7 +151,7 @@ def test_every_parameter_of_live_streams_alone_is_named_by_an_upload(live_server
     assert server.http.post("/v1/listen?latency_budget_ms=1", content=body).status_code == 400
 
 
-def test_key_terms_are_refused_or_named_on_every_address_of_a_server_that_decodes_greedily(live_server: Start) -> None:
+def test_key_terms_are_refused_or_listed_on_every_path_with_greedy_decoding(live_server: Start) -> None:
     server, body = live_server(), encoded(spell("hi"), "WAV")
     for name in ("keyterm", "keywords"):
         assert server.http.post(f"/v1/listen?{name}=porch", content=body).headers["x-ignored-params"] == name
@@ -184,7 +184,7 @@ SOCKETS = ["/v1/listen?", "/v1/twilio?reply=true&", "/v1/realtime?intent=transcr
 
 
 @pytest.mark.parametrize("path", SOCKETS)
-def test_every_address_refuses_features_or_names_them(live_server: Start, path: str) -> None:
+def test_every_path_refuses_or_lists_unsupported_features(live_server: Start, path: str) -> None:
     form = RAW + "&" if "listen" in path else ""
     strict, lenient = live_server(), live_server(lenient_features=True)
     for server, asked in ((strict, "diarize=true"), (strict, "redact=pci"), (lenient, "redact=pci&diarize=true")):
@@ -210,9 +210,9 @@ def dial(server: LiveServer, path: str) -> Any:
         {"config": {}, "speaker": True},
     ],
 )
-def test_a_vosk_config_with_a_setting_that_is_not_there_is_refused_by_name(frame: dict[str, Any]) -> None:
+def test_a_vosk_config_with_an_unsupported_setting_is_refused_by_name(frame: dict[str, Any]) -> None:
     (action,) = VoskAdapter(RATE).text(json.dumps(frame))
-    assert isinstance(action, HangUp)
+    assert isinstance(action, Reject)
     name = next(n for part in (frame["config"], frame) for n in part if n not in ("config", "sample_rate"))
     assert name in action.why
     if name != "redact":

@@ -1,4 +1,4 @@
-"""Adapters under arbitrary frames: they answer or hang up, never raise, and their reasons fit a close frame."""
+"""Adapters with arbitrary frames: they answer or close, never raise, and their reasons fit a close frame."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.settings import SessionSettings
 from server.protocols.twilio.adapter import TwilioAdapter
 from server.protocols.vosk.adapter import VoskAdapter
-from server.streaming.adapter import Adapter, HangUp
+from server.streaming.adapter import Adapter, Reject
 from tests.support.servers.adapters import RATE
 
 MODELS = ModelNames({"tiny": ("en",)}, {}, strict=True)
@@ -52,4 +52,4 @@ def test_no_client_frame_makes_an_adapter_raise(make: type[Adapter], frames: lis
     adapter = make()
     for frame in frames:
         actions = list(adapter.text(frame) if isinstance(frame, str) else adapter.binary(frame))
-        assert all(len(action.why.encode()) <= 110 for action in actions if isinstance(action, HangUp))
+        assert all(len(action.why.encode()) <= 110 for action in actions if isinstance(action, Reject))

@@ -1,4 +1,4 @@
-"""Key terms and beam search end to end: a real socket, the real decoder, a model that mishears one letter."""
+"""Key terms and beam search end to end: a real socket, the real decoder, a model that confuses one letter."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tutti_asr_client.messages import ConfigureFailure, ConfigureSuccess, Result
 
 Start = Callable[..., LiveServer]
 Q, K = ENGLISH.index("q"), ENGLISH.index("k")
-AUDIO = np.concatenate([spell("the qite flew "), silence(1.0)])  # a kite, as this model hears it
+AUDIO = np.concatenate([spell("the qite flew "), silence(1.0)])  # "kite", as this model recognizes it
 
 
 class MishearingModel(SpellingModel):
-    """A spelling model that is not quite sure that a "q" is no "k"."""
+    """A spelling model that also gives "k" some probability for "q"."""
 
     def step(self, inputs: Array, state: State) -> tuple[Array, State]:
         log_probs, state = super().step(inputs, state)
@@ -38,7 +38,7 @@ class MishearingModel(SpellingModel):
 
 @pytest.fixture(scope="module")
 def beam() -> BeamDecoder:
-    """A narrow beam without a language model."""
+    """Return a narrow beam search without a language model."""
     decoder = BeamDecoder(CONFIG.vocabulary, CONFIG.frame_s, beams=4)
     decoder.warm_up()
     return decoder
@@ -60,7 +60,7 @@ def server(live_server: Start, beam: BeamDecoder) -> LiveServer:
         ({"keyterm": "kite", "smart_format": "true"}, "The kite flew."),
     ],
 )
-def test_a_live_stream_hears_its_key_terms(server: LiveServer, query: dict[str, str], text: str) -> None:
+def test_a_live_stream_recognizes_its_key_terms(server: LiveServer, query: dict[str, str], text: str) -> None:
     with server.listen(**query) as client:
         assert client.socket.response is not None
         assert "x-ignored-params" not in client.socket.response.headers
@@ -68,7 +68,7 @@ def test_a_live_stream_hears_its_key_terms(server: LiveServer, query: dict[str, 
         assert transcript(client.finish()) == text
 
 
-def test_key_terms_of_neighbours_in_a_batch_are_their_own(server: LiveServer) -> None:
+def test_key_terms_do_not_affect_other_streams_of_a_batch(server: LiveServer) -> None:
     clients = [server.listen(**({"keyterm": "kite"} if i % 2 else {})) for i in range(10)]
     for client in clients:
         client.send(AUDIO)
@@ -77,13 +77,13 @@ def test_key_terms_of_neighbours_in_a_batch_are_their_own(server: LiveServer) ->
             assert transcript(client.finish()) == ("the kite flew" if i % 2 else "the qite flew")
 
 
-def test_an_upload_hears_its_key_terms(server: LiveServer) -> None:
+def test_an_upload_recognizes_its_key_terms(server: LiveServer) -> None:
     body = encoded(AUDIO, "WAV")
     assert said(server.http.post("/v1/listen?keyterm=kite", content=body).json()) == "the kite flew"
     assert said(server.http.post("/v1/listen", content=body).json()) == "the qite flew"
 
 
-def test_our_client_changes_its_key_terms(server: LiveServer) -> None:
+def test_the_python_client_changes_its_key_terms(server: LiveServer) -> None:
     async def talk() -> list[Any]:
         async with connect(f"ws://{server.host}", interim_results=False) as client:
             messages = []
@@ -108,7 +108,7 @@ def test_our_client_changes_its_key_terms(server: LiveServer) -> None:
     assert texts == ["the kite flew", "the qite flew", "the qite flew"]
 
 
-def test_partials_of_a_beam_keep_what_they_called_stable(server: LiveServer) -> None:
+def test_stable_words_of_beam_search_do_not_change(server: LiveServer) -> None:
     with server.listen(interim_results="true", stable_words="true", keyterm="kite") as client:
         client.send(np.concatenate([spell("one two three the qite flew over the hill "), silence(1.0)]))
         frames = client.finish()
@@ -122,7 +122,7 @@ def test_partials_of_a_beam_keep_what_they_called_stable(server: LiveServer) -> 
     assert sum(not f["is_final"] for f in results) > 5
 
 
-def test_the_deepgram_sdk_hears_its_key_terms(server: LiveServer) -> None:
+def test_key_terms_of_the_deepgram_sdk_are_used(server: LiveServer) -> None:
     need_package("deepgram")
     from deepgram import DeepgramClient
     from deepgram.core.events import EventType
@@ -134,7 +134,7 @@ def test_the_deepgram_sdk_hears_its_key_terms(server: LiveServer) -> None:
     texts: list[str] = []
     kinds: list[str] = []
 
-    def heard(message: Any) -> None:
+    def on_message(message: Any) -> None:
         kinds.append(message.type)
         if message.type == "Results" and message.is_final:
             texts.append(message.channel.alternatives[0].transcript)
@@ -142,7 +142,7 @@ def test_the_deepgram_sdk_hears_its_key_terms(server: LiveServer) -> None:
     options: Mapping[str, Any] = {"encoding": "linear16", "sample_rate": 16_000, "keyterm": ["kite", "box car"]}
     client = DeepgramClient(api_key="any", environment=here)
     with client.listen.v1.connect(model="nova-3", **options) as stream:
-        stream.on(EventType.MESSAGE, heard)
+        stream.on(EventType.MESSAGE, on_message)
         reader = threading.Thread(target=stream.start_listening)
         reader.start()
         stream.send_media(AUDIO.tobytes())

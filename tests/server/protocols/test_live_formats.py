@@ -1,4 +1,4 @@
-"""Every encoding through the real app on a real socket; undecodable audio ends with a reason."""
+"""Every encoding through the real app on a real socket; undecodable audio ends with an error."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SELF_DESCRIBED = {"encoding": None, "sample_rate": None}
 
 
 def flac(audio: np.ndarray) -> bytes:
-    """(S,) or (S, C) int16 as a FLAC file."""
+    """Return (S,) or (S, C) int16 as a FLAC file."""
     return container("flac", "flac", audio if audio.ndim == 2 else audio[:, None], 16_000)
 
 
-# Without loss, for the model of these tests reads its text from the level of each sample.
+# Lossless, because the model of these tests reads its text from the level of each sample.
 FORMS: dict[str, tuple[dict[str, object], Callable[[], bytes]]] = {
     "linear32": ({"encoding": "linear32"}, lambda: (AUDIO / 32_768).astype("<f4").tobytes()),
     "mulaw": ({"encoding": "mulaw"}, lambda: coded(AUDIO, mulaw_table()).tobytes()),
@@ -47,7 +47,7 @@ FORMS: dict[str, tuple[dict[str, object], Callable[[], bytes]]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_an_encoding_without_loss_is_heard_in_messages_of_any_size(live_server: Start, form: str) -> None:
+def test_a_lossless_encoding_is_recognized_in_messages_of_any_size(live_server: Start, form: str) -> None:
     server = live_server()
     query, encode = FORMS[form]
     data = encode()
@@ -77,14 +77,14 @@ def test_finalize_answers_for_all_audio_before_it_in_any_encoding(live_server: S
     assert (empty["duration"], transcript([empty])) == (0.0, "")
 
 
-def test_a_flush_and_the_end_wait_for_audio_decoded_on_a_thread(live_server: Start) -> None:
+def test_a_flush_and_the_close_wait_for_audio_decoded_on_a_thread(live_server: Start) -> None:
     first, second = flac(spell("one two")), flac(spell("three"))
     with live_server(idle_timeout_s=60.0).listen(**SELF_DESCRIBED) as client:
         client.send(first)
         client.say("Finalize")
         client.say("Configure", keyterms=[])
         client.say("CloseStream")
-        client.send(second)  # behind the end: never heard
+        client.send(second)  # after the end: ignored
         frames, code, _ = client.rest()
     assert transcript(frames) == "one two"
     assert sorted(f["type"] for f in frames) == ["ConfigureSuccess", "Metadata", "Results", "Results"]
@@ -92,7 +92,7 @@ def test_a_flush_and_the_end_wait_for_audio_decoded_on_a_thread(live_server: Sta
     assert code == 1000
 
 
-def test_multichannel_recognises_each_channel_of_a_container(live_server: Start) -> None:
+def test_multichannel_recognizes_each_channel_of_a_container(live_server: Start) -> None:
     server = live_server()
     with server.listen(**SELF_DESCRIBED, channels=2, multichannel="true") as client:
         client.send(flac(BOTH))
@@ -125,7 +125,7 @@ def test_undecodable_audio_is_answered_by_an_error_frame_and_closed_with_1008(
     with server.listen() as other:
         with server.listen(**query) as client:
             client.send(data)
-            with contextlib.suppress(ConnectionClosed):  # some of it is refused at its first bytes
+            with contextlib.suppress(ConnectionClosed):  # some are refused at the first bytes
                 client.say("CloseStream")
             (error,), code, reason = client.rest()
         assert (error["type"], error["variant"]) == ("Error", "DATA-0000")
@@ -138,8 +138,8 @@ def test_undecodable_audio_is_answered_by_an_error_frame_and_closed_with_1008(
 
 
 @pytest.mark.parametrize("query", [SELF_DESCRIBED, {}])
-def test_a_control_message_in_a_binary_frame_is_obeyed(live_server: Start, query: dict[str, object]) -> None:
-    """It would vanish in the audio, and the client wait for its answer."""
+def test_a_control_message_in_a_binary_frame_is_handled(live_server: Start, query: dict[str, object]) -> None:
+    """Treated as audio it would be lost, and the client would wait for its answer."""
     data = flac(AUDIO) if query else AUDIO.tobytes()
     with live_server().listen(**query) as client:
         client.send(data[: len(data) // 2 * 2 // 3 * 2])
@@ -155,7 +155,7 @@ def test_a_control_message_in_a_binary_frame_is_obeyed(live_server: Start, query
     assert (refused["variant"], rest[-1]["type"], code) == ("SchemaError", "Metadata", 1000)
 
 
-def test_streams_one_after_another_are_heard_in_one_connection(live_server: Start) -> None:
+def test_consecutive_streams_are_recognized_in_one_connection(live_server: Start) -> None:
     with live_server().listen(**SELF_DESCRIBED, endpointing="false") as client:
         for word in ("one", "two", "three"):
             client.send(flac(np.concatenate([spell(word), silence(0.2)])))
@@ -181,7 +181,7 @@ def test_damaged_packets_and_lost_bytes_are_counted_in_metrics(live_server: Star
 @pytest.mark.parametrize(
     "form", ["wav of 24 bits", "flac in ogg", "flac in fragmented mp4", "flac, said to be linear16"]
 )
-def test_a_truncated_stream_says_so_in_its_last_frame(live_server: Start, form: str) -> None:
+def test_a_truncated_stream_gets_a_warning_in_its_last_frame(live_server: Start, form: str) -> None:
     server = live_server()
     query, encode = FORMS[form]
     whole = encode()
@@ -194,7 +194,7 @@ def test_a_truncated_stream_says_so_in_its_last_frame(live_server: Start, form: 
     assert [w["message"] for w in metadata["warnings"]] == [w["message"] for w in upload]
 
 
-def test_mended_damage_is_named_in_the_last_frame(live_server: Start) -> None:
+def test_concealed_damage_gets_a_warning_in_the_last_frame(live_server: Start) -> None:
     with live_server().listen(encoding="opus", sample_rate=48_000) as client:
         for i, packet in enumerate(opus_packets(np.zeros((48_000, 1), np.int16))):
             client.send(b"\xff" * 100 if i == 3 else packet)
@@ -214,14 +214,14 @@ def test_an_idle_or_drained_container_stream_is_flushed_before_the_close(live_se
         client.send(flac(AUDIO))
         client.say("KeepAlive")
         client.say("no type")
-        client.receive()  # so all before it has arrived, whether or not it is decoded
+        client.receive()  # so everything before it has arrived, decoded or not
         server.server.handle_exit(15, None)
         frames, code, _ = client.rest()
     assert (transcript(frames), frames[-1]["type"], code) == (TEXT, "Metadata", 1012)
     server.join()
 
 
-def test_a_container_sent_faster_than_the_engine_runs_is_slowed_down_and_not_cut(live_server: Start) -> None:
+def test_a_container_sent_faster_than_the_engine_runs_is_slowed_down_and_not_closed(live_server: Start) -> None:
     text = " ".join(f"{a}{b}" for a in "abcdefgh" for b in "ijklmnop")
     body = flac(spell(text))
     with live_server(max_backlog_s=3.0).listen(**SELF_DESCRIBED, endpointing="false") as client:
@@ -243,13 +243,13 @@ QUIET: dict[str, Callable[[], bytes]] = {
 
 
 def quiet_packets(step: int) -> dict[int, bytes]:
-    """Every n-th packet, by its place."""
+    """Return every n-th packet, by its index."""
     packet = opus_packets(np.zeros((48_000, 1), np.int16))[-1]
     return dict.fromkeys(range(0, 50 * QUIET_S, step), packet)
 
 
 @pytest.mark.parametrize("name", QUIET)
-def test_minutes_of_silence_in_one_small_message_are_heard_to_their_end(live_server: Start, name: str) -> None:
+def test_minutes_of_silence_in_one_small_message_are_processed_completely(live_server: Start, name: str) -> None:
     body = QUIET[name]()
     with live_server().listen(**SELF_DESCRIBED) as client:
         client.send(body)
@@ -259,7 +259,7 @@ def test_minutes_of_silence_in_one_small_message_are_heard_to_their_end(live_ser
     assert frames[-1]["duration"] == pytest.approx(QUIET_S, abs=61 if "one packet" in name else 2.0)
 
 
-def test_a_bomb_ends_with_an_error_of_its_own(live_server: Start) -> None:
+def test_a_decompression_bomb_ends_with_its_own_error(live_server: Start) -> None:
     server = live_server()
     with server.listen(**SELF_DESCRIBED) as client:
         client.send(flac_head() + b"".join(flac_silence(n) for n in range(300)))  # twenty minutes in 4.2 kB
@@ -283,7 +283,7 @@ def test_a_client_lost_while_its_container_is_decoded_leaves_no_slot_and_no_sess
     assert server.metric('tutti_sessions_total{outcome="client_abort",protocol="deepgram"}') == 1
 
 
-def test_raw_opus_is_one_packet_a_message(live_server: Start) -> None:
+def test_raw_opus_is_one_packet_per_message(live_server: Start) -> None:
     packets = opus_packets(np.zeros((48_000, 1), np.int16))
     with live_server().listen(encoding="opus", sample_rate=48_000) as client:
         for packet in packets:

@@ -1,4 +1,4 @@
-"""Every field of a Realtime session's events: read, named as ignored, or refused by its path."""
+"""Every field of a Realtime session's events: read, listed as ignored, or refused by its path."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def adapter(*, lenient: bool = False) -> RealtimeAdapter:
 
 
 def send(talk: RealtimeAdapter, event: Json) -> tuple[list[Json], list[Any]]:
-    """Frames and other actions that answer an event."""
+    """Return the frames and other actions that answer an event."""
     actions = list(talk.text(json.dumps(event)))
     return frames_of(actions), other_actions(actions)
 
 
 def update(session: Json, *, lenient: bool = False) -> Json:
-    """The only frame that answers an update of a fresh session."""
+    """Return the only frame that answers an update of a new session."""
     (frame,), _ = send(adapter(lenient=lenient), {"type": "session.update", "session": session})
     return frame
 
@@ -50,7 +50,7 @@ def of_input(**fields: Any) -> Json:
 
 
 def nested(path: str, value: Any) -> Json:
-    """The session in which the field at a path has a value."""
+    """Return a session in which the field at a path has a value."""
     _, *parents, name = path.split(".")
     session: Json = {name: value}
     if path.startswith("session.audio.input.turn_detection."):
@@ -61,7 +61,7 @@ def nested(path: str, value: Any) -> Json:
 
 
 def paths(tree: Tree = SESSION, path: str = "session") -> Iterator[tuple[str, FieldKind | None]]:
-    """Every field with its kind, None for an object's."""
+    """Return every field with its kind, None for an object."""
     for name, below in tree.items():
         here = f"{path}.{name}"
         if isinstance(below, FieldKind):
@@ -120,7 +120,7 @@ def test_an_unknown_field_of_an_event_is_named(event: str) -> None:
         assert not others
 
 
-LACKED = {
+UNSUPPORTED = {
     "session.include": ["item.input_audio_transcription.logprobs"],
     "session.audio.input.transcription.prompt": "names of plants",
     "session.audio.input.turn_detection.idle_timeout_ms": 5_000,
@@ -131,22 +131,22 @@ LACKED = {
 }
 
 
-def test_the_fields_that_are_lacked_are_those_of_this_test() -> None:
-    values = {"type", "language", "model"}  # of which some values are lacked
-    lacked = {path for path, kind in paths() if kind is FieldKind.LACKED}
-    assert lacked == {path for path in LACKED if path.rpartition(".")[2] not in values}
+def test_the_unsupported_fields_are_those_of_this_test() -> None:
+    values = {"type", "language", "model"}  # some of their values are unsupported
+    unsupported = {path for path, kind in paths() if kind is FieldKind.UNSUPPORTED}
+    assert unsupported == {path for path in UNSUPPORTED if path.rpartition(".")[2] not in values}
 
 
-@pytest.mark.parametrize("path", LACKED)
-def test_a_field_that_this_server_lacks_is_refused_by_its_path_unless_it_is_lenient(path: str) -> None:
-    frame = update(nested(path, LACKED[path]))
+@pytest.mark.parametrize("path", UNSUPPORTED)
+def test_an_unsupported_field_is_refused_by_its_path_unless_the_server_is_lenient(path: str) -> None:
+    frame = update(nested(path, UNSUPPORTED[path]))
     assert (frame["error"]["code"], frame["error"]["param"]) == ("unsupported_parameter", path)
     assert (
         "not supported by this server" in frame["error"]["message"] or "are not supported" in frame["error"]["message"]
     )
-    assert update(nested(path, LACKED[path]), lenient=True)["type"] == "session.updated"
+    assert update(nested(path, UNSUPPORTED[path]), lenient=True)["type"] == "session.updated"
     if path.rpartition(".")[2] not in ("type", "language", "model"):
-        assert update(nested(path, None))["type"] == "session.updated", "null asks for nothing"
+        assert update(nested(path, None))["type"] == "session.updated", "null requests nothing"
 
 
 def test_semantic_vad_and_its_eagerness_are_named() -> None:
@@ -168,7 +168,7 @@ HARMLESS = {
 
 
 @pytest.mark.parametrize("path", HARMLESS)
-def test_a_field_that_changes_no_text_is_taken_and_named(path: str) -> None:
+def test_a_harmless_field_is_accepted_and_listed(path: str) -> None:
     assert set(HARMLESS) == {path for path, kind in paths() if kind is FieldKind.HARMLESS}
     assert update(nested(path, HARMLESS[path]))["session"]["ignored_params"] == [path]
     assert "ignored_params" not in update({})["session"]
@@ -198,14 +198,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("path", "value"), [(path, value) for path, values in WRONG for value in values])
-def test_a_value_that_a_field_does_not_take_is_refused_by_its_path(path: str, value: Any) -> None:
+def test_an_invalid_value_of_a_field_is_refused_by_its_path(path: str, value: Any) -> None:
     error = update(nested(path, value))["error"]
     assert error["code"] == "invalid_value"
     assert error["param"] == path
 
 
-def test_languages_are_taken_as_language() -> None:
-    """What livekit-plugins-openai 1.8.9 sends by default for gpt-live-transcribe."""
+def test_a_list_of_languages_sets_the_language() -> None:
+    """As livekit-plugins-openai 1.8.9 sends them by default for gpt-live-transcribe."""
     turns = {"type": "server_vad", "threshold": 0.5, "prefix_padding_ms": 600, "silence_duration_ms": 350}
     transcription = {"model": "gpt-live-transcribe", "languages": ["pt"], "keywords": ["porto"]}
     session = of_input(format={"type": "audio/pcm", "rate": 24_000}, transcription=transcription, turn_detection=turns)
@@ -216,8 +216,8 @@ def test_languages_are_taken_as_language() -> None:
     assert (switch.model, switch.language) == ("iberia", "pt")
     done = list(switch.done(RATE))
     assert Bias(("porto",)) in done
-    told = frames_of(done)[0]["session"]["audio"]["input"]["transcription"]
-    assert (told["language"], told["languages"]) == ("pt", ["pt"])
+    transcription = frames_of(done)[0]["session"]["audio"]["input"]["transcription"]
+    assert (transcription["language"], transcription["languages"]) == ("pt", ["pt"])
     (updated,), _ = send(
         talk, {"type": "session.update", "session": of_input(transcription={"languages": ["es", "pt"]})}
     )
@@ -233,7 +233,7 @@ def append(data: bytes) -> str:
     return json.dumps({"type": "input_audio_buffer.append", "audio": base64.b64encode(data).decode()})
 
 
-def test_an_append_takes_fifteen_mebibytes_and_no_more() -> None:
+def test_an_append_is_limited_to_15_mebibytes() -> None:
     talk = adapter()
     assert len(audio_of(talk.text(append(bytes(MAX_AUDIO_BYTES))))) == pytest.approx(MAX_AUDIO_BYTES / 3, abs=400)
     (error,) = frames_of(talk.text(append(bytes(MAX_AUDIO_BYTES + 1))))
@@ -259,7 +259,7 @@ def manual(socket: ClientConnection) -> None:
     until(socket, "session.updated")
 
 
-def test_an_append_of_minutes_is_heard_whole_and_in_order(live_server: Start) -> None:
+def test_an_append_of_minutes_is_recognized_completely_and_in_order(live_server: Start) -> None:
     audio = np.concatenate([spell("first "), silence(90.0), spell("last")])
     assert len(audio) * 2 > 2**20
     with dial(live_server(max_backlog_s=6.0)) as socket:
@@ -269,7 +269,7 @@ def test_an_append_of_minutes_is_heard_whole_and_in_order(live_server: Start) ->
         assert until(socket, ".completed")["transcript"] == "first last"
 
 
-def test_an_append_beyond_the_limit_gets_an_error_event_and_the_session_goes_on(live_server: Start) -> None:
+def test_an_append_over_the_limit_gets_an_error_event_and_the_session_continues(live_server: Start) -> None:
     with dial(live_server()) as socket:
         manual(socket)
         socket.send(append(bytes(MAX_AUDIO_BYTES + 2)))
@@ -279,7 +279,7 @@ def test_an_append_beyond_the_limit_gets_an_error_event_and_the_session_goes_on(
         assert until(socket, ".completed")["transcript"] == "more"
 
 
-def test_a_message_that_is_not_read_whole_gets_an_error_event_before_1009(live_server: Start) -> None:
+def test_a_message_over_the_size_limit_gets_an_error_event_before_1009(live_server: Start) -> None:
     server = live_server()
     with dial(server) as socket:
         manual(socket)

@@ -33,21 +33,21 @@ Json = dict[str, Any]
 
 
 class Talk:
-    """A session, and the events that its client got."""
+    """A session and the events that its client received."""
 
     def __init__(self, **audio_input: Any) -> None:
         self.adapter = RealtimeAdapter("s1", SessionSettings("tiny"), MODELS, model_rate=RATE, min_silence_ms=400.0)
-        self.told: list[Json] = []
+        self.received: list[Json] = []
         self.actions: list[Any] = []
         self.do(self.adapter.opened())
         if audio_input:
             self.send("session.update", session=update(**audio_input))
-            assert self.told[-1]["type"] == "session.updated"
+            assert self.received[-1]["type"] == "session.updated"
 
     def do(self, actions: Iterable[Any]) -> list[Json]:
         done = list(actions)
         self.actions += done
-        self.told += frames_of(done)
+        self.received += frames_of(done)
         return frames_of(done)
 
     def send(self, type_: str, **fields: Any) -> list[Json]:
@@ -63,7 +63,7 @@ class Talk:
         return [frame for event in events for frame in self.do(self.adapter.event(event, None))]
 
     def text_of(self, item: str) -> str:
-        return "".join(f["delta"] for f in self.told if f["type"] == DELTA and f["item_id"] == item)
+        return "".join(f["delta"] for f in self.received if f["type"] == DELTA and f["item_id"] == item)
 
 
 def update(**audio_input: Any) -> Json:
@@ -87,7 +87,7 @@ SECOND = noise(1.0, 24_000).tobytes()
 
 def test_the_first_event_describes_the_session() -> None:
     talk = Talk()
-    (created,) = talk.told
+    (created,) = talk.received
     assert created["type"] == "session.created"
     assert created["session"]["type"] == "transcription"
     assert created["session"]["audio"]["input"]["format"] == {"type": "audio/pcm", "rate": 24_000}
@@ -113,14 +113,14 @@ def test_silence_ends_a_turn() -> None:
     assert kinds(second) == ["speech_started", "delta", "speech_stopped", "committed", "completed"]
     assert second[3]["previous_item_id"] == frames[0]["item_id"] != second[3]["item_id"]
     assert second[4]["transcript"] == "again"
-    assert len({f["event_id"] for f in talk.told}) == len(talk.told)
+    assert len({f["event_id"] for f in talk.received}) == len(talk.received)
 
 
-def test_silence_without_speech_is_no_turn() -> None:
+def test_silence_without_speech_is_not_a_turn() -> None:
     assert Talk().say(final("")) == []
 
 
-def test_without_turn_detection_segments_go_on_in_one_item_until_the_commit() -> None:
+def test_without_turn_detection_segments_stay_in_one_item_until_the_commit() -> None:
     talk = Talk(**MANUAL)
     talk.append(SECOND)
     frames = talk.say(SpeechStarted(0, 0.1), partial("one two", 1), final("one two"), SpeechStarted(0, 1.1))
@@ -136,7 +136,7 @@ def test_without_turn_detection_segments_go_on_in_one_item_until_the_commit() ->
     assert done[-1]["usage"]["seconds"] == 2.0
 
 
-def test_commits_are_answered_in_their_order_each_with_its_own_text() -> None:
+def test_commits_are_answered_in_order_each_with_its_text() -> None:
     talk = Talk(**MANUAL)
     ids = []
     for _ in range(2):
@@ -144,13 +144,13 @@ def test_commits_are_answered_in_their_order_each_with_its_own_text() -> None:
         ids += [frame["item_id"] for frame in talk.commit()]
     talk.say(partial("one", 1), final("one", FinalReason.FINALIZE), partial("two", 0))
     talk.say(final("two", FinalReason.FINALIZE, 1.0))
-    completed = [(f["item_id"], f["transcript"]) for f in talk.told if f["type"] == COMPLETED]
+    completed = [(f["item_id"], f["transcript"]) for f in talk.received if f["type"] == COMPLETED]
     assert completed == list(zip(ids, ["one", "two"], strict=True))
-    committed = [f for f in talk.told if f["type"] == COMMITTED]
+    committed = [f for f in talk.received if f["type"] == COMMITTED]
     assert [f["previous_item_id"] for f in committed] == [None, ids[0]]
 
 
-def test_an_endpoint_recognised_after_a_commit_belongs_to_the_committed_item() -> None:
+def test_an_endpoint_recognized_after_a_commit_belongs_to_the_committed_item() -> None:
     talk = Talk()
     talk.append(SECOND)
     talk.say(SpeechStarted(0, 0.1))
@@ -160,7 +160,7 @@ def test_an_endpoint_recognised_after_a_commit_belongs_to_the_committed_item() -
     assert frames[-1]["transcript"] == "one two"
 
 
-def test_a_commit_without_audio_is_an_error_and_no_item() -> None:
+def test_a_commit_without_audio_is_an_error_and_makes_no_item() -> None:
     talk = Talk(**MANUAL)
     talk.append(noise(0.05, 24_000).tobytes())
     talk.actions.clear()
@@ -222,13 +222,13 @@ def test_deltas_add_up_to_the_transcript(script: list[tuple[int, int, str]], man
             talk.say(final(text, FinalReason.FINALIZE))
             owed, shown = owed - 1, 0
     talk.say(Closed(CloseReason.DRAIN, 9.0))
-    completed = [frame for frame in talk.told if frame["type"] == COMPLETED]
+    completed = [frame for frame in talk.received if frame["type"] == COMPLETED]
     assert all(frame["transcript"] == talk.text_of(frame["item_id"]) for frame in completed)
     ids = [frame["item_id"] for frame in completed]
     assert len(set(ids)) == len(ids)
     assert ids == sorted(ids)
-    committed = [frame for frame in talk.told if frame["type"] == COMMITTED]
-    assert {frame["item_id"] for frame in committed} == set(ids), "what is committed is completed, once"
+    committed = [frame for frame in talk.received if frame["type"] == COMMITTED]
+    assert {frame["item_id"] for frame in committed} == set(ids), "every committed item is completed once"
     links = [None, *(frame["item_id"] for frame in committed)]
     assert [frame["previous_item_id"] for frame in committed] == links[:-1]
 
@@ -238,7 +238,9 @@ def test_an_end_by_the_server_completes_pending_items() -> None:
     talk.append(SECOND)
     talk.say(SpeechStarted(0, 0.1), partial("half a", 1))
     frames = talk.say(final("half a", FinalReason.CLOSE), Closed(CloseReason.DRAIN, 1.0))
-    assert kinds(frames) == ["delta", "speech_stopped", "committed", "completed"], "no error: LiveKit ends for good"
+    assert kinds(frames) == ["delta", "speech_stopped", "committed", "completed"], (
+        "no error, or LiveKit does not reconnect"
+    )
     waiting = Talk(**MANUAL)
     waiting.append(SECOND)
     waiting.commit()
@@ -254,7 +256,7 @@ def test_a_failure_names_the_item() -> None:
 
 
 @given(st.lists(st.integers(0, 4_800), max_size=8))
-def test_audio_is_the_same_however_it_is_cut(cuts: list[int]) -> None:
+def test_audio_does_not_depend_on_how_it_is_split(cuts: list[int]) -> None:
     data = noise(0.1, 24_000).tobytes()
     talk = Talk(**MANUAL)
     for start, end in pairwise([0, *sorted(cuts), len(data)]):
@@ -271,24 +273,24 @@ def test_audio_is_the_same_however_it_is_cut(cuts: list[int]) -> None:
 )
 def test_telephone_codecs_and_other_rates_are_decoded(form: Json, seconds: float) -> None:
     talk = Talk(format=form, **MANUAL)
-    assert talk.told[-1]["session"]["audio"]["input"]["format"] == form
+    assert talk.received[-1]["session"]["audio"]["input"]["format"] == form
     talk.append(bytes(2_000))
     talk.commit()
     assert len(audio_of(talk.actions)) == pytest.approx(seconds * RATE, abs=2)
 
 
-def test_settings_that_are_left_out_stay() -> None:
+def test_omitted_settings_stay_unchanged() -> None:
     talk = Talk(**MANUAL)
     (updated,) = talk.send("session.update", session=update(transcription={"model": "nova-3", "language": "en"}))
-    told = updated["session"]["audio"]["input"]
-    assert told["turn_detection"] is None
-    assert told["transcription"] == {"model": "nova-3", "language": "en"}
+    audio = updated["session"]["audio"]["input"]
+    assert audio["turn_detection"] is None
+    assert audio["transcription"] == {"model": "nova-3", "language": "en"}
     (updated,) = talk.send("session.update", session=update(turn_detection={"type": "server_vad"}))
     assert updated["session"]["audio"]["input"]["turn_detection"]["silence_duration_ms"] == 500
     assert updated["session"]["audio"]["input"]["transcription"]["model"] == "nova-3"
 
 
-def test_silence_that_ends_a_turn_is_the_clients_but_not_below_the_operators_minimum() -> None:
+def test_the_silence_that_ends_a_turn_is_at_least_the_operators_minimum() -> None:
     talk = Talk()
     for asked_ms, told_ms in ((900, 900), (200, 400), (None, 500)):
         talk.actions.clear()
@@ -306,7 +308,7 @@ def test_keywords_are_key_terms_and_a_refusal_is_an_error() -> None:
     talk.actions.clear()
     talk.send("session.update", session=update(transcription={"keywords": ["porch fan", "tutti"]}))
     assert other_actions(talk.actions) == [Bias(("porch fan", "tutti"))]
-    (error,) = talk.do(talk.adapter.not_biased("too many"))
+    (error,) = talk.do(talk.adapter.bias_refused("too many"))
     assert error["error"]["param"] == "session.audio.input.transcription.keywords"
 
 
@@ -347,7 +349,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("text", "param"), BAD)
-def test_invalid_events_get_an_error_and_the_session_goes_on(text: str, param: str | None) -> None:
+def test_invalid_events_get_an_error_and_the_session_continues(text: str, param: str | None) -> None:
     talk = Talk()
     (error,) = talk.do(talk.adapter.text(text))
     assert error["type"] == "error"

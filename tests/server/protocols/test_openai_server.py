@@ -41,7 +41,7 @@ def append(socket: ClientConnection, audio: PCM) -> None:
 
 
 def until(socket: ClientConnection, ending: str) -> list[Json]:
-    """Events up to the first of this kind."""
+    """Return the events up to the first of this kind."""
     events: list[Json] = []
     while not events or not events[-1]["type"].endswith(ending):
         events.append(json.loads(socket.recv(timeout=WAIT_S)))
@@ -72,7 +72,7 @@ def test_commits_are_answered_by_transcripts(live_server: Start) -> None:
     assert server.metric('tutti_sessions_total{outcome="client_abort",protocol="openai"}') == 1
 
 
-def test_a_transcript_has_the_words_of_the_second_pass_and_is_what_its_deltas_add_up_to(live_server: Start) -> None:
+def test_a_transcript_has_the_words_of_the_second_pass_and_equals_its_deltas(live_server: Start) -> None:
     server = live_server(decoder=ShoutingDecoder())
     with dial(server) as socket:
         manual(socket)
@@ -249,7 +249,7 @@ def events_of(answer: httpx.Response) -> Iterator[Json]:
 
 def test_stream_sends_deltas_and_the_whole_text(live_server: Start) -> None:
     server = live_server(max_uploads=1)
-    for _ in range(2):  # the place comes back
+    for _ in range(2):  # the upload place is released
         answer = post(server, stream="true")
         assert answer.headers["content-type"].startswith("text/event-stream")
         *deltas, done = events_of(answer)
@@ -315,13 +315,13 @@ def test_invalid_options_are_refused(live_server: Start, data: Json, param: str 
         ("multipart/form-data; boundary=b", b"--b\r\n" + b"X-Y: z\r\n" * 99),
     ],
 )
-def test_a_body_that_is_no_form_is_refused(live_server: Start, kind: str, body: bytes) -> None:
+def test_a_body_that_is_not_a_form_is_refused(live_server: Start, kind: str, body: bytes) -> None:
     answer = live_server().http.post(PATH, content=body, headers={"Content-Type": kind})
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
-def test_a_file_that_is_no_recording_is_refused(live_server: Start) -> None:
+def test_a_file_that_is_not_a_recording_is_refused(live_server: Start) -> None:
     files = {"file": ("speech.wav", b"RIFF nonsense", "audio/wav")}
     answer = live_server().http.post(PATH, files=files)
     assert answer.status_code == 400

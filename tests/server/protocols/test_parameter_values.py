@@ -1,4 +1,4 @@
-"""Values that no parameter takes: for each parameter of each protocol, made from what its table says of it."""
+"""Invalid values of every parameter of each protocol, generated from the parameter tables."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from websockets.sync.client import connect
 from server.errors import BadParameter
 from server.protocols.deepgram.parameters import BOOLEAN, NUMBER, TABLE, TEXT, TEXTS, Kind, Schema
 from server.protocols.openai import endpoint as realtime
-from server.protocols.openai.fields import HARMLESS, LACKED, LISTS, READ, check_fields
+from server.protocols.openai.fields import HARMLESS, LISTS, READ, UNSUPPORTED, check_fields
 from server.protocols.openai.fields import TEXTS as MAY_BE_EMPTY
 from server.protocols.twilio import endpoint as twilio
 from server.protocols.vosk import endpoint as vosk
 from server.protocols.vosk.adapter import VoskAdapter
-from server.streaming.adapter import HangUp
+from server.streaming.adapter import Reject
 from tests.support.servers.adapters import RATE
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.listen_query import query
@@ -49,7 +49,7 @@ NO_SWITCHES = ("nan", "inf", "-1", "2", "maybe", "on", "yes", "null", "truefalse
 
 
 def impossible(schema: Schema) -> tuple[str, ...]:
-    """Return values that a schema excludes, the empty ones aside."""
+    """Return non-empty values that a schema excludes."""
     if schema is BOOLEAN:
         return NO_SWITCHES
     if schema in (TEXT, TEXTS):
@@ -64,7 +64,7 @@ def impossible(schema: Schema) -> tuple[str, ...]:
 
 
 def bad_queries() -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """For each parameter of `/v1/listen`, queries in which it alone is wrong."""
+    """Return for each parameter of `/v1/listen` queries in which only it is invalid."""
     for name, parameter in TABLE.items():
         wrong = (*EMPTY, *impossible(parameter.schema))
         for value in wrong:
@@ -75,7 +75,7 @@ def bad_queries() -> Iterator[tuple[str, list[tuple[str, str]]]]:
 
 
 @pytest.mark.parametrize(("name", "pairs"), list(bad_queries()))
-def test_a_value_that_a_parameter_does_not_take_is_refused_by_its_name(name: str, pairs: list[tuple[str, str]]) -> None:
+def test_an_invalid_value_of_a_parameter_is_refused_by_its_name(name: str, pairs: list[tuple[str, str]]) -> None:
     form = [pair for pair in (("encoding", "linear16"), ("sample_rate", "16000")) if pair[0] != name]
     for lenient in (False, True):
         with pytest.raises(BadParameter) as refused:
@@ -85,10 +85,10 @@ def test_a_value_that_a_parameter_does_not_take_is_refused_by_its_name(name: str
         assert len(str(refused.value)) < 400
 
 
-def test_every_parameter_of_the_table_has_a_kind_and_what_is_not_refused_is_documented() -> None:
+def test_every_parameter_of_the_table_has_a_kind_and_accepted_ones_are_documented() -> None:
     kinds = {kind: [name for name, p in TABLE.items() if p.kind is kind] for kind in Kind}
     assert all(kinds.values())
-    assert "redact" in kinds[Kind.LACKING]
+    assert "redact" in kinds[Kind.UNSUPPORTED]
     assert "eot_threshold" in kinds[Kind.OTHER_VERSION]
 
 
@@ -103,7 +103,7 @@ VALUES = {"sample_rate": NO_NUMBERS, "channels": NO_NUMBERS, "reply": NO_SWITCHE
 
 
 @pytest.mark.parametrize("path", ADDRESSES)
-def test_an_address_of_another_protocol_refuses_them_too(live_server: Start, path: str) -> None:
+def test_paths_of_other_protocols_refuse_invalid_values_too(live_server: Start, path: str) -> None:
     server = live_server()
     names, needed = ADDRESSES[path]
     for name in sorted(names):
@@ -124,9 +124,9 @@ def test_an_address_of_another_protocol_refuses_them_too(live_server: Start, pat
 
 
 def bad_forms() -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """For each field of a form, fields in which it alone is wrong."""
-    for name in sorted(READ | HARMLESS | LACKED):
-        if name not in MAY_BE_EMPTY | LACKED:
+    """Return for each field of a form fields in which only it is invalid."""
+    for name in sorted(READ | HARMLESS | UNSUPPORTED):
+        if name not in MAY_BE_EMPTY | UNSUPPORTED:
             yield from ((name, [(name, value)]) for value in EMPTY)
         if name not in LISTS:
             yield name, [(name, "1"), (name, "1")]
@@ -134,7 +134,7 @@ def bad_forms() -> Iterator[tuple[str, list[tuple[str, str]]]]:
 
 
 @pytest.mark.parametrize(("name", "fields"), [case for case in bad_forms() if case[1][0][1] not in ("1_000", "٣")])
-def test_a_field_of_a_form_refuses_them_too(name: str, fields: list[tuple[str, str]]) -> None:
+def test_fields_of_a_form_refuse_invalid_values_too(name: str, fields: list[tuple[str, str]]) -> None:
     with pytest.raises(BadParameter, match=f"^{name}: "):
         check_fields(fields, lenient=False)
 
@@ -153,7 +153,7 @@ def test_a_field_of_a_form_refuses_them_too(name: str, fields: list[tuple[str, s
         {"model": "flux-general-en"},
     ],
 )
-def test_a_form_that_is_posted_with_one_is_refused_by_its_name(live_server: Start, fields: dict[str, str]) -> None:
+def test_a_posted_form_with_an_invalid_value_is_refused_by_its_name(live_server: Start, fields: dict[str, str]) -> None:
     file = {"file": ("a.wav", encoded(spell("hi"), "WAV"))}
     answer = live_server().http.post("/v1/audio/transcriptions", data=fields, files=file)
     assert answer.status_code == 400
@@ -167,6 +167,6 @@ SETTINGS = ("sample_rate", "max_alternatives", "phrase_list", "words")
 
 @pytest.mark.parametrize("value", NO_SETTINGS)
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_setting_of_vosk_refuses_them_too(name: str, value: Any) -> None:
+def test_vosk_settings_refuse_invalid_values_too(name: str, value: Any) -> None:
     actions = list(VoskAdapter(RATE).text(json.dumps({"config": {name: value}})))
-    assert [type(action) for action in actions] == [HangUp]
+    assert [type(action) for action in actions] == [Reject]

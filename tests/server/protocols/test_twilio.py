@@ -1,4 +1,4 @@
-"""Twilio Media Streams: the adapter alone, then calls on real sockets, with text sent back or forwarded."""
+"""Twilio Media Streams: the adapter without a socket, then calls on real sockets, with text sent back or forwarded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from server.protocols.deepgram.query import parse_query
 from server.protocols.twilio.adapter import TwilioAdapter
 from server.protocols.twilio.endpoint import signature
 from server.recognition.events import Closed, Final, FinalReason
-from server.streaming.adapter import Finish, HangUp
+from server.streaming.adapter import Finish, Reject
 from tests.support.servers.adapters import RATE, audio_of, frames_of, other_actions, words
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
@@ -40,7 +40,7 @@ NAMES = {"streamSid": "MZ1", "callSid": "CA1", "track": "inbound"}
 
 
 def mulaw(audio: PCM) -> bytes:
-    """The nearest code of each sample; those of the spelling model come through, being far apart."""
+    """Return the nearest code of each sample; the spelling model's levels survive, being far apart."""
     table = mulaw_table().astype(np.int32)
     order = np.argsort(table)
     places = np.clip(np.searchsorted(table[order], audio), 1, len(table) - 1)
@@ -49,7 +49,7 @@ def mulaw(audio: PCM) -> bytes:
 
 
 def start(**form: Any) -> str:
-    """Message that begins a stream, with every field that Twilio sends."""
+    """Return the message that starts a stream, with every field that Twilio sends."""
     given = {"encoding": "audio/x-mulaw", "sampleRate": 8_000, "channels": 1} | form
     begun = {"accountSid": "AC1", "streamSid": "MZ1", "callSid": "CA1", "tracks": ["inbound"], "mediaFormat": given}
     return json.dumps({"event": "start", "sequenceNumber": "1", "start": begun, "streamSid": "MZ1"})
@@ -82,9 +82,9 @@ def test_a_call_from_connected_to_stop() -> None:
     assert frames_of(twilio.text('{"event":"mark","mark":{"name":"played"}}')) == [
         {"event": "mark", "name": "played"} | NAMES
     ]
-    (told,) = frames_of(twilio.event(Final(0, 0.0, 1.0, words("hello"), FinalReason.ENDPOINT), None))
-    assert {name: told[name] for name in NAMES} == NAMES
-    assert told["result"]["channel"]["alternatives"][0]["transcript"] == "hello"
+    (frame,) = frames_of(twilio.event(Final(0, 0.0, 1.0, words("hello"), FinalReason.ENDPOINT), None))
+    assert {name: frame[name] for name in NAMES} == NAMES
+    assert frame["result"]["channel"]["alternatives"][0]["transcript"] == "hello"
     stopping = list(twilio.text(STOP))
     assert other_actions(stopping) == [Finish()]
     assert len(audio_of(actions + stopping)) == len(data) * 2
@@ -116,7 +116,7 @@ def test_media_of_other_tracks_is_ignored() -> None:
 )
 def test_invalid_messages_end_the_connection(text: str) -> None:
     (action,) = adapter().text(text)
-    assert isinstance(action, HangUp)
+    assert isinstance(action, Reject)
     assert len(action.why.encode()) <= 110
 
 
@@ -125,11 +125,11 @@ def test_invalid_messages_after_the_start_end_the_connection(text: str) -> None:
     twilio = adapter()
     twilio.text(start())
     (action,) = twilio.text(text)
-    assert isinstance(action, HangUp)
+    assert isinstance(action, Reject)
 
 
 def test_the_signature_is_that_of_twilios_example() -> None:
-    """Source: the example of twilio.com/docs/usage/security; for a webhook the names and values of a form follow."""
+    """Source: the example in twilio.com/docs/usage/security, whose webhook also signs the fields of a form."""
     form = "CallSidCA1234567890ABCDECaller+14158675309Digits1234From+14158675309To+18005551212"
     assert signature("https://mycompany.com/myapp.php?foo=1&bar=2" + form, "12345") == "RSOYDt4T1cUTdK1PDd93/VVr8B8="
 
@@ -145,7 +145,7 @@ def dial(server: LiveServer, query: str = "", headers: dict[str, str] | None = N
 
 
 def call(socket: ClientConnection) -> None:
-    """Send the whole call, then hang up."""
+    """Send the whole call, then close."""
     socket.send(CONNECTED)
     socket.send(start())
     data = mulaw(CALL)
@@ -171,7 +171,7 @@ def transcripts(frames: list[Json]) -> list[str]:
     return [text for final in finals if (text := final["channel"]["alternatives"][0]["transcript"])]
 
 
-def test_text_comes_back_on_the_same_socket_if_asked(live_server: Start) -> None:
+def test_text_is_sent_back_on_the_same_socket_with_reply_true(live_server: Start) -> None:
     server = live_server()
     frames: list[Json] = []
     with dial(server, "?reply=true&smart_format=true") as socket:
@@ -197,32 +197,32 @@ def test_finals_have_the_words_of_the_second_pass(live_server: Start) -> None:
 
 @contextmanager
 def destination() -> Iterator[tuple[str, queue.SimpleQueue[Json | None]]]:
-    """An operator's WebSocket: its URL, and the frames that it receives; None at the end of a connection."""
-    told: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
+    """Run an operator's WebSocket; yield its URL and the received frames, None at the end of a connection."""
+    received: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
 
     def listen(connection: ServerConnection) -> None:
         for frame in connection:
-            told.put(json.loads(frame))
-        told.put(None)
+            received.put(json.loads(frame))
+        received.put(None)
 
     with serve(listen, "127.0.0.1", 0) as listening:
         thread = threading.Thread(target=listening.serve_forever)
         thread.start()
         try:
-            yield f"ws://127.0.0.1:{listening.socket.getsockname()[1]}/", told
+            yield f"ws://127.0.0.1:{listening.socket.getsockname()[1]}/", received
         finally:
             listening.shutdown()
             thread.join(timeout=WAIT_S)
 
 
 def test_text_is_forwarded_to_the_operators_url(live_server: Start) -> None:
-    with destination() as (url, told):
+    with destination() as (url, received):
         server = live_server(twilio_forward_url=url)
         with dial(server) as socket:
             call(socket)
             assert close_of(socket) == 1000
         frames: list[Json] = []
-        while (frame := told.get(timeout=WAIT_S)) is not None:
+        while (frame := received.get(timeout=WAIT_S)) is not None:
             frames.append(frame)
         server.wait_idle()
     assert frames[0] == {"event": "start"} | NAMES
@@ -240,7 +240,7 @@ def test_an_unreachable_forward_url_ends_the_stream(live_server: Start) -> None:
     server.wait_idle()
 
 
-def test_a_call_without_a_receiver_of_its_text_is_refused(live_server: Start) -> None:
+def test_a_call_without_a_destination_for_its_text_is_refused(live_server: Start) -> None:
     server = live_server()
     for query in ("", "?reply=true&track=both"):
         with pytest.raises(InvalidStatus) as refused:
@@ -266,7 +266,7 @@ def test_calls_need_a_key_or_twilios_signature(live_server: Start) -> None:
         assert refused.value.response.status_code == 401
 
 
-def test_calls_that_ask_for_features_that_are_not_there_are_refused(live_server: Start) -> None:
+def test_calls_with_unsupported_features_are_refused(live_server: Start) -> None:
     server = live_server()
     with pytest.raises(InvalidStatus) as refused:
         dial(server, "?reply=true&diarize=true")
@@ -281,7 +281,7 @@ def test_calls_that_ask_for_features_that_are_not_there_are_refused(live_server:
     "query",
     ["encoding=linear16", "sample_rate=nan", "channels=2", "multichannel=true", "reply=maybe", "track="],
 )
-def test_a_parameter_of_a_call_with_an_impossible_value_is_refused_by_name(live_server: Start, query: str) -> None:
+def test_an_invalid_parameter_of_a_call_is_refused_by_name(live_server: Start, query: str) -> None:
     reply = "" if "reply" in query else "reply=true&"
     with pytest.raises(InvalidStatus) as refused:
         dial(live_server(), f"?{reply}{query}")
@@ -289,7 +289,7 @@ def test_a_parameter_of_a_call_with_an_impossible_value_is_refused_by_name(live_
     assert refused.value.response.headers["dg-error"].startswith(query.partition("=")[0] + ": ")
 
 
-def test_ignored_parameters_of_calls_are_named_in_the_answer_and_logged_once(live_server: Start) -> None:
+def test_ignored_parameters_of_calls_are_listed_in_the_answer_and_logged_once(live_server: Start) -> None:
     server = live_server(lenient_features=True)
     with capture_logs() as lines:
         for _ in range(2):
@@ -301,7 +301,7 @@ def test_ignored_parameters_of_calls_are_named_in_the_answer_and_logged_once(liv
     assert names == ["diarize", "filler_words"]
 
 
-def test_garbage_closes_with_1008(live_server: Start) -> None:
+def test_an_invalid_message_closes_with_1008(live_server: Start) -> None:
     server = live_server()
     with dial(server, "?reply=true") as socket:
         socket.send("hello")

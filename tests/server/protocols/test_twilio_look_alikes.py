@@ -1,4 +1,4 @@
-"""Services that speak nearly Twilio's protocol: other spellings, other types, and what they add."""
+"""Services with nearly Twilio's protocol: other spellings, other types, and additions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from server.models.loading import ModelCard
 from server.protocols.deepgram.live import Projector
 from server.protocols.deepgram.query import parse_query
 from server.protocols.twilio.adapter import TwilioAdapter
-from server.streaming.adapter import HangUp, Skip
+from server.streaming.adapter import Reject, Skip
 from tests.support.servers.adapters import RATE, audio_of, frames_of
 
 Json = dict[str, Any]
@@ -46,15 +46,15 @@ FORMS = [
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_form_of_the_audio_is_read_in_the_spellings_of_look_alikes(form: Json) -> None:
+def test_the_audio_format_is_read_in_the_spellings_of_similar_services(form: Json) -> None:
     twilio = adapter()
     begun = {"stream_id": "MZ1", "call_control_id": "CA1"} | form
     assert frames_of(twilio.text(json.dumps({"event": "start", "start": begun}))) == [{"event": "start"} | NAMES]
-    heard = audio_of(list(twilio.text(media(b"\x2a" * 800))) + list(twilio.text(STOP)))
+    audio = audio_of(list(twilio.text(media(b"\x2a" * 800))) + list(twilio.text(STOP)))
     reference = adapter()
     reference.text(start(encoding="audio/x-alaw"))
     expected = audio_of(list(reference.text(media(b"\x2a" * 800))) + list(reference.text(STOP)))
-    assert heard.tobytes() == expected.tobytes()
+    assert audio.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("name", ["mediaFormat", "media_format", "MEDIA_FORMAT", "media-format"])
@@ -79,14 +79,14 @@ def test_the_form_of_the_audio_is_read_in_the_spellings_of_look_alikes(form: Jso
         ("L16", "must be an object"),
     ],
 )
-def test_a_form_that_would_change_what_is_heard_is_refused_by_name(name: str, form: Any, named: str) -> None:
+def test_an_invalid_audio_format_is_refused_by_name(name: str, form: Any, named: str) -> None:
     for message in (
         {"event": "start", "start": {name: form}},
         {"event": "start", "start": {}, name: form},
         {"event": "start", "start": {name: form, "mediaFormat": form}},
     ):
         (action,) = adapter().text(json.dumps(message))
-        assert isinstance(action, HangUp)
+        assert isinstance(action, Reject)
         assert named in action.why
         assert len(action.why.encode()) <= 110
 
@@ -115,7 +115,7 @@ def test_a_form_that_would_change_what_is_heard_is_refused_by_name(name: str, fo
         {"event": "media", "media": {"payload": "AAAA", "track": 7}},
     ],
 )
-def test_what_is_not_understood_is_skipped_and_the_call_goes_on(message: Json) -> None:
+def test_unrecognized_messages_are_skipped_and_the_call_continues(message: Json) -> None:
     twilio = adapter()
     assert frames_of(twilio.text(json.dumps({"event": "start", "streamSid": None, "start": {"callSid": None}})))
     (action,) = twilio.text(json.dumps(message))
@@ -132,7 +132,7 @@ def test_what_is_not_understood_is_skipped_and_the_call_goes_on(message: Json) -
         ({"event": "mark", "stream_sid": 9, "mark": {"name": "a", "more": []}}, {"event": "mark", "name": "a"}),
     ],
 )
-def test_numbers_and_other_spellings_are_sent_on_as_text(message: Json, frame: Json) -> None:
+def test_numbers_and_other_spellings_are_forwarded_as_text(message: Json, frame: Json) -> None:
     twilio = adapter()
     twilio.text(start())
     assert frames_of(twilio.text(json.dumps(message))) == [frame | NAMES]
@@ -147,6 +147,6 @@ def test_numbers_and_other_spellings_are_sent_on_as_text(message: Json, frame: J
         ({"streamSid": [], "start": {"callSid": {}}}, ("", "")),
     ],
 )
-def test_ids_are_read_where_look_alikes_have_them(message: Json, ids: tuple[str, str]) -> None:
+def test_ids_are_read_where_similar_services_send_them(message: Json, ids: tuple[str, str]) -> None:
     (frame,) = frames_of(adapter().text(json.dumps({"event": "start"} | message)))
     assert (frame["streamSid"], frame["callSid"]) == ids

@@ -1,4 +1,4 @@
-"""Forms as HTTP clients write them, one shape of error that names the field, and warnings about the file."""
+"""Forms as HTTP clients send them, errors that start with the field, and warnings about the file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAV = encoded(spell("hello"), "WAV")
 
 
 def form(*parts: tuple[str, bytes]) -> bytes:
-    """A body of parts, each the rest of its disposition and its content."""
+    """Return a body of parts, each given as the rest of its disposition and its content."""
     heads = (b"--x\r\nContent-Disposition: form-data; %b\r\n\r\n%b\r\n" % (d.encode(), body) for d, body in parts)
     return b"".join(heads) + b"--x--\r\n"
 
@@ -33,7 +33,7 @@ DISPOSITIONS = [
 
 
 @pytest.mark.parametrize("disposition", DISPOSITIONS)
-def test_a_file_is_found_however_its_name_is_written(disposition: str) -> None:
+def test_a_file_is_found_in_any_form_of_its_disposition(disposition: str) -> None:
     assert parse_form("multipart/form-data; boundary=x", form((disposition, WAV))).body == WAV
 
 
@@ -50,13 +50,13 @@ def test_a_file_is_found_however_its_name_is_written(disposition: str) -> None:
         ([('name="file"', WAV), ('name="timestamp_granularities[]"', b"letter")], "timestamp_granularities"),
     ],
 )
-def test_an_error_begins_with_the_field_that_it_is_about(parts: list[tuple[str, bytes]], field: str) -> None:
+def test_an_error_starts_with_its_field(parts: list[tuple[str, bytes]], field: str) -> None:
     with pytest.raises(BadParameter, match=rf"^{field}: ") as caught:
         parse_form("multipart/form-data; boundary=x", form(*parts))
     assert len(str(caught.value)) < 300
 
 
-def test_the_fields_of_errors_are_named_on_the_wire(live_server: Start) -> None:
+def test_errors_have_their_field_as_param(live_server: Start) -> None:
     server = live_server(max_upload_bytes=400_000)
 
     def refused(body: bytes, kind: str = "multipart/form-data; boundary=x") -> tuple[int, str | None]:
@@ -72,7 +72,7 @@ def test_the_fields_of_errors_are_named_on_the_wire(live_server: Start) -> None:
     server.wait_idle()
 
 
-def test_a_truncated_upload_says_so_in_every_answer(live_server: Start) -> None:
+def test_a_truncated_upload_gets_a_warning_in_every_format(live_server: Start) -> None:
     server, cut = live_server(), WAV[:-2]
     answer = server.http.post("/v1/listen?encoding=linear16&sample_rate=8000", content=cut).json()
     assert said(answer) == "hello"

@@ -1,4 +1,4 @@
-"""Places of uploads: who gets one, who gives way, and bodies that come too slowly."""
+"""Upload places: admission, bodies that are ended for others, and too slow bodies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LATER = T0 + GIVES_WAY_S
 
 
 def filled(*owners: str) -> tuple[UploadPlaces, list[Place]]:
-    """All places, taken by these owners, whose bodies have sent nothing."""
+    """Return places that are all taken by these owners, whose bodies have sent nothing."""
     places = UploadPlaces(len(owners))
     return places, [places.take(owner, T0) for owner in owners]
 
@@ -37,7 +37,7 @@ def test_bodies_that_make_progress_keep_their_places() -> None:
     assert not any(place.gave_way for place in taken)
 
 
-def test_the_slowest_body_gives_way_once_it_is_known_to_be_slow() -> None:
+def test_the_slowest_body_is_ended_for_another_after_two_seconds() -> None:
     places, (first, second) = filled("a", "b")
     first.received_bytes = 10
     with pytest.raises(TooManyUploads):
@@ -50,7 +50,7 @@ def test_the_slowest_body_gives_way_once_it_is_known_to_be_slow() -> None:
     assert first.gave_way
 
 
-def test_a_recording_that_has_arrived_never_gives_way() -> None:
+def test_a_complete_body_is_never_ended_for_another() -> None:
     places, taken = filled("a", "a", "a")
     for place in taken:
         place.stage = "waiting"
@@ -58,7 +58,7 @@ def test_a_recording_that_has_arrived_never_gives_way() -> None:
         places.take("c", LATER)
 
 
-def test_a_caller_with_more_places_than_the_newcomer_would_have_gives_one_up_however_fast_it_is() -> None:
+def test_a_caller_with_more_places_loses_one_to_a_new_caller_at_any_rate() -> None:
     places, taken = filled("a", "a", "a", "b")
     for place in taken:
         place.received_bytes = 10**9
@@ -71,13 +71,13 @@ def test_a_caller_with_more_places_than_the_newcomer_would_have_gives_one_up_how
         places.take("c", LATER)
 
 
-def test_one_caller_alone_may_have_every_place() -> None:
+def test_a_single_caller_may_take_every_place() -> None:
     places, _ = filled("a", "a")
     with pytest.raises(TooManyUploads):
         places.take("a", T0)
 
 
-def test_a_place_is_given_back_once() -> None:
+def test_a_place_is_released_once() -> None:
     places, (place,) = filled("a")
     places.release(place)
     places.release(place)
@@ -85,7 +85,7 @@ def test_a_place_is_given_back_once() -> None:
     assert [places.count(stage) for stage in get_args(Stage)] == [1, 0, 0]
 
 
-def test_a_body_is_too_slow_after_the_grace_by_what_it_has_not_sent() -> None:
+def test_a_body_is_too_slow_if_it_is_below_the_minimum_rate_after_the_grace_period() -> None:
     place = Place("a", T0)
     assert place.too_slow_at(1_000) == T0 + GRACE_S
     place.received_bytes = 5_000
@@ -101,20 +101,20 @@ Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def begin(server: LiveServer, head: bytes = HEAD, key: str = "") -> Line:
-    """Begin an upload, and send no more of it."""
+    """Start an upload, and stop sending."""
     reader, writer = await asyncio.open_connection(*server.host.split(":"))
     writer.write(head % (f"Authorization: Token {key}\r\n".encode() if key else b""))
     return reader, writer
 
 
 def wait_for_bodies(server: LiveServer, number: int) -> None:
-    """Return once this many bodies are on their way."""
+    """Return once this many bodies are being received."""
     while server.metric('tutti_uploads_active{stage="receiving"}') < number:
         pass
 
 
 @pytest.mark.parametrize("head", [HEAD, FORM])
-def test_a_body_below_the_least_rate_gets_408_long_before_its_time_is_over(
+def test_a_body_below_the_minimum_rate_gets_408_long_before_the_timeout(
     live_server: Start, monkeypatch: pytest.MonkeyPatch, head: bytes
 ) -> None:
     monkeypatch.setattr(upload_places, "GRACE_S", 0.1)
@@ -133,7 +133,7 @@ def test_a_body_below_the_least_rate_gets_408_long_before_its_time_is_over(
     assert server.metric('tutti_uploads_active{stage="receiving"}') == 0
 
 
-def test_four_bodies_that_trickle_do_not_keep_others_out(live_server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_four_slow_bodies_do_not_block_other_uploads(live_server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upload_places, "GIVES_WAY_S", 0.0)
     server = live_server()
     good = encoded(spell("served"), "WAV")

@@ -1,4 +1,4 @@
-"""Recordings by POST: decoded off the event loop, recognised behind live streams, answered in Deepgram's form."""
+"""Recordings by POST: decoding on a thread, recognition at background priority, answers in Deepgram's form."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_recording_is_transcribed_with_all_fields(
     assert server.metric('tutti_sessions_total{outcome="completed",protocol="upload"}') == 1
 
 
-def test_a_long_recording_is_recognised_in_bounded_pieces(live_server: Start) -> None:
+def test_a_long_recording_is_recognized_in_bounded_pieces(live_server: Start) -> None:
     server = live_server()
     text = " ".join(f"{a}{b}" for a in "abcdefgh" for b in "ijklmnop") * 5
     answer = server.http.post("/v1/listen", content=encoded(spell(text), "FLAC")).json()
@@ -49,7 +49,7 @@ def test_a_long_recording_is_recognised_in_bounded_pieces(live_server: Start) ->
     assert [w["start"] for w in words] == sorted(w["start"] for w in words)
 
 
-def test_channels_are_mixed_down_or_recognised_separately(live_server: Start) -> None:
+def test_channels_are_mixed_down_or_recognized_separately(live_server: Start) -> None:
     server = live_server()
     body = encoded(np.stack([spell("left"), spell("rest")], axis=1), "WAV")
     apart = server.http.post("/v1/listen?multichannel=true", content=body).json()
@@ -81,7 +81,7 @@ def test_raw_samples_need_an_encoding_in_the_query(live_server: Start) -> None:
         ("", bytes(20_001), "audio/wav", 413, "PAYLOAD_TOO_LARGE"),
     ],
 )
-def test_what_cannot_be_transcribed_is_refused(
+def test_an_invalid_upload_is_refused(
     live_server: Start, *, query: str, body: bytes, content_type: str, status: int, code: str
 ) -> None:
     server = live_server(max_upload_bytes=20_000)
@@ -91,7 +91,7 @@ def test_what_cannot_be_transcribed_is_refused(
     server.wait_idle()
 
 
-def test_damaged_and_too_long_recordings_are_refused_and_their_slots_freed(live_server: Start) -> None:
+def test_damaged_and_too_long_recordings_are_refused_and_their_slots_released(live_server: Start) -> None:
     server = live_server(max_upload_s=30.0)
     whole = encoded(np.random.default_rng(0).integers(-3_000, 3_000, 160_000).astype(np.int16), "FLAC")
     assert server.http.post("/v1/listen", content=whole[: len(whole) // 2]).status_code in (200, 400)
@@ -99,7 +99,7 @@ def test_damaged_and_too_long_recordings_are_refused_and_their_slots_freed(live_
     server.wait_idle()
 
 
-def test_bodies_that_stall_or_break_off_are_ended_and_their_place_freed(live_server: Start) -> None:
+def test_stalled_and_aborted_bodies_are_ended_and_their_place_released(live_server: Start) -> None:
     server = live_server(upload_timeout_s=0.2, max_uploads=1)
     head = b"POST /v1/listen HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nRIFF"
 
@@ -127,7 +127,7 @@ def test_a_full_server_refuses_uploads_too(live_server: Start) -> None:
     assert said(server.http.post("/v1/listen", content=body).json()) == "hi"
 
 
-def test_a_live_stream_is_served_beside_an_upload(live_server: Start) -> None:
+def test_a_live_stream_is_served_during_an_upload(live_server: Start) -> None:
     model = GatedSpellingModel()
     server = live_server(model=model)
     text = "abcdefgh " * 100
@@ -149,7 +149,7 @@ def test_a_live_stream_is_served_beside_an_upload(live_server: Start) -> None:
     assert asyncio.run(both()) == text.strip()
 
 
-def test_an_upload_whose_client_left_frees_its_slot(live_server: Start) -> None:
+def test_an_upload_of_a_disconnected_client_releases_its_slot(live_server: Start) -> None:
     model = GatedSpellingModel()
     server = live_server(model=model)
     body = encoded(spell("abcdefgh " * 200), "FLAC")

@@ -1,4 +1,4 @@
-"""vosk-server's protocol without a socket: exactly one answer to each frame of audio, in order."""
+"""vosk-server's protocol without a socket: exactly one answer to each audio frame, in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from server.protocols.vosk.adapter import VoskAdapter
 from server.protocols.vosk.messages import key_terms, parse_frame
 from server.recognition.events import Closed, Final, FinalReason, Partial, SpeechStarted
 from server.recognition.keyterms import MAX_TERMS
-from server.streaming.adapter import Bias, Finish, Flush, HangUp, Skip
+from server.streaming.adapter import Bias, Finish, Flush, Reject, Skip
 from tests.support.servers.adapters import RATE, audio_of, frames_of, noise, other_actions, words
 
 AUDIO = noise(0.1).tobytes()
@@ -24,7 +24,7 @@ EOF, RESET = '{"eof" : 1}', '{"reset" : 1}'
 
 
 def adapter(config: dict[str, object] | None = None) -> VoskAdapter:
-    """A connection whose client sends at the model's rate."""
+    """Return an adapter whose client sends at the model's rate."""
     made = VoskAdapter(RATE)
     assert not list(made.opened())
     assert not frames_of(made.text(json.dumps({"config": {"sample_rate": RATE} | (config or {})}))), (
@@ -41,7 +41,7 @@ def partial(text: str) -> Partial:
     return Partial(0, 0.0, 1.0, words(text), 0)
 
 
-def test_every_frame_of_audio_is_answered_at_once_with_the_newest_text() -> None:
+def test_every_audio_frame_is_answered_at_once_with_the_latest_text() -> None:
     vosk = adapter()
     assert frames_of(vosk.binary(AUDIO)) == [{"partial": ""}]
     assert not list(vosk.event(SpeechStarted(0, 0.1), None))
@@ -65,7 +65,7 @@ def test_a_final_is_the_answer_of_the_next_frame_and_has_its_words() -> None:
     assert frames_of(vosk.binary(AUDIO)) == [{"partial": ""}]
 
 
-def test_finals_that_come_between_two_frames_are_one_answer() -> None:
+def test_finals_between_two_frames_are_joined_in_one_answer() -> None:
     vosk = adapter({"words": 0})
     vosk.event(final("one"), None)
     vosk.event(final("", FinalReason.ENDPOINT), None)
@@ -137,10 +137,10 @@ def test_phrases_are_key_terms_without_unk() -> None:
 
 
 def test_phrases_that_the_decoder_cannot_use_end_the_connection_by_name() -> None:
-    (end,) = VoskAdapter(RATE).not_biased("greedy decoding knows no key terms")
-    assert isinstance(end, HangUp)
+    (end,) = VoskAdapter(RATE).bias_refused("greedy decoding knows no key terms")
+    assert isinstance(end, Reject)
     assert end.why.startswith("phrase_list: greedy")
-    (skip,) = VoskAdapter(RATE, lenient=True).not_biased("greedy decoding knows no key terms")
+    (skip,) = VoskAdapter(RATE, lenient=True).bias_refused("greedy decoding knows no key terms")
     assert isinstance(skip, Skip)
 
 
@@ -152,7 +152,7 @@ def test_the_sample_rate_is_read_as_number_or_text(rate: object) -> None:
 
 
 @given(st.lists(st.integers(0, 1_600), max_size=12))
-def test_resampling_gives_the_same_samples_however_audio_is_cut(cuts: list[int]) -> None:
+def test_resampling_does_not_depend_on_how_audio_is_split(cuts: list[int]) -> None:
     data = noise(0.1, 8_000).tobytes()
     edges = [0, *sorted(cut for cut in cuts if cut <= len(data)), len(data)]
     vosk = VoskAdapter(RATE)
@@ -181,5 +181,5 @@ def test_invalid_text_ends_the_connection(text: str) -> None:
     with pytest.raises(BadFrame):
         parse_frame(text)
     (action,) = VoskAdapter(RATE).text(text)
-    assert isinstance(action, HangUp)
+    assert isinstance(action, Reject)
     assert len(action.why.encode()) <= 110

@@ -1,4 +1,4 @@
-"""vosk-server's protocol on real sockets: the path and the port of its own, keys, lock-step, ends of a connection."""
+"""vosk-server's protocol on real sockets: the path and the separate port, keys, one answer per frame, closes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def close_code(socket: ClientConnection) -> int:
 
 
 @pytest.mark.parametrize("own_port", [False, True])
-def test_a_lock_step_client_gets_its_words_and_a_normal_end(live_server: Start, own_port: bool) -> None:
+def test_a_client_that_waits_for_each_answer_gets_its_words_and_a_normal_close(
+    live_server: Start, own_port: bool
+) -> None:
     server = live_server(vosk_port=0)
     host = f"127.0.0.1:{server.vosk_port}"
     audio = np.concatenate([spell("hello there"), silence(2.0), spell("general")])
@@ -72,7 +74,7 @@ def test_a_final_has_the_words_of_the_second_pass(live_server: Start) -> None:
         assert ask(socket, '{"eof" : 1}')["text"] == "HELLO"
 
 
-def test_reset_completes_the_text_and_the_connection_goes_on(live_server: Start) -> None:
+def test_reset_completes_the_text_and_the_connection_continues(live_server: Start) -> None:
     server = live_server(vosk_sample_rate=16_000)
     with dial(f"ws://{server.host}/vosk") as socket:
         for spoken, complete in (("one", "one"), ("two", "xtwo")):
@@ -84,7 +86,7 @@ def test_reset_completes_the_text_and_the_connection_goes_on(live_server: Start)
         assert ask(socket, '{"eof":1}')["text"] == "x"
 
 
-def test_the_path_needs_a_key_and_the_port_of_its_own_refuses_web_pages_only(live_server: Start) -> None:
+def test_the_path_requires_a_key_and_the_separate_port_refuses_only_web_pages(live_server: Start) -> None:
     server = live_server(api_keys=["k3y"], vosk_port=0)
     own = f"ws://127.0.0.1:{server.vosk_port}/"
     for url, headers, status in [
@@ -105,7 +107,7 @@ def test_the_path_needs_a_key_and_the_port_of_its_own_refuses_web_pages_only(liv
             assert ask(socket, '{"eof":1}') == {"text": ""}
 
 
-def test_the_port_of_its_own_serves_no_http(live_server: Start) -> None:
+def test_the_separate_port_serves_no_http(live_server: Start) -> None:
     server = live_server(vosk_port=0)
     port = server.vosk_port
     assert httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S).status_code == 404

@@ -1,4 +1,4 @@
-"""The end of a connection: the table by itself, and walked at random by the real connection on a fake transport."""
+"""The end of a connection: the state table, and random events on the real connection with a fake transport."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENDED = {State.CLOSING, State.CUT, State.GONE}
 MAX_BACKLOG_S = 3.0
 
 
-# The table by itself
+# The state table
 
 
 def test_every_state_has_an_entry_for_every_event() -> None:
@@ -48,7 +48,7 @@ def successors(state: State) -> set[State]:
     return {after for after in following if after is not None}
 
 
-def test_no_state_but_the_last_is_a_trap_and_none_comes_back() -> None:
+def test_only_the_last_state_has_no_exit_and_no_state_is_entered_twice() -> None:
     for state in STATES[:-1]:
         assert successors(state)
     assert not successors(State.GONE)
@@ -63,8 +63,8 @@ def test_only_an_open_connection_reads_and_results_stop_with_the_close_frame() -
 
 
 @pytest.mark.parametrize("event", ConnectionEvent)
-def test_an_event_that_ends_the_results_has_a_reason_or_is_given_one(event: ConnectionEvent) -> None:
-    """`LAST_RESULT` is given the reason of the flush; every other event that stops the results has its own."""
+def test_an_event_that_ends_the_results_has_a_reason_or_gets_one(event: ConnectionEvent) -> None:
+    """`LAST_RESULT` takes the reason of the flush; every other event that stops the results has its own."""
     ends = any(
         state.sends and after is not None and not after.sends for state, after in zip(STATES, TABLE[event], strict=True)
     )
@@ -86,7 +86,7 @@ STEPS: list[tuple[str, Any]] = [
     ("message", {"reset": 1}),
     ("message", {"eof": 1}),
     ("message", "no JSON"),
-    ("flood", 3),  # messages that are each answered by a frame, from a client that does not read
+    ("flood", 3),  # messages that are answered by a frame each, from a client that does not read
     ("flood", OUTBOX_FRAMES - 1),
     ("flood", OUTBOX_FRAMES),
     ("flood", OUTBOX_FRAMES + 1),
@@ -116,7 +116,7 @@ CLIENTS: dict[str, dict[str, str]] = {
 
 
 class Walk:
-    """One connection, driven by random events, and everything that must hold meanwhile."""
+    """One connection driven by random events, with the invariants."""
 
     def __init__(self, client: str, *, drained_first: bool) -> None:
         idle_s = 1e9 if client == "vosk" else IDLE_S
@@ -130,13 +130,13 @@ class Walk:
         self.drained_first = drained_first
 
     def check(self) -> None:
-        """What holds after every step."""
+        """Check the invariants after every step."""
         transport, state = self.bench.transport, self.stream._state
         self.states.append(state)
         assert transport.closes <= 1, "never two close frames"
-        assert not transport.written_late, "never a frame behind the close frame"
+        assert not transport.written_late, "never a frame after the close frame"
         assert self.bench.released <= 1
-        assert (self.bench.released == 1) == (state in ENDED), "slots come back on the way out of the results"
+        assert (self.bench.released == 1) == (state in ENDED), "slots are released when results stop"
         assert (self.stream._reason is not None) == (state in ENDED)
 
     def do(self, what: str, value: Any) -> None:
@@ -185,20 +185,20 @@ class Walk:
 
 
 def wav(body: bytes) -> bytes:
-    """A WAV stream of unknown length, or more of it: what comes behind the header is samples."""
+    """Return a WAV stream of unknown length, or more of it: the bytes after the header are samples."""
     head = b"RIFF\xff\xff\xff\xffWAVEfmt \x10\0\0\0\1\0\1\0\x80>\0\0\0}\0\0\2\0\x10\0data\xff\xff\xff\xff"
     return head + body
 
 
 @settings(max_examples=300)
 @given(st.sampled_from(list(CLIENTS)), st.lists(st.sampled_from(STEPS), max_size=40), st.integers(0, 15))
-def test_any_course_of_events_ends_once_with_one_reason(client: str, script: list[tuple[str, Any]], first: int) -> None:
+def test_any_event_sequence_ends_once_with_one_reason(client: str, script: list[tuple[str, Any]], first: int) -> None:
     walk = Walk(client, drained_first=first == 15)
     with capture_logs() as logs:
         asyncio.run(walk.play(script))
     assert walk.stream._state is State.GONE
     order = [STATES.index(state) for state in walk.states]
-    assert order == sorted(order), "no state comes back"
+    assert order == sorted(order), "no state is entered twice"
     (closed,) = [line for line in logs if line["event"] == "stream closed"]
     assert walk.stream._reason is not None
     assert closed["reason"] == walk.stream._reason.value

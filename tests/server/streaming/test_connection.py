@@ -1,4 +1,4 @@
-"""A live stream between a fake transport and an engine that answers on demand: order, flow control, latencies."""
+"""A live stream with a fake transport and an engine that answers on demand: order, flow control, latencies."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tests.support.streams.engine_bench import session_on
 from tests.support.streams.fake_transport import FakeTransport
 
 QUERY = {"encoding": "linear16", "sample_rate": "16000", "step_results": "true"}
-MAX_BACKLOG_S = 6.0  # reading stops above 2 s and goes on at 1 s
+MAX_BACKLOG_S = 6.0  # reading stops above 2 s and resumes at 1 s
 STEP_S = CONFIG.step_samples / CONFIG.sample_rate
 
 
 class Bench:
-    """One stream; its steps wait in `pushed` until `answer`."""
+    """One stream; its steps are kept in `pushed` until `answer`."""
 
     def __init__(self, **query: str) -> None:
         self.transport, self.clock, self.metrics = FakeTransport(), FakeClock(), Metrics(max_batch=8, max_streams=8)
@@ -57,7 +57,7 @@ class Bench:
         self.pushed.clear()
 
     def run(self, script: Callable[[], None]) -> None:
-        """Play the script once the stream is open; the client goes at its end."""
+        """Run the script once the stream is open; the client disconnects at its end."""
 
         async def play() -> None:
             running = asyncio.ensure_future(self.stream.run(self.recognition))
@@ -81,7 +81,7 @@ class Bench:
         return [json.loads(payload) for payload in self.transport.written]
 
 
-def test_messages_wait_in_order_while_the_audio_outruns_the_engine() -> None:
+def test_messages_wait_in_order_while_the_audio_is_ahead_of_the_engine() -> None:
     bench = Bench()
 
     def script() -> None:
@@ -90,22 +90,22 @@ def test_messages_wait_in_order_while_the_audio_outruns_the_engine() -> None:
         assert not bench.transport.reading
         assert len(bench.pushed) == round(2.96 / STEP_S)
         before = len(bench.pushed)
-        bench.stream.on_message('{"type":"Finalize"}')  # read together with what came before
+        bench.stream.on_message('{"type":"Finalize"}')  # read together with the audio before
         bench.stream.on_message(spell("ab").tobytes())
-        assert len(bench.pushed) == before, "neither is looked at yet"
+        assert len(bench.pushed) == before, "neither is processed yet"
         bench.answer(before - 13)
         assert len(bench.pushed) == 13
         assert not bench.transport.reading
-        bench.answer(1)  # the mark
+        bench.answer(1)  # the marker
         assert bench.transport.reading
         markers = [work.tag.marker.value for work in bench.pushed[12:] if isinstance(work.tag, StepTag)]
         assert "finalize" in markers
-        assert set(markers[markers.index("finalize") + 1 :]) == {"audio"}, "the audio comes behind the flush"
+        assert set(markers[markers.index("finalize") + 1 :]) == {"audio"}, "the audio comes after the flush"
 
     bench.run(script)
 
 
-def test_messages_kept_during_a_stop_may_stop_the_reading_again() -> None:
+def test_messages_kept_while_reading_is_paused_may_pause_it_again() -> None:
     bench = Bench()
 
     def script() -> None:
@@ -117,7 +117,7 @@ def test_messages_kept_during_a_stop_may_stop_the_reading_again() -> None:
         while not bench.transport.reading:
             bench.answer(1)
         bench.answer(len(bench.pushed))
-        assert bench.session.steps == round(7.0 // STEP_S), "every second of it was heard"
+        assert bench.session.steps == round(7.0 // STEP_S), "every second of it was processed"
 
     bench.run(script)
 
@@ -133,12 +133,12 @@ def test_kept_messages_are_dropped_when_the_stream_ends() -> None:
         assert bench.transport.closed[0] == 1011
         bench.stream.on_message(silence(1.0).tobytes())
         assert not bench.pushed
-        assert bench.transport.reading, "or the client's own close would never be read"
+        assert bench.transport.reading, "else the client's own close would never be read"
 
     bench.run(script)
 
 
-def test_the_parts_of_a_results_latency_make_up_the_whole() -> None:
+def test_the_parts_of_a_results_latency_add_up() -> None:
     bench = Bench(latency="true")
     took_s = (0.004, 0.003, 0.0002, 0.0008)
 
@@ -162,6 +162,6 @@ def test_the_parts_of_a_results_latency_make_up_the_whole() -> None:
         "write_ms": 0.0,
         "batch": 3,
     }
-    assert second == {**first, "write_ms": 500.0}, "known only once the frame before is written"
+    assert second == {**first, "write_ms": 500.0}, "known only after the previous frame is written"
     whole_s, parts_s = bench.metrics.result_latency["interim"].total, 2 * sum(took_s) + bench.metrics.write.total
     assert abs(whole_s - parts_s) < 1e-6

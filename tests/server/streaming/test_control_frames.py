@@ -1,4 +1,4 @@
-"""Floods of pings and fragments, and ends that the client does not read: what is held for them is bounded."""
+"""Floods of pings and fragments, and closes that the client does not read: the memory for them is bounded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
 from server.streaming import websocket as websocket_module
-from server.streaming.websocket import FRAMES_A_TURN
+from server.streaming.websocket import FRAMES_PER_CALL
 from tests.support.clients.deaf_client import client_that_does_not_read
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import spell
@@ -47,7 +47,7 @@ def test_pings_of_a_client_that_does_not_read_are_answered_by_one_pong() -> None
         assert pongs(bench) == [b"next"]
 
 
-def test_the_pong_comes_before_the_answers_that_waited() -> None:
+def test_the_pong_is_sent_before_waiting_answers() -> None:
     with Bench() as bench:
         bench.attach()
         bench.receiver.on_writable = lambda: bench.websocket.write(b"answer")  # type: ignore[method-assign]
@@ -89,8 +89,8 @@ def test_no_pong_follows_the_close_frame_of_the_server() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1])
-def test_a_message_of_tiny_fragments_is_held_in_one_piece(size: int) -> None:
-    """A list of them would take fifty times their size, and empty ones are counted by no limit."""
+def test_a_message_of_tiny_fragments_is_joined_on_arrival(size: int) -> None:
+    """A list of fragments would take fifty times their size, and empty ones count in no limit."""
     with Bench() as bench:
         bench.attach()
         bench.client.send_binary(b"<", fin=False)
@@ -107,35 +107,35 @@ def test_a_message_of_tiny_fragments_is_held_in_one_piece(size: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [Opcode.PING, Opcode.PONG, Opcode.TEXT, Opcode.BINARY])
-def test_a_flood_is_read_in_turns_that_leave_the_event_loop_to_others(kind: Opcode) -> None:
-    """Nothing more is received meanwhile, so that what waits is one read at most."""
+def test_a_flood_is_read_in_parts_that_let_others_run(kind: Opcode) -> None:
+    """Nothing more is received meanwhile, so at most one read is waiting."""
     with Bench() as bench:
         bench.attach()
         bench.websocket.data_received(Frame(kind, b"").serialize(mask=True) * 1_000)
         done = len(bench.receiver.messages) + bench.transport.sent.count(b"\x8a\0")
-        assert done == (0 if kind is Opcode.PONG else FRAMES_A_TURN)
+        assert done == (0 if kind is Opcode.PONG else FRAMES_PER_CALL)
         assert not bench.transport.reading
         bench.websocket.resume_reading()
-        assert not bench.transport.reading, "whoever asks for it"
+        assert not bench.transport.reading, "regardless of the caller"
         bench.finish_reading()
         done = len(bench.receiver.messages) + bench.transport.sent.count(b"\x8a\0")
         assert done == (0 if kind is Opcode.PONG else 1_000)
         assert bench.transport.reading
 
 
-def test_a_receiver_that_stops_the_reading_during_a_flood_is_obeyed_at_its_end() -> None:
+def test_a_pause_by_the_receiver_during_a_flood_takes_effect_after_it() -> None:
     with Bench() as bench:
         bench.attach()
         bench.websocket.data_received(Frame(Opcode.BINARY, b"x").serialize(mask=True) * 1_000)
         bench.websocket.pause_reading()
         bench.finish_reading()
-        assert len(bench.receiver.messages) == 1_000, "what was read already is delivered"
+        assert len(bench.receiver.messages) == 1_000, "messages already read are delivered"
         assert not bench.transport.reading
         bench.websocket.resume_reading()
         assert bench.transport.reading
 
 
-def test_a_close_after_a_flood_is_answered_and_one_that_is_lost_in_it_ends_it() -> None:
+def test_a_close_after_a_flood_is_answered_and_a_lost_connection_ends_it() -> None:
     with Bench() as bench:
         bench.attach()
         flood = Frame(Opcode.BINARY, b"x").serialize(mask=True) * 1_000
@@ -148,13 +148,13 @@ def test_a_close_after_a_flood_is_answered_and_one_that_is_lost_in_it_ends_it() 
         bench.websocket.data_received(flood)
         bench.websocket.close(1012, "restart")
         bench.finish_reading()
-        assert bench.transport.reading, "or the client's own close would never be read"
-        assert bench.receiver.messages == [b"x"] * FRAMES_A_TURN
+        assert bench.transport.reading, "else the client's own close would never be read"
+        assert bench.receiver.messages == [b"x"] * FRAMES_PER_CALL
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(1, 3_000), max_size=20), st.randoms(use_true_random=False))
-def test_many_frames_arrive_once_and_in_order_however_they_are_cut(cuts: list[int], rng: random.Random) -> None:
+def test_many_frames_arrive_once_and_in_order_for_any_split(cuts: list[int], rng: random.Random) -> None:
     with Bench() as bench:
         bench.attach()
         sent = []
@@ -187,8 +187,8 @@ def test_unsolicited_pongs_and_empty_fragments_write_nothing() -> None:
         assert bench.receiver.messages == []
 
 
-def test_a_client_that_is_not_read_is_not_cut_for_a_missing_pong() -> None:
-    """Its pong may lie in the kernel; it has the whole time to answer from the moment at which it is read again."""
+def test_a_client_is_not_closed_for_a_missing_pong_while_reading_is_paused() -> None:
+    """Its pong may be unread in the kernel; the time to answer starts when reading resumes."""
     with Bench() as bench:
         bench.attach()
         websocket = bench.websocket
@@ -210,8 +210,8 @@ def test_a_client_that_is_not_read_is_not_cut_for_a_missing_pong() -> None:
 
 
 @pytest.mark.parametrize("way", ["client closes", "server shuts down", "no pong"])
-def test_an_end_that_the_client_does_not_read_is_cut(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Closing waits until the client takes what is unsent: for ever, if nothing bounds it."""
+def test_a_close_that_the_client_does_not_read_is_aborted(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing waits until the client has read the unsent data; the wait must be limited."""
     monkeypatch.setattr(websocket_module, "LINGER_S", 0.0)
     with Bench() as bench:
         bench.attach()
@@ -231,14 +231,14 @@ def test_an_end_that_the_client_does_not_read_is_cut(way: str, monkeypatch: pyte
         assert bench.transport.aborted
 
 
-def test_what_the_server_holds_for_a_client_that_pings_and_does_not_read_is_bounded(live_server: Start) -> None:
+def test_memory_for_a_client_that_pings_and_does_not_read_is_bounded(live_server: Start) -> None:
     server = live_server()
     client = client_that_does_not_read(server)
     pings = Frame(Opcode.PING, b"x" * 125).serialize(mask=True) * 1_000
     with client, server.listen() as other:
         for _ in range(100):
             client.sendall(pings)
-        other.send(spell("beside"))
+        other.send(spell("nearby"))
         (deaf, _) = server.replica.sessions._sessions
         assert deaf._transport.transport.get_write_buffer_size() < 2**20
         other.finish()

@@ -13,7 +13,7 @@ BYE = Close(1000, "bye", "completed")
 
 
 class Bench:
-    """A writer and everything that it touches."""
+    """A writer with its transport, clock and metrics."""
 
     def __init__(self) -> None:
         self.transport, self.clock, self.metrics = FakeTransport(), FakeClock(), Metrics(max_batch=8, max_streams=8)
@@ -35,7 +35,7 @@ def test_a_frame_is_written_at_once() -> None:
     assert bench.writer.waiting_since(bench.clock()) == bench.clock()
 
 
-def test_frames_wait_in_order_for_a_slow_client_and_the_close_behind_them() -> None:
+def test_frames_wait_in_order_for_a_slow_client_and_the_close_after_them() -> None:
     bench = Bench()
     bench.transport.congested = True
     began_s = bench.clock()
@@ -46,14 +46,14 @@ def test_frames_wait_in_order_for_a_slow_client_and_the_close_behind_them() -> N
     assert (bench.written, bench.transport.closed) == ("", None)
     assert bench.writer.waiting_since(bench.clock()) == began_s
     bench.transport.congested = False
-    assert bench.put("three"), "behind the others, although the transport is free"
+    assert bench.put("three"), "after the others, although the transport is free"
     bench.writer.flush()
     assert bench.written == "one two three"
     assert bench.transport.closed == (1000, "bye")
     assert bench.writer.waiting_since(bench.clock()) == bench.clock()
 
 
-def test_the_write_timeout_starts_afresh_when_the_client_takes_a_frame() -> None:
+def test_the_write_timeout_restarts_when_the_client_reads_a_frame() -> None:
     bench = Bench()
     bench.transport.congested = True
     for text in ("one", "two", "three"):

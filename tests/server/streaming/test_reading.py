@@ -1,4 +1,4 @@
-"""A live stream is read to its end: every container, in real time and in bursts, with headers of any size."""
+"""Live streams are read to their end: every container, in real time and in bursts, with headers of any size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.streams.transport_bench import ConnectionBench
 LIMITS = Limits(max_backlog_s=30.0)
 LIVE = LiveLimits(1e9, 1e9, 1e9, LIMITS.max_backlog_s)
 MESSAGE_S, MESSAGE_BYTES = 0.1, 2**19
-PATIENCE = 2_000  # turns of the event loop without a change, after which a stream is taken for dead
+PATIENCE = 2_000  # iterations of the event loop without a change after which a stream counts as dead
 SECONDS = 3.0
 
 ORDINARY: dict[str, Callable[[], bytes]] = {
@@ -58,7 +58,7 @@ HEADERS: dict[str, Callable[[int], bytes]] = {
 
 
 class Client:
-    """Sends messages while it is read, as TCP has it; the engine answers what it got whenever the loop turns."""
+    """Sends messages while the server reads, like TCP; the engine answers in every iteration of the event loop."""
 
     def __init__(self, bench: ConnectionBench) -> None:
         self.bench = bench
@@ -74,12 +74,12 @@ class Client:
         self.bench.send(message)
 
     async def turn(self) -> None:
-        """Let the pool and the engine do what they have."""
+        """Let the pool and the engine process their work."""
         self.bench.answer()
         await asyncio.sleep(0)
 
 
-def heard_s(pieces: list[bytes], *, paced: bool) -> float:
+def read_s(pieces: list[bytes], *, paced: bool) -> float:
     """Send the pieces, end the stream; return the duration that the server reports."""
     bench = ConnectionBench(LIMITS, LIVE)
 
@@ -108,22 +108,22 @@ def cut(data: bytes, size: int) -> list[bytes]:
 def test_ordinary_audio_is_read_to_its_end_in_real_time(name: str) -> None:
     data = ORDINARY[name]()
     seconds = 2.0 if "flac, stereo" in name else SECONDS
-    assert heard_s(cut(data, round(len(data) * MESSAGE_S / seconds)), paced=True) == pytest.approx(seconds, abs=0.1)
+    assert read_s(cut(data, round(len(data) * MESSAGE_S / seconds)), paced=True) == pytest.approx(seconds, abs=0.1)
 
 
 @pytest.mark.parametrize("name", ORDINARY)
 @pytest.mark.parametrize("size", [1_000, 40_000, MESSAGE_BYTES])
 def test_ordinary_audio_is_read_to_its_end_in_a_burst(name: str, size: int) -> None:
     seconds = 2.0 if "flac, stereo" in name else SECONDS
-    assert heard_s(cut(ORDINARY[name](), size), paced=False) == pytest.approx(seconds, abs=0.1)
+    assert read_s(cut(ORDINARY[name](), size), paced=False) == pytest.approx(seconds, abs=0.1)
 
 
 @pytest.mark.parametrize("name", HEADERS)
 @pytest.mark.parametrize("size", [1_000, 100_000, 1_000_001, 4 * 2**20])
 @pytest.mark.parametrize("paced", [True, False])
-def test_a_header_of_any_size_is_read_past(name: str, size: int, paced: bool) -> None:
+def test_audio_after_a_header_of_any_size_is_read(name: str, size: int, paced: bool) -> None:
     pieces = cut(HEADERS[name](size), 40_000 if paced else 2**20)
-    assert heard_s(pieces, paced=paced) == pytest.approx(2.0, abs=0.1)
+    assert read_s(pieces, paced=paced) == pytest.approx(2.0, abs=0.1)
 
 
 BEYOND = 2 * MAX_SILENT_BYTES
@@ -138,7 +138,7 @@ ENDLESS: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_bytes_that_never_become_audio_end_the_stream_with_an_error_of_their_own(name: str) -> None:
+def test_bytes_without_audio_end_the_stream_with_their_own_error(name: str) -> None:
     bench = ConnectionBench(LIMITS, LIVE)
 
     async def script(bench: ConnectionBench) -> None:
@@ -161,8 +161,8 @@ IDLE_S, STALL_S = 10.0, 30.0
 TIMED = LiveLimits(IDLE_S, STALL_S, 1e9, LIMITS.max_backlog_s)
 
 
-def test_a_client_that_is_not_read_is_not_taken_for_a_silent_one() -> None:
-    """It may be silent for the whole idle timeout from the moment on at which it is read again."""
+def test_a_client_is_not_idle_while_reading_is_paused() -> None:
+    """The idle timeout starts when reading resumes."""
     bench = ConnectionBench(LIMITS, TIMED)
 
     async def script(bench: ConnectionBench) -> None:
@@ -190,8 +190,8 @@ def test_a_client_that_is_not_read_is_not_taken_for_a_silent_one() -> None:
     bench.run(script)
 
 
-def test_a_stream_whose_header_is_still_decoded_makes_progress() -> None:
-    """Nothing is due from the engine: each decoded piece is progress, however long all of them take together."""
+def test_decoding_a_header_counts_as_progress() -> None:
+    """No result is due: each decoded piece is progress, regardless of the total time."""
     bench = ConnectionBench(LIMITS, LiveLimits(1e9, STALL_S, 1e9, LIMITS.max_backlog_s))
 
     async def script(bench: ConnectionBench) -> None:
@@ -215,7 +215,7 @@ def test_a_stream_whose_header_is_still_decoded_makes_progress() -> None:
     assert [frame["duration"] for frame in bench.frames if frame["type"] == "Metadata"] == [2.0]
 
 
-def test_decoding_hides_no_engine_that_stands_still() -> None:
+def test_decoding_does_not_hide_a_stalled_engine() -> None:
     bench = ConnectionBench(LIMITS, TIMED)
 
     async def script(bench: ConnectionBench) -> None:
@@ -236,7 +236,7 @@ def test_decoding_hides_no_engine_that_stands_still() -> None:
     bench.run(script)
 
 
-def test_reading_that_a_protocol_stopped_is_not_resumed_by_a_low_backlog() -> None:
+def test_reading_paused_by_a_protocol_is_not_resumed_by_a_low_backlog() -> None:
     backpressure = Backpressure(30.0)
     assert backpressure.hold()
     assert not backpressure.falls(0.0, 0.0)
@@ -255,7 +255,7 @@ def test_reading_stops_for_seconds_or_for_bytes_and_resumes_when_both_are_low() 
     assert backpressure.rises(10.1, 0.0)
 
 
-def test_streams_of_a_real_server_are_read_past_headers_and_wide_audio(live_server: Callable[..., LiveServer]) -> None:
+def test_a_real_server_reads_large_headers_and_wide_audio(live_server: Callable[..., LiveServer]) -> None:
     server = live_server()
     for data in (ORDINARY["wav, float stereo at 48 kHz"](), HEADERS["flac with a cover"](4 * 2**20)):
         with server.listen(encoding=None, sample_rate=None) as client:

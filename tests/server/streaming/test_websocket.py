@@ -1,4 +1,4 @@
-"""The WebSocket protocol as a transport: whole messages in order for any cut of the bytes; readable answers."""
+"""The WebSocket protocol as a transport: complete messages in order for any split of the bytes; readable answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ cuts = st.lists(st.floats(0.0, 1.0), max_size=6)
 
 
 def send(client: ClientProtocol, kind: str, size: int, number: int) -> list[bytes | str]:
-    """Let the client send; return the messages that the receiver must be told."""
+    """Let the client send; return the messages that the receiver must get."""
     payload = bytes((number + i) % 251 for i in range(size))
     match kind:
         case "audio":
@@ -48,7 +48,7 @@ def test_every_message_arrives_once_and_in_order(script: list[tuple[str, int]], 
         wanted = [m for number, (kind, size) in enumerate(script) for m in send(bench.client, kind, size, number)]
         bench.hand_over(cut)
         assert bench.receiver.messages == wanted
-        assert bench.transport.reading, "it is the receiver who says when to stop"
+        assert bench.transport.reading, "the receiver decides when to stop"
         pings = sum(kind in {"ping", "fragments"} for kind, _ in script)
         assert [f.opcode for f in bench.answers()] == [Opcode.PONG] * pings
 
@@ -117,14 +117,14 @@ def test_a_protocol_error_closes_the_connection_after_the_valid_messages_before_
         assert not bench.transport.closing
 
 
-def test_a_protocol_error_before_the_handshake_is_answered_cuts_the_connection() -> None:
+def test_a_protocol_error_before_the_handshakes_response_aborts_the_connection() -> None:
     with Bench() as bench:
         bench.websocket.data_received(b"\x82\x03abc")
         assert bench.transport.closing
         assert bench.transport.sent == b""
 
 
-def test_the_receiver_is_told_of_a_close_and_of_a_lost_connection() -> None:
+def test_the_receiver_is_notified_of_a_close_and_of_a_lost_connection() -> None:
     with Bench() as bench:
         bench.attach()
         bench.client.send_binary(b"last")
@@ -132,10 +132,10 @@ def test_the_receiver_is_told_of_a_close_and_of_a_lost_connection() -> None:
         bench.hand_over()
         assert bench.receiver.messages == [b"last"]
         assert bench.receiver.gone == 1
-    assert bench.receiver.gone == 2, "connection_lost tells it again"
+    assert bench.receiver.gone == 2, "connection_lost reports it again"
 
 
-def test_congestion_shows_and_its_end_is_reported() -> None:
+def test_congestion_is_visible_and_its_end_is_reported() -> None:
     with Bench() as bench:
         bench.attach()
         bench.websocket.pause_writing()

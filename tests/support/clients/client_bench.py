@@ -1,4 +1,4 @@
-"""Helpers of the client's tests: noise that the fake server answers, results, a bound on waiting, a list of tasks."""
+"""Helpers of the client's tests: noise that the fake server answers, results, a time limit, a list of tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def wait_for(main: Coroutine[object, object, None]) -> None:
 
 
 def client_tasks() -> list[asyncio.Task[object]]:
-    """Tasks that run code of the client library."""
+    """Return the tasks that run code of the client library."""
     return [task for task in asyncio.all_tasks() if "tutti_asr_client" in task.get_coro().cr_code.co_filename]
 
 

@@ -1,4 +1,4 @@
-"""Joins a `Continuity` and `FakeRecognition`s by a simulated network, and checks what the caller receives."""
+"""Connects a `Continuity` and `FakeRecognition`s with a simulated network, and checks what the caller receives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Said = bytes | str
 
 
 class Wire:
-    """A client and a server with frames in flight between them; a cut loses those."""
+    """A client and a server with frames in flight between them; a cut loses these."""
 
     def __init__(self, shape: Shape, servers: Any, held_bytes: int = PLENTY) -> None:
         transcripts = shape.channels if shape.multichannel else 1
@@ -28,7 +28,7 @@ class Wire:
             AudioShape(shape.rate, shape.sample_bytes, shape.channels, transcripts), held_bytes=held_bytes
         )
         self.script: list[Said] = []
-        self.told: list[Message] = []
+        self.received: list[Message] = []
         self.most_held = 0
         self.over = False
         self.servers: list[FakeRecognition] = []
@@ -79,7 +79,7 @@ class Wire:
         for _ in range(min(count, len(self._down))):
             message = decode(json.dumps(self._down.popleft()))
             assert message is not None
-            self.told += self.stream.receive(message)
+            self.received += self.stream.receive(message)
         if self.server.closed and not self._down:
             self.over = True
 
@@ -122,7 +122,7 @@ def finals(messages: list[Message], channels: int) -> list[list[tuple[Any, ...]]
 
 
 def without_last_nothing(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Drop the empty final of the close: a cut behind the last text may lose it."""
+    """Drop the empty final of the close: a cut after the last text may lose it."""
     return rows[:-1] if rows and rows[-1][0] == rows[-1][1] and not rows[-1][3] else rows
 
 
@@ -130,12 +130,12 @@ def check(wire: Wire) -> None:
     said = [decode(json.dumps(frame)) for frame in undisturbed(wire.shape, wire.script)]
     channels = wire.stream.shape.transcripts
     wanted = finals([m for m in said if m is not None], channels)
-    got = finals(wire.told, channels)
+    got = finals(wire.received, channels)
     for mine, theirs in zip(got, wanted, strict=True):
         assert without_last_nothing(mine) == without_last_nothing(theirs)
     for channel in range(channels):
         reached = ended = 0.0
-        for m in wire.told:
+        for m in wire.received:
             if not isinstance(m, Results) or m.channel_index[0] != channel:
                 continue
             if m.is_final:
@@ -143,10 +143,10 @@ def check(wire: Wire) -> None:
                 reached = max(reached, ended)
             else:
                 assert m.start == pytest.approx(ended), "an interim begins where the last final ended"
-                assert m.cursor_s > reached, "an interim was told twice"
+                assert m.cursor_s > reached, "an interim was delivered twice"
                 reached = m.cursor_s
     asked = sum(1 for said in wire.script if isinstance(said, str) and "Configure" in said)
-    assert sum(isinstance(m, ConfigureSuccess) for m in wire.told) == asked
+    assert sum(isinstance(m, ConfigureSuccess) for m in wire.received) == asked
     duration_s = wire.stream.shape.seconds(sum(len(pcm) for pcm in wire.script if isinstance(pcm, bytes)))
     assert wire.stream.closing_metadata("r").duration == pytest.approx(duration_s, abs=2 / wire.shape.rate)
 

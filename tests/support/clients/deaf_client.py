@@ -1,4 +1,4 @@
-"""A WebSocket client on a bare socket that reads the handshake and nothing after it."""
+"""A WebSocket client on a plain socket that reads only the handshake."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.servers.live_server import LiveServer
 
 
 def client_that_does_not_read(server: LiveServer, **query: object) -> socket.socket:
-    """A WebSocket client that reads the handshake and nothing after it; its receive buffer is as small as possible."""
+    """Open a WebSocket client that reads only the handshake, with the smallest possible receive buffer."""
     url = urlsplit(server.url(**query))
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)

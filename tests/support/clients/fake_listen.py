@@ -1,4 +1,4 @@
-"""A small Deepgram-like server whose transcript is a function of the audio: a test knows what a client must see.
+"""A small Deepgram-like server whose transcript is a function of the audio, so that tests can compute it.
 
 The transcript is one word per whole 80 ms step, a checksum of that step's bytes: any audio that is lost, doubled or
 swapped changes the text. A `Plan` gives each connection its faults.
@@ -45,7 +45,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Seen:
-    """What one connection sent."""
+    """The frames of one connection."""
 
     query: dict[str, list[str]]
     headers: dict[str, str]
@@ -65,7 +65,7 @@ def word_of(step: bytes) -> str:
 
 
 class FakeListen:
-    """The server; `connections` holds what each connection sent, in order of arrival, refused ones too."""
+    """The server; `connections` has the frames of each connection, in order of arrival, including refused ones."""
 
     def __init__(self, plan: Callable[[int], Plan] = lambda _: Plan()) -> None:
         self._plan = plan
@@ -73,7 +73,7 @@ class FakeListen:
         self.rows = 0.0
         self.batches = 0.0
         self.port = 0
-        self.heard: asyncio.Queue[str] = asyncio.Queue()  # control messages, of all connections
+        self.received: asyncio.Queue[str] = asyncio.Queue()  # control messages, of all connections
         self.gone: asyncio.Queue[int | None] = asyncio.Queue()  # the close code of each connection that ended
 
     @property
@@ -90,7 +90,7 @@ class FakeListen:
 
     @contextlib.contextmanager
     def in_thread(self) -> Iterator[FakeListen]:
-        """Serve from a thread with its own event loop, for callers that have theirs."""
+        """Serve from a thread with its own event loop, for callers with another one."""
         loop = asyncio.new_event_loop()
         ready, stop = threading.Event(), asyncio.Event()
 
@@ -156,7 +156,7 @@ class _Stream:
     async def control(self, message: dict[str, object]) -> None:
         kind = str(message["type"])
         self._seen.controls.append(kind)
-        self._server.heard.put_nowait(kind)
+        self._server.received.put_nowait(kind)
         if kind == "Finalize":
             await self._results(is_final=True, from_finalize=True)
         elif kind == "CloseStream" and not self._plan.silent:

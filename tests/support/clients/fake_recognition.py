@@ -1,4 +1,4 @@
-"""A fake of a server's recognition and tickets: frames in, frames out, no socket and no time.
+"""Fake of a server's recognition and tickets: frames in, frames out, without a socket and a clock.
 
 Each step of 80 ms of a channel is one word, a checksum of its bytes and of the key terms at its end; some words end an
 utterance. Finalize and CloseStream make a word of the rest, and steps begin anew at that sample. So any audio or
@@ -42,9 +42,9 @@ class Shape:
 
 @dataclass(slots=True)
 class State:
-    """Content of a ticket; positions in bytes of the server's own time line."""
+    """Content of a ticket; positions are bytes of the server's own time line."""
 
-    heard: int = 0  # up to the last whole step
+    received: int = 0  # up to the last whole step
     grid: int = 0  # where steps begin
     starts: list[int] = field(default_factory=list)  # of each channel's open segment
     words: list[list[tuple[str, int, int]]] = field(default_factory=list)  # its words
@@ -53,25 +53,25 @@ class State:
 
 
 class FakeRecognition:
-    """Recognition of one connection. `keys` open tickets, the first seals them; without keys Resume is unknown."""
+    """Recognition of one connection. All `keys` open tickets, the first seals them; without keys Resume is unknown."""
 
     def __init__(
         self, shape: Shape, keys: tuple[str, ...] = (), ticket_steps: int = TICKET_STEPS, *, interims: bool = True
     ) -> None:
         self.shape = shape
         self.closed = False
-        self.heard_audio = bytearray()  # everything, in the order of arrival
+        self.received_audio = bytearray()  # everything, in the order of arrival
         self._keys = keys
         self._ticket_steps = ticket_steps
         self._interims = interims
         self._begin(State())
         self._steps = 0
-        self._told_finals = 0  # finals that the client has
+        self._known_finals = 0  # finals that the client has
         self._told_s = -1.0
 
     def _begin(self, state: State) -> None:
         transcripts = self.shape.channels if self.shape.multichannel else 1
-        state.starts = state.starts or [state.heard] * transcripts
+        state.starts = state.starts or [state.received] * transcripts
         state.words = state.words or [[] for _ in range(transcripts)]
         self._state = state
         self._rest = b""  # of a step, and of a sample
@@ -110,7 +110,7 @@ class FakeRecognition:
     # Audio
 
     def _audio(self, pcm: bytes) -> list[Frame]:
-        self.heard_audio += pcm
+        self.received_audio += pcm
         self._rest += pcm
         frames: list[Frame] = []
         size = self.shape.step_bytes
@@ -121,12 +121,12 @@ class FakeRecognition:
 
     def _step(self, step: bytes) -> list[Frame]:
         state = self._state
-        first, state.heard = state.heard, state.heard + len(step)
+        first, state.received = state.received, state.received + len(step)
         self._steps += 1
         frames: list[Frame] = []
         for channel in range(self._transcripts):
             word = self._word(step, channel)
-            state.words[channel].append((word, first, state.heard))
+            state.words[channel].append((word, first, state.received))
             if zlib.crc32(word.encode()) % ENDS == 0:
                 frames += self._final(channel, speech_final=True)
             elif self._interims:
@@ -148,9 +148,9 @@ class FakeRecognition:
         whole = len(self._rest) // size * size
         rest, self._rest = self._rest[:whole], self._rest[whole:]
         if rest:
-            first, state.heard = state.heard, state.heard + whole
+            first, state.received = state.received, state.received + whole
             for channel in range(self._transcripts):
-                state.words[channel].append((self._word(rest, channel), first, state.heard))
+                state.words[channel].append((self._word(rest, channel), first, state.received))
         frames: list[Frame] = []
         for channel in range(self._transcripts) if channels is None else channels:
             frames += self._final(channel, speech_final=True, from_finalize=from_finalize)
@@ -159,7 +159,7 @@ class FakeRecognition:
     def _close(self) -> list[Frame]:
         frames = self._flush(None, from_finalize=False)
         self.closed = True
-        duration_s = self.shape.seconds(self._state.heard)
+        duration_s = self.shape.seconds(self._state.received)
         return [*frames, {"type": "Metadata", "request_id": "r", "duration": duration_s, "channels": 1}]
 
     def drain(self) -> list[Frame]:
@@ -171,9 +171,9 @@ class FakeRecognition:
     def _final(self, channel: int, **flags: bool) -> list[Frame]:
         state = self._state
         frame = self._results(channel, is_final=True, **flags)
-        state.starts[channel], state.words[channel] = state.heard, []
+        state.starts[channel], state.words[channel] = state.received, []
         state.finals += 1
-        return [frame] if state.finals > self._told_finals else []
+        return [frame] if state.finals > self._known_finals else []
 
     def _interim(self, channel: int) -> list[Frame]:
         frame = self._results(channel, is_final=False)
@@ -191,7 +191,7 @@ class FakeRecognition:
             "type": "Results",
             "channel_index": [channel, self._transcripts],
             "start": round(seconds(start), 6),
-            "duration": round(seconds(state.heard - start), 6),
+            "duration": round(seconds(state.received - start), 6),
             "is_final": is_final,
             "speech_final": False,
             "from_finalize": False,
@@ -206,15 +206,15 @@ class FakeRecognition:
         return {
             "type": "Ticket",
             "ticket": base64.urlsafe_b64encode(sealed).decode().rstrip("="),
-            "audio_s": round(self.shape.seconds(self._state.heard), 6),
+            "audio_s": round(self.shape.seconds(self._state.received), 6),
             "finals": self._state.finals,
         }
 
     def _resume(self, message: Frame) -> Frame:
-        assert not self.heard_audio, "Resume comes before all audio"
+        assert not self.received_audio, "Resume comes before all audio"
         if "ticket" not in message:
-            heard = round(message["from_s"] * self.shape.rate) * self.shape.frame_bytes
-            self._begin(State(heard=heard, finals=message["finals"]))
+            received = round(message["from_s"] * self.shape.rate) * self.shape.frame_bytes
+            self._begin(State(received=received, finals=message["finals"]))
         else:
             text = message["ticket"]
             opened = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
@@ -222,8 +222,8 @@ class FakeRecognition:
                 return {"type": "ResumeRefused", "code": "TICKET_FORGED", "description": "not of this key"}
             self._begin(msgspec.convert(opened["state"], State))
             self._told_s = message["cursor_s"]
-        self._told_finals = message["finals"]
-        return {"type": "Resumed", "audio_s": round(self.shape.seconds(self._state.heard), 6)}
+        self._known_finals = message["finals"]
+        return {"type": "Resumed", "audio_s": round(self.shape.seconds(self._state.received), 6)}
 
 
 def undisturbed(shape: Shape, script: list[bytes | str]) -> list[Frame]:

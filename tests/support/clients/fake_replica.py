@@ -1,4 +1,4 @@
-"""A replica with `FakeRecognition` behind a real socket, and with faults by connection."""
+"""A replica with `FakeRecognition` on a real socket, with faults by connection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Faults:
     code: int | None = None  # close code of that end; None: the socket is cut
     drain: bool = False  # that end is a drain: a ticket or finals, then 1012
     hang: bool = False  # that end is a hang: nothing is read or sent
-    keys: tuple[str, ...] | None = None  # in place of the replica's
+    keys: tuple[str, ...] | None = None  # instead of the replica's
 
 
 class FakeReplica:
@@ -47,7 +47,7 @@ class FakeReplica:
         self.handshakes = 0
         self.port = 0
         self._moved = asyncio.Event()
-        self.heard: list[str] = []  # control messages, of all connections
+        self.received: list[str] = []  # control messages, of all connections
 
     @property
     def url(self) -> str:
@@ -56,7 +56,7 @@ class FakeReplica:
 
     @contextlib.asynccontextmanager
     async def running(self, port: int = 0) -> AsyncIterator[FakeReplica]:
-        """Serve; connections that are open at the end are cut."""
+        """Serve; connections still open at the end are cut."""
         settings = {"compression": None, "max_queue": None, "close_timeout": 1.0}
         async with serve(self._talk, "127.0.0.1", port, process_request=self._admit, **settings) as server:
             self.port = int(next(iter(server.sockets)).getsockname()[1])
@@ -91,12 +91,12 @@ class FakeReplica:
         fault: Faults = connection.fault
         stream = FakeRecognition(self._shape, self._keys if fault.keys is None else fault.keys)
         self.streams.append(stream)
-        heard = said = 0
+        frames = said = 0
         with contextlib.suppress(ConnectionClosed):
             async for frame in connection:
-                heard += 1
+                frames += 1
                 if isinstance(frame, str):
-                    self.heard.append(msgspec.json.decode(frame)["type"])
+                    self.received.append(msgspec.json.decode(frame)["type"])
                 for answer in stream.hear(frame):
                     if said == fault.say:
                         return await self._leave(connection, stream, fault)
@@ -105,7 +105,7 @@ class FakeReplica:
                 self._moved.set()
                 if stream.closed:
                     return await connection.close(1000)
-                if heard == fault.hear:
+                if frames == fault.hear:
                     return await self._leave(connection, stream, fault)
         return None
 
@@ -120,4 +120,4 @@ class FakeReplica:
         elif fault.code is None:
             connection.transport.abort()
         else:
-            await connection.close(fault.code, "as it was told")
+            await connection.close(fault.code, "as configured")

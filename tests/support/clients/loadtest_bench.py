@@ -1,4 +1,4 @@
-"""Shared by the load test's tests: small recordings, a manifest of them, and settings for a level of half a second."""
+"""Helpers of the load test's tests: small recordings, their manifest, and settings for a level of half a second."""
 
 from __future__ import annotations
 

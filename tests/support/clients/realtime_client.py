@@ -1,4 +1,4 @@
-"""What tests send to OpenAI's Realtime endpoint over a bare socket."""
+"""Helpers that send to OpenAI's Realtime endpoint over a plain socket."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def speak(socket: ClientConnection, text: str) -> None:
 
 
 def until_transcript(socket: ClientConnection) -> list[Any]:
-    """Events up to the first transcript."""
+    """Return the events up to the first transcript."""
     events = [json.loads(socket.recv(timeout=WAIT_S))]
     while "transcript" not in events[-1]:
         events.append(json.loads(socket.recv(timeout=WAIT_S)))

@@ -1,4 +1,4 @@
-// Streams a file of raw 16 kHz audio with tutti.js over `ws`, and prints what its listeners hear, a JSON line each.
+// Streams a file of raw 16 kHz audio with tutti.js over `ws`, and prints the events, one JSON line each.
 
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";

@@ -1,4 +1,4 @@
-"""A client that loses its server at given times and resumes at the next one, and the results that its caller gets."""
+"""A client that loses its server at given times and resumes at the next one, and the results of its caller."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.support.servers.live_server import Client, Frame, LiveServer
 from tests.support.servers.server_process import ServerProcess
 
 CHUNK_S = 0.25
-AHEAD_S = 1.6  # of audio beyond the newest ticket: more than one ticket apart, far below any backlog
+AHEAD_S = 1.6  # of audio after the latest ticket: over one ticket interval, far below any backlog limit
 
 
 @dataclass
 class Received:
-    """Frames over all connections, without repeated results."""
+    """Frames of all connections, without repeated results."""
 
     finals: list[Frame] = field(default_factory=list)
     interims: list[Frame] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Received:
 
     @property
     def results(self) -> list[Any]:
-        """The finals, without fields that name the connection."""
+        """The finals, without fields of the connection."""
         kept = ("channel_index", "start", "duration", "is_final", "speech_final", "from_finalize", "channel")
         return [[final[name] for name in kept] for final in self.finals]
 

@@ -19,8 +19,8 @@ from tests.support.servers.live_server import LiveServer
 
 PROGRAM = "chromium"
 WAIT_MS = WAIT_S * 1000
-MICROPHONE_HZ = 48_000  # what a real one gives
-SILENCE_S = 0.8  # ahead of a recording: the microphone runs before the page listens
+MICROPHONE_HZ = 48_000  # as a real one
+SILENCE_S = 0.8  # before a recording: the microphone runs before the page listens
 
 
 @contextmanager
@@ -41,9 +41,9 @@ def microphone_file(recording: Path, folder: Path) -> Path:
     """Write a recording as the WAV file that Chromium takes for a microphone."""
     samples, rate = soundfile.read(recording, dtype="float32")
     silence = np.zeros(round(SILENCE_S * MICROPHONE_HZ), dtype=np.float32)
-    heard = np.concatenate([silence, soxr.resample(samples, rate, MICROPHONE_HZ)])
+    audio = np.concatenate([silence, soxr.resample(samples, rate, MICROPHONE_HZ)])
     path = folder / "microphone.wav"
-    soundfile.write(path, heard, MICROPHONE_HZ, subtype="PCM_16")
+    soundfile.write(path, audio, MICROPHONE_HZ, subtype="PCM_16")
     return path
 
 
@@ -74,12 +74,12 @@ class OpenPage:
         self.addresses.append(socket.url)
 
     def fast(self) -> OpenPage:
-        """Ask for recordings to be taken faster than they play."""
+        """Select transcribing recordings faster than they play."""
         self.page.get_by_label("transcribe as fast as possible").check()
         return self
 
     def plain(self) -> OpenPage:
-        """Ask for words as they were spoken: without capitals, end marks and digits."""
+        """Select words as spoken: without capitals, punctuation and digits."""
         self.page.get_by_label("Punctuation and digits").uncheck()
         return self
 

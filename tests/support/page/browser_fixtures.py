@@ -18,7 +18,7 @@ from tests.support.audio.speech import SAMPLES
 from tests.support.needs import need_programs
 from tests.support.page.browser import PROGRAM, chromium, microphone_file
 
-HEARD = SAMPLES.parent / "porch_fan.flac"  # played by the microphone
+RECORDING = SAMPLES.parent / "porch_fan.flac"  # played by the microphone
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def served() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """Chromium, whose microphone plays `HEARD`; without it the tests are skipped, in CI they fail."""
+    """Chromium, whose microphone plays `RECORDING`; without it the tests are skipped, in CI they fail."""
     need_programs(PROGRAM)
-    with chromium(microphone_file(HEARD, tmp_path_factory.mktemp("microphone"))) as started:
+    with chromium(microphone_file(RECORDING, tmp_path_factory.mktemp("microphone"))) as started:
         yield started

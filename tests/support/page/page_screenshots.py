@@ -1,4 +1,4 @@
-"""Take the pictures of the page that the documents show.
+"""Screenshots of the page for the documents.
 
 `python -m tests.support.page.page_screenshots` writes them to docs/images.
 The shipped sample plays in a real Chromium against the real app, and the last sentence is being spoken. One more has
@@ -31,7 +31,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    """Write one picture for each look."""
+    """Write one picture for each appearance."""
     IMAGES.mkdir(parents=True, exist_ok=True)
     models = load_served(Settings(model=["en=tutti-small", "zh=tutti-mandarin"]))[0]
     with tempfile.TemporaryDirectory() as folder, LiveServer(model=models) as server:

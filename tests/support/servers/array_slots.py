@@ -1,4 +1,4 @@
-"""A pure step over numpy arrays as a `batching.SlotModel`: for models of tests, whose server needs no torch."""
+"""A pure step over numpy arrays as a `batching.SlotModel`, for test models: their server needs no torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ArrayModel(Protocol):
 
 
 def fresh_state(model: ArrayModel, rows: int) -> State:
-    """The state of so many fresh streams."""
+    """Return the state of this many new streams."""
     return {name: np.zeros((rows, *shape), dtype) for name, (shape, dtype) in model.state_spec.items()}
 
 

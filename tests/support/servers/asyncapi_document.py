@@ -26,7 +26,7 @@ class AsyncApiDocument:
         return {item["$ref"].rsplit("/", 1)[1] for item in self.content["operations"][operation]["messages"]}
 
     def types(self, operation: str) -> set[str]:
-        """What `type` may be in the JSON frames of one direction of `/v1/listen`."""
+        """Return the valid values of `type` in the JSON frames of one direction of `/v1/listen`."""
         names = {name[0].upper() + name[1:] for name in self.messages(operation)} - {"Audio"}
         assert all(self.schemas[name]["properties"]["type"]["const"] == name for name in names)
         return names

@@ -1,4 +1,4 @@
-"""Bare connections to a server: bytes out, and every byte until the server closes."""
+"""Plain TCP connections to a server: sends bytes, and reads every byte until the server closes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.support.servers.live_server import LiveServer
 
 @contextmanager
 def dialled(server: LiveServer) -> Iterator[socket.socket]:
-    """A bare connection."""
+    """Open a plain connection."""
     with socket.create_connection(server.host.split(":"), timeout=WAIT_S) as bare:
         yield bare
 
 
 def rest(bare: socket.socket) -> bytes:
-    """Everything until the server closes the connection."""
+    """Return all bytes until the server closes the connection."""
     parts = []
     try:
         while part := bare.recv(65_536):

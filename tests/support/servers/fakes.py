@@ -1,4 +1,4 @@
-"""Fake clock and slot models: outputs name their stream and step, and fake times differ from real ones."""
+"""Fake clock and slot models: outputs contain their stream and step, and fake times differ from real ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WAIT_S = 20.0  # how long a test waits for something that must happen; only a fa
 
 
 class FakeClock:
-    """A clock that stands still until advanced. It starts at a large odd offset, so that real time shows."""
+    """A clock that stands still until advanced. It starts at a large odd offset, so that real time is detected."""
 
     def __init__(self, start_s: float = 8_675_309.25) -> None:
         self._now_s = start_s
@@ -23,14 +23,14 @@ class FakeClock:
         return self._now_s
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         self._now_s += seconds
 
 
 class EchoModel:
-    """A slot model of numpy alone. Answers [the stream's own first input value, steps since its start], int64 (B, 2).
+    """A slot model in numpy. Answers [the stream's first input value, steps since its start], int64 (B, 2).
 
-    Both come from the state alone, so a row that reads, keeps or receives another stream's state shows in the output.
+    Both come only from the state, so a row with another stream's state is visible in the output.
     """
 
     state_bytes = 16
@@ -176,7 +176,7 @@ class GatedModel(FailingModel):
         return self._entered.get(timeout=WAIT_S)
 
     def go_on(self, steps: int = 1) -> None:
-        """Let `steps` steps through the gate, the blocked one included."""
+        """Let `steps` steps pass the gate, including the blocked one."""
         self._gate.release(steps)
 
     def run(self, slots: Sequence[int]) -> NDArray[np.int64]:

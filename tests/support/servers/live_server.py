@@ -79,7 +79,7 @@ class LiveServer:
 
     @property
     def vosk_port(self) -> int:
-        """The port of its own that `vosk_port=0` gives vosk clients."""
+        """The separate port for vosk clients, with `vosk_port=0`."""
         assert self.application.vosk is not None
         return self.application.vosk.port
 
@@ -89,7 +89,7 @@ class LiveServer:
         return httpx.Client(base_url=f"http://{self._where}", timeout=WAIT_S)
 
     def url(self, **query: Any) -> str:
-        """Where live streams go; the query says 16 kHz raw audio unless overridden."""
+        """Return the URL of live streams; the query has 16 kHz raw audio unless overridden."""
         asked = {k: v for k, v in (RAW | query).items() if v is not None}
         return f"ws://{self._where}/v1/listen?{urlencode(asked)}"
 
@@ -106,17 +106,17 @@ class LiveServer:
         )
 
     def metric(self, line: str) -> float:
-        """The value of one sample of `/metrics`; without labels the sum over them. 0 where it is absent."""
+        """Return the value of one sample of `/metrics`; without labels the sum over them; 0 if absent."""
         rows = self.http.get("/metrics").text.splitlines()
         found = [row for row in rows if row.startswith((line + " ", line + "{"))]
         return sum(float(row.rsplit(" ", 1)[1]) for row in found)
 
     def wait_until(self, holds: Callable[[], bool]) -> None:
-        """Return when the condition holds; it is checked whenever a batch, a close or a session's end is reported."""
+        """Return when the condition is true; it is checked whenever a batch, a close or a session's end is reported."""
         self._changes.wait_until(holds, self.server.loop)
 
     def wait_idle(self) -> None:
-        """Return when every session is over and every slot is free."""
+        """Return when every session has ended and every slot is free."""
         self.wait_until(lambda: not len(self.replica.sessions) and not self.replica.models.slots_used)
 
 
@@ -232,7 +232,7 @@ class Client:
             frames.append(self.receive())
 
     def finish(self) -> list[Frame]:
-        """End the stream as a client should, and return what was still to come; the server must end it normally."""
+        """End the stream as a client should, and return the remaining frames; the server must close it normally."""
         self.say("CloseStream")
         frames, code, _ = self.rest()
         assert code == 1000

@@ -1,4 +1,4 @@
-"""A server in a process of its own: for exits, signals, descriptors, other processors, which a thread cannot show."""
+"""A server in a separate process: for exits, signals, descriptors and other processors, which a thread cannot test."""
 
 from __future__ import annotations
 
@@ -114,13 +114,13 @@ class ServerProcess:
         return Client(connect(url, compression=None, open_timeout=WAIT_S, close_timeout=WAIT_S, proxy=None))
 
     def works(self) -> bool:
-        """True if a stream is recognised."""
+        """Return whether a stream is recognized."""
         with self.listen() as client:
             client.send(spell("still here"))
             return transcript(client.finish()) == "still here"
 
     def until(self, holds: Callable[[], bool]) -> None:
-        """Poll until a condition of the process holds."""
+        """Poll until a condition of the process is true."""
         end_s = time.monotonic() + WAIT_S
         while not holds():
             assert time.monotonic() < end_s, "it never came to hold"

@@ -12,7 +12,7 @@ from tests.support.servers.spelling import CONFIG
 
 
 class ShoutingDecoder(GreedyDecoder):
-    """Decodes greedily; the second decode waits until the gate is open."""
+    """Greedy decoder whose second decode waits until the gate is open."""
 
     def __init__(self) -> None:
         super().__init__(CONFIG.vocabulary, CONFIG.frame_s)

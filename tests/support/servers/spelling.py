@@ -1,8 +1,8 @@
-"""A model that reads text out of the audio itself, so that lost, doubled, late or swapped steps show as text.
+"""A model that reads text from the audio itself, so that lost, doubled, late or swapped steps are visible in the text.
 
 Each 40 ms frame holds one symbol as its level. The symbols pass through a delay line kept in the stream's state, as a
-real network's lookahead does: a row that meets another stream's state answers with that stream's letters. Every step
-since the state was fresh lowers the log-prob a little: a step that is lost, repeated or not reset shows there.
+real network's lookahead does: a row with another stream's state answers with that stream's letters. Every step
+since the reset lowers the log-prob a little, which reveals a lost or repeated step or a missing reset.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from tests.support.servers.fakes import WAIT_S
 
 @dataclass(frozen=True, slots=True)
 class SpellingConfig(ModelConfig):
-    """Its words are those of the audio, however steady that is."""
+    """Configuration without the check for constant audio."""
 
     @property
     def doubts_steady_audio(self) -> bool:
-        """False: a letter is a constant level."""
+        """False: every letter is a constant level."""
         return False
 
 
 CONFIG = SpellingConfig(name="spelling", version="test", lookahead=3)
 FRAME = CONFIG.frame_samples
-LEVEL = 1_000  # between neighbouring symbols
+LEVEL = 1_000  # between neighboring symbols
 POISON = -20_000
 POISONED = 100  # samples of it in a step: resampled audio has one now and then
 
 
 def spell(text: str, rate: int = CONFIG.sample_rate) -> PCM:
-    """Audio that says `text`: a frame for each letter, and a blank one behind it."""
+    """Return audio of `text`: a frame for each letter, and a blank one after it."""
     levels = [level for letter in text for level in (ENGLISH.index(letter) * LEVEL, 0)]
     return np.repeat(np.array(levels, np.int16), FRAME * rate // CONFIG.sample_rate)
 
 
 def silence(seconds: float, rate: int = CONFIG.sample_rate) -> PCM:
-    """Audio that says nothing."""
+    """Return audio without text."""
     return np.zeros(round(seconds * rate), np.int16)
 
 

@@ -1,4 +1,4 @@
-"""Two spelling models for one server, `en` and `es`: the second hears "m" where "n" is said."""
+"""Two spelling models for one server, `en` and `es`: the second recognizes "n" as "m"."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ N, M = ENGLISH.index("n"), ENGLISH.index("m")
 
 
 class Spanish(SpellingModel):
-    """A spelling model of other weights that hears "m" where "n" is said."""
+    """A spelling model with other weights that recognizes "n" as "m"."""
 
     digest = "11spanish"
 

@@ -1,8 +1,8 @@
-"""A decoder that behaves like a beam search at its worst: young words change with every frame, old ones never.
+"""A decoder like a beam search in the worst case: recent words change with every frame, old ones never.
 
-It decodes greedily underneath. A word counts as stable once it has been closed for `SETTLE_FRAMES`; until then it is
+Its search is greedy. A word counts as stable once it has been closed for `SETTLE_FRAMES`; until then it is
 shown with a letter that changes, and sometimes not at all. The bias under which a word was closed becomes part of the
-word, so that a bias that comes too early, too late or to another stream shows as text. States must be released.
+word, so that a bias that is applied too early, too late or to another stream is visible. States must be released.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SETTLE_FRAMES = 20
 
 @dataclass(slots=True, eq=False)
 class WaveringState:
-    """The greedy state, and for each closed word its frame and the mark of its bias."""
+    """The greedy state, and the frame and bias mark of each closed word."""
 
     inner: Any
     bias: Bias
@@ -41,7 +41,7 @@ class WaveringState:
 
 
 class WaveringDecoder:
-    """Satisfies `model.ctc.words.Decoder`."""
+    """Implements `model.ctc.words.Decoder`."""
 
     supports_bias = True
 

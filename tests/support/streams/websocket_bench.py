@@ -117,8 +117,8 @@ class Bench:
         self.loop.run_until_complete(asyncio.sleep(0))
 
     def finish_reading(self) -> None:
-        """Let the server read all received data, in as many turns of the event loop as needed."""
-        while self.websocket._turn is not None:
+        """Let the server read all that it has received, in as many turns as it takes."""
+        while self.websocket._next_call is not None:
             self.run()
 
     def accept(self) -> None:

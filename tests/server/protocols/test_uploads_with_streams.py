@@ -1,4 +1,4 @@
-"""Uploads and live streams on one server: uploads take no live stream's place, and wait while those fill the server."""
+"""Uploads and live streams on one server: uploads use no live slots, and wait while live streams fill the server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STEREO = "/v1/listen?multichannel=true"
 
 @contextmanager
 def uploading(server: LiveServer, number: int, path: str = "/v1/listen") -> Iterator[list[Future[httpx.Response]]]:
-    """Recordings that the server is recognizing, each in two channels."""
+    """Keep recordings of two channels each in recognition."""
     body = encoded(np.stack([spell(TEXT)] * 2, axis=1), "FLAC")
     with ThreadPoolExecutor(number) as pool:
         answers = [pool.submit(server.http.post, path, content=body) for _ in range(number)]
@@ -37,9 +37,9 @@ def stage(server: LiveServer, name: str) -> float:
     return server.metric(f'tutti_uploads_active{{stage="{name}"}}')
 
 
-@pytest.mark.parametrize(("path", "heard"), [("/v1/listen", 1), (STEREO, 2)])
-def test_live_streams_enter_up_to_the_limit_while_every_upload_place_is_taken(
-    live_server: Start, path: str, heard: int
+@pytest.mark.parametrize(("path", "channels"), [("/v1/listen", 1), (STEREO, 2)])
+def test_live_streams_are_admitted_up_to_the_limit_while_every_upload_place_is_taken(
+    live_server: Start, path: str, channels: int
 ) -> None:
     model = GatedSpellingModel()
     server = live_server(model=model, max_streams=2, max_uploads=3)
@@ -49,17 +49,17 @@ def test_live_streams_enter_up_to_the_limit_while_every_upload_place_is_taken(
         with pytest.raises(InvalidStatus) as refused:
             server.listen()
         assert refused.value.response.status_code == 503
-        assert server.replica.models.slots_used == 2 + 3 * heard
+        assert server.replica.models.slots_used == 2 + 3 * channels
         for client in streams:
             client.send(spell("live"))
         model.open()
         assert [transcript(client.finish()) for client in streams] == ["live"] * 2
         for answer in answers:
-            assert [said(answer.result().json(), channel) for channel in range(heard)] == [TEXT.strip()] * heard
+            assert [said(answer.result().json(), channel) for channel in range(channels)] == [TEXT.strip()] * channels
     server.wait_idle()
 
 
-def test_the_gauge_that_scales_replicas_counts_no_upload(live_server: Start) -> None:
+def test_uploads_do_not_count_in_the_autoscaling_gauge(live_server: Start) -> None:
     model = GatedSpellingModel()
     server = live_server(model=model)
     model.shut()
@@ -75,7 +75,7 @@ def test_the_gauge_that_scales_replicas_counts_no_upload(live_server: Start) -> 
     assert server.metric('tutti_sessions_total{outcome="completed",protocol="upload"}') == 2
 
 
-def test_uploads_leave_the_estimate_of_live_streams_alone(live_server: Start) -> None:
+def test_uploads_do_not_change_the_capacity_estimate(live_server: Start) -> None:
     model = GatedSpellingModel()
     server = live_server(model=model, max_streams="auto", latency_budget_ms=0.001)  # an estimate of one stream
     model.shut()
@@ -88,7 +88,7 @@ def test_uploads_leave_the_estimate_of_live_streams_alone(live_server: Start) ->
 
 
 class Arriving:
-    """An upload that came before a live stream filled the server, and whose body is still on its way."""
+    """Start an upload before a live stream fills the server; its body is still being received."""
 
     def __init__(self, server: LiveServer, bare: socket.socket) -> None:
         self._bare, self._body = bare, spell("waited").tobytes()
@@ -108,14 +108,14 @@ class Arriving:
 
 @contextmanager
 def filled(server: LiveServer) -> Iterator[tuple[Client, Arriving]]:
-    """A live stream, all that the server takes, and an upload that began before it."""
+    """Open the only live stream that fits, and an upload that started before it."""
     with dialled(server) as bare:
         upload = Arriving(server, bare)
         with server.listen() as client:
             yield client, upload
 
 
-def test_a_recording_that_arrives_on_a_full_server_waits_for_a_live_stream_to_end(live_server: Start) -> None:
+def test_a_recording_on_a_full_server_waits_for_a_live_stream_to_end(live_server: Start) -> None:
     server = live_server(max_streams=1)
     with filled(server) as (client, upload):
         with pytest.raises(InvalidStatus):
