@@ -123,7 +123,7 @@ def is_program(name: str) -> bool:
 
 
 def documents() -> list[Path]:
-    """Files of the repository, without those that tools leave behind."""
+    """Files of the repository, without those that tools generate."""
 
     def kept(path: Path) -> bool:
         return not any(part.startswith(".") or part.rpartition(".")[2] in NOT_OURS for part in path.parts)

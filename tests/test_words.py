@@ -13,11 +13,13 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SCOPE = (".",)
 WORDS = re.compile(
-    r"\b(behind|beside|in place of|so many|told|heard|goes on|whoever|nobody|(?-i:is none)|is to be|what came of)\b",
+    r"\b(behind|beside|in place of|so many|told|heard|goes on|whoever|nobody|(?<!there )(?-i:is none)|is to be"
+    r"|what came of)\b",
     re.IGNORECASE,
 )
-ALLOWED = re.compile(  # real uses; in links, too: #behind-a-proxy
-    r"\bbehind[ -](?:(?:an?|its|the|your)[ -])?(?:\w+ )?(?:load balancers?|prox(?:y|ies)|HAProxy|nginx|Envoy)\b",
+ALLOWED = re.compile(  # real uses, also in links (#behind-a-proxy), and names on a wire
+    r"\bbehind[ -](?:(?:an?|its|the|your)[ -])?(?:\w+ ){0,2}(?:load balancers?|prox(?:y|ies)|HAProxy|nginx|Envoy)\b"
+    r'|--beside|name="beside"|\btold: |messages/told',
     re.IGNORECASE,
 )
 ELSEWHERE = (  # records of their time, texts of others, and this list

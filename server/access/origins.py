@@ -64,8 +64,8 @@ def allow_pages(app: FastAPI, settings: Settings) -> None:
 def check_origin(given: Sequence[str], host: str, allowed: AbstractSet[str]) -> None:
     """Check that a page was served by this server or its origin is allowed. Raises: NotAllowed.
 
-    `given` are the request's `Origin` headers, `host` is its `Host`. The scheme is not compared: it differs behind a
-    proxy that terminates TLS.
+    `given` are the request's `Origin` headers, `host` is its `Host`. The scheme is not compared: a proxy that
+    terminates TLS changes it.
     """
     if not given or ANY in allowed:
         return

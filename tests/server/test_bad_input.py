@@ -204,7 +204,7 @@ def test_the_kernel_send_buffer_is_at_most_one_mebibyte() -> None:
 def test_a_text_frame_that_is_not_utf8_closes_with_1007_and_logs_no_warning(live_server: Start, caplog) -> None:
     server = live_server()
     with other_streams_unaffected(server), server.listen() as client:
-        behind = frame(0x89, b"a ping") + frame(0x82, bytes(640))
-        client.socket.socket.sendall(frame(0x01, b"sec") + frame(0x80, b"ret\xff") + behind)
+        rest = frame(0x89, b"a ping") + frame(0x82, bytes(640))
+        client.socket.socket.sendall(frame(0x01, b"sec") + frame(0x80, b"ret\xff") + rest)
         assert client.rest()[1] == 1007
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

@@ -1,4 +1,4 @@
-"""Second decodes behind a real server: clients' text, metrics, failures, drain, and streams that move meanwhile."""
+"""The second pass in a real server: clients' text, metrics, failures, drain, and streams that move meanwhile."""
 
 from __future__ import annotations
 

@@ -146,14 +146,14 @@ def test_concurrent_streams_that_end_in_every_way_get_only_their_own_text(live_s
         text = " ".join([name] * 4)
         audio = spell(text).tobytes()
         async with connect(server.url(interim_results="true"), compression=None) as socket:
-            heard: list[str] = []
+            interims: list[str] = []
 
             async def read() -> None:
                 async for message in socket:
                     frame = json.loads(message)
                     if frame["type"] == "Results":
-                        heard.append(frame["channel"]["alternatives"][0]["transcript"])
-                        assert text.startswith(heard[-1]) or heard[-1] in text, f"{name} heard {heard[-1]!r}"
+                        interims.append(frame["channel"]["alternatives"][0]["transcript"])
+                        assert text.startswith(interims[-1]) or interims[-1] in text, f"{name}: {interims[-1]!r}"
 
             reader = asyncio.create_task(read())
             for start in range(0, len(audio), 3_001):  # an odd number: samples are split
@@ -171,7 +171,7 @@ def test_concurrent_streams_that_end_in_every_way_get_only_their_own_text(live_s
             with contextlib.suppress(ConnectionClosed):
                 await reader
             if end in ("finish", "finalize", "idle"):
-                assert text in heard
+                assert text in interims
             assert socket.close_code == {"idle": 1011, "vanish": 1006}.get(end, 1000)
 
     async def rounds() -> None:

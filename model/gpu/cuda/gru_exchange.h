@@ -138,7 +138,7 @@ DEVICE Source source_of(const Arguments &a, const SharedLayout &shared, const Pl
 }
 
 // The segments differ by one step, so only the last pair may lack a step or both: its fragments of U are zero, and
-// the value in place of h must be finite there. The exchange has such words, never written; a state row does not.
+// the value used instead of h must be finite there. The exchange has such words, never written; a state row does not.
 DEVICE bool complete(int step) { return step < RUN; }
 
 // Not one function for both sources: a register that either of two loads may fill waits for the one before the other.

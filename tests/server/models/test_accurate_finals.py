@@ -1,4 +1,4 @@
-"""`finals=accurate`: streams whose ended segments are read again, beside streams of the same batch that are not."""
+"""`finals=accurate`: streams whose finished segments get a second pass, in one batch with others."""
 
 from __future__ import annotations
 

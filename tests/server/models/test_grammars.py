@@ -1,4 +1,4 @@
-"""Grammars: a stream that names one is decoded by it, beside streams of the same batch that do not."""
+"""Grammars: a stream that names one is decoded by it, in one batch with streams that do not."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_streams_with_a_grammar_and_without_share_batches(server: LiveServer) ->
     clients = [server.listen(**({"grammar": "loud"} if number % 2 else {})) for number in range(len(texts))]
     for client, text in zip(clients, texts, strict=True):
         client.send(np.concatenate([spell(text), silence(1.0)]))
-    heard = [transcript(client.finish()) for client in clients]
-    assert heard == ["one two", "THREE", "four five six", "SEVEN"]
+    texts = [transcript(client.finish()) for client in clients]
+    assert texts == ["one two", "THREE", "four five six", "SEVEN"]
 
 
 def test_uploads_have_one_too(server: LiveServer) -> None:

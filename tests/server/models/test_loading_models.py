@@ -247,7 +247,7 @@ def test_a_server_stops_while_a_model_is_loading(live_server: Start, loading: Lo
         server.server.should_exit = True
         loading.go.set()
         server.join()
-        waiting.exception(WAIT_S)  # whatever the operator was told
+        waiting.exception(WAIT_S)  # whatever the operator got
     assert loading.newest is not None, "the loading had begun"
 
 

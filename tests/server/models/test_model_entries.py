@@ -26,9 +26,9 @@ def test_one_path_is_one_model_as_ever() -> None:
 
 
 def test_named_paths_are_models_the_first_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Settings(model=["en=models/a", "es=b"])  # type: ignore[arg-type]
+    given = Settings(model=["en=models/a", "es=b"])  # type: ignore[arg-type]
     monkeypatch.setenv("TUTTI_MODEL", "en=models/a,es=b")
-    for settings in (told, Settings()):
+    for settings in (given, Settings()):
         models = [(entry.name, own.model) for entry, own in settings.of_models() if entry is not None]
         assert models == [("en", Path("models/a")), ("es", Path("b"))]
     monkeypatch.setenv("TUTTI_MODEL", "models/a")

@@ -24,7 +24,7 @@ PAGE = (ROOT / "docs" / "new-language.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LIMIT_S = 300.0  # of one block, on a slow machine without bf16
 pytestmark = pytest.mark.timeout(3 * LIMIT_S)
-HEARD = 40  # held-out recordings that are streamed
+STREAMED = 40  # held-out recordings that are streamed
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_unseen_sentences_of_unseen_voices_are_understood_beside_english(
     loaded, _ = load_served(settings)
     assert [model.name for model in loaded] == ["en"]
     server = live_server(model=loaded, outlines=outlines_of(settings), max_streams=64)
-    held_out = read_manifest(made / "held" / "synthetic.jsonl")[:HEARD]
+    held_out = read_manifest(made / "held" / "synthetic.jsonl")[:STREAMED]
     total = Score()
     for utterance in held_out:
         total += score(utterance.text, upload(server, utterance, language="es"))

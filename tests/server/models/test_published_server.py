@@ -1,4 +1,4 @@
-"""Published models behind the real server: messages of any size, Finalize, uploads, resuming, key terms, clients."""
+"""Published models in the real server: messages of any size, Finalize, uploads, resuming, key terms, clients."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_key_terms_are_refused_by_name_where_a_model_has_none(served: Any, varia
 
 
 def test_texts_of_many_streams_do_not_depend_on_one_another(served: Any) -> None:
-    """Streams of two lengths beside each other, in messages of 80 ms, and each alone."""
+    """Streams of two lengths at once, in messages of 80 ms, and each alone."""
     server = served("zipformer2-ctc")
     pcm = speech("zipformer2-ctc")
     alone = {length: transcript(listen(server, pcm[:length], lambda: 1_280, 16_000)) for length in (60_000, 90_000)}
@@ -173,7 +173,7 @@ def test_deepgrams_sdk_streams_to_a_published_model(served: Any) -> None:
 
 
 def test_models_of_two_rates_are_chosen_by_language(live_server: Start) -> None:
-    """The shipped rate beside telephone's, in one replica; a language that neither has is refused."""
+    """The shipped rate and that of telephones in one replica; a language of neither is refused."""
     wide, narrow = model_of("zipformer2-ctc"), model_of("t-one-ctc")
     models = [
         LoadedModel.of(wide, decoder_for(wide), "wide", ("en",)),

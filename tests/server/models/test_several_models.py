@@ -24,7 +24,7 @@ from tests.support.servers.uploaded import encoded, said
 
 Start = Callable[..., LiveServer]
 AUDIO = np.concatenate([spell("no one "), silence(1.0)])
-HEARD = {"en": "no one", "es": "mo ome"}
+TEXTS = {"en": "no one", "es": "mo ome"}
 REALTIME, VOSK, TWILIO = "/v1/realtime?intent=transcription&", "/vosk?", "/v1/twilio?reply=true&"
 
 
@@ -62,7 +62,7 @@ def test_a_live_stream_and_an_upload_have_the_model_that_they_ask_for(
     with server.listen(**query) as client:
         client.send(AUDIO)
         frames = client.finish()
-    assert transcript(frames) == HEARD[name]
+    assert transcript(frames) == TEXTS[name]
     uuid = server.replica.models.known(name).card.uuid
     results = [frame for frame in frames if frame["type"] == "Results"]
     assert {(frame["metadata"]["model_info"]["name"], frame["metadata"]["model_uuid"]) for frame in results} == {
@@ -71,7 +71,7 @@ def test_a_live_stream_and_an_upload_have_the_model_that_they_ask_for(
     assert (frames[-1]["models"], frames[-1]["model_info"][uuid]["name"]) == ([uuid], name)
     with server.http as http:
         answer = http.post("/v1/listen", params=query, content=encoded(AUDIO, "WAV")).json()
-    assert (said(answer), answer["metadata"]["model_info"][uuid]["name"]) == (HEARD[name], name)
+    assert (said(answer), answer["metadata"]["model_info"][uuid]["name"]) == (TEXTS[name], name)
 
 
 def test_models_share_one_replica_and_each_has_its_own_engine_and_metrics(server: LiveServer) -> None:
@@ -81,7 +81,7 @@ def test_models_share_one_replica_and_each_has_its_own_engine_and_metrics(server
     for client, name in zip(streams, ("en", "es", "en"), strict=True):
         with client:
             client.send(AUDIO)
-            assert transcript(client.finish()) == HEARD[name]
+            assert transcript(client.finish()) == TEXTS[name]
     server.wait_idle()
     for name in ("en", "es"):
         assert server.metric(f'tutti_batch_rows_total{{model="{name}"}}') > 0
@@ -111,10 +111,10 @@ def transcription(server: LiveServer, **fields: str) -> httpx.Response:
 
 def test_openais_uploads_have_the_language_that_they_ask_for_or_are_refused(server: LiveServer) -> None:
     verbose = {"response_format": "verbose_json", "model": "whisper-1"}
-    for language, name, told in (("es", "es", "spanish"), ("en", "en", "english"), ("", "en", "english")):
+    for language, name, answered in (("es", "es", "spanish"), ("en", "en", "english"), ("", "en", "english")):
         answer = transcription(server, language=language, **verbose).json()
-        assert (answer["text"].lower().rstrip("."), answer["language"]) == (HEARD[name], told)
-    assert transcription(server, model="es").json()["text"].lower().rstrip(".") == HEARD["es"]
+        assert (answer["text"].lower().rstrip("."), answer["language"]) == (TEXTS[name], answered)
+    assert transcription(server, model="es").json()["text"].lower().rstrip(".") == TEXTS["es"]
     for stream in ("false", "true"):
         refused = transcription(server, language="de", stream=stream, **verbose)
         error = refused.json()["error"]
@@ -133,8 +133,8 @@ def test_a_realtime_session_holds_the_language_that_it_tells(server: LiveServer)
     assert (status, body["error"]["param"]) == (400, "language")
     with dial(server, REALTIME + "language=es") as socket:
         created = json.loads(socket.recv(timeout=WAIT_S))
-        told = created["session"]["audio"]["input"]["transcription"]
-        assert (told["model"], told["language"]) == ("es", "es")
+        answered = created["session"]["audio"]["input"]["transcription"]
+        assert (answered["model"], answered["language"]) == ("es", "es")
         wrong = updated(socket, language="de")
         assert (wrong["type"], wrong["error"]["param"]) == ("error", "session.audio.input.transcription.language")
         right = updated(socket, model="es", language="es-MX")["session"]["audio"]["input"]["transcription"]
@@ -153,15 +153,15 @@ def test_a_realtime_session_may_change_its_language_before_it_has_heard_anything
         update(socket, turn_detection=None)
         socket.recv(timeout=WAIT_S)
         for language in ("es", "en", "es-MX"):
-            told = updated(socket, model="gpt-4o-transcribe", language=language)["session"]["audio"]["input"]
-            assert told["transcription"] == {"model": "gpt-4o-transcribe", "language": language}
-            assert told["turn_detection"] is None, "what was set before stays"
+            answered = updated(socket, model="gpt-4o-transcribe", language=language)["session"]["audio"]["input"]
+            assert answered["transcription"] == {"model": "gpt-4o-transcribe", "language": language}
+            assert answered["turn_detection"] is None, "what was set before stays"
         assert server.metric('tutti_state_pool_slots_used{model="en"}') == 0, "it gave its place back"
-        assert spoken(socket) == HEARD["es"]
+        assert spoken(socket) == TEXTS["es"]
         late = updated(socket, language="en")
         assert late["error"]["param"] == "session.audio.input.transcription.language"
         assert "cannot change from model 'es'" in late["error"]["message"]
-        assert spoken(socket) == HEARD["es"]
+        assert spoken(socket) == TEXTS["es"]
 
 
 def test_vosks_and_twilios_handshakes_choose_or_are_refused(server: LiveServer) -> None:
@@ -173,7 +173,7 @@ def test_vosks_and_twilios_handshakes_choose_or_are_refused(server: LiveServer) 
         socket.send(AUDIO.tobytes())
         socket.recv(timeout=WAIT_S)
         socket.send('{"eof":1}')
-        assert json.loads(socket.recv(timeout=WAIT_S))["text"] == HEARD["es"]
+        assert json.loads(socket.recv(timeout=WAIT_S))["text"] == TEXTS["es"]
     with dial(server, TWILIO + "model=es") as socket:
         socket.send(
             json.dumps(
@@ -187,8 +187,8 @@ def test_vosks_and_twilios_handshakes_choose_or_are_refused(server: LiveServer) 
         socket.send(json.dumps({"event": "media", "media": {"payload": base64.b64encode(bytes([255])).decode()}}))
         socket.send(json.dumps({"event": "stop"}))
         frames = [json.loads(socket.recv(timeout=WAIT_S)) for _ in range(3)]
-        told = [frame["result"] for frame in frames if frame["event"] == "transcript"]
-        assert told[0]["metadata"]["model_info"]["name"] == "es"
+        answered = [frame["result"] for frame in frames if frame["event"] == "transcript"]
+        assert answered[0]["metadata"]["model_info"]["name"] == "es"
 
 
 def test_one_model_refuses_another_language_too(live_server: Start) -> None:

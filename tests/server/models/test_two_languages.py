@@ -99,13 +99,13 @@ def test_deepgrams_sdk_chooses_by_language(server: LiveServer) -> None:
     here = DeepgramClientEnvironment(base=http, production=ws, agent=ws, agent_rest=http)
     finals: list[str] = []
 
-    def heard(message: Any) -> None:
+    def received(message: Any) -> None:
         if message.type == "Results" and message.is_final:
             finals.append(message.channel.alternatives[0].transcript)
 
     options: Mapping[str, Any] = {"encoding": "linear16", "sample_rate": 16_000, "language": "zh-CN"}
     with DeepgramClient(api_key="any", environment=here).listen.v1.connect(model="nova-3", **options) as stream:
-        stream.on(EventType.MESSAGE, heard)
+        stream.on(EventType.MESSAGE, received)
         reader = threading.Thread(target=stream.start_listening)
         reader.start()
         stream.send_media(read_pcm(WEATHER.audio).tobytes())

@@ -99,7 +99,7 @@ def test_phrases_are_replaced_and_keywords_stay() -> None:
         terms.replaced([f"term{i}" for i in range(MAX_TERMS)])
 
 
-# In a session: the decoder writes the bias behind each word, as it was when the word was closed.
+# In a session: the decoder writes the bias after each word, as it was when the word was closed.
 
 
 def test_a_change_holds_for_the_audio_that_follows_and_for_every_channel() -> None:
@@ -192,7 +192,7 @@ def test_a_flush_keeps_the_bias() -> None:
     assert bench.text().split() == ["one+foo", "one+foo"]
 
 
-# Behind a socket.
+# Through a socket.
 
 
 def test_configure_is_answered_with_the_current_terms(live_server: Start) -> None:
@@ -337,7 +337,7 @@ def test_failing_decoder_ends_the_streams_of_that_batch_and_no_others(live_serve
 
 
 def test_row_held_for_the_vad_model_is_not_decoded_after_its_session_closed() -> None:
-    """A session may end while an earlier answer of the same batch is told; its decoder state is gone then."""
+    """A session may end while an earlier answer of the same batch is sent; its decoder state is gone then."""
     decoder = WaveringDecoder()
     bench = SessionBench(decoder=decoder, voice=True)
     bench.send(silence(0.128))

@@ -38,13 +38,13 @@ def test_a_partial_is_sent_only_when_its_words_changed() -> None:
 
 def test_word_that_became_stable_is_news_only_with_tell_stable() -> None:
     audio = np.concatenate([spell("one two "), silence(2.0)])
-    plain, told = SessionBench(endpointing_ms=None), SessionBench(endpointing_ms=None, tell_stable=True)
-    for bench in (plain, told):
+    plain, stable = SessionBench(endpointing_ms=None), SessionBench(endpointing_ms=None, tell_stable=True)
+    for bench in (plain, stable):
         bench.send(audio)
         bench.answer()
     assert plain.partials()[-1].stable_words == 1, "its last word's end changed no word"
-    assert told.partials()[-1].stable_words == 2
-    keys = [(texts(p), p.stable_words) for p in told.partials()]
+    assert stable.partials()[-1].stable_words == 2
+    keys = [(texts(p), p.stable_words) for p in stable.partials()]
     assert all(before != after for before, after in pairwise(keys))
 
 
@@ -55,7 +55,7 @@ def test_partials_of_a_segment_keep_their_interval_and_lose_no_change(interval_m
     bench.answer()
     ends = [p.start_s + p.duration_s for p in bench.partials()]
     assert all(after - before >= interval_ms / 1_000 - 1e-9 for before, after in pairwise(ends))
-    assert texts(bench.partials()[-1]) == TEXT.split(), "the last change is told, late at worst"
+    assert texts(bench.partials()[-1]) == TEXT.split(), "the last change is sent, late at worst"
 
 
 def test_the_same_words_in_the_next_segment_are_news() -> None:

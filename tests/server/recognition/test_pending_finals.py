@@ -86,8 +86,8 @@ def test_nothing_of_the_channel_passes_its_open_final() -> None:
     made.resolve(1)
     assert made.events == before
     made.resolve()
-    told = made.events[len(before) :]
-    kinds = [" ".join(w.text for w in e.words) if isinstance(e, Final) else type(e).__name__ for e in told]
+    sent = made.events[len(before) :]
+    kinds = [" ".join(w.text for w in e.words) if isinstance(e, Final) else type(e).__name__ for e in sent]
     assert [kind for kind in kinds if kind not in ("Partial", "SpeechStarted")] == ["AB", "CD", "", "", "Closed"]
     assert kinds[0] == "AB"
     assert "Partial" in kinds[1 : kinds.index("CD")]

@@ -112,7 +112,7 @@ def test_the_steps_of_a_chunk_are_decoded_in_order_and_those_of_all_streams_toge
 
 
 def test_failure_to_read_words_ends_every_stream_of_the_batch() -> None:
-    """The rows behind the failing one have no events either, so their streams cannot go on."""
+    """The rows after the failing one have no events either, so their streams cannot continue."""
     bench = _Bench(streams=3)
     bench.decoder.fails_on = bench.routes[1].channel.state
     bench.answer()

@@ -20,7 +20,7 @@ MOST = round((CONTEXT_S + KEPT_S) * CONFIG.sample_rate / STEP)
 
 
 class Rereading(GreedyDecoder):
-    """Keeps what it was told to read again, and the frames decoded by then."""
+    """Keeps the audio of its second passes, and the frames decoded by then."""
 
     needs_audio = True
 
@@ -62,7 +62,7 @@ def test_it_keeps_what_a_second_reading_needs_and_not_more(actions: list[str]) -
 
 
 def test_a_decoder_is_given_the_audio_of_its_frames() -> None:
-    """Behind endpoints, flushes and the end alike, whatever of the audio was sent ahead."""
+    """After endpoints, flushes and the end alike, whatever of the audio was sent ahead."""
     bench = SessionBench(decoder=Rereading())
     audio = np.concatenate([spell("one two"), silence(1.2), spell("three"), silence(1.2)])
     bench.send(audio)

@@ -144,7 +144,7 @@ def test_the_delay_of_an_endpoint_is_the_audio_behind_its_last_word() -> None:
     bench.close()
     bench.answer()
     assert bench.finals()[-1].words
-    assert bench.finals()[-1].endpoint_delay_s is None, "nobody waited for silence"
+    assert bench.finals()[-1].endpoint_delay_s is None, "no silence ended it"
 
 
 @pytest.mark.parametrize("late", [True, False], ids=["answered late", "answered at once"])

@@ -52,9 +52,9 @@ def test_a_stream_is_one_span_with_an_event_for_each_final(traced: tuple[LiveSer
     assert (attributes["tutti.finals"], attributes["tutti.channels"]) == (len(span.events), 1)
     assert [(event.attributes or {})["words"] for event in span.events][:2] == [2, 1]
     assert [(event.attributes or {})["reason"] for event in span.events] == ["finalize", "close"]
-    told = span.to_json()
-    assert not [word for word in ("secret", "first", "second") if word in told]
-    assert json.loads(told)["resource"]["attributes"]["service.name"] == "tutti"
+    exported = span.to_json()
+    assert not [word for word in ("secret", "first", "second") if word in exported]
+    assert json.loads(exported)["resource"]["attributes"]["service.name"] == "tutti"
 
 
 def test_messages_make_no_spans_and_uploads_make_one(traced: tuple[LiveServer, InMemorySpanExporter]) -> None:

@@ -34,7 +34,7 @@ def words_of(pieces: tuple[str, ...]) -> list[str]:
 def all_sequences(log_probs: np.ndarray, symbols: tuple[str, ...]) -> dict[tuple[str, ...], float]:
     """Log-probability of every sequence of pieces: the sum over all CTC alignments.
 
-    A space at the start, at the end or after a space is none, and specials are never chosen.
+    A space at the start, at the end or after a space is not written, and specials are never chosen.
     """
     totals: dict[tuple[str, ...], float] = {}
     allowed = [n for n, symbol in enumerate(symbols) if symbol == "<blk>" or not symbol.startswith("<")]
