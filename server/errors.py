@@ -60,7 +60,7 @@ class WrongMethod(Refused):
     """A method that the path has no endpoint for."""
 
 
-class NotAuthorised(Refused):
+class NotAuthorized(Refused):
     """A missing or wrong key."""
 
 
@@ -159,7 +159,7 @@ REFUSALS: dict[type[Refused], Refusal] = {
     TooSlow: Refusal(408, "REQUEST_TIMEOUT", "bad_request"),
     UnknownPath: Refusal(404, "NOT_FOUND", "bad_request"),
     WrongMethod: Refusal(405, "METHOD_NOT_ALLOWED", "bad_request"),
-    NotAuthorised: Refusal(401, "INVALID_AUTH", "auth"),
+    NotAuthorized: Refusal(401, "INVALID_AUTH", "auth"),
     NotAllowed: Refusal(403, "INSUFFICIENT_PERMISSIONS", "auth"),
     TooManyStreams: Refusal(429, "TOO_MANY_REQUESTS", "quota", retry_after_s=1),
     TooManyUploads: Refusal(503, "SERVICE_UNAVAILABLE", "uploads", retry_after_s=1),

@@ -84,7 +84,7 @@ class Guard:
         self._default_limit = settings.max_streams_per_key
 
     def identify(self, connection: HTTPConnection, credentials: Credentials) -> Caller:
-        """Check the key and the page's origin; return the caller. Raises: NotAuthorised, NotAllowed."""
+        """Check the key and the page's origin; return the caller. Raises: NotAuthorized, NotAllowed."""
         caller = self.keys.check(credentials)
         listed = caller.key.origins
         headers = connection.headers

@@ -21,7 +21,7 @@ from starlette.requests import HTTPConnection
 from model.text.files import read_lines
 from server.access.origins import origin_of
 from server.access.tokens import Tokens, looks_like_token
-from server.errors import NotAuthorised, SettingsError
+from server.errors import NotAuthorized, SettingsError
 
 CHECK_EVERY_S = 1.0
 MAX_STREAMS = 100_000  # per key: more is a typing error
@@ -223,17 +223,17 @@ class KeyRing:
             self._file.reload()
 
     def check(self, credentials: Credentials) -> Caller:
-        """Return the caller with these credentials. Raises: NotAuthorised."""
+        """Return the caller with these credentials. Raises: NotAuthorized."""
         if self.is_open:
             return ANYBODY
         if credentials.key is None:
-            raise NotAuthorised("Invalid credentials.")
+            raise NotAuthorized("Invalid credentials.")
         if credentials.bearer and looks_like_token(credentials.key):
             caller = self._issuer(self.tokens.verify(credentials.key))
         else:
             caller = self._owner(credentials.key)
         if caller is None:
-            raise NotAuthorised("Invalid credentials.")
+            raise NotAuthorized("Invalid credentials.")
         return caller
 
     @property

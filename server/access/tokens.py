@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import jwt
 import structlog
 
-from server.errors import NotAuthorised, SettingsError
+from server.errors import NotAuthorized, SettingsError
 
 AUDIENCE = "tutti"
 ALGORITHM = "HS256"
@@ -49,7 +49,7 @@ class Tokens:
         return jwt.encode(claims, self._secrets[0], ALGORITHM)
 
     def verify(self, token: str) -> str:
-        """Return the id of the key in a token. Raises: NotAuthorised."""
+        """Return the id of the key in a token. Raises: NotAuthorized."""
         expired = False
         for secret in self._secrets:
             try:
@@ -67,4 +67,4 @@ class Tokens:
                 continue
             else:
                 return str(claims["sub"])
-        raise NotAuthorised("The token has expired." if expired else "Invalid credentials.") from None
+        raise NotAuthorized("The token has expired." if expired else "Invalid credentials.") from None

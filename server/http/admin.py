@@ -13,7 +13,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from server.access.keys import Credentials, KeyRing
-from server.errors import ModelStays, NotAuthorised, ServerError, ServerNotReady, UnknownModel, of_setting
+from server.errors import ModelStays, NotAuthorized, ServerError, ServerNotReady, UnknownModel, of_setting
 from server.models.registry import Phase, RegistryEntry
 from server.operations.drain import Drain
 from server.replica import Replica
@@ -99,7 +99,7 @@ def refusal_of(request: Request, access: AdminAccess) -> Response | None:
         return None if is_direct(request) else Response(INDIRECT, 403, media_type="text/plain")
     try:
         access.keys.check(Credentials.read(request.headers.get("authorization"), ()))
-    except NotAuthorised:
+    except NotAuthorized:
         return Response(
             "missing or wrong admin key\n", 401, {"WWW-Authenticate": 'Bearer realm="admin"'}, media_type="text/plain"
         )

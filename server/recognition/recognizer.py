@@ -213,7 +213,7 @@ class Recognizer:
                 self._on_stopped(error)
 
     def _on_stopped(self, error: BaseException | None) -> None:
-        """Break every session: without one of its engines a replica recognises nothing. No slot is held any more."""
+        """Break every session: without one of its engines a replica recognizes nothing. No slot is held any more."""
         if error is not None:
             self._metrics.errors.labels("engine").inc()
         for active in {id(route.active): route.active for route in self._routes.values()}.values():

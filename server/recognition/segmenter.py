@@ -69,7 +69,7 @@ class Closing(Enum):
 
 
 class Segmenter:
-    """One recognised channel: it owns the decoder state and the open segment.
+    """One recognized channel: it owns the decoder state and the open segment.
 
     `release` it once, when the session is over: the decoder may keep its states in slots.
     """

@@ -43,7 +43,7 @@ def finals_of(asked: str) -> Finals | None:
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """Options of one connection. `multichannel` recognises each channel by itself; otherwise they are mixed down."""
+    """Options of one connection. `multichannel` recognizes each channel by itself; otherwise they are mixed down."""
 
     sample_rate: int
     channels: int = 1
@@ -61,7 +61,7 @@ class SessionOptions:
 
     @property
     def streams(self) -> int:
-        """Channels that are recognised, each in a slot of its own."""
+        """Channels that are recognized, each in a slot of its own."""
         return self.channels if self.multichannel else 1
 
 

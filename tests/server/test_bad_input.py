@@ -1,4 +1,4 @@
-"""Invalid behaviour of clients: each gets the specified answer, its slot is freed, other streams are not affected."""
+"""Invalid behavior of clients: each gets the specified answer, its slot is freed, other streams are not affected."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_message_over_the_backlog_limit_closes_with_1008(live_server: Start) -
 @pytest.mark.parametrize(
     "text", ["hello", "[1,2", '{"type":"Pause"}', '{"no":"type"}', '{"type":"Finalize","channel":7}']
 )
-def test_an_invalid_text_frame_is_answered_with_an_error_and_the_stream_goes_on(live_server: Start, text: str) -> None:
+def test_an_invalid_text_frame_gets_an_error_and_the_stream_continues(live_server: Start, text: str) -> None:
     server = live_server()
     with other_streams_unaffected(server), server.listen() as client:
         client.socket.send(text)

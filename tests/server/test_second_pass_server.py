@@ -78,7 +78,7 @@ def test_results_of_a_step_wait_for_the_final_before_them(live_server: Start, de
     assert transcript(frames) == "ONE two THREE"
 
 
-def test_a_drain_waits_for_open_finals(live_server: Start, decoder: ShoutingDecoder) -> None:
+def test_a_drain_waits_for_pending_finals(live_server: Start, decoder: ShoutingDecoder) -> None:
     decoder.gate.clear()
     server = live_server(decoder=decoder, drain_timeout_s=0.1)
     with server.listen() as client:

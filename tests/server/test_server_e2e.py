@@ -72,7 +72,7 @@ def test_the_handshake_names_the_request_and_the_ignored_parameters(live_server:
     assert "Sec-WebSocket-Extensions" not in headers
 
 
-def test_finalize_is_answered_and_the_stream_goes_on(live_server: Start) -> None:
+def test_finalize_is_answered_and_the_stream_continues(live_server: Start) -> None:
     with live_server().listen() as client:
         client.send(spell("one")[:-100])
         client.say("Finalize")
@@ -186,7 +186,7 @@ def test_concurrent_streams_that_end_in_every_way_get_only_their_own_text(live_s
     assert max(server.model.rows) > 1, "no batch was ever shared"
 
 
-def test_a_connection_cut_in_mid_batch_leaves_no_state_behind(live_server: Start) -> None:
+def test_a_connection_cut_in_mid_batch_leaves_no_state(live_server: Start) -> None:
     """The next stream in the slot starts afresh, and the other stream of the batch gets all of its text."""
     model = GatedSpellingModel()
     server = live_server(model=model, max_streams=2)

@@ -13,7 +13,7 @@ from fastapi import WebSocket
 
 from server.access.keys import Credentials
 from server.audio.formats import Encoding
-from server.errors import BadParameter, Close, NotAuthorised
+from server.errors import BadParameter, Close, NotAuthorized
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.deepgram.endpoints import QueryReader, answer_headers, created_now
 from server.protocols.deepgram.live import Projector
@@ -128,8 +128,8 @@ def signature(url: str, auth_token: str) -> str:
 
 
 def check_signature(given: str | None, url: str, auth_token: str) -> None:
-    """Verify a signature; some of Twilio's regions sign the URL with a trailing slash. Raises: NotAuthorised."""
+    """Verify a signature; some of Twilio's regions sign the URL with a trailing slash. Raises: NotAuthorized."""
     offered = (given or "").encode("utf-8", "replace")
     expected = [signature(candidate, auth_token).encode() for candidate in (url, url.rstrip("/") + "/")]
     if not sum(hmac.compare_digest(offered, one) for one in expected):
-        raise NotAuthorised("invalid or missing X-Twilio-Signature")
+        raise NotAuthorized("invalid or missing X-Twilio-Signature")

@@ -12,7 +12,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from server.access.keys import ANYBODY, Caller, Credentials, Key, KeyRing
-from server.errors import NotAuthorised, SettingsError
+from server.errors import NotAuthorized, SettingsError
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import spell
 
@@ -64,7 +64,7 @@ def test_a_ring_accepts_its_own_keys_and_an_empty_one_every_request(tmp_path: Pa
     for key in ("first", "plain"):
         ring.check(Credentials(key, None))
     for wrong in (Credentials("second", None), Credentials(None, None), Credentials("", None)):
-        with pytest.raises(NotAuthorised):
+        with pytest.raises(NotAuthorized):
             ring.check(wrong)
     assert KeyRing.load([], None).check(Credentials(None, None)) is ANYBODY
     assert ring.check(Credentials("first", None)) == Caller(Key.of("first"))

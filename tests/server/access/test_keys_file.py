@@ -17,7 +17,7 @@ from websockets.exceptions import InvalidStatus
 
 from server.access.keys import CHECK_EVERY_S, Credentials, Key, KeyRing, KeysFile, parse_keys, read_secrets
 from server.cli import app
-from server.errors import NotAuthorised, SettingsError
+from server.errors import NotAuthorized, SettingsError
 from server.operations.process import on_sighup
 from server.resume.seal import read_keys
 from tests.support.servers.fakes import FakeClock
@@ -100,7 +100,7 @@ def test_a_key_removed_from_the_file_is_refused_and_so_are_its_tokens(tmp_path: 
     path.write_text(digest("kept"))
     ring.reload()
     for credentials in (Credentials("gone", None), Credentials(token, None, bearer=True)):
-        with pytest.raises(NotAuthorised):
+        with pytest.raises(NotAuthorized):
             ring.check(credentials)
 
 

@@ -152,7 +152,7 @@ def test_every_code_is_named(document: AsyncApiDocument) -> None:
     codes = {close.code for close in CLOSES.values()} - {1006}  # a lost connection, without a close frame
     handshake_refusals = {
         "BadParameter",
-        "NotAuthorised",
+        "NotAuthorized",
         "NotAllowed",
         "TooManyStreams",
         "ServerFull",

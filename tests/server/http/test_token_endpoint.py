@@ -14,7 +14,7 @@ from websockets.sync.client import connect
 
 from server.access.keys import Credentials, Key, KeyRing, read_secrets
 from server.access.tokens import LEEWAY_S, MIN_SECRET_BYTES, Tokens
-from server.errors import NotAuthorised, SettingsError
+from server.errors import NotAuthorized, SettingsError
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import spell
 
@@ -33,7 +33,7 @@ def verified(tokens: Tokens, token: str) -> str | None:
     """Return the id of the token's key, None if the token is refused."""
     try:
         return tokens.verify(token)
-    except NotAuthorised:
+    except NotAuthorized:
         return None
 
 
@@ -108,7 +108,7 @@ def test_an_expired_token_is_refused_as_expired() -> None:
     tokens, now = Tokens([SECRET]), time.time()
     assert verified(tokens, tokens.mint("a", 60, now)) == "a"
     old = tokens.mint("a", 60, now - 60 - 2 * LEEWAY_S)
-    with pytest.raises(NotAuthorised, match="expired"):
+    with pytest.raises(NotAuthorized, match="expired"):
         tokens.verify(old)
     assert verified(tokens, tokens.mint("a", 60, now + 10 * LEEWAY_S)) is None, "issued in the future"
 

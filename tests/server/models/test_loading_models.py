@@ -171,7 +171,7 @@ def test_the_memory_of_a_model_that_has_left_is_free_again(
         time.sleep(0.05)
 
 
-def test_a_model_that_nobody_uses_is_unloaded_and_comes_back(live_server: Start, loading: Loading) -> None:
+def test_an_idle_model_is_unloaded_and_loaded_again(live_server: Start, loading: Loading) -> None:
     server = live_server(model=two_models()[:1], outlines=outlines(loading), unload_idle_minutes=0.5 / 60)
     with server.listen(language="es") as spanish:
         time.sleep(1.2)
@@ -207,7 +207,7 @@ def test_a_model_that_an_operator_unloaded_stays_away_unless_it_is_for_demand(
     assert (upload(server), loading.count) == ("mo ome", 1)
 
 
-def test_a_model_that_cannot_be_loaded_is_refused_for_a_while_and_harms_nobody(
+def test_a_model_that_cannot_be_loaded_is_refused_for_a_while_and_affects_no_other(
     server: LiveServer, loading: Loading
 ) -> None:
     loading.fails = True
@@ -294,9 +294,7 @@ def test_audio_that_comes_while_a_realtime_sessions_model_is_loaded_waits_for_it
     assert (events[0]["type"], events[-1]["transcript"]) == ("session.updated", "mo ome")
 
 
-def test_a_realtime_session_whose_model_cannot_be_loaded_goes_on_with_its_own(
-    server: LiveServer, loading: Loading
-) -> None:
+def test_a_realtime_session_whose_model_cannot_be_loaded_keeps_its_own(server: LiveServer, loading: Loading) -> None:
     loading.fails = True
     with realtime(server) as socket:
         update(socket, transcription={"language": "es"}, turn_detection=None)
@@ -324,7 +322,7 @@ def test_a_realtime_client_that_leaves_while_its_model_is_loaded_leaves_no_strea
 # What operators write
 
 
-def test_a_server_that_is_told_nothing_has_the_shipped_models_the_others_on_demand() -> None:
+def test_without_settings_the_shipped_models_are_served_the_others_on_demand() -> None:
     named = [(entry.name, entry.on_demand) for entry, _ in Settings().of_models() if entry is not None]
     assert named == [("tutti-mandarin", True)]
     (mandarin,) = outlines_of(Settings())
@@ -356,7 +354,7 @@ def test_a_file_says_which_models_wait_for_demand(tmp_path: Path) -> None:
             Settings(models_file=file).of_models()
 
 
-def test_a_published_model_on_demand_has_to_be_told_its_languages(tmp_path: Path) -> None:
+def test_a_published_model_on_demand_needs_languages(tmp_path: Path) -> None:
     graph, file = tmp_path / "model.onnx", tmp_path / "models.toml"
     graph.write_bytes(b"not read")
     table = f'[[model]]\nname = "en"\npath = "tutti-small"\n[[model]]\nname = "x"\npath = "{graph}"\non_demand = true\n'

@@ -60,7 +60,7 @@ def upload(server: LiveServer, utterance: Utterance, **query: str) -> str:
     return transcript
 
 
-def test_unseen_sentences_of_unseen_voices_are_understood_beside_english(
+def test_unseen_sentences_of_unseen_voices_are_recognized_while_english_is_served(
     made: Path, live_server: Callable[..., LiveServer]
 ) -> None:
     settings = Settings(models_file=made / "models.toml")

@@ -147,7 +147,7 @@ def spoken(socket: ClientConnection) -> str:
     return str(until_transcript(socket)[-1]["transcript"])
 
 
-def test_a_realtime_session_may_change_its_language_before_it_has_heard_anything(server: LiveServer) -> None:
+def test_a_realtime_session_may_change_its_language_before_any_audio(server: LiveServer) -> None:
     with dial(server, REALTIME) as socket:
         socket.recv(timeout=WAIT_S)
         update(socket, turn_detection=None)

@@ -43,7 +43,7 @@ def test_each_final_that_ends_a_text_has_the_words_of_the_second_pass() -> None:
     assert finals(made) == list(zip(["ENDPOINT", "FINALIZE", "CLOSE"], endings, strict=True))
 
 
-def test_a_gap_that_freezes_words_has_them_and_is_told_by_their_last_end() -> None:
+def test_a_gap_that_freezes_words_has_them_and_the_end_time_of_the_last() -> None:
     made = bench(utterance_end_ms=1_000, endpointing_ms=None)
     made.decoder.later_s = CONFIG.frame_s  # type: ignore[attr-defined]
     made.send(spell("gap"))
@@ -67,7 +67,7 @@ def test_words_that_a_cut_takes_are_stable_and_stay() -> None:
     assert first[0].islower()
 
 
-def test_nothing_of_the_channel_passes_its_open_final() -> None:
+def test_no_result_of_a_channel_overtakes_its_pending_final() -> None:
     """Partials of the next segment, a further final and the end wait; in their order they follow."""
     made = bench()
     made.send(spell("ab"))
@@ -109,7 +109,7 @@ def test_another_channel_does_not_wait() -> None:
     assert isinstance(made.events[-1], Closed)
 
 
-def test_audio_behind_an_open_final_is_backlog() -> None:
+def test_audio_after_a_pending_final_is_backlog() -> None:
     made = bench()
     made.send(spell("ab"))
     made.finalize()
@@ -122,7 +122,7 @@ def test_audio_behind_an_open_final_is_backlog() -> None:
 
 
 @pytest.mark.parametrize("found", [None, ()])
-def test_without_words_of_the_second_decode_the_first_ones_stand(found: tuple[()] | None) -> None:
+def test_without_words_of_the_second_pass_those_of_the_first_are_sent(found: tuple[()] | None) -> None:
     made = bench()
     made.send(spell("ab"))
     made.finalize()
@@ -132,7 +132,7 @@ def test_without_words_of_the_second_decode_the_first_ones_stand(found: tuple[()
     assert [word.text for event in events if isinstance(event, Final) for word in event.words] == ["ab"]
 
 
-def test_a_server_that_ends_a_stream_sends_its_open_final_too() -> None:
+def test_a_server_that_ends_a_stream_sends_its_pending_final_too() -> None:
     made = bench()
     made.send(spell("ab"))
     made.close(CloseReason.DRAIN)
@@ -142,7 +142,7 @@ def test_a_server_that_ends_a_stream_sends_its_open_final_too() -> None:
     assert (made.text(), type(made.events[-1])) == ("AB", Closed)
 
 
-def test_a_ticket_behind_an_open_final_waits_for_it_and_one_before_it_does_not_know_it() -> None:
+def test_a_ticket_after_a_pending_final_waits_for_it_and_an_earlier_one_does_not() -> None:
     made = ResumableBench(limits=LIMITS, decoder=ShoutingDecoder())
     made.late = True
     made.send(spell("ab "))

@@ -50,7 +50,7 @@ def test_live_segments_come_before_uploads_each_in_their_order() -> None:
     assert all(outcome.words == () and outcome.error is None and outcome.wait_s >= 0 for _, outcome in found)
 
 
-def test_a_decode_that_fails_is_an_outcome_and_the_thread_goes_on() -> None:
+def test_a_decode_that_fails_is_an_outcome_and_the_thread_continues() -> None:
     found = dict(run([("a", False), ("b", False)], fails="a"))
     assert isinstance(found["a"].error, ArithmeticError)
     assert (found["a"].words, found["b"].words) == (None, ())

@@ -51,7 +51,7 @@ def test_text_still_in_the_lookahead_at_an_endpoint_is_not_lost() -> None:
     assert bench.text() == "one t"
 
 
-def test_a_long_segment_is_cut_behind_its_last_finished_word() -> None:
+def test_a_long_segment_is_cut_after_its_last_finished_word() -> None:
     bench = SessionBench(limits=Limits(max_utterance_s=2.0))
     bench.send(spell("alpha bravo charlie delta echo foxtrot"))
     bench.close()
@@ -133,7 +133,7 @@ def test_with_voice_activity_both_models_must_agree_on_silence() -> None:
     assert [f.reason for f in bench.finals()] == [FinalReason.ENDPOINT]
 
 
-def test_the_delay_of_an_endpoint_is_the_audio_behind_its_last_word() -> None:
+def test_the_delay_of_an_endpoint_is_the_audio_after_its_last_word() -> None:
     bench = SessionBench(endpointing_ms=600)
     bench.send(np.concatenate([spell("yes"), silence(1.0)]))
     bench.answer()

@@ -120,7 +120,7 @@ def test_more_unanswered_audio_than_allowed_is_refused() -> None:
     bench.send(silence(0.08))
 
 
-def test_channels_are_recognised_apart_or_mixed_down() -> None:
+def test_channels_are_recognized_separately_or_mixed_down() -> None:
     left, right = spell("left"), np.concatenate([spell("rig"), silence(0.08)])
     both = np.stack([left, right], axis=1)
     apart = SessionBench(channels=2, multichannel=True)

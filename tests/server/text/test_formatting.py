@@ -99,12 +99,12 @@ numbers = st.sampled_from(
 texts = st.one_of(
     numbers, st.text("abcdefghijklmnopqrstuvwxyz'", min_size=1, max_size=6), st.text(min_size=1, max_size=3)
 )
-recognised = st.lists(st.tuples(texts, st.floats(0, 2), st.floats(0, 1), st.floats(0, 1)), max_size=12).map(_in_order)
+recognized = st.lists(st.tuples(texts, st.floats(0, 2), st.floats(0, 1), st.floats(0, 1)), max_size=12).map(_in_order)
 styles = st.builds(Style, st.booleans(), st.booleans())
 
 
 @settings(max_examples=300)
-@given(recognised, styles, st.booleans())
+@given(recognized, styles, st.booleans())
 def test_formatting_never_raises_loses_a_word_or_a_second(words: list[Word], style: Style, ends: bool) -> None:
     formatted = format_words(words, style, ends=ends)
     assert len(formatted) <= len(words)
@@ -121,13 +121,13 @@ def test_formatting_never_raises_loses_a_word_or_a_second(words: list[Word], sty
 
 
 @settings(max_examples=100)
-@given(recognised)
+@given(recognized)
 def test_without_a_style_nothing_changes(words: list[Word]) -> None:
     assert [(f.word, f.text) for f in format_words(words)] == [(w, w.text) for w in words]
 
 
 @settings(max_examples=200)
-@given(recognised, styles, st.integers(0, 12))
+@given(recognized, styles, st.integers(0, 12))
 def test_the_words_of_a_partial_stay_when_others_follow(words: list[Word], style: Style, count: int) -> None:
     sentences = Sentences(style)
     fewer, more = sentences.partial(words[:count]), sentences.partial(words)
