@@ -134,6 +134,7 @@ class Int8Slots:
         self._network, self._capacity = network, capacity
         config = network.config
         self._inputs = np.zeros((largest, config.step_samples), np.int16)
+        self._output_shape = config.frames_per_step, config.outputs
         self._slots = np.zeros(largest, np.int64)
         stride = network.fields.stride
         self._slab = aligned(capacity * stride).reshape(capacity, stride)
@@ -178,8 +179,7 @@ class Int8Slots:
         """
         count = len(slots)
         self._slots[:count] = slots
-        config = self._network.config
-        out = np.empty((count * steps, config.frames_per_step, config.outputs), np.float32)
+        out = np.empty((count * steps, *self._output_shape), np.float32)
         parts = min(len(self._work), count, max(1, count * steps // LANES))
         if self._pool is None or parts == 1:
             self._run_rows(self._work[0], out, 0, count, steps)
