@@ -180,8 +180,9 @@ class StepCutter:
             tile, complete_s = self._complete.popleft()
             self._pushed += len(tile)
             # A resampler may round up: no step ends after the audio that was received.
-            end_s = min(self._base_s + self._stepped / self._config.sample_rate, received_s)
-            tag = StepTag(self._base_sample + self._stepped, end_s, Marker.AUDIO, complete_s)
+            stepped = self._stepped
+            end_s = min(self._base_s + stepped / self._config.sample_rate, received_s)
+            tag = StepTag(self._base_sample + stepped, end_s, Marker.AUDIO, complete_s)
             work.append(Work(self._channel, tile, tag, self._take_reset()))
         if self._windows is not None:
             for tile in self._windows.push(pcm):
