@@ -14,7 +14,6 @@ from server.access.guard import CountedRefusal, Guard
 from server.errors import Refused, UnknownPath
 from server.models.service import ModelService
 from server.operations.logs import take_request_id
-from server.protocols.features import SHOWN
 from server.recognition.session import Session
 from server.replica import Replica
 from server.streaming.connection import Connection
@@ -52,7 +51,7 @@ class UnknownSocket:
         if scope["type"] != "websocket":
             await self._other(scope, receive, send)
             return
-        error = UnknownPath(f"{scope['path'][:SHOWN]!r}: no such WebSocket path; valid: {', '.join(self._paths)}")
+        error = UnknownPath(f"no such WebSocket path; valid: {', '.join(self._paths)}")  # a path may contain a key
         refusal = render_refusal(self._guard.refuse(error), take_request_id())
         await WebSocket(scope, receive, send).send_denial_response(refusal)
 
