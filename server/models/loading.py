@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-import structlog
-
 from batching.slot_model import SlotModel
 from model import checkpoint
 from model.acoustic import load_model
@@ -17,13 +15,10 @@ from model.ctc.words import Decoder
 from model.decoder import accurate_of, decoder_of, grammars_of
 from model.description import ModelDescription, Place
 from model.published.files import is_published
-from model.published.published_model import PublishedModel
 from server.configuration.models_file import ModelEntry
 from server.errors import SettingsError
 from server.models.selection import is_language
 from server.settings import Settings
-
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.models")
 
 
 def load_served(settings: Settings) -> tuple[tuple[LoadedModel, ...], VadModel | None]:
@@ -56,11 +51,6 @@ def _outline(entry: ModelEntry, settings: Settings) -> ModelOutline:
 def _load(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
     """Load one model and its decoder by its own settings. Raises: ModelError."""
     model = load_model(settings.model, device=settings.device, precision=settings.precision, threads=settings.threads)
-    if isinstance(model, PublishedModel) and model.contract.one_row:
-        _log.warning(
-            "model has no batch axis: streams are stepped one by one, so capacity is lower",
-            model=model.config.name,
-        )
     decoder = decoder_of(model, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
     grammars = grammars_of(model, settings.beams, settings.grammars) if decoder.supports_bias else {}
     accurate = accurate_of(model, decoder, settings.lm)

@@ -19,7 +19,7 @@ def warn_of_dependent_rows(model: object, reproducible: bool) -> None:
         return
     name = model.config.name
     if model.contract.one_row:
-        _log.info("the model's graph takes only one row: streams are stepped one at a time", model=name)
+        _log.warning("model takes one row: streams are stepped one at a time, so capacity is lower", model=name)
         return
     if reproducible:
         return
