@@ -13,21 +13,46 @@ from model.machine.runtime import set_up_torch
 from tests.support.servers.live_server import LiveServer
 from tests.support.streams.engine_bench import start_engine  # noqa: F401  a fixture
 
-LONGEST = (
-    "server/models/test_new_language.py",
+SLOW = (
     "model/int8/test_portability.py",
+    "server/models/test_new_language.py",
+    "ecosystem/test_lean_server.py",
+    "deploy/test_ray_training.py",
+    "model/training/acoustic/test_processes.py",
     "gpu/test_interpreted.py",
     "deploy/test_ray.py",
-    "model/training/acoustic/test_processes.py",
-    "deploy/test_ray_training.py",
-    "deploy/test_wheels.py",
-    "loadtest/benchmarks/gpu/test_dry_run.py",
-    "model/test_shipped_model.py",
-    "model/training/acoustic/test_parallel.py",
-    "server/test_faults_engine.py",
     "gpu/test_triton_gates.py",
+    "loadtest/benchmarks/gpu/test_dry_run.py",
+    "deploy/test_wheels.py",
+    "model/training/acoustic/test_parallel.py",
+    "model/training/language_model/test_lm_tune.py",
+    "deploy/test_proxies.py",
+    "server/test_faults_engine.py",
+    "model/training/acoustic/test_machines.py",
+    "server/models/test_two_languages.py",
+    "server/http/test_browser_page.py",
+    "server/protocols/test_upload_places.py",
+    "server/http/test_browser_refusals.py",
+    "model/training/acoustic/test_training.py",
+    "model/training/synthesis/test_synthesize.py",
+    "deploy/test_monitoring.py",
+    "model/training/synthesis/test_kokoro.py",
+    "deploy/test_failover.py",
+    "server/test_faults.py",
+    "loadtest/programs/test_neighbour.py",
+    "loadtest/programs/test_hostile.py",
+    "loadtest/generator/test_arrivals.py",
+    "loadtest/programs/test_overload.py",
+    "ecosystem/test_livekit.py",
+    "ecosystem/test_clients_page.py",
+    "loadtest/planning/test_simulation_plan.py",
+    "model/lexicon/test_shipped_lexicon.py",
+    "loadtest/programs/test_long_stream.py",
+    "model/int8/test_arm64.py",
+    "gpu/test_gru_compiled.py",
+    "model/machine/test_warm_shapes.py",
 )
-"""Files that take 20 to 90 seconds, longest first."""
+"""Files that take 8 to 140 seconds, the longest first: `make test` leaves them out, `make test-all` runs them."""
 
 # A machine that is busy elsewhere draws examples slowly; that says nothing about the code.
 settings.register_profile("tutti", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -35,11 +60,14 @@ settings.load_profile("tutti")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the longest files begin first; two processes end together then."""
+    """Mark slow files, and start the longest first, so that two processes end at about the same time."""
     folder = Path(__file__).parent
-    first = [folder / name for name in LONGEST]
-    assert all(path.exists() for path in first), "a file of LONGEST is gone"
-    items.sort(key=lambda item: first.index(item.path) if item.path in first else len(first))
+    slow = [folder / name for name in SLOW]
+    assert all(path.exists() for path in slow), "a file of SLOW does not exist"
+    for item in items:
+        if item.path in slow:
+            item.add_marker("slow")
+    items.sort(key=lambda item: slow.index(item.path) if item.path in slow else len(slow))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -81,7 +81,7 @@ def _one_model(settings: Settings, chosen: str) -> Iterator[Finding]:
             settings.model, device=settings.device, precision=settings.precision, threads=settings.threads
         )
     except PrecisionError as error:
-        found, _, advice = str(error).partition(": ")
+        found, _, advice = str(error).partition("; ")
         setting = "device" if settings.device == "cuda" and "device" in found else "precision"
         yield fail(setting, found, f"{spelled(setting)}: {advice}")
         return

@@ -10,6 +10,7 @@ from model.acoustic import log_probs_of
 from model.errors import PublishedModelError
 from model.published.published_model import PublishedModel
 from server.models.loading import load_served
+from server.operations.dependent_rows import warn_of_dependent_rows
 from server.settings import Settings
 from tests.support.needs import need_package
 from tests.support.networks.published import model_of, probe_of
@@ -59,11 +60,12 @@ def test_serving_a_graph_of_one_row_is_logged_at_the_start(size, said, tmp_path)
         fixed(folder, graph_name(folder), size)
     with capture_logs() as lines:
         (served,), _ = load_served(Settings(model=folder, device="cpu"))
-    rows = [line for line in lines if "row by row" in line["event"]]
+        warn_of_dependent_rows(served.acoustic, reproducible=True)
+    rows = [line for line in lines if "one at a time" in line["event"]]
     assert len(rows) == said
     for line in rows:
         assert (line["log_level"], line["model"]) == ("warning", served.acoustic.config.name)
-        assert "carries fewer streams" in line["event"]
+        assert "capacity is lower" in line["event"]
 
 
 def test_another_fixed_batch_size_is_rejected_with_one_message(tmp_path):

@@ -325,4 +325,4 @@ def test_a_file_that_is_not_a_recording_is_refused(live_server: Start) -> None:
     files = {"file": ("speech.wav", b"RIFF nonsense", "audio/wav")}
     answer = live_server().http.post(PATH, files=files)
     assert answer.status_code == 400
-    assert "no WAV" in answer.json()["error"]["message"]
+    assert "not a WAV" in answer.json()["error"]["message"]
