@@ -35,7 +35,7 @@ class ErrorDetail(msgspec.Struct):
     """An error; `param` is the name of the field concerned."""
 
     message: str
-    type: ErrorType
+    type: str  # an `ErrorType`
     param: str | None = None
     code: str | None = None
 
