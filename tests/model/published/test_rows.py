@@ -86,9 +86,9 @@ def test_there_is_no_warning_for_rows_stepped_one_at_a_time_or_checkpoints(quant
     assert not lines
 
 
-def test_there_is_no_warning_for_a_graph_of_one_row(loaded):
+def test_a_graph_of_one_row_is_warned_about_as_such(loaded):
     with capture_logs() as lines:
         warn_of_dependent_rows(loaded("wenet-ctc"), reproducible=False)
     (line,) = lines
-    assert line["log_level"] == "info"
+    assert line["log_level"] == "warning"
     assert "one row" in line["event"]

@@ -81,7 +81,7 @@ def test_a_client_that_closed_both_directions_frees_its_upload(live_server: Star
     server = live_server(model=model)
     model.shut()
     with dialled(server) as bare:
-        bare.sendall(upload("abcdefgh " * 200))
+        bare.sendall(upload("abcdefgh " * 800))
         model.wait_inside()
     lost = "tutti_sessions_total"
     model.open()

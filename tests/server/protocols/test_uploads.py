@@ -152,7 +152,7 @@ def test_a_live_stream_is_served_during_an_upload(live_server: Start) -> None:
 def test_an_upload_of_a_disconnected_client_releases_its_slot(live_server: Start) -> None:
     model = GatedSpellingModel()
     server = live_server(model=model)
-    body = encoded(spell("abcdefgh " * 200), "FLAC")
+    body = encoded(spell("abcdefgh " * 800), "FLAC")
     model.shut()
 
     async def give_up() -> None:
