@@ -139,28 +139,27 @@ class AudioOrder:
         """Append events that answer no step; return all events that are due."""
         if events:
             self._order.append(events)
-        return self.due()
+        return self._due()
 
     def answered(self, channel: int, results: list[Any]) -> list[Event]:
         """Take the events of this channel's oldest step; return all events that are due."""
         self.waiting -= 1
         self._early[channel].append(results)
-        return self.due()
+        return self._due()
 
-    def exported(self, channel: int, state: bytes, saved: SavedChannel) -> list[Event]:
-        """Take one channel's state for the oldest mark that lacks it; return all events that are due."""
+    def exported(self, channel: int, state: bytes, saved: SavedChannel) -> None:
+        """Take one channel's state for the oldest mark that lacks it; `add` returns what is due then."""
         mark = next(mark for mark in self._incomplete if mark.channels[channel] is None)
         mark.channels[channel] = state, saved
         if mark.complete:
             self._incomplete.remove(mark)
-        return self.due()
 
     def take_saved(self) -> SavedStream | None:
         """Return the state at a mark that was reached, once; later events wait for this call."""
         saved, self._saved = self._saved, None
         return saved
 
-    def due(self) -> list[Event]:
+    def _due(self) -> list[Event]:
         """Return the events up to the next unanswered step or incomplete mark, or to a mark that is reached now."""
         events: list[Event] = []
         while self._order and self._saved is None:

@@ -222,7 +222,7 @@ class Session:
         return self.released()
 
     def released(self) -> list[Event]:
-        """Return the events that are due after `AudioOrder.take_saved`."""
+        """Return the events that are due after a state was exported, or taken by `AudioOrder.take_saved`."""
         return self._with_end(self._order.add([]))
 
     def start_at(self, stream_s: float, finals: int) -> None:
