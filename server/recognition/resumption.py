@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from server.recognition.keyterms import CurrentKeyterms
 from server.recognition.result_order import AudioOrder
 from server.recognition.saved_state import SavedInput, SavedStream
-from server.recognition.segmenter import Segmenter
+from server.recognition.segments.segmenter import Segmenter
 from server.recognition.steps import StepCutter
 
 

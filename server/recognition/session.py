@@ -12,13 +12,13 @@ from model.ctc.words import Decoder, TwoPass, Word
 from model.description import ModelDescription
 from server.audio.pcm import BLOCK_S, MARGIN_S, PCM, downmix
 from server.errors import BacklogExceeded, BadParameter, CloseReason
-from server.recognition.endpointing import EndpointRules, VoiceActivity
 from server.recognition.events import Closed, Event, FinalReason, StepTiming
 from server.recognition.keyterms import NO_KEYTERMS, CurrentKeyterms, Keyterms
 from server.recognition.pending_finals import PendingFinal, PendingFinals
 from server.recognition.result_order import AudioOrder, ImmediateOrder, ResultOrder
 from server.recognition.resumption import Resumption
-from server.recognition.segmenter import Closing, Segmenter
+from server.recognition.segments.endpointing import EndpointRules, VoiceActivity
+from server.recognition.segments.segmenter import Closing, Segmenter
 from server.recognition.steps import Marker, StepCutter, StepTag, Work
 
 DEFAULT_ENDPOINTING_MS = 10.0  # Source: Deepgram's page on endpointing

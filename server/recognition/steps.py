@@ -1,7 +1,7 @@
 """The input side of one channel: audio in, steps for the engine out, each with a tag.
 
 It knows the model's step size and nothing of sockets, engines or text. The tag of a step returns with its result; the
-output side (`server.recognition.segmenter`) needs nothing else from here.
+output side (`server.recognition.segments.segmenter`) needs nothing else from here.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from server.errors import CloseReason
 from server.operations.logs import current_request_id
 from server.recognition.events import Event, Final, StepTiming
 from server.recognition.pending_finals import PendingFinal
-from server.recognition.segmenter import Segmenter
+from server.recognition.segments.segmenter import Segmenter
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import StepTag, Work
 

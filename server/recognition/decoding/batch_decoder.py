@@ -19,7 +19,7 @@ from server.recognition.active_session import ActiveSession
 from server.recognition.decoding.second_pass import Outcome, SecondPass
 from server.recognition.events import StepTiming
 from server.recognition.pending_finals import PendingFinal, PendingFinals
-from server.recognition.segmenter import Segmenter
+from server.recognition.segments.segmenter import Segmenter
 from server.recognition.steps import StepTag, WindowTag
 
 Outputs = NDArray[np.float32]

@@ -65,9 +65,9 @@ def _is_ours(found: object) -> bool:
     module = type(found).__module__
     return module.startswith(
         (
-            "server.recognition.segmenter",
+            "server.recognition.segments.segmenter",
             "server.recognition.session",
-            "server.recognition.partials",
+            "server.recognition.segments.partials",
             "server.bias",
             "server.s",
             "model.ctc",

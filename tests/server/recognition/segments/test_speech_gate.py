@@ -12,10 +12,10 @@ from model.ctc.words import Word
 from model.recordings import read_pcm
 from server.audio.pcm import PCM
 from server.audio.raw import mulaw_table
-from server.recognition.speech_gate import SpeechGate
+from server.recognition.segments.speech_gate import SpeechGate
 from tests.support.servers import spelling
 
-SAMPLES = Path(__file__).parents[3] / "model" / "samples"
+SAMPLES = Path(__file__).parents[4] / "model" / "samples"
 CONFIG = ModelConfig()
 RATE, STEP, SECONDS = CONFIG.sample_rate, CONFIG.step_samples, 30
 SURE = 1.0  # the confidence of every word here: it counts for nothing

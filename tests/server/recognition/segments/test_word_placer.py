@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.ctc.words import Word
-from server.recognition.partials import WordPlacer, placed
+from server.recognition.segments.partials import WordPlacer, placed
 
 BASE_S, START_S = 7.0, 7.5
 

@@ -12,13 +12,13 @@ from model.ctc.bias import Bias
 from model.ctc.words import Decoder, DecoderState, SecondPass, TwoPass, Word
 from model.description import ModelDescription
 from server.audio.pcm import PCM
-from server.recognition.endpointing import EndpointRules, VoiceActivity
 from server.recognition.events import Event, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
-from server.recognition.partials import PartialFilter, WordPlacer, placed
 from server.recognition.pending_finals import PendingFinal, Result
 from server.recognition.saved_state import SavedChannel
-from server.recognition.segment_audio import SegmentAudio
-from server.recognition.speech_gate import Levels, SpeechGate
+from server.recognition.segments.endpointing import EndpointRules, VoiceActivity
+from server.recognition.segments.partials import PartialFilter, WordPlacer, placed
+from server.recognition.segments.segment_audio import SegmentAudio
+from server.recognition.segments.speech_gate import Levels, SpeechGate
 from server.recognition.steps import Marker, StepTag
 
 T = TypeVar("T")
