@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model import checkpoint
-from model.errors import CheckpointError, PrecisionError, require
+from model.errors import CheckpointError, PrecisionError
 from model.int8.model import Int8Model
 from model.machine.precision import resolve_device, resolve_precision
 from model.machine.runtime import set_up_torch, threads_of
@@ -56,7 +56,6 @@ def load_own(
     place = resolve_device(device)
     precision = resolve_precision(precision, place, quantized=quantized is not None)
     if precision != "int8":
-        require("torch", "torch", f"precision {precision}, in which {path.name} is computed here,")
         from model.torch_model import TorchModel
 
         if threads is not None:

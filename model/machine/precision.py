@@ -48,8 +48,8 @@ def resolve_precision(precision: str, device: Place, *, quantized: bool, cpu_fp1
 
     On a GPU fp16. On a CPU int8 where the weights and byte products are there: of all batch sizes, on processors with
     AVX2, VNNI or more, it is the fastest (model/LOG.md). Else bf16 where the CPU multiplies it natively, else fp32.
-    `cpu_fp16` allows fp16 on a CPU, in tests. Raises: PrecisionError for a precision that the device or the processor
-    lacks.
+    `cpu_fp16` allows fp16 on a CPU, in tests. Raises: MissingPackage; PrecisionError for a precision that the device or
+    the processor lacks.
     """
     if precision == "auto":
         return _fastest(device, quantized=quantized)
@@ -76,6 +76,7 @@ def _fastest(device: Place, *, quantized: bool) -> str:
 
     if quantized and (instruction_set() != "portable" or not _has_torch()):
         return "int8"
+    require("torch", "torch", "a model without 8-bit weights")
     return "bf16" if native_bf16() else "fp32"
 
 
