@@ -177,12 +177,12 @@ class _ModelFamilies:
         self.inference = spread("batch_inference_seconds", "Model call of one batch")
         self.handover = spread("handover_seconds", "Outputs of a batch ready to start of their decoding")
         self.decode = spread("decode_seconds", "Decoding of one batch to text")
-        self.second_queue = gauge("second_decode_queue", "Ended segments waiting for their second decode")
-        self.second_wait = spread("second_decode_wait_seconds", "Segment ended to start of its second decode")
-        self.second_decode = spread("second_decode_seconds", "Second decode of one segment")
+        self.second_queue = gauge("second_decode_queue", "Finished segments waiting for their second pass")
+        self.second_wait = spread("second_decode_wait_seconds", "End of a segment to the start of its second pass")
+        self.second_decode = spread("second_decode_seconds", "Second pass of one segment")
         self.second_failures = Counter(
             "tutti_second_decode_failures",
-            "Segments whose second decode failed, so the first decode's text was sent",
+            "Segments whose second pass failed, so the first pass's text was sent",
             ["model"],
             registry=registry,
         )
