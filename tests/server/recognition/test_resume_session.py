@@ -65,7 +65,7 @@ def test_one_resumed_channel_gives_the_results_of_an_unbroken_one(
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**32), losses=st.integers(1, 5))
 def test_two_resumed_channels_answered_in_any_order(decoder: str, data: st.DataObject, seed: int, losses: int) -> None:
-    """Engine results and second decodes alike."""
+    """Engine results and second passes alike."""
     script = data.draw(scripts(2, 16_000))
     check(script, seed, losses, channels=2, multichannel=True, decoder=DECODERS[decoder])
 

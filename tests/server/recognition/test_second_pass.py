@@ -1,4 +1,4 @@
-"""The threads of second decodes: their order, errors and end."""
+"""The threads of the second pass: order, errors and end."""
 
 from __future__ import annotations
 
@@ -57,8 +57,17 @@ def test_a_decode_that_fails_is_an_outcome_and_the_thread_continues() -> None:
 
 
 def test_stopped_threads_end() -> None:
-    run([("a", False)])
-    for thread in threading.enumerate():
-        if thread.name.startswith("second decode"):
-            thread.join(WAIT_S)
-            assert not thread.is_alive()
+    async def running() -> list[threading.Thread]:
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        before, second = set(threading.enumerate()), SecondPass(loop.time, 2)
+        second.submit(tuple, lambda _: done.set(), background=False)
+        await asyncio.wait_for(done.wait(), WAIT_S)
+        started = [thread for thread in threading.enumerate() if thread not in before]
+        second.stop()
+        return started
+
+    started = asyncio.run(running())
+    assert [thread.name for thread in started] == ["second pass 0", "second pass 1"]
+    for thread in started:
+        thread.join(WAIT_S)
+        assert not thread.is_alive()

@@ -1,4 +1,4 @@
-"""A decoder whose second decode writes open words in capitals, so that each final shows which one made it."""
+"""A decoder whose second pass writes open words in capitals, so that each final shows which pass made it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.servers.spelling import CONFIG
 
 
 class ShoutingDecoder(GreedyDecoder):
-    """Greedy decoder whose second decode waits until the gate is open."""
+    """Greedy decoder whose second pass waits until the gate is open."""
 
     def __init__(self) -> None:
         super().__init__(CONFIG.vocabulary, CONFIG.frame_s)
