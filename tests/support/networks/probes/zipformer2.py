@@ -159,8 +159,10 @@ class Encoder:
         self.next_states.append((graph.last(joined, EMBED_LEFT, 2), "new_embed_states", shape, "float32"))
         kernel = graph.weight(EMBED_CHANNELS, 1, EMBED_LEFT + 1, 1, scale=0.5)
         mixed = graph("Conv", joined, kernel, group=EMBED_CHANNELS, kernel_shape=[EMBED_LEFT + 1, 1])
-        weighted = graph("Mul", mixed, graph.weight(EMBED_CHANNELS, 1, 1, scale=EMBED_CHANNELS**-0.5))
-        return graph.linear(graph("ReduceSum", weighted, [1], keepdims=0), EMBEDDED, size, scale=1.0)
+        # not a ReduceSum: ONNX Runtime adds in another order for one row than for several
+        kernel = graph.weight(1, EMBED_CHANNELS, 1, 1, scale=EMBED_CHANNELS**-0.5)
+        weighted = graph("Squeeze", graph("Conv", mixed, kernel, kernel_shape=[1, 1]), [1])  # (N, shift / 2, 19)
+        return graph.linear(weighted, EMBEDDED, size, scale=1.0)
 
     def stack(self, hidden, stack, shapes, first):
         """Apply all layers of a stack at its own rate and add them to its input."""
