@@ -24,8 +24,11 @@ VARIANTS = {
     "nemo-1040": ("nemo-ctc", {"window": 121, "shift": 112, "tokens": "characters", "vocabulary": 30}),
     "one-symbol-context": ("zipformer2-transducer", {"context_size": 1, "tokens": "chinese"}),
     "two-lstm-layers": ("nemo-transducer", {"pred_rnn_layers": 2, "pred_hidden": 24}),
+    "nemo-exported": ("nemo-ctc", {"size": "exported"}),
+    "nemo-exported-1040": ("nemo-ctc", {"size": "exported", "window": 121, "shift": 112}),
 }
 VARIANTS |= {kind: (kind, {}) for kind in KINDS}
+EXPORTED = ["nemo-exported", "nemo-exported-1040"]
 BATCHED = [kind for kind in KINDS if kind != "wenet-ctc"]
 
 
@@ -75,15 +78,15 @@ def test_speech_gives_various_tokens_and_blanks(recognized, name):
     assert max(tokens.count(token) for token in set(tokens)) <= len(tokens) / 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_state_affects_the_output(made, kind):
-    probe = made(kind)
+@pytest.mark.parametrize("name", [*KINDS, *EXPORTED])
+def test_each_state_affects_the_output(made, name):
+    probe = made(name)
     session = open_session(probe.model)
-    windows = windows_of(kind, probe.window, probe.shift)
+    windows = windows_of(probe.kind, probe.window, probe.shift)
     usual = choices(probe, run_windows(session, probe.states, windows))
-    for name, _ in probe.states:
-        other = choices(probe, run_windows(session, probe.states, windows, zeroed=[name]))
-        assert (other != usual).mean() > 0.02, name
+    for state, _ in probe.states:
+        other = choices(probe, run_windows(session, probe.states, windows, zeroed=[state]))
+        assert (other != usual).mean() > 0.02, state
 
 
 @pytest.mark.parametrize("kind", BATCHED)

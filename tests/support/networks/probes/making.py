@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from . import nemo, t_one, transducers, wenet, zipformer2
+from . import fastconformer, nemo, t_one, transducers, wenet, zipformer2
 from .calibration import biases, windows_of
 from .graph import Graph, onnx
 from .running import open_session, run_windows
@@ -28,10 +28,15 @@ FORMATS = {
     "zipformer2-transducer": (zipformer2.Zipformer2, zipformer2.SIZES, transducers.write_zipformer2),
     "nemo-transducer": (nemo.NeMo, nemo.SIZES, transducers.write_nemo),
 }
+EXPORTED = {
+    "nemo-ctc": (fastconformer.FastConformer, fastconformer.SIZES, alone(fastconformer.write_ctc)),
+}
+"""Graphs node by node as the exporters write them, for sizes whose names begin with "exported"."""
 KINDS = tuple(FORMATS)
 FRAME_S = {"zipformer2-ctc": 0.04, "nemo-ctc": 0.08, "wenet-ctc": 0.04, "t-one-ctc": 0.03}
 FRAME_S |= {"zipformer2-transducer": 0.04, "nemo-transducer": 0.08}
 VOCABULARIES = {"small": 60, "medium": 500, "large": 500}
+VOCABULARIES |= {"exported": 60, "exported-26m": 1025, "exported-109m": 1025}
 STYLES = {"t-one-ctc": "characters", "wenet-ctc": "chinese"}
 LEAST = {"bytes": 320}  # least vocabulary of styles that need more than a small one
 CTC_BLANK_SHARE = 0.6
@@ -64,6 +69,8 @@ class Probe:
 def make_probe(kind, folder, *, size="small", seed=0, **changes):
     """Write a probe of this kind to the folder, which is created.
 
+    `size`: "small", "medium" (published numbers of states) or "large" (published numbers of weights, zipformer2 only);
+    "exported" and "exported-…" are small and full sizes of nemo-ctc with the nodes of released exports.
     `changes`: the sizes that the kind's module lists (window, shift, state_dim, …), and `vocabulary` (blank included),
     `tokens` (a style of tokens.py), `space` ("line" or "|", of characters), `suffix` (of the file names, as
     "-epoch-99-avg-1-chunk-16-left-128"), `quantized` (products of bytes, in a file named int8).
@@ -75,7 +82,10 @@ def make_probe(kind, folder, *, size="small", seed=0, **changes):
     vocabulary = changes.pop("vocabulary", max(least, LEAST.get(style, 0)))
     names = symbols(kind, style, vocabulary, seed, changes.pop("space", "line"))
     ending, quantized = changes.pop("suffix", ""), changes.pop("quantized", False)
-    spec_type, sizes, write = FORMATS[kind]
+    formats = EXPORTED if size.startswith("exported") else FORMATS
+    if kind not in formats:
+        raise ValueError(f"{kind} has no size {size}")
+    spec_type, sizes, write = formats[kind]
     unknown = set(changes) - {field.name for field in fields(spec_type)}
     if unknown or size not in sizes:
         raise ValueError(f"{kind} has no setting {', '.join(unknown) or size}")

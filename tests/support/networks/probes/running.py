@@ -29,12 +29,12 @@ def zero_states(session, states, batch=1):
     return {name: np.zeros(shape, NUMPY_TYPES[inputs[name].type]) for name, shape in shapes.items()}
 
 
-def host_values(session, step, batch=1):
+def host_values(session, step, window):
     """Return the inputs other than window and states: NeMo's length, WeNet's offset, cache size and mask."""
     inputs = {entry.name: entry for entry in session.get_inputs()}
     values = {}
     if "length" in inputs:
-        values["length"] = np.full(batch, inputs["audio_signal"].shape[2], np.int64)
+        values["length"] = np.full(len(window), window.shape[2], np.int64)
     if "attn_mask" in inputs:
         required = WENET_CHUNK * WENET_LEFT_CHUNKS
         mask = np.ones((1, 1, required + WENET_CHUNK), bool)
@@ -56,7 +56,7 @@ def run_windows(session, states, windows, *, zeroed=()):
     results = []
     for step, window in enumerate(windows):
         values |= {name: clean[name] for name in zeroed}
-        feed = {first: window} | values | host_values(session, step, len(window))
+        feed = {first: window} | values | host_values(session, step, window)
         result, *following = session.run(wanted, feed)
         values = {name: after for (name, _), after in zip(states, following, strict=True)}
         results.append(result)
