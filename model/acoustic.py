@@ -19,6 +19,7 @@ from model.machine.precision import resolve_device, resolve_precision
 from model.machine.runtime import set_up_torch, threads_of
 from model.published.files import is_published
 from model.published.published_model import PublishedModel
+from model.published.rewriting.verdicts import Rewriting
 
 if TYPE_CHECKING:
     from model.torch_model import TorchModel
@@ -33,16 +34,21 @@ ROWS = 48  # recordings of similar length in one batch
 
 
 def load_model(
-    path: Path | None = None, *, device: str = "auto", precision: str = "auto", threads: int | None = None
+    path: Path | None = None,
+    *,
+    device: str = "auto",
+    precision: str = "auto",
+    threads: int | None = None,
+    rewriting: Rewriting = "auto",
 ) -> AcousticModel:
     """Read a checkpoint or a published model, the shipped one if no path is given.
 
     Precision `auto` is the fastest one on this machine. `threads`: compute threads, 0 for all cores but one; None keeps
-    torch's setting, and means 1 for 8-bit arithmetic.
+    torch's setting, and means 1 for 8-bit arithmetic. `rewriting`: of published graphs.
     Raises: CheckpointError, PrecisionError, PublishedModelError.
     """
     if path is not None and is_published(path):
-        return PublishedModel.load(path, device=device, precision=precision)
+        return PublishedModel.load(path, device=device, precision=precision, rewriting=rewriting)
     return load_own(path, device=device, precision=precision, threads=threads)
 
 

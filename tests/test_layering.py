@@ -18,9 +18,9 @@ PACKAGES["tutti_asr_client"] = ROOT / "clients" / "tutti_asr_client"
 THIRD_PARTIES = {  # that a package may import
     "batching": {"numpy"},
     "model": {
-        "cn2an", "kaldi_native_fbank", "llvmlite", "matplotlib", "msgspec", "numba", "numpy", "onnxruntime", "opencc",
-        "pinyin_to_ipa", "pypinyin", "pyworld", "ray", "rich", "safetensors", "silero_vad", "soundfile", "soxr",
-        "torch", "triton", "typer",
+        "cn2an", "kaldi_native_fbank", "llvmlite", "matplotlib", "msgspec", "numba", "numpy", "onnx", "onnxruntime",
+        "opencc", "pinyin_to_ipa", "pypinyin", "pyworld", "ray", "rich", "safetensors", "silero_vad", "soundfile",
+        "soxr", "torch", "triton", "typer",
     },
     "tutti_asr_client": {"msgspec", "numpy", "rich", "soundfile", "soxr", "typer", "websockets"},
 }  # fmt: skip

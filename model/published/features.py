@@ -186,6 +186,11 @@ class RawWindows:
 Windows = FbankWindows | RawWindows
 
 
+def windows_of(description: PublishedDescription, options: Fbank | None, *, capacity: int) -> Windows:
+    """Return the windows of the streams in `capacity` slots; without options the model takes samples."""
+    return RawWindows(description) if options is None else FbankWindows(options, description, capacity=capacity)
+
+
 def _whisper(windows: Floats) -> Floats:
     """Apply Whisper's scaling to each window (R, L, 80).
 

@@ -36,6 +36,14 @@ class Graph:
     @classmethod
     def load(cls, path: Path, *, device: str = "cpu") -> Graph:
         """Load a graph for one thread, on the CPU or a CUDA device. Raises: PublishedModelError."""
+        return cls.of(path, str(path), device=device)
+
+    @classmethod
+    def of(cls, path: Path, content: bytes | str, *, device: str = "cpu") -> Graph:
+        """Load a graph from the path of its file, or from its bytes, rewritten from the file `path`.
+
+        Raises: PublishedModelError.
+        """
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -47,7 +55,7 @@ class Graph:
         if wanted and wanted[0] not in onnxruntime.get_available_providers():
             raise PublishedModelError(f"--device {device} needs the package onnxruntime-gpu instead of onnxruntime")
         try:
-            session = onnxruntime.InferenceSession(str(path), options, providers=[*wanted, "CPUExecutionProvider"])
+            session = onnxruntime.InferenceSession(content, options, providers=[*wanted, "CPUExecutionProvider"])
         except Exception as error:
             reason = str(error).strip().splitlines()[0]
             raise PublishedModelError(f"ONNX Runtime cannot read {path}: {reason}") from error

@@ -7,7 +7,7 @@ graph that does not match its metadata.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from model.ctc.tokens import Tokens
@@ -16,9 +16,10 @@ from model.errors import PublishedModelError
 from model.machine.precision import resolve_device
 from model.published import contracts
 from model.published.contracts import KINDS, Contract, check_batches, for_batches_of, recognize
-from model.published.features import FbankWindows, RawWindows
+from model.published.features import windows_of
 from model.published.files import PublishedFiles, find_files
 from model.published.metadata import THREADS, Graph
+from model.published.rewriting.verdicts import Rewriting, Verdict
 from model.published.slots import PublishedSlots
 from model.published.stepping import GraphSlots, check_graph, least_rows
 from model.published.timing import PublishedDescription
@@ -59,10 +60,19 @@ class PublishedModel:
     result_shape: tuple[int, ...]
     least_rows: int
     transducer: Stateless | Recurrent | None
+    rewrites: tuple[Verdict, ...] = ()
 
     @classmethod
-    def load(cls, path: Path, *, device: str = "auto", precision: str = "auto") -> PublishedModel:
-        """Load a folder, or one of its graphs, in the format of sherpa-onnx. Raises: PublishedModelError."""
+    def load(
+        cls, path: Path, *, device: str = "auto", precision: str = "auto", rewriting: Rewriting = "auto"
+    ) -> PublishedModel:
+        """Load a folder, or one of its graphs, in the format of sherpa-onnx.
+
+        On a CPU, its graph or encoder is rewritten. Raises: PublishedModelError.
+        """
+        from model.published.rewriting.rewriting import rewritten  # with onnx, which other models do not need
+        from model.published.rewriting.verification import speech_windows
+
         files = find_files(path, precision)
         place = _device(device)
         graphs = {role: Graph.load(file, device=place.type) for role, file in files.graphs.items()}
@@ -97,8 +107,18 @@ class PublishedModel:
                 else Stateless.of(decoder, joiner, tokens, width)
             )
         digest = files.digest()
+        description = _description(files, contract, frames, digest)
+        found = rewritten(
+            graph,
+            contract,
+            shape,
+            lambda: speech_windows(description, contract.fbank),
+            rewriting=rewriting if place.type == "cpu" else "off",
+            digest=digest,
+        )
+        graph, contract, digest = found.graph, found.contract, found.digest(digest)
         return cls(
-            config=_description(files, contract, frames, digest),
+            config=replace(description, version=digest[:12]),
             tokens=tokens,
             digest=digest,
             precision=files.precision,
@@ -109,6 +129,7 @@ class PublishedModel:
             result_shape=shape,
             least_rows=least_rows(graph, contract, shape),
             transducer=transducer,
+            rewrites=found.verdicts,
         )
 
     @property
@@ -135,9 +156,7 @@ class PublishedModel:
         largest = min(largest, capacity, LARGEST_BATCH)
         at_once = 1 if tile_rows is not None else largest
         return PublishedSlots(
-            RawWindows(self.config)
-            if self.contract.fbank is None
-            else FbankWindows(self.contract.fbank, self.config, capacity=capacity),
+            windows_of(self.config, self.contract.fbank, capacity=capacity),
             GraphSlots(
                 self.graph,
                 self.contract,

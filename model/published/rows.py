@@ -99,7 +99,7 @@ def _compare(
 ) -> RowCheck:
     slots = model.slots(capacity=max(sizes), largest=max(sizes), tile_rows=tile_rows)
     config, largest = model.config, len(slots.inputs)
-    audio = _speech(config, largest, windows)
+    audio = speech(config, largest, windows)
     skipped = config.delay_frames
     alone = [_outputs(slots, audio[row : row + 1], [row])[0] for row in range(min(compared, largest))]
     bits, tokens, difference = {}, {}, 0.0
@@ -113,7 +113,7 @@ def _compare(
     return RowCheck(bits, tokens, difference)
 
 
-def _speech(config: ModelDescription, rows: int, windows: int) -> NDArray[np.int16]:
+def speech(config: ModelDescription, rows: int, windows: int) -> NDArray[np.int16]:
     """Return (B, N, S): a different stretch of a recording in each row, with enough steps for `windows` windows."""
     steps = config.delay_frames // config.frames_per_step + windows
     samples = steps * config.step_samples

@@ -50,7 +50,13 @@ def _outline(entry: ModelEntry, settings: Settings) -> ModelOutline:
 
 def _load(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
     """Load one model and its decoder by its own settings. Raises: ModelError."""
-    model = load_model(settings.model, device=settings.device, precision=settings.precision, threads=settings.threads)
+    model = load_model(
+        settings.model,
+        device=settings.device,
+        precision=settings.precision,
+        threads=settings.threads,
+        rewriting=settings.graph_rewriting,
+    )
     decoder = decoder_of(model, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
     grammars = grammars_of(model, settings.beams, settings.grammars) if decoder.supports_bias else {}
     accurate = accurate_of(model, decoder, settings.lm)

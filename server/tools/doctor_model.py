@@ -78,7 +78,11 @@ def _one_model(settings: Settings, chosen: str) -> Iterator[Finding]:
     """Check device, precision, arithmetic, memory of stream states, caches, batch invariance and decoder."""
     try:
         served = load_model(
-            settings.model, device=settings.device, precision=settings.precision, threads=settings.threads
+            settings.model,
+            device=settings.device,
+            precision=settings.precision,
+            threads=settings.threads,
+            rewriting=settings.graph_rewriting,
         )
     except PrecisionError as error:
         found, _, advice = str(error).partition("; ")

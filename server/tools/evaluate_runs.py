@@ -115,7 +115,11 @@ def _model_facts(combinations: Sequence[Settings], utterances: Sequence[Utteranc
     facts: list[Figures] = []
     for settings in combinations:
         model = load_model(
-            settings.model, device=settings.device, precision=settings.precision, threads=settings.threads
+            settings.model,
+            device=settings.device,
+            precision=settings.precision,
+            threads=settings.threads,
+            rewriting=settings.graph_rewriting,
         )
         facts.append(
             {

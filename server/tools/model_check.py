@@ -47,7 +47,13 @@ class Asked:
 
 def check(asked: Asked, settings: Settings) -> Document:
     """Load the model and measure everything. Raises: ModelError, BadAudio."""
-    model = load_model(asked.model, device=asked.device, precision=asked.precision, threads=settings.threads)
+    model = load_model(
+        asked.model,
+        device=asked.device,
+        precision=asked.precision,
+        threads=settings.threads,
+        rewriting=settings.graph_rewriting,
+    )
     tokens = _tokens(model)
     audio = None if asked.audio is None else _recognized(model, tokens, asked.audio)
     rows = _rows(model, tokens.blank)

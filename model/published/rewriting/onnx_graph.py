@@ -1,0 +1,253 @@
+"""An ONNX graph as an immutable value: nodes, constants, inputs and outputs. Rewrites map one graph to another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import count
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from model.errors import PublishedModelError
+
+ROWS = "rows"  # name of the batch axis
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Node:
+    """One operation. Inputs and outputs are names of values; an optional input that is left out is ''."""
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    domain: str = ""
+
+    @property
+    def output(self) -> str:
+        """The first output."""
+        return self.outputs[0]
+
+
+@dataclass(frozen=True, eq=False)
+class OnnxGraph:
+    """Nodes in execution order; constants by name; declared inputs and outputs as in the file."""
+
+    nodes: tuple[Node, ...]
+    constants: Mapping[str, NDArray[Any]]
+    inputs: tuple[Any, ...]  # onnx.ValueInfoProto
+    outputs: tuple[Any, ...]
+    opsets: tuple[Any, ...]
+    metadata: Mapping[str, str]
+    ir_version: int
+
+    @classmethod
+    def read(cls, model: Any) -> OnnxGraph:
+        """Read an `onnx.ModelProto`. Raises: PublishedModelError for graphs with branches, loops or functions."""
+        graph = model.graph
+        constants = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
+        nodes: list[Node] = []
+        if model.functions or graph.sparse_initializer:
+            raise PublishedModelError("it has functions or sparse weights")
+        for each in graph.node:
+            if any(part.HasField("g") or part.graphs for part in each.attribute):
+                raise PublishedModelError(f"it has a node {each.op_type} with graphs of its own")
+            if each.op_type == "Constant" and each.attribute[0].name == "value":
+                constants[each.output[0]] = numpy_helper.to_array(each.attribute[0].t)
+            elif each.op_type == "Identity" and each.input[0] in constants:
+                constants[each.output[0]] = constants[each.input[0]]
+            else:
+                attributes = {part.name: helper.get_attribute_value(part) for part in each.attribute}
+                nodes.append(Node(each.op_type, tuple(each.input), tuple(each.output), attributes, each.domain))
+        return cls(
+            tuple(nodes),
+            constants,
+            tuple(graph.input),
+            tuple(graph.output),
+            tuple(model.opset_import),
+            {each.key: each.value for each in model.metadata_props},
+            model.ir_version,
+        )
+
+    def proto(self, extra_outputs: Iterable[str] = ()) -> Any:
+        """Return the graph as an `onnx.ModelProto`; `extra_outputs` are names of values to return as well."""
+        used = self.needed([*extra_outputs])
+        nodes = [
+            helper.make_node(each.op, each.inputs, each.outputs, domain=each.domain, **each.attributes)
+            for each in self.nodes
+            if used.intersection(each.outputs)
+        ]
+        tensors = [numpy_helper.from_array(value, name) for name, value in self.constants.items() if name in used]
+        outputs = [*self.outputs, *(helper.make_empty_tensor_value_info(name) for name in extra_outputs)]
+        model = helper.make_model(
+            helper.make_graph(nodes, "rewritten", self.inputs, outputs, tensors),
+            opset_imports=self.opsets,
+            ir_version=self.ir_version,
+        )
+        helper.set_model_props(model, dict(self.metadata))
+        return model
+
+    def needed(self, further: Sequence[str] = ()) -> set[str]:
+        """Return the names of all values on which the outputs and the `further` values depend."""
+        found: set[str] = {*self.output_names, *further}
+        for node in reversed(self.nodes):
+            if found.intersection(node.outputs):
+                found.update(node.inputs)
+        return found
+
+    @cached_property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the graph's outputs."""
+        return tuple(each.name for each in self.outputs)
+
+    @cached_property
+    def producers(self) -> Mapping[str, Node]:
+        """The node of each value that a node computes."""
+        return {name: node for node in self.nodes for name in node.outputs}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, Sequence[Node]]:
+        """The nodes that read a value, for each value that is read."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in dict.fromkeys(node.inputs):
+                found.setdefault(name, []).append(node)
+        return found
+
+    def only_consumer(self, name: str) -> Node | None:
+        """Return the only node that reads a value; None if there are several, or if the value is an output."""
+        readers = self.consumers.get(name, ())
+        return readers[0] if len(readers) == 1 and name not in self.output_names else None
+
+    def constant(self, name: str) -> NDArray[Any] | None:
+        """Return the value of a constant, or None."""
+        return self.constants.get(name)
+
+    def number(self, name: str) -> float | None:
+        """Return the value of a constant with one element, or None."""
+        value = self.constants.get(name)
+        return None if value is None or value.size != 1 else float(value.reshape(()))
+
+    def ints(self, name: str) -> tuple[int, ...] | None:
+        """Return a constant of integers as numbers, or None."""
+        value = self.constants.get(name)
+        return None if value is None or value.dtype.kind != "i" else tuple(value.reshape(-1).tolist())
+
+    def with_sizes(self, shapes: Sequence[Sequence[int | None]]) -> OnnxGraph:
+        """Return the graph with these sizes of its inputs, by position; None stands for the number of rows."""
+        inputs = tuple(
+            helper.make_tensor_value_info(
+                each.name,
+                each.type.tensor_type.elem_type,
+                [
+                    size if size is not None else old.dim_value or ROWS
+                    for size, old in zip(shape, _sizes(each), strict=True)
+                ],
+            )
+            for each, shape in zip(self.inputs, shapes, strict=True)
+        )
+        return replace(self, inputs=inputs)
+
+    def with_constants(self, values: Mapping[str, NDArray[Any]]) -> OnnxGraph:
+        """Return the graph with these values as constants; the nodes that computed them are left out."""
+        kept = tuple(node for node in self.nodes if not set(node.outputs) & values.keys())
+        return replace(self, nodes=kept, constants={**self.constants, **values}).pruned()
+
+    def pruned(self) -> OnnxGraph:
+        """Return the graph without nodes and constants that no output depends on."""
+        used = self.needed()
+        return replace(
+            self,
+            nodes=tuple(node for node in self.nodes if used.intersection(node.outputs)),
+            constants={name: value for name, value in self.constants.items() if name in used},
+        )
+
+
+class Edit:
+    """Collects changes of a graph: nodes to replace, new nodes before them, new constants and states."""
+
+    def __init__(self, graph: OnnxGraph, prefix: str) -> None:
+        """`prefix`: of new names; it must not occur in the graph."""
+        self.graph, self._prefix = graph, prefix
+        self._numbers = count()
+        self._constants: dict[str, NDArray[Any]] = {}
+        self._new: list[Node] = []
+        self._removed: set[int] = set()
+        self._inputs: list[Any] = []
+        self._outputs: list[Any] = []
+
+    def __call__(self, op: str, *inputs: str, output: str | None = None, domain: str = "", **attributes: Any) -> str:
+        """Add a node; return the name of its output. A node with an existing `output` replaces the one that had it."""
+        name = self._name() if output is None else output
+        if output is not None and output in self.graph.producers:
+            self.remove(self.graph.producers[output])
+        self._new.append(Node(op, inputs, (name,), attributes, domain))
+        return name
+
+    def constant(self, value: Any, dtype: Any = np.float32) -> str:
+        """Add a constant; return its name."""
+        name = self._name()
+        self._constants[name] = np.ascontiguousarray(np.asarray(value, dtype))
+        return name
+
+    def remove(self, node: Node) -> None:
+        """Leave a node out. Its outputs must have new producers, or no readers."""
+        self._removed.add(id(node))
+
+    def input(self, name: str, shape: Sequence[int | str]) -> str:
+        """Declare a float32 input."""
+        self._inputs.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape))
+        return name
+
+    def output(self, name: str, shape: Sequence[int | str]) -> None:
+        """Declare a float32 output."""
+        self._outputs.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape))
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was added."""
+        return bool(self._new)
+
+    def done(self, *, without: Sequence[str] = ()) -> OnnxGraph:
+        """Return the changed graph, in execution order; `without`: declared inputs and outputs to leave out."""
+        graph = self.graph
+        nodes = [node for node in graph.nodes if id(node) not in self._removed] + self._new
+        inputs = (*(each for each in graph.inputs if each.name not in without), *self._inputs)
+        outputs = (*(each for each in graph.outputs if each.name not in without), *self._outputs)
+        constants = {**graph.constants, **self._constants}
+        known = {"", *constants, *(each.name for each in inputs)}
+        ordered = tuple(_in_order(nodes, known))
+        return replace(graph, nodes=ordered, constants=constants, inputs=inputs, outputs=outputs).pruned()
+
+    def _name(self) -> str:
+        return f"{self._prefix}.{next(self._numbers)}"
+
+
+def _sizes(declared: Any) -> Any:
+    return declared.type.tensor_type.shape.dim
+
+
+def _in_order(nodes: Sequence[Node], known: set[str]) -> Iterator[Node]:
+    """Yield the nodes so that each follows those whose outputs it reads, without those that read unknown values."""
+    waiting: dict[str, list[int]] = {}
+    missing = []
+    ready = []
+    for place, node in enumerate(nodes):
+        needs = {name for name in node.inputs if name not in known}
+        missing.append(len(needs))
+        for name in needs:
+            waiting.setdefault(name, []).append(place)
+        if not needs:
+            ready.append(place)
+    for place in ready:  # grows while it is read
+        yield nodes[place]
+        for name in nodes[place].outputs:
+            for reader in waiting.get(name, ()):
+                missing[reader] -= 1
+                if not missing[reader]:
+                    ready.append(reader)
