@@ -20,7 +20,7 @@ THIRD_PARTIES = {  # that a package may import
     "model": {
         "cn2an", "kaldi_native_fbank", "llvmlite", "matplotlib", "msgspec", "numba", "numpy", "onnx", "onnxruntime",
         "opencc", "pinyin_to_ipa", "pypinyin", "pyworld", "ray", "rich", "safetensors", "silero_vad", "soundfile",
-        "soxr", "torch", "triton", "typer",
+        "soxr", "torch", "triton", "typer", "whisper_normalizer",
     },
     "tutti_asr_client": {"msgspec", "numpy", "rich", "soundfile", "soxr", "typer", "websockets"},
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from model.text.letters import has_ideographs
 
@@ -80,14 +81,19 @@ def _kinds(reference: Sequence[str], hypothesis: Sequence[str]) -> tuple[int, in
 
 
 def by_source(rows: Iterable[tuple[str, str, str]]) -> dict[str, Score]:
-    """Pool (source, reference, hypothesis) rows by source, sorted by name."""
+    """Score (source, reference, hypothesis) rows and pool them by source, sorted by name."""
+    return pooled((source, score(reference, hypothesis)) for source, reference, hypothesis in rows)
+
+
+def pooled(scored: Iterable[tuple[str, Score]]) -> dict[str, Score]:
+    """Pool scores by source, sorted by name."""
     totals: dict[str, Score] = {}
-    for source, reference, hypothesis in rows:
-        totals[source] = totals.get(source, Score()) + score(reference, hypothesis)
+    for source, one in scored:
+        totals[source] = totals.get(source, Score()) + one
     return dict(sorted(totals.items()))
 
 
-def report(sources: dict[str, Score]) -> dict[str, object]:
+def report(sources: dict[str, Score]) -> dict[str, Any]:
     """JSON-ready figures: pooled and by source, rounded to 1e-4."""
     total = sum(sources.values(), Score())
     return {

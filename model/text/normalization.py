@@ -31,11 +31,16 @@ def comparable(text: str) -> str:
 
     Apostrophes in words and decimal points in numbers stay; other marks become spaces, as in "well-known".
     """
-    text = plain(text).translate(_APOSTROPHES)
+    text = straight_apostrophes(plain(text))
     letters = text if text.islower() and text.isascii() else unicodedata.normalize("NFC", text.lower())
     points = {found.start() for found in _POINT.finditer(letters)}
     kept = (c if c == "'" or at in points or _is_word(c) else " " for at, c in enumerate(letters))
     return " ".join(found for word in "".join(kept).split() if (found := _unquoted(word)))
+
+
+def straight_apostrophes(text: str) -> str:
+    """Replace typographic apostrophes and the like by the ASCII one."""
+    return text.translate(_APOSTROPHES)
 
 
 def _unquoted(word: str) -> str:

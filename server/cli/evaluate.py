@@ -19,6 +19,7 @@ from server.cli.options import (
     LanguageOption,
     ManifestOption,
     ModelOption,
+    Normalize,
     Part,
     PartOption,
     UrlOption,
@@ -53,6 +54,13 @@ def evaluate(
         ),
     ] = None,
     part: PartOption = Part.ALL,
+    normalize: Annotated[
+        Normalize,
+        typer.Option(
+            help="Before comparing: none (texts as written), basic (lower case, no punctuation) or english (Whisper's "
+            "rules; also numbers, contractions and spelling)."
+        ),
+    ] = Normalize.BASIC,
     partials: Annotated[
         bool,
         typer.Option(
@@ -76,15 +84,17 @@ def evaluate(
     the speed of the machine.
     """
     from model.errors import ModelError
+    from model.evaluation.normalization import check_installed
     from server.errors import SettingsError
     from server.tools.evaluate import EvaluationFailed
     from server.tools.evaluate_runs import Asked, run_local, run_remote
 
+    check_installed(normalize.value)
     query: dict[str, Any] = {"keyterm": tuple(keyterm or ())}
     query |= {"grammar": grammar} if grammar else {}
     query |= {"finals": finals} if finals else {}
     query |= {"language": language} if language and url is not None else {}
-    asked = Asked(manifest, concurrency, query, texts, partials, as_json, _codecs(codec), part.value)
+    asked = Asked(manifest, concurrency, query, texts, partials, as_json, _codecs(codec), part.value, normalize.value)
     ours: dict[str, Any] = {"precision": precision, "decoder": decoder, "beams": beams, "lm": lm, "device": device}
     ours |= {"model": model_for(language, model)}
     ours |= {"grammars": grammars}

@@ -34,6 +34,14 @@ class Part(StrEnum):
     ALL = "all"
 
 
+class Normalize(StrEnum):
+    """Normalization of texts before they are compared: `model/evaluation/normalization`."""
+
+    NONE = "none"
+    BASIC = "basic"
+    ENGLISH = "english"
+
+
 def default_of(setting: str) -> Callable[[], Any]:
     """Return a function that looks up the default of a setting: the `default_factory` of an option."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from model.evaluation.bootstrap import FACTS, report_with_intervals
+from model.evaluation.normalization import DEFAULT, Normalization, normalizer, one_sided
 from model.evaluation.parts import parts_of
-from model.evaluation.scoring import by_source, report
+from model.evaluation.scoring import Score, score
 from model.evaluation.stability import ShownWord, Stability, View
 from model.recordings import Utterance
-from model.text.normalization import comparable
+from model.text.letters import has_ideographs
 from server.audio.pcm import PCM
 from server.audio.raw import alaw_table, mulaw_table
 from server.settings import Settings
@@ -44,35 +46,39 @@ class Evaluation:
     elapsed_s: float
     stability: Stability | None = None
 
-    def figures(self) -> dict[str, object]:
-        """Return, JSON-ready, error rates pooled and by source, speed, and a digest of all texts to compare runs."""
-        rows = [
-            (u.source, comparable(u.text), comparable(text))
-            for u, text in zip(self.utterances, self.texts, strict=True)
-        ]
-        normalized = sum(
-            reference != " ".join(u.text.split()) for u, (_, reference, _) in zip(self.utterances, rows, strict=True)
-        )
-        digits = sum(any(map(str.isdigit, reference)) for _, reference, _ in rows)
+    def figures(self, normalization: Normalization = DEFAULT, *, by_part: bool = False) -> dict[str, object]:
+        """Return, JSON-ready, error rates pooled and by source, speed, and a digest of all texts to compare runs.
+
+        `by_part` adds the rates of parts A and B of the recordings (`model/evaluation/parts`). Raises: MissingPackage.
+        """
+        normalized = normalizer(normalization)
+        references = [normalized(u.text) for u in self.utterances]
+        texts = [normalized(text) for text in self.texts]
+        scored = [(u.source, score(*pair)) for u, *pair in zip(self.utterances, references, texts, strict=True)]
         audio_s = sum(u.duration_s for u in self.utterances)
-        partials = {} if self.stability is None else {"partials": self.stability.figures()}
         return {
-            **report(by_source(rows)),
-            "references_normalized": normalized,
-            "references_with_digits": digits,
+            **report_with_intervals(scored),
+            "bootstrap": FACTS,
+            **({"by_part": self._by_part(scored)} if by_part else {}),
+            "normalize": normalization,
+            "references_normalized": _changed((u.text for u in self.utterances), references),
+            "transcripts_normalized": _changed(self.texts, texts),
+            "references_without_words": references.count(""),
+            "references_in_characters": sum(map(has_ideographs, references)),
+            "one_sided": one_sided(normalization, references, texts),
             "audio_s": round(audio_s, 1),
             "elapsed_s": round(self.elapsed_s, 2),
             "real_time_factor": round(self.elapsed_s / audio_s, 5) if audio_s else None,
             "texts_sha256": hashlib.sha256("\n".join(self.texts).encode()).hexdigest(),
-            **partials,
+            **({} if self.stability is None else {"partials": self.stability.figures()}),
         }
 
-    def by_part(self) -> dict[str, object]:
-        """Return, JSON-ready, error rates of parts A and B of the recordings (`model/evaluation/parts`)."""
-        rows = zip(parts_of(self.utterances), self.utterances, self.texts, strict=True)
-        scored = [(part, (u.source, comparable(u.text), comparable(text))) for part, u, text in rows]
-        named = sorted({part for part, _ in scored})
-        return {name: report(by_source(row for part, row in scored if part == name)) for name in named}
+    def _by_part(self, scored: Sequence[tuple[str, Score]]) -> dict[str, object]:
+        parts = parts_of(self.utterances)
+        return {
+            name: report_with_intervals([one for part, one in zip(parts, scored, strict=True) if part == name])
+            for name in sorted({*parts})
+        }
 
     def lines(self, **facts: object) -> list[str]:
         """Return a JSON line for each recording: audio, source, reference, text, and `facts`."""
@@ -80,6 +86,11 @@ class Evaluation:
             json.dumps({"audio": u.audio.name, "source": u.source, "reference": u.text, "text": text, **facts})
             for u, text in zip(self.utterances, self.texts, strict=True)
         ]
+
+
+def _changed(originals: Iterable[str], normalized: Sequence[str]) -> int:
+    """Return the number of texts that normalization changed in more than white space."""
+    return sum(" ".join(text.split()) != other for text, other in zip(originals, normalized, strict=True))
 
 
 class EvaluationFailed(Exception):

@@ -8,12 +8,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from model.evaluation.normalization import DESCRIPTIONS, remedy
+
 Figures = dict[str, Any]
 _WIDTH = 120  # if the output is not a terminal
-_IN_TABLE = {
-    *("wer", "cer", "by_source", "by_part", "utterances", "precision", "decoder", "codec"),
-    *("words", "insertions", "deletions", "substitutions", "references_normalized", "references_with_digits"),
-    *("log_prob_difference_to_fp32", "real_time_factor", "partials"),
+_SHOWN = {  # in the table and in the notes
+    *("wer", "cer", "wer_interval", "cer_interval", "bootstrap", "by_source", "by_part", "utterances"),
+    *("precision", "decoder", "codec", "words", "insertions", "deletions", "substitutions"),
+    *("normalize", "references_normalized", "transcripts_normalized", "references_without_words"),
+    *("references_in_characters", "one_sided", "log_prob_difference_to_fp32", "real_time_factor", "partials"),
 }
 
 
@@ -29,24 +32,46 @@ def report_console(*, as_json: bool) -> Console:
 
 
 def print_report(combinations: Sequence[Figures], console: Console) -> None:
-    """Print the table, then a line of facts for each combination."""
+    """Print the table, then notes and warnings, then a line of facts for each combination."""
     console.print(report_table(combinations))
-    for note in _notes(combinations[0]):
+    warnings = [warning for figures in combinations for warning in _warnings(figures)]
+    for note in dict.fromkeys([*_notes(combinations), *warnings]):  # combinations may share a warning
         console.print(note, highlight=False, markup=False, soft_wrap=True)
     for figures in combinations:
-        rest = {k: v for k, v in figures.items() if k not in _IN_TABLE}
+        rest = {k: v for k, v in figures.items() if k not in _SHOWN}
         line = ", ".join(f"{name} {value}" for name, value in rest.items())
         console.print(f"{_label(figures)}: {line}", style="dim", highlight=False, markup=False, soft_wrap=True)
 
 
-def _notes(figures: Figures) -> list[str]:
-    """Return sentences about the normalization of references."""
-    notes, of = [], f"of the {figures['utterances']} references"
-    if count := figures.get("references_normalized"):
-        notes.append(f"capitals and punctuation of {count} {of} are normalized before comparison")
-    if count := figures.get("references_with_digits"):
-        notes.append(f"{count} {of} have digits, but transcripts spell numbers as words: each counts as an error")
+def _notes(combinations: Sequence[Figures]) -> list[str]:
+    """Return sentences about what was compared, and about the intervals."""
+    first, notes = combinations[0], []
+    name, of = first["normalize"], f"of the {first['utterances']} references"
+    changed = max(figures["transcripts_normalized"] for figures in combinations)
+    most = "up to " if len(combinations) > 1 and changed else ""
+    notes.append(
+        f"normalization: {name} ({DESCRIPTIONS[name]}); it changed {first['references_normalized']} {of} and "
+        f"{most}{changed} of the transcripts"
+    )
+    if count := first["references_in_characters"]:
+        notes.append(f"{count} {of} are compared by characters: simplified, without punctuation and spaces")
+    if count := first["references_without_words"]:
+        notes.append(f"{count} {of} have no words after normalization: each word recognized there is an insertion")
+    if first["wer_interval"] is not None:
+        facts = first["bootstrap"]
+        share, resamples = f"{facts['confidence']:.0%}", f"{facts['resamples']:,}"
+        notes.append(f"in parentheses: {share} intervals, from {resamples} resamples of the recordings")
     return notes
+
+
+def _warnings(figures: Figures) -> list[str]:
+    """Return sentences about writing that one side uses and the other does not."""
+    name, total = figures["normalize"], figures["utterances"]
+    return [
+        f"warning: {count['references']} of the {total} references have {kind}, and {count['transcripts']} of the "
+        f"transcripts: each difference counts as an error; {remedy(name, kind)}"
+        for kind, count in figures["one_sided"].items()
+    ]
 
 
 def report_table(combinations: Sequence[Figures]) -> Table:
@@ -62,9 +87,9 @@ def report_table(combinations: Sequence[Figures]) -> Table:
 
 def _rows(first: Figures) -> list[tuple[str, Callable[[Figures], str]]]:
     rows: list[tuple[str, Callable[[Figures], str]]] = [
-        ("WER", lambda f: f"{f['wer']:.4f}"),
-        ("CER", lambda f: f"{f['cer']:.4f}"),
-        ("words in the references", lambda f: str(f["words"])),
+        ("WER", lambda f: _rate(f, "wer", 4)),
+        ("CER", lambda f: _rate(f, "cer", 4)),
+        (f"{_unit(first)} in the references", lambda f: str(f["words"])),
         ("substitutions", lambda f: str(f["substitutions"])),
         ("deletions", lambda f: str(f["deletions"])),
         ("insertions", lambda f: str(f["insertions"])),
@@ -92,11 +117,23 @@ def _label(figures: Figures) -> str:
 
 
 def _of_source(source: str) -> Callable[[Figures], str]:
-    return lambda figures: f"{figures['by_source'][source]['wer']:.3f}"
+    return lambda figures: _rate(figures["by_source"][source], "wer", 3)
 
 
 def _of_part(part: str) -> Callable[[Figures], str]:
-    return lambda figures: f"{figures['by_part'][part]['wer']:.4f}"
+    return lambda figures: _rate(figures["by_part"][part], "wer", 4)
+
+
+def _rate(figures: Figures, name: str, digits: int) -> str:
+    """Return an error rate, and its interval if there is one."""
+    rate, interval = f"{figures[name]:.{digits}f}", figures[f"{name}_interval"]
+    return rate if interval is None else f"{rate} ({interval[0]:.{digits}f}–{interval[1]:.{digits}f})"
+
+
+def _unit(figures: Figures) -> str:
+    """Return what is counted: words, characters, or both in references of several languages."""
+    characters = figures["references_in_characters"]
+    return "words" if not characters else "characters" if characters == figures["utterances"] else "words, characters"
 
 
 def _of_partials(name: str) -> Callable[[Figures], str]:

@@ -15,14 +15,15 @@ import typer
 
 from model.acoustic import load_model
 from model.decoder import resolve_decoder
-from model.errors import ManifestError
+from model.errors import ManifestError, require
 from model.evaluation import compare
+from model.evaluation.normalization import DEFAULT, Normalization
 from model.evaluation.parts import Selection, selected
 from model.lm.language_model import LanguageModel
 from model.published.files import is_published
 from model.published.published_model import PublishedModel
 from model.recordings import Utterance, check_audio, read_manifests, read_pcm
-from model.text.letters import ideographs_apart
+from model.text.letters import has_ideographs, ideographs_apart
 from model.text.normalization import comparable
 from server.settings import Settings
 from server.tools.evaluate import Evaluation, OpenTranscriber, evaluate, open_coded, remote
@@ -44,16 +45,30 @@ class Asked:
     as_json: bool = False
     codecs: Sequence[str | None] = (None,)  # applied to the recordings; None: as recorded
     part: Selection = "all"  # of the recordings
+    normalization: Normalization = DEFAULT  # of references and transcripts
 
     @property
     def utterances(self) -> list[Utterance]:
-        """Return the recordings to evaluate. Raises: ManifestError."""
+        """Return the recordings to evaluate. Raises: ManifestError; MissingPackage."""
         utterances = selected(read_manifests(self.manifests), self.part)
         check_audio(utterances)
         for utterance in utterances:
             if not comparable(utterance.text):
                 raise ManifestError(f"{utterance.where}: text: {utterance.text[:60]!r} contains no words")
+        self._check_characters([u for u in utterances if has_ideographs(u.text)])
         return utterances
+
+    def _check_characters(self, utterances: Sequence[Utterance]) -> None:
+        """Check that references written without spaces can be scored. Raises: ManifestError; MissingPackage."""
+        if not utterances:
+            return
+        first = utterances[0]
+        if self.normalization != "basic":
+            raise ManifestError(
+                f"{first.where}: text: {first.text[:60]!r} is compared by characters, which --normalize "
+                f"{self.normalization} does not do; use --normalize basic"
+            )
+        require("opencc", "mandarin", "scoring Chinese text")
 
 
 def run_remote(asked: Asked, url: str, api_key: str | None) -> None:
@@ -150,8 +165,9 @@ def _run(
     evaluation = asyncio.run(evaluate(utterances, opener, asked.concurrency, partials=asked.partials))
     query = {name: value for name, value in asked.query.items() if value and name != "keyterm"}
     query |= {"keyterms": list(asked.query["keyterm"])} if asked.query.get("keyterm") else {}
-    parts = {"by_part": evaluation.by_part()} if asked.part == "all" else {"part": asked.part}
-    return {**evaluation.figures(), **parts, **facts, **query}, evaluation
+    part = {} if asked.part == "all" else {"part": asked.part}
+    figures = evaluation.figures(asked.normalization, by_part=asked.part == "all")
+    return {**figures, **part, **facts, **query}, evaluation
 
 
 def _report(asked: Asked, runs: Sequence[tuple[Figures, Evaluation]]) -> None:

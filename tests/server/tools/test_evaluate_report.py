@@ -3,6 +3,9 @@
 import json
 from pathlib import Path
 
+import numpy as np
+import pytest
+import soundfile
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -90,11 +93,11 @@ def test_the_document_has_the_first_combinations_keys_and_all_combinations():
 def test_the_table_has_a_column_for_each_combination():
     gap = {"largest": 2.25, "likely": 0.5}
     text = printed(figures("fp32", "greedy"), figures("bf16", "beam", text="one", log_prob_difference_to_fp32=gap))
-    assert line_of(text, "WER") == ["0.0000", "0.3333"]
+    assert line_of(text, "WER") == ["0.0000 (0.0000–0.0000)", "0.3333 (0.0000–0.5000)"]
     assert line_of(text, "WER x") == ["0.000", "0.500"]
     assert line_of(text, "largest Δ log-prob to fp32") == ["–", "2.25"]
     assert line_of(text, "real-time factor") == ["0.125", "0.125"]
-    assert "changed" not in text
+    assert "changed later" not in text
 
 
 def test_partials_are_rows_of_the_same_table():
@@ -124,9 +127,6 @@ def test_a_watch_keeps_recordings_apart():
 
 
 def test_partials_of_a_running_server_are_measured_too(live_server, tmp_path):
-    import numpy as np
-    import soundfile
-
     soundfile.write(tmp_path / "hello.wav", np.concatenate([spell("hello there"), silence(0.5)]), 16_000)
     manifest = tmp_path / "list.jsonl"
     manifest.write_text(json.dumps({"audio": "hello.wav", "text": "hello where", "duration": 1.0}))
@@ -142,34 +142,119 @@ def test_partials_of_a_running_server_are_measured_too(live_server, tmp_path):
 
 def test_the_report_has_rates_of_both_parts():
     spoken = [Utterance(Path(f"{name}.wav"), "one two", "x", name, 2.0) for name in ("ann", "ben")]  # B and A
-    evaluation = Evaluation(spoken, ("one too", "one two"), 0.5)
-    parts = evaluation.by_part()
-    assert {name: part["wer"] for name, part in parts.items()} == {"A": 0.0, "B": 0.5}
-    text = printed({**evaluation.figures(), "by_part": parts})
+    figures = Evaluation(spoken, ("one too", "one two"), 0.5).figures(by_part=True)
+    assert {name: part["wer"] for name, part in figures["by_part"].items()} == {"A": 0.0, "B": 0.5}
+    text = printed(figures)
     assert (line_of(text, "WER, part A"), line_of(text, "WER, part B")) == (["0.0000"], ["0.5000"])
 
 
-def report_of(*references):
-    spoken = [utterance(text, "x") for text in references]
-    evaluation = Evaluation(spoken, ("one two",) * len(spoken), 0.5)
-    return evaluation.figures(), printed(evaluation.figures())
+def report_of(references, texts, normalization="basic"):
+    evaluation = Evaluation([utterance(text, "x") for text in references], tuple(texts), 0.5)
+    figures = evaluation.figures(normalization)
+    return figures, printed(figures)
 
 
-def test_the_report_counts_normalized_references():
-    figures, text = report_of("One, two.", "ONE TWO", "“one two”", "one two", "  one  two ")
-    assert (figures["wer"], figures["references_normalized"]) == (0.0, 3)
-    assert "capitals and punctuation of 3 of the 5 references are normalized before comparison" in text
+def test_the_report_says_how_texts_were_normalized():
+    figures, text = report_of(["One, two.", "one two", " one  two "], ["ONE TWO"] * 3)
+    assert (figures["wer"], figures["normalize"]) == (0.0, "basic")
+    assert (figures["references_normalized"], figures["transcripts_normalized"]) == (1, 3)
+    assert (
+        "normalization: basic (lower case, no punctuation); it changed 1 of the 3 references and 3 of the transcripts"
+        in text
+    )
+    assert "warning" not in text
 
 
-def test_the_report_says_that_digits_in_references_count_as_errors():
-    figures, text = report_of("1 two", "one two")
-    assert (figures["wer"], figures["references_with_digits"]) == (0.25, 1)
-    assert "1 of the 2 references have digits, but transcripts spell numbers as words: each counts as an error" in text
-    assert "normalized" not in text
+def test_digits_on_one_side_get_a_warning_and_none_with_english():
+    spoken = ["i am ten", "one two"], ["I'm 10.", "one two"]
+    figures, text = report_of(*spoken)
+    assert (figures["wer"], figures["one_sided"]["digits"]) == (0.6, {"references": 0, "transcripts": 1})
+    assert (
+        "warning: 0 of the 2 references have digits, and 1 of the transcripts: each difference counts as an error; "
+        "--normalize english compares English texts without this difference" in text
+    )
+    figures, text = report_of(*spoken, "english")
+    assert (figures["wer"], figures["normalize"], figures["one_sided"]) == (0.0, "english", {})
+    assert "normalization: english (" in text
+    assert "warning" not in text
 
 
-def test_references_without_normalization_or_digits_get_no_note():
-    figures, text = report_of("one two", "one two")
-    assert (figures["references_normalized"], figures["references_with_digits"]) == (0, 0)
-    assert "normalized" not in text
-    assert "digits" not in text
+def test_capitals_and_punctuation_on_one_side_get_a_warning_without_normalization():
+    figures, text = report_of(["one two"], ["One, two"], "none")
+    assert figures["wer"] == 0.5
+    assert set(figures["one_sided"]) == {"capitals", "punctuation"}
+    for kind in ("capitals", "punctuation"):
+        assert f"warning: 0 of the 1 references have {kind}, and 1 of the transcripts" in text
+    assert "--normalize basic compares without them" in text
+
+
+def test_combinations_share_a_warning_or_have_their_own():
+    spoken = [utterance("ten", "x"), utterance("two", "x")]
+    runs = [Evaluation(spoken, texts, 0.5).figures() for texts in (("10", "two"), ("10", "two"), ("10", "2"))]
+    text = printed(*runs)
+    assert text.count("warning") == 2
+    assert "changed 0 of the 2 references and 0 of the transcripts" in text
+
+
+def test_a_reference_without_words_after_normalization_is_counted():
+    figures, text = report_of(["um", "one two"], ["a", "one two"], "english")
+    assert (figures["insertions"], figures["references_without_words"]) == (1, 1)
+    assert "1 of the 2 references have no words after normalization" in text
+
+
+def test_rates_have_intervals_in_the_table_and_in_the_document():
+    figures, text = report_of(["one two"] * 8, ["one two"] * 4 + ["one too"] * 4)
+    low, high = figures["wer_interval"]
+    assert 0 < low < figures["wer"] == 0.25 < high < 0.5
+    assert line_of(text, "WER") == [f"0.2500 ({low:.4f}–{high:.4f})"]
+    assert line_of(text, "WER x") == [f"0.250 ({low:.3f}–{high:.3f})"]
+    assert line_of(text, "words in the references") == ["16"]
+    assert line_of(text, "substitutions") == ["4"]
+    assert figures["bootstrap"] == {"confidence": 0.95, "resamples": 1000, "seed": 1}
+    assert "in parentheses: 95% intervals, from 1,000 resamples of the recordings" in text
+    assert json.loads(json.dumps(document([figures])))["cer_interval"] == figures["cer_interval"]
+
+
+def test_chinese_references_are_compared_by_characters_and_the_report_says_so():
+    figures, text = report_of(["今天天氣好。", "你好"], ["今天天气好", "你"])
+    assert (figures["words"], figures["deletions"], figures["references_in_characters"]) == (7, 1, 2)
+    assert line_of(text, "characters in the references") == ["7"]
+    assert "2 of the 2 references are compared by characters: simplified, without punctuation and spaces" in text
+
+
+@pytest.fixture
+def listed(tmp_path):
+    """Return a function that writes a manifest of one second of silence with this reference."""
+    soundfile.write(tmp_path / "a.wav", np.zeros(16_000, np.int16), 16_000)
+    path = tmp_path / "list.jsonl"
+
+    def write(text):
+        path.write_text(json.dumps({"audio": "a.wav", "text": text, "duration": 1.0}))
+        return path
+
+    return write
+
+
+def refused(path, *options):
+    """Return the error of an evaluation that must not reach the server, where nothing listens."""
+    result = runner.invoke(app, ["evaluate", "--manifest", str(path), "--url", "ws://127.0.0.1:9", *options])
+    assert result.exit_code == 1
+    return result.stderr
+
+
+@pytest.mark.parametrize("name", ["none", "english"])
+def test_normalizations_for_words_refuse_chinese_references(listed, name):
+    problem = refused(listed("你好"), "--normalize", name)
+    assert f"which --normalize {name} does not do; use --normalize basic" in problem
+
+
+def test_a_missing_package_is_named_before_anything_is_recognized(listed, monkeypatch):
+    monkeypatch.setattr("model.errors.find_spec", lambda _: None)
+    assert "--normalize english needs whisper_normalizer" in refused("absent.jsonl", "--normalize", "english")
+    assert "scoring Chinese text needs opencc" in refused(listed("你好"))
+
+
+def test_an_unknown_normalization_is_named():
+    result = runner.invoke(app, ["evaluate", "--manifest", str(SAMPLES), "--normalize", "french"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("tutti: --normalize french: must be one of")
