@@ -25,6 +25,7 @@ from model.published.rewriting.convolutions import depthwise_as_products, pointw
 from model.published.rewriting.folding import fold_shapes
 from model.published.rewriting.key_value_caches import KEYS_AND_VALUES, cache_keys_and_values
 from model.published.rewriting.onnx_graph import OnnxGraph
+from model.published.rewriting.swoosh import simplify_swoosh
 from model.published.rewriting.verdicts import Rewriting, Verdict, cached, keep
 from model.published.rewriting.verification import Outcome, compare, outcome_of
 from model.published.states import StateTensor
@@ -45,6 +46,7 @@ class Rewrite:
 REWRITES = (
     Rewrite("shapes folded", True, fold_shapes),
     Rewrite("keys and values cached", True, cache_keys_and_values),
+    Rewrite("Swoosh simplified", False, simplify_swoosh),
     Rewrite("pointwise convolutions as products", False, pointwise_as_products),
     Rewrite("depthwise convolutions as products", False, depthwise_as_products),
 )

@@ -20,7 +20,7 @@ from model.published.rewriting.verification import TOLERANCE
 from model.published.rows import check_rows, speech
 from tests.support.networks.probes import make_probe
 
-SHAPES, CACHES, POINTWISE, DEPTHWISE = (each.name for each in rewriting.REWRITES)
+SHAPES, CACHES, SWOOSH, POINTWISE, DEPTHWISE = (each.name for each in rewriting.REWRITES)
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +67,22 @@ def test_all_rewrites_of_a_fastconformer_keep_its_symbols(exported: Path) -> Non
     one, other = outputs_of(published), outputs_of(model)
     assert np.array_equal(one.argmax(-1), other.argmax(-1))
     assert np.abs(one - other).max() < TOLERANCE
+
+
+@pytest.mark.parametrize("swooshes", [("max", "where"), ("logaddexp", "logaddexp")])
+def test_all_rewrites_of_a_zipformer_keep_its_symbols(swooshes, tmp_path):
+    folder = Path(make_probe("zipformer2-ctc", tmp_path, size="exported", swooshes=swooshes).folder)
+    published, model = load(folder, "off"), load(folder, "auto")
+    assert applied(model) == [SHAPES, SWOOSH, DEPTHWISE]
+    one, other = outputs_of(published), outputs_of(model)
+    assert np.array_equal(one.argmax(-1), other.argmax(-1))
+    assert check_rows(model, model.tokens.blank).dependent_bits == ()
+    source = rewriting.read_graph(model.graph.path, published.contract)
+    for rewrite in rewriting.REWRITES:
+        source = rewrite.apply(source)
+    kinds = Counter(node.op for node in source.nodes)
+    assert kinds["Equal"] == kinds["Abs"] == 0, "a Swoosh was not found"
+    assert not [node for node in source.nodes if node.op == "Conv" and len(source.constants[node.inputs[1]].shape) == 3]
 
 
 def test_rows_of_a_rewritten_graph_do_not_depend_on_the_batch(exported: Path) -> None:
