@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +18,7 @@ import typer
 from rich.console import Console
 
 from loadtest.benchmarks.peers import bench, report
-from loadtest.benchmarks.peers.contestants import PUBLISHED, Contestant, chosen
+from loadtest.benchmarks.peers.contestants import Contestant, chosen
 from loadtest.benchmarks.peers.findings import Findings, Probe
 from loadtest.errors import BadManifest, ServerNotReady
 from loadtest.program import EXIT_INTERRUPTED, EXIT_OK, RESULTS, ResultName, carry_out
@@ -24,7 +26,7 @@ from loadtest.reports import environment, pages
 from loadtest.served import ROOT
 
 PACKAGES = ("fastapi", "uvicorn", "torch", "ray", "mosec", "aiohttp", "sherpa-onnx", "onnx", "onnxruntime")
-EXPORT_WITHIN_S = 300.0
+PREPARED_WITHIN_S = 300.0
 
 
 def main(
@@ -51,10 +53,13 @@ def main(
         contestants = chosen(peers)
         probes, code = list(read(folder / f"{name}.json") if keep else ()), EXIT_OK
         _export(contestants, onnx)
-        try:
-            probes.extend(bench.run(plan, contestants, tuple(probes), partial(console.print, highlight=False)))
-        except KeyboardInterrupt:  # earlier levels are in the list
-            code = EXIT_INTERRUPTED
+        with tempfile.TemporaryDirectory() as int8:
+            _quantize(contestants, onnx, Path(int8))
+            measured = replace(plan, int8=Path(int8))
+            try:
+                probes.extend(bench.run(measured, contestants, tuple(probes), partial(console.print, highlight=False)))
+            except KeyboardInterrupt:  # earlier levels are in the list
+                code = EXIT_INTERRUPTED
         if probes:
             place, versions = environment.describe(seed), environment.versions(PACKAGES)
             findings = Findings(command, objective_ms, seconds, stream_s, common, versions, place, tuple(probes))
@@ -75,19 +80,33 @@ def read(path: Path) -> tuple[Probe, ...]:
 
 
 def _export(contestants: tuple[Contestant, ...], folder: Path) -> None:
-    """Export the network for sherpa-onnx in a separate process, since it needs torch. Raises: ServerNotReady."""
-    if not any("{onnx}" in one.command and not one.name.endswith(PUBLISHED) for one in contestants):
-        return
+    """Export the network for sherpa-onnx. Raises: ServerNotReady."""
+    if any("{onnx}" in one.command and not one.published for one in contestants):
+        _prepare("export the network", "model.export_onnx", str(folder), "--int8")
+
+
+def _quantize(contestants: tuple[Contestant, ...], source: Path, target: Path) -> None:
+    """Write the published model in dynamic int8 for sherpa-onnx. Raises: ServerNotReady."""
+    if any("{int8}" in one.command for one in contestants):
+        module = "loadtest.benchmarks.peers.dynamic_int8"
+        _prepare(f"quantize the model in {source}", module, str(source.absolute()), str(target))
+
+
+def _prepare(task: str, module: str, *arguments: str) -> None:
+    """Run a module in a separate process, whose packages and memory this one does not need. Raises: ServerNotReady."""
     try:
         subprocess.run(  # noqa: S603 - this program
-            [sys.executable, "-m", "model.export_onnx", str(folder), "--int8"],
+            [sys.executable, "-m", module, *arguments],
             cwd=ROOT,
             check=True,
             capture_output=True,
-            timeout=EXPORT_WITHIN_S,
+            timeout=PREPARED_WITHIN_S,
         )
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode(errors="replace").strip().splitlines()
+        raise ServerNotReady(f"cannot {task}: {said[-1] if said else error}") from error
     except subprocess.SubprocessError as error:
-        raise ServerNotReady(f"cannot export the network: {error}") from error
+        raise ServerNotReady(f"cannot {task}: {error}") from error
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.benchmarks.peers.contestants import PUBLISHED, Contestant
+from loadtest.benchmarks.peers.contestants import Contestant
 from loadtest.benchmarks.peers.findings import Probe, next_round, thinned
 from loadtest.benchmarks.peers.launch import Running, launched
 from loadtest.benchmarks.peers.search import Search
@@ -43,6 +43,7 @@ class Plan:
     common: int  # a level measured for every server in its first round
     seed: int
     onnx: Path
+    int8: Path = Path()  # folder of the same published model in dynamic int8
 
 
 def run(
@@ -61,7 +62,7 @@ def run(
 
 
 def _one_server(plan: Plan, contestant: Contestant, number: int, before: Sequence[Probe]) -> Iterator[Probe]:
-    command = [part.format(onnx=plan.onnx) for part in contestant.command]
+    command = [part.format(onnx=plan.onnx, int8=plan.int8) for part in contestant.command]
     best = max((p.streams for p in before if p.peer == contestant.name and p.sustained and p.searched), default=0)
     search = Search(best, factor=AGAIN, levels=AGAIN_LEVELS) if best else Search(contestant.first)
     try:
@@ -86,7 +87,7 @@ def _level(plan: Plan, contestant: Contestant, number: int, server: Running, str
         max_recordings=RECORDINGS,
         seed=plan.seed,
         stream_s=plan.stream_s,
-        long_steps=contestant.name.endswith(PUBLISHED),
+        long_steps=contestant.published,
     )
     batches, cpu = Counter(server.batches()), server.cpu_by_name()
     try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from loadtest.errors import BadSettings, PeerMissing
 
 OURS = "tutti"
-PUBLISHED = "-published"  # suffix of names of servers with the published model of `--onnx`
+PUBLISHED = "-published"  # in names of servers with the published model of `--onnx`
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,16 @@ class Contestant:
     bar: float = 0.0  # target ratio of our streams to its
     needs: str = ""  # required package of the `peers` extra
     default: bool = True  # measured by default
+
+    @property
+    def published(self) -> bool:
+        """Whether it serves the published model of `--onnx`."""
+        return PUBLISHED in self.name
+
+    @property
+    def counterpart(self) -> str:
+        """Name of our server with the same model."""
+        return OURS + PUBLISHED if self.published else OURS
 
 
 def _module(name: str, *options: str) -> tuple[str, ...]:
@@ -47,6 +57,22 @@ _SHERPA_COMMAND = _module("sherpa_server", "--folder", "{onnx}")
 _SHERPA = Contestant("sherpa-fp32", "d", "sherpa-onnx, fp32", _SHERPA_COMMAND, 250, 2.0, "sherpa_onnx")
 _INT8 = (*_SHERPA_COMMAND, "--model", "model.int8.onnx")
 
+_PUBLISHED = replace(
+    _SHERPA,
+    name="sherpa" + PUBLISHED,
+    title="sherpa-onnx, the same published model, fp32",
+    command=(*_SHERPA_COMMAND, "--published"),
+    first=10,
+    default=False,
+)
+_PUBLISHED_INT8 = replace(
+    _PUBLISHED,
+    name=_PUBLISHED.name + "-int8",
+    title="sherpa-onnx, the same published model, dynamic int8",
+    command=_module("sherpa_server", "--folder", "{int8}", "--published"),
+)
+_TWO_THREADS = ("--threads", "2")
+
 ALL = (
     Contestant(OURS, "", "tutti, greedy", (*_SERVE, "--max-streams", "1024"), 400),
     _FASTAPI,
@@ -60,7 +86,7 @@ ALL = (
     _variant(_RAY, "ray-2", "Ray Serve, 2 threads", 10, "--threads", "2"),
     _variant(_MOSEC, "mosec-2", "mosec, 2 threads", 150, "--threads", "2"),
     _variant(_MOSEC, "mosec-workers", "mosec, 2 workers", 150, "--workers", "2"),
-    _variant(_SHERPA, "sherpa-2", "sherpa-onnx, fp32, 2 threads", 200, "--threads", "2"),
+    _variant(_SHERPA, "sherpa-2", "sherpa-onnx, fp32, 2 threads", 200, *_TWO_THREADS),
     Contestant(
         OURS + PUBLISHED,
         "",
@@ -69,14 +95,10 @@ ALL = (
         10,
         default=False,
     ),
-    replace(
-        _SHERPA,
-        name="sherpa" + PUBLISHED,
-        title="sherpa-onnx, the same published model",
-        command=(*_SHERPA_COMMAND, "--published"),
-        first=10,
-        default=False,
-    ),
+    _PUBLISHED,
+    _variant(_PUBLISHED, "sherpa-published-2", f"{_PUBLISHED.title}, 2 threads", 10, *_TWO_THREADS),
+    _PUBLISHED_INT8,
+    _variant(_PUBLISHED_INT8, "sherpa-published-int8-2", f"{_PUBLISHED_INT8.title}, 2 threads", 10, *_TWO_THREADS),
 )
 
 

@@ -77,9 +77,15 @@ class Findings(msgspec.Struct, frozen=True):
         return statistics.median(rounds) if rounds else None
 
     def ratio(self, peer: str) -> float | None:
-        """Return the ratio of our streams to its."""
-        ours, theirs = self.sustained(OURS), self.sustained(peer)
+        """Return the ratio of our streams to its; ours are those with the same model."""
+        name = next((one.counterpart for one in ALL if one.name == peer), OURS)
+        ours, theirs = self.sustained(name), self.sustained(peer)
         return ours / theirs if ours is not None and theirs else None
+
+    def ratios(self, peer: str, other: str) -> list[float]:
+        """Return the ratio of one server's streams to another's in each round in which the other sustained any."""
+        pairs = zip(self.by_round(peer), self.by_round(other), strict=False)  # rounds are numbered from 1 for each
+        return [streams / others for streams, others in pairs if others]
 
     def edge(self, peer: str) -> Probe | None:
         """Return its level nearest to the median of sustained streams."""

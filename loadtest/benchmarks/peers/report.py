@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadtest.benchmarks.peers.contestants import OURS, Contestant
+from loadtest.benchmarks.peers.contestants import Contestant
 from loadtest.benchmarks.peers.findings import Findings, Probe
 from loadtest.measurement.plot import picture
 from loadtest.reports import pages
@@ -32,6 +33,8 @@ median. All servers answer each step with the text so far and the end of a strea
   ours approximately, so its texts differ from tutti's. It answers a step with the text of the previous step, whose
   windows are complete; these 80 ms are not counted against it. int8 is onnxruntime's dynamic quantization, whose scales
   depend on the batch.
+- A published model's dynamic int8 file is made from the same graph with the settings of the script that makes the
+  released ones: MatMul alone for zipformer, all operations for NeMo.
 - Texts that differ: complete recordings whose text under load is not that of the same server without load.
 - tutti does more than the others for each step: endpoints, word times, segments, metrics, admission.
 """
@@ -59,7 +62,7 @@ def _row(findings: Findings, contestant: Contestant) -> tuple[str, ...]:
         title,
         f"{findings.sustained(name):.0f}",
         ", ".join(str(streams) for streams in findings.by_round(name)),
-        "–" if ratio is None or name == OURS else f"{ratio:.1f}",
+        "–" if ratio is None or name == contestant.counterpart else f"{ratio:.1f}",
         f"≥ {contestant.bar:.0f}" if contestant.bar else "–",
         percentile(spread, "p50"),
         percentile(spread, "p98"),
@@ -81,6 +84,7 @@ def markdown(findings: Findings, image: str) -> str:
     lines += [
         *pages.table(HEADINGS, rows(findings)),
         NOTES,
+        *_pairs(findings),
         "## Where the time goes",
         "",
         "CPU time at the sustained level, in cores.",
@@ -91,6 +95,26 @@ def markdown(findings: Findings, image: str) -> str:
     lines += ["", *sorted(problems), ""] if problems else [""]
     lines += [*place_lines(findings.environment, findings.versions), "", f"![latencies]({image})", ""]
     return "\n".join(lines)
+
+
+def _pairs(findings: Findings) -> list[str]:
+    """Return the ratio of each two servers, with its range over the rounds."""
+    names = [contestant.name for contestant in findings.peers()]
+    if len(names) < 2:
+        return []
+    lines = [
+        "## Each pair",
+        "",
+        "Streams of the row's server for one of the column's: median of the rounds (range).",
+        "",
+    ]
+    table = [(name, *(_pair(findings, name, other) for other in names)) for name in names]
+    return [*lines, *pages.table(("", *names), table), ""]
+
+
+def _pair(findings: Findings, name: str, other: str) -> str:
+    ratios = [] if name == other else findings.ratios(name, other)
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else "–"
 
 
 def _where(findings: Findings, contestant: Contestant) -> str:

@@ -24,11 +24,13 @@ VARIANTS = {
     "nemo-1040": ("nemo-ctc", {"window": 121, "shift": 112, "tokens": "characters", "vocabulary": 30}),
     "one-symbol-context": ("zipformer2-transducer", {"context_size": 1, "tokens": "chinese"}),
     "two-lstm-layers": ("nemo-transducer", {"pred_rnn_layers": 2, "pred_hidden": 24}),
+    "zipformer-exported": ("zipformer2-ctc", {"size": "exported"}),
+    "zipformer-exported-32": ("zipformer2-ctc", {"size": "exported", "window": 77, "shift": 64}),
     "nemo-exported": ("nemo-ctc", {"size": "exported"}),
     "nemo-exported-1040": ("nemo-ctc", {"size": "exported", "window": 121, "shift": 112}),
 }
 VARIANTS |= {kind: (kind, {}) for kind in KINDS}
-EXPORTED = ["nemo-exported", "nemo-exported-1040"]
+EXPORTED = ["zipformer-exported", "zipformer-exported-32", "nemo-exported", "nemo-exported-1040"]
 BATCHED = [kind for kind in KINDS if kind != "wenet-ctc"]
 
 

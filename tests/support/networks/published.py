@@ -25,6 +25,8 @@ VARIANTS = {
     "one-symbol-context": ("zipformer2-transducer", {"context_size": 1, "tokens": "chinese"}),
     "two-lstm-layers": ("nemo-transducer", {"pred_rnn_layers": 2, "pred_hidden": 24}),
     "medium": ("zipformer2-ctc", {"size": "medium"}),
+    "zipformer-exported": ("zipformer2-ctc", {"size": "exported"}),
+    "zipformer-exported-32": ("zipformer2-ctc", {"size": "exported", "window": 77, "shift": 64}),
     "nemo-exported": ("nemo-ctc", {"size": "exported"}),
     "nemo-exported-1040": ("nemo-ctc", {"size": "exported", "window": 121, "shift": 112}),
 }

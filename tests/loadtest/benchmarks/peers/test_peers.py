@@ -139,6 +139,34 @@ def test_the_figure_of_a_server_is_the_median_of_its_rounds() -> None:
     assert edge.streams == 440
 
 
+def test_the_report_has_a_ratio_with_its_range_for_each_pair() -> None:
+    published = findings(
+        *(probe("tutti-published", number, streams, 90.0) for number, streams in enumerate((20, 24, 22), 1)),
+        *(probe("sherpa-published", number, streams, 90.0) for number, streams in enumerate((10, 8, 11), 1)),
+        *(probe("sherpa-published-int8-2", number, 20, 90.0) for number in (1, 2)),
+    )
+    assert published.ratios("tutti-published", "sherpa-published") == [2.0, 3.0, 2.0]
+    assert published.ratios("tutti-published", "sherpa-published-int8-2") == [1.0, 1.2]
+    assert published.ratios("tutti-published", "tutti") == []
+    assert published.ratio("sherpa-published") == 2.2  # of the server with the same model
+    lines = markdown(published, "peers.png").splitlines()
+    assert "| tutti-published | – | 2.00 (2.00 to 3.00) | 1.10 (1.00 to 1.20) |" in lines
+    assert "| sherpa-published | 0.50 (0.33 to 0.50) | – | 0.45 (0.40 to 0.50) |" in lines
+
+
+def test_a_published_model_is_measured_in_floats_and_dynamic_int8_with_one_and_two_threads() -> None:
+    names = "sherpa-published,sherpa-published-2,sherpa-published-int8,sherpa-published-int8-2"
+    commands = {one.name: " ".join(one.command[3:]) for one in chosen(names)}
+    assert {name: ("{int8}" in command, "--threads 2" in command) for name, command in commands.items()} == {
+        "sherpa-published": (False, False),
+        "sherpa-published-2": (False, True),
+        "sherpa-published-int8": (True, False),
+        "sherpa-published-int8-2": (True, True),
+    }
+    assert all("--published" in command for command in commands.values())
+    assert {one.counterpart for one in chosen(names)} == {"tutti-published"}
+
+
 def test_the_report_has_servers_criteria_and_problems() -> None:
     table = {row[0]: row for row in rows(MEASURED)}
     assert table["(a) FastAPI + torch, module as written"][1:5] == ("40", "40", "11.0", "≥ 8")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from . import fastconformer, nemo, t_one, transducers, wenet, zipformer2
+from . import fastconformer, nemo, t_one, transducers, wenet, zipformer, zipformer2
 from .calibration import biases, windows_of
 from .graph import Graph, onnx
 from .running import open_session, run_windows
@@ -30,6 +30,7 @@ FORMATS = {
 }
 EXPORTED = {
     "nemo-ctc": (fastconformer.FastConformer, fastconformer.SIZES, alone(fastconformer.write_ctc)),
+    "zipformer2-ctc": (zipformer.Zipformer, zipformer.SIZES, alone(zipformer.write_ctc)),
 }
 """Graphs node by node as the exporters write them, for sizes whose names begin with "exported"."""
 KINDS = tuple(FORMATS)
@@ -37,6 +38,7 @@ FRAME_S = {"zipformer2-ctc": 0.04, "nemo-ctc": 0.08, "wenet-ctc": 0.04, "t-one-c
 FRAME_S |= {"zipformer2-transducer": 0.04, "nemo-transducer": 0.08}
 VOCABULARIES = {"small": 60, "medium": 500, "large": 500}
 VOCABULARIES |= {"exported": 60, "exported-26m": 1025, "exported-109m": 1025}
+VOCABULARIES |= {"exported-22m": 500, "exported-65m": 500}
 STYLES = {"t-one-ctc": "characters", "wenet-ctc": "chinese"}
 LEAST = {"bytes": 320}  # least vocabulary of styles that need more than a small one
 CTC_BLANK_SHARE = 0.6
@@ -70,7 +72,8 @@ def make_probe(kind, folder, *, size="small", seed=0, **changes):
     """Write a probe of this kind to the folder, which is created.
 
     `size`: "small", "medium" (published numbers of states) or "large" (published numbers of weights, zipformer2 only);
-    "exported" and "exported-…" are small and full sizes of nemo-ctc with the nodes of released exports.
+    "exported" and "exported-…" are small and full sizes, of nemo-ctc and zipformer2-ctc, with the nodes of released
+    exports.
     `changes`: the sizes that the kind's module lists (window, shift, state_dim, …), and `vocabulary` (blank included),
     `tokens` (a style of tokens.py), `space` ("line" or "|", of characters), `suffix` (of the file names, as
     "-epoch-99-avg-1-chunk-16-left-128"), `quantized` (products of bytes, in a file named int8).
