@@ -69,7 +69,7 @@ def test_all_rewrites_of_a_fastconformer_keep_its_symbols(exported: Path) -> Non
     assert np.abs(one - other).max() < TOLERANCE
 
 
-@pytest.mark.parametrize("swooshes", [("max", "where"), ("logaddexp", "logaddexp")])
+@pytest.mark.parametrize("swooshes", [("max", "where"), ("max", "max")])
 def test_all_rewrites_of_a_zipformer_keep_its_symbols(swooshes, tmp_path):
     folder = Path(make_probe("zipformer2-ctc", tmp_path, size="exported", swooshes=swooshes).folder)
     published, model = load(folder, "off"), load(folder, "auto")
