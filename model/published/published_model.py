@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from model.ctc.tokens import Tokens
 from model.description import Device
@@ -17,13 +18,17 @@ from model.machine.precision import resolve_device
 from model.published import contracts
 from model.published.contracts import KINDS, Contract, check_batches, for_batches_of, recognize
 from model.published.features import windows_of
-from model.published.files import PublishedFiles, find_files
+from model.published.files import INT8, PublishedFiles, find_files
 from model.published.metadata import THREADS, Graph
 from model.published.rewriting.verdicts import Rewriting, Verdict
 from model.published.slots import PublishedSlots
 from model.published.stepping import GraphSlots, check_graph, least_rows
 from model.published.timing import PublishedDescription
 from model.published.transducer import Recurrent, Stateless
+
+if TYPE_CHECKING:
+    from model.published.quantization.scales import Scales
+    from model.published.rewriting.rewriting import Rewritten
 
 LARGEST_BATCH = 32
 """Most rows of a batch: larger batches gain little and delay every stream."""
@@ -68,13 +73,28 @@ class PublishedModel:
     ) -> PublishedModel:
         """Load a folder, or one of its graphs, in the format of sherpa-onnx.
 
-        On a CPU, its graph or encoder is rewritten. Raises: PublishedModelError.
+        On a CPU, its graph or encoder is rewritten, and its products are in 8-bit integers if the folder has scales for
+        them and the precision is `auto` or `int8`. Raises: PublishedModelError.
         """
+        place = _device(device)
+        scales = None
+        if place.type == "cpu" and precision != "fp32" and not path.name.endswith(INT8):
+            from model.published.quantization.scales import Scales
+
+            scales = Scales.read(path if path.is_dir() else path.parent)
+        if scales is None:
+            return cls.load_with_source(find_files(path, precision), place, rewriting)[0]
+        model, found = cls.load_with_source(find_files(path, "fp32"), place, rewriting)
+        return model.quantized(found, scales)
+
+    @classmethod
+    def load_with_source(
+        cls, files: PublishedFiles, place: Device, rewriting: Rewriting = "auto"
+    ) -> tuple[PublishedModel, Rewritten]:
+        """Load files, and return the rewritten graph as well. Raises: PublishedModelError."""
         from model.published.rewriting.rewriting import rewritten  # with onnx, which other models do not need
         from model.published.rewriting.verification import speech_windows
 
-        files = find_files(path, precision)
-        place = _device(device)
         graphs = {role: Graph.load(file, device=place.type) for role, file in files.graphs.items()}
         if "encoder" not in graphs:
             graph = graphs["model"]
@@ -117,7 +137,7 @@ class PublishedModel:
             digest=digest,
         )
         graph, contract, digest = found.graph, found.contract, found.digest(digest)
-        return cls(
+        model = cls(
             config=replace(description, version=digest[:12]),
             tokens=tokens,
             digest=digest,
@@ -130,6 +150,22 @@ class PublishedModel:
             least_rows=least_rows(graph, contract, shape),
             transducer=transducer,
             rewrites=found.verdicts,
+        )
+        return model, found
+
+    def quantized(self, found: Rewritten, scales: Scales) -> PublishedModel:
+        """Return the model with products in 8-bit integers, from its rewritten graph. Raises: PublishedModelError."""
+        if found.source is None:
+            raise PublishedModelError(f"{self.graph.path.name} cannot be quantized: {found.verdicts[0].reason}")
+        source = scales.applied(found.source, self.digest)
+        graph = Graph.of(self.graph.path, source.proto().SerializeToString())
+        return replace(
+            self,
+            config=replace(self.config, version=scales.digest[:12]),
+            digest=scales.digest,
+            precision="int8",
+            graph=graph,
+            least_rows=least_rows(graph, self.contract, self.result_shape),
         )
 
     @property

@@ -153,6 +153,12 @@ class OnnxGraph:
         )
         return replace(self, inputs=inputs)
 
+    def with_opset(self, domain: str, version: int) -> OnnxGraph:
+        """Return the graph with the operators of another domain declared."""
+        if any(each.domain == domain for each in self.opsets):
+            return self
+        return replace(self, opsets=(*self.opsets, helper.make_opsetid(domain, version)))
+
     def with_constants(self, values: Mapping[str, NDArray[Any]]) -> OnnxGraph:
         """Return the graph with these values as constants; the nodes that computed them are left out."""
         kept = tuple(node for node in self.nodes if not set(node.outputs) & values.keys())
@@ -192,7 +198,7 @@ class Edit:
     def constant(self, value: Any, dtype: Any = np.float32) -> str:
         """Add a constant; return its name."""
         name = self._name()
-        self._constants[name] = np.ascontiguousarray(np.asarray(value, dtype))
+        self._constants[name] = np.array(value, dtype, order="C")
         return name
 
     def remove(self, node: Node) -> None:

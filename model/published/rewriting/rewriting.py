@@ -59,6 +59,7 @@ class Rewritten:
     graph: Graph
     contract: Contract
     verdicts: tuple[Verdict, ...]
+    source: OnnxGraph | None = None  # of the graph to run; None if it was not read
 
     @property
     def applied(self) -> tuple[str, ...]:
@@ -87,12 +88,12 @@ def rewritten(
     cached. A graph that cannot be rewritten is returned as it is, with the reason.
     """
     rewrites = [each for each in REWRITES if each.exact or rewriting == "auto"] if rewriting != "off" else []
-    if not rewrites:
-        return Rewritten(graph, contract, ())
     try:
-        source = read_graph(graph.path, contract)
+        source = read_graph(graph.path, contract) if rewrites else None
     except PublishedModelError as error:
         return Rewritten(graph, contract, tuple(Verdict(each.name, each.exact, False, str(error)) for each in rewrites))
+    if source is None:
+        return Rewritten(graph, contract, ())
     name = f"{graph.path.name}-{rewriting}-{_key(digest)}.rewriting.json"
     places = [folder / name for folder in cache_dirs(graph.path)]
     known = cached(places)
@@ -106,8 +107,8 @@ def rewritten(
         if rewrite.name in applied:
             source = rewrite.apply(source)
     if not applied:
-        return Rewritten(graph, contract, known)
-    return Rewritten(_session(graph, source), contract_of(source, contract), known)
+        return Rewritten(graph, contract, known, source)
+    return Rewritten(_session(graph, source), contract_of(source, contract), known, source)
 
 
 def contract_of(source: OnnxGraph, contract: Contract) -> Contract:
@@ -156,7 +157,7 @@ def _tried(
         else:
             verdicts.append(Verdict(rewrite.name, rewrite.exact, True, "", found.largest))
             source, kept = changed, candidate
-    return Rewritten(*kept, tuple(verdicts))
+    return Rewritten(*kept, tuple(verdicts), source)
 
 
 def read_graph(path: Path, contract: Contract) -> OnnxGraph:

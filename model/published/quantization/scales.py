@@ -1,0 +1,79 @@
+"""The file of scales that `tutti quantize` writes beside a published model: `tutti-int8.json`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from model.errors import PublishedModelError
+from model.published.quantization.products import Scale, products_of, quantize_products
+from model.published.rewriting.onnx_graph import OnnxGraph
+
+FILE = "tutti-int8.json"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """Scales of products by name, for the rewritten graph with this digest; `report`: what the tool measured."""
+
+    model: str
+    products: Mapping[str, Scale]
+    left_out: Sequence[str] = ()
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the model and all scales."""
+        parts = [self.model, *(f"{name} {scale.step!r} {scale.zero}" for name, scale in self.products.items())]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    @classmethod
+    def read(cls, folder: Path) -> Scales | None:
+        """Read the file of a model's folder; None if there is none. Raises: PublishedModelError if it is damaged."""
+        path = folder / FILE
+        if not path.exists():
+            return None
+        try:
+            found = json.loads(path.read_text())
+            version = found["version"]
+            products = {name: Scale(float(step), int(zero)) for name, (step, zero) in found["products"].items()}
+            scales = cls(str(found["model"]), products, tuple(found["left_out"]), found["report"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise PublishedModelError(
+                f"{path} cannot be read ({error}); run `tutti quantize` again, or use --precision fp32"
+            ) from error
+        if version != VERSION:
+            raise PublishedModelError(
+                f"{path} has version {version}, this program reads {VERSION}; "
+                "run `tutti quantize` again, or use --precision fp32"
+            )
+        return scales
+
+    def write(self, folder: Path) -> Path:
+        """Write the file of a model's folder. Raises: OSError."""
+        document = {
+            "version": VERSION,
+            "model": self.model,
+            "products": {name: [scale.step, scale.zero] for name, scale in self.products.items()},
+            "left_out": list(self.left_out),
+            "report": dict(self.report),
+        }
+        path = folder / FILE
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(document, indent=1))
+        part.replace(path)
+        return path
+
+    def applied(self, graph: OnnxGraph, digest: str) -> OnnxGraph:
+        """Return the rewritten graph with these products. Raises: PublishedModelError if it is another graph."""
+        if digest != self.model or not self.products.keys() <= {each.name for each in products_of(graph)}:
+            raise PublishedModelError(
+                f"{FILE} was written for other files or another version of this program; "
+                "run `tutti quantize` again, or use --precision fp32"
+            )
+        return quantize_products(graph, self.products)

@@ -1,0 +1,165 @@
+"""`tutti quantize` for published models: scales from recordings, compared with the model in floats, and written.
+
+The products that lose most are left in floats until the texts agree; no file is written if they still differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.acoustic import log_probs_of
+from model.ctc.words import joined
+from model.decoder import decoder_of
+from model.description import Device
+from model.errors import PublishedModelError
+from model.evaluation.bootstrap import report_with_intervals
+from model.evaluation.scoring import Score, score
+from model.published.files import find_files
+from model.published.published_model import PublishedModel
+from model.published.quantization.products import products_of
+from model.published.quantization.scales import Scales
+from model.published.rewriting.rewriting import Rewritten
+from model.training.published.calibration import Calibrated, calibrate
+
+MOST_DIFFERENT = 0.02  # word error rate of the text in 8-bit integers against that in floats
+ROUNDS = 4
+LEFT_OUT = 0.08  # share of the products that each round leaves in floats
+ENOUGH_S = 600.0  # of recordings; less gives ranges that other speech may exceed
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """A recording for calibration: samples (S,) at the model's rate, and its transcript if there is one."""
+
+    pcm: NDArray[np.int16]
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """The scales, and what was measured with them."""
+
+    scales: Scales
+    report: Mapping[str, Any]
+
+    @property
+    def acceptable(self) -> bool:
+        """Whether the texts are close enough to those in floats."""
+        return bool(self.report["wer_to_floats"] <= MOST_DIFFERENT)
+
+
+def load_floats(path: Path) -> tuple[PublishedModel, Rewritten]:
+    """Load the model in floats. Raises: PublishedModelError if it cannot be quantized."""
+    model, found = PublishedModel.load_with_source(find_files(path, "fp32"), Device("cpu"))
+    if model.precision != "fp32":
+        raise PublishedModelError(f"{model.graph.path.name} is quantized already; the graph in floats is needed")
+    if not set(model.contract.feeds) <= {"window", "bins first", "length", "state"}:
+        raise PublishedModelError(
+            f"models of kind {model.contract.kind} cannot be quantized: they run one row at a time"
+        )
+    if found.source is None:
+        raise PublishedModelError(f"{model.graph.path.name} cannot be quantized: {found.verdicts[0].reason}")
+    return model, found
+
+
+def quantize(
+    model: PublishedModel, found: Rewritten, recordings: Sequence[Spoken], announce: Callable[[str], None]
+) -> Quantized:
+    """Find scales for the products of a model, and compare texts. Raises: PublishedModelError."""
+    if found.source is None:
+        raise PublishedModelError(f"{model.graph.path.name} cannot be quantized")
+    pcm = [each.pcm for each in recordings]
+    seconds = sum(map(len, pcm)) / model.config.sample_rate
+    announce(
+        f"{len(pcm)} recordings, {seconds:.0f} s" + ("" if seconds >= ENOUGH_S else "; 10 minutes are recommended")
+    )
+    counted = _counter(len(pcm), announce)
+    candidates = calibrate(model, found.source, pcm, counted)
+    if not candidates:
+        raise PublishedModelError(f"{model.graph.path.name} has no products that could be quantized")
+    last = products_of(found.source)[-1].name  # of the output layer, whose rounding reaches the scores directly
+    chosen = [each for each in candidates if each.name != last or len(candidates) == 1]
+    announce("running the model in floats")
+    expected = _outcome(model, recordings)
+    step = max(1, round(LEFT_OUT * len(candidates)))
+    best: Quantized | None = None
+    for attempt in range(ROUNDS):
+        kept = chosen[attempt * step :]  # the noisiest are first
+        if not kept:
+            break
+        scales = Scales(model.digest, {each.name: each.scale for each in sorted(kept, key=lambda each: each.name)})
+        quantized = model.quantized(found, scales)
+        announce(f"comparing texts with {len(kept)} of {len(candidates)} products in 8-bit integers")
+        report = _report(recordings, expected, _outcome(quantized, recordings))
+        report |= {"products": len(kept), "of": len(candidates), "seconds": round(seconds, 1)}
+        report |= {"least_snr_db": round(kept[0].snr_db, 1)}
+        left_out = _names(candidates, kept)
+        current = Quantized(replace(scales, left_out=left_out, report=report), report)
+        announce(
+            f"  symbols {report['equal_symbols']:.2%} equal, word error rate {report['wer_to_floats']:.2%} to floats"
+        )
+        if best is None or report["wer_to_floats"] < best.report["wer_to_floats"]:
+            best = current
+        if current.acceptable:
+            break
+    assert best is not None
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    symbols: Sequence[NDArray[np.float32]]  # by recording: of each frame
+    texts: Sequence[str]
+
+
+def _outcome(model: PublishedModel, recordings: Sequence[Spoken]) -> _Outcome:
+    outputs = log_probs_of(model, [each.pcm for each in recordings])
+    decoder = decoder_of(model, decoder="greedy")
+    texts = []
+    for frames in outputs:
+        state = decoder.start(model.config.delay_frames)
+        decoder.advance([state], frames[np.newaxis])
+        texts.append(joined(word.text for word in decoder.take(state)))
+    symbols = [each.argmax(-1) if model.transducer is None else each[..., 0] for each in outputs]
+    return _Outcome([np.asarray(each, np.float32) for each in symbols], texts)
+
+
+def _report(recordings: Sequence[Spoken], floats: _Outcome, integers: _Outcome) -> dict[str, Any]:
+    pairs = list(zip(floats.symbols, integers.symbols, strict=True))
+    equal = sum(int((one == other).sum()) for one, other in pairs)
+    to_floats = sum((score(one, other) for one, other in zip(floats.texts, integers.texts, strict=True)), start=Score())
+    report: dict[str, Any] = {
+        "equal_symbols": round(equal / max(1, sum(one.size for one, _ in pairs)), 6),
+        "wer_to_floats": round(to_floats.wer, 6),
+        "words": to_floats.words,
+    }
+    for name, texts in (("floats", floats.texts), ("int8", integers.texts)):
+        scored = [("", score(each.text, text)) for each, text in zip(recordings, texts, strict=True) if each.text]
+        if scored:
+            figures = report_with_intervals(scored)
+            report[f"wer_{name}"] = {key: figures[key] for key in ("wer", "wer_interval")}
+    return report
+
+
+def _names(candidates: Sequence[Calibrated], kept: Sequence[Calibrated]) -> tuple[str, ...]:
+    names = {each.name for each in kept}
+    return tuple(each.name for each in candidates if each.name not in names)
+
+
+def _counter(total: int, announce: Callable[[str], None]) -> Callable[[int], None]:
+    tenth = max(1, total // 10)
+    told = 0
+
+    def finished(count: int) -> None:
+        nonlocal told
+        if count >= told + tenth or count == total:
+            told = count
+            announce(f"calibrated with {count} of {total} recordings")
+
+    return finished
