@@ -1,15 +1,17 @@
-"""`tutti model` and `tutti export`: examine models, load and unload those of a running server, export to ONNX."""
+"""`tutti model` and `tutti export`: fetch and examine models, load and unload those of a server, export to ONNX."""
 
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
-from server.cli.errors import EXIT_FAILED, fail
+from server.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, bad_option, complain, fail
 from server.cli.operate import HERE, AdminKeyOption, AdminUrlOption, ask_admin
 from server.cli.options import DeviceOption, JsonOption, PrecisionOption, SettingsCommand
 
@@ -61,6 +63,84 @@ def check(
         for line in lines(document):
             typer.echo(line)
     raise typer.Exit(0 if document["ok"] else EXIT_FAILED)
+
+
+@model.command(cls=SettingsCommand)
+def fetch(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="Name of a model in the list, or the URL of an archive. Default: show the list."
+        ),
+    ] = None,
+    *,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to create. Default: ./NAME.")] = None,
+    sha256: Annotated[
+        str | None, typer.Option(metavar="HEX", help="Refuse the file if its SHA-256 digest is another.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the folder if it exists.")] = False,
+    list_them: Annotated[bool, typer.Option("--list", help="List the published models that have a name here.")] = False,
+) -> None:
+    """Download a published streaming model, check its digest, unpack it, and examine it as `tutti model check` does.
+
+    Exit status 1 if it is not fetched or cannot be loaded. `HTTPS_PROXY` and `HTTP_PROXY` are used.
+    """
+    from model.published.releases import read_releases
+    from server.errors import ServerError
+    from server.tools import model_fetch
+    from server.tools.download import without_secrets
+
+    releases = read_releases()
+    if name is None or list_them:
+        if name is not None:
+            raise typer.BadParameter("--list: cannot be combined with NAME; leave one of them out")
+        if out is not None or sha256 is not None or force:
+            raise typer.BadParameter("NAME: is missing; `tutti model fetch --list` shows the names")
+        for line in model_fetch.table(releases):
+            typer.echo(line)
+        return
+    try:
+        release = model_fetch.find(name, releases)
+    except model_fetch.UnknownModel as error:
+        raise bad_option("NAME", without_secrets(name), str(error)) from None
+    if sha256 is not None:
+        try:
+            release = model_fetch.with_digest(release, sha256)
+        except model_fetch.UnknownModel as error:
+            raise bad_option("--sha256", sha256, str(error)) from None
+    progress = model_fetch.Progress(sys.stderr)
+    folder = out or Path(release.name)
+    typer.echo(f"downloading {without_secrets(release.url)}", err=True)
+    try:
+        fetched = model_fetch.fetch(release, folder, progress, force=force)
+    except ServerError as error:
+        progress.close()
+        fail(error)
+    except KeyboardInterrupt:
+        progress.close()
+        complain(f"interrupted; nothing was written to {folder}")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    progress.close()
+    checked = "as expected" if fetched.verified else "not checked: none is known; keep it for --sha256"
+    typer.echo(f"SHA-256 {fetched.sha256}, {checked}")
+    _examine_fetched(fetched.path)
+
+
+def _examine_fetched(path: Path) -> None:
+    """Show what `tutti model check` finds, and how to serve the model. A model that cannot be loaded fails."""
+    from model.errors import ModelError
+    from server.cli.options import settings_from
+    from server.tools.model_check import Asked
+    from server.tools.model_check import check as examine
+    from server.tools.model_check_report import lines
+
+    try:
+        document = examine(Asked(path, None, "auto", "auto"), settings_from({}))
+    except ModelError as error:
+        fail(f"fetched to {path}, but it cannot be loaded: {error}")
+    for line in lines(document):
+        typer.echo(line)
+    typer.echo(f"serve it: tutti serve --model {shlex.quote(str(path))}")
 
 
 @model.command(name="list", cls=SettingsCommand)

@@ -101,3 +101,14 @@ def test_mounted_files_exist() -> None:
             source = volume.split(":")[0]
             if source.startswith("."):
                 assert (COMPOSE / source).exists(), source
+
+
+def test_the_variant_with_a_model_mounts_it_read_only_and_names_it() -> None:
+    services = yaml.safe_load((COMPOSE / "compose.model.yaml").read_text())["services"]
+    assert sorted(services) == REPLICAS
+    for service in services.values():
+        [volume] = service["volumes"]
+        assert volume["read_only"]
+        assert not volume["bind"]["create_host_path"]
+        assert service["environment"]["TUTTI_MODEL"].startswith(f"{volume['target']}/${{MODEL:?")
+        assert set(service["environment"]) == {"TUTTI_MODEL"}

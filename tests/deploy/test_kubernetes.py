@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from model.published.releases import read_releases
 from server.settings import Settings
 from tests.support.audio.speech import ROOT
 from tests.support.needs import need_package, need_programs
@@ -148,6 +149,49 @@ def test_the_keda_component_replaces_the_autoscaler(tmp_path: Path) -> None:
     assert scaled["spec"]["scaleTargetRef"]["name"] == of_kind(manifests, "Deployment")["metadata"]["name"]
     with pytest.raises(ValueError, match="triggers"):
         models.ScaledObject.model_validate({**scaled, "spec": {"scaleTargetRef": {"name": "tutti"}}})
+
+
+def test_the_model_component_fetches_into_the_volume_that_the_pods_read(tmp_path: Path) -> None:
+    validate = need_package("kubernetes_validate")
+    manifests = with_components(tmp_path, "model")
+    for manifest in manifests:
+        for version in VERSIONS:
+            validate.validate(manifest, version, strict=True)
+    job = of_kind(manifests, "Job")["spec"]["template"]
+    pod = of_kind(manifests, "Deployment")["spec"]["template"]["spec"]
+    [fetcher], [waiter], [replica] = job["spec"]["containers"], pod["initContainers"], pod["containers"]
+    [named] = fetcher["env"]
+    assert named["value"] in {release.name for release in read_releases()}
+    assert waiter["env"] == fetcher["env"]
+    assert {each["name"]: each["value"] for each in replica["env"]}["TUTTI_MODEL"] == f"/models/{named['value']}"
+    assert "tutti model fetch $MODEL --out /models/$MODEL" in fetcher["args"][-1]
+    claim = of_kind(manifests, "PersistentVolumeClaim")["metadata"]["name"]
+    for spec, container, read_only in ((job["spec"], fetcher, False), (pod, waiter, True), (pod, replica, True)):
+        [volume] = [each for each in spec["volumes"] if "persistentVolumeClaim" in each]
+        [mount] = [each for each in container["volumeMounts"] if each["name"] == volume["name"]]
+        assert volume["persistentVolumeClaim"]["claimName"] == claim
+        assert (mount["mountPath"], bool(mount.get("readOnly"))) == ("/models", read_only)
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+    selected = of_kind(manifests, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"]
+    assert not selected.items() <= job["metadata"]["labels"].items(), "the policy of the replicas allows no egress"
+
+
+def test_an_overlay_with_the_model_component_names_image_and_namespace_once(tmp_path: Path) -> None:
+    up = Path(*[".."] * len(tmp_path.parts[1:])) / KUBERNETES.relative_to("/")
+    parts = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": "mine",
+        "resources": [str(up / "base")],
+        "components": [str(up / "components/model")],
+        "images": [{"name": "tutti", "newName": "registry.example.com/tutti", "newTag": "cpu-0.1.0"}],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(parts))
+    manifests = built(tmp_path)
+    assert {each["metadata"]["namespace"] for each in manifests} == {"mine"}
+    pods = [of_kind(manifests, kind)["spec"]["template"]["spec"] for kind in ("Job", "Deployment")]
+    containers = [each for pod in pods for each in (*pod.get("initContainers", ()), *pod["containers"])]
+    assert {each["image"] for each in containers} == {"registry.example.com/tutti:cpu-0.1.0"}
 
 
 def test_prometheus_finds_the_service(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ COMMANDS = [
         ["lm", "perplexity"],
         ["lm", "tune"],
     ),
-    *(["model", "check"], ["model", "list"], ["model", "load"], ["model", "unload"], ["export"]),
+    *(["model", "check"], ["model", "fetch"], ["model", "list"], ["model", "load"], ["model", "unload"], ["export"]),
     *(["keys", "new"], ["keys", "hash"], ["keys", "resume"]),
 ]
 IN_WORDS = {  # defaults that help texts describe in words

@@ -18,7 +18,7 @@ from server.cli import app
 from tests.support.audio.speech import SAMPLES
 
 SHAPE = re.compile(
-    r"tutti: (?P<where>--[a-z-]+|TUTTI_[A-Z_]+|[A-Za-z][\w.:/-]*)(?P<value>[ =].*?)?: (?P<problem>[^:\n]\S*.*)"
+    r"tutti: (?P<where>--[a-z0-9-]+|TUTTI_[A-Z_]+|[A-Za-z][\w.:/-]*)(?P<value>[ =].*?)?: (?P<problem>[^:\n]\S*.*)"
 )
 RECORDING = str(SAMPLES.parent / "yes.flac")
 
