@@ -65,6 +65,7 @@ SOURCES = (
     "machine/compiled",
     "machine/instructions",
     "mel",
+    "published/frame_joiner",
     "published/states",
     "training/acoustic/losses/forward_backward",
 )
