@@ -133,10 +133,16 @@ def gather_frames(
     for row in range(len(after)):
         for frame in range(after[row], min(after[row] + ahead, encoded.shape[1])):
             joined[count, 0], joined[count, 1] = row, frame
-            frames[count], history[count] = encoded[row, frame], decoded[row]
+            for column in range(encoded.shape[2]):
+                frames[count, column] = encoded[row, frame, column]
+            for column in range(decoded.shape[1]):
+                history[count, column] = decoded[row, column]
             count += 1
     for extra in range(count, least):
-        frames[extra], history[extra] = frames[0], history[0]
+        for column in range(encoded.shape[2]):
+            frames[extra, column] = frames[0, column]
+        for column in range(decoded.shape[1]):
+            history[extra, column] = history[0, column]
     return count
 
 
@@ -148,7 +154,7 @@ def find_first(best: Indices, written: NDArray[np.bool_], joined: Indices, after
     """
     count, last = 0, -1
     for place in range(len(best)):
-        row, frame = joined[place]
+        row, frame = joined[place, 0], joined[place, 1]
         if row == last:
             continue
         after[row] = frame + 1
