@@ -18,7 +18,7 @@ PACKAGES["tutti_asr_client"] = ROOT / "clients" / "tutti_asr_client"
 THIRD_PARTIES = {  # that a package may import
     "batching": {"numpy"},
     "model": {
-        "cn2an", "kaldi_native_fbank", "llvmlite", "matplotlib", "msgspec", "numba", "numpy", "onnx", "onnxruntime",
+        "cn2an", "llvmlite", "matplotlib", "msgspec", "numba", "numpy", "onnx", "onnxruntime",
         "opencc", "pinyin_to_ipa", "pypinyin", "pyworld", "ray", "rich", "safetensors", "silero_vad", "soundfile",
         "soxr", "torch", "triton", "typer", "whisper_normalizer",
     },

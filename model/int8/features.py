@@ -65,15 +65,15 @@ class FeatureTables:
             weights += column[first : last + 1].tolist()
         return cls(
             window=window,
-            twiddles=_circle(half // 2, half),
-            splits=_circle(half // 2 + 1, size),
+            twiddles=circle(half // 2, half),
+            splits=circle(half // 2 + 1, size),
             order=np.array(order, np.int64),
             bands=np.array(bands, np.int64),
             weights=np.array(weights, np.float32),
         )
 
 
-def _circle(count: int, parts: int) -> NDArray[np.float32]:
+def circle(count: int, parts: int) -> NDArray[np.float32]:
     """Return cosines and sines of 0 … count - 1 parts of a circle, clockwise: (count, 2)."""
     angles = [2 * math.pi * k / parts for k in range(count)]
     return np.array([(math.cos(angle), -math.sin(angle)) for angle in angles], np.float32)
@@ -89,7 +89,7 @@ def windowed(v: Vectors, starts: Any, window: Any, out: Any, vectors: Any) -> No
         for lane in range(LANES):
             start = v.load(v.at(starts, 8 * lane), v.number(0).type)
             rows.append(v.floats_of_shorts(v.at(start, offset)))
-        for place, row in enumerate(_transposed(v, rows)):
+        for place, row in enumerate(transposed(v, rows)):
             at = v.at(v.times(index, ROW), 4 * place)
             v.keep(row * v.all(window, at), out, v.at(v.times(index, LANES * ROW), ROW * place))
         return []
@@ -97,7 +97,7 @@ def windowed(v: Vectors, starts: Any, window: Any, out: Any, vectors: Any) -> No
     v.loop(vectors, [], body)
 
 
-def _transposed(v: Vectors, rows: list[Floats]) -> list[Floats]:
+def transposed(v: Vectors, rows: list[Floats]) -> list[Floats]:
     """Transpose sixteen rows of sixteen by interleaving the first half with the second one four times."""
     for _ in range(4):
         rows = [part for i in range(LANES // 2) for part in v.interleaved(rows[i], rows[i + LANES // 2])]
@@ -164,13 +164,23 @@ def power_spectrum(frames: int, vectors: int, tables: tuple[int, int, int, int],
     `tables`: addresses of window (`vectors` of sixteen), twiddles, splits and order. The `size` rows before the
     power hold the transform.
     """
-    window, twiddles, splits, order_address = tables
-    half = size // 2
+    window, twiddles, splits, order = tables
     work = rows - size * ROW
-    order = int64_at(order_address)
     windowed(frames, window, work, vectors)
     if size > vectors * LANES:
         clear_rows(work + vectors * LANES * ROW, size - vectors * LANES)
+    power_of_rows(work, (twiddles, splits, order), size, rows)
+
+
+@compiled
+def power_of_rows(work: int, tables: tuple[int, int, int], size: int, rows: int) -> None:
+    """Compute the power of sixteen windowed frames in the `size` rows from `work` on, which are overwritten.
+
+    `tables`: addresses of twiddles, splits and order. The power is (size / 2 + 1) rows of sixteen floats from `rows`.
+    """
+    twiddles, splits, order_address = tables
+    half = size // 2
+    order = int64_at(order_address)
     span = half // 2
     while span:
         apart = 2 * ROW * span  # bytes between the two rows of a butterfly

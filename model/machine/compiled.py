@@ -65,7 +65,11 @@ SOURCES = (
     "machine/compiled",
     "machine/instructions",
     "mel",
+    "published/features",
+    "published/filter_bank",
+    "published/frame_joiner",
     "published/states",
+    "published/timing",
     "training/acoustic/losses/forward_backward",
 )
 """Source files of the machine code, relative to `model/`, without .py; hashed for the cache key."""

@@ -13,7 +13,7 @@ from typing import Literal, cast
 import numpy as np
 
 from model.errors import PublishedModelError
-from model.published.features import BINS, KALDI, NEMO, WENET, WHISPER, Fbank
+from model.published.filter_bank import BINS, KALDI, NEMO, WENET, WHISPER, Fbank
 from model.published.metadata import Graph
 from model.published.states import StateTensor
 

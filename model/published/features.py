@@ -1,77 +1,42 @@
 """Streaming feature windows for published models: samples in, one window of log-mel frames per step out.
 
-kaldi-native-fbank computes the frames, as in sherpa-onnx, with the options of each kind's training. A slot keeps the
-samples and frames at the start of the next window. One extractor serves all slots: each step is a separate stretch of
-samples in it, and the frames between two stretches are dropped.
+The frames of all rows of a step are computed by one compiled call (`model.published.filter_bank`). A slot keeps the
+samples and frames at the start of the next window.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from model.int8.vectors import LANES
+from model.machine.compiled import entry_point
+from model.published.filter_bank import BINS, Fbank, FilterBank, compute_frames, scale_whisper
 from model.published.timing import BEFORE, FRAME_SAMPLES, HOP, PublishedDescription
 
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
 
-SAMPLE_RATE = 16_000
-BINS = 80
 KEPT = FRAME_SAMPLES - HOP  # samples that two consecutive frames share
-PREAMBLE = HOP - BEFORE  # samples before a stretch, so that it starts at the start of a frame
-RENEW_FRAMES = 1 << 24  # an extractor counts its frames in 32 bits
-
-
-@dataclass(frozen=True, slots=True)
-class Fbank:
-    """Options of the log-mel frames. `scale`: factor for samples in ±1."""
-
-    window: str = "povey"
-    low_hz: float = 20.0
-    high_hz: float = -400.0  # negative: relative to the Nyquist frequency
-    remove_dc: bool = True
-    librosa: bool = False
-    scale: float = 1.0
-    whisper: bool = False
-
-    def extractor(self) -> Any:
-        """Return a kaldi-native-fbank object for samples at 16 kHz."""
-        import kaldi_native_fbank as knf
-
-        if self.whisper:
-            whisper = knf.WhisperFeatureOptions()
-            whisper.dim = BINS
-            return knf.OnlineWhisperFbank(whisper)
-        options = knf.FbankOptions()
-        frames, mel = options.frame_opts, options.mel_opts
-        frames.dither, frames.snip_edges, frames.samp_freq = 0.0, False, SAMPLE_RATE
-        frames.remove_dc_offset, frames.window_type = self.remove_dc, self.window
-        mel.num_bins, mel.low_freq, mel.high_freq, mel.is_librosa = BINS, self.low_hz, self.high_hz, self.librosa
-        return knf.OnlineFbank(options)
-
-
-KALDI = Fbank()
-NEMO = Fbank(window="hann", low_hz=0.0, high_hz=8_000.0, remove_dc=False, librosa=True)
-WENET = Fbank(scale=32_768.0)  # trained on integer samples
-WHISPER = Fbank(whisper=True)
 
 
 class FbankWindows:
     """Feature windows (L, 80) of the streams in `capacity` slots."""
 
     def __init__(self, options: Fbank, description: PublishedDescription, *, capacity: int) -> None:
-        self._options = options
-        self._lead, self._first_steps = description.lead_samples, description.first_steps
+        self._whisper = options.whisper
         self._window, self._shift = description.window, description.shift
+        self._timing = np.array([description.lead_samples, description.first_steps], np.int64)
         self._steps = np.zeros(capacity, np.int64)  # number of steps so far, counted up to the first window
         self._tail = np.zeros((capacity, KEPT), np.int16)
         self._frames = np.zeros((capacity, self._window - self._shift, BINS), np.float32)
-        self._extractor = options.extractor()
-        self._extracted = 0
-        self._feed(np.zeros(PREAMBLE, np.float32))
+        self._bank = FilterBank.of(options)
+        self._addresses = self._bank.addresses
+        self._audio = np.zeros((0, KEPT + description.step_samples), np.int16)
+        self._starts = np.zeros(0, np.int64)  # addresses of the frames' samples
+        self._new = np.zeros((0, BINS), np.float32)  # frames of a step
 
     @property
     def state_bytes(self) -> int:
@@ -84,20 +49,19 @@ class FbankWindows:
 
     def push(self, slots: Indices, pcm: NDArray[np.int16]) -> tuple[Indices, Floats]:
         """Add a step (B, S) of each slot's stream; return the rows with a window, and the windows (R, L, 80)."""
-        windows = np.empty((len(slots), self._window, BINS), np.float32)
-        ready: list[int] = []
-        for row, slot in enumerate(slots.tolist()):
-            steps = int(self._steps[slot])
-            frames = self._frames_of(self._samples(slot, steps, pcm[row]))  # (M, 80)
-            kept = self._window - self._shift
-            known = np.concatenate([self._frames[slot], frames])
-            if steps + 1 >= self._first_steps:
-                windows[len(ready)] = known[-self._window :]
-                ready.append(row)
-            self._frames[slot] = known[len(known) - kept :]
-            self._steps[slot] = min(steps + 1, self._first_steps)
-        found = windows[: len(ready)]
-        return np.array(ready, np.int64), _whisper(found) if self._options.whisper else found
+        rows = len(slots)
+        self._grow(rows)
+        counts, ready = np.empty(rows, np.int64), np.empty(rows, np.int64)
+        windows = np.empty((rows, self._window, BINS), np.float32)
+        parts = self._steps, self._tail
+        total = add_samples(slots, np.ascontiguousarray(pcm), self._timing, parts, (self._audio, self._starts, counts))
+        if total:
+            compute_frames(self._starts, total, self._addresses, self._new)
+        state = self._steps, self._frames
+        found = add_frames(slots, int(self._timing[1]), state, (self._new, counts), (ready, windows))
+        if self._whisper:
+            scale_whisper(windows[:found])
+        return ready[:found], windows[:found]
 
     def fill(self, rows: int) -> Floats:
         """Return windows (rows, L, 80) of silence, for a warm-up."""
@@ -120,39 +84,92 @@ class FbankWindows:
             part[slot] = np.frombuffer(state[at : at + size], part.dtype).reshape(part[slot].shape)
             at += size
 
-    def _samples(self, slot: int, steps: int, step: NDArray[np.int16]) -> NDArray[np.int16]:
-        """Return the samples of the frames completed by this step; samples of the next frame are kept."""
-        if steps:
-            samples = np.concatenate([self._tail[slot], step])
-        else:  # the first frame starts with the reflection of the first samples
-            audio = step[self._lead :]
-            samples = np.concatenate([audio[:BEFORE][::-1], audio])
-        self._tail[slot] = samples[-KEPT:]
-        return samples
+    def _grow(self, rows: int) -> None:
+        """Make room for the samples and frames of a step of this many rows."""
+        if rows > len(self._audio):
+            frames = -(-rows * self._shift // LANES) * LANES
+            self._audio = np.zeros((rows, self._audio.shape[1]), np.int16)
+            self._starts, self._new = np.zeros(frames, np.int64), np.zeros((frames, BINS), np.float32)
 
-    def _frames_of(self, samples: NDArray[np.int16]) -> Floats:
-        """Return the frames (M, 80) of a stretch of samples, from its first sample to its last."""
-        count = (len(samples) - FRAME_SAMPLES) // HOP + 1
-        if count < 1:
-            return np.empty((0, BINS), np.float32)
-        filled = -(-len(samples) // HOP) * HOP
-        audio = np.zeros(filled, np.float32)
-        np.multiply(samples, np.float32(self._options.scale / 32_768), out=audio[: len(samples)])
-        first = self._extracted + 1  # frame 0 of the extractor starts before the end of the preamble
-        self._feed(audio)
-        frames = np.empty((count, BINS), np.float32)
-        for number in range(count):
-            frames[number] = self._extractor.get_frame(first + number)
-        self._extracted += filled // HOP
-        if self._extracted > RENEW_FRAMES:
-            self._extractor, self._extracted = self._options.extractor(), 0
-            self._feed(np.zeros(PREAMBLE, np.float32))
+
+@entry_point
+def add_samples(
+    slots: Indices,
+    pcm: NDArray[np.int16],
+    timing: Indices,
+    parts: tuple[Indices, NDArray[np.int16]],
+    out: tuple[NDArray[np.int16], Indices, Indices],
+) -> int:
+    """Join a step (R, S) to the samples kept in each slot; return the number N of frames that it completes.
+
+    `timing`: lead samples, and steps until the first window. `parts`: steps (capacity,) and tail (capacity, 240) of the
+    slots; the tail is replaced. `out`: audio (R, 240 + S), addresses of the samples of each frame (N,), frames of each
+    row (R,). The first frame of a stream starts with the reflection of the first samples.
+    """
+    steps, tail = parts
+    audio, starts, counts = out
+    total = 0
+    for row in range(len(slots)):
+        slot = slots[row]
+        skipped, before = 0, KEPT
+        if steps[slot]:
+            for sample in range(KEPT):
+                audio[row, sample] = tail[slot, sample]
         else:
-            self._extractor.pop(filled // HOP)
-        return frames
+            skipped, before = timing[0], BEFORE
+            for sample in range(BEFORE):
+                audio[row, sample] = pcm[row, skipped + BEFORE - 1 - sample]
+        length = before + pcm.shape[1] - skipped
+        for sample in range(skipped, pcm.shape[1]):
+            audio[row, before + sample - skipped] = pcm[row, sample]
+        for sample in range(KEPT):
+            tail[slot, sample] = audio[row, length - KEPT + sample]
+        counts[row] = max(0, (length - FRAME_SAMPLES) // HOP + 1)
+        address = audio.ctypes.data + row * audio.shape[1] * 2
+        for frame in range(counts[row]):
+            starts[total] = address + frame * HOP * 2
+            total += 1
+    return total
 
-    def _feed(self, audio: Floats) -> None:
-        self._extractor.accept_waveform(SAMPLE_RATE, audio.tolist())  # a list is faster than an array here
+
+@entry_point
+def add_frames(
+    slots: Indices,
+    first_steps: int,
+    state: tuple[Indices, Floats],
+    new: tuple[Floats, Indices],
+    out: tuple[Indices, Floats],
+) -> int:
+    """Join the new frames of each row to those kept in its slot; return the number N of complete windows.
+
+    `state`: steps (capacity,) and frames (capacity, K, 80) of the slots, both replaced. `new`: frames of all rows, and
+    their number for each (R,). `out`: the rows with a window (N,), and the windows (N, L, 80).
+    """
+    steps, kept = state
+    frames, counts = new
+    ready, windows = out
+    found, first, last = 0, 0, kept.shape[1]
+    for row in range(len(slots)):
+        slot, count = slots[row], counts[row]
+        if steps[slot] + 1 >= first_steps:
+            old = windows.shape[1] - count  # frames of the window that are in the slot, its last ones
+            for frame in range(windows.shape[1]):
+                for band in range(BINS):
+                    if frame < old:
+                        windows[found, frame, band] = kept[slot, last - old + frame, band]
+                    else:
+                        windows[found, frame, band] = frames[first + frame - old, band]
+            ready[found] = row
+            found += 1
+        for frame in range(last):
+            for band in range(BINS):
+                if frame + count < last:
+                    kept[slot, frame, band] = kept[slot, frame + count, band]
+                else:
+                    kept[slot, frame, band] = frames[first + frame + count - last, band]
+        steps[slot] = min(steps[slot] + 1, first_steps)
+        first += count
+    return found
 
 
 class RawWindows:
@@ -189,13 +206,3 @@ Windows = FbankWindows | RawWindows
 def windows_of(description: PublishedDescription, options: Fbank | None, *, capacity: int) -> Windows:
     """Return the windows of the streams in `capacity` slots; without options the model takes samples."""
     return RawWindows(description) if options is None else FbankWindows(options, description, capacity=capacity)
-
-
-def _whisper(windows: Floats) -> Floats:
-    """Apply Whisper's scaling to each window (R, L, 80).
-
-    Source: Radford et al. 2022; the floor is 8 below the maximum of the window, as in sherpa-onnx.
-    """
-    logs = np.log10(np.maximum(windows, 1e-10))
-    highest = logs.max(axis=(1, 2), keepdims=True)
-    return np.asarray((np.maximum(logs, highest - 8.0) + 4.0) / 4.0, np.float32)

@@ -186,8 +186,9 @@ class PublishedModel:
     def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> PublishedSlots:
         """Return the model with slots for `capacity` streams, in batches of at most `largest` and `LARGEST_BATCH` rows.
 
-        With any value of `tile_rows` each row is run alone, so that no row can depend on others. Without it, a batch of
-        one row is padded if that makes its outputs bit-identical to those in larger batches.
+        With any value of `tile_rows` each row is run alone, so that no row can depend on others; the decoder and joiner
+        of a transducer run rows alone only if their rows do depend on others. Without it, a batch of one row is padded
+        if that makes its outputs bit-identical to those in larger batches.
         """
         largest = min(largest, capacity, LARGEST_BATCH)
         at_once = 1 if tile_rows is not None else largest
@@ -202,6 +203,7 @@ class PublishedModel:
                 least=1 if tile_rows is not None else self.least_rows,
             ),
             None if self.transducer is None else self.transducer.over(capacity),
+            searched_alone=tile_rows is not None and self.transducer is not None and self.transducer.rows.dependent,
             step_samples=self.config.step_samples,
             bins_first=self.bins_first,
             capacity=capacity,

@@ -27,6 +27,7 @@ class PublishedSlots:
         graph: GraphSlots,
         search: TransducerSearch | None,
         *,
+        searched_alone: bool = False,
         step_samples: int,
         bins_first: bool,
         capacity: int,
@@ -36,6 +37,7 @@ class PublishedSlots:
         self.inputs: NDArray[Any] = np.zeros((min(largest, capacity), step_samples), np.int16)
         self._windows, self._graph, self._search = windows, graph, search
         self._bins_first = bins_first  # in the encoder's output
+        self._searched_alone = searched_alone  # whether the search runs row by row
         self._parts: tuple[Any, ...] = (windows, graph.states, *([search] if search is not None else []))
         self.state_bytes = sum(part.state_bytes for part in self._parts)
 
@@ -78,7 +80,11 @@ class PublishedSlots:
         results = self._graph.run(slots, windows)
         if self._search is None:
             return results
-        return self._search.search(slots, results.transpose(0, 2, 1) if self._bins_first else results)
+        encoded = results.transpose(0, 2, 1) if self._bins_first else results  # (R, T, D)
+        if not self._searched_alone:
+            return self._search.search(slots, encoded)
+        rows = range(len(slots))
+        return np.concatenate([self._search.search(slots[row : row + 1], encoded[row : row + 1]) for row in rows])
 
     def reset(self, slot: int) -> None:
         """Set the slot's state to that of a new stream."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
 from model.published.contracts import WENET_CHUNK, Contract, Feed, expected_inputs
-from model.published.features import BINS
+from model.published.filter_bank import BINS
 from model.published.metadata import Graph
 from model.published.states import SlotStates
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from model.ctc.tokens import Tokens
 from model.errors import PublishedModelError
+from model.published.frame_joiner import COMPARED_ROWS, FrameJoiner, Rows, joiner_rows
 from model.published.metadata import Graph
 
 Floats = NDArray[np.float32]
@@ -56,6 +57,7 @@ class Stateless:
     joiner: Graph
     context: int
     tokens: Tokens
+    rows: Rows
 
     @classmethod
     def of(cls, decoder: Graph, joiner: Graph, tokens: Tokens, width: int) -> Stateless:
@@ -68,7 +70,10 @@ class Stateless:
             raise PublishedModelError(f"the blank of a zipformer2 transducer must be symbol 0, not {tokens.blank}")
         decoded = decoder.try_out("the symbols of a new stream", np.full((1, context), tokens.blank, np.int64))[0]
         _check_joiner(joiner, (1, width), decoded.shape, len(tokens.symbols))
-        return cls(decoder, joiner, context, tokens)
+        dice = np.random.default_rng(1)
+        symbols = dice.integers(0, len(tokens.symbols), (max(COMPARED_ROWS), context))
+        rows = Rows.of(decoder, (symbols, 0)).joined(joiner_rows(joiner, (width,), decoded.shape[1:]))
+        return cls(decoder, joiner, context, tokens, rows)
 
     def over(self, capacity: int) -> StatelessSearch:
         """Return the search with this many slots."""
@@ -84,8 +89,8 @@ class StatelessSearch:
         self._graphs = graphs
         self._fresh = np.array([-1] * (graphs.context - 1) + [graphs.tokens.blank], np.int64)
         self._history = np.tile(self._fresh, (capacity, 1))
-        symbols = graphs.tokens.symbols
-        self._unknown = symbols.index("<unk>") if "<unk>" in symbols else -1
+        names = graphs.tokens.symbols
+        self._written = np.array([at != graphs.tokens.blank and name != "<unk>" for at, name in enumerate(names)])
 
     @property
     def state_bytes(self) -> int:
@@ -96,19 +101,25 @@ class StatelessSearch:
         """See `TransducerSearch`."""
         history = self._history[slots]
         found = np.full((*encoded.shape[:2], 1, 2), NONE, np.float32)
-        decoded = _run(self._graphs.decoder, history)
-        for frame in range(encoded.shape[1]):
-            logits = _run(self._graphs.joiner, np.ascontiguousarray(encoded[:, frame]), decoded)  # (R, V)
-            best = logits.argmax(axis=1)
-            rows = np.flatnonzero((best != self._graphs.tokens.blank) & (best != self._unknown))
-            if not len(rows):
+        decoded = self._decode(history)
+        joiner = FrameJoiner(self._join, self._graphs.rows, encoded, self._written)
+        while (first := joiner.next_symbols(decoded)) is not None:
+            if not len(first.rows):
                 continue
-            found[rows, frame, 0, 0] = best[rows]
-            found[rows, frame, 0, 1] = _log_softmax(logits[rows], best[rows])
-            history[rows] = np.concatenate([history[rows, 1:], best[rows, np.newaxis]], axis=1)
-            decoded[rows] = _run(self._graphs.decoder, history[rows])
+            found[first.rows, first.frames, 0, 0] = first.symbols
+            found[first.rows, first.frames, 0, 1] = first.log_probs
+            joiner.after[first.rows] += 1
+            history[first.rows] = np.concatenate([history[first.rows, 1:], first.symbols[:, np.newaxis]], axis=1)
+            decoded[first.rows] = self._decode(history[first.rows])
         self._history[slots] = history
         return found
+
+    def _join(self, frames: Floats, history: Floats) -> Floats:
+        return _run(self._graphs.joiner, frames, history)
+
+    def _decode(self, history: Indices) -> Floats:
+        """Return the decoder's outputs (R, D) after the last symbols (R, context)."""
+        return _run(self._graphs.decoder, self._graphs.rows.padded(history))[: len(history)]
 
     def reset(self, slot: int) -> None:
         """Set the slot's state to that of a new stream."""
@@ -133,6 +144,7 @@ class Recurrent:
     hidden: int
     width: int  # of the decoder's output
     blank: int
+    rows: Rows
 
     @classmethod
     def of(cls, encoder: Graph, decoder: Graph, joiner: Graph, tokens: Tokens, width: int) -> Recurrent:
@@ -147,7 +159,12 @@ class Recurrent:
         blank, length = np.full((1, 1), tokens.blank, np.int32), np.ones(1, np.int32)
         output = decoder.try_out("the blank of a new stream", blank, length, zeros, zeros)[0]
         _check_joiner(joiner, (1, width, 1), output.shape, len(tokens.symbols))
-        return cls(decoder, joiner, layers, hidden, output.shape[1], tokens.blank)
+        dice, most = np.random.default_rng(1), max(COMPARED_ROWS)
+        symbols = dice.integers(0, tokens.blank, (most, 1)).astype(np.int32)
+        states = dice.standard_normal((layers, most, hidden)).astype(np.float32)
+        decoder_rows = Rows.of(decoder, (symbols, 0), (np.ones(most, np.int32), 0), (states, 1), (states, 1))
+        rows = decoder_rows.joined(joiner_rows(joiner, (width, 1), output.shape[1:]))
+        return cls(decoder, joiner, layers, hidden, output.shape[1], tokens.blank, rows)
 
     def over(self, capacity: int) -> RecurrentSearch:
         """Return the search with this many slots."""
@@ -161,6 +178,7 @@ class RecurrentSearch:
 
     def __init__(self, graphs: Recurrent, capacity: int) -> None:
         self._graphs = graphs
+        self._written = np.arange(graphs.blank + 1) != graphs.blank  # the blank is the last symbol
         shape = (graphs.layers, graphs.hidden)
         self._states = np.zeros((capacity, 2, *shape), np.float32)
         self._outputs = np.zeros((capacity, graphs.width), np.float32)
@@ -179,18 +197,17 @@ class RecurrentSearch:
         """See `TransducerSearch`."""
         states, outputs = self._states[slots], self._outputs[slots]
         found = np.full((*encoded.shape[:2], NEMO_SYMBOLS, 2), NONE, np.float32)
-        for frame in range(encoded.shape[1]):
-            rows = np.arange(len(slots))  # rows whose last symbol in this frame was not blank
-            for place in range(NEMO_SYMBOLS):
-                logits = self._join(encoded[rows, frame], outputs[rows])
-                best = logits.argmax(axis=1)
-                spoken = best != self._graphs.blank
-                rows, best, logits = rows[spoken], best[spoken], logits[spoken]
-                if not len(rows):
-                    break
-                found[rows, frame, place, 0] = best
-                found[rows, frame, place, 1] = _log_softmax(logits, best)
-                outputs[rows], states[rows] = self._decode(best, states[rows])
+        counts = np.zeros(encoded.shape[:2], np.int64)  # symbols of each frame
+        joiner = FrameJoiner(self._join, self._graphs.rows, encoded, self._written)
+        while (first := joiner.next_symbols(outputs)) is not None:
+            if not len(first.rows):
+                continue
+            places = counts[first.rows, first.frames]
+            found[first.rows, first.frames, places, 0] = first.symbols
+            found[first.rows, first.frames, places, 1] = first.log_probs
+            counts[first.rows, first.frames] += 1
+            joiner.after[first.rows] += places + 1 == NEMO_SYMBOLS  # else the frame may have another symbol
+            outputs[first.rows], states[first.rows] = self._decode(first.symbols, states[first.rows])
         self._states[slots], self._outputs[slots] = states, outputs
         return found
 
@@ -208,10 +225,9 @@ class RecurrentSearch:
         self._states[slot] = np.frombuffer(state[:size], np.float32).reshape(self._states[slot].shape)
         self._outputs[slot] = np.frombuffer(state[size:], np.float32)
 
-    def _join(self, encoded: Floats, outputs: Floats) -> Floats:
-        """Return the logits (R, V) of a frame (R, D) and the decoder's output (R, D')."""
-        joined = _run(self._graphs.joiner, encoded[..., np.newaxis], outputs[..., np.newaxis])
-        return joined.reshape(len(encoded), -1)
+    def _join(self, frames: Floats, history: Floats) -> Floats:
+        joined = _run(self._graphs.joiner, frames[..., np.newaxis], history[..., np.newaxis])
+        return joined.reshape(len(frames), -1)
 
     def _decode(self, symbols: Indices, states: Floats) -> tuple[Floats, Floats]:
         """Advance the decoder of R streams by a symbol each, states (R, 2, layers, hidden).
@@ -219,10 +235,12 @@ class RecurrentSearch:
         Returns: outputs (R, D), next states.
         """
         count = len(symbols)
-        by_layer = np.ascontiguousarray(states.transpose(1, 2, 0, 3))  # (2, layers, R, hidden)
-        targets, lengths = symbols.astype(np.int32)[:, np.newaxis], np.ones(count, np.int32)
+        targets = self._graphs.rows.padded(symbols.astype(np.int32))[:, np.newaxis]
+        padded = self._graphs.rows.padded(states)
+        by_layer = np.ascontiguousarray(padded.transpose(1, 2, 0, 3))  # (2, layers, R, hidden)
+        lengths = np.ones(len(targets), np.int32)
         output, _, *after = _run_all(self._graphs.decoder, targets, lengths, by_layer[0], by_layer[1])
-        return output.reshape(count, -1), np.stack(after).transpose(2, 0, 1, 3)
+        return output.reshape(len(targets), -1)[:count], np.stack(after).transpose(2, 0, 1, 3)[:count]
 
 
 def _check_joiner(joiner: Graph, encoded: tuple[int, ...], decoded: tuple[int, ...], symbols: int) -> None:
@@ -243,10 +261,3 @@ def _run_all(graph: Graph, *inputs: NDArray[Any]) -> list[Floats]:
     feeds = {declared.name: array for declared, array in zip(graph.inputs, inputs, strict=True)}
     found: list[Floats] = graph.session.run(None, feeds)
     return found
-
-
-def _log_softmax(logits: Floats, chosen: Indices) -> Floats:
-    """Return the log-probability of the chosen symbol of each row, (R, V) and (R,) -> (R,)."""
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    sums = np.log(np.exp(shifted).sum(axis=1))
-    return np.asarray(shifted[np.arange(len(chosen)), chosen] - sums, np.float32)

@@ -1,4 +1,4 @@
-"""`tutti quantize`: convert a float checkpoint to 8-bit integers."""
+"""`tutti quantize`: convert a float checkpoint, or a published model, to 8-bit integers."""
 
 from __future__ import annotations
 
@@ -7,16 +7,28 @@ from typing import Annotated
 
 import typer
 
-from server.cli.errors import EXIT_INTERRUPTED, fail
+from server.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, fail
 
 
 def quantize(
-    checkpoint: Annotated[Path, typer.Argument(help="Checkpoint to quantize, NAME.safetensors.")],
+    context: typer.Context,
+    checkpoint: Annotated[
+        Path, typer.Argument(help="Checkpoint, NAME.safetensors, or the folder of a published model.", metavar="MODEL")
+    ],
     *,
     manifest: Annotated[
-        list[Path], typer.Option(help="Training recordings for calibration, as JSON lines; repeatable.")
-    ],
-    out: Annotated[Path, typer.Option(help="Checkpoint to write, NAME.safetensors.")],
+        list[Path] | None, typer.Option(help="Recordings with transcripts for calibration, as JSON lines; repeatable.")
+    ] = None,
+    audio: Annotated[
+        list[Path] | None,
+        typer.Option(help="Published models: recordings or folders for calibration; repeatable."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Published models: write the scales even if the texts differ by over 2 %.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Checkpoint to write, NAME.safetensors. Published models get a file beside them.")
+    ] = None,
     validation: Annotated[
         list[Path] | None,
         typer.Option(help="Held-out recordings, to compare error rates before and after; repeatable."),
@@ -36,18 +48,86 @@ def quantize(
     ),
     seed: Annotated[int, typer.Option(help="Random seed for the choice of recordings and their augmentation.")] = 1,
 ) -> None:
-    """Convert a checkpoint to 8-bit integers, for --precision int8, and compare error rates with the float model."""
-    from model.errors import ModelError
-    from model.machine.runtime import keep_kernels
-    from model.training.quantization.run import Places, run
+    """Convert a model to 8-bit integers, for --precision int8, and compare its texts with those in floats."""
+    from model.published.files import is_published
 
-    keep_kernels()
-    places = Places(checkpoint, manifest, out, validation or [], noise or [], cache)
+    published = is_published(checkpoint)
+    _check_options(context, published=published)
     try:
-        path = run(places, draws=draws, updates=fine_tune, seed=seed, announce=typer.echo)
-    except ModelError as error:
-        fail(error)
+        if published:
+            _quantize_published(checkpoint, audio or [], manifest or [], force=force)
+            return
+        from model.errors import ModelError
+        from model.machine.runtime import keep_kernels
+        from model.training.quantization.run import Places, run
+
+        keep_kernels()
+        assert manifest is not None
+        assert out is not None
+        places = Places(checkpoint, manifest, out, validation or [], noise or [], cache)
+        try:
+            path = run(places, draws=draws, updates=fine_tune, seed=seed, announce=typer.echo)
+        except ModelError as error:
+            fail(error)
     except KeyboardInterrupt:
         typer.echo("interrupted; nothing was written", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     typer.echo(f"wrote {path}, {path.stat().st_size / 1e6:.1f} MB")
+
+
+PUBLISHED_ONLY = ("audio", "force")
+CHECKPOINT_ONLY = ("out", "validation", "draws", "fine_tune", "noise", "cache", "seed")
+
+
+def _check_options(context: typer.Context, *, published: bool) -> None:
+    """Check that all given options apply to this kind of model. Raises: BadParameter."""
+    kind, others = ("published model", CHECKPOINT_ONLY) if published else ("checkpoint", PUBLISHED_ONLY)
+    for name in others:
+        if _given(context, name):
+            raise typer.BadParameter(f"--{name.replace('_', '-')}: does not apply to a {kind}; remove it")
+    if published and not (_given(context, "audio") or _given(context, "manifest")):
+        raise typer.BadParameter("--audio: a published model needs recordings, or transcribed ones by --manifest")
+    for name in () if published else ("manifest", "out"):
+        if not _given(context, name):
+            raise typer.BadParameter(f"--{name}: needed to quantize a checkpoint")
+
+
+def _given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _quantize_published(path: Path, audio: list[Path], manifests: list[Path], *, force: bool) -> None:
+    """Write the scales of a published model beside it."""
+    from model.errors import ModelError
+    from model.recordings import check_audio, read_manifests, read_pcm
+    from model.training.published.quantize import MOST_DIFFERENT, Spoken, load_floats, quantize
+    from server.tools.recordings import BadInput, RecordingReader, recordings_of
+    from tutti_asr_client.errors import AudioError
+
+    try:
+        model, found = load_floats(path)
+        rate = model.config.sample_rate
+        read = RecordingReader(lambda text: typer.echo(text, err=True))
+        spoken = [Spoken(read(each, rate)) for each in recordings_of(audio)]
+        utterances = read_manifests(manifests) if manifests else []
+        check_audio(utterances)
+        spoken += [Spoken(read_pcm(each.audio, rate), each.text) for each in utterances]
+        quantized = quantize(model, found, spoken, typer.echo)
+    except (ModelError, BadInput, AudioError) as error:
+        fail(error)
+    report = quantized.report
+    for name in ("floats", "int8"):
+        if figures := report.get(f"wer_{name}"):
+            interval = figures["wer_interval"]
+            shown = "" if interval is None else f", 95 % interval {interval[0]:.4f} to {interval[1]:.4f}"
+            typer.echo(f"word error rate in {name}: {figures['wer']:.4f}{shown}")
+    if not quantized.acceptable and not force:
+        typer.echo(
+            f"nothing was written: {report['wer_to_floats']:.2%} of the words differ from those in floats, "
+            f"more than {MOST_DIFFERENT:.0%}; give more recordings, or --force",
+            err=True,
+        )
+        raise typer.Exit(EXIT_FAILED)
+    written = quantized.scales.write(model.files.folder)
+    typer.echo(f"wrote {written}: {report['products']} of {report['of']} products in 8-bit integers")

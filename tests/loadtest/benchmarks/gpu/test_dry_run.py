@@ -17,7 +17,7 @@ from model.config import ENGLISH, ModelConfig
 
 ROOT = Path(__file__).parents[4]
 ABSENT = (  # packages that a GPU host lacks
-    "cryptography", "fastapi", "httptools", "kaldi_native_fbank", "llvmlite", "matplotlib", "msgspec", "numba",
+    "cryptography", "fastapi", "httptools", "llvmlite", "matplotlib", "msgspec", "numba",
     "onnxruntime", "prometheus_client", "pydantic", "pydantic_settings", "soundfile", "soxr", "structlog",
     "tutti_asr_client", "uvicorn", "uvloop", "websockets",
 )  # fmt: skip
