@@ -29,7 +29,7 @@ RECORDINGS = 8
 AGAIN = 1.15
 """Step of later rounds, which start at the result of the earlier ones."""
 
-AGAIN_LEVELS = 4
+AGAIN_LEVELS = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 `python -m loadtest.benchmarks.peers.dynamic_int8 SOURCE TARGET` runs in a process of its own, since a graph is several
 times in memory meanwhile. Int8 files that the source has are copied.
 
-Source: icefall, zipformer/export-onnx-streaming-ctc.py and export-onnx-streaming.py; sherpa-onnx, scripts/nemo.
+Source: icefall's scripts that export streaming zipformers; sherpa-onnx's scripts for NeMo.
 """
 
 from __future__ import annotations

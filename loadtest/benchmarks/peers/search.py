@@ -1,7 +1,7 @@
 """Search for the highest number of streams that a server sustains, in few levels. Pure: results are arguments.
 
-Starts from a guess and goes up or down by a factor until the result lies between a good and a bad level, then narrows
-the interval.
+Starts from a guess and goes up by a factor, or down by growing ones, until the result lies between a good and a bad
+level, then narrows the interval.
 """
 
 from __future__ import annotations
@@ -52,4 +52,4 @@ class Search:
     def _beyond(self) -> int:
         if self.bad is None:
             return max(self.good + 1, round(self.good * self.factor))
-        return min(self.bad - 1, round(self.bad / self.factor))
+        return min(self.bad - 1, max(1, round(self.bad / self.factor**self.tried)))  # ever larger steps down

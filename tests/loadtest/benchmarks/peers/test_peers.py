@@ -90,6 +90,14 @@ def test_a_search_ends_near_the_capacity(capacity: int, first: int, factor: floa
     assert capacity + 1 <= max(search.good * CLOSE, search.good + 1) + 1 or search.good * factor > MOST
 
 
+@pytest.mark.parametrize("capacity", [14, 10, 6, 3, 1])
+def test_a_later_round_finds_a_capacity_far_below_that_of_the_earlier_one(capacity: int) -> None:
+    search = Search(15, factor=bench.AGAIN, levels=bench.AGAIN_LEVELS)
+    while (level := search.next_level()) is not None:
+        search.add(level, sustained=level <= capacity)
+    assert capacity / 2 <= search.good <= capacity
+
+
 @given(st.lists(st.booleans(), min_size=8, max_size=8))
 def test_a_search_is_bounded_for_any_results(outcomes: list[bool]) -> None:
     search, asked = Search(40), []

@@ -5,7 +5,7 @@ say something about released models. Keys and values of all cached frames are pr
 relative positions in every layer. Released exports that are older than the masks between the convolutions of the
 subsampling have none, and neither has this one.
 
-Source: NeMo, collections/asr/modules/conformer_encoder.py and parts/submodules.
+Source: NeMo's ConformerEncoder, ConvSubsampling, ConformerLayer and RelPositionMultiHeadAttention.
 """
 
 from __future__ import annotations
