@@ -115,13 +115,6 @@ class KeptFrames:
         rows[0, places, np.frombuffer(self.symbols, np.uint16)] = np.frombuffer(self.values, np.float32)
         return rows
 
-    def check(self, symbols: int) -> None:
-        """Raises: ValueError if the parts do not fit each other, or the number of `symbols` of the model."""
-        entries = _entries(self.counts)
-        sizes = len(self.symbols) == 2 * entries and len(self.values) == 4 * entries
-        if self.begin < 0 or not sizes or (np.frombuffer(self.symbols, np.uint16) >= symbols).any():
-            raise ValueError("the kept frames are damaged or of another model")
-
 
 def _entries(counts: bytearray) -> int:
     return sum(counts) - NOTHING * counts.count(NOTHING)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -79,20 +78,6 @@ def test_silence_takes_one_byte_per_frame() -> None:
     rows[..., 0] = -1e-6
     kept = keep(keeper_of(decoder()), rows[0], 2)
     assert kept.size_bytes == 100
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        KeptFrames(0, bytearray(b"\x01"), bytearray(b"\x09\x00"), bytearray(4)),  # a symbol outside of the vocabulary
-        KeptFrames(0, bytearray(b"\x02"), bytearray(2), bytearray(4)),
-        KeptFrames(0, bytearray(b"\x01"), bytearray(2), bytearray(8)),
-        KeptFrames(-1, bytearray(b"\x00")),
-    ],
-)
-def test_parts_that_do_not_fit_are_rejected(broken: KeptFrames) -> None:
-    with pytest.raises(ValueError, match="kept frames"):
-        broken.check(len(LETTERS))
 
 
 def test_the_mean_of_two_networks_is_that_of_their_probabilities() -> None:
