@@ -6,7 +6,7 @@ Only this file calls the GPU path directly; sections use `Bench`, `recurrence`, 
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol, cast
 
@@ -149,15 +149,6 @@ def make_step(rung: str, network: Network, slabs: dict[str, Tensor], rows: int, 
         options = persistent_layers(network, slabs["gru0"].device, whole=rung == PERSISTENT)
     workspace = Workspaces([layer.workspace for layers in options.values() for layer in layers]) if options else None
     return TritonStep(network, slabs, largest_rows=rows, largest_steps=steps, **options), workspace
-
-
-def product(weight: Tensor, bias: Tensor, columns: int) -> Callable[[Tensor, Tensor], None]:
-    """Return our product for W (M, K) fp16 and N columns, as a function of x (N, K) and y (N, M)."""
-    from model.gpu.triton.products import Product, Scratch
-
-    made = Product(weight, bias)
-    scratch = Scratch.allocate(*made.scratch_size(columns), weight.device)
-    return lambda x, y: made.enqueue(x, y, columns, 1, scratch)
 
 
 @cache
