@@ -5,7 +5,7 @@ Only this file calls the GPU path directly; sections use `Bench`, `recurrence`, 
 
 from __future__ import annotations
 
-import importlib.metadata
+import importlib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol, cast
@@ -281,14 +281,3 @@ def cudnn_layer(hidden: int, device: torch.device) -> nn.GRU:
     layer = nn.GRU(hidden, hidden, batch_first=True).to(device=device, dtype=torch.float16).requires_grad_(False)
     layer.flatten_parameters()
     return layer
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of the libraries used."""
-    found = {}
-    for name in ("torch", "triton", "numpy", "nvidia-cuda-nvrtc", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12"):
-        try:
-            found[name] = str(importlib.metadata.version(name))
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
