@@ -7,13 +7,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.gpu.cuda.pack import LANES, MOST_BLOCKS, WARPS, Layout, layout_of, pack, unpack
+from model.gpu.cuda.pack import LANES, MOST_BLOCKS, WARPS, Layout, _sources, layout_of, pack
 from model.gpu.segments import recurrent_segments
 
 LAYOUTS = st.one_of(
     st.integers(2, 24).map(lambda steps: layout_of(16 * steps)),
     st.integers(1, 4).map(lambda blocks: Layout(hidden=80 * blocks, units=20, register_fragments=4)),
 )
+
+
+def unpack(packed, layout):
+    """Invert `pack`."""
+    hidden = layout.hidden
+    padded = packed.new_zeros(3 * hidden + 1, hidden + 1)
+    rows, columns = _sources(layout)
+    for block in range(layout.blocks):
+        padded[rows[block], columns] = packed[block]
+    return padded[:-1, :-1]
 
 
 @given(LAYOUTS, st.integers(0, 1000))

@@ -151,13 +151,3 @@ def pack(weights: Tensor, layout: Layout) -> Tensor:
     padded[:-1, :-1] = weights
     rows, columns = (each.to(weights.device) for each in _sources(layout))
     return torch.stack([padded[rows[block], columns] for block in range(layout.blocks)])
-
-
-def unpack(packed: Tensor, layout: Layout) -> Tensor:
-    """Invert `pack`."""
-    hidden = layout.hidden
-    padded = packed.new_zeros(3 * hidden + 1, hidden + 1)
-    rows, columns = _sources(layout)
-    for block in range(layout.blocks):
-        padded[rows[block], columns] = packed[block]
-    return padded[:-1, :-1].contiguous()
