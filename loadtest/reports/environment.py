@@ -8,7 +8,8 @@ import platform
 
 import msgspec
 
-from loadtest.reports.machine import commit, processor, versions
+from loadtest.reports.machine import commit, processor
+from loadtest.reports.machine import versions as versions  # noqa: PLC0414 - the benchmark of peers reads it here
 
 VERSIONS_OF = ("tutti-asr", "torch", "numpy", "numba", "uvicorn", "uvloop", "websockets", "pocketsphinx")
 
