@@ -148,13 +148,12 @@ def curve(
     loads: Sequence[int],
     *,
     seconds: float | None = None,
-    client: Client | None = None,
     seed: int = 1,
 ) -> list[Point]:
     """Simulate the loads in order, up to and including the first one that is not stable."""
     points: list[Point] = []
     for streams in loads:
-        outcome = run_load(calibration, serving, streams, seconds=seconds, client=client, seed=seed)
+        outcome = run_load(calibration, serving, streams, seconds=seconds, seed=seed)
         points.append(Point(streams, outcome))
         if not outcome.stable:
             break
