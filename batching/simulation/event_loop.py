@@ -5,18 +5,32 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from batching.batcher import Pending
 from batching.simulation.calibration import Overheads
 from batching.simulation.workload import Message
 
-if TYPE_CHECKING:
-    from batching.simulation.model_thread import ModelThread
-
 NEVER_S = math.inf
 Answered = Callable[[float, float], None]
 """Callback for each timed step: due time of its message, arrival time of its answer."""
+
+
+class Model(Protocol):
+    """Interface of the model thread to event loop and cores."""
+
+    @property
+    def computing(self) -> bool:
+        """Whether a batch is running."""
+        ...
+
+    def command(self, now: float, message: Message) -> None:
+        """Queue steps from the event loop; calls are in order of time."""
+        ...
+
+    def acknowledge(self, now: float) -> None:
+        """Acknowledge the results of the last batch; called by the event loop."""
+        ...
 
 
 class Cores:
@@ -26,7 +40,7 @@ class Cores:
     slowdown of the model thread is part of the measured `Interference`.
     """
 
-    def __init__(self, count: int, model: ModelThread) -> None:
+    def __init__(self, count: int, model: Model) -> None:
         self.loop_until_s = self.client_until_s = -1.0
         self._count = count
         self._model = model
@@ -42,7 +56,7 @@ class Cores:
 class EventLoop:
     """Simulated event loop: processes messages and results one at a time, in order of arrival."""
 
-    def __init__(self, costs: Overheads, model: ModelThread, cores: Cores, answer: Answered) -> None:
+    def __init__(self, costs: Overheads, model: Model, cores: Cores, answer: Answered) -> None:
         self.at_s = NEVER_S
         self.busy_s = 0.0
         self._costs = costs
