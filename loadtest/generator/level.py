@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from loadtest.generator.arrivals import Arrivals, rate_hz, retry_s
 from loadtest.generator.connection import Dialer
 from loadtest.generator.frames import TEXT, masked
-from loadtest.generator.measures import LevelMeasures
+from loadtest.generator.measures import Ending, LevelMeasures, Outcome
 from loadtest.generator.pacer import Pacer
-from loadtest.generator.playback import Ending, Outcome, Playback
+from loadtest.generator.playback import Playback
 from loadtest.generator.recordings import Recording, choose
 from loadtest.generator.settings import STEP_S
 from tutti_asr_client.errors import Refused

@@ -5,16 +5,19 @@ Owns the counters and the measured window; does no I/O and reads no clock.
 
 from __future__ import annotations
 
+import enum
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
 from loadtest.generator.answers import LatencySplit
 from loadtest.generator.latencies import Latencies, Spread
 from loadtest.generator.parts import Breakdown, Composition
-from loadtest.generator.playback import Ending, Outcome, SentStep
+from loadtest.generator.recordings import Recording
 from loadtest.generator.settings import STEP_S
 from tutti_asr_client.errors import Refused
 from tutti_asr_client.messages import StepTimings
@@ -110,6 +113,34 @@ class LevelReport(msgspec.Struct, frozen=True):
 def minutes_in(seconds: float, period_s: float = MINUTE_S) -> int:
     """Return the number of minutes, or of periods of `period_s`, including a partial one; tolerates rounding errors."""
     return max(1, math.ceil(seconds / period_s - 1e-6))
+
+
+class Ending(enum.Enum):
+    """How a playback ended."""
+
+    COMPLETE = "complete"
+    CUT = "cut"  # at the end of the level, with results for everything sent
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Result of an ended playback."""
+
+    recording: Recording
+    ending: Ending
+    problem: str = ""
+    text: str = ""
+    retry_after_s: float | None = None  # from a refusal
+
+
+class SentStep(NamedTuple):
+    """Times at which a step was due, the connection was open, and the step was sent."""
+
+    scheduled_s: float
+    opened_s: float
+    sent_s: float
 
 
 class LevelMeasures:

@@ -10,49 +10,15 @@ Owns the timing rules of the load test. Pure: time is an argument.
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
-
 from loadtest.generator.answers import Answer, ServerError, decode_answer
+from loadtest.generator.measures import Ending, LevelMeasures, Outcome, SentStep
 from loadtest.generator.recordings import Recording
 from loadtest.generator.settings import STEP_S
 from tutti_asr_client.errors import NORMAL_CLOSE, BadMessage, Refused
 from tutti_asr_client.joining import joined
 
-if TYPE_CHECKING:
-    from loadtest.generator.measures import LevelMeasures
-
 CURSOR_TOLERANCE_S = STEP_S / 80
 """The server may round its times to milliseconds."""
-
-
-class Ending(enum.Enum):
-    """How a playback ended."""
-
-    COMPLETE = "complete"
-    CUT = "cut"  # at the end of the level, with results for everything sent
-    REFUSED = "refused"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Result of an ended playback."""
-
-    recording: Recording
-    ending: Ending
-    problem: str = ""
-    text: str = ""
-    retry_after_s: float | None = None  # from a refusal
-
-
-class SentStep(NamedTuple):
-    """Times at which a step was due, the connection was open, and the step was sent."""
-
-    scheduled_s: float
-    opened_s: float
-    sent_s: float
 
 
 class Playback:
