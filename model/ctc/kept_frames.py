@@ -82,11 +82,6 @@ class KeptFrames:
         """Frame after the last."""
         return self.begin + len(self.counts)
 
-    @property
-    def size_bytes(self) -> int:
-        """Size of the kept frames in bytes."""
-        return len(self.counts) + len(self.symbols) + len(self.values)
-
     def drop(self, until: int) -> None:
         """Drop the frames before `until`."""
         frames = until - self.begin

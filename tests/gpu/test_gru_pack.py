@@ -32,7 +32,6 @@ def test_unpacking_inverts_packing_and_the_padding_is_zero(layout, seed):
     weights = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).half()
     packed = pack(weights, layout)
     assert packed.shape == (layout.blocks, WARPS, 2 * layout.pairs, layout.tiles, LANES, 4, 2)
-    assert packed.nbytes == layout.weight_bytes
     assert torch.equal(unpack(packed, layout), weights)
     assert packed.count_nonzero() == weights.count_nonzero()
 

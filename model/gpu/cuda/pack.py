@@ -62,11 +62,6 @@ class Layout:
         return 2 * self.pairs * self.tiles
 
     @property
-    def weight_bytes(self) -> int:
-        """Size of the packed weights."""
-        return self.blocks * WARPS * self.fragments * LANES * 16
-
-    @property
     def shared_bytes(self) -> int:
         """Size of `SharedLayout` of `gru_exchange.h`."""
         room = self.fragments - self.register_fragments if self.bulk_fragments is None else self.bulk_fragments
