@@ -27,7 +27,7 @@ THIRD_PARTIES = {  # that a package may import
 HEAVY = {"torch", "numpy", "fastapi", "uvicorn", "matplotlib", "rich", "pydantic"}
 
 PLANTED = {  # by contract: a file, and the import in it that must break the contract
-    "Packages: audio goes one way": ("loadtest/ceiling.py", "server.settings"),
+    "Packages: audio goes one way": ("loadtest/compare.py", "server.settings"),
     "server: a folder imports only what stands below it": ("server/audio/pcm.py", "server.recognition.events"),
     "Protocols do not know one another": ("server/protocols/openai/items.py", "server.protocols.vosk.messages"),
     "Twilio speaks Deepgram's form, and knows no other protocol": (

@@ -41,7 +41,6 @@ class ModelThread:
         self._commands: deque[tuple[float, Message]] = deque()
         self._open: set[int] = set()
         self._ending: dict[int, int] = {}  # unanswered steps of the streams' last messages
-        self._background: set[int] = set()
         self._batch: tuple[Pending, ...] = ()
         self._began_s = 0.0
         self._unacknowledged = False  # results were delivered that the event loop has not processed
@@ -62,15 +61,6 @@ class ModelThread:
         if self._unacknowledged:
             self._unacknowledged = False
             self.at_s = now
-
-    def admit_background(self, streams: range, waiting: int, budget_s: float) -> None:
-        """Open uploads, each with `waiting` steps queued."""
-        for stream in streams:
-            self._batcher.open(stream, budget_s=budget_s, background=True)
-            self._background.add(stream)
-            for _ in range(waiting):
-                self._batcher.push(stream, None, 0.0)
-            self.at_s = 0.0
 
     def act(self, now: float) -> None:
         """Finish the running batch, or start the next one if the batcher has one."""
@@ -122,17 +112,15 @@ class ModelThread:
         self.busy_s += now - self._began_s
         self.loop.deliver(now, batch)
         self._batch = ()
-        if self._background or self._ending:
-            self._follow(batch, now)
+        if self._ending:
+            self._close_ended(batch)
         self._unacknowledged, self.at_s = True, now + PATIENCE_S  # or on acknowledgement
 
-    def _follow(self, batch: tuple[Pending, ...], now: float) -> None:
-        """Push the next step of uploads; close streams whose last step this was."""
+    def _close_ended(self, batch: tuple[Pending, ...]) -> None:
+        """Close streams whose last step this was."""
         for step in batch:
             stream, message = step.stream, step.item
-            if stream in self._background:
-                self._batcher.push(stream, None, now)
-            elif isinstance(message, Message) and message.last:
+            if isinstance(message, Message) and message.last:
                 self._ending[stream] -= 1
                 if not self._ending[stream]:
                     del self._ending[stream]

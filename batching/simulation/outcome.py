@@ -48,7 +48,7 @@ class Outcome:
     stable: bool
     """Whether latency did not grow over the measured time (`simulator.GROWTH`)."""
     background_steps: int
-    """Number of steps of uploads."""
+    """Number of steps that are not timed: those with the last frames of streams that end."""
     seconds: float
 
     @property

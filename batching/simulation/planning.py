@@ -13,7 +13,7 @@ from batching.batcher import Batcher, Policy
 from batching.simulation.calibration import Calibration, Client
 from batching.simulation.outcome import Outcome
 from batching.simulation.simulator import Simulator
-from batching.simulation.workload import Churn, Live, Workload
+from batching.simulation.workload import Churn, Live
 
 UNBOUNDED = 1 << 30
 """Maximum of a stream's waiting steps, never reached, so that an overload shows as latency and not as an error."""
@@ -74,7 +74,7 @@ def run_load(
         seconds = min(LONGEST_S, max(SHORTEST_S, MANY_STEPS * step_s / streams))
     batcher = Batcher(serving.policy, max_batch=serving.max_batch, max_queued=UNBOUNDED)
     churn = Churn(serving.stream_s, flush_steps=calibration.flush_steps) if serving.stream_s < math.inf else None
-    load = Workload((Live(streams, step_s=step_s, budget_s=serving.budget_s, churn=churn),))
+    load = Live(streams, step_s=step_s, budget_s=serving.budget_s, churn=churn)
     simulator = Simulator(
         batcher,
         calibration.table,
@@ -148,13 +148,12 @@ def curve(
     loads: Sequence[int],
     *,
     seconds: float | None = None,
-    client: Client | None = None,
     seed: int = 1,
 ) -> list[Point]:
     """Simulate the loads in order, up to and including the first one that is not stable."""
     points: list[Point] = []
     for streams in loads:
-        outcome = run_load(calibration, serving, streams, seconds=seconds, client=client, seed=seed)
+        outcome = run_load(calibration, serving, streams, seconds=seconds, seed=seed)
         points.append(Point(streams, outcome))
         if not outcome.stable:
             break

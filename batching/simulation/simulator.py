@@ -20,7 +20,7 @@ from batching.simulation.generator import Generator
 from batching.simulation.model_thread import ModelThread
 from batching.simulation.outcome import Outcome, Percentiles
 from batching.simulation.service_table import ServiceTable
-from batching.simulation.workload import Arrivals, Workload
+from batching.simulation.workload import Arrivals, Live
 
 GROWTH, GROWTH_S = 1.5, 0.02
 """A load is unstable if the median latency of the last quarter is above 1.5 times that of the first, plus 20 ms."""
@@ -33,7 +33,7 @@ class Simulator:
         self,
         batcher: Batcher,
         table: ServiceTable,
-        workload: Workload,
+        load: Live,
         *,
         overheads: Overheads | None = None,
         interference: Interference | None = None,
@@ -46,17 +46,12 @@ class Simulator:
         `cores` are shared by all threads, including the client's if there is one; 0 = one core per thread.
         """
         costs = overheads or Overheads()
-        uploads = workload.uploads
-        self._uploads = uploads is not None
-        background = range(uploads.count) if uploads else range(0)
-        arrivals = Arrivals(workload.live, seed, first_stream=len(background))
+        arrivals = Arrivals(load, seed)
         self._model = ModelThread(batcher, table, costs, interference or Interference(), random.Random(seed + 1))
         shared = Cores(cores, self._model)
         self._loop = EventLoop(costs, self._model, shared, self._answered)
         self._model.loop = self._loop
         self._clients = Generator(client, iter(arrivals), self._loop, shared, costs.path_s)
-        if uploads:
-            self._model.admit_background(background, uploads.waiting, uploads.budget_s)
 
     @property
     def sent(self) -> int:
@@ -74,7 +69,7 @@ class Simulator:
         self._advance(end_s)
         busy = self._model.busy_s / end_s, self._loop.busy_s / end_s
         self._clients.stop()
-        self._drain()
+        self._advance(math.inf)  # until every sent step is answered
         return self._outcome(warm_up_s, end_s, busy)
 
     def _answered(self, due_s: float, at_s: float) -> None:
@@ -96,13 +91,6 @@ class Simulator:
                 if model_s >= end_s:
                     return
                 model.act(model_s)
-
-    def _drain(self) -> None:
-        """Run until every sent step is answered; with uploads, which never end, until every timed step is."""
-        if not self._uploads:
-            self._advance(math.inf)
-        while self._clients.sent > len(self._clients.latencies):
-            self._advance(math.nextafter(min(self._clients.at_s, self._loop.at_s, self._model.at_s), math.inf))
 
     def _outcome(self, from_s: float, end_s: float, busy: tuple[float, float]) -> Outcome:
         measured = [(due_s, took_s) for due_s, took_s in self.latencies if from_s <= due_s < end_s]

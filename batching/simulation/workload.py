@@ -1,4 +1,4 @@
-"""Workloads: live streams, streams that start and end, streams that catch up, uploads.
+"""Workloads: live streams, and streams that start and end.
 
 Owns the random choices of a load, all from one seed. Knows no batcher.
 """
@@ -10,18 +10,16 @@ import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
 class Churn:
-    """Streams that end: each lasts an exponentially distributed time, and another one starts after a gap.
+    """Streams that end: each lasts an exponentially distributed time, and another one follows.
 
     At its end a stream runs `flush_steps` more, which output the frames that the model still holds; they are not timed.
     """
 
     mean_s: float
-    gap_s: float = 0.0
     flush_steps: int = 0
 
 
@@ -29,46 +27,26 @@ class Churn:
 class Live:
     """Streams that send in real time: a message of `steps` steps every `steps` · `step_s` seconds.
 
-    `start`: times of the first messages, `uniform` over one message's duration or a `poisson` process of that rate.
-    `jitter_s`: largest random delay of a message, at most the time between two messages. `late_s`: seconds of audio
-    that a stream sends at once when it starts, as a client that reconnects and catches up.
+    The first messages are due at random times within one message's duration. `jitter_s`: largest random delay of a
+    message, at most the time between two messages.
     """
 
     count: int
     step_s: float = 0.08
-    start: Literal["uniform", "poisson"] = "uniform"
     jitter_s: float = 0.0
     steps: int = 1
     budget_s: float = 0.1
     churn: Churn | None = None
-    late_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises: ValueError."""
-        if self.count < 0 or self.steps < 1 or min(self.step_s, self.budget_s) <= 0 or self.late_s < 0:
-            raise ValueError("a live load needs positive step_s, budget_s and steps, and no negative count or late_s")
+        if self.count < 0 or self.steps < 1 or min(self.step_s, self.budget_s) <= 0:
+            raise ValueError("a live load needs positive step_s, budget_s and steps, and no negative count")
         if not 0 <= self.jitter_s <= self.step_s * self.steps:
             raise ValueError(
                 f"jitter_s must be between 0 and the time between two messages ({self.step_s * self.steps:g} s), "
                 f"not {self.jitter_s:g}"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class Uploads:
-    """Uploads: each keeps `waiting` background steps queued during the whole run."""
-
-    count: int
-    waiting: int = 8
-    budget_s: float = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """The load of one replica."""
-
-    live: tuple[Live, ...] = ()
-    uploads: Uploads | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +67,14 @@ Due = tuple[float, int, Message]
 class Arrivals:
     """Endless messages in order of due time."""
 
-    def __init__(self, live: tuple[Live, ...], seed: int, first_stream: int = 0) -> None:
+    def __init__(self, load: Live, seed: int) -> None:
         self._rng = random.Random(seed)
-        self._streams = first_stream
+        self._streams = 0
         self._order = 0
         self._due: list[Due] = []
         self._sources: list[Iterator[Message]] = []
-        for load in live:
-            for start_s in self._starts(load):
-                self._add(self._speak(load, start_s))
+        for start_s in self._starts(load):
+            self._add(self._speak(load, start_s))
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages in order of due time."""
@@ -115,13 +92,7 @@ class Arrivals:
 
     def _starts(self, load: Live) -> list[float]:
         period_s = load.step_s * load.steps
-        if load.start == "uniform":
-            return [self._rng.random() * period_s for _ in range(load.count)]
-        now, starts = 0.0, []
-        for _ in range(load.count):
-            now += self._rng.expovariate(load.count / period_s)
-            starts.append(now)
-        return starts
+        return [self._rng.random() * period_s for _ in range(load.count)]
 
     def _speak(self, load: Live, start_s: float) -> Iterator[Message]:
         """Messages of one stream after another; without churn of one endless stream. The first has no handshake."""
@@ -132,15 +103,10 @@ class Arrivals:
             spoken = None if load.churn is None else max(1, round(rng.expovariate(1 / load.churn.mean_s) / period_s))
             if number:
                 yield Message(start_s, stream, 0, load.budget_s, timed=False)
-            late = round(load.late_s / load.step_s)
-            if late:
-                yield Message(start_s, stream, late, load.budget_s)
             yield from self._messages(load, stream, start_s, spoken)
             assert load.churn is not None, "a stream without churn never ends"
             assert spoken is not None
             start_s += spoken * period_s + load.jitter_s  # not before the previous stream's last message
-            if load.churn.gap_s:
-                start_s += rng.expovariate(1 / load.churn.gap_s)
 
     def _messages(self, load: Live, stream: int, start_s: float, spoken: int | None) -> Iterator[Message]:
         period_s, number = load.step_s * load.steps, 0

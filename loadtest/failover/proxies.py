@@ -41,14 +41,6 @@ class Ports:
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
-    """A certificate as one PEM file with its key, and as two files `tls.crt` and `tls.key` in a folder."""
-
-    both: Path
-    folder: Path
-
-
-@dataclass(frozen=True, slots=True)
 class Running:
     """A running proxy and the path of its configuration file."""
 
@@ -97,10 +89,8 @@ class Proxy:
         return text
 
     @contextlib.contextmanager
-    def running(
-        self, replicas: Sequence[int], *, tls: Tls | None = None, change: Callable[[str], str] | None = None
-    ) -> Iterator[Running]:
-        """Start it in front of these ports; it is stopped on exit. `change` edits its configuration.
+    def running(self, replicas: Sequence[int]) -> Iterator[Running]:
+        """Start it in front of these ports; it is stopped on exit.
 
         Raises:
             PeerMissing: it is not installed.
@@ -112,9 +102,7 @@ class Proxy:
         ports = Ports.free()
         with tempfile.TemporaryDirectory(prefix="tutti-proxy-") as name, tempfile.TemporaryFile() as output:
             folder = Path(name)
-            config, env = self._lay_out(ports, replicas, folder, tls)
-            if change is not None:
-                config.write_text(change(config.read_text(encoding="utf-8")), encoding="utf-8")
+            config, env = self.lay_out(ports, replicas, folder)
             process = served.start([program, *self.command(config)], output, env)
             try:
                 served.wait_until_ready(
@@ -124,26 +112,11 @@ class Proxy:
             finally:
                 served.stop(process, STOPS_WITHIN_S)
 
-    def _lay_out(
-        self, ports: Ports, replicas: Sequence[int], folder: Path, tls: Tls | None
-    ) -> tuple[Path, dict[str, str]]:
-        """Write its files, with the certificate if given; returns the main file and environment variables."""
-        text, env = self.render(ports, replicas, folder), {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
-        if tls is not None:
-            text = text.replace("#tls: ", "")
-            env["TUTTI_CERT"] = str(tls.both)
-            place = folder / "tls"
-            place.mkdir()
-            for file in (tls.folder / "tls.crt", tls.folder / "tls.key"):
-                shutil.copy(file, place / file.name)
-            extra = self.config.with_name("tls.conf")
-            if extra.exists():
-                lines = extra.read_text(encoding="utf-8").replace("/etc/nginx/tutti", str(place))
-                lines = lines.replace("listen 8443", f"listen 127.0.0.1:{ports.tls}").replace("8443", str(ports.tls))
-                (place / extra.name).write_text(lines, encoding="utf-8")
+    def lay_out(self, ports: Ports, replicas: Sequence[int], folder: Path) -> tuple[Path, dict[str, str]]:
+        """Write its configuration into `folder`; returns the file and the environment variables of the process."""
         config = folder / f"proxy{self.config.suffix}"
-        config.write_text(text, encoding="utf-8")
-        return config, env
+        config.write_text(self.render(ports, replicas, folder), encoding="utf-8")
+        return config, {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
 def _listens(port: int) -> bool:

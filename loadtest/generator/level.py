@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from loadtest.generator.arrivals import Arrivals, rate_hz, retry_s
 from loadtest.generator.connection import Dialer
 from loadtest.generator.frames import TEXT, masked
-from loadtest.generator.measures import LevelMeasures
+from loadtest.generator.measures import Ending, LevelMeasures, Outcome
 from loadtest.generator.pacer import Pacer
-from loadtest.generator.playback import Ending, Outcome, Playback
+from loadtest.generator.playback import Playback
 from loadtest.generator.recordings import Recording, choose
 from loadtest.generator.settings import STEP_S
 from tutti_asr_client.errors import Refused
@@ -55,12 +55,10 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Arrival mode of a level, and its streams faster than real time."""
+    """Arrival mode of a level."""
 
     arrivals: Arrivals = Arrivals.FIXED
     retry: bool = False
-    fast_streams: int = 0
-    fast_factor: float = 1.0
     long_steps: bool = False
 
 
@@ -88,7 +86,6 @@ class Level:
         self._clock = clock
         self._pacer = Pacer(asyncio.get_running_loop(), clock)
         self._playing: set[Player] = set()
-        self._fast: set[Player] = set()  # subset of `_playing`
         self._waiting: set[int] = set()  # numbers of refused streams that retry
         self._number = 0
         self._quiet = asyncio.Event()  # set when no player is left
@@ -97,9 +94,7 @@ class Level:
     async def run(self, streams: int, *, stop: asyncio.Event, drain_s: float) -> float:
         """Play until the end or until `stop`, then wait for the last results; returns the CPU seconds used."""
         for _ in range(streams):
-            self._begin(self._first_start_s())
-        for _ in range(self._traffic.fast_streams):
-            self._begin_fast(self._first_start_s())
+            self._begin(self._schedule.begin_s + self._rng.random() * self._schedule.spread_s)
         if self._traffic.arrivals is Arrivals.CHURN:
             mean_s = sum(recording.duration_s for recording in self._recordings) / len(self._recordings)
             self._await_arrival(self._schedule.begin_s, rate_hz(streams, mean_s))
@@ -120,18 +115,12 @@ class Level:
             self._measures.ended(outcome)
         refused = outcome is not None and outcome.ending is Ending.REFUSED
         wait_s = retry_s(outcome.retry_after_s, self._rng) if refused and outcome is not None else 0.0
-        if player in self._fast:
-            self._fast.discard(player)
-            self._begin_fast(self._clock() + wait_s)
-        elif refused and self._traffic.retry and self._traffic.arrivals is Arrivals.FIXED:
+        if refused and self._traffic.retry and self._traffic.arrivals is Arrivals.FIXED:
             self._waiting.add(player.number)
             again_s = self._clock() + wait_s
             self._pacer.at(again_s, lambda: self._begin(again_s))
         if not self._playing:
             self._quiet.set()
-
-    def _first_start_s(self) -> float:
-        return self._schedule.begin_s + self._rng.random() * self._schedule.spread_s
 
     def _await_arrival(self, after_s: float, arrivals_hz: float) -> None:
         """Schedule the next arrival of a Poisson process."""
@@ -161,15 +150,6 @@ class Level:
             self._waiting.discard(number)
         else:
             self._begin(start_s)
-
-    def _begin_fast(self, start_s: float) -> None:
-        """Play a recording faster than real time; the next one follows after the last result."""
-        if self.end_s - start_s < STEP_S:
-            return
-        playback = Playback(
-            self._rng.choice(self._recordings), start_s, self._measures.fast, speed=self._traffic.fast_factor
-        )
-        self._fast.add(self._play(playback))
 
     def _play(self, playback: Playback) -> Player:
         self._number += 1

@@ -5,16 +5,19 @@ Owns the counters and the measured window; does no I/O and reads no clock.
 
 from __future__ import annotations
 
+import enum
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
 from loadtest.generator.answers import LatencySplit
 from loadtest.generator.latencies import Latencies, Spread
 from loadtest.generator.parts import Breakdown, Composition
-from loadtest.generator.playback import Ending, Outcome, Recorder, SentStep
+from loadtest.generator.recordings import Recording
 from loadtest.generator.settings import STEP_S
 from tutti_asr_client.errors import Refused
 from tutti_asr_client.messages import StepTimings
@@ -101,7 +104,6 @@ class LevelReport(msgspec.Struct, frozen=True):
     minutes: tuple[MinuteReport, ...] = ()  # for a level of several minutes
     arrivals: str = "fixed"
     refusals: RefusalFigures | None = None
-    fast_latency_ms: Spread | None = None  # of streams faster than real time, which no other figure includes
     uploads: UploadFigures | None = None
     handover_ms: Spread | None = None  # with `split`: from the model thread to the event loop
     write_ms: Spread | None = None  # with `split`: from the text of a result to the socket
@@ -113,12 +115,39 @@ def minutes_in(seconds: float, period_s: float = MINUTE_S) -> int:
     return max(1, math.ceil(seconds / period_s - 1e-6))
 
 
-class LevelMeasures(Recorder):
+class Ending(enum.Enum):
+    """How a playback ended."""
+
+    COMPLETE = "complete"
+    CUT = "cut"  # at the end of the level, with results for everything sent
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Result of an ended playback."""
+
+    recording: Recording
+    ending: Ending
+    problem: str = ""
+    text: str = ""
+    retry_after_s: float | None = None  # from a refusal
+
+
+class SentStep(NamedTuple):
+    """Times at which a step was due, the connection was open, and the step was sent."""
+
+    scheduled_s: float
+    opened_s: float
+    sent_s: float
+
+
+class LevelMeasures:
     """Collects the figures of a level: steps scheduled within the measured window, and all playbacks."""
 
     def __init__(self, from_s: float, to_s: float, references: Mapping[str, str], period_s: float = MINUTE_S) -> None:
         self.final_ = Latencies()
-        self.fast = FastMeasures(self)
         self.refusal = Latencies()
         self.queue_wait, self.step, self.decode = Latencies(), Latencies(), Latencies()
         self.handover, self.write = Latencies(), Latencies()
@@ -242,7 +271,6 @@ class LevelMeasures(Recorder):
             minutes=self._by_minute(by_minute),
             arrivals=arrivals,
             refusals=self._refusals(),
-            fast_latency_ms=self.fast.latencies.spread(),
             uploads=uploads,
             handover_ms=self.handover.spread(),
             write_ms=self.write.spread(),
@@ -263,26 +291,3 @@ class LevelMeasures(Recorder):
             for number, latencies in enumerate(self.minutes)
             if len(latencies)
         )
-
-
-class FastMeasures(Recorder):
-    """Figures of streams faster than real time, kept separate because their steps wait for their own backlog."""
-
-    def __init__(self, level: LevelMeasures) -> None:
-        self.latencies = Latencies()
-        self._level = level
-
-    def step_answered(self, scheduled_s: float, answered_s: float) -> None:
-        """See `LevelMeasures`."""
-        if self._level.covers(scheduled_s):
-            self.latencies.add(answered_s - scheduled_s)
-
-    def step_unanswered(self, scheduled_s: float, given_up_s: float) -> None:
-        """See `LevelMeasures`."""
-        if self._level.covers(scheduled_s):
-            self._level.unanswered += 1
-        self.step_answered(scheduled_s, given_up_s)
-
-    def refused(self, dialed_s: float, answered_s: float, refusal: Refused) -> None:
-        """See `LevelMeasures`."""
-        self._level.refused(dialed_s, answered_s, refusal)

@@ -10,79 +10,19 @@ Owns the timing rules of the load test. Pure: time is an argument.
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass
-from typing import NamedTuple
-
-from loadtest.generator.answers import Answer, LatencySplit, ServerError, decode_answer
+from loadtest.generator.answers import Answer, ServerError, decode_answer
+from loadtest.generator.measures import Ending, LevelMeasures, Outcome, SentStep
 from loadtest.generator.recordings import Recording
 from loadtest.generator.settings import STEP_S
 from tutti_asr_client.errors import NORMAL_CLOSE, BadMessage, Refused
 from tutti_asr_client.joining import joined
-from tutti_asr_client.messages import StepTimings
 
 CURSOR_TOLERANCE_S = STEP_S / 80
 """The server may round its times to milliseconds."""
 
 
-class Ending(enum.Enum):
-    """How a playback ended."""
-
-    COMPLETE = "complete"
-    CUT = "cut"  # at the end of the level, with results for everything sent
-    REFUSED = "refused"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Result of an ended playback."""
-
-    recording: Recording
-    ending: Ending
-    problem: str = ""
-    text: str = ""
-    retry_after_s: float | None = None  # from a refusal
-
-
-class SentStep(NamedTuple):
-    """Times at which a step was due, the connection was open, and the step was sent."""
-
-    scheduled_s: float
-    opened_s: float
-    sent_s: float
-
-
-class Recorder:
-    """Receives the measurements of playbacks; this base class ignores them. Times are clock times."""
-
-    def sent(self, scheduled_s: float, sent_s: float) -> None:
-        """A message was sent."""
-
-    def step_answered(self, scheduled_s: float, answered_s: float) -> None:
-        """A whole step was covered by a `Results` message."""
-
-    def step_unanswered(self, scheduled_s: float, given_up_s: float) -> None:
-        """A whole step was sent but will get no result."""
-
-    def step_timings(self, answered_s: float, timings: StepTimings) -> None:
-        """The server's timings of one result."""
-
-    def split(self, sent: SentStep, answered_s: float, parts: LatencySplit) -> None:
-        """The server's parts of the latency of one result, if requested, and the last step that it covers."""
-
-    def final(self, scheduled_s: float, answered_s: float) -> None:
-        """The last final of a completely sent recording was received."""
-
-    def refused(self, dialed_s: float, answered_s: float, refusal: Refused) -> None:
-        """A handshake was refused with an HTTP error."""
-
-
 class Playback:
-    """A recording played from `start_s` at `speed` times real time.
-
-    Returns the frames that are due, and handles received messages.
-    """
+    """A recording played from `start_s` in real time: returns the frames that are due, handles received messages."""
 
     __slots__ = (
         "_answered",
@@ -105,19 +45,13 @@ class Playback:
     )
 
     def __init__(
-        self,
-        recording: Recording,
-        start_s: float,
-        recorder: Recorder,
-        speed: float = 1.0,
-        *,
-        long_steps: bool = False,
+        self, recording: Recording, start_s: float, recorder: LevelMeasures, *, long_steps: bool = False
     ) -> None:
         """With `long_steps`, only the message that completes a model step is measured."""
         self.recording = recording
         self.start_s = start_s
         self.cut = False
-        self._due_s = tuple(start_s + end_s / speed for end_s in recording.ends_s)  # clock times
+        self._due_s = tuple(start_s + end_s for end_s in recording.ends_s)  # clock times
         self.end_s = self._due_s[-1]  # end of the audio, if it is not cut
         self.next_s: float | None = self._due_s[0]  # when the next message is due; None if nothing is left to send
         self._dialed_s = start_s

@@ -49,8 +49,6 @@ class LoadSettings:
     )
     split: bool = False  # request the parts of each result's latency (`latency=true`)
     uploads: int = 0  # concurrent uploads alongside the live streams
-    fast_streams: int = 0  # additional streams at `fast_factor` times real time
-    fast_factor: float = 4.0
     period_s: float = 60.0  # latencies are also reported by period of this length
 
     def __post_init__(self) -> None:
@@ -67,8 +65,8 @@ class LoadSettings:
             raise BadSettings(f"seconds must be above 0 and at most {MAX_SECONDS:g}")
         if self.warmup_s < 0.0 or self.drain_s <= 0.0 or self.max_recordings < 1:
             raise BadSettings("warmup_s must be at least 0, drain_s above 0 and max_recordings at least 1")
-        if self.uploads < 0 or self.fast_streams < 0 or self.fast_factor < 1.0:
-            raise BadSettings("uploads and fast_streams must be at least 0, fast_factor at least 1")
+        if self.uploads < 0:
+            raise BadSettings("uploads must be at least 0")
         if self.period_s < SHORTEST_PERIOD_S:
             raise BadSettings(f"period_s {self.period_s:g}: must be at least {SHORTEST_PERIOD_S:g}")
         if self.stream_s is not None and self.stream_s < SHORTEST_STREAM_S:

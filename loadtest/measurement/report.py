@@ -132,7 +132,6 @@ ROWS: Sequence[tuple[str, Callable[[LevelReport], str]]] = (
     ("mismatched", lambda level: str(level.mismatched)),
     ("refused", lambda level: str(level.refused)),
     ("refusal p98", _of(lambda level: level.refusals.answer_ms if level.refusals else None, "p98")),
-    ("fast streams' p98", _of(lambda level: level.fast_latency_ms, "p98")),
     ("uploaded, audio s per s", lambda level: number(level.uploads.audio_s_per_s if level.uploads else None)),
     ("failed", lambda level: str(level.failed)),
 )

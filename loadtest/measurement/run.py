@@ -161,9 +161,7 @@ class _Load:
             dialer=self.dialer,
             rng=rng,
             clock=clock,
-            traffic=Traffic(
-                settings.arrivals, settings.retry, settings.fast_streams, settings.fast_factor, settings.long_steps
-            ),
+            traffic=Traffic(settings.arrivals, settings.retry, settings.long_steps),
         )
         uploads = Uploads(settings.url, wav(self.played, UPLOAD_S), settings.uploads, clock, settings.api_key)
         scraping = self._scrape_every_period(schedule)

@@ -82,11 +82,6 @@ class KeptFrames:
         """Frame after the last."""
         return self.begin + len(self.counts)
 
-    @property
-    def size_bytes(self) -> int:
-        """Size of the kept frames in bytes."""
-        return len(self.counts) + len(self.symbols) + len(self.values)
-
     def drop(self, until: int) -> None:
         """Drop the frames before `until`."""
         frames = until - self.begin
@@ -114,13 +109,6 @@ class KeptFrames:
         places = np.repeat(np.arange(len(counts)), np.where(counts == NOTHING, 0, counts))  # (N,)
         rows[0, places, np.frombuffer(self.symbols, np.uint16)] = np.frombuffer(self.values, np.float32)
         return rows
-
-    def check(self, symbols: int) -> None:
-        """Raises: ValueError if the parts do not fit each other, or the number of `symbols` of the model."""
-        entries = _entries(self.counts)
-        sizes = len(self.symbols) == 2 * entries and len(self.values) == 4 * entries
-        if self.begin < 0 or not sizes or (np.frombuffer(self.symbols, np.uint16) >= symbols).any():
-            raise ValueError("the kept frames are damaged or of another model")
 
 
 def _entries(counts: bytearray) -> int:

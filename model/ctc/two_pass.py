@@ -1,11 +1,9 @@
-"""Two-pass decoding: a narrow beam search during speech, and a wide one of the open text when a segment ends.
+"""Two-pass decoding: a narrow beam search during speech, and a wide one of the whole segment when it ends.
 
-Words committed by the first pass are reported as stable and never change, so the second pass starts after the last of
-them: with its language model context, at the next frame, over the frames kept since. Its result replaces only the open
-words. It works on a copy, so any thread may run it while the stream continues.
-
-With a `Reader`, a second network, the whole segment is searched again, including stable words, over the mean of both
-networks' probabilities. Source: Deng and Platt 2014, "Ensemble deep learning for speech recognition".
+The second pass searches the segment again, stable words included, over the mean of the probabilities of two networks:
+the stream's own, whose frames are kept, and a `Reader`'s, which reads the segment's audio. It works on copies, so any
+thread may run it while the stream continues. Source: Deng and Platt 2014, "Ensemble deep learning for speech
+recognition".
 
 With a `Rescorer` the final hypotheses of the second pass are rescored as whole texts.
 
@@ -20,7 +18,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-import msgspec
 import numpy as np
 
 from model.ctc.beam import BeamDecoder, BeamState
@@ -30,12 +27,10 @@ from model.ctc.rescoring import CONTEXT, Rescorer, best_words
 from model.ctc.search import layout as at
 from model.ctc.search.saved_beam import Memory
 from model.ctc.words import PCM, FrameAudio, LogProbs, SecondPass, Word, digest_of
-from model.machine.compiled import DoubleArray, IntArray
 
-VERSION = 1  # of saved states
 KEPT_S = 60.0
-"""Most seconds of frames that a stream keeps. An open text that began earlier has no second pass; segments are shorter,
-and a search commits its words within seconds."""
+"""Most seconds of frames that a stream keeps. An open text that began earlier has no second pass; usual segments are
+shorter."""
 LEAD_S = 2.0
 """Seconds before the first open word from which the second pass starts: the first pass may have missed a word there."""
 
@@ -86,39 +81,24 @@ class TwoPassState:
         return self.first.revision
 
 
-class SavedTwoPass(msgspec.Struct, array_like=True, frozen=True):
-    """Serialized `TwoPassState`."""
-
-    version: int
-    first: bytes
-    begin: int
-    counts: bytes
-    symbols: bytes
-    values: bytes
-    onset: Onset | None
-    context: tuple[str, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class OpenText:
     """Input of one second pass; it shares nothing with the stream."""
 
     frames: KeptFrames
-    root: tuple[IntArray, DoubleArray] | None  # of the text committed by the first pass; None: no text
-    lm_state: int | None  # of the second pass's language model there; None: as at the root
+    lm_state: int | None  # of the second pass's language model at its start; None: there is no such model
     onset: Onset
     last_end: int
     bias: Bias
     before: tuple[str, ...]  # the last words taken
-    stable: tuple[Word, ...]
-    audio: FrameAudio | None  # for the reader
+    audio: FrameAudio
 
 
 class TwoPassDecoder:
     """A `Decoder` that returns the words of the first pass and can run a second pass over the open text."""
 
     def __init__(
-        self, first: BeamDecoder, second: BeamDecoder, reader: Reader | None = None, rescorer: Rescorer | None = None
+        self, first: BeamDecoder, second: BeamDecoder, reader: Reader, rescorer: Rescorer | None = None
     ) -> None:
         """Both searches must have the same symbols and read the same share of each frame. Raises: ValueError."""
         self._reader, self._rescorer = reader, rescorer
@@ -133,37 +113,32 @@ class TwoPassDecoder:
         self._keeper = FrameKeeper(writes, symbols.blank, limits)
         self._kept = round(KEPT_S / self.frame_s)
         self._lead = round(LEAD_S / self.frame_s)
-        self._other_lm = second.lm if second.lm is not first.lm else None
-        followed = second.lm if reader is not None else self._other_lm
-        self._context = 0 if followed is None else followed.order - 1
+        self._context = 0 if second.lm is None else second.lm.order - 1
         if rescorer is not None:
             self._context = max(self._context, CONTEXT)
 
     @property
     def digest(self) -> str:
         """Digest of everything that its results depend on."""
-        digests = [self.first.digest, self.second.digest]
-        digests += [part.digest for part in (self._reader, self._rescorer) if part is not None]
-        return digest_of(f"two passes {VERSION} {self._kept} {self._lead}", *digests)
-
-    @property
-    def needs_audio(self) -> bool:
-        """Whether the second pass reads the audio with another network."""
-        return self._reader is not None
+        digests = [self.first.digest, self.second.digest, self._reader.digest]
+        if self._rescorer is not None:
+            digests.append(self._rescorer.digest)
+        return digest_of(f"two passes {self._kept} {self._lead}", *digests)
 
     def warm_up(self) -> None:
         """Compile all entry points, or load them from disk, so that the first stream need not wait."""
         self.first.warm_up()
         self.second.warm_up()
         state = self.start(0)
-        size = len(self.first.vocabulary)
-        self.advance([state], np.full((1, 2, size), -math.log(size), np.float32))
-        again = self.second_pass(state)
-        if again is not None:
+        frames, size = 8 * self._reader.step_frames, len(self.first.vocabulary)
+        silence = np.zeros(frames * self._reader.frame_samples, np.int16)
+        self.advance([state], np.full((1, frames, size), -math.log(size), np.float32))
+        again = self.second_pass(state, FrameAudio(silence, 0))
+        if again is None:
+            self._reader.read(silence)
+        else:
             again()
         self.release(state)
-        if self._reader is not None:
-            self._reader.read(np.zeros(8 * self._reader.step_frames * self._reader.frame_samples, np.int16))
         if self._rescorer is not None:
             self._rescorer.load().score([("a",)])
 
@@ -217,55 +192,41 @@ class TwoPassDecoder:
         return taken
 
     def _forget(self, state: TwoPassState) -> None:
-        """Drop frames of words without a second pass, and frames that are too old."""
+        """Drop frames of taken words, and frames that are too old."""
         kept = state.kept
-        settled = state.first.last_end if self._reader is None else state.taken_end
-        begin = max(settled, kept.end - self._kept)
+        begin = max(state.taken_end, kept.end - self._kept)
         if begin > kept.begin:
             kept.drop(begin)
             state.onset = None
 
     # The second pass
 
-    def second_pass(self, state: TwoPassState, audio: FrameAudio | None = None) -> SecondPass | None:
+    def second_pass(self, state: TwoPassState, audio: FrameAudio) -> SecondPass | None:
         """Return a function that runs the second pass over the open text, on any thread, independent of later changes.
 
-        `audio`: audio of the latest frames, for a reader. Frames before it are searched with the probabilities of the
+        `audio`: audio of the latest frames, for the reader. Frames before it are searched with the probabilities of the
         first network.
 
-        The function returns the words of the whole segment: the stable ones, unchanged unless there is a reader, then
-        the words found, possibly none. None without open words. Call it before `take`.
+        The function returns the words of the whole segment, possibly none. None without words. Call it before `take`.
         """
         first, words = state.first, self.words(state)
-        if self._reader is None:
-            stable, last_end = self.first.stable_words(first), first.last_end
-        else:
-            stable, last_end = 0, state.taken_end
-        if stable == len(words):
+        if not words:
             return None
-        opened = round(words[stable].start_s / self.frame_s)
+        opened = round(words[0].start_s / self.frame_s)
         begin = max(state.kept.begin, first.frames - self._kept, opened - self._lead)
         if opened < begin:
             return None
         at_start = begin == state.kept.begin
         text = OpenText(
             frames=state.kept.since(begin),
-            root=self._committed(first) if self._reader is None else None,
-            lm_state=self._lm_state((*state.context, *(word.text for word in words[:stable]))),
+            lm_state=self._lm_state(state.context),
             onset=state.onset if at_start and state.onset is not None else (0.0, -math.inf, begin - 1),
-            last_end=last_end,
+            last_end=state.taken_end,
             bias=first.bias,
             before=state.context,
-            stable=words[:stable],
             audio=audio,
         )
         return partial(self._search, text)
-
-    def _committed(self, state: BeamState) -> tuple[IntArray, DoubleArray]:
-        """Root of the text committed by the first pass, (NODE_INTS,) and (NODE_FLOATS,)."""
-        memory = Memory(state.block, self.first.beams)
-        place = int(memory.header[at.ROOT])
-        return memory.nodes[place].copy(), memory.nodes_f[place].copy()
 
     def _lm_state(self, words: tuple[str, ...]) -> int | None:
         """State of the second pass's language model after these words, the last ones before the open text."""
@@ -275,13 +236,10 @@ class TwoPassDecoder:
         return self.second.lm.state_after(words[-self._context :], bos=began)
 
     def _search(self, text: OpenText) -> tuple[Word, ...]:
-        """Search an open text; return its words after the stable ones."""
+        """Search an open text; return its words."""
         second, symbols = self.second, self.second.symbols
         state = second.start(0, text.bias)
         memory = Memory(state.block, second.beams)
-        if text.root is not None:
-            memory.nodes[0], memory.nodes_f[0] = text.root
-            memory.nodes[0, [at.PARENT, at.CHILD, at.SIBLING]] = -1
         if text.lm_state is not None:
             memory.nodes[0, at.LM_STATE] = text.lm_state
         memory.nodes[0, at.HYPOTHESIS] = 0
@@ -290,42 +248,28 @@ class TwoPassDecoder:
         memory.header[at.FRAMES] = state.frames = text.frames.begin
         state.last_end = text.last_end
         log_probs = text.frames.log_probs(len(second.vocabulary), symbols.blank)  # (1, T, V)
-        if self._reader is not None and text.audio is not None:
-            self._mix(log_probs[0], text.frames.begin, self._reader, text.audio)
+        self._mix(log_probs[0], text.frames.begin, text.audio)
         second.search([state], log_probs)
         if self._rescorer is None:
             words = second.take(state)
         else:
-            before = (*text.before, *(word.text for word in text.stable))[-CONTEXT:]
-            words = best_words(second, state, self._rescorer.load(), before)
+            words = best_words(second, state, self._rescorer.load(), text.before[-CONTEXT:])
         second.release(state)
-        return (*text.stable, *words)
+        return words
 
-    def _mix(self, log_probs: LogProbs, begin: int, reader: Reader, audio: FrameAudio) -> None:
+    def _mix(self, log_probs: LogProbs, begin: int, audio: FrameAudio) -> None:
         """Replace log_probs (T, V) of the frames from `begin` on by the mean with those of the reader for `audio`."""
+        reader = self._reader
         skipped = max(0, begin - round(CONTEXT_S / self.frame_s) - audio.frame)
         first = audio.frame + skipped // reader.step_frames * reader.step_frames
         rows = reader.read(audio.pcm[(first - audio.frame) * reader.frame_samples :])
         rows = self.second.own(rows[None])[0, max(0, begin - first) :]  # (T', V), T' <= T
         take_mean(log_probs[len(log_probs) - len(rows) :], rows)
 
-    # Saved states
-
     def save(self, state: TwoPassState) -> bytes:
-        """Serialize a state without its key terms, for `load`; the state stays usable. Raises: ReleasedState."""
-        kept = state.kept
-        parts = bytes(kept.counts), bytes(kept.symbols), bytes(kept.values)
-        saved = SavedTwoPass(VERSION, self.first.save(state.first), kept.begin, *parts, state.onset, state.context)
-        return msgspec.msgpack.encode(saved)
+        """Not supported: a resumable stream has no second pass. Raises: NotImplementedError."""
+        raise NotImplementedError
 
     def load(self, saved: bytes, bias: Bias = NO_BIAS) -> TwoPassState:
-        """Deserialize a saved state; `bias` must be given again. Raises: ValueError for damaged or foreign bytes."""
-        read = msgspec.msgpack.decode(saved, type=SavedTwoPass)
-        if read.version != VERSION:
-            raise ValueError("this state was saved by an incompatible version")
-        kept = KeptFrames(read.begin, bytearray(read.counts), bytearray(read.symbols), bytearray(read.values))
-        kept.check(len(self.first.vocabulary))
-        state = TwoPassState(self.first.load(read.first, bias), kept, read.onset, read.context)
-        if kept.end != state.first.frames:
-            raise ValueError("the saved state is damaged or not one of two-pass decoding")
-        return state
+        """Not supported. Raises: NotImplementedError."""
+        raise NotImplementedError

@@ -132,14 +132,9 @@ class Decoder(Protocol):
 class TwoPass(Protocol):
     """Optional capability of a decoder, detected by attribute: a second pass over the open segment."""
 
-    @property
-    def needs_audio(self) -> bool:
-        """Whether the second pass uses another network, which needs the audio."""
-
-    def second_pass(self, state: Any, audio: FrameAudio | None = None) -> SecondPass | None:
+    def second_pass(self, state: Any, audio: FrameAudio) -> SecondPass | None:
         """Return a function for the second pass over the open segment, independent of later changes of the state.
 
-        `audio`: the audio, if the decoder `needs_audio`. The function returns the words of the segment, possibly none;
-        stable words are unchanged unless the decoder `needs_audio`. None if there is nothing to do. Call it before
-        `take`.
+        The function returns the words of the segment, possibly none; stable words may change. None if there is nothing
+        to do. Call it before `take`.
         """

@@ -93,10 +93,6 @@ class LanguageModel:
         """State at the start of a sentence."""
         return int(self.trie.after[1 + START_ID])
 
-    def word_id(self, word: str) -> int:
-        """Id of a word; that of `<unk>` for a word outside the vocabulary."""
-        return self._ids.get(word, UNKNOWN_ID)
-
     def __contains__(self, word: str) -> bool:
         """Whether the vocabulary has the word."""
         return word in self._ids

@@ -30,10 +30,6 @@ class OpeningRate:
         self._per_s = per_s
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # owner -> tokens, as of this time
 
-    def __len__(self) -> int:
-        """Return the number of owners with a bucket."""
-        return len(self._buckets)
-
     def refuse_if_exceeded(self, owner: str, now: float) -> None:
         """Check as `take` does, without counting an opening. Raises: TooManyOpenings."""
         if self._per_s is not None:

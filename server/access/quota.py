@@ -23,14 +23,6 @@ class Quotas:
         lease.grow(streams, limit)
         return lease
 
-    def open_streams(self, owner: str) -> int:
-        """Return the number of open streams of a key."""
-        return self._open[owner]
-
-    def __len__(self) -> int:
-        """Return the number of keys with open streams."""
-        return len(self._open)
-
 
 class Lease:
     """One request's share of its key's quota, until it is released."""

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from websockets.sync.client import connect
 
-from loadtest.failover.proxies import PROXIES, Running, Tls
-from tests.support.deployment.edge import proxied
+from loadtest.failover.proxies import PROXIES, Running
+from tests.support.deployment.edge import Tls, proxied
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import RAW, Client, LiveServer, transcript
 from tests.support.servers.spelling import spell

@@ -76,7 +76,6 @@ def test_a_decoder_with_a_second_network_is_created_and_warmed_up_if_possible() 
     model = load_own(Path("tutti-small"), device="cpu", precision="int8")
     accurate = accurate_of(model, decoder_of(model))
     assert accurate is not None
-    assert accurate.needs_audio
     assert accurate.second.weights == tuned_weights(SHIPPED_LM, model.config.phones, ACCURATE)
     assert accurate.second.weights != accurate.first.weights
     accurate.warm_up()

@@ -85,13 +85,6 @@ def step_flop(config: ModelConfig) -> int:
     return 2 * frames * (weights(config) + first)
 
 
-def state_bytes(config: ModelConfig, bytes_a_value: int = 2) -> int:
-    """Return the bytes of one stream's state, including the PCM overlap in 16-bit integers."""
-    pcm = 2 * (config.window_samples - config.hop_samples)
-    contexts = 4 * (config.mel_bins + config.conv_channels)
-    return pcm + bytes_a_value * (contexts + (config.layers + config.lookahead) * config.hidden)
-
-
 @dataclass(frozen=True, slots=True)
 class Ceilings:
     """Rates of a device, by default an H100: TB/s from memory and from the L2 cache, TFLOP/s of large fp16 products."""

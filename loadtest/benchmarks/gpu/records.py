@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,14 +59,6 @@ class Results:
                 found.pop(key, None)
                 found[key] = row
         return list(found.values())
-
-    def value(self, section: str, case: Mapping[str, Value], name: str) -> float | None:
-        """Return a number of the latest row whose case has these entries; None if it was never measured."""
-        for row in reversed(self.latest(section)):
-            number = row.values.get(name)
-            if case.items() <= row.case.items() and isinstance(number, int | float):
-                return float(number)
-        return None
 
     def machine_of(self, row: Row) -> dict[str, Any]:
         """Return the machine on which a row was measured."""

@@ -88,20 +88,11 @@ TABLES = (
         ("us_a_frame",),
     ),
     Table(
-        "products",
-        "Products",
-        "GB/s of weights, by columns (rows times frames); weights are read from memory.",
-        ("network", "product", "how"),
-        "columns",
-        ("gb_s",),
-    ),
-    Table(
         "streams",
         "Live streams on one thread",
         "Unsynchronized streams in real time; ms from a step's due time to its log-probs on the host. Batching and "
         "device only, without event loop and decoding.",
     ),
-    Table("catchup", "Uploads alongside live streams", "`chunk`: the most steps of one stream in a batch."),
     Table(
         "recordings", "The shipped model on the shipped recordings", "fp16 on the device compared with fp32 on the CPU."
     ),

@@ -22,12 +22,8 @@ class Scale:
     batch_sizes: tuple[int, ...]  # batch sizes in which a row must be bit-identical to the row alone
     product: int  # edge of the square product that measures the arithmetic ceiling
     buffer_bytes: int  # of the bandwidth probes
-    columns: tuple[int, ...]  # of the products
     streams: tuple[int, ...]
     level_s: float
-    uploads: int
-    live: int
-    upload_steps: int
     sequence: int  # consecutive steps compared with the reference
 
 
@@ -42,12 +38,8 @@ FULL = Scale(
     batch_sizes=(2, 3, 7, 8, 9, 16, 17, 33, 64, 128),
     product=8_192,
     buffer_bytes=1 << 30,
-    columns=(2, 4, 8, 16, 32, 64, 128, 256),
     streams=(1, 10, 20, 30, 100, 1_000, 4_000),
     level_s=7.0,
-    uploads=64,
-    live=100,
-    upload_steps=200,
     sequence=200,
 )
 BRIEF = replace(  # for a device available for minutes: fewer sizes and shorter levels, the most important first
@@ -58,7 +50,6 @@ BRIEF = replace(  # for a device available for minutes: fewer sizes and shorter 
     batch_sizes=(2, 8, 9, 17, 64),
     streams=(10, 1_000, 4_000, 1, 100),
     level_s=4.0,
-    upload_steps=100,
     sequence=50,
 )
 DRY = Scale(
@@ -72,12 +63,8 @@ DRY = Scale(
     batch_sizes=(2, 3),
     product=64,
     buffer_bytes=1 << 16,
-    columns=(2,),
     streams=(1, 3),
     level_s=0.3,
-    uploads=2,
-    live=2,
-    upload_steps=4,
     sequence=3,
 )
 

@@ -5,8 +5,8 @@ Only this file calls the GPU path directly; sections use `Bench`, `recurrence`, 
 
 from __future__ import annotations
 
-import importlib.metadata
-from collections.abc import Callable, Mapping, Sequence
+import importlib
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol, cast
 
@@ -151,15 +151,6 @@ def make_step(rung: str, network: Network, slabs: dict[str, Tensor], rows: int, 
     return TritonStep(network, slabs, largest_rows=rows, largest_steps=steps, **options), workspace
 
 
-def product(weight: Tensor, bias: Tensor, columns: int) -> Callable[[Tensor, Tensor], None]:
-    """Return our product for W (M, K) fp16 and N columns, as a function of x (N, K) and y (N, M)."""
-    from model.gpu.triton.products import Product, Scratch
-
-    made = Product(weight, bias)
-    scratch = Scratch.allocate(*made.scratch_size(columns), weight.device)
-    return lambda x, y: made.enqueue(x, y, columns, 1, scratch)
-
-
 @cache
 def network_of(name: str, device: torch.device, precision: str) -> Network:
     """Return a network with random weights on a device; cached."""
@@ -290,14 +281,3 @@ def cudnn_layer(hidden: int, device: torch.device) -> nn.GRU:
     layer = nn.GRU(hidden, hidden, batch_first=True).to(device=device, dtype=torch.float16).requires_grad_(False)
     layer.flatten_parameters()
     return layer
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of the libraries used."""
-    found = {}
-    for name in ("torch", "triton", "numpy", "nvidia-cuda-nvrtc", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12"):
-        try:
-            found[name] = str(importlib.metadata.version(name))
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found

@@ -18,8 +18,6 @@ from model.errors import ModelError
 
 SONAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
-LOCAL_SIZE_BYTES = 3
-NUM_REGS = 4
 COOPERATIVE = 2  # CUlaunchAttributeID
 PROGRAMMATIC_STREAM_SERIALIZATION = 6
 
@@ -151,12 +149,6 @@ class Kernel:
             _check(_cuda().cuModuleGetFunction(ctypes.byref(self._function), self._module, entry.encode()))
             if shared_bytes:
                 _check(_cuda().cuFuncSetAttribute(self._function, MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes))
-
-    def attribute(self, which: int) -> int:
-        """Return a CUfunction_attribute: NUM_REGS, LOCAL_SIZE_BYTES."""
-        value = ctypes.c_int()
-        _check(_cuda().cuFuncGetAttribute(ctypes.byref(value), which, self._function))
-        return value.value
 
     def launch(
         self,

@@ -62,11 +62,6 @@ class Layout:
         return 2 * self.pairs * self.tiles
 
     @property
-    def weight_bytes(self) -> int:
-        """Size of the packed weights."""
-        return self.blocks * WARPS * self.fragments * LANES * 16
-
-    @property
     def shared_bytes(self) -> int:
         """Size of `SharedLayout` of `gru_exchange.h`."""
         room = self.fragments - self.register_fragments if self.bulk_fragments is None else self.bulk_fragments
@@ -151,13 +146,3 @@ def pack(weights: Tensor, layout: Layout) -> Tensor:
     padded[:-1, :-1] = weights
     rows, columns = (each.to(weights.device) for each in _sources(layout))
     return torch.stack([padded[rows[block], columns] for block in range(layout.blocks)])
-
-
-def unpack(packed: Tensor, layout: Layout) -> Tensor:
-    """Invert `pack`."""
-    hidden = layout.hidden
-    padded = packed.new_zeros(3 * hidden + 1, hidden + 1)
-    rows, columns = _sources(layout)
-    for block in range(layout.blocks):
-        padded[rows[block], columns] = packed[block]
-    return padded[:-1, :-1].contiguous()

@@ -65,19 +65,15 @@ class PersistentGru:
         bias: Tensor,
         device: torch.device | str = "cuda",
         workspace: Workspace | None = None,
-        *,
-        early: bool = False,
-        poll_delay: int = POLL_DELAY,
     ) -> None:
-        """`early`: blocks may start and load weights while the previous kernel is still running."""
-        self.device, self.early = torch.device(device), early
+        self.device = torch.device(device)
         self.layout: Layout = layout_of(weights.shape[1])
         self.weights = pack(weights.detach().to(self.device, torch.float16), self.layout)
         self.bias = bias.detach().to(self.device, torch.float32).contiguous()
         self.workspace = workspace or Workspace(self.layout, self.device)
         if self.workspace.layout != self.layout:
             raise ValueError(f"the workspace is for {self.workspace.layout}, the layer has {self.layout}")
-        defines = self.layout.defines() | {"SPIN_LIMIT": SPIN_LIMIT, "POLL_DELAY": poll_delay}
+        defines = self.layout.defines() | {"SPIN_LIMIT": SPIN_LIMIT, "POLL_DELAY": POLL_DELAY}
         self.kernel = Kernel(SOURCE, "persistent_gru", defines, self.device, self.layout.shared_bytes)
 
     def enqueue(
@@ -117,8 +113,7 @@ class PersistentGru:
                 *range_of(ahead, 1),
                 ctypes.c_void_p(None if error is None else error.data_ptr()),
             ],
-            cooperative=not self.early,  # the two exclude one another
-            early=self.early,
+            cooperative=True,
         )
 
     def check(self) -> None:

@@ -7,10 +7,13 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Literal
 
+from model.errors import LanguageModelError
 from model.text import spoken_numbers as numbers
+from model.text.files import read_lines
 from model.training.synthesis.grammar import load_grammar
 from model.training.synthesis.wordlists import COMMANDS_FILE, VOCABULARY_FILE, read_sections
 
@@ -20,6 +23,8 @@ Split = Literal["train", "dev"]
 # Shares by count. Callers mostly say numbers and requests; single words are short, so they take few hours of audio.
 MIX: dict[Kind, float] = {"word": 0.12, "number": 0.18, "command": 0.40, "grammar": 0.30}
 MIN_WORDS, MAX_WORDS = 3, 14
+MAX_SYLLABLES = 22  # of a Mandarin sentence
+DIGITS_SHARE = 0.15  # fraction of digit strings among the Mandarin sentences
 # One sentence in 50 belongs to the dev split, chosen by its text, so that it is in the same split with every seed.
 _DEV_ONE_IN = 50
 _SLOT = re.compile(r"\{(\w+)\}")
@@ -148,3 +153,28 @@ def _command_generator(names: tuple[str, ...]) -> Callable[[Random], str]:
         return _SLOT.sub(fill, rng.choice(templates))
 
     return command
+
+
+def mandarin_sentences(seed: int, texts: Path, commands_share: float = 0.0) -> Iterator[Sentence]:
+    """Yield endless sentences from the files written by `model.training.mandarin.texts`; a share are commands.
+
+    Raises: LanguageModelError.
+    """
+    from model.training.lexicon.pinyin import are_syllables, syllables_of
+
+    digits, others = _lines(texts / "digits.txt"), _lines(texts / "prompts.txt") + _lines(texts / "speech.txt")
+    commands = _lines(texts / "commands.txt") if commands_share else []
+    rng = Random(f"{seed}/mandarin")
+    while True:
+        drawn = rng.random()
+        kind = digits if drawn < DIGITS_SHARE else commands if drawn < DIGITS_SHARE + commands_share else others
+        said = syllables_of(rng.choice(kind))
+        if said and len(said) <= MAX_SYLLABLES and are_syllables(said):
+            yield Sentence(" ".join(said), "mandarin")
+
+
+def _lines(path: Path) -> list[str]:
+    def refused(problem: str) -> LanguageModelError:
+        return LanguageModelError(f"{problem}; run python -m model.training.mandarin.texts first")
+
+    return [line.replace(" ", "") for line in read_lines(path, refused) if line]

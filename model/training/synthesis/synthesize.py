@@ -23,8 +23,7 @@ from rich.progress import Progress
 from model.errors import LanguageModelError
 from model.text.files import read_lines
 from model.training.synthesis.kokoro import ENGLISH, MANDARIN
-from model.training.synthesis.mandarin import mandarin_sentences
-from model.training.synthesis.sentences import Sentence, Split, sentences
+from model.training.synthesis.sentences import Sentence, Split, mandarin_sentences, sentences
 from model.training.synthesis.voices import (
     SAMPLE_RATE_HZ,
     Engine,

@@ -8,7 +8,6 @@ import msgspec
 
 from server.errors import BadFrame
 
-MAX_CHARACTERS = 2**20  # of a message: the limit of all messages
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=10_000_000)]
 
 

@@ -1,7 +1,12 @@
-"""Parser of the multipart form of `/v1/audio/transcriptions`, with limits. Blocking: run it in a thread."""
+"""Parser of the multipart form of `/v1/audio/transcriptions`, with limits. Blocking: run it in a thread.
+
+Also which fields are read, ignored or refused. Source: `TranscriptionCreateParams` of the `openai` package 3.51.0.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -9,9 +14,18 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, File, FormParser, parse_options_header
 
 from server.errors import BadParameter
-from server.protocols.features import SHOWN, boolean, named
+from server.protocols.features import (
+    OFF,
+    SHOWN,
+    Unsupported,
+    boolean,
+    check_given,
+    check_single,
+    named,
+    refuse_unsupported,
+    unsupported_feature,
+)
 from server.protocols.openai.answers import AnswerFormat
-from server.protocols.openai.fields import check_fields
 from server.recognition.session import Finals, finals_of
 
 MAX_FIELDS = 256  # including key terms
@@ -19,6 +33,19 @@ MAX_FIELD_BYTES = 65_536
 FILE = "file"
 MAX_SHOWN = 64  # longest excerpt of a field name in an error
 GRANULARITIES, NOT_WHOLE = ("word", "segment"), "body: the multipart form is incomplete or invalid"
+
+LISTS = frozenset({
+    "include", "keywords", "known_speaker_names", "known_speaker_references", "languages", "timestamp_granularities",
+})  # fmt: skip
+READ = frozenset({
+    "finals", "grammar", "keywords", "language", "languages", "model", "response_format", "stream",
+    "timestamp_granularities",
+})  # fmt: skip
+HARMLESS = frozenset({"chunking_strategy", "temperature"})  # ignored: the transcript means the same without them
+UNSUPPORTED = frozenset({"include", "known_speaker_names", "known_speaker_references", "prompt"})
+MAY_BE_EMPTY = frozenset({"finals", "grammar", "keywords", "language", "languages", "model", "prompt"})
+"""Fields that may be empty, which means not set: forms of web pages send every field."""
+MAX_TEMPERATURE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +151,37 @@ class _Parts:
         if self.file is not None:
             raise BadParameter("file: sent more than once; send one recording per request")
         self.file = body
+
+
+def check_fields(fields: Sequence[tuple[str, str]], *, lenient: bool) -> tuple[str, ...]:
+    """Check the fields of a form; return the names of the ignored ones. Raises: BadParameter."""
+    plain = [(name.removesuffix("[]") if name.removesuffix("[]") in LISTS else name, value) for name, value in fields]
+    listed = [(name, value) for name, value in plain if name in READ | HARMLESS | UNSUPPORTED]
+    features = [feature for name, value in plain if (feature := _unsupported(name, value)) is not None]
+    refuse_unsupported(features, lenient=lenient)
+    check_given((name, value) for name, value in listed if name not in MAY_BE_EMPTY)
+    check_single(listed, LISTS)
+    ignored = {feature.name for feature in features}
+    for name, value in plain:
+        if name == "temperature":
+            _check_temperature(value)
+        if name not in READ | UNSUPPORTED and value.casefold() not in OFF:
+            ignored.add(name)
+    return named(ignored)
+
+
+def _unsupported(name: str, value: str) -> Unsupported | None:
+    """Return the unsupported feature that a field requests, or None."""
+    if name in UNSUPPORTED:
+        return Unsupported(name, always=False) if value.strip() else None
+    return unsupported_feature(name, value)
+
+
+def _check_temperature(value: str) -> None:
+    """Raises: BadParameter."""
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number <= MAX_TEMPERATURE:
+        raise BadParameter(f"temperature: {value[:SHOWN]!r} is not valid; must be from 0 to {MAX_TEMPERATURE:g}")

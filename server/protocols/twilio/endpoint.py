@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
+from weakref import WeakMethod
 
+import structlog
 from fastapi import WebSocket
+from websockets.asyncio.client import connect
+from websockets.exceptions import WebSocketException
 
 from server.access.keys import Credentials
 from server.audio.formats import Encoding
@@ -20,18 +25,72 @@ from server.protocols.deepgram.live import Projector
 from server.protocols.features import SHOWN, boolean, check_given, check_single, whole_number
 from server.protocols.handshake import Admitted, serve
 from server.protocols.twilio.adapter import TRACKS, TwilioAdapter
-from server.protocols.twilio.forward import Forward
 from server.protocols.twilio.messages import RATES
 from server.recognition.active_session import ActiveSession
 from server.replica import Replica
 from server.streaming.closing import ConnectionEvent
-from server.streaming.outbox import OutFrame
+from server.streaming.outbox import Outbox, OutFrame
 
 SIGNATURE_HEADER = "x-twilio-signature"
 OWN = frozenset({"key", "reply", "track"})
 IN_START = frozenset({"encoding", "sample_rate", "channels", "multichannel"})  # the `start` message sets these
 ENCODINGS = ("mulaw", "alaw")
 UNDELIVERED = Close(1011, "NET-0000 the text cannot be delivered to the forward URL", "error")
+LIMIT_FRAMES = 256  # queued while the receiver does not read; interims are dropped first when it is full
+OPEN_TIMEOUT_S = 10.0
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.twilio")
+
+
+class Forward:
+    """Sender of a call's frames to one URL, in order, from a bounded queue; `put` never blocks."""
+
+    def __init__(self, url: str, request_id: str, failed: Callable[[], None]) -> None:
+        """`failed`, a bound method, is called once if the frames cannot be delivered. The reference is weak, to avoid a
+        reference cycle with its object.
+        """
+        self._url = url
+        self._request_id = request_id
+        self._failed = WeakMethod(failed)
+        self._outbox = Outbox(LIMIT_FRAMES)
+        self._more = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def put(self, frame: OutFrame) -> bool:
+        """Queue a frame; return False if the queue is full."""
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._run())
+        self._more.set()
+        return self._outbox.put(frame)
+
+    def end(self) -> None:
+        """Close the connection after the queued frames."""
+        self._outbox.end(Close(1000, "", "completed"))
+        self._more.set()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait at most `timeout_s` until the queue is sent, then drop the rest."""
+        if self._task is None:
+            return
+        await asyncio.wait({self._task}, timeout=timeout_s)
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+    async def _run(self) -> None:
+        try:
+            async with connect(self._url, open_timeout=OPEN_TIMEOUT_S, max_size=2**16, max_queue=1) as socket:
+                while True:
+                    await self._more.wait()
+                    self._more.clear()
+                    while self._outbox:
+                        entry = self._outbox.take()
+                        if isinstance(entry, Close):
+                            return
+                        await socket.send(entry.payload, text=True)
+        except (OSError, TimeoutError, WebSocketException) as error:
+            _log.warning("forwarding failed", request_id=self._request_id, error=type(error).__name__)
+            if (failed := self._failed()) is not None:
+                failed()
 
 
 class TwilioStream(AdapterConnection):

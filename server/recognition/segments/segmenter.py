@@ -88,7 +88,7 @@ class Segmenter:
         self.speech = speech
         self._decoder = decoder
         self._two_pass = decoder if isinstance(decoder, TwoPass) else None
-        self._audio = SegmentAudio(config) if self._two_pass is not None and self._two_pass.needs_audio else None
+        self._audio = None if self._two_pass is None else SegmentAudio(config)
         self._gate = SpeechGate(config)
         self._delay_frames, self._frame_s = config.delay_frames, config.frame_s
         self._settings = PendingChanges(ChannelSettings(bias, rules))
@@ -365,9 +365,9 @@ class Segmenter:
 
     def _second_pass(self) -> SecondPass | None:
         """Return the second pass over the open segment, if the decoder has one, with its words in stream time."""
-        if self._two_pass is None:
+        if self._two_pass is None or self._audio is None:
             return None
-        again = self._two_pass.second_pass(self.state, None if self._audio is None else self._audio.decoded())
+        again = self._two_pass.second_pass(self.state, self._audio.decoded())
         return None if again is None else partial(_second_words, again, self._gate.frozen(), self._place)
 
     def _partial(self, stable: int) -> Partial:

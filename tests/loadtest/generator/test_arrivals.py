@@ -118,32 +118,6 @@ def test_refusals_are_timed_from_the_connection_attempt_and_missing_retry_after_
     assert (report.refusals.statuses, report.refusals.without_retry_after) == ({429: 1}, 1)
 
 
-def test_a_fast_stream_is_paced_faster_and_counted_separately() -> None:
-    measures = LevelMeasures(T0, T0 + 10, {})
-    playback = Playback(recording(4, 0.0), T0, measures.fast, speed=4.0)
-    due = []
-    playback.opened(T0)
-    while playback.next_s is not None:
-        due.append(round(playback.next_s - T0, 4))
-        playback.take(playback.next_s)
-    assert due == [0.02, 0.04, 0.06, 0.08]
-    playback.failed("over", T0 + 1.08)
-    assert measures.chunk.spread() is None
-    latencies = measures.fast.latencies.spread()
-    assert latencies is not None
-    assert (latencies.count, latencies.max) == (4, pytest.approx(1060.0, abs=0.1))
-    assert measures.unanswered == 4
-
-
-def test_fast_streams_are_played_alongside_the_others(manifest: Path) -> None:
-    level, server = under_load(manifest, streams=(1,), seconds=1.0, fast_streams=2, fast_factor=4.0)
-    assert faults(level) == []
-    assert level.fast_latency_ms is not None
-    assert level.steps <= 1.0 / 0.08 + 2
-    assert level.fast_latency_ms.count > 2 * level.steps
-    assert len(server.connections) - RECORDINGS > 8
-
-
 def test_uploads_are_repeated_and_counted(manifest: Path) -> None:
     level, _ = under_load(manifest, uploads=2, streams=(1,))
     assert level.uploads is not None
@@ -179,9 +153,7 @@ def test_parts_of_the_latency_are_requested_and_reported(manifest: Path) -> None
     assert level.parts.slowest.latency >= level.parts.every.latency
 
 
-@pytest.mark.parametrize(
-    "changes", [{"uploads": -1}, {"fast_factor": 0.5}, {"stream_s": 0.1}, {"level_seconds": (1.0, 2.0)}]
-)
+@pytest.mark.parametrize("changes", [{"uploads": -1}, {"stream_s": 0.1}, {"level_seconds": (1.0, 2.0)}])
 def test_traffic_settings_out_of_range_are_rejected(changes: dict[str, object]) -> None:
     with pytest.raises(BadSettings):
         settings(Path("m"), **changes)

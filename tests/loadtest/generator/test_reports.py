@@ -13,8 +13,15 @@ import pytest
 from loadtest.errors import BadManifest, BadSettings
 from loadtest.generator.composition import compose
 from loadtest.generator.latencies import Latencies, Spread
-from loadtest.generator.measures import LevelMeasures, LevelReport, MinuteReport, ServerFigures, minutes_in
-from loadtest.generator.playback import Ending, Outcome
+from loadtest.generator.measures import (
+    Ending,
+    LevelMeasures,
+    LevelReport,
+    MinuteReport,
+    Outcome,
+    ServerFigures,
+    minutes_in,
+)
 from loadtest.generator.recordings import choose, load, shipped_manifest
 from loadtest.generator.settings import parse_streams
 from loadtest.measurement.report import faults

@@ -11,8 +11,7 @@ import pytest
 
 from loadtest import compare as compare_module
 from loadtest import served as served_module
-from loadtest.ceiling import Ceiling
-from loadtest.compare import Comparison, compare, markdown, table
+from loadtest.compare import Ceiling, Comparison, compare, markdown, table
 from loadtest.errors import ServerNotReady
 from loadtest.generator.measures import LevelMeasures, ServerFigures
 from loadtest.measurement.report import Document

@@ -58,9 +58,9 @@ def test_owners_are_kept_in_bounded_memory_and_not_at_all_without_a_limit() -> N
     rate, unlimited = OpeningRate(lambda: 1.0), OpeningRate(None)
     for number in range(MAX_BUCKETS + 100):
         rate.take(str(number), T0)
-    assert len(rate) == MAX_BUCKETS
+    assert len(rate._buckets) == MAX_BUCKETS
     assert opened(unlimited, "a", 10_000, T0) == 10_000
-    assert len(unlimited) == 0
+    assert len(unlimited._buckets) == 0
 
 
 @pytest.mark.parametrize(
@@ -128,4 +128,4 @@ def test_no_limit_if_switched_off(live_server: Start) -> None:
     for _ in range(3):
         with server.listen() as client:
             client.finish()
-    assert len(server.replica.guard._openings) == 0
+    assert len(server.replica.guard._openings._buckets) == 0

@@ -54,7 +54,7 @@ def wait_free(server: LiveServer) -> None:
     """Wait until no stream is counted; each request lets the server's event loop run."""
     server.wait_idle()
     for _ in range(1_000):
-        if not len(server.replica.guard.quotas):
+        if not server.replica.guard.quotas._open:
             return
         server.http.get("/healthz")
     pytest.fail("a stream is still counted")
@@ -73,8 +73,8 @@ def test_open_streams_are_those_of_unreleased_leases(steps: list[tuple[str, int,
         else:
             held.append((owner, streams, quotas.take(owner, streams, 4)))
         for name in "ab":
-            assert quotas.open_streams(name) == sum(count for other, count, _ in held if other == name)
-        assert len(quotas) == len({name for name, _, _ in held}), "keys without a stream are dropped"
+            assert quotas._open[name] == sum(count for other, count, _ in held if other == name)
+        assert len(quotas._open) == len({name for name, _, _ in held}), "keys without a stream are dropped"
 
 
 def test_a_lease_grows_or_is_unchanged_and_is_released_once() -> None:
@@ -83,9 +83,9 @@ def test_a_lease_grows_or_is_unchanged_and_is_released_once() -> None:
     with pytest.raises(TooManyStreams):
         lease.grow(2, 2)
     lease.grow(1, 2)
-    assert quotas.open_streams("a") == 2
+    assert quotas._open["a"] == 2
     lease.release()
-    assert quotas.open_streams("a") == 0
+    assert quotas._open["a"] == 0
     with pytest.raises(AssertionError):
         lease.release()
     quotas.take("b", 1_000, None)
@@ -168,7 +168,7 @@ def test_an_upload_is_released_whether_it_ends_fails_or_is_abandoned(live_server
         quotas = server.replica.guard.quotas
         answer = server.http.post("/v1/listen", content=wave(), headers=KEYS)
         assert answer.status_code == 200
-        assert len(quotas) == 1, "the upload in progress is counted"
+        assert len(quotas._open) == 1, "the upload in progress is counted"
     wait_free(server)
 
 

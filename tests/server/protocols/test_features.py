@@ -14,7 +14,7 @@ from websockets.sync.client import connect
 from server.errors import BadFrame, BadParameter
 from server.protocols.deepgram.parameters import PARAMETERS
 from server.protocols.features import FEATURES, OTHER_VERSION
-from server.protocols.openai.fields import check_fields
+from server.protocols.openai.form import check_fields
 from server.protocols.vosk.adapter import VoskAdapter
 from server.protocols.vosk.messages import parse_frame
 from server.streaming.adapter import Reject, Skip

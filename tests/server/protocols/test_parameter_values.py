@@ -14,8 +14,7 @@ from websockets.sync.client import connect
 from server.errors import BadParameter
 from server.protocols.deepgram.parameters import BOOLEAN, NUMBER, TABLE, TEXT, TEXTS, Kind, Schema
 from server.protocols.openai import endpoint as realtime
-from server.protocols.openai.fields import HARMLESS, LISTS, READ, UNSUPPORTED, check_fields
-from server.protocols.openai.fields import TEXTS as MAY_BE_EMPTY
+from server.protocols.openai.form import HARMLESS, LISTS, MAY_BE_EMPTY, READ, UNSUPPORTED, check_fields
 from server.protocols.twilio import endpoint as twilio
 from server.protocols.vosk import endpoint as vosk
 from server.protocols.vosk.adapter import VoskAdapter

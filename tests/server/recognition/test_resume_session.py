@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.ctc.beam import BeamDecoder
-from model.ctc.two_pass import TwoPassDecoder
 from server.recognition.events import Final
 from server.recognition.session import Limits
 from tests.support.servers.shouting import ShoutingDecoder
@@ -19,8 +18,8 @@ from tests.support.servers.spelling import CONFIG, silence, spell
 from tests.support.streams.resume_bench import Client, Configure, Control, Finalize, ResumableBench
 
 LIMITS = Limits(silence_endpoint_ms=900.0, max_utterance_s=3.0, max_backlog_s=1e9)
-BEAM, WIDE = (BeamDecoder(CONFIG.vocabulary, CONFIG.frame_s, beams=beams) for beams in (8, 16))
-DECODERS = {"greedy": None, "beam": BEAM, "two passes": TwoPassDecoder(BEAM, WIDE), "shouting": ShoutingDecoder()}
+BEAM = BeamDecoder(CONFIG.vocabulary, CONFIG.frame_s, beams=8)
+DECODERS = {"greedy": None, "beam": BEAM, "shouting": ShoutingDecoder()}
 
 words = st.text("abcde ", min_size=1, max_size=10)
 

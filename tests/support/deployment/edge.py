@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import httpx
 from websockets.sync.client import connect
 
-from loadtest.failover.proxies import PROXIES, Proxy, Running, Tls
+from loadtest.failover.proxies import PROXIES, Ports, Proxy, Running
 from tests.support.needs import missing
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import RAW, Client, LiveServer
@@ -24,6 +27,41 @@ SHORT_INTERVALS = {
     "nginx": (),
     "envoy": ((" interval: 1s", " interval: 0.1s"), ("no_traffic_interval: 1s", "no_traffic_interval: 0.1s")),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """A certificate as one PEM file with its key, and as two files `tls.crt` and `tls.key` in a folder."""
+
+    both: Path
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class EditedProxy(Proxy):
+    """A shipped proxy whose configuration is edited, with its variant for TLS if there is a certificate."""
+
+    tls: Tls | None
+    change: Callable[[str], str]
+
+    def lay_out(self, ports: Ports, replicas: Sequence[int], folder: Path) -> tuple[Path, dict[str, str]]:
+        """As `Proxy`, with the certificate."""
+        config, env = Proxy.lay_out(self, ports, replicas, folder)
+        text = config.read_text(encoding="utf-8")
+        if self.tls is not None:
+            text = text.replace("#tls: ", "")
+            env["TUTTI_CERT"] = str(self.tls.both)
+            place = folder / "tls"
+            place.mkdir()
+            for file in (self.tls.folder / "tls.crt", self.tls.folder / "tls.key"):
+                shutil.copy(file, place / file.name)
+            extra = self.config.with_name("tls.conf")
+            if extra.exists():
+                lines = extra.read_text(encoding="utf-8").replace("/etc/nginx/tutti", str(place))
+                lines = lines.replace("listen 8443", f"listen 127.0.0.1:{ports.tls}").replace("8443", str(ports.tls))
+                (place / extra.name).write_text(lines, encoding="utf-8")
+        config.write_text(self.change(text), encoding="utf-8")
+        return config, env
 
 
 def need(name: str) -> Proxy:
@@ -52,7 +90,9 @@ def proxied(
 ) -> Iterator[Running]:
     """Run the proxy in front of servers or ports, in the order of its configuration, with frequent health checks."""
     ports = [server if isinstance(server, int) else int(server.host.rsplit(":", 1)[1]) for server in servers]
-    with need(name).running(ports, tls=tls, change=edited(*SHORT_INTERVALS[name], *changes)) as running:
+    shipped = {field.name: getattr(need(name), field.name) for field in fields(Proxy)}
+    proxy = EditedProxy(**shipped, tls=tls, change=edited(*SHORT_INTERVALS[name], *changes))
+    with proxy.running(ports) as running:
         if tls is None:
             wait_until_served(running)
         if name == "envoy":  # a server counts as failed until its first health check

@@ -22,9 +22,7 @@ class ShoutingDecoder(GreedyDecoder):
         self.fails = False
         self.later_s = 0.0  # by which its words end later than the first decode's
 
-    needs_audio = False
-
-    def second_pass(self, state: GreedyState, audio: FrameAudio | None = None) -> SecondPass | None:
+    def second_pass(self, state: GreedyState, audio: FrameAudio) -> SecondPass | None:
         """As `model.ctc.words.TwoPass`."""
         del audio
         words, stable = self.words(state), self.stable_words(state)

@@ -52,10 +52,10 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
 
 
 @cache
-def _slots(context: Context, name: str, rung: str, steps: int = 1) -> SlotModel:
+def _slots(context: Context, name: str, rung: str) -> SlotModel:
     network = network_of(name, context.device, precision_of(rung, context.device))
-    capacity = max(*context.scale.streams, context.scale.live + context.scale.uploads, LARGEST)
-    return slots(network, rung, context.device, capacity=capacity, largest=LARGEST, steps=steps)
+    capacity = max(*context.scale.streams, LARGEST)
+    return slots(network, rung, context.device, capacity=capacity, largest=LARGEST)
 
 
 def _level(context: Context, name: str, rung: str, streams: int) -> Values:
@@ -77,14 +77,13 @@ class Delivered:
     latency_s: list[float] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     step_s: list[float] = field(default_factory=list)
-    uploaded: int = 0  # steps of background streams
     failures: list[str] = field(default_factory=list)
 
 
 class Thread:
     """The model thread of a benchmark: runs the worker and real-time arrivals on the same thread.
 
-    A live step's tag is the time at which its audio is due; a background step has none.
+    A step's tag is the time at which its audio is due.
     """
 
     def __init__(self, model: SlotModel, step_s: float) -> None:
@@ -105,40 +104,31 @@ class Thread:
         delivered = self.delivered
         if isinstance(event, BatchDone):
             now = time.perf_counter()
-            live = [now - tag for tag in event.tags if isinstance(tag, float)]
-            delivered.latency_s += live
-            delivered.uploaded += len(event.tags) - len(live)
+            delivered.latency_s += [now - tag for tag in event.tags if isinstance(tag, float)]
             delivered.rows.append(len(event.tags))
             delivered.step_s.append(event.step_s)
         elif isinstance(event, StreamFailed):
             delivered.failures.append(str(event.error))
 
-    def open(self, streams: Sequence[int], *, background: bool = False) -> None:
+    def open(self, streams: Sequence[int]) -> None:
         """Open streams with these IDs."""
         self._streams += streams
         for stream in streams:
-            self._worker.take(deque([Open(stream, BUDGET_S, background)]))
-
-    def upload(self, streams: Sequence[int], steps: int) -> None:
-        """Queue `steps` steps of each background stream."""
-        now = time.perf_counter()
-        for stream in streams:
-            steps_of = [Step(stream, self._audio[turn % 64], None, False, now) for turn in range(steps)]
-            self._worker.take(deque(steps_of))
+            self._worker.take(deque([Open(stream, BUDGET_S, False)]))
 
     def forget(self) -> None:
         """Reset the measurements."""
         self.delivered = Delivered()
         self._idle_s = self._wall_s = self._cpu_s = 0.0
 
-    def run(self, live: Sequence[int], seconds: float, until: Callable[[], bool] = lambda: False) -> None:
-        """Push audio of unsynchronized live streams in real time, for `seconds` or until `until` holds."""
+    def run(self, live: Sequence[int], seconds: float) -> None:
+        """Push audio of unsynchronized live streams in real time, for `seconds`."""
         began, cpu = time.perf_counter(), time.thread_time()
         offsets = np.random.default_rng(SEED).random(len(live)) * self._step_s
         due = [(began + float(offset), stream) for offset, stream in zip(offsets, live, strict=True)]
         heapq.heapify(due)
         ends = began + seconds
-        while (now := time.perf_counter()) < ends and not until():
+        while (now := time.perf_counter()) < ends:
             arrived: deque[Command] = deque()
             while due and due[0][0] <= now:
                 at, stream = due[0]
@@ -147,12 +137,11 @@ class Thread:
             self._worker.take(arrived)
             if not self._batcher.queued:
                 self._worker.run_batch()  # delivers pending results of an overlapping model
-                if not until():
-                    self._wait(min(due[0][0] if due else ends, ends))
+                self._wait(min(due[0][0] if due else ends, ends))
             else:
                 self._worker.run_batch()
         drained = time.perf_counter() + DRAIN_S
-        while self._batcher.queued and time.perf_counter() < drained and not until():
+        while self._batcher.queued and time.perf_counter() < drained:
             self._worker.run_batch()
         self._worker.run_batch()
         self._wall_s += time.perf_counter() - began

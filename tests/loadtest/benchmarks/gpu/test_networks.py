@@ -10,7 +10,6 @@ from loadtest.benchmarks.gpu.networks import (
     NETWORKS,
     Ceilings,
     random_network,
-    state_bytes,
     step_flop,
     step_roofline_us,
     weight_bytes,
@@ -29,7 +28,6 @@ LARGE = NETWORKS["ds2-7x1760"]
 def test_sizes_of_the_large_network():
     assert weights(LARGE) == pytest.approx(140.3e6, rel=1e-3)
     assert weight_bytes(LARGE) == pytest.approx(281e6, rel=2e-3)
-    assert state_bytes(LARGE) == pytest.approx(99 * 1024, rel=1e-2)
     assert step_flop(LARGE) == pytest.approx(0.56e9, rel=1e-2)
 
 
@@ -38,8 +36,6 @@ def test_computed_sizes_match_the_network():
     network = Network(config)
     matrices = [each for name, each in network.named_parameters() if each.ndim == 2 and name != "lookahead.weight"]
     assert sum(each.numel() for each in matrices) == weights(config)
-    state = network.half().fresh_state(1)
-    assert sum(each.numel() * each.element_size() for each in state.values()) == state_bytes(config)
 
 
 def test_a_step_is_bound_by_reading_weights_up_to_133_rows():

@@ -22,15 +22,12 @@ MOST = round((CONTEXT_S + KEPT_S) * CONFIG.sample_rate / STEP)
 class Rereading(GreedyDecoder):
     """Keeps the audio of its second passes, and the frames decoded by then."""
 
-    needs_audio = True
-
     def __init__(self) -> None:
         super().__init__(CONFIG.vocabulary, CONFIG.frame_s)
         self.received: list[tuple[FrameAudio, int]] = []
 
-    def second_pass(self, state: GreedyState, audio: FrameAudio | None = None) -> SecondPass | None:
+    def second_pass(self, state: GreedyState, audio: FrameAudio) -> SecondPass | None:
         words = self.words(state)
-        assert audio is not None
         self.received.append((audio, state.frames))
         return (lambda: words) if words else None
 
