@@ -80,7 +80,7 @@ class Settings(BaseSettings):
     precision: Literal["auto", "int8", "bf16", "fp32", "fp16"] = "auto"
     """Number format of the models; `auto` takes the fastest one here. int8 gives the same text on every processor."""
     graph_rewriting: Literal["auto", "exact", "off"] = "auto"
-    """Rewrite published graphs into faster ones when they are loaded: `exact` allows only changes that keep every bit."""
+    """Rewrite published graphs into faster ones at load; `exact` allows only changes that keep every bit."""
     reproducible: bool = False
     """Compute floats in tiles of a fixed size, so that log-probabilities are equal to the bit in every batch."""
     threads: int = Field(0, ge=0)

@@ -27,7 +27,8 @@ def quantize(
         bool, typer.Option("--force", help="Published models: write the scales even if the texts differ by over 2 %.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Checkpoint to write, NAME.safetensors. Published models get a file beside them.")
+        Path | None,
+        typer.Option(help="Checkpoint to write, NAME.safetensors. Published models get a file beside them."),
     ] = None,
     validation: Annotated[
         list[Path] | None,

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.published.contracts import Contract
-from model.published.features import Fbank, windows_of
+from model.published.features import windows_of
+from model.published.filter_bank import Fbank
 from model.published.metadata import Graph
 from model.published.rows import speech
 from model.published.states import StateTensor
