@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from tests.support.networks.probes import KINDS, make_probe
+from tests.support.networks.probes import KINDS, fastconformer, make_probe, zipformer
 from tests.support.networks.probes.calibration import windows_of
+from tests.support.networks.probes.graph import Graph
 from tests.support.networks.probes.reference import reference_tokens
 from tests.support.networks.probes.running import open_session, run_windows, zero_states
 from tests.support.networks.probes.transducers import histories, scores
@@ -176,3 +177,22 @@ def test_large_probes_hold_published_states_and_tens_of_millions_of_weights(tmp_
     assert states["cached_nonlin_attn_7"].shape == (1, 1, 16, 384)
     assert states["cached_conv1_0"].shape == (1, 192, 15)
     assert states["processed_lens"].dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("spec", "write", "millions", "nodes"),
+    [
+        (zipformer.Zipformer(**zipformer.SIZES["exported-22m"]), zipformer.write_ctc, 22.5, 3_840),
+        (fastconformer.FastConformer(**fastconformer.SIZES["exported-26m"]), fastconformer.write_ctc, 26.3, 2_057),
+    ],
+    ids=["zipformer-22m", "fastconformer-26m"],
+)
+def test_exported_probes_have_the_numbers_of_weights_and_nodes_of_released_models(spec, write, millions, nodes):
+    graph = Graph("probe", 0)
+    write(graph, spec, 500)
+    tables = (2 * spec.positions - 1) * (
+        spec.hidden if isinstance(spec, fastconformer.FastConformer) else spec.position_size
+    )
+    weights = sum(array.size for array in graph.initializers.values()) - tables
+    assert weights / 1e6 == pytest.approx(millions, rel=0.01)
+    assert len(graph.nodes) == pytest.approx(nodes, rel=0.02)

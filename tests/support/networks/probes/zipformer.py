@@ -4,7 +4,7 @@ Unlike the small graph of zipformer2.py, nodes and their order are those of a re
 bits say something about released models. Hidden values are (T, N, D), as there. Weights are scaled so that every branch
 counts.
 
-Source: icefall's Zipformer2, Conv2dSubsampling and ChunkCausalDepthwiseConv1d, and its export of streaming CTC.
+Source: icefall's Zipformer2, Conv2dSubsampling and ChunkCausalDepthwiseConv1d, and its export script for streaming CTC.
 """
 
 from __future__ import annotations
