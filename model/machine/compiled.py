@@ -68,6 +68,7 @@ SOURCES = (
     "published/features",
     "published/filter_bank",
     "published/frame_joiner",
+    "published/metadata",
     "published/states",
     "published/timing",
     "training/acoustic/losses/forward_backward",

@@ -28,7 +28,7 @@ def quantize(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="Checkpoint to write, NAME.safetensors. Published models get a file beside them."),
+        typer.Option(help="Checkpoint to write, NAME.safetensors. Published models get a file in their folder."),
     ] = None,
     validation: Annotated[
         list[Path] | None,
@@ -99,7 +99,7 @@ def _given(context: typer.Context, name: str) -> bool:
 
 
 def _quantize_published(path: Path, audio: list[Path], manifests: list[Path], *, force: bool) -> None:
-    """Write the scales of a published model beside it."""
+    """Write the scales of a published model into its folder."""
     from model.errors import ModelError
     from model.recordings import check_audio, read_manifests, read_pcm
     from model.training.published.quantize import MOST_DIFFERENT, Spoken, load_floats, quantize

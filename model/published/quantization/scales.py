@@ -1,4 +1,4 @@
-"""The file of scales that `tutti quantize` writes beside a published model: `tutti-int8.json`."""
+"""The file of scales that `tutti quantize` writes into a published model's folder: `tutti-int8.json`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which rewrites a graph gets: each is tried in turn, compared with the graph before it, and undone if it differs.
 
 A rewrite that keeps every bit must do so over speech, alone and in a batch; one that rounds must keep every symbol and
-stay within a thousandth. The verdicts are cached beside the graph, so that later loads apply them without comparing.
+stay within a thousandth. The verdicts are cached with the graph, so that later loads apply them without comparing.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def rewritten(
     places = [folder / name for folder in cache_dirs(graph.path)]
     known = cached(places)
     if known is None:
-        heard = windows()
-        found = _tried(graph, contract, source, rewrites, lambda one, its: outcome_of(one, its, shape, heard))
+        speech = windows()
+        found = _tried(graph, contract, source, rewrites, lambda one, its: outcome_of(one, its, shape, speech))
         keep(places, found.verdicts)
         return found
     applied = {each.name for each in known if each.applied}

@@ -1,4 +1,4 @@
-"""Results of rewrites: what was applied to a graph, and why the rest was not. Cached beside the graph as JSON."""
+"""Results of rewrites: what was applied to a graph, and why the rest was not. Cached in the graph's folder as JSON."""
 
 from __future__ import annotations
 

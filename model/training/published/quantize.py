@@ -154,12 +154,12 @@ def _names(candidates: Sequence[Calibrated], kept: Sequence[Calibrated]) -> tupl
 
 def _counter(total: int, announce: Callable[[str], None]) -> Callable[[int], None]:
     tenth = max(1, total // 10)
-    told = 0
+    announced = 0
 
     def finished(count: int) -> None:
-        nonlocal told
-        if count >= told + tenth or count == total:
-            told = count
+        nonlocal announced
+        if count >= announced + tenth or count == total:
+            announced = count
             announce(f"calibrated with {count} of {total} recordings")
 
     return finished

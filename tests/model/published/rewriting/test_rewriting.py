@@ -168,7 +168,7 @@ def test_a_rewrite_that_changes_results_is_undone(exported, monkeypatch, exact, 
     assert applied(model) == [SHAPES, CACHES, POINTWISE, DEPTHWISE]
 
 
-def test_verdicts_are_cached_beside_the_graph_and_used(exported, monkeypatch, tmp_path):
+def test_verdicts_are_cached_in_the_folder_and_used(exported, monkeypatch, tmp_path):
     monkeypatch.setattr(rewriting, "cache_dirs", lambda _: (Path("/proc/none"), tmp_path))
     first = load(exported, "auto")
     (kept,) = tmp_path.iterdir()
