@@ -1,7 +1,8 @@
 """States of a graph's streams in slots: a row of bytes per slot, gathered into batched tensors with any batch axis.
 
 A stream's part of a tensor is `outer` pieces of `inner` bytes along the batch axis. In the slot the pieces are
-contiguous, in the tensor they are one batch apart. One compiled call copies all tensors of all rows.
+contiguous, in the tensor they are one batch apart. One compiled call copies all tensors of all rows. Of a cache of
+frames the graph returns the new ones alone; they replace the oldest ones in the slot, which holds a ring.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ class StateTensor:
     dtype: np.dtype[Any]
     axis: int | None = 0
     initial: int = 0  # value of every element in a new stream
+    appended: int = (
+        0  # frames (the first axis after the batch) that a step adds and the graph returns; 0: the whole state
+    )
 
     @property
     def size(self) -> int:
@@ -46,6 +50,10 @@ class StateTensor:
             return self.shape
         return (*self.shape[: self.axis], rows, *self.shape[self.axis :])
 
+    def returned(self, rows: int) -> tuple[int, ...]:
+        """Return the shape of what a graph returns for a batch of this many rows."""
+        return (rows, self.appended, *self.shape[1:]) if self.appended else self.batched(rows)
+
 
 class SlotStates:
     """The slots, and two sets of batched tensors: gathered states `before` a step, and states `after` it to scatter."""
@@ -54,17 +62,23 @@ class SlotStates:
         self.tensors = tuple(tensors)
         sizes = [tensor.size for tensor in self.tensors]
         starts = np.cumsum([0, *sizes]).tolist()
-        self.state_bytes = int(starts[-1])
+        self._slot_bytes = int(starts[-1])
+        self._rings = any(tensor.appended for tensor in self.tensors)
+        self._steps = np.zeros(capacity, np.int64)  # of each slot, for the place of the oldest frame
+        self.state_bytes = self._slot_bytes + (self._steps.itemsize if self._rings else 0)
         self._arenas = np.cumsum([0, *(-(-size * largest // ALIGNMENT) * ALIGNMENT for size in sizes)]).tolist()
         self._before, self._after = (_aligned(int(self._arenas[-1])) for _ in range(2))
         pieces = [(each.outer, each.size // max(1, each.outer)) for each in self.tensors]
-        unit = np.dtype(f"u{math.gcd(8, *starts, *(size for _, size in pieces))}")  # unit of copies
+        widths = [tensor.size // tensor.shape[0] for tensor in self.tensors if tensor.appended]  # of a ring's frames
+        unit = np.dtype(f"u{math.gcd(8, *starts, *(size for _, size in pieces), *widths)}")  # unit of copies
         table = [
-            (start // unit.itemsize, arena // unit.itemsize, outer, size // unit.itemsize)
-            for start, arena, (outer, size) in zip(starts[:-1], self._arenas[:-1], pieces, strict=True)
+            (start // unit.itemsize, arena // unit.itemsize, outer, size // unit.itemsize, *_frames(tensor))
+            for tensor, start, arena, (outer, size) in zip(
+                self.tensors, starts[:-1], self._arenas[:-1], pieces, strict=True
+            )
         ]
-        self._table = np.array(table, np.int64).reshape(-1, 4)
-        self._units = np.zeros((capacity, max(1, self.state_bytes // unit.itemsize)), unit)
+        self._table = np.array(table, np.int64).reshape(-1, 6)
+        self._units = np.zeros((capacity, max(1, self._slot_bytes // unit.itemsize)), unit)
         self._slab: Bytes = self._units.view(np.uint8)
         self._before_units, self._after_units = self._before.view(unit), self._after.view(unit)
         self._fresh = b"".join(np.full(each.shape, each.initial, each.dtype).tobytes() for each in self.tensors)
@@ -73,39 +87,48 @@ class SlotStates:
 
     def before(self, rows: int) -> list[NDArray[Any]]:
         """Tensors for a batch of this many rows, filled by `gather`; always the same memory."""
-        return self._views(self._before, rows)
+        return self._views(self._before, [tensor.batched(rows) for tensor in self.tensors])
 
     def after(self, rows: int) -> list[NDArray[Any]]:
         """Tensors for a batch of this many rows, read by `scatter`; always the same memory."""
-        return self._views(self._after, rows)
+        return self._views(self._after, [tensor.returned(rows) for tensor in self.tensors])
 
     def gather(self, slots: NDArray[np.int64]) -> None:
         """Copy the states of these slots into `before`."""
         if self.state_bytes:
-            gather_rows(self._units, slots, self._before_units, self._table)
+            gather_rows(self._units, self._steps, slots, self._before_units, self._table)
 
     def scatter(self, slots: NDArray[np.int64], rows: int) -> None:
         """Copy the first rows of `after`, a batch of `rows` rows, to these slots; other rows are padding."""
         if self.state_bytes:
-            scatter_rows(self._units, slots, self._after_units, self._table, rows)
+            scatter_rows(self._units, self._steps, slots, self._after_units, self._table, rows)
 
     def reset(self, slot: int) -> None:
         """Set the slot's state to that of a new stream."""
-        self.restore(slot, self._fresh)
+        self._slab[slot, : self._slot_bytes] = np.frombuffer(self._fresh, np.uint8)
+        self._steps[slot] = 0
 
     def export(self, slot: int) -> bytes:
         """Return a copy of a slot's state."""
-        return self._slab[slot, : self.state_bytes].tobytes()
+        state = self._slab[slot, : self._slot_bytes].tobytes()
+        return state + self._steps[slot].tobytes() if self._rings else state
 
     def restore(self, slot: int, state: bytes) -> None:
         """Overwrite a slot's state."""
-        self._slab[slot, : self.state_bytes] = np.frombuffer(state, np.uint8)
+        self._slab[slot, : self._slot_bytes] = np.frombuffer(state[: self._slot_bytes], np.uint8)
+        if self._rings:
+            self._steps[slot] = np.frombuffer(state[self._slot_bytes :], np.int64)[0]
 
-    def _views(self, arena: Bytes, rows: int) -> list[NDArray[Any]]:
+    def _views(self, arena: Bytes, shapes: Sequence[tuple[int, ...]]) -> list[NDArray[Any]]:
         return [
-            arena[start : start + tensor.size * rows].view(tensor.dtype).reshape(tensor.batched(rows))
-            for start, tensor in zip(self._arenas, self.tensors, strict=False)
+            arena[start : start + math.prod(shape) * tensor.dtype.itemsize].view(tensor.dtype).reshape(shape)
+            for start, tensor, shape in zip(self._arenas, self.tensors, shapes, strict=False)
         ]
+
+
+def _frames(tensor: StateTensor) -> tuple[int, int]:
+    """Return the number of frames of a ring, and of those that a step adds; 0, 0 for other states."""
+    return (tensor.shape[0], tensor.appended) if tensor.appended else (0, 0)
 
 
 def _aligned(size: int) -> Bytes:
@@ -115,32 +138,55 @@ def _aligned(size: int) -> Bytes:
 
 
 @entry_point
-def gather_rows(slab: Units, slots: NDArray[np.int64], arena: Units, table: NDArray[np.int64]) -> None:
+def gather_rows(
+    slab: Units, steps: NDArray[np.int64], slots: NDArray[np.int64], arena: Units, table: NDArray[np.int64]
+) -> None:
     """Copy the rows of `slots` in slab (capacity, units) to an arena of batched tensors.
 
-    A row of `table` is a tensor: its start in a slot and in the arena, number of pieces, and their length in units.
+    A row of `table` is a tensor: its start in a slot and in the arena, number of pieces, their length in units, and of
+    a ring the number of frames and of those that a step adds. `steps` (capacity,) counts the steps of each slot.
     """
     rows = len(slots)
     for number in range(len(table)):
-        start, first, outer, inner = table[number]
+        start, first, outer, inner, frames, appended = table[number]
         for row in range(rows):
             slot = slots[row]
             for piece in range(outer):
                 here = start + piece * inner
                 there = first + (piece * rows + row) * inner
-                for at in range(inner):
-                    arena[there + at] = slab[slot, here + at]
+                oldest = 0
+                if frames:
+                    oldest = steps[slot] * appended % frames * (inner // frames)
+                for at in range(inner - oldest):
+                    arena[there + at] = slab[slot, here + oldest + at]
+                for at in range(oldest):
+                    arena[there + inner - oldest + at] = slab[slot, here + at]
 
 
 @entry_point
-def scatter_rows(slab: Units, slots: NDArray[np.int64], arena: Units, table: NDArray[np.int64], rows: int) -> None:
-    """Copy the first rows of an arena of tensors with `rows` rows to `slots`, the inverse of `gather_rows`."""
+def scatter_rows(  # noqa: PLR0917  compiled functions are called by position
+    slab: Units, steps: NDArray[np.int64], slots: NDArray[np.int64], arena: Units, table: NDArray[np.int64], rows: int
+) -> None:
+    """Copy the first rows of an arena of tensors with `rows` rows to `slots`, the inverse of `gather_rows`.
+
+    The new frames of a ring replace its oldest ones. Counts a step of each slot.
+    """
     for number in range(len(table)):
-        start, first, outer, inner = table[number]
+        start, first, outer, inner, frames, appended = table[number]
         for row in range(len(slots)):
             slot = slots[row]
+            if frames:
+                width = inner // frames
+                for frame in range(appended):
+                    here = start + (steps[slot] * appended + frame) % frames * width
+                    there = first + (row * appended + frame) * width
+                    for at in range(width):
+                        slab[slot, here + at] = arena[there + at]
+                continue
             for piece in range(outer):
                 here = start + piece * inner
                 there = first + (piece * rows + row) * inner
                 for at in range(inner):
                     slab[slot, here + at] = arena[there + at]
+    for row in range(len(slots)):
+        steps[slots[row]] += 1

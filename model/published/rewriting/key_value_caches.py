@@ -1,8 +1,9 @@
 """Keys and values of attention are cached after their projection instead of before it.
 
 NeMo's graphs cache the input of attention, and project all cached frames to keys and values again at every step:
-Concat(cache, x) -> MatMul -> Add. Here a step projects its own frames alone, and the caches hold keys and values. The
-frames of the cache that no step has written are masked, so that their values do not matter.
+Concat(cache, x) -> MatMul -> Add. Here a step projects its own frames alone, the caches hold keys and values, and a
+step returns its own frames alone. The frames of the cache that no step has written are masked, so that their values do
+not matter.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ class _Layer:
 
 
 def cache_keys_and_values(graph: OnnxGraph) -> OnnxGraph:
-    """Cache keys and values of each layer as states (N, T, D) of their own. Keeps every bit; else the same graph."""
+    """Cache keys and values of each layer as states (N, T, D) of their own, of which the new frames are returned.
+
+    Keeps every bit. A graph without the pattern is returned as it is.
+    """
     cache = next((each for each in graph.inputs if each.name == CACHE), None)
     if cache is None or NEXT_CACHE not in graph.output_names:
         return graph
@@ -35,7 +39,11 @@ def cache_keys_and_values(graph: OnnxGraph) -> OnnxGraph:
     count, frames, width = (each.dim_value for each in sizes[1:])
     found = [_layer(graph, node) for node in graph.nodes if node.op == "Concat"]
     layers = sorted((each for each in found if each is not None), key=lambda each: each.number)
-    if not count or [each.number for each in layers] != list(range(count)):
+    if (
+        not count
+        or [each.number for each in layers] != list(range(count))
+        or any(each.kept > frames for each in layers)
+    ):
         return graph
     edit = Edit(graph, "key_value")
     inputs, outputs = [], []
@@ -47,10 +55,10 @@ def cache_keys_and_values(graph: OnnxGraph) -> OnnxGraph:
                 new = edit("Add", *(new if name == product.output else name for name in biased.inputs))
             last = product if biased is None else biased
             edit.remove(product)
-            all_frames = edit("Concat", state, new, axis=1, output=last.output)
-            borders = (edit.constant([value], "int64") for value in (layer.kept, layer.kept + frames, 1))
-            following = edit("Slice", all_frames, *borders, output=f"{state}_next")
-            edit.output(following, [rows, frames, width])
+            edit("Concat", state, new, axis=1, output=last.output)
+            borders = (edit.constant([value], "int64") for value in (0, layer.kept, 1))
+            following = edit("Slice", new, *borders, output=f"{state}_next")
+            edit.output(following, [rows, layer.kept, width])
             inputs.append(state)
             outputs.append(following)
     return edit.done(without=(CACHE, NEXT_CACHE))

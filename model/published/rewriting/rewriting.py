@@ -117,7 +117,8 @@ def contract_of(source: OnnxGraph, contract: Contract) -> Contract:
     if not caches:
         return contract
     frames, width = (size.dim_value for size in caches[0].type.tensor_type.shape.dim[1:])
-    states = (*contract.states[1:], *[StateTensor((frames, width), FLOAT)] * len(caches))
+    appended = source.outputs[-1].type.tensor_type.shape.dim[1].dim_value
+    states = (*contract.states[1:], *[StateTensor((frames, width), FLOAT, appended=appended)] * len(caches))
     feeds = (*contract.feeds[:2], *["state" for _ in states])
     return replace(contract, states=states, feeds=feeds)  # type: ignore[arg-type]
 

@@ -93,7 +93,12 @@ def _run(
             continue
         feeds = _feeds(graph, contract, window, states)
         results = dict(zip([*following, *wanted], graph.session.run([*following, *wanted], feeds), strict=True))
-        states = [results[name] for name in following]
+        states = [
+            results[name]
+            if not tensor.appended
+            else np.concatenate([state[:, tensor.appended :], results[name]], axis=1)
+            for tensor, state, name in zip(contract.states, states, following, strict=True)
+        ]
         yield {name: results[name] for name in wanted}
 
 

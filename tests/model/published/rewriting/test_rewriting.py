@@ -43,7 +43,7 @@ def applied(model):
     return [each.name for each in model.rewrites if each.applied]
 
 
-def outputs_of(model, rows=3, windows=12):
+def outputs_of(model, rows=3, windows=50):
     """Return outputs (B, T, V) of a batch of streams."""
     slots = model.slots(capacity=rows, largest=rows)
     audio = speech(model.config, rows, windows)
