@@ -66,6 +66,7 @@ class PublishedModel:
     least_rows: int
     transducer: Stateless | Recurrent | None
     rewrites: tuple[Verdict, ...] = ()
+    scales: Scales | None = None  # of the products in 8-bit integers
 
     @classmethod
     def load(
@@ -164,6 +165,7 @@ class PublishedModel:
             config=replace(self.config, version=scales.digest[:12]),
             digest=scales.digest,
             precision="int8",
+            scales=scales,
             graph=graph,
             least_rows=least_rows(graph, self.contract, self.result_shape),
         )

@@ -66,6 +66,7 @@ def check(asked: Asked, settings: Settings) -> Document:
         "model": _facts(model, tokens, asked.model or SHIPPED),
         "rows": rows,
         "speed": _speed(model, settings),
+        **_rewriting(model, asked, settings),
         **({} if audio is None else {"audio": audio}),
         "wrong": wrong,
         "ok": not wrong,
@@ -130,6 +131,20 @@ def _speed(model: AcousticModel, settings: Settings) -> Document:
         "objective_ms": settings.latency_budget_ms,
         "live_streams": capacity.streams() if capacity.possible() else 0,
     }
+
+
+def _rewriting(model: AcousticModel, asked: Asked, settings: Settings) -> Document:
+    """Describe what was rewritten in a published graph, and the batch times without that; scales of 8-bit integers."""
+    if not isinstance(model, PublishedModel) or not model.rewrites:
+        return {}
+    found: Document = {"rewrites": [asdict(each) for each in model.rewrites]}
+    if any(each.applied for each in model.rewrites):
+        precision = "fp32" if model.scales is not None else asked.precision
+        published = PublishedModel.load(model.files.folder, device=asked.device, precision=precision, rewriting="off")
+        found["as_published"] = _speed(published, settings)
+    if model.scales is not None:
+        found["int8"] = dict(model.scales.report)
+    return found
 
 
 def _recognized(model: AcousticModel, tokens: Tokens, path: Path) -> Document:

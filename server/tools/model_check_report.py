@@ -13,6 +13,7 @@ NAME_WIDTH = 16
 def lines(document: Document) -> Iterator[str]:
     """Yield all lines, problems last."""
     rows = [*_facts(document["model"]), *_rows(document["rows"]), *_speed(document["speed"])]
+    rows += _rewriting(document)
     if "audio" in document:
         rows += _audio(document["audio"])
     yield from (f"{name:{NAME_WIDTH}} {text}" for name, text in rows)
@@ -66,6 +67,22 @@ def _speed(speed: Document) -> Iterator[tuple[str, str]]:
     yield from _too_large(speed["left_out"], f"this model's largest batch is {speed['largest_batch']}")
     objective = f"for results within {speed['objective_ms']:g} ms"
     yield "live streams", f"about {speed['live_streams']} on this machine {objective}, by the server's estimate"
+
+
+def _rewriting(document: Document) -> Iterator[tuple[str, str]]:
+    name = "rewriting"
+    for each in document.get("rewrites", ()):
+        kind = "keeps every bit" if each["exact"] else f"rounds, by at most {each['largest_difference']:.1e}"
+        yield name, f"{each['name']}: {kind if each['applied'] else 'not applied, ' + each['reason']}"
+        name = ""
+    if "as_published" in document:
+        pairs = document["as_published"]["batch_ms"].items()
+        yield name, "as published: " + ", ".join(f"batch of {rows}: {ms:.1f} ms" for rows, ms in pairs)
+    if "int8" in document:
+        report = document["int8"]
+        yield "int8", f"{report['products']} of {report['of']} products, scales from {report['seconds']:.0f} s of audio"
+        equal, differing = report["equal_symbols"], report["wer_to_floats"]
+        yield "", f"symbols {equal:.2%} equal to those in floats, word error rate to their text {differing:.2%}"
 
 
 def _audio(audio: Document) -> Iterator[tuple[str, str]]:

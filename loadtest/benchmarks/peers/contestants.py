@@ -71,6 +71,15 @@ _PUBLISHED_INT8 = replace(
     title="sherpa-onnx, the same published model, dynamic int8",
     command=_module("sherpa_server", "--folder", "{int8}", "--published"),
 )
+_SERVE_PUBLISHED = (*_SERVE, "--max-streams", "1024", "--model", "{onnx}")
+_OURS_PUBLISHED = Contestant(
+    OURS + PUBLISHED,
+    "",
+    "tutti, a published model, fp32",
+    (*_SERVE_PUBLISHED, "--precision", "fp32"),
+    10,
+    default=False,
+)
 _TWO_THREADS = ("--threads", "2")
 
 ALL = (
@@ -87,13 +96,12 @@ ALL = (
     _variant(_MOSEC, "mosec-2", "mosec, 2 threads", 150, "--threads", "2"),
     _variant(_MOSEC, "mosec-workers", "mosec, 2 workers", 150, "--workers", "2"),
     _variant(_SHERPA, "sherpa-2", "sherpa-onnx, fp32, 2 threads", 200, *_TWO_THREADS),
-    Contestant(
-        OURS + PUBLISHED,
-        "",
-        "tutti, a published model",
-        (*_SERVE, "--max-streams", "1024", "--model", "{onnx}"),
-        10,
-        default=False,
+    _OURS_PUBLISHED,
+    replace(
+        _OURS_PUBLISHED,
+        name=_OURS_PUBLISHED.name + "-int8",
+        title="tutti, the same published model, int8 by tutti quantize",
+        command=(*_SERVE_PUBLISHED, "--precision", "int8"),
     ),
     _PUBLISHED,
     _variant(_PUBLISHED, "sherpa-published-2", f"{_PUBLISHED.title}, 2 threads", 10, *_TWO_THREADS),

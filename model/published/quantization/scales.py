@@ -73,7 +73,7 @@ class Scales:
         """Return the rewritten graph with these products. Raises: PublishedModelError if it is another graph."""
         if digest != self.model or not self.products.keys() <= {each.name for each in products_of(graph)}:
             raise PublishedModelError(
-                f"{FILE} was written for other files or another version of this program; "
+                f"{FILE} was written for other files, other rewrites or another version of tutti; "
                 "run `tutti quantize` again, or use --precision fp32"
             )
         return quantize_products(graph, self.products)

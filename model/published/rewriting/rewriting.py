@@ -168,7 +168,9 @@ def read_graph(path: Path, contract: Contract) -> OnnxGraph:
     """
     if path.stat().st_size > LARGEST_BYTES:
         raise PublishedModelError("it is larger than 1 GiB")
-    model = onnx.load(path)
+    model = onnx.load(path, load_external_data=False)
+    if any(each.data_location == onnx.TensorProto.EXTERNAL for each in model.graph.initializer):
+        raise PublishedModelError("its weights are in a file of their own")
     if any(each.op_type in {"DynamicQuantizeLinear", "QuantizeLinear"} for each in model.graph.node):
         raise PublishedModelError("it is quantized")
     return OnnxGraph.read(model).with_sizes([shape for _, shape in expected_inputs(contract)])

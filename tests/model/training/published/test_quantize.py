@@ -1,0 +1,115 @@
+"""`tutti quantize` for published models: scales that a server loads, a report, and refusals by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from typer.testing import CliRunner
+
+from model.published.published_model import PublishedModel
+from model.published.quantization.scales import FILE
+from model.published.rows import check_rows
+from model.training.published import quantize as tool
+from server.cli import app
+from tests.support.networks.probes import make_probe
+
+SAMPLES = Path(__file__).parents[4] / "model" / "samples"
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """Return the folder of a FastConformer with the nodes of a released one."""
+    return Path(make_probe("nemo-ctc", tmp_path_factory.mktemp("published"), size="exported").folder)
+
+
+@pytest.fixture
+def folder(published, tmp_path):
+    """Return a copy of the published model."""
+    return Path(shutil.copytree(published, tmp_path / "model"))
+
+
+def run(folder, *options):
+    return runner.invoke(app, ["quantize", str(folder), *map(str, options)])
+
+
+def test_the_scales_are_used_by_auto_and_int8_and_not_by_fp32(folder: Path) -> None:
+    done = run(folder, "--audio", SAMPLES / "demo.flac", "--force")
+    assert done.exit_code == 0, done.output
+    assert f"{FILE}: " in done.output
+    report = json.loads((folder / FILE).read_text())["report"]
+    assert 0.5 < report["equal_symbols"] <= 1
+    assert report["least_snr_db"] > 20
+    assert report["products"] < report["of"], "the output layer stays in floats"
+    auto, int8, floats = (
+        PublishedModel.load(folder, device="cpu", precision=each) for each in ("auto", "int8", "fp32")
+    )
+    assert (auto.precision, int8.precision, floats.precision) == ("int8", "int8", "fp32")
+    assert auto.digest == int8.digest != floats.digest
+    assert check_rows(int8, int8.tokens.blank).dependent_bits == ()
+
+
+def test_transcripts_give_error_rates_with_intervals(folder, tmp_path):
+    rows = [{"audio": str(SAMPLES / "demo.flac"), "text": "some words", "source": "s", "speaker": "x", "duration": 9.0}]
+    manifest = tmp_path / "speech.jsonl"
+    manifest.write_text("\n".join(json.dumps(row) for row in rows * 2))
+    done = run(folder, "--manifest", manifest, "--force")
+    assert done.exit_code == 0, done.output
+    assert "word error rate in floats: " in done.output
+    assert "word error rate in int8: " in done.output
+    assert "95 % interval" in done.output
+
+
+def test_nothing_is_written_if_the_texts_differ_and_no_force_is_given(folder, monkeypatch):
+    monkeypatch.setattr(tool, "MOST_DIFFERENT", -1.0)
+    done = run(folder, "--audio", SAMPLES / "demo.flac")
+    assert done.exit_code == 1
+    assert "nothing was written: " in done.output
+    assert "--force" in done.output
+    assert not (folder / FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ((), "--audio: a published model needs recordings"),
+        (("--audio", "x.wav", "--fine-tune", 3), "--fine-tune: does not apply to a published model"),
+        (("--audio", "x.wav", "--out", "y"), "--out: does not apply to a published model"),
+        (("--audio", "missing.wav"), "missing.wav: no such file or folder"),
+    ],
+)
+def test_wrong_options_are_refused_by_name(folder, options, text):
+    done = run(folder, *options)
+    assert done.exit_code in {1, 2}
+    assert text in done.output
+    assert not (folder / FILE).exists()
+
+
+def test_options_of_published_models_are_refused_for_checkpoints(tmp_path):
+    done = run(tmp_path / "a.safetensors", "--manifest", "m", "--out", "o", "--audio", "a.wav")
+    assert done.exit_code == 2
+    assert "--audio: does not apply to a checkpoint" in done.output
+    done = run(tmp_path / "a.safetensors", "--manifest", "m")
+    assert "--out: needed to quantize a checkpoint" in done.output
+
+
+def test_models_that_cannot_be_quantized_are_refused_with_the_reason(tmp_path):
+    pcm = tmp_path / "a.wav"
+    soundfile.write(pcm, np.zeros(16_000, np.int16), 16_000)
+    wenet = make_probe("wenet-ctc", tmp_path / "wenet").folder
+    assert "run one row at a time" in run(wenet, "--audio", pcm).output
+    integers = make_probe("nemo-ctc", tmp_path / "integers", quantized=True).folder
+    assert "the graph in floats is needed" in run(integers, "--audio", pcm).output
+
+
+def test_scales_of_other_rewrites_are_refused(folder, monkeypatch):
+    assert run(folder, "--audio", SAMPLES / "demo.flac", "--force").exit_code == 0
+    monkeypatch.setenv("TUTTI_GRAPH_REWRITING", "off")
+    done = runner.invoke(app, ["model", "check", str(folder)])
+    assert done.exit_code == 1
+    assert "was written for other files, other rewrites or another version of tutti" in done.output
