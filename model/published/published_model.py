@@ -156,8 +156,6 @@ class PublishedModel:
 
     def quantized(self, found: Rewritten, scales: Scales) -> PublishedModel:
         """Return the model with products in 8-bit integers, from its rewritten graph. Raises: PublishedModelError."""
-        if found.source is None:
-            raise PublishedModelError(f"{self.graph.path.name} cannot be quantized: {found.verdicts[0].reason}")
         source = scales.applied(found.source, self.digest)
         graph = Graph.of(self.graph.path, source.proto().SerializeToString())
         return replace(

@@ -69,9 +69,13 @@ class Scales:
         part.replace(path)
         return path
 
-    def applied(self, graph: OnnxGraph, digest: str) -> OnnxGraph:
-        """Return the rewritten graph with these products. Raises: PublishedModelError if it is another graph."""
-        if digest != self.model or not self.products.keys() <= {each.name for each in products_of(graph)}:
+    def applied(self, graph: OnnxGraph | None, digest: str) -> OnnxGraph:
+        """Return the rewritten graph with these products. Raises: PublishedModelError for another graph, or none."""
+        if (
+            graph is None
+            or digest != self.model
+            or not self.products.keys() <= {each.name for each in products_of(graph)}
+        ):
             raise PublishedModelError(
                 f"{FILE} was written for other files, other rewrites or another version of tutti; "
                 "run `tutti quantize` again, or use --precision fp32"

@@ -25,7 +25,10 @@ def test_a_published_model_is_written_in_int8_and_loads(variant: str, tmp_path: 
     assert files.precision == "int8"
     floats = {role for role, path in files.graphs.items() if not path.name.endswith(".int8.onnx")}
     assert floats == ({"decoder", "joiner"} if variant == "nemo-transducer" else set())
-    made, before = PublishedModel.load(tmp_path / "int8", device="cpu"), PublishedModel.load(source, device="cpu")
+    made, before = (
+        PublishedModel.load(tmp_path / "int8", device="cpu", rewriting="off"),
+        PublishedModel.load(source, device="cpu", rewriting="off"),
+    )
     assert made.contract == before.contract
     assert made.tokens == before.tokens
 

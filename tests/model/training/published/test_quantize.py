@@ -25,7 +25,7 @@ runner = CliRunner()
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
     """Return the folder of a FastConformer with the nodes of a released one."""
-    return Path(make_probe("nemo-ctc", tmp_path_factory.mktemp("published"), size="exported").folder)
+    return Path(make_probe("nemo-ctc", tmp_path_factory.mktemp("published"), size="exported", hidden=64).folder)
 
 
 @pytest.fixture
