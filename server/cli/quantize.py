@@ -103,11 +103,12 @@ def _quantize_published(path: Path, audio: list[Path], manifests: list[Path], *,
     from model.errors import ModelError
     from model.recordings import check_audio, read_manifests, read_pcm
     from model.training.published.quantize import MOST_DIFFERENT, Spoken, load_floats, quantize
+    from server.cli.options import settings_from
     from server.tools.recordings import BadInput, RecordingReader, recordings_of
     from tutti_asr_client.errors import AudioError
 
     try:
-        model, found = load_floats(path)
+        model, found = load_floats(path, settings_from({}).graph_rewriting)
         rate = model.config.sample_rate
         read = RecordingReader(lambda text: typer.echo(text, err=True))
         spoken = [Spoken(read(each, rate)) for each in recordings_of(audio)]

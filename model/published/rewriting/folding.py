@@ -34,10 +34,12 @@ TYPES = {
 
 
 def fold_shapes(graph: OnnxGraph) -> OnnxGraph:
-    """Replace values that depend on shapes alone by constants. Keeps every bit."""
+    """Replace values that depend on shapes alone by constants; return the graph itself if it has none. Exact."""
     static = _static_values(graph)
     reshapes = [node for node in graph.nodes if node.op == "Reshape" and node.inputs[1] in static]
     wanted = [*dict.fromkeys(static), *(node.output for node in reshapes)]
+    if not wanted:
+        return graph
     runs = values_of(graph, wanted)
     constants = {
         name: runs[0][name]

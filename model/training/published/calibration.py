@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from model.errors import PublishedModelError
 from model.published.contracts import Contract
 from model.published.features import windows_of
 from model.published.metadata import Graph
@@ -56,7 +57,8 @@ def calibrate(
 ) -> list[Calibrated]:
     """Run recordings through a model in floats and return its products, the noisiest first.
 
-    `source`: its graph. `progress` is called with the number of finished recordings.
+    `source`: its graph. `progress` is called with the number of finished recordings. Raises: PublishedModelError if no
+    recording has a complete window.
     """
     products = products_of(source)
     inputs = list(dict.fromkeys(product.node.inputs[0] for product in products))
@@ -70,6 +72,8 @@ def calibrate(
             for name, x in found.items():
                 seen[name].add(x, dice)
         progress(first + len(group))
+    if not all(each.values for each in seen.values()):
+        raise PublishedModelError("the recordings are too short for a step of the model; give longer ones")
     calibrated = [_calibrated(product, seen[product.node.inputs[0]]) for product in products]
     return sorted(calibrated, key=lambda each: each.snr_db)
 

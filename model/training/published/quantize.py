@@ -25,6 +25,7 @@ from model.published.published_model import PublishedModel
 from model.published.quantization.products import products_of
 from model.published.quantization.scales import Scales
 from model.published.rewriting.rewriting import Rewritten
+from model.published.rewriting.verdicts import Rewriting
 from model.training.published.calibration import Calibrated, calibrate
 
 MOST_DIFFERENT = 0.02  # word error rate of the text in 8-bit integers against that in floats
@@ -54,9 +55,14 @@ class Quantized:
         return bool(self.report["wer_to_floats"] <= MOST_DIFFERENT)
 
 
-def load_floats(path: Path) -> tuple[PublishedModel, Rewritten]:
-    """Load the model in floats. Raises: PublishedModelError if it cannot be quantized."""
-    model, found = PublishedModel.load_with_source(find_files(path, "fp32"), Device("cpu"))
+def load_floats(path: Path, rewriting: Rewriting = "auto") -> tuple[PublishedModel, Rewritten]:
+    """Load the model in floats. Raises: PublishedModelError if it cannot be quantized.
+
+    `rewriting` must be that of the servers: the scales belong to the rewritten graph.
+    """
+    if rewriting == "off":
+        raise PublishedModelError("TUTTI_GRAPH_REWRITING=off: 8-bit scales need a rewritten graph; use auto or exact")
+    model, found = PublishedModel.load_with_source(find_files(path, "fp32"), Device("cpu"), rewriting)
     if model.precision != "fp32":
         raise PublishedModelError(f"{model.graph.path.name} is quantized already; the graph in floats is needed")
     if not set(model.contract.feeds) <= {"window", "bins first", "length", "state"}:

@@ -14,6 +14,7 @@ import pytest
 from model.errors import PublishedModelError
 from model.published.published_model import PublishedModel
 from model.published.rewriting import rewriting
+from model.published.rewriting.folding import fold_shapes
 from model.published.rewriting.key_value_caches import cache_keys_and_values
 from model.published.rewriting.onnx_graph import OnnxGraph
 from model.published.rewriting.verification import TOLERANCE
@@ -191,6 +192,11 @@ def test_quantized_graphs_and_graphs_with_branches_stay_as_they_are(tmp_path):
     graph = onnx.helper.make_graph([node], "graph", [], [])
     with pytest.raises(PublishedModelError, match="a node If with graphs of its own"):
         OnnxGraph.read(onnx.helper.make_model(graph))
+
+
+def test_a_graph_without_shapes_to_fold_is_returned_unchanged(tmp_path):
+    source = OnnxGraph.read(onnx.load(make_probe("t-one-ctc", tmp_path).model))
+    assert fold_shapes(source) is source
 
 
 def test_a_graph_without_cached_frames_is_returned_unchanged(tmp_path):

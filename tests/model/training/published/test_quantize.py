@@ -11,6 +11,7 @@ import pytest
 import soundfile
 from typer.testing import CliRunner
 
+from model.errors import PublishedModelError
 from model.published.published_model import PublishedModel
 from model.published.quantization.scales import FILE
 from model.published.rows import check_rows
@@ -74,12 +75,26 @@ def test_nothing_is_written_if_the_texts_differ_and_no_force_is_given(folder, mo
     assert not (folder / FILE).exists()
 
 
+def test_force_writes_the_scales_although_the_texts_differ(folder, monkeypatch):
+    monkeypatch.setattr(tool, "MOST_DIFFERENT", -1.0)
+    done = run(folder, "--audio", SAMPLES / "demo.flac", "--force")
+    assert done.exit_code == 0, done.output
+    assert f"wrote {folder / FILE}: " in done.output
+    assert PublishedModel.load(folder, device="cpu").precision == "int8"
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
         ((), "--audio: a published model needs recordings"),
         (("--audio", "x.wav", "--fine-tune", 3), "--fine-tune: does not apply to a published model"),
         (("--audio", "x.wav", "--out", "y"), "--out: does not apply to a published model"),
+        (("--audio", "x.wav", "--validation", "y"), "--validation: does not apply to a published model"),
+        (("--audio", "x.wav", "--draws", 1), "--draws: does not apply to a published model"),
+        (("--audio", "x.wav", "--noise", "y"), "--noise: does not apply to a published model"),
+        (("--audio", "x.wav", "--cache", "y"), "--cache: does not apply to a published model"),
+        (("--audio", "x.wav", "--seed", 1), "--seed: does not apply to a published model"),
+        (("--manifest", "missing.jsonl"), "cannot read missing.jsonl"),
         (("--audio", "missing.wav"), "missing.wav: no such file or folder"),
     ],
 )
@@ -90,12 +105,27 @@ def test_wrong_options_are_refused_by_name(folder, options, text):
     assert not (folder / FILE).exists()
 
 
-def test_options_of_published_models_are_refused_for_checkpoints(tmp_path):
-    done = run(tmp_path / "a.safetensors", "--manifest", "m", "--out", "o", "--audio", "a.wav")
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--manifest", "m", "--out", "o", "--audio", "a.wav"), "--audio: does not apply to a checkpoint"),
+        (("--manifest", "m", "--out", "o", "--force"), "--force: does not apply to a checkpoint"),
+        (("--manifest", "m"), "--out: needed to quantize a checkpoint"),
+        (("--out", "o"), "--manifest: needed to quantize a checkpoint"),
+    ],
+)
+def test_options_of_published_models_are_refused_for_checkpoints(tmp_path, options, text):
+    done = run(tmp_path / "a.safetensors", *options)
     assert done.exit_code == 2
-    assert "--audio: does not apply to a checkpoint" in done.output
-    done = run(tmp_path / "a.safetensors", "--manifest", "m")
-    assert "--out: needed to quantize a checkpoint" in done.output
+    assert text in done.output
+
+
+def test_recordings_shorter_than_a_step_are_refused(folder, tmp_path):
+    soundfile.write(tmp_path / "short.wav", np.zeros(300, np.int16), 16_000)
+    done = run(folder, "--audio", tmp_path / "short.wav", "--force")
+    assert done.exit_code == 1
+    assert "the recordings are too short for a step of the model; give longer ones" in done.output
+    assert not (folder / FILE).exists()
 
 
 def test_models_that_cannot_be_quantized_are_refused_with_the_reason(tmp_path):
@@ -105,6 +135,19 @@ def test_models_that_cannot_be_quantized_are_refused_with_the_reason(tmp_path):
     assert "run one row at a time" in run(wenet, "--audio", pcm).output
     integers = make_probe("nemo-ctc", tmp_path / "integers", quantized=True).folder
     assert "the graph in floats is needed" in run(integers, "--audio", pcm).output
+
+
+def test_the_scales_belong_to_the_rewrites_that_the_setting_allows(folder, monkeypatch):
+    monkeypatch.setenv("TUTTI_GRAPH_REWRITING", "exact")
+    done = run(folder, "--audio", SAMPLES / "demo.flac", "--force")
+    assert done.exit_code == 0, done.output
+    assert PublishedModel.load(folder, device="cpu", rewriting="exact").precision == "int8"
+    with pytest.raises(PublishedModelError, match="other rewrites"):
+        PublishedModel.load(folder, device="cpu", rewriting="auto")
+    monkeypatch.setenv("TUTTI_GRAPH_REWRITING", "off")
+    done = run(folder, "--audio", SAMPLES / "demo.flac")
+    assert done.exit_code == 1
+    assert "TUTTI_GRAPH_REWRITING=off: 8-bit scales need a rewritten graph; use auto or exact" in done.output
 
 
 def test_scales_of_other_rewrites_are_refused(folder, monkeypatch):
