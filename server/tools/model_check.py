@@ -5,6 +5,7 @@ All figures are in one document, which the command prints as JSON or as lines.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from model.ctc.tokens import Tokens
 from model.ctc.words import joined
 from model.decoder import decoder_of
 from model.published.published_model import PublishedModel
+from model.published.rewriting.verdicts import Verdict
 from model.published.rows import SIZES, check_rows, tokens_of
 from server.audio.formats import AudioForm, Encoding
 from server.audio.pcm import downmix
@@ -31,6 +33,7 @@ from server.settings import Settings
 from server.tools.sherpa import as_shown, first_difference, sherpa_tokens, sherpa_version
 
 BATCHES = (1, 8, 32, 128)
+COMPARED = (1, 8)  # batch sizes at which the graph as published is timed, too
 LONGEST_S = 3_600.0  # limit of the audio's length
 Document = dict[str, Any]
 
@@ -134,17 +137,27 @@ def _speed(model: AcousticModel, settings: Settings) -> Document:
 
 
 def _rewriting(model: AcousticModel, asked: Asked, settings: Settings) -> Document:
-    """Describe what was rewritten in a published graph, and the batch times without that; scales of 8-bit integers."""
+    """Describe the rewrites of a published graph, its batch times as published, and its scales of 8-bit integers."""
     if not isinstance(model, PublishedModel) or not model.rewrites:
         return {}
-    found: Document = {"rewrites": [asdict(each) for each in model.rewrites]}
+    found: Document = {"rewrites": [_verdict(each) for each in model.rewrites]}
     if any(each.applied for each in model.rewrites):
+        path = asked.model or model.files.folder
         precision = "fp32" if model.scales is not None else asked.precision
-        published = PublishedModel.load(model.files.folder, device=asked.device, precision=precision, rewriting="off")
-        found["as_published"] = _speed(published, settings)
+        published = PublishedModel.load(path, device=asked.device, precision=precision, rewriting="off")
+        slots = published.slots(capacity=COMPARED[-1], largest=min(COMPARED[-1], settings.max_batch))
+        batch_s = Stepper(slots).warm_up(time.perf_counter)
+        shown = {rows: round(1_000 * batch_s[rows], 3) for rows in COMPARED if rows in batch_s}
+        found["as_published"] = {"precision": published.precision, "batch_ms": shown}
     if model.scales is not None:
-        found["int8"] = dict(model.scales.report)
+        found["int8"] = {**model.scales.report, "left_out": list(model.scales.left_out)}
     return found
+
+
+def _verdict(verdict: Verdict) -> Document:
+    """Return a verdict as a document; JSON has no infinity, so a difference that is not finite is None."""
+    finite = math.isfinite(verdict.largest_difference)
+    return asdict(verdict) | {"largest_difference": verdict.largest_difference if finite else None}
 
 
 def _recognized(model: AcousticModel, tokens: Tokens, path: Path) -> Document:

@@ -72,17 +72,34 @@ def _speed(speed: Document) -> Iterator[tuple[str, str]]:
 def _rewriting(document: Document) -> Iterator[tuple[str, str]]:
     name = "rewriting"
     for each in document.get("rewrites", ()):
-        kind = "keeps every bit" if each["exact"] else f"rounds, by at most {each['largest_difference']:.1e}"
-        yield name, f"{each['name']}: {kind if each['applied'] else 'not applied, ' + each['reason']}"
+        yield name, f"{each['name']}: {_verdict(each)}"
         name = ""
     if "as_published" in document:
-        pairs = document["as_published"]["batch_ms"].items()
-        yield name, "as published: " + ", ".join(f"batch of {rows}: {ms:.1f} ms" for rows, ms in pairs)
+        form = "rewritten, in 8-bit integers" if "int8" in document else "rewritten"
+        now = document["speed"]["batch_ms"]
+        for rows, milliseconds in document["as_published"]["batch_ms"].items():
+            yield name, f"batch of {rows}: {milliseconds:.1f} ms as published, {now[rows]:.1f} ms {form}"
     if "int8" in document:
-        report = document["int8"]
-        yield "int8", f"{report['products']} of {report['of']} products, scales from {report['seconds']:.0f} s of audio"
-        equal, differing = report["equal_symbols"], report["wer_to_floats"]
-        yield "", f"symbols {equal:.2%} equal to those in floats, word error rate to their text {differing:.2%}"
+        yield from _int8(document["int8"])
+
+
+def _verdict(verdict: Document) -> str:
+    largest = verdict["largest_difference"]
+    difference = "not finite" if largest is None else f"{largest:.1e}" if largest else "0"
+    if verdict["applied"]:
+        return "keeps every bit" if verdict["exact"] else f"rounds, largest difference {difference}"
+    shown = f"; largest difference {difference}" if largest is None or largest > 0 else ""
+    return f"not applied: {verdict['reason']}{shown}"
+
+
+def _int8(report: Document) -> Iterator[tuple[str, str]]:
+    products = f"{report['products']} of {report['of']} products, {len(report['left_out'])} left in floats"
+    yield "int8", f"{products}; scales from {report['seconds']:.0f} s of audio"
+    equal, differing = report["equal_symbols"], report["wer_to_floats"]
+    yield "", f"symbols {equal:.2%} equal to those in floats, word error rate to their text {differing:.2%}"
+    if "wer_floats" in report:
+        floats, integers = report["wer_floats"]["wer"], report["wer_int8"]["wer"]
+        yield "", f"word error rate to the transcripts {floats:.2%} in floats, {integers:.2%} in 8-bit integers"
 
 
 def _audio(audio: Document) -> Iterator[tuple[str, str]]:

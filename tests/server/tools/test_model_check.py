@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
+from dataclasses import replace
 from difflib import SequenceMatcher
 
 import pytest
 from typer.testing import CliRunner
 
 from model.ctc.tokens import Tokens
+from model.published.rewriting.verdicts import Verdict
 from server.cli import app
 from server.tools import model_check
 from server.tools.model_check_report import lines
@@ -92,6 +95,81 @@ def test_without_sherpa_onnx_only_the_text_is_shown(probe, monkeypatch):
     document = model_check.check(model_check.Asked(folder, DEMO, "cpu", "auto"), model_check.Settings())
     assert document["ok"]
     assert "not compared: it is not installed" in "\n".join(lines(document))
+
+
+@pytest.fixture(scope="module")
+def exported(probe):
+    """Return the folder of a FastConformer with the nodes of a released one."""
+    return probe("nemo-ctc", size="exported", hidden=64).folder
+
+
+def test_rewrites_are_listed_with_the_times_of_the_graph_as_published(exported):
+    code, found = checked(exported)
+    assert code == 0
+    verdicts = {each["name"]: each for each in found["rewrites"]}
+    assert verdicts["keys and values cached"]["applied"]
+    assert not verdicts["Swoosh simplified"]["applied"]
+    assert verdicts["Swoosh simplified"]["reason"] == "nothing to rewrite was found"
+    assert found["as_published"]["precision"] == "fp32"
+    assert set(found["as_published"]["batch_ms"]) == {"1", "8"}
+    assert "int8" not in found
+    shown = runner.invoke(app, ["model", "check", str(exported)]).stdout
+    assert re.search(r"^rewriting +shapes folded: keeps every bit$", shown, re.MULTILINE)
+    assert re.search(r"^ +Swoosh simplified: not applied: nothing to rewrite was found$", shown, re.MULTILINE)
+    assert re.search(r"^ +depthwise .*: rounds, largest difference \d\.\de-\d\d$", shown, re.MULTILINE)
+    for rows in (1, 8):
+        assert re.search(rf"^ +batch of {rows}: [\d.]+ ms as published, [\d.]+ ms rewritten$", shown, re.MULTILINE)
+
+
+def test_without_rewriting_nothing_is_compared(exported, monkeypatch):
+    monkeypatch.setenv("TUTTI_GRAPH_REWRITING", "off")
+    code, found = checked(exported)
+    assert code == 0
+    assert not {"rewrites", "as_published", "int8"} & found.keys()
+
+
+def test_a_graph_that_is_not_rewritten_is_not_timed_twice(probe):
+    found = checked(probe("t-one-ctc").folder)[1]
+    assert found["rewrites"]
+    assert not any(each["applied"] for each in found["rewrites"])
+    assert "as_published" not in found
+
+
+def test_one_of_several_graphs_is_compared_with_itself(exported, tmp_path):
+    folder = shutil.copytree(exported, tmp_path / "several")
+    shutil.copy(folder / "model.onnx", folder / "other.onnx")
+    code, found = checked(folder / "other.onnx")
+    assert code == 0
+    assert found["as_published"]["batch_ms"]
+
+
+def test_the_report_of_8_bit_scales_is_shown(exported, tmp_path):
+    folder = shutil.copytree(exported, tmp_path / "quantized")
+    manifest = tmp_path / "speech.jsonl"
+    manifest.write_text(json.dumps({"audio": str(DEMO), "text": "some words"}))
+    done = runner.invoke(app, ["quantize", str(folder), "--manifest", str(manifest), "--force"])
+    assert done.exit_code == 0, done.output
+    document = model_check.check(model_check.Asked(folder, None, "cpu", "auto"), model_check.Settings())
+    assert document["model"]["precision"] == "int8"
+    assert document["as_published"]["precision"] == "fp32"
+    report = document["int8"]
+    assert report["products"] + len(report["left_out"]) == report["of"]
+    shown = "\n".join(lines(document))
+    products = f"{report['products']} of {report['of']} products, {len(report['left_out'])} left in floats"
+    assert re.search(rf"^int8 +{products}; scales from 10 s of audio$", shown, re.MULTILINE)
+    assert f"symbols {report['equal_symbols']:.2%} equal to those in floats" in shown
+    assert f"to the transcripts {report['wer_floats']['wer']:.2%} in floats" in shown
+    assert "ms rewritten, in 8-bit integers" in shown
+
+
+@pytest.mark.parametrize(("largest", "shown"), [(0.02, "2.0e-02"), (float("inf"), "not finite")])
+def test_the_difference_of_an_undone_rewrite_is_shown(exported, monkeypatch, largest, shown):
+    loaded = model_check.load_model(exported, device="cpu", precision="auto", threads=1)
+    verdict = Verdict("bad", False, False, "the results differ too much", largest)
+    monkeypatch.setattr(model_check, "load_model", lambda *_, **__: replace(loaded, rewrites=(verdict,)))
+    document = model_check.check(model_check.Asked(exported, None, "cpu", "auto"), model_check.Settings())
+    json.dumps(document, allow_nan=False)
+    assert f"bad: not applied: the results differ too much; largest difference {shown}" in "\n".join(lines(document))
 
 
 @pytest.mark.parametrize(
