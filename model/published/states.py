@@ -30,9 +30,7 @@ class StateTensor:
     dtype: np.dtype[Any]
     axis: int | None = 0
     initial: int = 0  # value of every element in a new stream
-    appended: int = (
-        0  # frames (the first axis after the batch) that a step adds and the graph returns; 0: the whole state
-    )
+    appended: int = 0  # new frames, on the axis after the batch, that a graph returns; 0: it returns the whole state
 
     @property
     def size(self) -> int:

@@ -25,12 +25,12 @@ def logarithm(graph, y, form):
     return graph("Add", highest, graph("Log", graph("Add", graph("Exp", graph("Neg", graph("Abs", y))), one)))
 
 
-def swoosh_graph(form, offset=OFFSET):
+def swoosh_graph(form):
     graph = Graph("swoosh", 0)
     x = graph.input("x", ["N", 64])
     y = graph("Sub", x, np.float32(SHIFT))
     curve = graph("Sub", logarithm(graph, y, form), graph("Mul", x, np.float32(0.08)))
-    graph.output(graph("Sub", curve, np.float32(offset)), "out", ["N", 64])
+    graph.output(graph("Sub", curve, np.float32(OFFSET)), "out", ["N", 64])
     return OnnxGraph.read(graph.model({}))
 
 
