@@ -26,6 +26,7 @@ from loadtest.reports import environment
 from loadtest.served import ALL_IN, served_process
 from model.acoustic import AcousticModel, load_model
 from model.machine.runtime import shorten_switches
+from model.published.rewriting.verdicts import Rewriting
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 96, 128)
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 1.0)
@@ -40,14 +41,21 @@ Progress = Callable[[str], None]
 
 
 def calibrate(
-    *, model_path: Path | None, device: str, precision: str, threads: int, decoder: str, progress: Progress
+    *,
+    model_path: Path | None,
+    device: str,
+    precision: str,
+    threads: int,
+    decoder: str,
+    progress: Progress,
+    rewriting: Rewriting = "auto",
 ) -> Calibration:
     """Measure batch times, costs and interference; takes less than a minute.
 
     Raises: ModelError; ServerNotReady or OSError if the server fails.
     """
     shorten_switches()
-    model = load_model(model_path, device=device, precision=precision, threads=threads)
+    model = load_model(model_path, device=device, precision=precision, threads=threads, rewriting=rewriting)
     progress(f"engine: batches of {SIZES[0]} to {SIZES[-1]} rows, {model.precision}")
     times = measure_engine(model.slots, SIZES)
     options = [*ALL_IN, "--log-level", "error", "--decoder", decoder, "--threads", str(threads)]

@@ -18,6 +18,7 @@ from server.cli.options import (
     PrecisionOption,
     ThreadsOption,
     server_url,
+    settings_from,
 )
 
 
@@ -103,7 +104,13 @@ def ceiling(
     from model.evaluation.ceiling import measure
 
     try:
-        loaded = load_model(model, device=device, precision=precision, threads=threads)
+        loaded = load_model(
+            model,
+            device=device,
+            precision=precision,
+            threads=threads,
+            rewriting=settings_from({}).graph_rewriting,
+        )
     except ModelError as error:
         fail(error)
     figures = measure(loaded)

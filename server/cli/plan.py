@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from server.cli.errors import EXIT_FAILED, bad_option, fail
-from server.cli.options import DeviceOption, JsonOption, ModelOption, PrecisionOption, ThreadsOption, default_of, one_of
+from server.cli.options import (
+    DeviceOption,
+    JsonOption,
+    ModelOption,
+    PrecisionOption,
+    ThreadsOption,
+    default_of,
+    one_of,
+    settings_from,
+)
 
 if TYPE_CHECKING:
     from batching.simulation.calibration import Calibration
@@ -43,6 +52,7 @@ def calibrate(
             threads=threads,
             decoder=decoder,
             progress=partial(typer.echo, err=True),
+            rewriting=settings_from({}).graph_rewriting,
         )
         found.save(out)
     except (ModelError, LoadTestError, OSError) as error:
