@@ -78,7 +78,7 @@ class Settings(BaseSettings):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the models compute; `auto` takes a GPU if there is one."""
     precision: Literal["auto", "int8", "bf16", "fp32", "fp16"] = "auto"
-    """Number format of the models; `auto` takes the fastest one here. int8 gives the same text on every processor."""
+    """Number format of the models; `auto` takes the fastest. A checkpoint in int8 gives the same text everywhere."""
     graph_rewriting: Literal["auto", "exact", "off"] = "auto"
     """Rewrite published graphs into faster ones at load; `exact` allows only changes that keep every bit."""
     reproducible: bool = False
