@@ -87,8 +87,8 @@ def fetch(
     """
     from model.published.releases import read_releases
     from server.errors import ServerError
-    from server.tools import model_fetch
-    from server.tools.download import without_secrets
+    from server.tools.fetch import model_fetch
+    from server.tools.fetch.download import without_secrets
 
     releases = read_releases()
     if name is None or list_them:

@@ -17,8 +17,8 @@ from urllib.parse import unquote, urlsplit
 
 from model.published.releases import Release, nearest_names
 from server.errors import ServerError
-from server.tools.download import Download, Report, Unreachable, downloaded, url_problem
-from server.tools.unpack import ENDINGS, ArchiveError, remove, stem, unpack
+from server.tools.fetch.download import Download, Report, Unreachable, downloaded, url_problem
+from server.tools.fetch.unpack import ENDINGS, ArchiveError, remove, stem, unpack
 
 MB = 1e6
 TERMINAL_PERIOD_S, LOG_PERIOD_S = 0.2, 5.0
