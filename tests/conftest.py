@@ -36,6 +36,7 @@ SLOW = (
     "model/training/acoustic/test_training.py",
     "model/training/synthesis/test_synthesize.py",
     "deploy/test_monitoring.py",
+    "model/published/test_probes.py",
     "model/training/synthesis/test_kokoro.py",
     "deploy/test_failover.py",
     "server/test_faults.py",
@@ -49,6 +50,7 @@ SLOW = (
     "model/lexicon/test_shipped_lexicon.py",
     "loadtest/programs/test_long_stream.py",
     "model/int8/test_arm64.py",
+    "model/training/published/test_quantize.py",
     "gpu/test_gru_compiled.py",
     "model/machine/test_warm_shapes.py",
 )
