@@ -1,0 +1,1 @@
+"""Compiled steps of published networks, with products in exact 8-bit integers."""

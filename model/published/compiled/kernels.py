@@ -1,0 +1,281 @@
+"""Vector kernels of published networks, in float32: activations, norms, softmax, small products, depthwise convolution.
+
+Arguments are addresses, bytes from one row to the next (`stride`), and counts; `vectors` counts vectors of sixteen
+floats, so widths are multiples of sixteen. All results are bit-identical on every processor (`model.int8.vectors`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from model.int8.kernels import quantized, scaled
+from model.int8.vectors import LANES, ROW, Floats, Vectors, kernel
+
+NORM_EPSILON = 1e-5  # of torch.nn.LayerNorm
+
+Activation = Callable[[Floats], Floats]
+
+
+def swoosh(x: Floats, shift: float, offset: float) -> Floats:
+    """Return log(1 + exp(x - shift)) - 0.08 x - offset. Source: Yao et al. 2023, https://arxiv.org/abs/2310.11230."""
+    z = x - shift
+    size = z.most(-z)
+    return ((-size).exp() + 1.0).log() + z.most(0.0) - x * 0.08 - offset
+
+
+def swoosh_l(x: Floats) -> Floats:
+    """Activation of the feed-forward modules of Zipformer."""
+    return swoosh(x, 4.0, 0.035)
+
+
+def swoosh_r(x: Floats) -> Floats:
+    """Activation of the convolution modules of Zipformer."""
+    return swoosh(x, 1.0, 0.313261687)
+
+
+def silu(x: Floats) -> Floats:
+    """Activation of Conformer."""
+    return x.silu()
+
+
+def relu(x: Floats) -> Floats:
+    """Larger of x and 0."""
+    return x.most(0.0)
+
+
+def same(x: Floats) -> Floats:
+    """No activation."""
+    return x
+
+
+def sums_to_floats(activation: Activation) -> Callable[..., None]:
+    """Return a kernel: an activation of a product's outputs, from its sums."""
+
+    def activated(v: Vectors, sums: Any, multiplier: Any, bias: Any, out: Any, vectors: Any) -> None:
+        def body(index: Any, _: Any) -> Any:
+            offset = v.times(index, ROW)
+            v.keep(activation(scaled(v, sums, multiplier, bias, offset)), out, offset)
+            return []
+
+        v.loop(vectors, [], body)
+
+    return kernel(activated)
+
+
+def sums_to_bytes(activation: Activation) -> Callable[..., None]:
+    """Return a kernel: an activation of a product's outputs, from its sums, quantized for the next product."""
+
+    def activated(v: Vectors, sums: Any, multiplier: Any, bias: Any, limits: Any, out: Any, vectors: Any) -> None:
+        def body(index: Any, _: Any) -> Any:
+            y = activation(scaled(v, sums, multiplier, bias, v.times(index, ROW)))
+            v.keep_bytes(quantized(v, y, limits), out, v.times(index, LANES))
+            return []
+
+        v.loop(vectors, [], body)
+
+    return kernel(activated)
+
+
+def floats_to_floats(activation: Activation) -> Callable[..., None]:
+    """Return a kernel: an activation of x + bias; `out` may be `x`."""
+
+    def activated(v: Vectors, x: Any, bias: Any, out: Any, vectors: Any) -> None:
+        def body(index: Any, _: Any) -> Any:
+            offset = v.times(index, ROW)
+            v.keep(activation(v.floats(x, offset) + v.floats(bias, offset)), out, offset)
+            return []
+
+        v.loop(vectors, [], body)
+
+    return kernel(activated)
+
+
+@kernel
+def add_sums(v: Vectors, sums: Any, multiplier: Any, bias: Any, out: Any, vectors: Any) -> None:
+    """Add a product's outputs to a row."""
+
+    def body(index: Any, _: Any) -> Any:
+        offset = v.times(index, ROW)
+        v.keep(v.floats(out, offset) + scaled(v, sums, multiplier, bias, offset), out, offset)
+        return []
+
+    v.loop(vectors, [], body)
+
+
+@kernel
+def add(v: Vectors, x: Any, out: Any, vectors: Any) -> None:
+    """Add a row to another."""
+
+    def body(index: Any, _: Any) -> Any:
+        offset = v.times(index, ROW)
+        v.keep(v.floats(out, offset) + v.floats(x, offset), out, offset)
+        return []
+
+    v.loop(vectors, [], body)
+
+
+@kernel
+def add_scaled(v: Vectors, x: Any, factor: Any, out: Any, vectors: Any) -> None:
+    """Add a row times one number, at the address `factor`, to another row."""
+    times = v.all(factor)
+
+    def body(index: Any, _: Any) -> Any:
+        offset = v.times(index, ROW)
+        v.keep(v.floats(out, offset) + v.floats(x, offset) * times, out, offset)
+        return []
+
+    v.loop(vectors, [], body)
+
+
+@kernel
+def multiply_rows(v: Vectors, x: Any, out: Any, vectors: Any) -> None:
+    """Multiply a row by another, element by element."""
+
+    def body(index: Any, _: Any) -> Any:
+        offset = v.times(index, ROW)
+        v.keep(v.floats(out, offset) * v.floats(x, offset), out, offset)
+        return []
+
+    v.loop(vectors, [], body)
+
+
+@kernel
+def bypass(v: Vectors, before: Any, scale: Any, out: Any, vectors: Any) -> None:
+    """Replace a row by before + (row - before) * scale, with a scale per channel."""
+
+    def body(index: Any, _: Any) -> Any:
+        offset = v.times(index, ROW)
+        first = v.floats(before, offset)
+        v.keep(first + (v.floats(out, offset) - first) * v.floats(scale, offset), out, offset)
+        return []
+
+    v.loop(vectors, [], body)
+
+
+@kernel
+def gated(v: Vectors, x: Any, gate: Any, out: Any, vectors: Any) -> None:
+    """Compute x * sigmoid(gate), a gated linear unit."""
+
+    def body(index: Any, _: Any) -> Any:
+        offset = v.times(index, ROW)
+        v.keep(v.floats(x, offset) * v.floats(gate, offset).sigmoid(), out, offset)
+        return []
+
+    v.loop(vectors, [], body)
+
+
+@kernel
+def layer_norm(v: Vectors, x: Any, gain: Any, bias: Any, out: Any, vectors: Any) -> None:
+    """Compute the layer norm of a row; `out` may be `x`. Source: Ba et al. 2016, https://arxiv.org/abs/1607.06450."""
+    zero = v.constant(0.0)
+    width = v.count(v.times(vectors, LANES))
+
+    def add_value(index: Any, carried: list[Any]) -> Any:
+        return [carried[0] + v.floats(x, v.times(index, ROW))]
+
+    mean = v.loop(vectors, [zero], add_value)[0].sum() / width
+
+    def add_square(index: Any, carried: list[Any]) -> Any:
+        distance = v.floats(x, v.times(index, ROW)) - mean
+        return [carried[0] + distance * distance]
+
+    variance = v.loop(vectors, [zero], add_square)[0].sum() / width
+    inverse = v.constant(1.0) / (variance + NORM_EPSILON).root()
+
+    def body(index: Any, _: Any) -> Any:
+        offset = v.times(index, ROW)
+        y = (v.floats(x, offset) - mean) * inverse * v.floats(gain, offset) + v.floats(bias, offset)
+        v.keep(y, out, offset)
+        return []
+
+    v.loop(vectors, [], body)
+
+
+@kernel
+def bias_norm(v: Vectors, x: Any, bias: Any, scale: Any, out: Any, vectors: Any) -> None:
+    """Compute BiasNorm of a row: x / rms(x - bias) * scale, with one scale; `out` may be `x`.
+
+    Source: Yao et al. 2023, https://arxiv.org/abs/2310.11230.
+    """
+
+    def add_square(index: Any, carried: list[Any]) -> Any:
+        offset = v.times(index, ROW)
+        distance = v.floats(x, offset) - v.floats(bias, offset)
+        return [carried[0] + distance * distance]
+
+    square = v.loop(vectors, [v.constant(0.0)], add_square)[0].sum() / v.count(v.times(vectors, LANES))
+    factor = v.all(scale) / square.root()
+
+    def body(index: Any, _: Any) -> Any:
+        offset = v.times(index, ROW)
+        v.keep(v.floats(x, offset) * factor, out, offset)
+        return []
+
+    v.loop(vectors, [], body)
+
+
+def _probabilities(v: Vectors, x: Any, out: Any, vectors: Any) -> tuple[Floats, Floats]:
+    """Write exp(x - max x) into `out`; return the maximum and the sum, in all lanes."""
+
+    def highest(index: Any, carried: list[Any]) -> Any:
+        return [carried[0].most(v.floats(x, v.times(index, ROW)))]
+
+    top = v.loop(vectors, [v.constant(-1e30)], highest)[0].largest()
+
+    def add_power(index: Any, carried: list[Any]) -> Any:
+        offset = v.times(index, ROW)
+        power = (v.floats(x, offset) - top).exp()
+        v.keep(power, out, offset)
+        return [carried[0] + power]
+
+    return top, v.loop(vectors, [v.constant(0.0)], add_power)[0].sum()
+
+
+@kernel
+def softmax(v: Vectors, x: Any, out: Any, vectors: Any) -> None:
+    """Compute softmax of a row; `out` may be `x`. Elements of about -1e30 get about 1e-38, which no sum notices."""
+    _, total = _probabilities(v, x, out, vectors)
+    inverse = v.constant(1.0) / total
+
+    def body(index: Any, _: Any) -> Any:
+        offset = v.times(index, ROW)
+        v.keep(v.floats(out, offset) * inverse, out, offset)
+        return []
+
+    v.loop(vectors, [], body)
+
+
+@kernel
+def log_softmax(v: Vectors, x: Any, spare: Any, out: Any, vectors: Any) -> None:
+    """Compute log-softmax of a row; `out` may be `x`, `spare` is memory for a row."""
+    top, total = _probabilities(v, x, spare, vectors)
+    level = top + total.log()
+
+    def body(index: Any, _: Any) -> Any:
+        offset = v.times(index, ROW)
+        v.keep(v.floats(x, offset) - level, out, offset)
+        return []
+
+    v.loop(vectors, [], body)
+
+
+@kernel
+def depthwise(v: Vectors, frames: Any, stride: Any, weights: Any, taps: Any, bias: Any, out: Any, vectors: Any) -> None:
+    """Compute one output frame of a convolution per channel: bias + sum over `taps` frames, `stride` bytes apart.
+
+    `weights`: (taps, channels).
+    """
+    width = v.times(vectors, ROW)
+
+    def body(index: Any, _: Any) -> Any:
+        offset = v.times(index, ROW)
+
+        def add_tap(tap: Any, carried: list[Any]) -> Any:
+            frame = v.floats(frames, v.at(v.times(tap, stride), offset))
+            return [carried[0] + frame * v.floats(weights, v.at(v.times(tap, width), offset))]
+
+        v.keep(v.loop(taps, [v.floats(bias, offset)], add_tap)[0], out, offset)
+        return []
+
+    v.loop(vectors, [], body)

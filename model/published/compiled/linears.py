@@ -1,0 +1,260 @@
+"""Linear layers of a published network, packed into one table for compiled steps: exact int8 products, or floats.
+
+A layer with a static scale of its inputs computes them as bytes, with weights within ±63 and exact sums; a layer
+without one is computed in float32, each sum in the order of the inputs. Rows are independent, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.int8 import kernels as int8_kernels
+from model.int8.product import COLUMNS, DEPTH, PANEL_SUMS, first_sums, multiply, packed
+from model.int8.quantized import QuantizedProduct
+from model.int8.slots import aligned, limits_of
+from model.int8.vectors import LANES
+from model.machine.compiled import compiled, int64_at
+from model.published.compiled import kernels
+from model.published.compiled.float_product import float_product
+from model.published.quantization.products import Scale, quantized_weights
+
+Floats = NDArray[np.float32]
+
+# columns of the table, int64: addresses and counts. LIMITS is 0 for a layer in floats
+WEIGHTS, GROUPS, PANELS, FIRST, MULTIPLIER, BIAS, LIMITS, OFFSETS, INPUTS, VECTORS = range(10)
+LINEAR_COLUMNS = 10
+
+SWOOSH_L, SWOOSH_R, SILU, RELU, NO_ACTIVATION = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """x @ weight + bias: weight (K, O) and bias (O,) float32, K and O multiples of 16; `scale` of 8-bit inputs."""
+
+    name: str
+    weight: Floats
+    bias: Floats
+    scale: Scale | None = None
+
+
+class Scratch(NamedTuple):
+    """Addresses of work space for a product: inputs as bytes, sums, and outputs between two layers as floats."""
+
+    inputs: int
+    sums: int
+    hidden: int
+
+
+class LinearTable:
+    """Packed layers; `address` is that of the table, whose row i is layer i."""
+
+    def __init__(self, linears: Sequence[Linear], *, rows: int) -> None:
+        """Pack layers for products of at most `rows` rows. Raises: ValueError for a width not a multiple of 16."""
+        self._kept: list[NDArray[Any]] = []
+        self._offsets: dict[int, int] = {}
+        self._rows = rows
+        self._widest = [max(each.weight.shape[axis] for each in linears) for axis in (0, 1)]
+        self.address = self._keep(np.array([self._row(each) for each in linears], np.int64))
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of the packed layers in bytes."""
+        return sum(each.nbytes for each in self._kept)
+
+    @property
+    def scratch_bytes(self) -> tuple[int, int, int]:
+        """Sizes of the parts of `Scratch`, in bytes."""
+        inputs, outputs = self._widest
+        wide = -(-outputs // COLUMNS) * COLUMNS
+        return self._rows * inputs + COLUMNS, self._rows * wide * 4, self._rows * wide * 4
+
+    def _row(self, linear: Linear) -> list[int]:
+        inputs, outputs = linear.weight.shape
+        if inputs % LANES or outputs % LANES:
+            raise ValueError(f"{linear.name}: sizes {inputs} and {outputs} are not multiples of {LANES}")
+        panels = -(-outputs // COLUMNS)
+        bias = np.zeros(panels * COLUMNS, np.float32)
+        bias[:outputs] = linear.bias
+        last = [self._row_offsets(inputs), inputs, outputs // LANES]
+        if linear.scale is None:
+            weight = self._keep(np.asarray(linear.weight, np.float32))
+            return [weight, inputs // DEPTH, panels, 0, 0, self._keep(bias), 0, *last]
+        weights, steps = quantized_weights(linear.weight)
+        scale = linear.scale
+        product = QuantizedProduct(np.ascontiguousarray(weights.T), steps, linear.bias, scale.step, scale.zero)
+        multiplier = np.zeros(panels * COLUMNS, np.float32)
+        multiplier[:outputs] = steps * np.float32(scale.step)
+        return [
+            self._keep(packed(product)),
+            inputs // DEPTH,
+            panels,
+            self._keep(first_sums(product)),
+            self._keep(multiplier),
+            self._keep(bias),
+            self._keep(limits_of(scale.step, scale.zero)),
+            *last,
+        ]
+
+    def _row_offsets(self, width: int) -> int:
+        if width not in self._offsets:
+            self._offsets[width] = self._keep(np.arange(self._rows, dtype=np.int64) * width)
+        return self._offsets[width]
+
+    def _keep(self, array: NDArray[Any]) -> int:
+        place = aligned(array.nbytes)
+        place[:] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+        self._kept.append(place)
+        return int(place.ctypes.data)
+
+
+_sums_swoosh_l, _sums_swoosh_r, _sums_silu, _sums_relu, _sums_plain = (
+    kernels.sums_to_floats(each)
+    for each in (kernels.swoosh_l, kernels.swoosh_r, kernels.silu, kernels.relu, kernels.same)
+)
+_bytes_swoosh_l, _bytes_swoosh_r, _bytes_silu, _bytes_relu, _bytes_plain = (
+    kernels.sums_to_bytes(each)
+    for each in (kernels.swoosh_l, kernels.swoosh_r, kernels.silu, kernels.relu, kernels.same)
+)
+_swoosh_l, _swoosh_r, _silu, _relu, _plain = (
+    kernels.floats_to_floats(each)
+    for each in (kernels.swoosh_l, kernels.swoosh_r, kernels.silu, kernels.relu, kernels.same)
+)
+
+
+@compiled
+def linear_at(table: int, row: int) -> tuple[int, ...]:
+    """Return a row of the table."""
+    at = int64_at(table + row * LINEAR_COLUMNS * 8)
+    return at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8], at[9]
+
+
+@compiled
+def quantize_inputs(linear: tuple[int, ...], x: int, stride: int, rows: int, scratch: Scratch) -> None:
+    """Quantize rows of floats, `stride` bytes apart, into `scratch.inputs`; for a layer with a scale only."""
+    width = linear[INPUTS]
+    for row in range(rows):
+        int8_kernels.float_bytes(x + row * stride, linear[LIMITS], scratch.inputs + row * width, width // LANES)
+
+
+@compiled
+def multiply_inputs(linear: tuple[int, ...], rows: int, scratch: Scratch) -> None:
+    """Multiply the bytes in `scratch.inputs` into `scratch.sums`; for a layer with a scale only."""
+    multiply(
+        scratch.inputs,
+        linear[OFFSETS],
+        rows,
+        linear[WEIGHTS],
+        linear[GROUPS],
+        linear[PANELS],
+        linear[FIRST],
+        scratch.sums,
+    )
+
+
+@compiled
+def finish(linear: tuple[int, ...], activation: int, rows: int, scratch: Scratch, out: int, out_stride: int) -> None:
+    """Write activation(sums * multiplier + bias) as floats."""
+    multiplier, bias, vectors, wide = linear[MULTIPLIER], linear[BIAS], linear[VECTORS], linear[PANELS] * PANEL_SUMS
+    for row in range(rows):
+        sums, place = scratch.sums + row * wide, out + row * out_stride
+        if activation == NO_ACTIVATION:
+            _sums_plain(sums, multiplier, bias, place, vectors)
+        elif activation == SWOOSH_L:
+            _sums_swoosh_l(sums, multiplier, bias, place, vectors)
+        elif activation == SWOOSH_R:
+            _sums_swoosh_r(sums, multiplier, bias, place, vectors)
+        elif activation == SILU:
+            _sums_silu(sums, multiplier, bias, place, vectors)
+        else:
+            _sums_relu(sums, multiplier, bias, place, vectors)
+
+
+@compiled
+def finish_as_inputs(
+    linear: tuple[int, ...], following: tuple[int, ...], activation: int, rows: int, scratch: Scratch
+) -> None:
+    """Write activation(sums * multiplier + bias) into `scratch.inputs`, as the bytes of the following layer."""
+    multiplier, bias, vectors, wide = linear[MULTIPLIER], linear[BIAS], linear[VECTORS], linear[PANELS] * PANEL_SUMS
+    limits = following[LIMITS]
+    for row in range(rows):
+        sums, place = scratch.sums + row * wide, scratch.inputs + row * following[INPUTS]
+        if activation == SWOOSH_L:
+            _bytes_swoosh_l(sums, multiplier, bias, limits, place, vectors)
+        elif activation == SWOOSH_R:
+            _bytes_swoosh_r(sums, multiplier, bias, limits, place, vectors)
+        elif activation == SILU:
+            _bytes_silu(sums, multiplier, bias, limits, place, vectors)
+        elif activation == RELU:
+            _bytes_relu(sums, multiplier, bias, limits, place, vectors)
+        else:
+            _bytes_plain(sums, multiplier, bias, limits, place, vectors)
+
+
+@compiled
+def _activate(linear: tuple[int, ...], activation: int, rows: int, out: int, out_stride: int) -> None:
+    """Add the bias of a layer in floats, and apply the activation."""
+    bias, vectors = linear[BIAS], linear[VECTORS]
+    for row in range(rows):
+        place = out + row * out_stride
+        if activation == NO_ACTIVATION:
+            _plain(place, bias, place, vectors)
+        elif activation == SWOOSH_L:
+            _swoosh_l(place, bias, place, vectors)
+        elif activation == SWOOSH_R:
+            _swoosh_r(place, bias, place, vectors)
+        elif activation == SILU:
+            _silu(place, bias, place, vectors)
+        else:
+            _relu(place, bias, place, vectors)
+
+
+@compiled
+def apply_linear(
+    linear: tuple[int, ...],
+    activation: int,
+    x: int,
+    stride: int,
+    rows: int,
+    scratch: Scratch,
+    out: int,
+    out_stride: int,
+) -> None:
+    """Compute activation(x @ weight + bias) of rows of floats; strides in bytes. `out` and `x` do not overlap."""
+    if linear[LIMITS] == 0:
+        width = linear[VECTORS] * LANES * 4
+        float_product(x, stride, rows, linear[WEIGHTS], width, linear[INPUTS], linear[VECTORS], out, out_stride)
+        _activate(linear, activation, rows, out, out_stride)
+    else:
+        quantize_inputs(linear, x, stride, rows, scratch)
+        multiply_inputs(linear, rows, scratch)
+        finish(linear, activation, rows, scratch, out, out_stride)
+
+
+@compiled
+def feed_forward(
+    first: tuple[int, ...],
+    second: tuple[int, ...],
+    activation: int,
+    x: int,
+    stride: int,
+    rows: int,
+    scratch: Scratch,
+    out: int,
+    out_stride: int,
+) -> None:
+    """Compute second(activation(first(x))) of rows of floats; `out` may be `x`."""
+    if first[LIMITS] != 0 and second[LIMITS] != 0:
+        quantize_inputs(first, x, stride, rows, scratch)
+        multiply_inputs(first, rows, scratch)
+        finish_as_inputs(first, second, activation, rows, scratch)
+        multiply_inputs(second, rows, scratch)
+        finish(second, NO_ACTIVATION, rows, scratch, out, out_stride)
+    else:
+        width = first[VECTORS] * LANES * 4
+        apply_linear(first, activation, x, stride, rows, scratch, scratch.hidden, width)
+        apply_linear(second, NO_ACTIVATION, scratch.hidden, width, rows, scratch, out, out_stride)

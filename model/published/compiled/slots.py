@@ -1,0 +1,107 @@
+"""Slots of a compiled published network: a row of bytes per stream in one slab, work space per thread."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.int8.slots import ALIGNED, aligned
+
+
+class CompiledStep(Protocol):
+    """A network whose step is compiled; shared by all its slots."""
+
+    @property
+    def fresh(self) -> NDArray[np.uint8]:
+        """State of a new stream, (state_bytes,)."""
+        ...
+
+    @property
+    def result_shape(self) -> tuple[int, ...]:
+        """Shape of one stream's result, float32."""
+        ...
+
+    @property
+    def block(self) -> int:
+        """Most streams of a call."""
+        ...
+
+    @property
+    def work_bytes(self) -> int:
+        """Size of the work space of a call; it is aligned to a cache line."""
+        ...
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of the weights that a step reads."""
+        ...
+
+    def run(self, work: int, memory: tuple[int, int, int, int, int], count: int) -> None:
+        """Step `count` streams, with work space at the address `work`.
+
+        `memory`: addresses of the windows (count, L, 80) float32, of the slots (count,) int64, of the slab of states,
+        the bytes from one state to the next, and the address of the results (count, …) float32.
+        """
+        ...
+
+
+class CompiledStates:
+    """States of all streams: (capacity, stride) bytes."""
+
+    def __init__(self, fresh: NDArray[np.uint8], *, capacity: int) -> None:
+        self.state_bytes = len(fresh)
+        self.stride = -(-len(fresh) // ALIGNED) * ALIGNED
+        self.slab = aligned(capacity * self.stride).reshape(capacity, self.stride)
+        self._fresh = fresh
+        self.slab[:, : self.state_bytes] = fresh
+
+    def reset(self, slot: int) -> None:
+        """Set the slot's state to that of a new stream."""
+        self.slab[slot, : self.state_bytes] = self._fresh
+
+    def export(self, slot: int) -> bytes:
+        """Return a copy of a slot's state."""
+        return self.slab[slot, : self.state_bytes].tobytes()
+
+    def restore(self, slot: int, state: bytes) -> None:
+        """Overwrite a slot's state."""
+        self.slab[slot, : self.state_bytes] = np.frombuffer(state, np.uint8)
+
+
+class CompiledSlots:
+    """A compiled network with the states of its streams; the counterpart of `GraphSlots`."""
+
+    def __init__(self, step: CompiledStep, *, capacity: int, threads: int = 1) -> None:
+        self.states = CompiledStates(step.fresh, capacity=capacity)
+        self.result_shape = step.result_shape
+        self._step = step
+        self._works = [aligned(step.work_bytes) for _ in range(threads)]
+        self._pool = ThreadPoolExecutor(threads - 1, "compiled") if threads > 1 else None
+
+    def run(self, slots: NDArray[np.int64], windows: NDArray[Any]) -> NDArray[np.float32]:
+        """Step the streams in these slots by one window, (R, L, 80). Returns: (R, …) in new memory."""
+        slots, windows = np.ascontiguousarray(slots, np.int64), np.ascontiguousarray(windows, np.float32)
+        count, results = len(slots), np.empty((len(slots), *self.result_shape), np.float32)
+        parts = min(len(self._works), count)
+        borders = [count * part // parts for part in range(parts + 1)]
+
+        def run_part(part: int) -> None:
+            for first in range(borders[part], borders[part + 1], self._step.block):
+                last = min(first + self._step.block, borders[part + 1])
+                memory = (
+                    windows[first:].ctypes.data,
+                    slots[first:].ctypes.data,
+                    self.states.slab.ctypes.data,
+                    self.states.stride,
+                    results[first:].ctypes.data,
+                )
+                self._step.run(self._works[part].ctypes.data, memory, last - first)
+
+        others = [self._pool.submit(run_part, part) for part in range(1, parts)] if self._pool else []
+        run_part(0)
+        for other in others:
+            other.result()
+        return results
