@@ -70,7 +70,7 @@ def linears(scales: tuple[Scale | None, Scale | None]) -> list[Linear]:
 
     return [
         Linear("first", floats(WIDTH, HIDDEN), floats(HIDDEN), scales[0]),
-        Linear("second", floats(HIDDEN, WIDTH) / 8, floats(WIDTH), scales[1]),
+        Linear("second", floats(HIDDEN, WIDTH) * np.float32(0.125), floats(WIDTH), scales[1]),
     ]
 
 
