@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,10 @@ class Graph:
             tuple(GraphInput(each.name, each.type, tuple(each.shape)) for each in session.get_inputs()),
             tuple(each.name for each in session.get_outputs()),
         )
+
+    def closed(self) -> Graph:
+        """Return the graph without its session, whose memory is large: something else runs in its place."""
+        return replace(self, session=None)
 
     def number(self, key: str, *, least: int = 1) -> int:
         """Return a metadata value as an integer. Raises: PublishedModelError if missing, not a number, or too small."""

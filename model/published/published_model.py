@@ -27,6 +27,7 @@ from model.published.timing import PublishedDescription
 from model.published.transducer import Recurrent, Stateless
 
 if TYPE_CHECKING:
+    from model.published.compiled.slots import CompiledSlots, CompiledStep
     from model.published.quantization.scales import Scales
     from model.published.rewriting.rewriting import Rewritten
 
@@ -67,6 +68,7 @@ class PublishedModel:
     transducer: Stateless | Recurrent | None
     rewrites: tuple[Verdict, ...] = ()
     scales: Scales | None = None  # of the products in 8-bit integers
+    compiled: CompiledStep | None = None  # runs instead of the graph
 
     @classmethod
     def load(
@@ -86,7 +88,7 @@ class PublishedModel:
         if scales is None:
             return cls.load_with_source(find_files(path, precision), place, rewriting)[0]
         model, found = cls.load_with_source(find_files(path, "fp32"), place, rewriting)
-        return model.quantized(found, scales)
+        return model.quantized(found, scales, rewriting)
 
     @classmethod
     def load_with_source(
@@ -154,11 +156,17 @@ class PublishedModel:
         )
         return model, found
 
-    def quantized(self, found: Rewritten, scales: Scales) -> PublishedModel:
-        """Return the model with products in 8-bit integers, from its rewritten graph. Raises: PublishedModelError."""
+    def quantized(self, found: Rewritten, scales: Scales, rewriting: Rewriting = "auto") -> PublishedModel:
+        """Return the model with products in 8-bit integers, from its rewritten graph. Raises: PublishedModelError.
+
+        If its kind has a compiled step that gives what the graph gives, that runs; not if `rewriting` is `exact`.
+        """
+        from model.published.compiled.compiling import compile_step, digest_of
+        from model.published.rewriting.verification import speech_windows
+
         source = scales.applied(found.source, self.digest)
         graph = Graph.of(self.graph.path, source.proto().SerializeToString())
-        return replace(
+        model = replace(
             self,
             config=replace(self.config, version=scales.digest[:12]),
             digest=scales.digest,
@@ -166,6 +174,22 @@ class PublishedModel:
             scales=scales,
             graph=graph,
             least_rows=least_rows(graph, self.contract, self.result_shape),
+        )
+        if rewriting != "auto":
+            return model
+        windows = lambda: speech_windows(self.config, self.contract.fbank)  # noqa: E731
+        step, verdict = compile_step(found, graph, scales, self.result_shape, windows)
+        model = replace(model, rewrites=(*self.rewrites, verdict))
+        if step is None:
+            return model
+        digest = digest_of(scales)
+        return replace(
+            model,
+            config=replace(self.config, version=digest[:12]),
+            digest=digest,
+            graph=graph.closed(),
+            least_rows=1,
+            compiled=step,
         )
 
     @property
@@ -176,7 +200,7 @@ class PublishedModel:
     @property
     def bins_first(self) -> bool:
         """Whether the frames are the last axis of the encoder's output, as in NeMo's transducers."""
-        return isinstance(self.transducer, Recurrent)
+        return isinstance(self.transducer, Recurrent) and self.compiled is None
 
     @property
     def weight_bytes(self) -> int:
@@ -194,14 +218,7 @@ class PublishedModel:
         at_once = 1 if tile_rows is not None else largest
         return PublishedSlots(
             windows_of(self.config, self.contract.fbank, capacity=capacity),
-            GraphSlots(
-                self.graph,
-                self.contract,
-                self.result_shape,
-                capacity=capacity,
-                largest=at_once,
-                least=1 if tile_rows is not None else self.least_rows,
-            ),
+            self._network(capacity, at_once, least=1 if tile_rows is not None else self.least_rows),
             None if self.transducer is None else self.transducer.over(capacity),
             searched_alone=tile_rows is not None and self.transducer is not None and self.transducer.rows.dependent,
             step_samples=self.config.step_samples,
@@ -209,6 +226,13 @@ class PublishedModel:
             capacity=capacity,
             largest=largest,
         )
+
+    def _network(self, capacity: int, largest: int, *, least: int) -> GraphSlots | CompiledSlots:
+        if self.compiled is not None:
+            from model.published.compiled.slots import CompiledSlots
+
+            return CompiledSlots(self.compiled, capacity=capacity)
+        return GraphSlots(self.graph, self.contract, self.result_shape, capacity=capacity, largest=largest, least=least)
 
 
 def _device(asked: str) -> Device:

@@ -59,6 +59,7 @@ class Rewritten:
     graph: Graph
     contract: Contract
     verdicts: tuple[Verdict, ...]
+    published: Contract  # of the graph before the rewrites
     source: OnnxGraph | None = None  # of the graph to run; None if it was not read
 
     @property
@@ -91,11 +92,11 @@ def rewritten(
     try:
         source = read_graph(graph.path, contract) if rewrites else None
     except PublishedModelError as error:
-        return Rewritten(graph, contract, tuple(Verdict(each.name, each.exact, False, str(error)) for each in rewrites))
+        verdicts = tuple(Verdict(each.name, each.exact, False, str(error)) for each in rewrites)
+        return Rewritten(graph, contract, verdicts, contract)
     if source is None:
-        return Rewritten(graph, contract, ())
-    name = f"{graph.path.name}-{rewriting}-{_key(digest)}.rewriting.json"
-    places = [folder / name for folder in cache_dirs(graph.path)]
+        return Rewritten(graph, contract, (), contract)
+    places = places_of(graph.path, rewriting, f"{digest} {VERSION}")
     known = cached(places)
     if known is None:
         speech = windows()
@@ -107,8 +108,8 @@ def rewritten(
         if rewrite.name in applied:
             source = rewrite.apply(source)
     if not applied:
-        return Rewritten(graph, contract, known, source)
-    return Rewritten(_session(graph, source), contract_of(source, contract), known, source)
+        return Rewritten(graph, contract, known, contract, source)
+    return Rewritten(_session(graph, source), contract_of(source, contract), known, contract, source)
 
 
 def contract_of(source: OnnxGraph, contract: Contract) -> Contract:
@@ -158,7 +159,7 @@ def _tried(
         else:
             verdicts.append(Verdict(rewrite.name, rewrite.exact, True, "", found.largest))
             source, kept = changed, candidate
-    return Rewritten(*kept, tuple(verdicts), source)
+    return Rewritten(*kept, tuple(verdicts), contract, source)
 
 
 def read_graph(path: Path, contract: Contract) -> OnnxGraph:
@@ -180,10 +181,14 @@ def _session(graph: Graph, source: OnnxGraph) -> Graph:
     return Graph.of(graph.path, source.proto().SerializeToString())
 
 
-def _key(digest: str) -> str:
-    """Identify what verdicts depend on: files, rewrites, runtime and processor."""
-    parts = digest, str(VERSION), onnxruntime.__version__, instruction_set()
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+def places_of(path: Path, purpose: str, subject: str) -> list[Path]:
+    """Return the files in which verdicts may be kept.
+
+    They depend on the subject, the rewrites, the runtime and the processor.
+    """
+    parts = subject, onnxruntime.__version__, instruction_set()
+    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return [folder / f"{path.name}-{purpose}-{key}.rewriting.json" for folder in cache_dirs(path)]
 
 
 def _first_line(error: Exception) -> str:

@@ -1,0 +1,95 @@
+"""The compiled step of a published model: for which kinds there is one, and whether it gives what the graph gives."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.errors import PublishedModelError
+from model.published.compiled.linears import Linear
+from model.published.compiled.scaling import scales_by_weight, with_scales
+from model.published.compiled.slots import CompiledSlots, CompiledStep
+from model.published.compiled.verification import check, results_of
+from model.published.contracts import Contract
+from model.published.metadata import Graph
+from model.published.quantization.scales import Scales
+from model.published.rewriting.onnx_graph import OnnxGraph
+from model.published.rewriting.rewriting import Rewritten, places_of, read_graph
+from model.published.rewriting.verdicts import Verdict, cached, keep
+from model.published.stepping import GraphSlots
+
+VERSION = 1  # of the compiled steps: part of the digest of a model that has one, and of the cache
+NAME = "compiled step"
+
+
+class CompiledNetwork(Protocol):
+    """Weights of a graph, and the step made of them."""
+
+    @property
+    def linears(self) -> Sequence[Linear]:
+        """Linear layers, without scales."""
+        ...
+
+    def step(self, linears: Sequence[Linear]) -> CompiledStep:
+        """Return the step with these layers, in the same order."""
+        ...
+
+
+Reader = Callable[[OnnxGraph, Graph, Contract], CompiledNetwork]
+"""(published graph, its metadata, its contract) -> network. Raises: PublishedModelError with the reason why not."""
+
+READERS: Mapping[str, Reader] = {}
+"""By kind of the contract."""
+
+
+def digest_of(scales: Scales) -> str:
+    """Return the digest of a model with a compiled step. It identifies tickets."""
+    return hashlib.sha256(f"{scales.digest} compiled {VERSION}".encode()).hexdigest()
+
+
+def compile_step(
+    found: Rewritten, integers: Graph, scales: Scales, shape: tuple[int, ...], windows: Callable[[], NDArray[Any]]
+) -> tuple[CompiledStep | None, Verdict]:
+    """Return the compiled step of a rewritten graph, None if it has none, and the verdict.
+
+    `integers`: the graph with the products of `scales` in 8-bit integers. `shape`: of one stream's results. `windows`:
+    feature windows (W, B, …) of speech, of which the results are compared; needed if no verdict is cached.
+    """
+    reader = READERS.get(found.contract.kind)
+    if reader is None or found.source is None:
+        return None, Verdict(NAME, exact=False, applied=False, reason=f"there is none for {found.contract.kind}")
+    try:
+        network = reader(read_graph(integers.path, found.published), integers, found.published)
+        step = network.step(with_scales(network.linears, scales_by_weight(found.source, scales.products)))
+    except (PublishedModelError, ValueError) as error:
+        return None, Verdict(NAME, exact=False, applied=False, reason=str(error))
+    places = places_of(integers.path, "compiled", f"{scales.digest} {VERSION}")
+    known = cached(places)
+    if known is None:
+        known = (_verified(found, integers, step, shape, windows()),)
+        keep(places, known)
+    return step if known[0].applied else None, known[0]
+
+
+def _verified(
+    found: Rewritten, integers: Graph, step: CompiledStep, shape: tuple[int, ...], windows: NDArray[Any]
+) -> Verdict:
+    """Compare a compiled step with the graph over windows (W, B, …)."""
+    rows = windows.shape[1]
+    floats, expected = (
+        results_of(GraphSlots(graph, found.contract, shape, capacity=rows, largest=rows), windows)
+        for graph in (found.graph, integers)
+    )
+    results = results_of(CompiledSlots(step, capacity=rows), windows)
+    if results.shape != floats.shape:  # frames come first
+        results = results.swapaxes(-1, -2)
+    reason = check(floats, expected, results)
+    return Verdict(NAME, exact=False, applied=not reason, reason=reason, largest_difference=_largest(expected, results))
+
+
+def _largest(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+    return float(np.abs(one - other).max())
