@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
-from model.published.compiled.fastconformer import FastConformer
+from model.published.compiled.fastconformer.network import FastConformer
 from model.published.compiled.linears import Linear
 from model.published.compiled.scaling import scales_by_weight, with_scales
 from model.published.compiled.slots import CompiledSlots, CompiledStep

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from model.int8 import kernels as int8_kernels
 from model.int8.vectors import LANES
 from model.machine.compiled import compiled, entry_point, float32_at, int64_at
-from model.published.compiled import image_kernels, kernels
+from model.published.compiled import kernels
+from model.published.compiled.fastconformer import image_kernels
 from model.published.compiled.linears import NO_ACTIVATION, RELU, SILU, Scratch, apply_linear, feed_forward, linear_at
 from model.published.filter_bank import BINS
 

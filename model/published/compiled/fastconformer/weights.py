@@ -271,5 +271,7 @@ def _check(weights: FastConformerWeights) -> None:
     first, second, last = (each.weight.shape for each in weights.subsampling)
     if (first, second, last) != (*[(sizes.channels, sizes.channels)] * 2, (reduced, hidden)):
         raise PublishedModelError("the subsampling has other sizes than expected")
+    if sizes.left % sizes.frames:
+        raise PublishedModelError(f"{sizes.left} cached frames are no multiple of the {sizes.frames} of a step")
     if sizes.frames > sizes.subsampled:
         raise PublishedModelError(f"{sizes.window} feature frames give {sizes.subsampled} frames, not {sizes.frames}")

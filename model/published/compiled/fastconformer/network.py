@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from model.int8.slots import ALIGNED, aligned
 from model.int8.vectors import LANES
-from model.published.compiled import fastconformer_step as compiled
-from model.published.compiled.fastconformer_weights import FastConformerWeights, Layer, read_weights
+from model.published.compiled.fastconformer import step as compiled
+from model.published.compiled.fastconformer.weights import FastConformerWeights, Layer, read_weights
 from model.published.compiled.linears import Linear, LinearTable, Scratch
 from model.published.contracts import Contract
 from model.published.filter_bank import BINS
