@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from model.published.compiled.linears import Linear
-from model.published.compiled.zipformer2_constants import Floats, GraphConstants, Norm, require
+from model.published.compiled.zipformer2.constants import Floats, GraphConstants, Norm, require
 from model.published.contracts import Contract
 from model.published.metadata import Graph
 from model.published.rewriting.folding import fold_shapes
@@ -41,11 +41,15 @@ EMBED_SHAPES = ((8, 1, 3, 3), (32, 8, 3, 3), (128, 32, 3, 3), (128, 1, 7, 7), (3
 EMBED_STRIDES = ((1, 1), (2, 2), (1, 2))
 EMBED_BINS = 19  # of 80, after the three convolutions
 SWOOSH_SLOPE = 0.08
-OPERATIONS = frozenset(  # noqa: SIM905 - a list of forty strings is harder to read
-    "Add Sub Mul Div Pow Exp Log Abs Neg Max Min Equal Where Cast LessOrEqual Not Sigmoid Tanh Softmax LogSoftmax "
-    "ReduceMean ReduceSum MatMul Conv Slice Concat Split Reshape Transpose Unsqueeze Squeeze Expand Tile Shape Gather "
-    "GatherElements ConstantOfShape Identity Range Flatten".split()
+OPERATIONS = frozenset(
+    (
+        *("Add", "Sub", "Mul", "Div", "Pow", "Exp", "Log", "Abs", "Neg", "Max", "Min", "Sigmoid", "Tanh", "Softmax"),
+        *("LogSoftmax", "Equal", "Where", "Cast", "LessOrEqual", "Not", "ReduceMean", "ReduceSum", "MatMul", "Conv"),
+        *("Slice", "Concat", "Split", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Expand", "Tile", "Identity"),
+        *("Shape", "Gather", "GatherElements", "ConstantOfShape", "Range", "Flatten"),
+    )
 )
+"""All that occur in exports of Zipformer 2; a graph with another one is refused."""
 
 
 @dataclass(frozen=True, slots=True)

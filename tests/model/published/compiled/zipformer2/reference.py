@@ -13,7 +13,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from model.published.compiled.linears import Linear
-from model.published.compiled.zipformer2_weights import PRODUCTS, Depthwise, Layer, Norm, Stack, Zipformer2Weights
+from model.published.compiled.zipformer2.constants import Norm
+from model.published.compiled.zipformer2.weights import PRODUCTS, Depthwise, Layer, Stack, Zipformer2Weights
 
 Floats = NDArray[np.float32]
 
