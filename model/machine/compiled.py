@@ -65,6 +65,8 @@ SOURCES = (
     "machine/compiled",
     "machine/instructions",
     "mel",
+    "published/compiled/fastconformer/image_kernels",
+    "published/compiled/fastconformer/step",
     "published/compiled/float_product",
     "published/compiled/kernels",
     "published/compiled/linears",

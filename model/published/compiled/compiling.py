@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
+from model.published.compiled.fastconformer.network import FastConformer
 from model.published.compiled.linears import Linear
 from model.published.compiled.scaling import scales_by_weight, with_scales
 from model.published.compiled.slots import CompiledSlots, CompiledStep
@@ -42,7 +43,7 @@ class CompiledNetwork(Protocol):
 Reader = Callable[[OnnxGraph, Graph, Contract], CompiledNetwork]
 """(published graph, its metadata, its contract) -> network. Raises: PublishedModelError with the reason why not."""
 
-READERS: Mapping[str, Reader] = {}
+READERS: Mapping[str, Reader] = {"nemo-ctc": FastConformer.read, "nemo-transducer": FastConformer.read}
 """By kind of the contract."""
 
 
