@@ -15,6 +15,7 @@ from model.published.compiled.fastconformer.network import FastConformer
 from model.published.compiled.linears import Linear
 from model.published.compiled.slots import CompiledSlots, CompiledStep
 from model.published.compiled.verification import check, results_of
+from model.published.compiled.zipformer2.network import Zipformer2Network
 from model.published.contracts import Contract
 from model.published.files import PublishedFiles
 from model.published.metadata import Graph
@@ -46,7 +47,12 @@ class CompiledNetwork(Protocol):
 Reader = Callable[[OnnxGraph, Graph, Contract], CompiledNetwork]
 """(published graph, its metadata, its contract) -> network. Raises: PublishedModelError with the reason why not."""
 
-READERS: Mapping[str, Reader] = {"nemo-ctc": FastConformer.read, "nemo-transducer": FastConformer.read}
+READERS: Mapping[str, Reader] = {
+    "nemo-ctc": FastConformer.read,
+    "nemo-transducer": FastConformer.read,
+    "zipformer2-ctc": Zipformer2Network.read,
+    "zipformer2-transducer": Zipformer2Network.read,
+}
 """By kind of the contract."""
 
 

@@ -82,7 +82,7 @@ def test_scales_are_read_as_written_and_belong_to_one_graph(tmp_path):
         Scales("digest", "files", {"missing": Scale.of(-1, 1)}, {"missing": "weights"}).applied(graph, "digest")
 
 
-@pytest.mark.parametrize("damage", ["{", "[]", '{"version": 1}', '{"version": 1, "products": {"a": 1}}'])
+@pytest.mark.parametrize("damage", ["{", "[]", '{"version": 2}', '{"version": 2, "products": {"a": 1}}'])
 def test_a_damaged_file_of_scales_is_named_with_what_to_do(damage, tmp_path):
     (tmp_path / FILE).write_text(damage)
     with pytest.raises(PublishedModelError, match=rf"{FILE} cannot be read .* run `tutti quantize` again"):
