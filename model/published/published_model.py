@@ -1,30 +1,27 @@
 """A loaded and validated published model: its description, symbols and slots.
 
-All errors in the files are detected here, before the first stream: a missing graph or key, symbols that do not fit, a
-graph that does not match its metadata.
+All errors in the files are detected when it is loaded, before the first stream.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from model.ctc.tokens import Tokens
 from model.description import Device
-from model.errors import PublishedModelError
 from model.machine.precision import resolve_device
-from model.published import contracts
-from model.published.contracts import KINDS, Contract, check_batches, for_batches_of, recognize
+from model.published.contracts import Contract
 from model.published.features import windows_of
 from model.published.files import INT8, PublishedFiles, find_files
 from model.published.metadata import THREADS, Graph
+from model.published.reading import Search, contract_for, description_of, network_of, symbols_and_search
 from model.published.rewriting.verdicts import Rewriting, Verdict
 from model.published.slots import PublishedSlots
 from model.published.stepping import GraphSlots, check_graph, least_rows
 from model.published.timing import PublishedDescription
-from model.published.transducer import Recurrent, Stateless
+from model.published.transducer import Recurrent
 
 if TYPE_CHECKING:
     from model.published.compiled.slots import CompiledSlots, CompiledStep
@@ -33,22 +30,6 @@ if TYPE_CHECKING:
 
 LARGEST_BATCH = 32
 """Most rows of a batch: larger batches gain little and delay every stream."""
-
-_CODES = ("en", "zh", "ru", "de", "es", "fr", "ko", "ja", "it", "pt", "vi", "th", "id", "ar", "bn")
-_NAMES = {
-    "english": "en",
-    "chinese": "zh",
-    "russian": "ru",
-    "german": "de",
-    "spanish": "es",
-    "french": "fr",
-    "korean": "ko",
-    "japanese": "ja",
-    "italian": "it",
-    "portuguese": "pt",
-    "vietnamese": "vi",
-    "cantonese": "yue",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +46,7 @@ class PublishedModel:
     graph: Graph
     result_shape: tuple[int, ...]
     least_rows: int
-    transducer: Stateless | Recurrent | None
+    transducer: Search | None
     rewrites: tuple[Verdict, ...] = ()
     scales: Scales | None = None  # of the products in 8-bit integers
     compiled: CompiledStep | None = None  # runs instead of the graph
@@ -87,8 +68,49 @@ class PublishedModel:
             scales = Scales.read(path if path.is_dir() else path.parent)
         if scales is None:
             return cls.load_with_source(find_files(path, precision), place, rewriting)[0]
-        model, found = cls.load_with_source(find_files(path, "fp32"), place, rewriting)
+        files = find_files(path, "fp32")
+        model = cls.load_compiled(files, scales, place) if rewriting == "auto" else None
+        if model is not None:
+            return model
+        model, found = cls.load_with_source(files, place, rewriting)
         return model.quantized(found, scales, rewriting)
+
+    @classmethod
+    def load_compiled(cls, files: PublishedFiles, scales: Scales, place: Device) -> PublishedModel | None:
+        """Return the model with its compiled step, without a session of its network.
+
+        None if it has no compiled step, or none that is known to give what the graph gives.
+        Raises: PublishedModelError.
+        """
+        from model.published.compiled.compiling import digest_of, verified_before
+
+        found = verified_before(files, scales)
+        if found is None:
+            return None
+        graphs = {
+            role: Graph.load(file, device=place.type) for role, file in files.graphs.items() if role != found.role
+        }
+        graphs[found.role] = found.graph
+        contract = contract_for(graphs)
+        frames, width = found.step.result_shape
+        tokens, transducer = symbols_and_search(graphs, files, contract, width)
+        digest = digest_of(scales)
+        return cls(
+            config=description_of(files, contract, frames, digest),
+            tokens=tokens,
+            digest=digest,
+            precision="int8",
+            device=place,
+            files=files,
+            contract=contract,
+            graph=found.graph,
+            result_shape=found.step.result_shape,
+            least_rows=1,
+            transducer=transducer,
+            rewrites=(found.verdict,),
+            scales=scales,
+            compiled=found.step,
+        )
 
     @classmethod
     def load_with_source(
@@ -99,38 +121,12 @@ class PublishedModel:
         from model.published.rewriting.verification import speech_windows
 
         graphs = {role: Graph.load(file, device=place.type) for role, file in files.graphs.items()}
-        if "encoder" not in graphs:
-            graph = graphs["model"]
-            contract = for_batches_of(graph, KINDS[recognize(graph)][1](graph))
-            shape = check_graph(graph, contract)
-            tokens = Tokens.read(files.tokens, shape[1])
-            _check_vocabulary(graph, contract, shape[1])
-            transducer, frames = None, shape[0]
-        else:
-            graph, decoder, joiner = (graphs[role] for role in ("encoder", "decoder", "joiner"))
-            recurrent = any(key.startswith("cache_last_") for key in graph.metadata)  # NeMo's
-            if not recurrent:
-                _check_encoder_kind(graph)
-            contract = (
-                contracts.nemo(graph, "nemo-transducer")
-                if recurrent
-                else contracts.zipformer2(graph, "zipformer2-transducer")
-            )
-            contract = for_batches_of(graph, contract)
-            if not recurrent:
-                check_batches(decoder)
-                check_batches(joiner)
-            shape = check_graph(graph, contract)
-            size = graph.number("vocab_size") + 1 if recurrent else decoder.number("vocab_size")
-            tokens = Tokens.read(files.tokens, size)
-            width, frames = shape if recurrent else shape[::-1]
-            transducer = (
-                Recurrent.of(graph, decoder, joiner, tokens, width)
-                if recurrent
-                else Stateless.of(decoder, joiner, tokens, width)
-            )
+        graph, contract = network_of(graphs), contract_for(graphs)
+        shape = check_graph(graph, contract)
+        width, frames = shape if contract.kind == "nemo-transducer" else shape[::-1]
+        tokens, transducer = symbols_and_search(graphs, files, contract, width)
         digest = files.digest()
-        description = _description(files, contract, frames, digest)
+        description = description_of(files, contract, frames, digest)
         found = rewritten(
             graph,
             contract,
@@ -188,6 +184,7 @@ class PublishedModel:
             config=replace(self.config, version=digest[:12]),
             digest=digest,
             graph=graph.closed(),
+            result_shape=step.result_shape,
             least_rows=1,
             compiled=step,
         )
@@ -241,47 +238,3 @@ def _device(asked: str) -> Device:
 
         return Device("cuda" if "CUDAExecutionProvider" in onnxruntime.get_available_providers() else "cpu")
     return resolve_device(asked)
-
-
-def _check_encoder_kind(encoder: Graph) -> None:
-    kind = encoder.metadata.get("model_type")
-    if kind is None:
-        raise PublishedModelError(f"{encoder.path.name} has no 'model_type' in its metadata")
-    if kind != "zipformer2":
-        raise PublishedModelError(
-            f"{encoder.path.name}: transducers of kind {kind!r} are not supported, only those of zipformer2 and NeMo"
-        )
-
-
-def _check_vocabulary(graph: Graph, contract: Contract, size: int) -> None:
-    declared = {"nemo-ctc": 1, "wenet-ctc": 0}.get(contract.kind)  # NeMo does not count the blank
-    if declared is not None and graph.number("vocab_size") + declared != size:
-        raise PublishedModelError(
-            f"{graph.path.name}: 'vocab_size' in the metadata is {graph.metadata['vocab_size']}, "
-            f"but the model has {size} outputs"
-        )
-
-
-def _description(files: PublishedFiles, contract: Contract, frames: int, digest: str) -> PublishedDescription:
-    raw = contract.fbank is None
-    return PublishedDescription(
-        name=files.folder.resolve().name,
-        version=digest[:12],
-        architecture=contract.kind,
-        languages=languages_of(files.folder.resolve().name),
-        sample_rate=contract.sample_rate,
-        window=contract.window,
-        shift=contract.shift,
-        frames_per_step=frames,
-        frame_s=contract.shift * 0.01 / frames if raw else contract.subsampling * 0.01,
-        hop=contract.sample_rate // 100,
-        raw=raw,
-    )
-
-
-def languages_of(name: str) -> tuple[str, ...]:
-    """Return the languages in a release name such as `sherpa-onnx-streaming-zipformer-en-2023-06-26`; else ()."""
-    if not name.startswith("sherpa-onnx"):
-        return ()
-    parts = re.split(r"[-_.]", name.lower())
-    return tuple(dict.fromkeys(_NAMES.get(part, part) for part in parts if part in _NAMES or part in _CODES))

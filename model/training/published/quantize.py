@@ -22,7 +22,7 @@ from model.evaluation.bootstrap import report_with_intervals
 from model.evaluation.scoring import Score, score
 from model.published.files import find_files
 from model.published.published_model import PublishedModel
-from model.published.quantization.products import products_of
+from model.published.quantization.products import digest_of_weights, products_of
 from model.published.quantization.scales import Scales
 from model.published.rewriting.rewriting import Rewritten
 from model.published.rewriting.verdicts import Rewriting
@@ -75,7 +75,11 @@ def load_floats(path: Path, rewriting: Rewriting = "auto") -> tuple[PublishedMod
 
 
 def quantize(
-    model: PublishedModel, found: Rewritten, recordings: Sequence[Spoken], announce: Callable[[str], None]
+    model: PublishedModel,
+    found: Rewritten,
+    recordings: Sequence[Spoken],
+    announce: Callable[[str], None],
+    rewriting: Rewriting = "auto",
 ) -> Quantized:
     """Find scales for the products of a model, and compare texts. Raises: PublishedModelError."""
     if found.source is None:
@@ -93,14 +97,17 @@ def quantize(
     chosen = [each for each in candidates if each.name != last or len(candidates) == 1]
     announce("running the model in floats")
     expected = _outcome(model, recordings)
+    files = model.files.digest()
+    weights = {each.name: digest_of_weights(each.weight) for each in products_of(found.source)}
     step = max(1, round(LEFT_OUT * len(candidates)))
     best: Quantized | None = None
     for attempt in range(ROUNDS):
         kept = chosen[attempt * step :]  # the noisiest are first
         if not kept:
             break
-        scales = Scales(model.digest, {each.name: each.scale for each in sorted(kept, key=lambda each: each.name)})
-        quantized = model.quantized(found, scales)
+        chosen_scales = {each.name: each.scale for each in sorted(kept, key=lambda each: each.name)}
+        scales = Scales(model.digest, files, chosen_scales, weights)
+        quantized = model.quantized(found, scales, rewriting)
         announce(f"comparing texts with {len(kept)} of {len(candidates)} products in 8-bit integers")
         report = _report(recordings, expected, _outcome(quantized, recordings))
         report |= {"products": len(kept), "of": len(candidates), "seconds": round(seconds, 1)}

@@ -52,14 +52,14 @@ class FastConformerStep:
 
     def __init__(self, weights: FastConformerWeights, linears: Sequence[Linear]) -> None:
         sizes = weights.sizes
-        self._weights = weights
+        self._sizes = sizes
         self._kept: list[NDArray[Any]] = []
         self.block = max(1, min(LARGEST_BLOCK, ROWS // sizes.frames))
         self.result_shape: tuple[int, ...] = (sizes.frames, sizes.outputs)
         place_rows = _image_rows(sizes.window, 2) * _image_rows(BINS, 2)
         self._subsampling = LinearTable(linears[:3], rows=place_rows)
         self._linears = LinearTable(linears[3:], rows=self.block * sizes.frames)
-        self._plan = compiled.Plan(self._dimensions(), self._constants(), self._fields())
+        self._plan = compiled.Plan(self._dimensions(weights), self._constants(weights), self._fields())
         self._works: dict[int, compiled.Work] = {}
         self.fresh = np.zeros(self._plan.fields.first_layer + len(weights.layers) * self._plan.fields.layer, np.uint8)
 
@@ -79,8 +79,8 @@ class FastConformerStep:
             self._works[work] = self._work(work)
         compiled.step(self._plan, self._works[work], memory, count)
 
-    def _dimensions(self) -> compiled.Dimensions:
-        sizes, head = self._weights.sizes, self._weights.head
+    def _dimensions(self, weights: FastConformerWeights) -> compiled.Dimensions:
+        sizes, head = self._sizes, weights.head
         return compiled.Dimensions(
             window=sizes.window,
             first=sizes.subsampled - sizes.frames,
@@ -88,43 +88,43 @@ class FastConformerStep:
             channels=sizes.channels,
             hidden=sizes.hidden,
             heads=sizes.heads,
-            layers=len(self._weights.layers),
+            layers=len(weights.layers),
             left=sizes.left,
             taps=sizes.taps,
             outputs=sizes.outputs,
             padded_outputs=0 if head is None else head.weight.shape[1],
         )
 
-    def _constants(self) -> compiled.Constants:
-        weights, sizes = self._weights, self._weights.sizes
+    def _constants(self, weights: FastConformerWeights) -> compiled.Constants:
+        sizes = self._sizes
         images = [self._keep(each) for part in weights.images for each in (part.weight, part.bias)]
         head_size = np.float32(sizes.hidden // sizes.heads)
         return compiled.Constants(
             images=self._keep(np.array(images, np.int64)),
             subsampling=self._subsampling.address,
             linears=self._linears.address,
-            layers=self._keep(np.array([self._layer(each) for each in weights.layers], np.int64)),
+            layers=self._keep(np.array([self._layer(each, weights.positions) for each in weights.layers], np.int64)),
             scale=self._keep(np.array([sizes.scale], np.float32)),
             half=self._keep(np.array([0.5], np.float32)),
             attention_scale=self._keep(np.array([1 / np.sqrt(head_size)], np.float32)),
         )
 
-    def _layer(self, layer: Layer) -> list[int]:
+    def _layer(self, layer: Layer, positions: NDArray[np.float32]) -> list[int]:
         norms = [self._keep(each) for norm in layer.norms for each in (norm.weight, norm.bias)]
         mixed = layer.convolution_norm
         return [
             *norms,
             self._keep(layer.content_offset),
             self._keep(layer.position_offset),
-            self._keep(self._projected(layer.position)),
+            self._keep(self._projected(layer.position, positions)),
             self._keep(layer.depthwise.weight),
             self._keep(layer.depthwise.bias),
             *([0, 0] if mixed is None else [self._keep(mixed.weight), self._keep(mixed.bias)]),
         ]
 
-    def _projected(self, position: Linear) -> NDArray[np.float32]:
+    def _projected(self, position: Linear, table: NDArray[np.float32]) -> NDArray[np.float32]:
         """Project the positions left + frames - 1 … 1 - frames for a layer: (left + 2 frames - 1, D)."""
-        sizes, table = self._weights.sizes, self._weights.positions
+        sizes = self._sizes
         middle, furthest = len(table) // 2, sizes.left + sizes.frames - 1
         wanted = np.ascontiguousarray(table[middle - furthest : middle + sizes.frames])
         projected = np.zeros_like(wanted)
@@ -142,13 +142,13 @@ class FastConformerStep:
         return projected
 
     def _fields(self) -> compiled.Fields:
-        sizes = self._weights.sizes
+        sizes = self._sizes
         ring, joined = sizes.left * sizes.hidden * 4, (sizes.taps - 1) * sizes.hidden * 4
         return compiled.Fields(first_layer=ALIGNED, values=ring, convolution=2 * ring, layer=2 * ring + joined)
 
     def _work_sizes(self) -> list[int]:
         """Sizes of the parts of the work space in bytes, in the order of `Work`."""
-        sizes = self._weights.sizes
+        sizes = self._sizes
         padded = self._plan.sizes.padded_outputs
         border, rows, hidden = compiled.BORDER, self.block * sizes.frames, sizes.hidden * 4
         places = [(_image_rows(sizes.window, times), _image_rows(BINS, times)) for times in (1, 2)]
