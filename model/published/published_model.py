@@ -50,15 +50,22 @@ class PublishedModel:
     rewrites: tuple[Verdict, ...] = ()
     scales: Scales | None = None  # of the products in 8-bit integers
     compiled: CompiledStep | None = None  # runs instead of the graph
+    threads: int = THREADS  # of a step; more than one only if it is compiled
 
     @classmethod
     def load(
-        cls, path: Path, *, device: str = "auto", precision: str = "auto", rewriting: Rewriting = "auto"
+        cls,
+        path: Path,
+        *,
+        device: str = "auto",
+        precision: str = "auto",
+        rewriting: Rewriting = "auto",
+        threads: int = THREADS,
     ) -> PublishedModel:
         """Load a folder, or one of its graphs, in the format of sherpa-onnx.
 
         On a CPU, its graph or encoder is rewritten, and its products are in 8-bit integers if the folder has scales for
-        them and the precision is `auto` or `int8`. Raises: PublishedModelError.
+        them and the precision is `auto` or `int8`. `threads`: of a compiled step. Raises: PublishedModelError.
         """
         place = _device(device)
         scales = None
@@ -70,10 +77,10 @@ class PublishedModel:
             return cls.load_with_source(find_files(path, precision), place, rewriting)[0]
         files = find_files(path, "fp32")
         model = cls.load_compiled(files, scales, place) if rewriting == "auto" else None
-        if model is not None:
-            return model
-        model, found = cls.load_with_source(files, place, rewriting)
-        return model.quantized(found, scales, rewriting)
+        if model is None:
+            in_floats, found = cls.load_with_source(files, place, rewriting)
+            model = in_floats.quantized(found, scales, rewriting)
+        return model if model.compiled is None else replace(model, threads=threads)
 
     @classmethod
     def load_compiled(cls, files: PublishedFiles, scales: Scales, place: Device) -> PublishedModel | None:
@@ -190,11 +197,6 @@ class PublishedModel:
         )
 
     @property
-    def threads(self) -> int:
-        """Number of compute threads of a step."""
-        return THREADS
-
-    @property
     def bins_first(self) -> bool:
         """Whether the frames are the last axis of the encoder's output, as in NeMo's transducers."""
         return isinstance(self.transducer, Recurrent) and self.compiled is None
@@ -228,7 +230,7 @@ class PublishedModel:
         if self.compiled is not None:
             from model.published.compiled.slots import CompiledSlots
 
-            return CompiledSlots(self.compiled, capacity=capacity)
+            return CompiledSlots(self.compiled, capacity=capacity, threads=self.threads)
         return GraphSlots(self.graph, self.contract, self.result_shape, capacity=capacity, largest=largest, least=least)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from model.published.rewriting.folding import values_of
+from model.published.rewriting.folding import shapes_of
 from model.published.rewriting.onnx_graph import Edit, Node, OnnxGraph
 
 Floats = NDArray[np.float32]
@@ -67,8 +67,8 @@ def depthwise_as_products(graph: OnnxGraph) -> OnnxGraph:
     ]
     if not found:
         return graph
-    (seen,) = values_of(graph, [each.source for each in found], rows=[2])
-    frames = {each.source: seen[each.source].shape[2] for each in found}
+    shapes = shapes_of(graph, [each.source for each in found])
+    frames = {each.source: shapes[each.source][2] for each in found}
     by_output = {each.node.output: each for each in found if frames[each.source] <= LONGEST}
     edit = Edit(graph, "depthwise")
     for node in graph.nodes:

@@ -92,5 +92,5 @@ def test_a_damaged_file_of_scales_is_named_with_what_to_do(damage, tmp_path):
 def test_scales_of_another_version_are_refused(tmp_path):
     path = Scales("digest", "files", {}, {}).write(tmp_path)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 9}))
-    with pytest.raises(PublishedModelError, match="has version 9, this program reads 1"):
+    with pytest.raises(PublishedModelError, match="has version 9, this program reads 2"):
         Scales.read(tmp_path)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import fastconformer, nemo
+from . import fastconformer, nemo, zipformer
 from .graph import FLOAT
 from .layers import norm, with_clock
 from .zipformer2 import Encoder
@@ -36,6 +36,18 @@ def write_zipformer2(graphs, spec, vocabulary):
     hidden = with_clock(graph, norm(graph, encoder.hidden(size), size), encoder.clock)
     graph.output(hidden, "encoder_out", ["N", spec.shift // 4, size])
     encoder.give_states()
+    return write_stateless_search(graphs, spec, vocabulary)
+
+
+def write_exported_zipformer2(graphs, spec, vocabulary):
+    """The three graphs of a zipformer2-transducer, the encoder node by node as its exporter writes it."""
+    zipformer.write_frames(graphs["encoder"], spec)
+    return write_stateless_search(graphs, spec, vocabulary)
+
+
+def write_stateless_search(graphs, spec, vocabulary):
+    """The decoder and joiner of a zipformer2-transducer: the metadata of all graphs by role."""
+    size = spec.joiner_dim
     write_stateless(graphs["decoder"], spec, vocabulary)
     joiner = graphs["joiner"]
     frame = joiner.input("encoder_out", ["N", size])
