@@ -31,7 +31,7 @@ from model.published.rewriting.verdicts import Rewriting, Verdict, cached, keep
 from model.published.rewriting.verification import Outcome, compare, outcome_of
 from model.published.states import StateTensor
 
-VERSION = 1  # of the rewrites: part of the digest of a rewritten model, and of the cache
+VERSION = 2  # of the rewrites: part of the digest of a rewritten model, and of the cache
 LARGEST_BYTES = 1 << 30  # of a graph: beyond, a copy in memory could exceed the 2 GiB of a message
 
 
