@@ -106,6 +106,20 @@ def compiled(function: F) -> F:
     return cast(F, _numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)(function))
 
 
+def compiled_variant(name: str) -> Callable[[F], F]:
+    """Compile one of several functions that an outer function makes; `name` distinguishes it from the others.
+
+    numba names machine code by qualified name and a counter of the process. Cached code of several processes is linked
+    in one, so two variants with one name could be exchanged.
+    """
+
+    def make(function: F) -> F:
+        function.__qualname__ = f"{function.__qualname__}.{name}"
+        return compiled(function)
+
+    return make
+
+
 def compiled_inline(function: F) -> F:
     """Compile inline into its callers, because a call would pass about a hundred words for the arrays of a search."""
     return cast(F, _numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False, forceinline=True)(function))
