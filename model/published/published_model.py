@@ -78,8 +78,8 @@ class PublishedModel:
         files = find_files(path, "fp32")
         model = cls.load_compiled(files, scales, place) if rewriting == "auto" else None
         if model is None:
-            in_floats, found = cls.load_with_source(files, place, rewriting)
-            model = in_floats.quantized(found, scales, rewriting)
+            floats, found = cls.load_with_source(files, place, rewriting, from_integers=True)
+            model = floats.quantized(found, scales, rewriting)
         return model if model.compiled is None else replace(model, threads=threads)
 
     @classmethod
@@ -121,13 +121,23 @@ class PublishedModel:
 
     @classmethod
     def load_with_source(
-        cls, files: PublishedFiles, place: Device, rewriting: Rewriting = "auto"
+        cls, files: PublishedFiles, place: Device, rewriting: Rewriting = "auto", *, from_integers: bool = False
     ) -> tuple[PublishedModel, Rewritten]:
-        """Load files, and return the rewritten graph as well. Raises: PublishedModelError."""
-        from model.published.rewriting.rewriting import rewritten  # with onnx, which other models do not need
+        """Load files, and return the rewritten graph as well. Raises: PublishedModelError.
+
+        `from_integers`: the graph or encoder is run in floats if its file is in 8 bits.
+        """
+        from model.published.rewriting.rewriting import (
+            in_floats,
+            rewritten,
+        )  # with onnx, which other models do not need
         from model.published.rewriting.verification import speech_windows
 
         graphs = {role: Graph.load(file, device=place.type) for role, file in files.graphs.items()}
+        from_integers = from_integers and files.precision == "int8"
+        if from_integers:
+            role = "model" if "model" in graphs else "encoder"
+            graphs[role] = in_floats(graphs[role])
         graph, contract = network_of(graphs), contract_for(graphs)
         shape = check_graph(graph, contract)
         width, frames = shape if contract.kind == "nemo-transducer" else shape[::-1]
@@ -141,13 +151,14 @@ class PublishedModel:
             lambda: speech_windows(description, contract.fbank),
             rewriting=rewriting if place.type == "cpu" else "off",
             digest=digest,
+            from_integers=from_integers,
         )
         graph, contract, digest = found.graph, found.contract, found.digest(digest)
         model = cls(
             config=replace(description, version=digest[:12]),
             tokens=tokens,
             digest=digest,
-            precision=files.precision,
+            precision="fp32" if from_integers else files.precision,
             device=place,
             files=files,
             contract=contract,

@@ -43,17 +43,21 @@ def network_of(graphs: Mapping[str, Graph]) -> Graph:
 
 
 def contract_for(graphs: Mapping[str, Graph]) -> Contract:
-    """Return the contract of the model or encoder. Raises: PublishedModelError."""
-    graph = network_of(graphs)
-    if "model" in graphs:
+    """Return the contract of the model or encoder; decoder and joiner take batches. Raises: PublishedModelError."""
+    contract = contract_of_network(network_of(graphs), encoder="encoder" in graphs)
+    for role in ("decoder", "joiner") if contract.kind == "zipformer2-transducer" else ():
+        check_batches(graphs[role])
+    return contract
+
+
+def contract_of_network(graph: Graph, *, encoder: bool) -> Contract:
+    """Return the contract of a model, or of the encoder of a transducer. Raises: PublishedModelError."""
+    if not encoder:
         return for_batches_of(graph, KINDS[recognize(graph)][1](graph))
     if is_recurrent(graph):
         return for_batches_of(graph, contracts.nemo(graph, "nemo-transducer"))
     _check_encoder_kind(graph)
-    contract = for_batches_of(graph, contracts.zipformer2(graph, "zipformer2-transducer"))
-    for role in ("decoder", "joiner"):
-        check_batches(graphs[role])
-    return contract
+    return for_batches_of(graph, contracts.zipformer2(graph, "zipformer2-transducer"))
 
 
 def is_recurrent(encoder: Graph) -> bool:

@@ -19,9 +19,10 @@ from model.published.compiled.zipformer2.network import Zipformer2Network
 from model.published.contracts import Contract
 from model.published.files import PublishedFiles
 from model.published.metadata import Graph
+from model.published.quantization.dequantized import dequantized
 from model.published.quantization.products import digest_of_weights
 from model.published.quantization.scales import Scales
-from model.published.reading import contract_for
+from model.published.reading import contract_of_network
 from model.published.rewriting.onnx_graph import OnnxGraph
 from model.published.rewriting.rewriting import Rewritten, places_of, read_graph
 from model.published.rewriting.verdicts import Verdict, cached, keep
@@ -81,7 +82,7 @@ def compile_step(
     feature windows (W, B, …) of speech, of which the results are compared; needed if no verdict is kept.
     """
     try:
-        step = _step(read_graph(integers.path, found.published), integers, found.published, scales)
+        step = _step(read_graph(integers.path, found.published, from_integers=True), integers, found.published, scales)
     except (PublishedModelError, ValueError) as error:
         return None, Verdict(NAME, exact=False, applied=False, reason=str(error))
     places = places_of(integers.path, "compiled", digest_of(scales))
@@ -100,8 +101,8 @@ def verified_before(files: PublishedFiles, scales: Scales) -> Compiled | None:
         return None
     try:
         graph, source = Graph.described(path)
-        contract = contract_for({role: graph})
-        return Compiled(role, graph, _step(source, graph, contract, scales), known[0])
+        contract = contract_of_network(graph, encoder=role == "encoder")
+        return Compiled(role, graph, _step(dequantized(source), graph, contract, scales), known[0])
     except (PublishedModelError, ValueError):
         return None
 
