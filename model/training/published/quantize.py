@@ -31,6 +31,7 @@ from model.training.published.calibration import Calibrated, calibrate
 MOST_DIFFERENT = 0.02  # word error rate of the text in 8-bit integers against that in floats
 ROUNDS = 4
 LEFT_OUT = 0.08  # share of the products that each round leaves in floats
+WORTH = 0.5  # share of the errors that may remain if more products in floats are to be worth their time
 ENOUGH_S = 600.0  # of recordings; less gives ranges that other speech may exceed
 
 
@@ -119,7 +120,7 @@ def quantize(
         announce(
             f"  symbols {report['equal_symbols']:.2%} equal, word error rate {report['wer_to_floats']:.2%} to floats"
         )
-        if best is None or report["wer_to_floats"] < best.report["wer_to_floats"]:
+        if best is None or current.acceptable or report["wer_to_floats"] <= WORTH * best.report["wer_to_floats"]:
             best = current
         if current.acceptable:
             break
