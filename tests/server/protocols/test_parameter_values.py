@@ -97,8 +97,8 @@ ADDRESSES = {
     "/v1/twilio": (twilio.OWN | twilio.IN_START, {"reply": "true"}),
 }
 VALUES = {"sample_rate": NO_NUMBERS, "channels": NO_NUMBERS, "reply": NO_SWITCHES, "multichannel": NO_SWITCHES,
-          "language": ("-1", "1.5", "e n"), "finals": ("nan",), "grammar": ("nan",), "redact": ("nan", "name"), "intent": ("nan",),
-          "track": ("nan", "both"), "encoding": ("nan", "linear16"), "model": ("flux-general-en",)}  # fmt: skip
+          "language": ("-1", "1.5", "e n"), "finals": ("nan",), "grammar": ("nan",), "intent": ("nan",),
+          "redact": ("nan", "name"), "track": ("nan", "both"), "encoding": ("nan", "linear16"), "model": ("flux-general-en",)}  # fmt: skip
 
 
 @pytest.mark.parametrize("path", ADDRESSES)

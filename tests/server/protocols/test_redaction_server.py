@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
@@ -13,10 +14,12 @@ from urllib.parse import urlencode
 import httpx
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from server.access.keys import parse_keys
+from server.cli import app
 from server.errors import SettingsError
 from server.text.redaction import Redaction
 from tests.server.protocols.test_twilio import CONNECTED, STOP, media, mulaw, start
@@ -25,6 +28,7 @@ from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
 from tests.support.servers.uploaded import encoded
+from tutti_asr_client import Results, open_stream
 
 Start = Callable[..., LiveServer]
 CARD = "four five three nine one four eight eight zero three four three six four six seven"
@@ -168,3 +172,27 @@ def test_a_keys_file_with_an_unknown_kind_is_refused() -> None:
     for line in ("redact=name", "redact=", "redact=pci redact=ssn"):
         with pytest.raises(SettingsError, match=r"^keys:1: expected DIGEST .*\[redact=…\]"):
             parse_keys([("keys:1", f"{digest} {line}")])
+
+
+def test_the_command_writes_keys_with_a_policy(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    made = CliRunner().invoke(app, ["keys", "new", "--redact", "ssn", "--redact", "pci", "--file", str(path)])
+    (key,) = parse_keys([("keys:1", path.read_text())])
+    assert (made.exit_code, key.redact) == (0, {Redaction.PCI, Redaction.SSN})
+    refused = CliRunner().invoke(app, ["keys", "new", "--redact", "name", "--file", str(path)])
+    assert refused.exit_code == 2
+    assert "--redact: 'name' is not supported by this server; must be one of pci" in refused.output
+
+
+def test_the_client_library_asks_for_redaction(live_server: Start) -> None:
+    server = live_server()
+
+    async def said() -> list[str]:
+        async with open_stream(f"ws://{server.host}", redact=["pci", "ssn"]) as stream:
+            await stream.send(np.concatenate([spell(TEXT), silence(1.0)]))
+            await stream.close_stream()
+            return [message.text async for message in stream if isinstance(message, Results)]
+
+    texts = asyncio.run(said())
+    assert "my card is [CREDIT_CARD_1] thanks" in texts
+    assert not any(SPOKEN.search(text) for text in texts)
