@@ -27,6 +27,7 @@ from tests.support.clients.realtime_client import speak, until_transcript, updat
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
+from tests.support.servers.two_models import two_models
 from tests.support.servers.uploaded import encoded
 from tutti_asr_client import Results, open_stream
 
@@ -163,6 +164,19 @@ def test_what_cannot_be_masked_is_refused_by_name(live_server: Start, kind: str,
             dial(server, kind, redact=["pci", value])
         assert refused.value.response.status_code == 400
         assert f"redact: '{value}' is not supported" in refused.value.response.body.decode()
+
+
+def test_a_model_of_another_language_is_refused(live_server: Start) -> None:
+    server = live_server(model=two_models())
+    for kind in SOCKETS:
+        with pytest.raises(InvalidStatus) as refused:
+            dial(server, kind, redact="pci", language="es")
+        assert "redact: numbers are masked in English only" in refused.value.response.body.decode()
+    assert post(server, "/v1/listen", redact="pci", language="es").status_code == 400
+    with dial(server, "realtime", redact="pci") as socket:
+        update(socket, transcription={"language": "es"})
+        messages = [json.loads(socket.recv(timeout=WAIT_S)) for _ in range(2)]
+    assert "redact: numbers are masked in English only" in messages[1]["error"]["message"]
 
 
 def test_a_keys_file_with_an_unknown_kind_is_refused() -> None:
