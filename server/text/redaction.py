@@ -23,6 +23,8 @@ from server.text.spoken_digits import Part, digits_of, may_become_number, parts,
 SHOWN = 64  # longest excerpt of client text in an error
 CONTEXT_S = 60.0  # after "card", "security code" or a card number: its expiry date and code are short numbers
 UNFINISHED_S = 30.0  # longest pause inside a number that is read in parts
+MAX_BETWEEN = 2  # words between two parts of a long number, of which one was misrecognized
+LONG = 7  # digits of a long number
 MAX_PARTS = 64  # number words kept of an unfinished number
 CARD_LENGTHS = range(13, 20)  # Source: ISO/IEC 7812
 PHONE_LENGTHS = range(7, 16)  # Source: E.164, and local numbers without area code
@@ -92,6 +94,7 @@ class Redactor:
         """`kinds` has at least one element."""
         self._kinds = kinds
         self._shortest = min(_SHORTEST[kind] for kind in kinds)
+        self._shortest_long = min((_SHORTEST[kind] for kind in kinds if _SHORTEST[kind] >= LONG), default=None)
         self._context = frozenset[str]().union(*(_CONTEXT.get(kind, ()) for kind in kinds))
         self._channels = [_Channel() for _ in range(channels)]
         self._context_until_s = -1.0  # of all channels: one side asks, the other one answers
@@ -115,7 +118,8 @@ class Redactor:
         """Return the words of a finished segment, each masked number as one word."""
         here, texts = self._channels[channel], [plain(word.text) for word in words]
         numbers = self._numbers(here, words, texts)
-        masked = [number for number in numbers if self._masks(number, words, texts)]
+        nearby = _digits_nearby(numbers)
+        masked = [one for one, digits in zip(numbers, nearby, strict=True) if self._masks(one, digits, words, texts)]
         shown = self._masked(here, words, masked, self._counts)
         self._remember(here, words, texts, numbers)
         return shown
@@ -142,12 +146,14 @@ class Redactor:
                 current = None
         return found
 
-    def _masks(self, number: _Number, words: Sequence[Word], texts: Sequence[str]) -> bool:
-        """Whether a number of a final is masked; notes words that announce a number before it."""
+    def _masks(self, number: _Number, nearby: int, words: Sequence[Word], texts: Sequence[str]) -> bool:
+        """Whether a number of a final is masked; notes words that announce it. `nearby` as `_digits_nearby` counts."""
         for at in range(number.start):
             if texts[at] in self._context:
                 self._announce(words[at].end_s)
         if number.continues or not number.finished or words[number.start].start_s < self._context_until_s:
+            return True
+        if self._shortest_long is not None and nearby >= self._shortest_long:
             return True
         return len(digits_of(number.texts)) >= self._shortest
 
@@ -202,6 +208,18 @@ class Redactor:
         if Redaction.PHONE in self._kinds and len(digits) in PHONE_LENGTHS and _may_be_phone(digits):
             return "PHONE_NUMBER"
         return "NUMBER"
+
+
+def _digits_nearby(numbers: Sequence[_Number]) -> list[int]:
+    """Return for each number how many digits it has with those nearby: a misrecognized word splits a card number."""
+    counts: list[int] = []
+    total = begin = 0
+    for at, number in enumerate(numbers):
+        if at and number.start - numbers[at - 1].end > MAX_BETWEEN:
+            total, begin = 0, at
+        total += len(digits_of(number.texts))
+        counts[begin:] = [total] * (at + 1 - begin)
+    return counts
 
 
 def _has_card(digits: str) -> bool:

@@ -63,6 +63,15 @@ def test_each_kind_has_its_length_and_label(kind: Redaction, text: str, expected
     assert final(text, [kind]).endswith(expected)
 
 
+def test_a_card_number_with_a_misrecognized_word_is_masked() -> None:
+    text = CARD.replace("eight eight", "eight hate") + " thanks"
+    assert final(f"it is {text}") == "it is [NUMBER_1] hate [NUMBER_2] thanks"
+    assert final(f"it is {text}", [Redaction.PCI, Redaction.NUMBERS]) == "it is [NUMBER_1] hate [NUMBER_2] thanks"
+    apart = "table nine is for two people and three cats"
+    assert final(apart) == apart
+    assert final(apart, [Redaction.NUMBERS]) == apart
+
+
 def test_a_masked_number_is_one_word_with_the_times_of_all() -> None:
     words = spoken(f"card {CARD} thanks")
     first, number, last = Redactor(PCI, 1).final(0, words)
