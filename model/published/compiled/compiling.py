@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
-from model.published.compiled.fastconformer import FastConformer
+from model.published.compiled.fastconformer.network import FastConformer
 from model.published.compiled.linears import Linear
-from model.published.compiled.scaling import scales_by_weight, with_scales
 from model.published.compiled.slots import CompiledSlots, CompiledStep
 from model.published.compiled.verification import check, results_of
+from model.published.compiled.zipformer2.network import Zipformer2Network
 from model.published.contracts import Contract
+from model.published.files import PublishedFiles
 from model.published.metadata import Graph
+from model.published.quantization.dequantized import dequantized
+from model.published.quantization.products import digest_of_weights
 from model.published.quantization.scales import Scales
+from model.published.reading import contract_of_network
 from model.published.rewriting.onnx_graph import OnnxGraph
 from model.published.rewriting.rewriting import Rewritten, places_of, read_graph
 from model.published.rewriting.verdicts import Verdict, cached, keep
@@ -43,37 +48,75 @@ class CompiledNetwork(Protocol):
 Reader = Callable[[OnnxGraph, Graph, Contract], CompiledNetwork]
 """(published graph, its metadata, its contract) -> network. Raises: PublishedModelError with the reason why not."""
 
-READERS: Mapping[str, Reader] = {"nemo-ctc": FastConformer.read, "nemo-transducer": FastConformer.read}
+READERS: Mapping[str, Reader] = {
+    "nemo-ctc": FastConformer.read,
+    "nemo-transducer": FastConformer.read,
+    "zipformer2-ctc": Zipformer2Network.read,
+    "zipformer2-transducer": Zipformer2Network.read,
+}
 """By kind of the contract."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A compiled step with the graph that it computes, without a session, and the verdict that it gives the same."""
+
+    role: str
+    graph: Graph
+    step: CompiledStep
+    verdict: Verdict
 
 
 def digest_of(scales: Scales) -> str:
     """Return the digest of a model with a compiled step. It identifies tickets."""
-    return hashlib.sha256(f"{scales.digest} compiled {VERSION}".encode()).hexdigest()
+    listed = sorted(f"{weights} {scale.step!r} {scale.zero}" for weights, scale in scales.by_weights.items())
+    return hashlib.sha256("\n".join((scales.files, str(VERSION), *listed)).encode()).hexdigest()
 
 
 def compile_step(
     found: Rewritten, integers: Graph, scales: Scales, shape: tuple[int, ...], windows: Callable[[], NDArray[Any]]
 ) -> tuple[CompiledStep | None, Verdict]:
-    """Return the compiled step of a rewritten graph, None if it has none, and the verdict.
+    """Return the compiled step of a rewritten graph, None if it has none, and the verdict, which is kept.
 
     `integers`: the graph with the products of `scales` in 8-bit integers. `shape`: of one stream's results. `windows`:
-    feature windows (W, B, …) of speech, of which the results are compared; needed if no verdict is cached.
+    feature windows (W, B, …) of speech, of which the results are compared; needed if no verdict is kept.
     """
-    reader = READERS.get(found.contract.kind)
-    if reader is None or found.source is None:
-        return None, Verdict(NAME, exact=False, applied=False, reason=f"there is none for {found.contract.kind}")
     try:
-        network = reader(read_graph(integers.path, found.published), integers, found.published)
-        step = network.step(with_scales(network.linears, scales_by_weight(found.source, scales.products)))
+        step = _step(read_graph(integers.path, found.published, from_integers=True), integers, found.published, scales)
     except (PublishedModelError, ValueError) as error:
         return None, Verdict(NAME, exact=False, applied=False, reason=str(error))
-    places = places_of(integers.path, "compiled", f"{scales.digest} {VERSION}")
+    places = places_of(integers.path, "compiled", digest_of(scales))
     known = cached(places)
     if known is None:
         known = (_verified(found, integers, step, shape, windows()),)
         keep(places, known)
     return step if known[0].applied else None, known[0]
+
+
+def verified_before(files: PublishedFiles, scales: Scales) -> Compiled | None:
+    """Return the compiled step of a model, if a verdict is kept that it gives what the graph gives; else None."""
+    role, path = next((role, path) for role, path in files.graphs.items() if role in {"model", "encoder"})
+    known = cached(places_of(path, "compiled", digest_of(scales)))
+    if known is None or not known[0].applied or scales.files != files.digest():
+        return None
+    try:
+        graph, source = Graph.described(path)
+        contract = contract_of_network(graph, encoder=role == "encoder")
+        return Compiled(role, graph, _step(dequantized(source), graph, contract, scales), known[0])
+    except (PublishedModelError, ValueError):
+        return None
+
+
+def _step(source: OnnxGraph, graph: Graph, contract: Contract, scales: Scales) -> CompiledStep:
+    """Return the step of a published graph. Raises: PublishedModelError or ValueError with the reason why not."""
+    reader = READERS.get(contract.kind)
+    if reader is None:
+        raise PublishedModelError(f"there is none for {contract.kind}")
+    network = reader(source, graph, contract)
+    by_weights = scales.by_weights
+    return network.step(
+        [replace(each, scale=by_weights.get(digest_of_weights(each.weight))) for each in network.linears]
+    )
 
 
 def _verified(

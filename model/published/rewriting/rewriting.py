@@ -21,6 +21,7 @@ from model.lm.cache import cache_dirs
 from model.machine.instructions import instruction_set
 from model.published.contracts import FLOAT, Contract, expected_inputs
 from model.published.metadata import Graph
+from model.published.quantization.dequantized import dequantized
 from model.published.rewriting.convolutions import depthwise_as_products, pointwise_as_products
 from model.published.rewriting.folding import fold_shapes
 from model.published.rewriting.key_value_caches import KEYS_AND_VALUES, cache_keys_and_values
@@ -30,7 +31,7 @@ from model.published.rewriting.verdicts import Rewriting, Verdict, cached, keep
 from model.published.rewriting.verification import Outcome, compare, outcome_of
 from model.published.states import StateTensor
 
-VERSION = 1  # of the rewrites: part of the digest of a rewritten model, and of the cache
+VERSION = 2  # of the rewrites: part of the digest of a rewritten model, and of the cache
 LARGEST_BYTES = 1 << 30  # of a graph: beyond, a copy in memory could exceed the 2 GiB of a message
 
 
@@ -82,15 +83,18 @@ def rewritten(
     *,
     rewriting: Rewriting = "auto",
     digest: str,
+    from_integers: bool = False,
 ) -> Rewritten:
     """Return the graph with all rewrites that keep its results; `digest`: of its files.
+
+    `from_integers`: of a file in 8 bits, `graph` is its form in floats.
 
     `windows`: feature windows (W, B, …) of speech, of which the results `shape` are compared; needed if no verdicts are
     cached. A graph that cannot be rewritten is returned as it is, with the reason.
     """
     rewrites = [each for each in REWRITES if each.exact or rewriting == "auto"] if rewriting != "off" else []
     try:
-        source = read_graph(graph.path, contract) if rewrites else None
+        source = read_graph(graph.path, contract, from_integers=from_integers) if rewrites else None
     except PublishedModelError as error:
         verdicts = tuple(Verdict(each.name, each.exact, False, str(error)) for each in rewrites)
         return Rewritten(graph, contract, verdicts, contract)
@@ -162,8 +166,8 @@ def _tried(
     return Rewritten(*kept, tuple(verdicts), contract, source)
 
 
-def read_graph(path: Path, contract: Contract) -> OnnxGraph:
-    """Read a graph file; its inputs get the sizes of the contract.
+def read_graph(path: Path, contract: Contract, *, from_integers: bool = False) -> OnnxGraph:
+    """Read a graph file; its inputs get the sizes of the contract. `from_integers`: in floats if it is in 8 bits.
 
     Raises: PublishedModelError with the reason why it cannot be rewritten.
     """
@@ -172,9 +176,17 @@ def read_graph(path: Path, contract: Contract) -> OnnxGraph:
     model = onnx.load(path, load_external_data=False)
     if any(each.data_location == onnx.TensorProto.EXTERNAL for each in model.graph.initializer):
         raise PublishedModelError("its weights are in a file of their own")
-    if any(each.op_type in {"DynamicQuantizeLinear", "QuantizeLinear"} for each in model.graph.node):
+    source = OnnxGraph.read(model)
+    if from_integers:
+        source = dequantized(source)
+    if any(each.op in {"DynamicQuantizeLinear", "QuantizeLinear"} for each in source.nodes):
         raise PublishedModelError("it is quantized")
-    return OnnxGraph.read(model).with_sizes([shape for _, shape in expected_inputs(contract)])
+    return source.with_sizes([shape for _, shape in expected_inputs(contract)])
+
+
+def in_floats(graph: Graph) -> Graph:
+    """Return the form in floats of a graph in 8 bits. Raises: PublishedModelError."""
+    return _session(graph, dequantized(OnnxGraph.read(onnx.load(graph.path, load_external_data=False))))
 
 
 def _session(graph: Graph, source: OnnxGraph) -> Graph:

@@ -21,12 +21,12 @@ from model.published.metadata import Graph
 from model.published.rewriting.onnx_graph import Node, OnnxGraph
 
 Floats = NDArray[np.float32]
-Kind = Literal["product", "depthwise", "image", "norm", "offset"]
+Kind = Literal["product", "position", "depthwise", "image", "norm", "offset"]
 TAPS = 3  # of the convolutions of the subsampling, in each direction; their stride is 2
 LAYER_NORM_EPSILON = 1e-5
 KINDS_OF_LAYER: tuple[Kind, ...] = (
     *("norm", "product", "product"),  # feed-forward
-    *("norm", "product", "product", "product", "product", "offset", "offset", "product"),  # attention
+    *("norm", "product", "product", "product", "offset", "offset", "product"),  # attention
     *("norm", "product", "depthwise", "norm", "product"),  # convolution
     *("norm", "product", "product", "norm"),  # feed-forward, output
 )
@@ -86,14 +86,17 @@ class FastConformerWeights:
 
 def read_weights(graph: OnnxGraph, metadata: Graph, contract: Contract) -> FastConformerWeights:
     """Read the weights of a published graph. Raises: PublishedModelError with the reason if it is another network."""
-    parts = list(_parts(graph))
+    every = list(_parts(graph))
+    parts, placed = ([each for each in every if (each.kind == "position") == wanted] for wanted in (False, True))
     layers, left, hidden = metadata.numbers("cache_last_channel_dim1")[0], *contract.states[0].shape[1:]
     taps = contract.states[1].shape[2] + 1
     found = _Reader(parts)
     begin = found.take("subsampling", KINDS_OF_SUBSAMPLING)
     images, products = ([each for each in begin if each.kind == kind] for kind in ("image", "product"))
     subsampling = [_linear(f"subsampling {place}", each) for place, each in enumerate(products)]
-    read = tuple(_layer(f"layer {number}", found) for number in range(layers))
+    if len(placed) != layers:
+        raise PublishedModelError(f"{len(placed)} products project positions, not one in each of {layers} layers")
+    read = tuple(_layer(f"layer {number}", found, placed[number]) for number in range(layers))
     rest = found.rest()
     if len(rest) > 1 or any(each.kind != "product" for each in rest):
         raise PublishedModelError(f"{len(rest)} operations with weights follow the layers")
@@ -145,7 +148,7 @@ class _Reader:
         return list(self._parts[self._at :])
 
 
-def _layer(name: str, found: _Reader) -> Layer:
+def _layer(name: str, found: _Reader, placed: Part) -> Layer:
     place = KINDS_OF_LAYER.index("depthwise") + 1  # of the convolution's norm, which may be part of the convolution
     normed = found.next_kind(place) == "norm"
     kinds = KINDS_OF_LAYER if normed else (*KINDS_OF_LAYER[:place], *KINDS_OF_LAYER[place + 1 :])
@@ -155,13 +158,12 @@ def _layer(name: str, found: _Reader) -> Layer:
     content, position = (each.weight for each in parts if each.kind == "offset")
     (depthwise,) = (each for each in parts if each.kind == "depthwise")
     linears = [_linear(f"{name} product {at}", each) for at, each in enumerate(parts) if each.kind == "product"]
-    placed = linears.pop(5)
     if content.ndim != 2 or content.shape != position.shape:
         raise PublishedModelError(f"{name}: the offsets of queries have shapes {content.shape} and {position.shape}")
     return Layer(
         (norms[0], norms[1], norms[2], norms[3], norms[4]),
         tuple(linears),
-        placed,
+        _linear(f"{name} positions", placed),
         content,
         position,
         depthwise,
@@ -170,11 +172,16 @@ def _layer(name: str, found: _Reader) -> Layer:
 
 
 def _parts(graph: OnnxGraph) -> Iterator[Part]:
-    """Yield the operations with weights, in the order of the graph."""
+    """Yield the operations with weights, in the order of the graph.
+
+    Some tools move those of constants, the products of positions, to an earlier place.
+    """
+    values = _values_of_audio(graph)
     for node in graph.nodes:
         weights = [graph.constant(name) if name else None for name in node.inputs]
         if node.op == "MatMul" and weights[1] is not None and weights[1].ndim == 2:
-            yield Part("product", weights[1], _following_bias(graph, node, weights[1].shape[1]))
+            kind: Kind = "product" if node.inputs[0] in values else "position"
+            yield Part(kind, weights[1], _following_bias(graph, node, weights[1].shape[1]))
         elif node.op == "Conv" and weights[1] is not None:
             yield _convolution(node, weights[1], weights[2] if len(weights) > 2 else None)
         elif node.op == "LayerNormalization" and weights[1] is not None:
@@ -186,6 +193,15 @@ def _parts(graph: OnnxGraph) -> Iterator[Part]:
             other = weights[0] if weights[0] is not None else weights[1]
             if other is not None and other.ndim == 2 and other.dtype == np.float32 and len(other) > 1:
                 yield Part("offset", other, np.zeros(0, np.float32))
+
+
+def _values_of_audio(graph: OnnxGraph) -> set[str]:
+    """Return the names of the values that depend on the features, and not only on their shape."""
+    found = {graph.inputs[0].name}
+    for node in graph.nodes:
+        if node.op != "Shape" and found.intersection(node.inputs):
+            found.update(node.outputs)
+    return found
 
 
 def _convolution(node: Node, weight: Floats, bias: Floats | None) -> Part:
@@ -271,5 +287,7 @@ def _check(weights: FastConformerWeights) -> None:
     first, second, last = (each.weight.shape for each in weights.subsampling)
     if (first, second, last) != (*[(sizes.channels, sizes.channels)] * 2, (reduced, hidden)):
         raise PublishedModelError("the subsampling has other sizes than expected")
+    if sizes.left % sizes.frames:
+        raise PublishedModelError(f"{sizes.left} cached frames are no multiple of the {sizes.frames} of a step")
     if sizes.frames > sizes.subsampled:
         raise PublishedModelError(f"{sizes.window} feature frames give {sizes.subsampled} frames, not {sizes.frames}")
