@@ -19,6 +19,7 @@ from server.errors import REFUSALS, Refused
 from server.operations.drain import OpenSessions
 from server.operations.metrics import Metrics
 from server.settings import Settings
+from server.text.redaction import Redaction
 
 LEASES, CALLER = "tutti.leases", "tutti.caller"  # keys in the ASGI scope of a connection
 
@@ -145,6 +146,12 @@ def tenant_of(connection: HTTPConnection) -> str:
     """Return the id of an admitted connection's key: the same on every replica, and for the key and its tokens."""
     caller: Caller = connection.scope[CALLER]
     return caller.key.id
+
+
+def redaction_of(connection: HTTPConnection) -> frozenset[Redaction]:
+    """Return what an admitted connection's key always masks; nothing if the connection has no key."""
+    caller: Caller | None = connection.scope.get(CALLER)
+    return frozenset() if caller is None else caller.key.redact
 
 
 def address_of(connection: HTTPConnection) -> str:

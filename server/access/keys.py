@@ -22,6 +22,7 @@ from model.text.files import read_lines
 from server.access.origins import origin_of
 from server.access.tokens import Tokens, looks_like_token
 from server.errors import NotAuthorized, SettingsError
+from server.text.redaction import Redaction
 
 CHECK_EVERY_S = 1.0
 MAX_STREAMS = 100_000  # per key: more is a typing error
@@ -37,12 +38,14 @@ class Key:
     """A key that the server accepts.
 
     `streams` is the number of calls that may be open, `origins` the allowed page origins; None: the server's default.
+    `redact` is masked in all results, whatever the client asks for.
     """
 
     digest: bytes = field(repr=False)
     name: str = ""
     streams: int | None = None
     origins: frozenset[str] | None = None
+    redact: frozenset[Redaction] = frozenset()
 
     @classmethod
     def of(cls, secret: str) -> Key:
@@ -87,7 +90,7 @@ def parse_keys(lines: Iterable[tuple[str, str]]) -> tuple[Key, ...]:
 def _parse_line(words: list[str]) -> Key:
     if not _DIGEST.fullmatch(words[0]):
         raise ValueError("expected a SHA-256 digest of 64 hexadecimal digits")
-    name, streams, origins = "", None, None
+    name, streams, origins, redact = "", None, None, frozenset[Redaction]()
     for word in words[1:]:
         field, equals, value = word.partition("=")
         if not equals and not name and NAME.fullmatch(word):
@@ -96,9 +99,11 @@ def _parse_line(words: list[str]) -> Key:
             streams = int(value)
         elif field == "origins" and origins is None:
             origins = frozenset(origin_of(item) for item in value.split(","))
+        elif field == "redact" and not redact and set(value.split(",")) <= set(Redaction):
+            redact = frozenset(map(Redaction, value.split(",")))
         else:
-            raise ValueError("expected DIGEST [NAME] [streams=N] [origins=…], each at most once")
-    return Key(bytes.fromhex(words[0]), name, streams, origins)
+            raise ValueError("expected DIGEST [NAME] [streams=N] [origins=…] [redact=…], each at most once")
+    return Key(bytes.fromhex(words[0]), name, streams, origins, redact)
 
 
 class KeysFile:

@@ -28,28 +28,42 @@ StreamsOption = Annotated[
     ),
 ]
 OriginOption = Annotated[list[str] | None, typer.Option(help="Web origin that may use the key, https://…; repeatable.")]
+RedactOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Numbers that are masked in all results of the key (pci, ssn, …); repeatable."),
+]
 FileOption = Annotated[Path | None, typer.Option(help="Keys file to which the line is appended.", dir_okay=False)]
 
 
 @keys.command(cls=SettingsCommand)
 def new(
-    *, name: NameOption = "", streams: StreamsOption = None, origin: OriginOption = None, file: FileOption = None
+    *,
+    name: NameOption = "",
+    streams: StreamsOption = None,
+    origin: OriginOption = None,
+    redact: RedactOption = None,
+    file: FileOption = None,
 ) -> None:
     """Create a key. It is printed once; the file holds only its digest."""
     key = PREFIX + secrets.token_urlsafe(KEY_BYTES)
-    _keep(_line(key, name, streams, origin or []), file, err=True)
+    _keep(_line(key, name, streams, origin or [], redact or []), file, err=True)
     typer.echo(key)
 
 
 @keys.command("hash", cls=SettingsCommand)
 def hash_(
-    *, name: NameOption = "", streams: StreamsOption = None, origin: OriginOption = None, file: FileOption = None
+    *,
+    name: NameOption = "",
+    streams: StreamsOption = None,
+    origin: OriginOption = None,
+    redact: RedactOption = None,
+    file: FileOption = None,
 ) -> None:
     """Read a key from standard input and print its line for the keys file, or append it with --file."""
     key = typer.prompt("Key", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
     if not key.strip():
         fail("standard input: contains no key; send the key as one line")
-    _keep(_line(key.strip(), name, streams, origin or []), file, err=False)
+    _keep(_line(key.strip(), name, streams, origin or [], redact or []), file, err=False)
 
 
 @keys.command(cls=SettingsCommand)
@@ -60,7 +74,7 @@ def resume() -> None:
     typer.echo(new_key())
 
 
-def _line(key: str, name: str, streams: int | None, origins: list[str]) -> str:
+def _line(key: str, name: str, streams: int | None, origins: list[str], redact: list[str]) -> str:
     """Return the line for the keys file; exits if the server could not read it."""
     from server.access.keys import NAME
     from server.access.origins import origin_of
@@ -72,10 +86,23 @@ def _line(key: str, name: str, streams: int | None, origins: list[str]) -> str:
             origin_of(origin)
         except ValueError as error:
             refuse(f"--origin {shorten(origin)}: {error}")
+    kinds = _kinds(redact)
     fields = [hashlib.sha256(key.encode()).hexdigest(), name]
     fields += [f"streams={streams}"] if streams is not None else []
     fields += [f"origins={','.join(origins)}"] if origins else []
+    fields += [f"redact={','.join(kinds)}"] if kinds else []
     return "  ".join(field for field in fields if field)
+
+
+def _kinds(redact: list[str]) -> list[str]:
+    """Return the kinds of numbers to mask; exits if one is unknown."""
+    from server.errors import BadParameter
+    from server.text.redaction import kinds_of
+
+    try:
+        return sorted(kinds_of(redact))
+    except BadParameter as error:
+        refuse(f"--{error}")
 
 
 def _keep(line: str, file: Path | None, *, err: bool) -> None:

@@ -60,6 +60,9 @@ def transcribe(
             "--smart-format", help="Capitalize, punctuate the ends of utterances, and write numbers as digits."
         ),
     ] = False,
+    redact: Annotated[
+        list[str] | None, typer.Option(help="Kind of numbers to mask, such as pci or ssn; repeatable. English only.")
+    ] = None,
     realtime: Annotated[bool, typer.Option("--realtime", help="Send audio in real time.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines; the same as --format json.")] = False,
     output_format: Annotated[
@@ -114,6 +117,7 @@ def transcribe(
     asked |= {"smart_format": True} if smart_format else {}
     asked |= {"grammar": grammar} if grammar else {}
     asked |= {"finals": finals} if finals else {}
+    asked |= {"redact": redact} if redact else {}
     if url is not None:
         asked |= {"language": language} if language else {}
         server: dict[str, Any] = {"api_key": api_key, "retry_s": retry, "resumable": resumable, "query": asked}

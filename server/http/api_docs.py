@@ -138,6 +138,7 @@ FORM: Schema = {
         "keywords": TEXTS,
         "grammar": TEXT,
         "finals": {"enum": list(FINALS)},
+        "redact": TEXTS,
     },
 }
 ANSWER_HEADERS: Schema = {
@@ -305,8 +306,8 @@ model that is not `loaded` is loaded by the first request for it, which waits un
 **Query parameters.** Each has one value, unless it is repeatable, and must not be empty. A feature that this server
 lacks ({", ".join(f"`{name}`" for name in sorted(FEATURES))}) is rejected with its name, unless its value is `false`; so
 are `flux-…` models and the parameters of `/v2/listen`. With `--lenient-features` the server ignores such features and
-lists them, except `redact…` and `callback…`. Other unknown parameters are accepted and listed in the response header
-`x-ignored-params`.
+lists them, except `callback…` and other spellings of `redact`. Other unknown parameters are accepted and listed in the
+response header `x-ignored-params`.
 
 {parameter_table()}
 
@@ -316,6 +317,10 @@ speech. An utterance longer than the server's maximum is cut after a finished wo
 **Key terms:** at most 200 with 2,500 characters in total and 20 words each, `keyterm` and `keywords` together. Numbers
 and signs in them are spelled as they are spoken (`24/7` is "twenty four seven", `3M` is "three m"); a term in an
 alphabet that the model cannot spell is rejected with its name.
+
+**Redaction:** `redact=pci`, `ssn`, `phone_number`, `numbers` or `aggressive_numbers`, repeatable, masks numbers in
+all results: each is one word such as `[CREDIT_CARD_1]` with the times of all its words. Interim results mask every
+number. An API key may have kinds of its own, which are always masked.
 
 **Formatted text** is in `transcript` and `punctuated_word`; `word` is the word as recognized.
 

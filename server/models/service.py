@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -33,6 +33,7 @@ from server.recognition.session import MAX_BACKLOG_S, Finals, Limits, Session, S
 from server.resume.seal import read_keys
 from server.resume.tickets import TicketService
 from server.settings import Settings
+from server.text.redaction import Redaction
 
 MakeSession = Callable[[SessionOptions, ModelDescription, Decoder, Limits, int | None], Session]
 TILE_ROWS = 16  # of `reproducible`: small enough not to waste much on a few streams, a full vector width on many
@@ -64,7 +65,8 @@ class ModelService:
         return is_english(self.languages)
 
     def session(self, options: SessionOptions, limits: Limits) -> Session:
-        """Make the session of one connection or upload, whose grammar was checked."""
+        """Make the session of one connection or upload, whose grammar was checked. Raises: BadParameter."""
+        self.check_redaction(options.redact, resumable=options.resumable)
         decoder = self._decoder_for(options)
         if decoder is self.accurate:
             limits = limits.with_accurate_finals()
@@ -91,6 +93,16 @@ class ModelService:
         for name, value in others.items():
             if value:
                 raise BadParameter(f"finals: accurate cannot be combined with {name}")
+
+    def check_redaction(self, kinds: Collection[Redaction], *, resumable: bool = False) -> None:
+        """Check that numbers of this model's words can be masked. Raises: BadParameter."""
+        if kinds and not self.english:
+            raise BadParameter(
+                f"redact: numbers are masked in English only, and the words of model {self.name!r} may be of another "
+                "language; select an English model"
+            )
+        if kinds and resumable:
+            raise BadParameter("redact: cannot be combined with resumable, whose tickets hold unmasked text")
 
     def check_grammar(self, name: str) -> None:
         """Check that this model has a grammar; "" is no grammar. Raises: BadParameter."""

@@ -15,12 +15,14 @@ from dataclasses import dataclass
 
 from server.errors import BadParameter
 from server.models.selection import MULTI
+from server.text.redaction import Redaction, kinds_of
 
 SHOWN = 64  # longest excerpt of client text in an error
 OFF = frozenset({"false", "0"})
 MAX_IGNORED = 32
 DIARIZES = "-diarize"  # suffix of the names of models that distinguish speakers
-NEVER_IGNORED = ("redact", "callback")  # name prefixes; ignoring these could expose text that must not be exposed
+REDACT = "redact"  # supported by protocols that list it
+NEVER_IGNORED = (REDACT, "callback")  # name prefixes; ignoring these could expose text that must not be exposed
 OTHER_VERSION = frozenset({"eager_eot_threshold", "eot_threshold", "eot_timeout_ms", "language_hints"})
 """Parameters that only `/v2/listen` has."""
 
@@ -28,7 +30,7 @@ FEATURES = frozenset({
     "alternatives", "analyze_sentiment", "callback", "callback_method", "custom_intent", "custom_intent_mode",
     "custom_topic", "custom_topic_mode", "detect_entities", "detect_language", "detect_topics", "diarize",
     "diarize_model", "diarize_version", "dictation", "intents", "keyword_boost", "language_hint", "measurements", "ner",
-    "paragraphs", "profanity_filter", "redact", "replace", "search", "sentiment", "sentiment_threshold", "summarize",
+    "paragraphs", "profanity_filter", "replace", "search", "sentiment", "sentiment_threshold", "summarize",
     "topics", "translate", "utterances",
 })  # fmt: skip
 """Parameters of other servers whose features this server does not support."""
@@ -63,6 +65,17 @@ def unsupported_feature(name: str, value: str) -> Unsupported | None:
     return None if off else Unsupported(plain if plain.isidentifier() else name[:SHOWN], always)
 
 
+def unsupported_features(pairs: Iterable[tuple[str, str]], *, redacts: bool) -> list[Unsupported]:
+    """Return the unsupported features that parameters request; `redacts`: `redact`, spelled so, is supported."""
+    found = (unsupported_feature(name, value) for name, value in pairs if not (redacts and name == REDACT))
+    return [feature for feature in found if feature is not None]
+
+
+def redaction(pairs: Iterable[tuple[str, str]]) -> frozenset[Redaction]:
+    """Return what the `redact` parameters request. Raises: BadParameter."""
+    return kinds_of(value for name, value in pairs if name == REDACT)
+
+
 def refuse_unsupported(found: Iterable[Unsupported], *, lenient: bool) -> None:
     """Refuse unsupported features, naming all of them; a lenient server ignores most. Raises: BadParameter."""
     refused = sorted({feature.name for feature in found if feature.always or not lenient})
@@ -80,7 +93,9 @@ def refuse_unsupported(found: Iterable[Unsupported], *, lenient: bool) -> None:
     if first == "model":
         why = f"a name ending in {DIARIZES!r} requests diarization, which is {why}"
     lenience = "" if lenient else ", or start the server with --lenient-features to have it ignored"
-    raise BadParameter(f"{first}: {why}{also}; leave it out{lenience if not first.startswith('redact') else ''}")
+    if first.startswith(REDACT):
+        raise BadParameter(f"{first}: {why}{also}; numbers are masked by redact={', redact='.join(Redaction)}")
+    raise BadParameter(f"{first}: {why}{also}; leave it out{lenience}")
 
 
 def check_single(pairs: Iterable[tuple[str, str]], repeatable: Collection[str]) -> None:
@@ -105,9 +120,9 @@ def read_query(
     Raises: BadParameter.
     """
     given = [(name, value) for name, value in pairs if name in known]
-    check_single(given, ())
+    check_single(given, (REDACT,))
     check_given(given)
-    features = [feature for name, value in pairs if (feature := unsupported_feature(name, value)) is not None]
+    features = unsupported_features(pairs, redacts=REDACT in known)
     refuse_unsupported(features, lenient=lenient)
     others = {name for name, value in pairs if name not in known and value.casefold() not in OFF}
     return dict(given), named(others | {feature.name for feature in features})

@@ -32,6 +32,7 @@ from server.recognition.keyterms import Keyterms
 from server.recognition.session import IN_FLIGHT_S, MAX_BACKLOG_S, Finals, Session, SessionOptions
 from server.replica import Replica
 from server.text.formatting import FormattedWord, Sentences, Style
+from server.text.redaction import Redaction
 
 PLACE = "tutti.upload_place"  # key in the request's ASGI scope
 
@@ -48,6 +49,7 @@ class Wanted:
     style: Style
     grammar: str = ""
     finals: Finals | None = None
+    redact: frozenset[Redaction] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,7 @@ class Recordings:
             keyterms=wanted.keyterms,
             grammar=wanted.grammar,
             finals=wanted.finals,
+            redact=wanted.redact,
         )
         replica.sessions.refuse_if_draining()
         session = wanted.model.session(options, replace(replica.limits, max_backlog_s=MAX_BACKLOG_S))

@@ -12,7 +12,7 @@ from model.ctc.words import Decoder, TwoPass, Word
 from model.description import ModelDescription
 from server.audio.pcm import BLOCK_S, MARGIN_S, PCM, downmix
 from server.errors import BacklogExceeded, BadParameter, CloseReason
-from server.recognition.events import Closed, Event, FinalReason, StepTiming
+from server.recognition.events import Closed, Event, Final, FinalReason, Partial, StepTiming
 from server.recognition.keyterms import NO_KEYTERMS, CurrentKeyterms, Keyterms
 from server.recognition.pending_finals import PendingFinal, PendingFinals
 from server.recognition.result_order import AudioOrder, ImmediateOrder, ResultOrder
@@ -20,6 +20,7 @@ from server.recognition.resumption import Resumption
 from server.recognition.segments.endpointing import EndpointRules, VoiceActivity
 from server.recognition.segments.segmenter import Closing, Segmenter
 from server.recognition.steps import Marker, StepCutter, StepTag, Work
+from server.text.redaction import Redaction, Redactor
 
 DEFAULT_ENDPOINTING_MS = 10.0  # Source: Deepgram's page on endpointing
 IN_FLIGHT_S = 4.0  # of an upload: enough to keep a row of every batch busy while the next block is decoded
@@ -58,6 +59,7 @@ class SessionOptions:
     resumable: bool = False
     grammar: str = ""  # by name, of those that the model has; "": none
     finals: Finals | None = None  # None: as the server has them
+    redact: frozenset[Redaction] = frozenset()  # numbers that are masked in all results
 
     @property
     def streams(self) -> int:
@@ -115,6 +117,9 @@ class Session:
             self.resumption = Resumption(
                 self.channels, self._cutters, self._keyterms, order, sample_rate=rate, step_s=self._step_s
             )
+        # Tickets hold the open text as it was recognized, so a redacted stream has none.
+        assert not (resumable and options.redact), "refused by `ModelService.check_redaction`"
+        self._redactor = Redactor(options.redact, options.streams) if options.redact else None
         self.pending: PendingFinals | None = None  # of a decoder with a second pass
         if isinstance(decoder, TwoPass):
             self._order = self.pending = PendingFinals(options.streams, self._order)
@@ -242,7 +247,7 @@ class Session:
         A final with a second pass, and what follows it on its channel, waits for `resolve`.
         """
         self.steps += 1
-        events = self._order.answered(channel.index, channel.decoded(tag))
+        events = self._shown(self._order.answered(channel.index, channel.decoded(tag)))
         return events if self._closing is None else self._with_end(events)
 
     def resolve(
@@ -250,7 +255,7 @@ class Session:
     ) -> list[tuple[list[Event], StepTiming | None]]:
         """Take the words of a second pass, None if it failed; return the events that waited, step by step."""
         assert self.pending is not None, "its final came from here"
-        answers = self.pending.resolve(final, words)
+        answers = [(self._shown(events), timing) for events, timing in self.pending.resolve(final, words)]
         if answers:
             self._with_end(answers[-1][0])
         return answers
@@ -270,7 +275,13 @@ class Session:
             else:
                 events += self._order.unasked(i, channel.nothing_to_flush(reason))
         self._send(work)
-        return work, self._order.add(events)
+        return work, self._shown(self._order.add(events))
+
+    def _shown(self, events: list[Event]) -> list[Event]:
+        """Return events as they leave the session: numbers that are not to be shown are masked."""
+        if self._redactor is None:
+            return events
+        return [_redacted(event, self._redactor) for event in events]
 
     def _send(self, work: list[Work]) -> None:
         """Note what goes to the engines, in its order."""
@@ -283,6 +294,18 @@ class Session:
         if self._closing is not None and all(channel.closed for channel in self.channels) and self._order.finishes():
             events.append(Closed(self._closing, self.audio_s))
         return events
+
+
+def _redacted(event: Event, redactor: Redactor) -> Event:
+    """Return an event with its words masked; the words from the first masked one on are not stable."""
+    match event:
+        case Partial():
+            words, shown = redactor.partial(event.channel, event.words)
+            stable = min(event.stable_words, shown)
+            return Partial(event.channel, event.start_s, event.duration_s, words, stable)
+        case Final():
+            return replace(event, words=redactor.final(event.channel, event.words))
+    return event
 
 
 def _rules(options: SessionOptions, limits: Limits) -> EndpointRules:

@@ -180,3 +180,11 @@ def test_an_ascii_terminal_gets_escapes(server: list[str], tmp_path: Path) -> No
     assert failed.returncode == 2
     assert b"no such file" in failed.stderr
     assert b"Traceback" not in failed.stderr
+
+
+def test_numbers_are_masked_on_request(server: list[str], tmp_path: Path) -> None:
+    path = say(tmp_path / "call.wav", "it is four seven nine")
+    assert printed(transcribe(path, "--redact", "pci", "--redact", "ssn", *server)) == "it is [NUMBER_1]\n"
+    refused = transcribe(path, "--redact", "name", *server)
+    assert refused.exit_code == 1
+    assert "redact: 'name' is not supported" in refused.output

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
 import structlog
 from fastapi import Request, Response, WebSocket
 
-from server.access.guard import tenant_of
+from server.access.guard import redaction_of, tenant_of
 from server.access.keys import Credentials
 from server.audio.decoder import open_decoder
 from server.errors import BadParameter, ClientGone, Refused
@@ -25,6 +26,7 @@ from server.protocols.handshake import Admitted, render_refusal, serve
 from server.protocols.uploads import Recordings, Wanted
 from server.replica import Replica
 from server.resume.tickets import tenant_digest
+from server.text.redaction import Redaction
 
 MAX_LOGGED = 256  # distinct names of ignored parameters that are logged
 
@@ -43,10 +45,12 @@ class QueryReader:
         self._replica = replica
         self._logged: set[str] = set()
 
-    async def read(self, pairs: Sequence[tuple[str, str]], *, live: bool) -> tuple[ListenRequest, ModelService]:
+    async def read(
+        self, pairs: Sequence[tuple[str, str]], *, live: bool, redact: frozenset[Redaction]
+    ) -> tuple[ListenRequest, ModelService]:
         """Return the parsed query and the model that it selects. Raises: BadParameter, ServerNotReady.
 
-        Endpointing is on by default for live streams, off for uploads.
+        `redact` is masked whatever the query asks for. Endpointing is on by default for live streams, off for uploads.
         """
         replica, query = self._replica, dict(pairs)
         check_query(pairs, lenient=replica.settings.lenient_features)
@@ -62,7 +66,9 @@ class QueryReader:
             lenient_features=replica.settings.lenient_features,
             english=model.english,
         )
+        request = replace(request, redact=request.redact | redact)
         model.check_finals(request.finals, request.without_accurate)
+        model.check_redaction(request.redact, resumable=live and request.resumable)
         for name in request.ignored:
             if name not in self._logged and len(self._logged) < MAX_LOGGED:
                 self._logged.add(name)
@@ -91,7 +97,9 @@ class Listen:
         replica = self._replica
         credentials = Credentials.read(socket.headers.get("authorization"), socket.scope["subprotocols"])
         replica.guard.enter(socket, credentials)  # before the query: parsing key terms costs time
-        request, model = await self._queries.read(socket.query_params.multi_items(), live=True)
+        request, model = await self._queries.read(
+            socket.query_params.multi_items(), live=True, redact=redaction_of(socket)
+        )
         rate = model.config.sample_rate
         decoder = open_decoder(request.form, rate, multichannel=request.multichannel, raw_alone=request.resumable)
         session = model.session(request.live_options(rate), replica.limits)
@@ -121,7 +129,9 @@ class Transcribe:
         request_id = take_request_id()
         try:
             self._replica.guard.enter(request, Credentials.read(request.headers.get("authorization"), ()))
-            asked, model = await self._queries.read(request.query_params.multi_items(), live=False)
+            asked, model = await self._queries.read(
+                request.query_params.multi_items(), live=False, redact=redaction_of(request)
+            )
             _check_body_kind(request.headers.get("content-type", ""))
             with self._recordings.place(request):
                 body = await self._recordings.read(request)
@@ -145,6 +155,7 @@ class Transcribe:
             asked.style,
             asked.grammar,
             asked.finals,
+            asked.redact,
         )
         recognized = await self._recordings.recognize(request, body, wanted)
         return recording_answer(

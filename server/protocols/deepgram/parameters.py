@@ -103,6 +103,10 @@ PARAMETERS = (
         'in final results, numbers as digits: the words "twenty one" become one, 21; a number below 4 that stands '
         "alone stays a word, and digits spoken one by one stay separate"),
     Parameter("smart_format", BOOLEAN, "`false`", "`punctuate` and `numerals`.", "`punctuate` and `numerals`"),
+    Parameter("redact", TEXTS, "–", "Masks numbers: `pci`, `ssn`, `phone_number`, `numbers` and so on; repeatable.",
+        "masks numbers in all results: `pci` (card numbers, with expiry dates and codes), `ssn`, `phone_number`, "
+        "`numbers` (3 digits and more), `aggressive_numbers` (all); repeatable; English only; a number that may be "
+        "unfinished is masked too. Other values are refused, and so is `resumable`"),
     Parameter("endpointing", {"anyOf": [MILLISECONDS, BOOLEAN]}, f"{DEFAULT_ENDPOINTING_MS:g} ms",
         "Silence that ends an utterance, in ms; off by default for uploads.",
         "silence that ends an utterance, at least the server's minimum; `false`: off"),
@@ -141,7 +145,6 @@ LISTS = {
     "detect_language",
     "language_hint",
     "language_hints",
-    "redact",
     "replace",
     "search",
 }  # fmt: skip

@@ -30,13 +30,15 @@ from server.protocols.features import (
     check_given,
     check_single,
     named,
+    redaction,
     refuse_unsupported,
-    unsupported_feature,
+    unsupported_features,
     whole_number,
 )
 from server.recognition.keyterms import NO_KEYTERMS, Keyterms, Keyword
 from server.recognition.session import DEFAULT_ENDPOINTING_MS, Finals, SessionOptions, finals_of
 from server.text.formatting import Style
+from server.text.redaction import Redaction
 
 Pairs = Iterable[tuple[str, str]]
 
@@ -72,6 +74,7 @@ class ListenRequest:
     resumable: bool
     grammar: str
     finals: Finals | None
+    redact: frozenset[Redaction]
     tags: tuple[str, ...]
     ignored: tuple[str, ...]
 
@@ -105,6 +108,7 @@ class ListenRequest:
             resumable=self.resumable,
             grammar=self.grammar,
             finals=self.finals,
+            redact=self.redact,
         )
 
 
@@ -147,6 +151,7 @@ def parse_query(
         resumable=_boolean(query, "resumable"),
         grammar=query.get("grammar", ""),
         finals=finals_of(query.get("finals", "")),
+        redact=redaction(given),
         tags=tuple([_shown(value) for name, value in given if name == "tag"][:MAX_TAGS]),
         ignored=named(ignored),
     )
@@ -161,8 +166,9 @@ def check_query(given: Sequence[tuple[str, str]], *, lenient: bool) -> set[str]:
     """
     listed = [(name, value) for name, value in given if name in TABLE]
     check_given(listed)
-    features = [feature for name, value in given if (feature := unsupported_feature(name, value)) is not None]
+    features = unsupported_features(given, redacts=True)
     refuse_unsupported(features, lenient=lenient)
+    redaction(given)
     check_single(listed, _REPEATABLE)
     ignored = {feature.name for feature in features}
     for name, value in given:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from fastapi import WebSocket
 from starlette.responses import Response
 
-from server.access.guard import CountedRefusal
+from server.access.guard import CountedRefusal, redaction_of
 from server.access.keys import Credentials
 from server.audio.formats import Encoding
 from server.errors import BadParameter
 from server.models.service import ModelService
 from server.protocols.adapter_connection import AdapterConnection
-from server.protocols.features import ignored_header, read_query
+from server.protocols.features import REDACT, ignored_header, read_query, redaction
 from server.protocols.handshake import Admitted, serve
 from server.protocols.openai.messages import error_body
 from server.protocols.openai.realtime import RealtimeAdapter
@@ -23,8 +24,9 @@ from server.recognition.active_session import ActiveSession
 from server.recognition.session import Session, SessionOptions
 from server.replica import Replica
 from server.streaming.connection import Connection
+from server.text.redaction import Redaction
 
-QUERY = frozenset({"intent", "model", "language"})
+QUERY = frozenset({"intent", "model", "language", REDACT})
 SUBPROTOCOL, KEY_PREFIX = "realtime", "openai-insecure-api-key."  # how browsers send a key
 
 
@@ -57,7 +59,8 @@ class RealtimeEndpoint:
             min_silence_ms=replica.limits.min_endpoint_ms,
             lenient=lenient,
         )
-        session = self._session(model)
+        redact = redaction(socket.query_params.multi_items()) | redaction_of(socket)
+        session = self._session(model, redact)
         stream = AdapterConnection(
             socket,
             session,
@@ -66,22 +69,25 @@ class RealtimeEndpoint:
             protocol="openai",
             encoding=Encoding.LINEAR16,
             request_id=request_id,
-            open_model=self._open_model,
+            open_model=partial(self._open_model, redact),
             limit=adapter.limit,
         )
         return Admitted(
             model, stream, session, credentials.subprotocol, {"x-request-id": request_id, **ignored_header(ignored)}
         )
 
-    def _session(self, model: ModelService) -> Session:
-        rate = model.config.sample_rate
-        options = SessionOptions(rate, partials=True, tell_stable=True, endpointing_ms=float(SILENCE_MS))
+    def _session(self, model: ModelService, redact: frozenset[Redaction]) -> Session:
+        """Raises: BadParameter."""
+        rate, silence_ms = model.config.sample_rate, float(SILENCE_MS)
+        options = SessionOptions(rate, partials=True, tell_stable=True, endpointing_ms=silence_ms, redact=redact)
         return model.session(options, self._replica.limits)
 
-    async def _open_model(self, stream: Connection, name: str, language: str | None) -> ActiveSession:
+    async def _open_model(
+        self, redact: frozenset[Redaction], stream: Connection, name: str, language: str | None
+    ) -> ActiveSession:
         """Open a stream on another model for a connection. Raises: Refused; BatchingError if its thread hangs."""
         model = await self._replica.models.obtain(name, language)
-        return model.recognizer.open(self._session(model), stream)
+        return model.recognizer.open(self._session(model, redact), stream)
 
 
 def realtime_credentials(authorization: str | None, subprotocols: Sequence[str]) -> Credentials:

@@ -16,6 +16,7 @@ from python_multipart.multipart import Field, File, FormParser, parse_options_he
 from server.errors import BadParameter
 from server.protocols.features import (
     OFF,
+    REDACT,
     SHOWN,
     Unsupported,
     boolean,
@@ -27,6 +28,7 @@ from server.protocols.features import (
 )
 from server.protocols.openai.answers import AnswerFormat
 from server.recognition.session import Finals, finals_of
+from server.text.redaction import Redaction, kinds_of
 
 MAX_FIELDS = 256  # including key terms
 MAX_FIELD_BYTES = 65_536
@@ -35,10 +37,11 @@ MAX_SHOWN = 64  # longest excerpt of a field name in an error
 GRANULARITIES, NOT_WHOLE = ("word", "segment"), "body: the multipart form is incomplete or invalid"
 
 LISTS = frozenset({
-    "include", "keywords", "known_speaker_names", "known_speaker_references", "languages", "timestamp_granularities",
+    "include", "keywords", "known_speaker_names", "known_speaker_references", "languages", REDACT,
+    "timestamp_granularities",
 })  # fmt: skip
 READ = frozenset({
-    "finals", "grammar", "keywords", "language", "languages", "model", "response_format", "stream",
+    "finals", "grammar", "keywords", "language", "languages", "model", REDACT, "response_format", "stream",
     "timestamp_granularities",
 })  # fmt: skip
 HARMLESS = frozenset({"chunking_strategy", "temperature"})  # ignored: the transcript means the same without them
@@ -59,8 +62,9 @@ class TranscriptionForm:
     granularities: tuple[str, ...]
     stream: bool
     keywords: tuple[str, ...]
-    grammar: str  # extension, as is `finals`
+    grammar: str  # extension, as are `finals` and `redact`
     finals: Finals | None
+    redact: frozenset[Redaction]
     ignored: tuple[str, ...]
 
 
@@ -89,6 +93,7 @@ def parse_form(content_type: str, body: bytes, *, lenient: bool = False) -> Tran
         parts.every("keywords"),
         parts.one("grammar", ""),
         finals_of(parts.one("finals", "")),
+        kinds_of(parts.every(REDACT)),
         ignored,
     )
 
@@ -172,6 +177,8 @@ def check_fields(fields: Sequence[tuple[str, str]], *, lenient: bool) -> tuple[s
 
 def _unsupported(name: str, value: str) -> Unsupported | None:
     """Return the unsupported feature that a field requests, or None."""
+    if name == REDACT:
+        return None
     if name in UNSUPPORTED:
         return Unsupported(name, always=False) if value.strip() else None
     return unsupported_feature(name, value)

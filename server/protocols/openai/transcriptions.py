@@ -14,6 +14,7 @@ from fastapi.responses import StreamingResponse
 from msgspec import UNSET, UnsetType
 
 from model.ctc.words import continued
+from server.access.guard import redaction_of
 from server.access.keys import Credentials
 from server.audio.formats import audio_form
 from server.errors import REFUSALS, BadAudio, ClientGone, Refused, TooLarge, TooSlow
@@ -29,6 +30,7 @@ from server.recognition.keyterms import NO_KEYTERMS, Keyterms
 from server.recognition.session import DEFAULT_ENDPOINTING_MS
 from server.replica import Replica
 from server.text.formatting import FormattedWord, Style
+from server.text.redaction import Redaction
 
 STYLE = Style(punctuate=True, numerals=True)  # clients of this interface display the text
 _encode = msgspec.json.Encoder().encode
@@ -68,7 +70,7 @@ class Transcriptions:
                 place.enter_context(self._recordings.place(request))
                 form = await self._form(request)
                 language = self._replica.models.names.one_language(*_spoken(form))
-                wanted, ignored = await self._wanted(form, language)
+                wanted, ignored = await self._wanted(form, language, redaction_of(request))
                 headers |= ignored_header(ignored)
                 if form.stream:
                     events = self._begin(request, form, wanted, place.pop_all())
@@ -97,7 +99,9 @@ class Transcriptions:
         lenient = self._replica.settings.lenient_features
         return await asyncio.to_thread(partial(parse_form, kind, body, lenient=lenient))
 
-    async def _wanted(self, form: TranscriptionForm, language: str | None) -> tuple[Wanted, tuple[str, ...]]:
+    async def _wanted(
+        self, form: TranscriptionForm, language: str | None, redact: frozenset[Redaction]
+    ) -> tuple[Wanted, tuple[str, ...]]:
         """Return the model and the options that a form requests, and the names of ignored fields.
 
         Raises: BadParameter, ServerNotReady.
@@ -112,7 +116,15 @@ class Transcriptions:
         style = replace(STYLE, english=model.english)
         audio = audio_form(None, None)
         wanted = Wanted(
-            model, audio, False, DEFAULT_ENDPOINTING_MS, keyterms, style, grammar=form.grammar, finals=form.finals
+            model,
+            audio,
+            False,
+            DEFAULT_ENDPOINTING_MS,
+            keyterms,
+            style,
+            grammar=form.grammar,
+            finals=form.finals,
+            redact=form.redact | redact,
         )
         return wanted, ignored
 

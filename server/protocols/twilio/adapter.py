@@ -77,6 +77,8 @@ class TwilioAdapter:
                 yield from self._start(message)
             case "media":
                 yield from self._media(message)
+            case "dtmf" if self._projector.request.redact:
+                yield Skip("dtmf withheld: redact is set")
             case "dtmf":
                 digit = text_of(message, "dtmf", "digit")
                 yield Skip("dtmf without a digit") if digit is None else SendFrame(self._frame("dtmf", digit=digit))

@@ -16,6 +16,7 @@ from fastapi import WebSocket
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
+from server.access.guard import redaction_of
 from server.access.keys import Credentials
 from server.audio.formats import Encoding
 from server.errors import BadParameter, Close, NotAuthorized
@@ -143,7 +144,8 @@ class TwilioEndpoint:
         if track not in TRACKS:
             raise BadParameter(f"track: {track[:SHOWN]!r} is not valid; must be one of {', '.join(TRACKS)}")
         _check_form(query)
-        request, model = await self._queries.read([pair for pair in pairs if pair not in own], live=True)
+        listen = [pair for pair in pairs if pair not in own]
+        request, model = await self._queries.read(listen, live=True, redact=redaction_of(socket))
         rate = model.config.sample_rate
         session = model.session(replace(request.live_options(rate), sample_rate=rate), replica.limits)
         projector = Projector(request, 1, request_id, created_now(), model.card)

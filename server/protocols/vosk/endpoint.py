@@ -10,20 +10,21 @@ from fastapi import FastAPI, WebSocket
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
+from server.access.guard import redaction_of
 from server.access.keys import Credentials
 from server.audio.formats import Encoding
 from server.configuration.addresses import interfaces, listening_hosts, open_address
 from server.errors import NotAllowed, UnknownPath
 from server.operations.logs import take_request_id
 from server.protocols.adapter_connection import AdapterConnection
-from server.protocols.features import ignored_header, read_query, whole_number
+from server.protocols.features import REDACT, ignored_header, read_query, redaction, whole_number
 from server.protocols.handshake import Admitted, render_refusal, serve
 from server.protocols.vosk.adapter import VoskAdapter
 from server.protocols.vosk.messages import RATES
 from server.recognition.session import SessionOptions, finals_of
 from server.replica import Replica
 
-QUERY = frozenset({"key", "sample_rate", "model", "language", "grammar", "finals"})
+QUERY = frozenset({"key", "sample_rate", "model", "language", "grammar", "finals", REDACT})
 
 
 class VoskEndpoint:
@@ -67,7 +68,9 @@ class VoskEndpoint:
         grammar, finals = query.get("grammar", ""), finals_of(query.get("finals", ""))
         model.check_grammar(grammar)
         model.check_finals(finals, {"grammar": grammar})
-        session = model.session(SessionOptions(rate, partials=True, grammar=grammar, finals=finals), replica.limits)
+        redact = redaction(socket.query_params.multi_items()) | redaction_of(socket)
+        options = SessionOptions(rate, partials=True, grammar=grammar, finals=finals, redact=redact)
+        session = model.session(options, replica.limits)
         stream = AdapterConnection(
             socket,
             session,

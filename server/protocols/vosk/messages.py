@@ -14,7 +14,7 @@ from model.ctc.words import Word, joined
 from model.text.letters import unspellable
 from model.text.spelled import spoken
 from server.errors import BadFrame
-from server.protocols.features import NEVER_IGNORED
+from server.protocols.features import NEVER_IGNORED, REDACT
 from server.recognition.keyterms import MAX_CHARACTERS, MAX_TERMS
 
 RATES = range(8_000, 48_001)
@@ -45,6 +45,7 @@ class ClientFrame(msgspec.Struct, frozen=True):
 
 COMMANDS = frozenset(ClientFrame.__struct_fields__)
 SETTINGS = frozenset(Config.__struct_fields__)
+IN_URL = frozenset({"model", REDACT})
 OFF: tuple[object, ...] = (None, False, 0, "", "false", "0", [], {})  # values that request nothing
 
 
@@ -69,7 +70,7 @@ def parse_frame(text: str, *, lenient: bool = False) -> tuple[ClientFrame, tuple
 def _unsupported(given: dict[str, object], known: frozenset[str], path: str, *, lenient: bool) -> Iterator[str]:
     """Yield the names of unsupported settings if lenient, refuse them otherwise. Raises: BadFrame.
 
-    `model` in `config` is one of them: the model is selected in the URL.
+    So are `model` and `redact` in `config`: they are set in the URL.
     """
     for name, value in given.items():
         if name in known or value in OFF:
@@ -78,7 +79,7 @@ def _unsupported(given: dict[str, object], known: frozenset[str], path: str, *, 
         if lenient and not name.casefold().startswith(NEVER_IGNORED):
             yield shown
         else:
-            instead = "set ?model= in the URL" if name == "model" else "leave it out"
+            instead = f"set ?{name}= in the URL" if name in IN_URL else "leave it out"
             raise BadFrame(f"{shown}: not supported by this server; {instead}")
 
 

@@ -33,7 +33,7 @@ def test_an_unsupported_feature_is_rejected_unless_the_settings_are_lenient() ->
         LocalTranscriber(replica(), diarize=True)
     LocalTranscriber(replica(lenient_features=True), diarize=True)  # ignored
     with pytest.raises(NotRecognized, match="redact"):
-        LocalTranscriber(replica(lenient_features=True), redact="pci")
+        LocalTranscriber(replica(lenient_features=True), redact="name")
 
 
 def test_bad_parameters_and_unsupported_key_terms_are_rejected() -> None:

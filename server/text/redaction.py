@@ -1,0 +1,243 @@
+"""Redaction of numbers in recognized words: `redact=pci` and so on. Pure; English only.
+
+A number is all number words that follow one another, also over several segments. What is masked does not depend on
+checksums, because one misrecognized digit would break them: a number is masked if it is as long as the requested kinds
+are, if more digits may follow, or if it follows words such as "card". Checksums only choose the label.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import phonenumbers
+from stdnum import luhn
+from stdnum.us import ssn
+
+from model.ctc.words import Word
+from server.errors import BadParameter
+from server.text.spoken_digits import Part, digits_of, may_become_number, parts, plain
+
+SHOWN = 64  # longest excerpt of client text in an error
+CONTEXT_S = 60.0  # after "card", "security code" or a card number: its expiry date and code are short numbers
+UNFINISHED_S = 30.0  # longest pause inside a number that is read in parts
+MAX_BETWEEN = 2  # words between two parts of a long number, of which one was misrecognized
+LONG = 7  # digits of a long number
+MAX_PARTS = 64  # number words kept of an unfinished number
+CARD_LENGTHS = range(13, 20)  # Source: ISO/IEC 7812
+PHONE_LENGTHS = range(7, 16)  # Source: E.164, and local numbers without area code
+REGION = "US"  # of telephone numbers without a country code
+
+
+class Redaction(StrEnum):
+    """Values of `redact`."""
+
+    PCI = "pci"
+    SSN = "ssn"
+    PHONE = "phone_number"
+    NUMBERS = "numbers"
+    AGGRESSIVE = "aggressive_numbers"
+
+
+_SHORTEST = {Redaction.PCI: 12, Redaction.SSN: 8, Redaction.PHONE: 7, Redaction.NUMBERS: 3, Redaction.AGGRESSIVE: 1}
+"""Digits from which a finished number is masked: one fewer than a card or social security number has, because one may
+have been missed."""
+_CONTEXT = {
+    Redaction.PCI: {"card", "cards", "credit", "cvc", "cvv", "debit", "expiration", "expires", "expiry", "security"},
+    Redaction.SSN: {"security", "social", "ssn"},
+}
+_ALIASES = {"true": Redaction.NUMBERS, "1": Redaction.NUMBERS, "credit_card": Redaction.PCI}
+_MARKS = ".,?!"  # that stay after a masked number
+
+
+def kinds_of(values: Iterable[str]) -> frozenset[Redaction]:
+    """Return the kinds that values of `redact` request; "false" requests none. Raises: BadParameter."""
+    kinds: set[Redaction] = set()
+    for value in values:
+        named = value.strip().casefold()
+        if named in ("false", "0"):
+            continue
+        if named not in _ALIASES and named not in set(Redaction):
+            raise BadParameter(
+                f"redact: {value[:SHOWN]!r} is not supported by this server; must be one of {', '.join(Redaction)}"
+            )
+        kinds.add(_ALIASES.get(named) or Redaction(named))
+    return frozenset(kinds)
+
+
+@dataclass(slots=True)
+class _Number:
+    """Words `start` to `end` (exclusive) of a segment, which belong to one number."""
+
+    start: int
+    end: int
+    texts: list[str]  # its number words, with those of earlier segments
+    continues: bool  # a number of an earlier segment
+    finished: bool = False  # another word follows it
+
+
+@dataclass(slots=True)
+class _Channel:
+    """What is remembered of a channel's earlier segments."""
+
+    texts: list[str] = field(default_factory=list)  # number words of the unfinished number
+    until_s: float = 0.0  # end of its last word
+    labels: dict[str, int] = field(default_factory=dict)  # and its number under each label
+
+
+class Redactor:
+    """Masks the words of one stream's channels. The segments of a channel must come in order."""
+
+    def __init__(self, kinds: frozenset[Redaction], channels: int) -> None:
+        """`kinds` has at least one element."""
+        self._kinds = kinds
+        self._shortest = min(_SHORTEST[kind] for kind in kinds)
+        self._shortest_long = min((_SHORTEST[kind] for kind in kinds if _SHORTEST[kind] >= LONG), default=None)
+        self._context = frozenset[str]().union(*(_CONTEXT.get(kind, ()) for kind in kinds))
+        self._channels = [_Channel() for _ in range(channels)]
+        self._context_until_s = -1.0  # of all channels: one side asks, the other one answers
+        self._counts: Counter[str] = Counter()  # numbers so far by label
+
+    def partial(self, channel: int, words: Sequence[Word]) -> tuple[tuple[Word, ...], int]:
+        """Return the words of an unfinished segment, and how many of them precede its first number.
+
+        Every number is masked, because more digits may follow; an unfinished last word that may become a number is
+        left out.
+        """
+        if words and may_become_number(words[-1].text):
+            words = words[:-1]
+        here, texts = self._channels[channel], [plain(word.text) for word in words]
+        numbers = self._numbers(here, words, texts, wary=True)
+        if not numbers:
+            return tuple(words), len(words)
+        return self._masked(here, words, numbers, Counter(self._counts)), numbers[0].start
+
+    def final(self, channel: int, words: Sequence[Word]) -> tuple[Word, ...]:
+        """Return the words of a finished segment, each masked number as one word."""
+        here, texts = self._channels[channel], [plain(word.text) for word in words]
+        numbers = self._numbers(here, words, texts)
+        nearby = _digits_nearby(numbers)
+        masked = [one for one, digits in zip(numbers, nearby, strict=True) if self._masks(one, digits, words, texts)]
+        shown = self._masked(here, words, masked, self._counts)
+        self._remember(here, words, texts, numbers)
+        return shown
+
+    def _numbers(
+        self, here: _Channel, words: Sequence[Word], texts: Sequence[str], *, wary: bool = False
+    ) -> list[_Number]:
+        """Return the numbers of a segment in order; `wary` as in `parts`."""
+        continues = bool(here.texts) and bool(words) and words[0].start_s - here.until_s < UNFINISHED_S
+        found: list[_Number] = []
+        current = _Number(0, 0, list(here.texts), continues=True) if continues else None
+        ordinals = Redaction.AGGRESSIVE in self._kinds
+        for at, part in enumerate(parts(texts, in_number=continues, ordinals=ordinals, wary=wary)):
+            if part is Part.NUMBER:
+                if current is None:
+                    current = _Number(0, 0, [], continues=False)
+                if not current.end:
+                    current.start = at
+                    found.append(current)
+                current.end = at + 1
+                current.texts.append(texts[at])
+            elif part is Part.OTHER and current is not None:
+                current.finished = True
+                current = None
+        return found
+
+    def _masks(self, number: _Number, nearby: int, words: Sequence[Word], texts: Sequence[str]) -> bool:
+        """Whether a number of a final is masked; notes words that announce it. `nearby` as `_digits_nearby` counts."""
+        for at in range(number.start):
+            if texts[at] in self._context:
+                self._announce(words[at].end_s)
+        if number.continues or not number.finished or words[number.start].start_s < self._context_until_s:
+            return True
+        if self._shortest_long is not None and nearby >= self._shortest_long:
+            return True
+        return len(digits_of(number.texts)) >= self._shortest
+
+    def _announce(self, end_s: float) -> None:
+        self._context_until_s = max(self._context_until_s, end_s + CONTEXT_S)
+
+    def _masked(
+        self, here: _Channel, words: Sequence[Word], numbers: Sequence[_Number], counts: Counter[str]
+    ) -> tuple[Word, ...]:
+        """Return the words with each of these numbers as one; new numbers are counted in `counts`."""
+        shown: list[Word] = []
+        done = 0
+        for number in numbers:
+            label = self._label(here, number)
+            index = here.labels.get(label) if number.continues else None
+            if index is None:
+                counts[label] += 1
+                index = counts[label]
+            spoken = words[number.start : number.end]
+            shown += words[done : number.start]
+            shown.append(_placeholder(f"[{label}_{index}]", spoken))
+            done = number.end
+        return (*shown, *words[done:])
+
+    def _remember(
+        self, here: _Channel, words: Sequence[Word], texts: Sequence[str], numbers: Sequence[_Number]
+    ) -> None:
+        """Keep the unfinished number at the end of a final, and what its words announce."""
+        for word, text in zip(words, texts, strict=True):
+            if text in self._context:
+                self._announce(word.end_s)
+        for number in numbers:
+            label = self._label(here, number)
+            if label == "CREDIT_CARD":
+                self._announce(words[number.end - 1].end_s)
+            here.labels = here.labels if number.continues else {}
+            here.labels.setdefault(label, self._counts[label])
+        if numbers and not numbers[-1].finished:
+            here.texts = numbers[-1].texts[-MAX_PARTS:]
+            here.until_s = words[numbers[-1].end - 1].end_s
+        elif numbers or Part.OTHER in parts(texts, in_number=True, ordinals=True):
+            here.texts = []
+
+    def _label(self, here: _Channel, number: _Number) -> str:
+        digits = digits_of(number.texts)
+        if number.continues and "CREDIT_CARD" in here.labels:  # its expiry date and code may follow
+            return "CREDIT_CARD"
+        if Redaction.PCI in self._kinds and _has_card(digits):
+            return "CREDIT_CARD"
+        if Redaction.SSN in self._kinds and ssn.is_valid(digits):
+            return "SSN"
+        if Redaction.PHONE in self._kinds and len(digits) in PHONE_LENGTHS and _may_be_phone(digits):
+            return "PHONE_NUMBER"
+        return "NUMBER"
+
+
+def _digits_nearby(numbers: Sequence[_Number]) -> list[int]:
+    """Return for each number how many digits it has with those nearby: a misrecognized word splits a card number."""
+    counts: list[int] = []
+    total = begin = 0
+    for at, number in enumerate(numbers):
+        if at and number.start - numbers[at - 1].end > MAX_BETWEEN:
+            total, begin = 0, at
+        total += len(digits_of(number.texts))
+        counts[begin:] = [total] * (at + 1 - begin)
+    return counts
+
+
+def _has_card(digits: str) -> bool:
+    """Whether digits are a valid card number, or begin or end with one."""
+    pieces = {digits, digits[:16], digits[:15], digits[-16:], digits[-15:]}
+    return any(len(piece) in CARD_LENGTHS and luhn.is_valid(piece) for piece in pieces)
+
+
+def _may_be_phone(digits: str) -> bool:
+    try:
+        return bool(phonenumbers.is_possible_number(phonenumbers.parse(digits, REGION)))
+    except phonenumbers.NumberParseException:
+        return False
+
+
+def _placeholder(text: str, words: Sequence[Word]) -> Word:
+    """Return one word with the times of all, and the mark after the last one."""
+    last = words[-1].text
+    mark = last[-1] if last and last[-1] in _MARKS else ""
+    confidence = sum(word.confidence for word in words) / len(words)
+    return Word(text + mark, words[0].start_s, words[-1].end_s, confidence)

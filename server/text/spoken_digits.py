@@ -1,0 +1,138 @@
+"""Digits of spoken and written numbers, word by word: "four", "oh", "double five", "forty seven", "4719". Pure.
+
+English only. Unlike `server.text.numerals`, which converts only what is surely a number, this module finds every word
+that may carry a digit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum, auto
+
+_UNITS = {
+    "zero": "0", "nought": "0", "naught": "0", "one": "1", "two": "2", "three": "3", "four": "4", "five": "5",
+    "six": "6", "seven": "7", "eight": "8", "nine": "9", "niner": "9", "zeros": "0", "zeroes": "0", "twos": "2",
+    "threes": "3", "fours": "4", "fives": "5", "sixes": "6", "sevens": "7", "eights": "8", "nines": "9",
+}  # fmt: skip
+_TEENS = {
+    "ten": "10", "eleven": "11", "twelve": "12", "thirteen": "13", "fourteen": "14", "fifteen": "15", "sixteen": "16",
+    "seventeen": "17", "eighteen": "18", "nineteen": "19",
+}  # fmt: skip
+_TENS = {
+    "twenty": "20", "thirty": "30", "forty": "40", "fourty": "40", "fifty": "50", "sixty": "60", "seventy": "70",
+    "eighty": "80", "ninety": "90",
+}  # fmt: skip
+_POWERS = {"hundred": 2, "thousand": 3}  # zeros that the next words may replace
+_LETTERS = {"oh": "0", "o": "0"}  # digits only among digits; elsewhere an interjection
+_ORDINALS = {
+    "first": "1", "second": "2", "third": "3", "fourth": "4", "fifth": "5", "sixth": "6", "seventh": "7",
+    "eighth": "8", "ninth": "9", "tenth": "10", "eleventh": "11", "twelfth": "12", "thirteenth": "13",
+    "fourteenth": "14", "fifteenth": "15", "sixteenth": "16", "seventeenth": "17", "eighteenth": "18",
+    "nineteenth": "19", "twentieth": "20", "thirtieth": "30",
+}  # fmt: skip
+_TIMES = {"double": 2, "triple": 3, "treble": 3, "quadruple": 4}
+_PRONOUN_AFTER = {
+    "a", "an", "another", "any", "each", "every", "good", "last", "new", "next", "no", "old", "only", "other", "right",
+    "same", "some", "that", "the", "this", "which", "wrong",
+}  # fmt: skip
+_LINKS = {
+    "actually", "again", "ah", "and", "ate", "comma", "dash", "dot", "er", "erm", "fore", "for", "hm", "hmm", "hyphen",
+    "is", "it", "it's", "let", "like", "me", "mhm", "minus", "no", "number", "of", "okay", "ok", "point", "please",
+    "right", "see", "slash", "so", "sorry", "space", "that", "that's", "the", "then", "to", "too", "tree", "uh", "um",
+    "wait", "well", "won", "yeah", "yep", "yes",
+}  # fmt: skip
+"""Words that do not end a number that is said in parts; "for", "to" and "ate" may be digits that were misheard."""
+
+_PLAIN = {**_UNITS, **_TEENS, **_TENS, **dict.fromkeys(_POWERS, "")}
+_MARKS = ".,;:?!\"'()[]…-–—"
+_BEGINNINGS = frozenset(
+    word[:length] for word in (*_PLAIN, *_LETTERS, *_ORDINALS) for length in range(1, len(word))
+) - {"to"}
+
+
+class Part(Enum):
+    """What a word is to the number at its place."""
+
+    NUMBER = auto()
+    LINK = auto()  # neither belongs to a number nor ends one
+    OTHER = auto()
+
+
+def plain(text: str) -> str:
+    """Return a word without its capitals and the marks around it."""
+    return text.strip(_MARKS).casefold()
+
+
+def may_become_number(text: str) -> bool:
+    """Whether an unfinished word may be the beginning of a number word: "thre"."""
+    word = plain(text)
+    return word in _BEGINNINGS and not _carries_digits(word)
+
+
+def parts(texts: Sequence[str], *, in_number: bool, ordinals: bool, wary: bool = False) -> list[Part]:
+    """Return the part of each word, given as `plain` returns it.
+
+    `in_number`: a number is unfinished at the start. `ordinals`: "fifth" is a number also where none precedes it.
+    `wary`: the last word is a number if a number can begin with it, as "oh" and the pronoun "one".
+    """
+    found: list[Part] = []
+    for at, text in enumerate(texts):
+        following = texts[at + 1] if at + 1 < len(texts) else "zero" if wary else ""
+        if _is_number(text, following, texts[at - 1] if at else None, in_number=in_number, ordinals=ordinals):
+            found.append(Part.NUMBER)
+            in_number = True
+        elif text in _LINKS:
+            found.append(Part.LINK)
+        else:
+            found.append(Part.OTHER)
+            in_number = False
+    return found
+
+
+def _is_number(text: str, following: str, before: str | None, *, in_number: bool, ordinals: bool) -> bool:
+    if text == "one":
+        alone = not in_number and before in _PRONOUN_AFTER
+        return not alone or _carries_digits(following)
+    if text in _ORDINALS:
+        return ordinals or in_number
+    if text in _LETTERS or text in _TIMES:
+        return in_number or _carries_digits(following)
+    return _carries_digits(text)
+
+
+def _carries_digits(text: str) -> bool:
+    if text in _PLAIN or text in _LETTERS:
+        return True
+    if text.isalpha():
+        return False
+    if any(map(str.isdigit, text)):
+        return True
+    return "-" in text and any(piece in _PLAIN for piece in text.split("-"))
+
+
+def digits_of(texts: Sequence[str]) -> str:
+    """Return the digits of number words, given as `plain` returns them: "forty seven double one" is 4711.
+
+    Meant for counting and checksums of numbers that are read out; "four thousand five hundred" has too many zeros.
+    """
+    digits: list[str] = []
+    zeros, times, tens = 0, 1, False
+    for text in [piece for word in texts for piece in word.split("-")]:
+        if text in _TIMES:
+            times = _TIMES[text]
+            continue
+        if text in _POWERS:
+            zeros = _POWERS[text]
+            continue
+        piece = _digits_of_word(text) * times
+        if tens and len(piece) == 1 and piece != "0":
+            digits[-1] = digits[-1][:-1] + piece
+        else:
+            digits.append("0" * max(0, zeros - len(piece)) + piece)
+        zeros, times, tens = 0, 1, text in _TENS
+    return "".join(digits) + "0" * zeros
+
+
+def _digits_of_word(text: str) -> str:
+    known = _PLAIN.get(text) or _LETTERS.get(text) or _ORDINALS.get(text)
+    return known if known is not None else "".join(filter(str.isdigit, text))

@@ -1,0 +1,118 @@
+"""Sessions with `redact`: no digit of a number leaves them, in any event, however the number is read."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from stdnum import luhn
+
+from server.recognition.events import Partial
+from server.text.redaction import Redaction
+from server.text.spoken_digits import Part, parts, plain
+from tests.support.servers.shouting import ShoutingDecoder
+from tests.support.servers.spelling import silence, spell
+from tests.support.streams.session_bench import SessionBench
+
+NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+TEENS = ("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")
+TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+NUMBERS = 500
+EACH = 25  # in one test: a session of its own for each number
+KINDS = (Redaction.PCI, Redaction.SSN, Redaction.PHONE)
+PAUSE_S = 1.0  # ends a segment
+
+
+def number(kind: Redaction, rng: random.Random) -> str:
+    """Return a valid number."""
+    if kind is Redaction.PCI:
+        body = rng.choice(("4", "51", "37", "6011")) + "".join(rng.choices("0123456789", k=15))
+        body = body[: 14 if body.startswith("37") else 15]
+        return body + luhn.calc_check_digit(body)
+    if kind is Redaction.SSN:
+        return f"{rng.randint(1, 665):03}{rng.randint(1, 99):02}{rng.randint(1, 9999):04}"
+    return f"{rng.randint(2, 9)}{rng.randint(0, 99):02}{rng.randint(2, 9)}{rng.randint(0, 999999):06}"
+
+
+def read_out(digits: str, rng: random.Random) -> list[str]:
+    """Return words that say the digits: one by one, in pairs, doubled, with "oh", with fillers."""
+    words: list[str] = []
+    at = 0
+    while at < len(digits):
+        pair = digits[at : at + 2]
+        style = rng.random()
+        if style < 0.2 and len(pair) == 2 and pair[0] not in "01":
+            words += [TENS[int(pair[0])], *([NAMES[int(pair[1])]] if pair[1] != "0" else [])]
+            at += 2
+        elif style < 0.25 and pair[0] == "1" and len(pair) == 2:
+            words.append(TEENS[int(pair[1])])
+            at += 2
+        elif style < 0.35 and len(pair) == 2 and pair[0] == pair[1]:
+            words += ["double", NAMES[int(pair[0])]]
+            at += 2
+        else:
+            words.append("oh" if pair[0] == "0" and words and rng.random() < 0.5 else NAMES[int(pair[0])])
+            at += 1
+        if rng.random() < 0.1:
+            words.append(rng.choice(("uh", "dash", "and then", "okay")))
+    return words
+
+
+def audio(words: list[str], rng: random.Random) -> np.ndarray:
+    """Return speech with pauses, some of which end a segment."""
+    pieces = [spell("it is ")]
+    for word in words:
+        pieces.append(spell(word + " "))
+        if rng.random() < 0.15:
+            pieces.append(silence(rng.choice((0.2, PAUSE_S))))
+    pieces += [spell("thanks a lot"), silence(PAUSE_S)]
+    return np.concatenate(pieces)
+
+
+@pytest.mark.parametrize("seed", range(NUMBERS // EACH))
+def test_no_digit_of_a_card_social_security_or_telephone_number_leaves_a_session(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(EACH):
+        kind = rng.choice(KINDS)
+        words = read_out(number(kind, rng), rng)
+        bench = SessionBench(redact=frozenset({kind}), every_step=rng.random() < 0.5, tell_stable=True)
+        bench.send(audio(words, rng))
+        bench.close()
+        bench.answer()
+        events = [*bench.partials(), *bench.finals()]
+        assert "thanks a lot" in bench.text()
+        assert "[" in bench.text()
+        for event in events:
+            texts = [plain(word.text) for word in event.words if word.text[0] != "[" and word.text != "double"]
+            assert Part.NUMBER not in parts(texts, in_number=True, ordinals=True), (kind, words, event)
+            if isinstance(event, Partial):
+                masked = [i for i, word in enumerate(event.words) if word.text.startswith("[")]
+                assert not masked or event.stable_words <= masked[0]
+
+
+def test_other_words_and_all_times_are_those_of_a_stream_without_redaction() -> None:
+    speech = np.concatenate([spell("my card is four seven one"), silence(PAUSE_S), spell("hello"), silence(PAUSE_S)])
+    plain_bench, redacted = SessionBench(), SessionBench(redact=frozenset({Redaction.PCI}))
+    for bench in (plain_bench, redacted):
+        bench.send(speech)
+        bench.close()
+        bench.answer()
+    assert redacted.text() == "my card is [NUMBER_1] hello"
+    for before, after in zip(plain_bench.finals(), redacted.finals(), strict=True):
+        assert (before.start_s, before.duration_s, before.reason) == (after.start_s, after.duration_s, after.reason)
+        assert not before.words or before.words[-1].end_s == after.words[-1].end_s
+
+
+def test_the_words_of_a_second_pass_are_masked_too() -> None:
+    decoder = ShoutingDecoder()
+    decoder.later_s = 0.25
+    ends_s = []
+    for kinds in (frozenset[Redaction](), frozenset({Redaction.PCI})):
+        bench = SessionBench(redact=kinds, decoder=decoder)
+        bench.send(np.concatenate([spell("four"), silence(PAUSE_S)]))
+        bench.close()
+        bench.answer()
+        assert bench.text() == ("[NUMBER_1]" if kinds else "FOUR")
+        ends_s.append(bench.finals()[0].words[0].end_s)
+    assert ends_s[0] == ends_s[1]

@@ -1,0 +1,135 @@
+"""Numbers in words: which are masked, with which label, and where they end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from model.ctc.words import Word
+from server.errors import BadParameter
+from server.text.redaction import CONTEXT_S, UNFINISHED_S, Redaction, Redactor, kinds_of
+from server.text.spoken_digits import digits_of
+
+CARD = "four five three nine one four eight eight oh three four three six four six seven"  # 4539 1488 0343 6467
+PCI = frozenset({Redaction.PCI})
+
+
+def spoken(text: str, at_s: float = 0.0) -> tuple[Word, ...]:
+    """Return words of half a second each."""
+    return tuple(Word(word, at_s + i / 2, at_s + i / 2 + 0.4, 1.0) for i, word in enumerate(text.split()))
+
+
+def final(text: str, kinds: Iterable[Redaction] = PCI) -> str:
+    """Return one final of a new stream as it is shown."""
+    return shown(Redactor(frozenset(kinds), 1).final(0, spoken(text)))
+
+
+def shown(words: Iterable[Word]) -> str:
+    """Return the text of words."""
+    return " ".join(word.text for word in words)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"my card is {CARD} thanks", "my card is [CREDIT_CARD_1] thanks"),
+        ("it ends with four four two", "it ends with [NUMBER_1]"),
+        ("we are two people at table nine tonight", "we are two people at table nine tonight"),
+        ("this is the one", "this is the one"),
+        ("oh", "oh"),
+        ("the security code is one two three thanks", "the security code is [NUMBER_1] thanks"),
+        ("4539 1488 0343 6467.", "[CREDIT_CARD_1]."),
+        ("forty five thirty nine fourteen eighty eight uh oh three four three and six four six seven Sir",
+         "[CREDIT_CARD_1] Sir"),
+        ("one two three four five six seven eight nine oh one two items", "[NUMBER_1] items"),
+    ],
+)  # fmt: skip
+def test_card_numbers_are_masked_and_short_finished_ones_are_shown(text: str, expected: str) -> None:
+    assert final(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        (Redaction.SSN, "five three six nine oh four three nine nine is it", "[SSN_1] is it"),
+        (Redaction.SSN, "the last four of my social are one two three four sir", "[NUMBER_1] sir"),
+        (Redaction.PHONE, "call two oh two five five five oh one four three today", "[PHONE_NUMBER_1] today"),
+        (Redaction.NUMBERS, "room four oh two or room nine maybe", "room [NUMBER_1] or room nine maybe"),
+        (Redaction.AGGRESSIVE, "two people on the fifth floor", "[NUMBER_1] people on the [NUMBER_2] floor"),
+    ],
+)
+def test_each_kind_has_its_length_and_label(kind: Redaction, text: str, expected: str) -> None:
+    assert final(text, [kind]).endswith(expected)
+
+
+def test_a_card_number_with_a_misrecognized_word_is_masked() -> None:
+    text = CARD.replace("eight eight", "eight hate") + " thanks"
+    assert final(f"it is {text}") == "it is [NUMBER_1] hate [NUMBER_2] thanks"
+    assert final(f"it is {text}", [Redaction.PCI, Redaction.NUMBERS]) == "it is [NUMBER_1] hate [NUMBER_2] thanks"
+    apart = "table nine is for two people and three cats"
+    assert final(apart) == apart
+    assert final(apart, [Redaction.NUMBERS]) == apart
+
+
+def test_a_masked_number_is_one_word_with_the_times_of_all() -> None:
+    words = spoken(f"card {CARD} thanks")
+    first, number, last = Redactor(PCI, 1).final(0, words)
+    assert (first, last) == (words[0], words[-1])
+    assert (number.start_s, number.end_s) == (words[1].start_s, words[-2].end_s)
+
+
+def test_a_number_in_several_finals_keeps_its_index_until_it_is_known() -> None:
+    redactor, words = Redactor(PCI, 1), CARD.split()
+    parts = [" ".join(words[at : at + 4]) for at in range(0, 16, 4)]
+    texts = [shown(redactor.final(0, spoken(part, 4.0 * i))) for i, part in enumerate(parts)]
+    assert texts == ["[NUMBER_1]", "[NUMBER_1]", "[NUMBER_1]", "[CREDIT_CARD_1]"]
+    assert shown(redactor.final(0, spoken("nine two please", 20.0))) == "[CREDIT_CARD_1] please"
+    assert shown(redactor.final(0, spoken("room four thanks", 30.0))) == "room [NUMBER_2] thanks", "after a card"
+    assert shown(redactor.final(0, spoken("room four thanks", 31.0 + CONTEXT_S))) == "room four thanks"
+
+
+def test_a_number_ends_with_another_word_or_a_long_pause() -> None:
+    redactor = Redactor(PCI, 1)
+    assert shown(redactor.final(0, spoken("it is four"))) == "it is [NUMBER_1]"
+    assert shown(redactor.final(0, spoken("okay and two people", 3.0))) == "okay and [NUMBER_1] people"
+    assert shown(redactor.final(0, spoken("two people", 6.0))) == "two people"
+    assert shown(redactor.final(0, spoken("four", 9.0))) == "[NUMBER_2]"
+    assert shown(redactor.final(0, spoken("two people", 10.0 + UNFINISHED_S))) == "two people"
+
+
+def test_what_one_channel_asks_for_is_masked_on_the_other() -> None:
+    redactor = Redactor(PCI, 2)
+    redactor.final(0, spoken("and the security code"))
+    assert shown(redactor.final(1, spoken("one two three thanks", 3.0))) == "[NUMBER_1] thanks"
+
+
+def test_partials_show_no_number_and_no_beginning_of_one() -> None:
+    redactor = Redactor(PCI, 1)
+    text = "two people fo four se seven the one"
+    for end, expected in [(1, "[NUMBER_1]"), (2, "[NUMBER_1] people"), (3, "[NUMBER_1] people")]:
+        assert shown(redactor.partial(0, spoken(text)[:end])[0]) == expected
+    words, before = redactor.partial(0, spoken("we are fo"))
+    assert (shown(words), before) == ("we are", 2)
+    assert redactor.partial(0, spoken("we are the one"))[1] == 3
+    assert shown(redactor.final(0, spoken("two people"))) == "two people", "partials leave no trace"
+
+
+@pytest.mark.parametrize(
+    ("text", "digits"),
+    [
+        ("four seven one nine", "4719"), ("double five oh", "550"), ("forty seven nineteen", "4719"),
+        ("four hundred twenty two", "422"), ("nineteen hundred", "1900"), ("twenty oh five", "2005"),
+        ("forty-seven 19", "4719"), ("triple nine", "999"),
+    ],
+)  # fmt: skip
+def test_digits_of_number_words(text: str, digits: str) -> None:
+    assert digits_of(text.split()) == digits
+
+
+def test_values_of_redact() -> None:
+    assert kinds_of(["pci", "true", "SSN"]) == {Redaction.PCI, Redaction.NUMBERS, Redaction.SSN}
+    assert kinds_of(["false"]) == frozenset()
+    for value in ("name", "pii", "phi", "pci,ssn", ""):
+        with pytest.raises(BadParameter, match=r"^redact: .* not supported by this server; must be one of pci, ssn"):
+            kinds_of([value])
