@@ -58,6 +58,7 @@ SOURCES = (
     "int8/quantized",
     "int8/step",
     "int8/vectors",
+    "levels",
     "lm/recurrent/pieces",
     "lm/recurrent/step",
     "lm/score",
