@@ -169,12 +169,12 @@ class Recognizer:
 
     def _on_event(self, event: EngineEvent) -> None:
         match event:
-            case WarmedUp(step_s):
-                self.admission.warmed_up(step_s)
             case BatchDone():
                 self._update_admission(event)
                 self._observe(event)
                 self._decoder.take_steps(event, self._routes)
+            case WarmedUp(step_s):
+                self.admission.warmed_up(step_s)
             case StateExported():
                 self._on_state(event)
             case StreamClosed(stream):

@@ -120,7 +120,7 @@ class DeepgramStream(Connection):
 
     def _count_losses(self) -> None:
         losses, counted = self._decoder.losses, self._counted_losses
-        if losses != counted:
+        if losses.concealed != counted.concealed or losses.resyncs != counted.resyncs:
             self._metrics.audio_concealed.inc(losses.concealed - counted.concealed)
             self._metrics.audio_resyncs.inc(losses.resyncs - counted.resyncs)
             self._counted_losses = replace(losses)
