@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
 import os
@@ -27,7 +28,7 @@ from server.models.selection import SHOWN, is_english
 from server.operations.metrics import Metrics, ModelMetrics
 from server.recognition.admission import Admission, Machine
 from server.recognition.decoding.second_pass import SecondPass
-from server.recognition.engines import Deliver, Engines, MakeEngine
+from server.recognition.engines import Deliver, Engines, MakeEngine, on_loop
 from server.recognition.recognizer import Recognizer
 from server.recognition.session import MAX_BACKLOG_S, Finals, Limits, Session, SessionOptions
 from server.resume.seal import read_keys
@@ -223,12 +224,12 @@ class ServiceBuilder:
         *,
         name: str,
     ) -> MakeEngine:
-        """Return a factory of the engine, to be called with the function that takes its results."""
+        """Return a factory of the engine, a thread of this process."""
         settings, clock = self._settings, self._clock
         longest_s = max(settings.max_backlog_s, MAX_BACKLOG_S)
         max_queued = math.ceil(longest_s * config.sample_rate / step_samples) + FLUSHES * (config.flush_steps + 2)
 
-        def make(deliver: Deliver) -> Engine:
+        def make(deliver: Deliver, loop: asyncio.AbstractEventLoop) -> Engine:
             return Engine(
                 model.slots(
                     capacity=settings.all_slots,
@@ -237,7 +238,7 @@ class ServiceBuilder:
                 ),
                 policy=Policy(settings.policy),
                 max_queued=max_queued,
-                deliver=deliver,
+                deliver=on_loop(deliver, loop),
                 step_s=step_samples / config.sample_rate,
                 warm_up=True,
                 acknowledged=True,
