@@ -90,7 +90,7 @@ class Listen:
         """Raises: Refused."""
         replica = self._replica
         credentials = Credentials.read(socket.headers.get("authorization"), socket.scope["subprotocols"])
-        replica.guard.enter(socket, credentials)  # before the query: parsing key terms costs time
+        await replica.guard.enter(socket, credentials)  # before the query: parsing key terms costs time
         request, model = await self._queries.read(socket.query_params.multi_items(), live=True)
         rate = model.config.sample_rate
         decoder = open_decoder(request.form, rate, multichannel=request.multichannel, raw_alone=request.resumable)
@@ -120,7 +120,7 @@ class Transcribe:
         """Recognize a recording: WAV, FLAC, Ogg, MP3, WebM or M4A as the body, or raw samples with an `encoding`."""
         request_id = take_request_id()
         try:
-            self._replica.guard.enter(request, Credentials.read(request.headers.get("authorization"), ()))
+            await self._replica.guard.enter(request, Credentials.read(request.headers.get("authorization"), ()))
             asked, model = await self._queries.read(request.query_params.multi_items(), live=False)
             _check_body_kind(request.headers.get("content-type", ""))
             with self._recordings.place(request):
