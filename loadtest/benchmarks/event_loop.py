@@ -3,7 +3,8 @@
 `python -m loadtest.benchmarks.event_loop` starts `tutti serve` of this tree and streams speech in real time, by the
 client of `tutti calibrate`, with an answer to every step. `--against DIRECTORY` starts the server of another tree, too,
 and measures both in alternation with the same load: both run all the time, so other programs affect both. Times are of
-the event loop's thread alone. The last line is one JSON document.
+the event loop's thread alone. Steps of larger batches are cheaper, so compare at similar rows a batch: choose
+`--streams` far below what the machine carries. The last line is one JSON document.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import statistics
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.planning.calibrate import speech
@@ -26,8 +28,22 @@ SAMPLE_BYTES = 2
 MESSAGES_MS = (80, 40, 20)
 STEP_MS = 80
 
-Costs = dict[int, float]
-"""Microseconds per step by the length of a message in milliseconds."""
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Microseconds of the event loop per step, and the mean rows of a batch at that time."""
+
+    us: float
+    rows: float
+
+    @classmethod
+    def of(cls, window: Window) -> Cost:
+        """Return the cost in this window."""
+        return cls(1e6 * window.loop_s / window.rows, window.rows / window.batches)
+
+
+Costs = dict[int, Cost]
+"""By the length of a message in milliseconds."""
 
 
 def messages(steps: Sequence[bytes], length_ms: int) -> list[bytes]:
@@ -36,24 +52,25 @@ def messages(steps: Sequence[bytes], length_ms: int) -> list[bytes]:
     return [step[at : at + size] for step in steps for at in range(0, len(step), size)]
 
 
-def step_us(window: Window) -> float:
-    """Return the microseconds of the event loop per step of this window."""
-    return 1e6 * window.loop_s / window.rows
-
-
 def summary(costs: Sequence[Costs], against: Sequence[Costs]) -> dict[str, dict[str, float]]:
     """Return medians over the rounds by message length; `ratio` is the median of each round's own ratio."""
     found: dict[str, dict[str, float]] = {}
     for length_ms in costs[0]:
-        row = {"here_us": statistics.median(each[length_ms] for each in costs)}
-        row["to_80_ms"] = statistics.median(each[length_ms] / each[STEP_MS] for each in costs)
+        row = {f"here_{name}": value for name, value in _medians(costs, length_ms).items()}
         if against:
-            pairs = list(zip(costs, against, strict=True))
-            row["there_us"] = statistics.median(each[length_ms] for each in against)
-            row["there_to_80_ms"] = statistics.median(each[length_ms] / each[STEP_MS] for each in against)
-            row["ratio"] = statistics.median(ours[length_ms] / theirs[length_ms] for ours, theirs in pairs)
+            row |= {f"there_{name}": value for name, value in _medians(against, length_ms).items()}
+            pairs = zip(costs, against, strict=True)
+            row["ratio"] = statistics.median(ours[length_ms].us / theirs[length_ms].us for ours, theirs in pairs)
         found[f"{length_ms} ms"] = {name: round(value, 3) for name, value in row.items()}
     return found
+
+
+def _medians(costs: Sequence[Costs], length_ms: int) -> dict[str, float]:
+    return {
+        "us": statistics.median(each[length_ms].us for each in costs),
+        "rows": statistics.median(each[length_ms].rows for each in costs),
+        "to_80_ms": statistics.median(each[length_ms].us / each[STEP_MS].us for each in costs),
+    }
 
 
 def measure(trees: Sequence[Path], *, streams: int, rounds: int, seconds: float) -> list[list[Costs]]:
@@ -71,10 +88,10 @@ def measure(trees: Sequence[Path], *, streams: int, rounds: int, seconds: float)
                     port, sent = int(url.rpartition(":")[2]), messages(steps, length_ms)
                     parts = STEP_MS // length_ms
                     window = load(port, pid, sent, streams=streams, seconds=seconds, answers=True, parts=parts)
-                    costs[index][length_ms] = step_us(window)
+                    costs[index][length_ms] = cost = Cost.of(window)
                     sys.stdout.write(
-                        f"round {number + 1}, tree {index}, {length_ms} ms: {step_us(window):6.1f} µs a step, "
-                        f"{window.rows / window.batches:.2f} rows a batch\n"
+                        f"round {number + 1}, tree {index}, {length_ms} ms: {cost.us:6.1f} µs a step, "
+                        f"{cost.rows:.2f} rows a batch\n"
                     )
                     sys.stdout.flush()
             for all_rounds, one in zip(found, costs, strict=True):

@@ -1,6 +1,6 @@
 """Room for the streams of one model: the slots that are held, the estimate, and which streams may enter.
 
-It knows no session and no engine: it is told what was measured, and gives leases. A slot is held from `enter` until
+It knows no session and no engine: it receives measurements and gives leases. A slot is held from `enter` until
 every engine has closed its stream, because only then another one can have it.
 """
 
@@ -108,7 +108,7 @@ class ModelRoom:
             raise ServerFull("all recordings that this server takes at a time are being recognized")
         else:
             self._background += streams
-        self._tell_change()
+        self._report_change()
         return StreamLease(self, streams, background=background)
 
     def give_back(self, slots: int, *, background: bool) -> None:
@@ -117,12 +117,12 @@ class ModelRoom:
             self._background -= slots
         else:
             self._live -= slots
-        self._tell_change()
+        self._report_change()
 
     def clear(self) -> None:
         """Forget all leases, which give nothing back afterwards: the engines have stopped."""
         self._live = self._background = 0
-        self._tell_change()
+        self._report_change()
 
     @property
     def _load(self) -> int:
@@ -136,7 +136,7 @@ class ModelRoom:
         self._changed.clear()
         await self._changed.wait()
 
-    def _tell_change(self) -> None:
+    def _report_change(self) -> None:
         self._on_change(self.slots_used)
         self._changed.set()
 
