@@ -44,11 +44,12 @@ def load_model(
     """Read a checkpoint or a published model, the shipped one if no path is given.
 
     Precision `auto` is the fastest one on this machine. `threads`: compute threads, 0 for all cores but one; None keeps
-    torch's setting, and means 1 for 8-bit arithmetic. `rewriting`: of published graphs.
+    torch's setting, and means 1 for 8-bit arithmetic and published models. `rewriting`: of published graphs.
     Raises: CheckpointError, PrecisionError, PublishedModelError.
     """
     if path is not None and is_published(path):
-        return PublishedModel.load(path, device=device, precision=precision, rewriting=rewriting)
+        count = 1 if threads is None else threads_of(threads)
+        return PublishedModel.load(path, device=device, precision=precision, rewriting=rewriting, threads=count)
     return load_own(path, device=device, precision=precision, threads=threads)
 
 

@@ -66,9 +66,19 @@ SOURCES = (
     "machine/compiled",
     "machine/instructions",
     "mel",
+    "published/compiled/fastconformer/attention",
+    "published/compiled/fastconformer/image_kernels",
+    "published/compiled/fastconformer/plan",
+    "published/compiled/fastconformer/step",
     "published/compiled/float_product",
     "published/compiled/kernels",
     "published/compiled/linears",
+    "published/compiled/zipformer2/attention",
+    "published/compiled/zipformer2/embedding",
+    "published/compiled/zipformer2/kernels",
+    "published/compiled/zipformer2/plan",
+    "published/compiled/zipformer2/products",
+    "published/compiled/zipformer2/step",
     "published/features",
     "published/filter_bank",
     "published/frame_joiner",
@@ -95,6 +105,20 @@ def compiled(function: F) -> F:
     decoding takes a third of the time; such a function can neither create an array nor return one.
     """
     return cast(F, _numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)(function))
+
+
+def compiled_variant(name: str) -> Callable[[F], F]:
+    """Compile one of several functions that an outer function makes; `name` distinguishes it from the others.
+
+    numba names machine code by qualified name and a counter of the process. Cached code of several processes is linked
+    in one, so two variants with one name could be exchanged.
+    """
+
+    def make(function: F) -> F:
+        function.__qualname__ = f"{function.__qualname__}.{name}"
+        return compiled(function)
+
+    return make
 
 
 def compiled_inline(function: F) -> F:
@@ -163,6 +187,7 @@ def _reader(element: Any) -> Callable[[int], Any]:
 
 
 uint8_at = _reader(_numba.types.uint8)
+uint16_at = _reader(_numba.types.uint16)
 int32_at = _reader(_numba.types.int32)
 int64_at = _reader(_numba.types.int64)
 uint64_at = _reader(_numba.types.uint64)

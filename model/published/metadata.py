@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
+
+if TYPE_CHECKING:
+    from model.published.rewriting.onnx_graph import OnnxGraph
 
 THREADS = 1  # of a step: the engine's thread; a pool would take cores from the event loop and from other engines
 
@@ -67,6 +70,24 @@ class Graph:
             tuple(each.name for each in session.get_outputs()),
         )
 
+    @classmethod
+    def described(cls, path: Path) -> tuple[Graph, OnnxGraph]:
+        """Read a graph without a session, and its operations. Raises: PublishedModelError."""
+        import onnx
+
+        from model.published.rewriting.onnx_graph import OnnxGraph
+
+        try:
+            source = OnnxGraph.read(onnx.load(path, load_external_data=False))
+        except (OSError, ValueError, TypeError) as error:
+            raise PublishedModelError(f"{path} cannot be read: {error}") from error
+        inputs = tuple(GraphInput(each.name, "", tuple(_sizes(each))) for each in source.inputs)
+        return cls(path, None, source.metadata, inputs, source.output_names), source
+
+    def closed(self) -> Graph:
+        """Return the graph without its session, whose memory is large: something else runs in its place."""
+        return replace(self, session=None)
+
     def number(self, key: str, *, least: int = 1) -> int:
         """Return a metadata value as an integer. Raises: PublishedModelError if missing, not a number, or too small."""
         return self.numbers(key, least=least, count=1)[0]
@@ -121,3 +142,8 @@ class Graph:
             raise PublishedModelError(
                 f"{self.path.name} has {len(self.outputs)} outputs, by its metadata it should have {count}"
             )
+
+
+def _sizes(declared: Any) -> list[int | str | None]:
+    """Return the size, the name or None of each axis of a declared input."""
+    return [each.dim_value or each.dim_param or None for each in declared.type.tensor_type.shape.dim]

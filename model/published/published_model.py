@@ -1,53 +1,35 @@
 """A loaded and validated published model: its description, symbols and slots.
 
-All errors in the files are detected here, before the first stream: a missing graph or key, symbols that do not fit, a
-graph that does not match its metadata.
+All errors in the files are detected when it is loaded, before the first stream.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from model.ctc.tokens import Tokens
 from model.description import Device
-from model.errors import PublishedModelError
 from model.machine.precision import resolve_device
-from model.published import contracts
-from model.published.contracts import KINDS, Contract, check_batches, for_batches_of, recognize
+from model.published.contracts import Contract
 from model.published.features import windows_of
 from model.published.files import INT8, PublishedFiles, find_files
 from model.published.metadata import THREADS, Graph
+from model.published.reading import Search, contract_for, description_of, network_of, symbols_and_search
 from model.published.rewriting.verdicts import Rewriting, Verdict
 from model.published.slots import PublishedSlots
 from model.published.stepping import GraphSlots, check_graph, least_rows
 from model.published.timing import PublishedDescription
-from model.published.transducer import Recurrent, Stateless
+from model.published.transducer import Recurrent
 
 if TYPE_CHECKING:
+    from model.published.compiled.slots import CompiledSlots, CompiledStep
     from model.published.quantization.scales import Scales
     from model.published.rewriting.rewriting import Rewritten
 
 LARGEST_BATCH = 32
 """Most rows of a batch: larger batches gain little and delay every stream."""
-
-_CODES = ("en", "zh", "ru", "de", "es", "fr", "ko", "ja", "it", "pt", "vi", "th", "id", "ar", "bn")
-_NAMES = {
-    "english": "en",
-    "chinese": "zh",
-    "russian": "ru",
-    "german": "de",
-    "spanish": "es",
-    "french": "fr",
-    "korean": "ko",
-    "japanese": "ja",
-    "italian": "it",
-    "portuguese": "pt",
-    "vietnamese": "vi",
-    "cantonese": "yue",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +46,26 @@ class PublishedModel:
     graph: Graph
     result_shape: tuple[int, ...]
     least_rows: int
-    transducer: Stateless | Recurrent | None
+    transducer: Search | None
     rewrites: tuple[Verdict, ...] = ()
     scales: Scales | None = None  # of the products in 8-bit integers
+    compiled: CompiledStep | None = None  # runs instead of the graph
+    threads: int = THREADS  # of a step; more than one only if it is compiled
 
     @classmethod
     def load(
-        cls, path: Path, *, device: str = "auto", precision: str = "auto", rewriting: Rewriting = "auto"
+        cls,
+        path: Path,
+        *,
+        device: str = "auto",
+        precision: str = "auto",
+        rewriting: Rewriting = "auto",
+        threads: int = THREADS,
     ) -> PublishedModel:
         """Load a folder, or one of its graphs, in the format of sherpa-onnx.
 
         On a CPU, its graph or encoder is rewritten, and its products are in 8-bit integers if the folder has scales for
-        them and the precision is `auto` or `int8`. Raises: PublishedModelError.
+        them and the precision is `auto` or `int8`. `threads`: of a compiled step. Raises: PublishedModelError.
         """
         place = _device(device)
         scales = None
@@ -85,50 +75,75 @@ class PublishedModel:
             scales = Scales.read(path if path.is_dir() else path.parent)
         if scales is None:
             return cls.load_with_source(find_files(path, precision), place, rewriting)[0]
-        model, found = cls.load_with_source(find_files(path, "fp32"), place, rewriting)
-        return model.quantized(found, scales)
+        files = find_files(path, "fp32")
+        model = cls.load_compiled(files, scales, place) if rewriting == "auto" else None
+        if model is None:
+            floats, found = cls.load_with_source(files, place, rewriting, from_integers=True)
+            model = floats.quantized(found, scales, rewriting)
+        return model if model.compiled is None else replace(model, threads=threads)
+
+    @classmethod
+    def load_compiled(cls, files: PublishedFiles, scales: Scales, place: Device) -> PublishedModel | None:
+        """Return the model with its compiled step, without a session of its network.
+
+        None if it has no compiled step, or none that is known to give what the graph gives.
+        Raises: PublishedModelError.
+        """
+        from model.published.compiled.compiling import digest_of, verified_before
+
+        found = verified_before(files, scales)
+        if found is None:
+            return None
+        graphs = {
+            role: Graph.load(file, device=place.type) for role, file in files.graphs.items() if role != found.role
+        }
+        graphs[found.role] = found.graph
+        contract = contract_for(graphs)
+        frames, width = found.step.result_shape
+        tokens, transducer = symbols_and_search(graphs, files, contract, width)
+        digest = digest_of(scales)
+        return cls(
+            config=description_of(files, contract, frames, digest),
+            tokens=tokens,
+            digest=digest,
+            precision="int8",
+            device=place,
+            files=files,
+            contract=contract,
+            graph=found.graph,
+            result_shape=found.step.result_shape,
+            least_rows=1,
+            transducer=transducer,
+            rewrites=(found.verdict,),
+            scales=scales,
+            compiled=found.step,
+        )
 
     @classmethod
     def load_with_source(
-        cls, files: PublishedFiles, place: Device, rewriting: Rewriting = "auto"
+        cls, files: PublishedFiles, place: Device, rewriting: Rewriting = "auto", *, from_integers: bool = False
     ) -> tuple[PublishedModel, Rewritten]:
-        """Load files, and return the rewritten graph as well. Raises: PublishedModelError."""
-        from model.published.rewriting.rewriting import rewritten  # with onnx, which other models do not need
+        """Load files, and return the rewritten graph as well. Raises: PublishedModelError.
+
+        `from_integers`: the graph or encoder is run in floats if its file is in 8 bits.
+        """
+        from model.published.rewriting.rewriting import (
+            in_floats,
+            rewritten,
+        )  # with onnx, which other models do not need
         from model.published.rewriting.verification import speech_windows
 
         graphs = {role: Graph.load(file, device=place.type) for role, file in files.graphs.items()}
-        if "encoder" not in graphs:
-            graph = graphs["model"]
-            contract = for_batches_of(graph, KINDS[recognize(graph)][1](graph))
-            shape = check_graph(graph, contract)
-            tokens = Tokens.read(files.tokens, shape[1])
-            _check_vocabulary(graph, contract, shape[1])
-            transducer, frames = None, shape[0]
-        else:
-            graph, decoder, joiner = (graphs[role] for role in ("encoder", "decoder", "joiner"))
-            recurrent = any(key.startswith("cache_last_") for key in graph.metadata)  # NeMo's
-            if not recurrent:
-                _check_encoder_kind(graph)
-            contract = (
-                contracts.nemo(graph, "nemo-transducer")
-                if recurrent
-                else contracts.zipformer2(graph, "zipformer2-transducer")
-            )
-            contract = for_batches_of(graph, contract)
-            if not recurrent:
-                check_batches(decoder)
-                check_batches(joiner)
-            shape = check_graph(graph, contract)
-            size = graph.number("vocab_size") + 1 if recurrent else decoder.number("vocab_size")
-            tokens = Tokens.read(files.tokens, size)
-            width, frames = shape if recurrent else shape[::-1]
-            transducer = (
-                Recurrent.of(graph, decoder, joiner, tokens, width)
-                if recurrent
-                else Stateless.of(decoder, joiner, tokens, width)
-            )
+        from_integers = from_integers and files.precision == "int8"
+        if from_integers:
+            role = "model" if "model" in graphs else "encoder"
+            graphs[role] = in_floats(graphs[role])
+        graph, contract = network_of(graphs), contract_for(graphs)
+        shape = check_graph(graph, contract)
+        width, frames = shape if contract.kind == "nemo-transducer" else shape[::-1]
+        tokens, transducer = symbols_and_search(graphs, files, contract, width)
         digest = files.digest()
-        description = _description(files, contract, frames, digest)
+        description = description_of(files, contract, frames, digest)
         found = rewritten(
             graph,
             contract,
@@ -136,13 +151,14 @@ class PublishedModel:
             lambda: speech_windows(description, contract.fbank),
             rewriting=rewriting if place.type == "cpu" else "off",
             digest=digest,
+            from_integers=from_integers,
         )
         graph, contract, digest = found.graph, found.contract, found.digest(digest)
         model = cls(
             config=replace(description, version=digest[:12]),
             tokens=tokens,
             digest=digest,
-            precision=files.precision,
+            precision="fp32" if from_integers else files.precision,
             device=place,
             files=files,
             contract=contract,
@@ -154,11 +170,17 @@ class PublishedModel:
         )
         return model, found
 
-    def quantized(self, found: Rewritten, scales: Scales) -> PublishedModel:
-        """Return the model with products in 8-bit integers, from its rewritten graph. Raises: PublishedModelError."""
+    def quantized(self, found: Rewritten, scales: Scales, rewriting: Rewriting = "auto") -> PublishedModel:
+        """Return the model with products in 8-bit integers, from its rewritten graph. Raises: PublishedModelError.
+
+        If its kind has a compiled step that gives what the graph gives, that runs; not if `rewriting` is `exact`.
+        """
+        from model.published.compiled.compiling import compile_step, digest_of
+        from model.published.rewriting.verification import speech_windows
+
         source = scales.applied(found.source, self.digest)
         graph = Graph.of(self.graph.path, source.proto().SerializeToString())
-        return replace(
+        model = replace(
             self,
             config=replace(self.config, version=scales.digest[:12]),
             digest=scales.digest,
@@ -167,16 +189,28 @@ class PublishedModel:
             graph=graph,
             least_rows=least_rows(graph, self.contract, self.result_shape),
         )
-
-    @property
-    def threads(self) -> int:
-        """Number of compute threads of a step."""
-        return THREADS
+        if rewriting != "auto":
+            return model
+        windows = lambda: speech_windows(self.config, self.contract.fbank)  # noqa: E731
+        step, verdict = compile_step(found, graph, scales, self.result_shape, windows)
+        model = replace(model, rewrites=(*self.rewrites, verdict))
+        if step is None:
+            return model
+        digest = digest_of(scales)
+        return replace(
+            model,
+            config=replace(self.config, version=digest[:12]),
+            digest=digest,
+            graph=graph.closed(),
+            result_shape=step.result_shape,
+            least_rows=1,
+            compiled=step,
+        )
 
     @property
     def bins_first(self) -> bool:
         """Whether the frames are the last axis of the encoder's output, as in NeMo's transducers."""
-        return isinstance(self.transducer, Recurrent)
+        return isinstance(self.transducer, Recurrent) and self.compiled is None
 
     @property
     def weight_bytes(self) -> int:
@@ -194,14 +228,7 @@ class PublishedModel:
         at_once = 1 if tile_rows is not None else largest
         return PublishedSlots(
             windows_of(self.config, self.contract.fbank, capacity=capacity),
-            GraphSlots(
-                self.graph,
-                self.contract,
-                self.result_shape,
-                capacity=capacity,
-                largest=at_once,
-                least=1 if tile_rows is not None else self.least_rows,
-            ),
+            self._network(capacity, at_once, least=1 if tile_rows is not None else self.least_rows),
             None if self.transducer is None else self.transducer.over(capacity),
             searched_alone=tile_rows is not None and self.transducer is not None and self.transducer.rows.dependent,
             step_samples=self.config.step_samples,
@@ -210,6 +237,13 @@ class PublishedModel:
             largest=largest,
         )
 
+    def _network(self, capacity: int, largest: int, *, least: int) -> GraphSlots | CompiledSlots:
+        if self.compiled is not None:
+            from model.published.compiled.slots import CompiledSlots
+
+            return CompiledSlots(self.compiled, capacity=capacity, threads=self.threads)
+        return GraphSlots(self.graph, self.contract, self.result_shape, capacity=capacity, largest=largest, least=least)
+
 
 def _device(asked: str) -> Device:
     if asked == "auto":
@@ -217,47 +251,3 @@ def _device(asked: str) -> Device:
 
         return Device("cuda" if "CUDAExecutionProvider" in onnxruntime.get_available_providers() else "cpu")
     return resolve_device(asked)
-
-
-def _check_encoder_kind(encoder: Graph) -> None:
-    kind = encoder.metadata.get("model_type")
-    if kind is None:
-        raise PublishedModelError(f"{encoder.path.name} has no 'model_type' in its metadata")
-    if kind != "zipformer2":
-        raise PublishedModelError(
-            f"{encoder.path.name}: transducers of kind {kind!r} are not supported, only those of zipformer2 and NeMo"
-        )
-
-
-def _check_vocabulary(graph: Graph, contract: Contract, size: int) -> None:
-    declared = {"nemo-ctc": 1, "wenet-ctc": 0}.get(contract.kind)  # NeMo does not count the blank
-    if declared is not None and graph.number("vocab_size") + declared != size:
-        raise PublishedModelError(
-            f"{graph.path.name}: 'vocab_size' in the metadata is {graph.metadata['vocab_size']}, "
-            f"but the model has {size} outputs"
-        )
-
-
-def _description(files: PublishedFiles, contract: Contract, frames: int, digest: str) -> PublishedDescription:
-    raw = contract.fbank is None
-    return PublishedDescription(
-        name=files.folder.resolve().name,
-        version=digest[:12],
-        architecture=contract.kind,
-        languages=languages_of(files.folder.resolve().name),
-        sample_rate=contract.sample_rate,
-        window=contract.window,
-        shift=contract.shift,
-        frames_per_step=frames,
-        frame_s=contract.shift * 0.01 / frames if raw else contract.subsampling * 0.01,
-        hop=contract.sample_rate // 100,
-        raw=raw,
-    )
-
-
-def languages_of(name: str) -> tuple[str, ...]:
-    """Return the languages in a release name such as `sherpa-onnx-streaming-zipformer-en-2023-06-26`; else ()."""
-    if not name.startswith("sherpa-onnx"):
-        return ()
-    parts = re.split(r"[-_.]", name.lower())
-    return tuple(dict.fromkeys(_NAMES.get(part, part) for part in parts if part in _NAMES or part in _CODES))

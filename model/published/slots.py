@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from model.published.compiled.slots import CompiledSlots
 from model.published.features import Windows
 from model.published.stepping import GraphSlots
 from model.published.transducer import TransducerSearch
@@ -24,7 +25,7 @@ class PublishedSlots:
     def __init__(
         self,
         windows: Windows,
-        graph: GraphSlots,
+        graph: GraphSlots | CompiledSlots,
         search: TransducerSearch | None,
         *,
         searched_alone: bool = False,

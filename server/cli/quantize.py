@@ -108,14 +108,15 @@ def _quantize_published(path: Path, audio: list[Path], manifests: list[Path], *,
     from tutti_asr_client.errors import AudioError
 
     try:
-        model, found = load_floats(path, settings_from({}).graph_rewriting)
+        rewriting = settings_from({}).graph_rewriting
+        model, found = load_floats(path, rewriting)
         rate = model.config.sample_rate
         read = RecordingReader(lambda text: typer.echo(text, err=True))
         spoken = [Spoken(read(each, rate)) for each in recordings_of(audio)]
         utterances = read_manifests(manifests) if manifests else []
         check_audio(utterances)
         spoken += [Spoken(read_pcm(each.audio, rate), each.text) for each in utterances]
-        quantized = quantize(model, found, spoken, typer.echo)
+        quantized = quantize(model, found, spoken, typer.echo, rewriting)
     except (ModelError, BadInput, AudioError) as error:
         fail(error)
     report = quantized.report

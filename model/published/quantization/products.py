@@ -6,6 +6,7 @@ products with inputs of 255 then fit into 16 bits, beyond which the AVX2 instruc
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -52,6 +53,11 @@ class Scale:
         """Round to bytes, halves to even as ONNX does."""
         rounded = np.rint(x / np.float32(self.step)) + self.zero
         return np.asarray(np.clip(rounded, 0, LARGEST_INPUT), np.uint8)
+
+
+def digest_of_weights(weight: Floats) -> str:
+    """Return the digest of weights (K, O), by which a scale finds its product in any form of the network."""
+    return hashlib.sha256(np.ascontiguousarray(weight, np.float32).tobytes()).hexdigest()
 
 
 def products_of(graph: OnnxGraph) -> list[Product]:

@@ -14,15 +14,20 @@ from model.published.quantization.products import Scale, products_of, quantize_p
 from model.published.rewriting.onnx_graph import OnnxGraph
 
 FILE = "tutti-int8.json"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """Scales of products by name, for the rewritten graph with this digest; `report`: what the tool measured."""
+    """Scales of products by name, for the rewritten graph with the digest `model`; `report`: what the tool measured.
+
+    `files`: digest of the published files. `weights`: digest of each product's weights, by name.
+    """
 
     model: str
+    files: str
     products: Mapping[str, Scale]
+    weights: Mapping[str, str]
     left_out: Sequence[str] = ()
     report: Mapping[str, Any] = field(default_factory=dict)
 
@@ -31,6 +36,11 @@ class Scales:
         """Digest of the model and all scales."""
         parts = [self.model, *(f"{name} {scale.step!r} {scale.zero}" for name, scale in self.products.items())]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    @property
+    def by_weights(self) -> Mapping[str, Scale]:
+        """Scales by digest of the weights: names belong to one rewriting of the graph."""
+        return {self.weights[name]: scale for name, scale in self.products.items()}
 
     @classmethod
     def read(cls, folder: Path) -> Scales | None:
@@ -41,25 +51,28 @@ class Scales:
         try:
             found = json.loads(path.read_text())
             version = found["version"]
-            products = {name: Scale(float(step), int(zero)) for name, (step, zero) in found["products"].items()}
-            scales = cls(str(found["model"]), products, tuple(found["left_out"]), found["report"])
+            if version != VERSION:
+                raise PublishedModelError(
+                    f"{path} has version {version}, this program reads {VERSION}; "
+                    "run `tutti quantize` again, or use --precision fp32"
+                )
+            listed = found["products"].items()
+            products = {name: Scale(float(step), int(zero)) for name, (step, zero, _) in listed}
+            weights = {name: str(digest) for name, (_, _, digest) in listed}
+            left_out, report = tuple(found["left_out"]), found["report"]
+            return cls(str(found["model"]), str(found["files"]), products, weights, left_out, report)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise PublishedModelError(
                 f"{path} cannot be read ({error}); run `tutti quantize` again, or use --precision fp32"
             ) from error
-        if version != VERSION:
-            raise PublishedModelError(
-                f"{path} has version {version}, this program reads {VERSION}; "
-                "run `tutti quantize` again, or use --precision fp32"
-            )
-        return scales
 
     def write(self, folder: Path) -> Path:
         """Write the file of a model's folder. Raises: OSError."""
         document = {
             "version": VERSION,
             "model": self.model,
-            "products": {name: [scale.step, scale.zero] for name, scale in self.products.items()},
+            "files": self.files,
+            "products": {name: [scale.step, scale.zero, self.weights[name]] for name, scale in self.products.items()},
             "left_out": list(self.left_out),
             "report": dict(self.report),
         }

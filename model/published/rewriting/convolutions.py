@@ -6,13 +6,13 @@ matrix (S, T) with the kernel in each row and the frames (T, N).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from model.published.rewriting.folding import values_of
+from model.published.rewriting.folding import shapes_of
 from model.published.rewriting.onnx_graph import Edit, Node, OnnxGraph
 
 Floats = NDArray[np.float32]
@@ -43,16 +43,20 @@ class _Pair:
 
 
 def pointwise_as_products(graph: OnnxGraph) -> OnnxGraph:
-    """Replace convolutions with a kernel of one frame, (N, C, T) -> (N, O, T). Rounds."""
+    """Replace convolutions with a kernel of one frame, (N, C, T) -> (N, O, T), or of one bin, (N, C, T, F). Rounds."""
     edit = Edit(graph, "pointwise")
     for node in graph.nodes:
-        weight = _weight(graph, node)
-        if weight is None or weight.shape[2] != 1 or node.attributes.get("group", 1) != 1 or any(_pads(node)):
+        weight = _weight(graph, node, axes=(1, 2))
+        if weight is None or any(size != 1 for size in weight.shape[2:]):
             continue
-        product = edit("MatMul", edit("Transpose", node.inputs[0], perm=[0, 2, 1]), edit.constant(weight[:, :, 0].T))
+        if node.attributes.get("group", 1) != 1 or any(node.attributes.get("pads", ())):
+            continue
+        last, first = ([0, *range(2, weight.ndim), 1], [0, weight.ndim - 1, *range(1, weight.ndim - 1)])
+        matrix = edit.constant(weight.reshape(weight.shape[:2]).T)
+        product = edit("MatMul", edit("Transpose", node.inputs[0], perm=last), matrix)
         if len(node.inputs) > 2:
             product = edit("Add", product, node.inputs[2])
-        edit("Transpose", product, perm=[0, 2, 1], output=node.output)
+        edit("Transpose", product, perm=first, output=node.output)
     return edit.done() if edit.changed else graph
 
 
@@ -63,8 +67,8 @@ def depthwise_as_products(graph: OnnxGraph) -> OnnxGraph:
     ]
     if not found:
         return graph
-    (seen,) = values_of(graph, [each.source for each in found], rows=[2])
-    frames = {each.source: seen[each.source].shape[2] for each in found}
+    shapes = shapes_of(graph, [each.source for each in found])
+    frames = {each.source: shapes[each.source][2] for each in found}
     by_output = {each.node.output: each for each in found if frames[each.source] <= LONGEST}
     edit = Edit(graph, "depthwise")
     for node in graph.nodes:
@@ -153,9 +157,9 @@ def _pads(node: Node) -> tuple[int, int]:
     return before, after
 
 
-def _weight(graph: OnnxGraph, node: Node) -> Floats | None:
-    """Return the constant weights (O, C / groups, K) of a convolution over time with stride 1."""
-    if node.op != "Conv" or (weight := graph.constant(node.inputs[1])) is None or weight.ndim != 3:
+def _weight(graph: OnnxGraph, node: Node, axes: Sequence[int] = (1,)) -> Floats | None:
+    """Return the constant weights (O, C / groups, K, …) of a convolution with stride 1; `axes`: numbers of axes."""
+    if node.op != "Conv" or (weight := graph.constant(node.inputs[1])) is None or weight.ndim - 2 not in axes:
         return None
     if len(node.inputs) > 2 and graph.constant(node.inputs[2]) is None:
         return None

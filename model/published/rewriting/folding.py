@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from model.published.rewriting.onnx_graph import Node, OnnxGraph
 
 ROWS = (2, 3, 5)
+LARGE = 1024  # elements: a constant of more is a weight, and no shape depends on its values
 SIZED_BY_VALUES = frozenset({"NonZero", "Unique", "Compress", "NonMaxSuppression", "Loop", "If", "Scan"})
 SIZED_BY_OPERANDS = frozenset(
     {"Reshape", "Slice", "Range", "Expand", "Tile", "ConstantOfShape", "Pad", "TopK", "OneHot"}
@@ -94,6 +95,41 @@ def values_of(graph: OnnxGraph, names: Sequence[str], rows: Sequence[int] = ROWS
         }
 
     return [dict(zip(names, session.run(list(names), zeros(count)), strict=True)) for count in rows]
+
+
+def shapes_of(graph: OnnxGraph, names: Sequence[str]) -> Mapping[str, Sequence[int]]:
+    """Return the shapes of these values; the number of rows, and other sizes of no fixed value, are 0.
+
+    They are inferred from the graph without its large weights. Only a graph with a value whose last axis cannot be
+    inferred is run, for two rows, which loads it once more.
+    """
+    found = _inferred_shapes(graph)
+    if all(found.get(name, (0,))[-1:] not in {(), (0,)} for name in names):
+        return {name: found[name] for name in names}
+    (seen,) = values_of(graph, names, rows=[2])
+    return {name: seen[name].shape for name in names}
+
+
+def _inferred_shapes(graph: OnnxGraph) -> Mapping[str, Sequence[int]]:
+    """Infer the shapes of all values; large constants stand in the inferred graph as inputs."""
+    import onnx
+    from onnx import helper
+
+    large = {name: value for name, value in graph.constants.items() if value.size > LARGE}
+    inputs = (
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for name, value in large.items()
+    )
+    constants = {name: value for name, value in graph.constants.items() if name not in large}
+    light = replace(graph, constants=constants, inputs=(*graph.inputs, *inputs))
+    try:
+        inferred = onnx.shape_inference.infer_shapes(light.proto(), data_prop=True).graph
+    except onnx.shape_inference.InferenceError:
+        return {}
+    return {
+        each.name: tuple(size.dim_value for size in each.type.tensor_type.shape.dim)
+        for each in (*inferred.value_info, *graph.inputs)
+    }
 
 
 def _target(node: Node, runs: Sequence[Mapping[str, NDArray[Any]]]) -> NDArray[np.int64] | None:

@@ -21,6 +21,7 @@ from model.lm.cache import cache_dirs
 from model.machine.instructions import instruction_set
 from model.published.contracts import FLOAT, Contract, expected_inputs
 from model.published.metadata import Graph
+from model.published.quantization.dequantized import dequantized
 from model.published.rewriting.convolutions import depthwise_as_products, pointwise_as_products
 from model.published.rewriting.folding import fold_shapes
 from model.published.rewriting.key_value_caches import KEYS_AND_VALUES, cache_keys_and_values
@@ -30,7 +31,7 @@ from model.published.rewriting.verdicts import Rewriting, Verdict, cached, keep
 from model.published.rewriting.verification import Outcome, compare, outcome_of
 from model.published.states import StateTensor
 
-VERSION = 1  # of the rewrites: part of the digest of a rewritten model, and of the cache
+VERSION = 2  # of the rewrites: part of the digest of a rewritten model, and of the cache
 LARGEST_BYTES = 1 << 30  # of a graph: beyond, a copy in memory could exceed the 2 GiB of a message
 
 
@@ -59,6 +60,7 @@ class Rewritten:
     graph: Graph
     contract: Contract
     verdicts: tuple[Verdict, ...]
+    published: Contract  # of the graph before the rewrites
     source: OnnxGraph | None = None  # of the graph to run; None if it was not read
 
     @property
@@ -81,21 +83,24 @@ def rewritten(
     *,
     rewriting: Rewriting = "auto",
     digest: str,
+    from_integers: bool = False,
 ) -> Rewritten:
     """Return the graph with all rewrites that keep its results; `digest`: of its files.
+
+    `from_integers`: of a file in 8 bits, `graph` is its form in floats.
 
     `windows`: feature windows (W, B, …) of speech, of which the results `shape` are compared; needed if no verdicts are
     cached. A graph that cannot be rewritten is returned as it is, with the reason.
     """
     rewrites = [each for each in REWRITES if each.exact or rewriting == "auto"] if rewriting != "off" else []
     try:
-        source = read_graph(graph.path, contract) if rewrites else None
+        source = read_graph(graph.path, contract, from_integers=from_integers) if rewrites else None
     except PublishedModelError as error:
-        return Rewritten(graph, contract, tuple(Verdict(each.name, each.exact, False, str(error)) for each in rewrites))
+        verdicts = tuple(Verdict(each.name, each.exact, False, str(error)) for each in rewrites)
+        return Rewritten(graph, contract, verdicts, contract)
     if source is None:
-        return Rewritten(graph, contract, ())
-    name = f"{graph.path.name}-{rewriting}-{_key(digest)}.rewriting.json"
-    places = [folder / name for folder in cache_dirs(graph.path)]
+        return Rewritten(graph, contract, (), contract)
+    places = places_of(graph.path, rewriting, f"{digest} {VERSION}")
     known = cached(places)
     if known is None:
         speech = windows()
@@ -107,8 +112,8 @@ def rewritten(
         if rewrite.name in applied:
             source = rewrite.apply(source)
     if not applied:
-        return Rewritten(graph, contract, known, source)
-    return Rewritten(_session(graph, source), contract_of(source, contract), known, source)
+        return Rewritten(graph, contract, known, contract, source)
+    return Rewritten(_session(graph, source), contract_of(source, contract), known, contract, source)
 
 
 def contract_of(source: OnnxGraph, contract: Contract) -> Contract:
@@ -158,11 +163,11 @@ def _tried(
         else:
             verdicts.append(Verdict(rewrite.name, rewrite.exact, True, "", found.largest))
             source, kept = changed, candidate
-    return Rewritten(*kept, tuple(verdicts), source)
+    return Rewritten(*kept, tuple(verdicts), contract, source)
 
 
-def read_graph(path: Path, contract: Contract) -> OnnxGraph:
-    """Read a graph file; its inputs get the sizes of the contract.
+def read_graph(path: Path, contract: Contract, *, from_integers: bool = False) -> OnnxGraph:
+    """Read a graph file; its inputs get the sizes of the contract. `from_integers`: in floats if it is in 8 bits.
 
     Raises: PublishedModelError with the reason why it cannot be rewritten.
     """
@@ -171,19 +176,31 @@ def read_graph(path: Path, contract: Contract) -> OnnxGraph:
     model = onnx.load(path, load_external_data=False)
     if any(each.data_location == onnx.TensorProto.EXTERNAL for each in model.graph.initializer):
         raise PublishedModelError("its weights are in a file of their own")
-    if any(each.op_type in {"DynamicQuantizeLinear", "QuantizeLinear"} for each in model.graph.node):
+    source = OnnxGraph.read(model)
+    if from_integers:
+        source = dequantized(source)
+    if any(each.op in {"DynamicQuantizeLinear", "QuantizeLinear"} for each in source.nodes):
         raise PublishedModelError("it is quantized")
-    return OnnxGraph.read(model).with_sizes([shape for _, shape in expected_inputs(contract)])
+    return source.with_sizes([shape for _, shape in expected_inputs(contract)])
+
+
+def in_floats(graph: Graph) -> Graph:
+    """Return the form in floats of a graph in 8 bits. Raises: PublishedModelError."""
+    return _session(graph, dequantized(OnnxGraph.read(onnx.load(graph.path, load_external_data=False))))
 
 
 def _session(graph: Graph, source: OnnxGraph) -> Graph:
     return Graph.of(graph.path, source.proto().SerializeToString())
 
 
-def _key(digest: str) -> str:
-    """Identify what verdicts depend on: files, rewrites, runtime and processor."""
-    parts = digest, str(VERSION), onnxruntime.__version__, instruction_set()
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+def places_of(path: Path, purpose: str, subject: str) -> list[Path]:
+    """Return the files in which verdicts may be kept.
+
+    They depend on the subject, the rewrites, the runtime and the processor.
+    """
+    parts = subject, onnxruntime.__version__, instruction_set()
+    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return [folder / f"{path.name}-{purpose}-{key}.rewriting.json" for folder in cache_dirs(path)]
 
 
 def _first_line(error: Exception) -> str:

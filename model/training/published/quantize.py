@@ -22,7 +22,7 @@ from model.evaluation.bootstrap import report_with_intervals
 from model.evaluation.scoring import Score, score
 from model.published.files import find_files
 from model.published.published_model import PublishedModel
-from model.published.quantization.products import products_of
+from model.published.quantization.products import digest_of_weights, products_of
 from model.published.quantization.scales import Scales
 from model.published.rewriting.rewriting import Rewritten
 from model.published.rewriting.verdicts import Rewriting
@@ -56,15 +56,16 @@ class Quantized:
 
 
 def load_floats(path: Path, rewriting: Rewriting = "auto") -> tuple[PublishedModel, Rewritten]:
-    """Load the model in floats. Raises: PublishedModelError if it cannot be quantized.
+    """Load the model in floats, from its file in 8 bits if there is no other.
+
+    Raises: PublishedModelError if it cannot be quantized.
 
     `rewriting` must be that of the servers: the scales belong to the rewritten graph.
     """
     if rewriting == "off":
         raise PublishedModelError("TUTTI_GRAPH_REWRITING=off: 8-bit scales need a rewritten graph; use auto or exact")
-    model, found = PublishedModel.load_with_source(find_files(path, "fp32"), Device("cpu"), rewriting)
-    if model.precision != "fp32":
-        raise PublishedModelError(f"{model.graph.path.name} is quantized already; the graph in floats is needed")
+    files = find_files(path, "fp32")
+    model, found = PublishedModel.load_with_source(files, Device("cpu"), rewriting, from_integers=True)
     if not set(model.contract.feeds) <= {"window", "bins first", "length", "state"}:
         raise PublishedModelError(
             f"models of kind {model.contract.kind} cannot be quantized: they run one row at a time"
@@ -75,7 +76,11 @@ def load_floats(path: Path, rewriting: Rewriting = "auto") -> tuple[PublishedMod
 
 
 def quantize(
-    model: PublishedModel, found: Rewritten, recordings: Sequence[Spoken], announce: Callable[[str], None]
+    model: PublishedModel,
+    found: Rewritten,
+    recordings: Sequence[Spoken],
+    announce: Callable[[str], None],
+    rewriting: Rewriting = "auto",
 ) -> Quantized:
     """Find scales for the products of a model, and compare texts. Raises: PublishedModelError."""
     if found.source is None:
@@ -93,18 +98,22 @@ def quantize(
     chosen = [each for each in candidates if each.name != last or len(candidates) == 1]
     announce("running the model in floats")
     expected = _outcome(model, recordings)
+    released = _released_text(model, recordings, expected, announce)
+    files = model.files.digest()
+    weights = {each.name: digest_of_weights(each.weight) for each in products_of(found.source)}
     step = max(1, round(LEFT_OUT * len(candidates)))
     best: Quantized | None = None
     for attempt in range(ROUNDS):
         kept = chosen[attempt * step :]  # the noisiest are first
         if not kept:
             break
-        scales = Scales(model.digest, {each.name: each.scale for each in sorted(kept, key=lambda each: each.name)})
-        quantized = model.quantized(found, scales)
+        chosen_scales = {each.name: each.scale for each in sorted(kept, key=lambda each: each.name)}
+        scales = Scales(model.digest, files, chosen_scales, weights)
+        quantized = model.quantized(found, scales, rewriting)
         announce(f"comparing texts with {len(kept)} of {len(candidates)} products in 8-bit integers")
         report = _report(recordings, expected, _outcome(quantized, recordings))
         report |= {"products": len(kept), "of": len(candidates), "seconds": round(seconds, 1)}
-        report |= {"least_snr_db": round(kept[0].snr_db, 1)}
+        report |= {"least_snr_db": round(kept[0].snr_db, 1), **released}
         left_out = _names(candidates, kept)
         current = Quantized(replace(scales, left_out=left_out, report=report), report)
         announce(
@@ -134,6 +143,20 @@ def _outcome(model: PublishedModel, recordings: Sequence[Spoken]) -> _Outcome:
         texts.append(joined(word.text for word in decoder.take(state)))
     symbols = [each.argmax(-1) if model.transducer is None else each[..., 0] for each in outputs]
     return _Outcome([np.asarray(each, np.float32) for each in symbols], texts)
+
+
+def _released_text(
+    model: PublishedModel, recordings: Sequence[Spoken], floats: _Outcome, announce: Callable[[str], None]
+) -> dict[str, float]:
+    """Return how far the text in floats is from that of a file in 8 bits, run as released; {} for other files."""
+    if model.files.precision != "int8":
+        return {}
+    announce(f"running {model.graph.path.name} as released")
+    as_released, _ = PublishedModel.load_with_source(model.files, Device("cpu"), "off")
+    texts = _outcome(as_released, recordings).texts
+    different = sum((score(one, other) for one, other in zip(texts, floats.texts, strict=True)), start=Score())
+    announce(f"  the same weights in floats: word error rate {different.wer:.2%} to its text")
+    return {"wer_of_floats_to_released": round(different.wer, 6)}
 
 
 def _report(recordings: Sequence[Spoken], floats: _Outcome, integers: _Outcome) -> dict[str, Any]:

@@ -63,18 +63,26 @@ def test_a_scale_contains_zero_exactly() -> None:
 def test_scales_are_read_as_written_and_belong_to_one_graph(tmp_path):
     graph = product_graph()
     (product,) = products_of(graph)
-    scales = Scales("digest", {product.name: Scale.of(-1, 1)}, ("other",), {"wer_to_floats": 0.01})
+    scales = Scales(
+        "digest",
+        "files",
+        {product.name: Scale.of(-1, 1)},
+        {product.name: "weights"},
+        ("other",),
+        {"wer_to_floats": 0.01},
+    )
     scales.write(tmp_path)
     assert Scales.read(tmp_path) == scales
     assert Scales.read(tmp_path / "none") is None
+    assert scales.by_weights == {"weights": Scale.of(-1, 1)}
     scales.applied(graph, "digest")
     with pytest.raises(PublishedModelError, match="written for other files, other rewrites or another version"):
         scales.applied(graph, "another")
     with pytest.raises(PublishedModelError, match="written for other files, other rewrites or another version"):
-        Scales("digest", {"missing": Scale.of(-1, 1)}).applied(graph, "digest")
+        Scales("digest", "files", {"missing": Scale.of(-1, 1)}, {"missing": "weights"}).applied(graph, "digest")
 
 
-@pytest.mark.parametrize("damage", ["{", "[]", '{"version": 1}', '{"version": 1, "products": {"a": 1}}'])
+@pytest.mark.parametrize("damage", ["{", "[]", '{"version": 2}', '{"version": 2, "products": {"a": 1}}'])
 def test_a_damaged_file_of_scales_is_named_with_what_to_do(damage, tmp_path):
     (tmp_path / FILE).write_text(damage)
     with pytest.raises(PublishedModelError, match=rf"{FILE} cannot be read .* run `tutti quantize` again"):
@@ -82,7 +90,7 @@ def test_a_damaged_file_of_scales_is_named_with_what_to_do(damage, tmp_path):
 
 
 def test_scales_of_another_version_are_refused(tmp_path):
-    path = Scales("digest", {}).write(tmp_path)
+    path = Scales("digest", "files", {}, {}).write(tmp_path)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 9}))
-    with pytest.raises(PublishedModelError, match="has version 9, this program reads 1"):
+    with pytest.raises(PublishedModelError, match="has version 9, this program reads 2"):
         Scales.read(tmp_path)

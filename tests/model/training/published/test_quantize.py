@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from onnxruntime.quantization import quantize_dynamic
 from typer.testing import CliRunner
 
 from model.errors import PublishedModelError
@@ -133,8 +134,22 @@ def test_models_that_cannot_be_quantized_are_refused_with_the_reason(tmp_path):
     soundfile.write(pcm, np.zeros(16_000, np.int16), 16_000)
     wenet = make_probe("wenet-ctc", tmp_path / "wenet").folder
     assert "run one row at a time" in run(wenet, "--audio", pcm).output
-    integers = make_probe("nemo-ctc", tmp_path / "integers", quantized=True).folder
-    assert "the graph in floats is needed" in run(integers, "--audio", pcm).output
+    narrow = make_probe("nemo-ctc", tmp_path / "integers", quantized=True).folder
+    assert "model.int8.onnx has no products that could be quantized" in run(narrow, "--audio", pcm).output
+
+
+def test_a_released_file_in_8_bits_is_a_source_of_weights(published, tmp_path):
+    folder = tmp_path / "released"
+    folder.mkdir()
+    shutil.copy(published / "tokens.txt", folder)
+    quantize_dynamic(published / "model.onnx", folder / "model.int8.onnx")
+    done = run(folder, "--audio", SAMPLES / "demo.flac", "--force")
+    assert done.exit_code == 0, done.output
+    assert "running model.int8.onnx as released" in done.output
+    assert "wer_of_floats_to_released" in json.loads((folder / FILE).read_text())["report"]
+    model = PublishedModel.load(folder, device="cpu")
+    assert model.scales is not None
+    assert check_rows(model, model.tokens.blank).dependent_bits == ()
 
 
 def test_the_scales_belong_to_the_rewrites_that_the_setting_allows(folder, monkeypatch):

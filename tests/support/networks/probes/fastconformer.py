@@ -44,6 +44,24 @@ SIZES = {"exported": {}, "exported-26m": published(256, 16, 4), "exported-109m":
 
 def write_ctc(graph, spec, vocabulary):
     """The graph of a nemo-ctc file: its metadata."""
+    x, give_states = write_encoder(graph, spec)
+    head = graph.weight(vocabulary, spec.hidden, 1, scale=3 * spec.hidden**-0.5)
+    scores = graph("Conv", x, head, graph.constant(np.zeros(vocabulary, np.float32), "bias"), kernel_shape=[1])
+    log_probs = graph("LogSoftmax", graph("Transpose", scores, perm=[0, 2, 1]), axis=-1)
+    graph.output(log_probs, "logprobs", ["N", spec.frames, vocabulary])
+    give_states()
+    return spec.metadata(vocabulary)
+
+
+def write_frames(graph, spec):
+    """The graph of an encoder of a nemo-transducer."""
+    x, give_states = write_encoder(graph, spec)
+    graph.output(x, "outputs", ["N", spec.hidden, spec.frames])
+    give_states()
+
+
+def write_encoder(graph, spec):
+    """Return frames (N, D, T'), and a function that declares the lengths and the states after the output of frames."""
     signal = graph.input("audio_signal", ["N", MELS, "T"])
     length = graph.input("length", ["N"], "int64")
     channel_shape = ["N", spec.layers, spec.left, spec.hidden]
@@ -64,21 +82,20 @@ def write_ctc(graph, spec, vocabulary):
         for values, value in zip((next_channels, next_times), following, strict=True):
             values.append(graph("Unsqueeze", value, [0]))
     x = part(graph, graph("Transpose", x, perm=[0, 2, 1]), 0, spec.frames, 2)  # (N, D, T')
-    head = graph.weight(vocabulary, spec.hidden, 1, scale=3 * spec.hidden**-0.5)
-    scores = graph("Conv", x, head, graph.constant(np.zeros(vocabulary, np.float32), "bias"), kernel_shape=[1])
-    log_probs = graph("LogSoftmax", graph("Transpose", scores, perm=[0, 2, 1]), axis=-1)
-    graph.output(log_probs, "logprobs", ["N", spec.frames, vocabulary])
-    graph.output(graph("Min", lengths, np.int64(spec.frames)), "encoded_lengths", ["N"], "int64")
-    stacked = part(graph, graph("Concat", *next_channels, axis=0), -spec.left, END, 2)
-    graph.output(graph("Transpose", stacked, perm=[1, 0, 2, 3]), "cache_last_channel_next", channel_shape)
-    stacked = graph("Concat", *next_times, axis=0)
-    graph.output(graph("Transpose", stacked, perm=[1, 0, 2, 3]), "cache_last_time_next", time_shape)
-    counted = graph("Min", graph("Add", seen, frames), np.int64(spec.left))
-    graph.output(counted, "cache_last_channel_next_len", ["N"], "int64")
-    for name in ("cache_last_channel", "cache_last_time"):
-        graph.states.append((name, f"{name}_next"))
-    graph.states.append(("cache_last_channel_len", "cache_last_channel_next_len"))
-    return spec.metadata(vocabulary)
+
+    def give_states():
+        graph.output(graph("Min", lengths, np.int64(spec.frames)), "encoded_lengths", ["N"], "int64")
+        stacked = part(graph, graph("Concat", *next_channels, axis=0), -spec.left, END, 2)
+        graph.output(graph("Transpose", stacked, perm=[1, 0, 2, 3]), "cache_last_channel_next", channel_shape)
+        stacked = graph("Concat", *next_times, axis=0)
+        graph.output(graph("Transpose", stacked, perm=[1, 0, 2, 3]), "cache_last_time_next", time_shape)
+        counted = graph("Min", graph("Add", seen, frames), np.int64(spec.left))
+        graph.output(counted, "cache_last_channel_next_len", ["N"], "int64")
+        for name in ("cache_last_channel", "cache_last_time"):
+            graph.states.append((name, f"{name}_next"))
+        graph.states.append(("cache_last_channel_len", "cache_last_channel_next_len"))
+
+    return x, give_states
 
 
 def subsampling(graph, x, length, spec):

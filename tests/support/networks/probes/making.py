@@ -30,7 +30,9 @@ FORMATS = {
 }
 EXPORTED = {
     "nemo-ctc": (fastconformer.FastConformer, fastconformer.SIZES, alone(fastconformer.write_ctc)),
+    "nemo-transducer": (fastconformer.FastConformer, fastconformer.SIZES, transducers.write_exported_nemo),
     "zipformer2-ctc": (zipformer.Zipformer, zipformer.SIZES, alone(zipformer.write_ctc)),
+    "zipformer2-transducer": (zipformer.Zipformer, zipformer.SIZES, transducers.write_exported_zipformer2),
 }
 """Graphs node by node as the exporters write them, for sizes whose names begin with "exported"."""
 KINDS = tuple(FORMATS)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import nemo
+from . import fastconformer, nemo, zipformer
 from .graph import FLOAT
 from .layers import norm, with_clock
 from .zipformer2 import Encoder
@@ -36,6 +36,18 @@ def write_zipformer2(graphs, spec, vocabulary):
     hidden = with_clock(graph, norm(graph, encoder.hidden(size), size), encoder.clock)
     graph.output(hidden, "encoder_out", ["N", spec.shift // 4, size])
     encoder.give_states()
+    return write_stateless_search(graphs, spec, vocabulary)
+
+
+def write_exported_zipformer2(graphs, spec, vocabulary):
+    """The three graphs of a zipformer2-transducer, the encoder node by node as its exporter writes it."""
+    zipformer.write_frames(graphs["encoder"], spec)
+    return write_stateless_search(graphs, spec, vocabulary)
+
+
+def write_stateless_search(graphs, spec, vocabulary):
+    """The decoder and joiner of a zipformer2-transducer: the metadata of all graphs by role."""
+    size = spec.joiner_dim
     write_stateless(graphs["decoder"], spec, vocabulary)
     joiner = graphs["joiner"]
     frame = joiner.input("encoder_out", ["N", size])
@@ -87,11 +99,23 @@ def joined(graph, frame, history, projected, head):
 
 def write_nemo(graphs, spec, vocabulary):
     """The three graphs of a nemo-transducer: their metadata by role."""
-    graph, size, inner = graphs["encoder"], spec.hidden, spec.pred_hidden
+    graph, size = graphs["encoder"], spec.hidden
     hidden, clock, give_states = nemo.write_encoder(graph, spec)
     hidden = with_clock(graph, norm(graph, hidden, size), clock)
     graph.output(graph("Transpose", hidden, perm=[0, 2, 1]), "outputs", ["N", size, spec.frames])
     give_states()
+    return write_search(graphs, spec, vocabulary)
+
+
+def write_exported_nemo(graphs, spec, vocabulary):
+    """The three graphs of a nemo-transducer, the encoder node by node as its exporter writes it."""
+    fastconformer.write_frames(graphs["encoder"], spec)
+    return write_search(graphs, spec, vocabulary)
+
+
+def write_search(graphs, spec, vocabulary):
+    """The decoder and joiner of a nemo-transducer: the metadata of all graphs by role."""
+    size, inner = spec.hidden, spec.pred_hidden
     write_lstm(graphs["decoder"], spec, vocabulary)
     joiner = graphs["joiner"]
     frames = joiner("Transpose", joiner.input("encoder_outputs", ["N", size, "T"]), perm=[0, 2, 1])

@@ -66,6 +66,15 @@ def write_ctc(graph, spec, vocabulary):
     return spec.metadata("streaming ctc zipformer2")
 
 
+def write_frames(graph, spec):
+    """The graph of an encoder of a zipformer2-transducer, with the joiner's projection of its frames."""
+    encoder, count = Exported(graph, spec), max(spec.encoder_dims)
+    offsets = graph.constant(np.zeros(spec.joiner_dim, np.float32))
+    frames = graph("Add", offsets, graph.linear(encoder.hidden(), count, spec.joiner_dim, scale=2 * count**-0.5))
+    graph.output(frames, "encoder_out", ["N", spec.shift // 4, spec.joiner_dim])
+    encoder.give_states()
+
+
 def swoosh(graph, x, kind, form):
     """Return log(1 + exp(x - offset)) - 0.08 x - constant, written in one of the forms of icefall's exports."""
     offset, constant = SWOOSHES[kind]

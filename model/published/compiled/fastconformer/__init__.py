@@ -1,0 +1,1 @@
+"""The compiled step of NeMo's cache-aware FastConformer."""

@@ -1,0 +1,208 @@
+"""A cache-aware FastConformer with a compiled step: packed weights, the layout of states, and work space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.int8.slots import ALIGNED, aligned
+from model.int8.vectors import LANES
+from model.published.compiled.fastconformer import step as compiled
+from model.published.compiled.fastconformer.plan import BORDER, IMAGE_WIDTH, Constants, Dimensions, Fields, Plan, Work
+from model.published.compiled.fastconformer.weights import FastConformerWeights, Layer, read_weights
+from model.published.compiled.linears import Linear, LinearTable, Scratch
+from model.published.contracts import Contract
+from model.published.filter_bank import BINS
+from model.published.metadata import Graph
+from model.published.rewriting.onnx_graph import OnnxGraph
+
+ROWS = 64  # frames of a call: their work space fits the second-level cache
+LARGEST_BLOCK = 32  # streams of a call
+
+
+@dataclass(frozen=True)
+class FastConformer:
+    """Weights of a published FastConformer; implements `CompiledNetwork` by structure."""
+
+    weights: FastConformerWeights
+
+    @classmethod
+    def read(cls, graph: OnnxGraph, metadata: Graph, contract: Contract) -> FastConformer:
+        """Read a published graph. Raises: PublishedModelError with the reason if it is another network."""
+        return cls(read_weights(graph, metadata, contract))
+
+    @cached_property
+    def linears(self) -> Sequence[Linear]:
+        """Linear layers: those of the subsampling, those of each layer, and the output layer."""
+        weights = self.weights
+        head = [] if weights.head is None else [weights.head]
+        return [*weights.subsampling, *(each for layer in weights.layers for each in layer.linears), *head]
+
+    def step(self, linears: Sequence[Linear]) -> FastConformerStep:
+        """Return the compiled step with these linear layers, in the order of `linears`."""
+        return FastConformerStep(self.weights, linears)
+
+
+class FastConformerStep:
+    """The packed network; implements `CompiledStep` by structure."""
+
+    def __init__(self, weights: FastConformerWeights, linears: Sequence[Linear]) -> None:
+        sizes = weights.sizes
+        self._sizes = sizes
+        self._kept: list[NDArray[Any]] = []
+        self.block = max(1, min(LARGEST_BLOCK, ROWS // sizes.frames))
+        self.result_shape: tuple[int, ...] = (sizes.frames, sizes.outputs)
+        place_rows = _image_rows(sizes.window, 2) * _image_rows(BINS, 2)
+        self._halves = any(each.scale is not None for each in linears)  # then floats are not exact anyway
+        self._subsampling = LinearTable(linears[:3], rows=place_rows)
+        self._linears = LinearTable(linears[3:], rows=self.block * sizes.frames)
+        self._plan = Plan(self._dimensions(weights), self._constants(weights), self._fields())
+        self._works: dict[int, Work] = {}
+        self.fresh = np.zeros(self._plan.fields.first_layer + len(weights.layers) * self._plan.fields.layer, np.uint8)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of the weights that a step reads."""
+        return sum(each.nbytes for each in self._kept) + self._subsampling.weight_bytes + self._linears.weight_bytes
+
+    @cached_property
+    def work_bytes(self) -> int:
+        """Size of the work space."""
+        return sum(-(-size // ALIGNED) * ALIGNED for size in self._work_sizes())
+
+    def run(self, work: int, memory: tuple[int, int, int, int, int], count: int) -> None:
+        """Step `count` streams; see `CompiledStep.run`."""
+        if work not in self._works:
+            self._works[work] = self._work(work)
+        compiled.step(self._plan, self._works[work], memory, count)
+
+    def _dimensions(self, weights: FastConformerWeights) -> Dimensions:
+        sizes, head = self._sizes, weights.head
+        return Dimensions(
+            window=sizes.window,
+            first=sizes.subsampled - sizes.frames,
+            frames=sizes.frames,
+            channels=sizes.channels,
+            hidden=sizes.hidden,
+            heads=sizes.heads,
+            layers=len(weights.layers),
+            left=sizes.left,
+            ring=_whole_vectors(sizes.left + sizes.frames),
+            places=_whole_vectors(sizes.left + 2 * sizes.frames - 1),
+            halves=int(self._halves),
+            taps=sizes.taps,
+            outputs=sizes.outputs,
+            padded_outputs=0 if head is None else head.weight.shape[1],
+        )
+
+    def _constants(self, weights: FastConformerWeights) -> Constants:
+        sizes = self._sizes
+        images = [self._keep(each) for part in weights.images for each in (part.weight, part.bias)]
+        head_size = np.float32(sizes.hidden // sizes.heads)
+        return Constants(
+            images=self._keep(np.array(images, np.int64)),
+            subsampling=self._subsampling.address,
+            linears=self._linears.address,
+            layers=self._keep(np.array([self._layer(each, weights.positions) for each in weights.layers], np.int64)),
+            scale=self._keep(np.array([sizes.scale], np.float32)),
+            half=self._keep(np.array([0.5], np.float32)),
+            attention_scale=self._keep(np.array([1 / np.sqrt(head_size)], np.float32)),
+        )
+
+    def _layer(self, layer: Layer, positions: NDArray[np.float32]) -> list[int]:
+        norms = [self._keep(each) for norm in layer.norms for each in (norm.weight, norm.bias)]
+        mixed = layer.convolution_norm
+        return [
+            *norms,
+            self._keep(layer.content_offset),
+            self._keep(layer.position_offset),
+            self._keep(self._places(layer.position, positions)),
+            self._keep(layer.depthwise.weight),
+            self._keep(layer.depthwise.bias),
+            *([0, 0] if mixed is None else [self._keep(mixed.weight), self._keep(mixed.bias)]),
+        ]
+
+    def _places(self, position: Linear, table: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Project the positions left + frames - 1 … 1 - frames for a layer, by head: (H, D / H, padded positions)."""
+        sizes = self._sizes
+        middle, furthest = len(table) // 2, sizes.left + sizes.frames - 1
+        wanted = np.ascontiguousarray(table[middle - furthest : middle + sizes.frames])
+        projected = np.zeros_like(wanted)
+        packed = LinearTable([position], rows=1)
+        scratch = [aligned(size) for size in packed.scratch_bytes]
+        compiled.project_positions(
+            packed.address,
+            0,
+            len(wanted),
+            wanted.ctypes.data,
+            Scratch(*(int(each.ctypes.data) for each in scratch)),
+            projected.ctypes.data,
+            sizes.hidden * 4,
+        )
+        by_head = projected.T.reshape(sizes.heads, sizes.hidden // sizes.heads, len(wanted))
+        return np.pad(by_head, ((0, 0), (0, 0), (0, _whole_vectors(len(wanted)) - len(wanted))))
+
+    def _fields(self) -> Fields:
+        sizes = self._sizes
+        frame = sizes.hidden * (2 if self._halves else 4)
+        ring, joined = _whole_vectors(sizes.left + sizes.frames) * frame, (sizes.taps - 1) * sizes.hidden * 4
+        return Fields(first_layer=ALIGNED, values=ring, convolution=2 * ring, layer=2 * ring + joined)
+
+    def _work_sizes(self) -> list[int]:
+        """Sizes of the parts of the work space in bytes, in the order of `Work`."""
+        sizes = self._sizes
+        padded = self._plan.sizes.padded_outputs
+        border, rows, hidden = BORDER, self.block * sizes.frames, sizes.hidden * 4
+        places = [(_image_rows(sizes.window, times), _image_rows(BINS, times)) for times in (1, 2)]
+        images = [(frames + border) * (bins + border) * sizes.channels * 4 for frames, bins in places]
+        flat = places[1][0] * places[1][1] * sizes.channels * 4
+        reduced = sizes.frames * _image_rows(BINS, 3) * sizes.channels * 4
+        return [
+            (sizes.window + border) * IMAGE_WIDTH,
+            images[0],
+            flat,
+            flat,
+            images[1],
+            reduced,
+            *self._subsampling.scratch_bytes,
+            rows * hidden,
+            rows * hidden,
+            rows * max(2 * hidden, padded * 4),
+            *[rows * hidden] * 5,
+            rows * self._plan.sizes.places * 4,
+            max(sizes.frames * self._plan.sizes.ring * 4, hidden),
+            (sizes.taps - 1 + sizes.frames) * hidden,
+            *self._linears.scratch_bytes,
+        ]
+
+    def _work(self, start: int) -> Work:
+        places = []
+        for size in self._work_sizes():
+            places.append(start)
+            start += -(-size // ALIGNED) * ALIGNED
+        scratch, own = Scratch(*places[-3:]), Scratch(*places[6:9])
+        parts: list[Any] = [*places[:6], own, *places[9:-3], scratch]
+        return Work(*parts)
+
+    def _keep(self, array: NDArray[Any]) -> int:
+        place = aligned(array.nbytes)
+        place[:] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+        self._kept.append(place)
+        return int(place.ctypes.data)
+
+
+def _image_rows(size: int, times: int) -> int:
+    """Return the size of an image's axis after convolutions of stride 2."""
+    for _ in range(times):
+        size = size // 2 + 1
+    return size
+
+
+def _whole_vectors(width: int) -> int:
+    """Return the next multiple of the vector size."""
+    return -(-width // LANES) * LANES

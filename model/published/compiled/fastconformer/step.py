@@ -1,0 +1,195 @@
+"""Compiled step of a cache-aware FastConformer for a batch: feature windows in, log-probabilities or frames out.
+
+Each stream keeps, for each layer, rings of keys and values and the last frames before the convolution. Rows are
+independent: only products process several at a time, and their sums are exact or in a fixed order.
+"""
+
+from __future__ import annotations
+
+from model.int8 import kernels as int8_kernels
+from model.int8.vectors import LANES
+from model.machine.compiled import compiled, entry_point, float32_at, int64_at
+from model.published.compiled import kernels
+from model.published.compiled.fastconformer import image_kernels
+from model.published.compiled.fastconformer.attention import attend
+from model.published.compiled.fastconformer.plan import (
+    BORDER,
+    FEWER,
+    FEWEST,
+    FIRST_IN,
+    FIRST_OUT,
+    GATED,
+    IMAGE_WIDTH,
+    LAYER_COLUMNS,
+    LINEARS,
+    MANY,
+    MIXED,
+    MIXED_BIAS,
+    MIXED_GAIN,
+    SECOND_IN,
+    SECOND_OUT,
+    TAPS,
+    TAPS_BIAS,
+    Plan,
+    Work,
+    layer_linear,
+    normalize,
+)
+from model.published.compiled.linears import NO_ACTIVATION, RELU, SILU, Scratch, apply_linear, feed_forward, linear_at
+from model.published.filter_bank import BINS
+
+
+@entry_point
+def step(plan: Plan, work: Work, memory: tuple[int, int, int, int, int], count: int) -> None:
+    """Advance `count` streams by one window; `memory` as in `CompiledStep.run`."""
+    windows, slots, slab, stride, out = memory
+    sizes = plan.sizes
+    slot_of = int64_at(slots)
+    for row in range(count):
+        window = windows + row * sizes.window * BINS * 4
+        _subsample(plan, work, window, work.x + row * sizes.frames * sizes.hidden * 4)
+    for layer in range(sizes.layers):
+        _feed_forward(plan, work, layer, 0, count)
+        attend(plan, work, layer, (slots, slab, stride), count)
+        _convolution(plan, work, layer, (slots, slab, stride), count)
+        _feed_forward(plan, work, layer, 3, count)
+        normalize(plan, work, layer, 4, count, work.x)
+    _outputs(plan, work, count, out)
+    for row in range(count):
+        int64_at(slab + slot_of[row] * stride)[0] += sizes.frames
+
+
+@compiled
+def _subsample(plan: Plan, work: Work, window: int, out: int) -> None:
+    """Compute the new frames of a window (L, 80) by three convolutions of stride 2."""
+    sizes = plan.sizes
+    channels, width = sizes.channels, sizes.hidden * 4
+    second_from = max(0, 2 * sizes.first - 2)  # earlier frames do not reach the new ones
+    first_from = max(0, 2 * second_from - 2)
+    images = plan.constants.images
+    for frame in range(sizes.window):
+        place = work.features + (frame + 2) * IMAGE_WIDTH + 8
+        int8_kernels.copy_bytes(place, window + frame * BINS * 4, BINS * 4)
+    frames = sizes.window // 2 + 1
+    for frame in range(first_from, frames):
+        _first_image(work, images, frame, channels)
+    frames = frames // 2 + 1
+    for frame in range(second_from, frames):
+        out_place = work.places + (frame - second_from) * FEWER * channels * 4
+        _next_image(work.image, MANY, images + 16, frame, FEWER, channels, out_place)
+    wide, rows = channels * 4, (frames - second_from) * FEWER
+    first = linear_at(plan.constants.subsampling, 0)
+    apply_linear(first, RELU, work.places, wide, rows, work.subsampling, work.rows, wide)
+    for frame in range(second_from, frames):
+        place = work.image_again + ((frame + 2) * (FEWER + BORDER) + 2) * wide
+        int8_kernels.copy_bytes(place, work.rows + (frame - second_from) * FEWER * wide, FEWER * wide)
+    for frame in range(sizes.frames):
+        out_place = work.places + frame * FEWEST * wide
+        _next_image(work.image_again, FEWER, images + 32, sizes.first + frame, FEWEST, channels, out_place)
+    second, last = linear_at(plan.constants.subsampling, 1), linear_at(plan.constants.subsampling, 2)
+    apply_linear(second, RELU, work.places, wide, sizes.frames * FEWEST, work.subsampling, work.rows, wide)
+    for frame in range(sizes.frames):
+        _channels_first(work.rows + frame * FEWEST * wide, channels, work.reduced + frame * FEWEST * wide)
+    apply_linear(last, NO_ACTIVATION, work.reduced, FEWEST * wide, sizes.frames, work.subsampling, out, width)
+    for frame in range(sizes.frames):
+        kernels.scale_row(plan.constants.scale, out + frame * width, sizes.hidden // LANES)
+
+
+@compiled
+def _first_image(work: Work, images: int, frame: int, channels: int) -> None:
+    """Compute one frame of the first convolution, from the features."""
+    part = int64_at(images)
+    wide = channels * 4  # bytes of a place
+    to = work.image + ((frame + 2) * (MANY + BORDER) + 2) * wide
+    for column in range(MANY):
+        place = work.features + 2 * frame * IMAGE_WIDTH + 2 * column * 4
+        image_kernels.from_one_channel(place, IMAGE_WIDTH, part[0], part[1], to + column * wide, channels // LANES)
+
+
+@compiled
+def _next_image(image: int, bins: int, part: int, frame: int, columns: int, channels: int, out: int) -> None:
+    """Compute one frame of a convolution of each channel, (columns, C), from an image of `bins` places a frame."""
+    weights, wide = int64_at(part), channels * 4
+    stride = (bins + BORDER) * wide
+    for column in range(columns):
+        place = image + 2 * frame * stride + 2 * column * wide
+        image_kernels.per_channel(place, stride, weights[0], weights[1], out + column * wide, channels // LANES)
+
+
+@compiled
+def _channels_first(places: int, channels: int, out: int) -> None:
+    """Transpose (places, C) to (C, places)."""
+    rows, reduced = float32_at(places), float32_at(out)
+    for column in range(FEWEST):
+        for channel in range(channels):
+            reduced[channel * FEWEST + column] = rows[column * channels + channel]
+
+
+@compiled
+def _feed_forward(plan: Plan, work: Work, layer: int, norm: int, count: int) -> None:
+    """Add half of a feed-forward module to `work.x`: the first one, or that after norm 3."""
+    rows, width = count * plan.sizes.frames, plan.sizes.hidden * 4
+    normalize(plan, work, layer, norm, count, work.normed)
+    first = layer_linear(plan, layer, FIRST_IN if norm == 0 else SECOND_IN)
+    second = layer_linear(plan, layer, FIRST_OUT if norm == 0 else SECOND_OUT)
+    feed_forward(first, second, SILU, work.normed, width, rows, work.scratch, work.wide, width)
+    for row in range(rows):
+        place = work.x + row * width
+        kernels.add_scaled(work.wide + row * width, plan.constants.half, place, plan.sizes.hidden // LANES)
+
+
+@compiled
+def _convolution(plan: Plan, work: Work, layer: int, states: tuple[int, int, int], count: int) -> None:
+    """Add the convolution module to `work.x`, and keep its last input frames."""
+    sizes, fields = plan.sizes, plan.fields
+    slots, slab, stride = states
+    slot_of = int64_at(slots)
+    table = int64_at(plan.constants.layers + layer * LAYER_COLUMNS * 8)
+    rows, width, vectors = count * sizes.frames, sizes.hidden * 4, sizes.hidden // LANES
+    kept = (sizes.taps - 1) * width
+    normalize(plan, work, layer, 2, count, work.normed)
+    linear = layer_linear(plan, layer, GATED)
+    apply_linear(linear, NO_ACTIVATION, work.normed, width, rows, work.scratch, work.wide, 2 * width)
+    for row in range(count):
+        cache = slab + slot_of[row] * stride + fields.first_layer + layer * fields.layer + fields.convolution
+        int8_kernels.copy_bytes(work.joined, cache, kept)
+        for frame in range(sizes.frames):
+            place = work.wide + (row * sizes.frames + frame) * 2 * width
+            kernels.gated(place, place + width, work.joined + kept + frame * width, vectors)
+        for frame in range(sizes.frames):
+            out = work.normed + (row * sizes.frames + frame) * width
+            joined = work.joined + frame * width
+            kernels.depthwise(joined, width, table[TAPS], sizes.taps, table[TAPS_BIAS], out, vectors)
+            if table[MIXED_GAIN] != 0:
+                kernels.layer_norm(out, table[MIXED_GAIN], table[MIXED_BIAS], out, vectors)
+            kernels.silu_row(out, vectors)
+        int8_kernels.copy_bytes(cache, work.joined + sizes.frames * width, kept)
+    linear = layer_linear(plan, layer, MIXED)
+    apply_linear(linear, NO_ACTIVATION, work.normed, width, rows, work.scratch, work.wide, width)
+    for row in range(rows):
+        kernels.add(work.wide + row * width, work.x + row * width, vectors)
+
+
+@compiled
+def _outputs(plan: Plan, work: Work, count: int, out: int) -> None:
+    """Write log-probabilities, or the frames themselves if there is no output layer."""
+    sizes = plan.sizes
+    rows, width, size = count * sizes.frames, sizes.hidden * 4, sizes.outputs * 4
+    if sizes.padded_outputs == 0:
+        int8_kernels.copy_bytes(out, work.x, rows * width)
+        return
+    padded = sizes.padded_outputs * 4
+    head = linear_at(plan.constants.linears, sizes.layers * LINEARS)
+    apply_linear(head, NO_ACTIVATION, work.x, width, rows, work.scratch, work.wide, padded)
+    for row in range(rows):
+        place = work.wide + row * padded
+        kernels.log_softmax(place, work.scratch.hidden, place, sizes.padded_outputs // LANES)
+        int8_kernels.copy_bytes(out + row * size, place, size)
+
+
+@entry_point
+def project_positions(
+    table: int, layer: int, rows: int, positions: int, scratch: Scratch, out: int, width: int
+) -> None:
+    """Project the table of positions (rows, D), `width` bytes a row, by a layer of a table of linear layers."""
+    apply_linear(linear_at(table, layer), NO_ACTIVATION, positions, width, rows, scratch, out, width)

@@ -1,0 +1,128 @@
+"""What the files of a published model say: kind and contract, symbols, search, languages.
+
+All errors in them are detected here, before the first stream: a missing key, symbols that do not fit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from model.ctc.tokens import Tokens
+from model.errors import PublishedModelError
+from model.published import contracts
+from model.published.contracts import KINDS, Contract, check_batches, for_batches_of, recognize
+from model.published.files import PublishedFiles
+from model.published.metadata import Graph
+from model.published.timing import PublishedDescription
+from model.published.transducer import Recurrent, Stateless
+
+Search: TypeAlias = Stateless | Recurrent
+
+_CODES = ("en", "zh", "ru", "de", "es", "fr", "ko", "ja", "it", "pt", "vi", "th", "id", "ar", "bn")
+_NAMES = {
+    "english": "en",
+    "chinese": "zh",
+    "russian": "ru",
+    "german": "de",
+    "spanish": "es",
+    "french": "fr",
+    "korean": "ko",
+    "japanese": "ja",
+    "italian": "it",
+    "portuguese": "pt",
+    "vietnamese": "vi",
+    "cantonese": "yue",
+}
+
+
+def network_of(graphs: Mapping[str, Graph]) -> Graph:
+    """Return the graph that computes frames: the model, or the encoder."""
+    return graphs["model"] if "model" in graphs else graphs["encoder"]
+
+
+def contract_for(graphs: Mapping[str, Graph]) -> Contract:
+    """Return the contract of the model or encoder; decoder and joiner take batches. Raises: PublishedModelError."""
+    contract = contract_of_network(network_of(graphs), encoder="encoder" in graphs)
+    for role in ("decoder", "joiner") if contract.kind == "zipformer2-transducer" else ():
+        check_batches(graphs[role])
+    return contract
+
+
+def contract_of_network(graph: Graph, *, encoder: bool) -> Contract:
+    """Return the contract of a model, or of the encoder of a transducer. Raises: PublishedModelError."""
+    if not encoder:
+        return for_batches_of(graph, KINDS[recognize(graph)][1](graph))
+    if is_recurrent(graph):
+        return for_batches_of(graph, contracts.nemo(graph, "nemo-transducer"))
+    _check_encoder_kind(graph)
+    return for_batches_of(graph, contracts.zipformer2(graph, "zipformer2-transducer"))
+
+
+def is_recurrent(encoder: Graph) -> bool:
+    """Return whether this is the encoder of NeMo's transducers, which have a recurrent prediction network."""
+    return any(key.startswith("cache_last_") for key in encoder.metadata)
+
+
+def symbols_and_search(
+    graphs: Mapping[str, Graph], files: PublishedFiles, contract: Contract, width: int
+) -> tuple[Tokens, Search | None]:
+    """Return the symbols, and the search of a transducer; `width`: outputs of a frame. Raises: PublishedModelError."""
+    graph = network_of(graphs)
+    if "model" in graphs:
+        tokens = Tokens.read(files.tokens, width)
+        _check_vocabulary(graph, contract, width)
+        return tokens, None
+    recurrent = contract.kind == "nemo-transducer"
+    decoder, joiner = graphs["decoder"], graphs["joiner"]
+    size = graph.number("vocab_size") + 1 if recurrent else decoder.number("vocab_size")
+    tokens = Tokens.read(files.tokens, size)
+    if recurrent:
+        return tokens, Recurrent.of(graph, decoder, joiner, tokens, width)
+    return tokens, Stateless.of(decoder, joiner, tokens, width)
+
+
+def _check_encoder_kind(encoder: Graph) -> None:
+    kind = encoder.metadata.get("model_type")
+    if kind is None:
+        raise PublishedModelError(f"{encoder.path.name} has no 'model_type' in its metadata")
+    if kind != "zipformer2":
+        raise PublishedModelError(
+            f"{encoder.path.name}: transducers of kind {kind!r} are not supported, only those of zipformer2 and NeMo"
+        )
+
+
+def _check_vocabulary(graph: Graph, contract: Contract, size: int) -> None:
+    declared = {"nemo-ctc": 1, "wenet-ctc": 0}.get(contract.kind)  # NeMo does not count the blank
+    if declared is not None and graph.number("vocab_size") + declared != size:
+        raise PublishedModelError(
+            f"{graph.path.name}: 'vocab_size' in the metadata is {graph.metadata['vocab_size']}, "
+            f"but the model has {size} outputs"
+        )
+
+
+def description_of(files: PublishedFiles, contract: Contract, frames: int, digest: str) -> PublishedDescription:
+    """Return the description of a model with this many frames per window."""
+    raw = contract.fbank is None
+    return PublishedDescription(
+        name=files.folder.resolve().name,
+        version=digest[:12],
+        architecture=contract.kind,
+        languages=languages_of(files.folder.resolve().name),
+        sample_rate=contract.sample_rate,
+        window=contract.window,
+        shift=contract.shift,
+        frames_per_step=frames,
+        frame_s=contract.shift * 0.01 / frames if raw else contract.subsampling * 0.01,
+        hop=contract.sample_rate // 100,
+        raw=raw,
+    )
+
+
+def languages_of(name: str) -> tuple[str, ...]:
+    """Return the languages in a release name such as `sherpa-onnx-streaming-zipformer-en-2023-06-26`; else ()."""
+    if not name.startswith("sherpa-onnx"):
+        return ()
+    parts = re.split(r"[-_.]", name.lower())
+    return tuple(dict.fromkeys(_NAMES.get(part, part) for part in parts if part in _NAMES or part in _CODES))

@@ -1,0 +1,182 @@
+"""The compiled step of a FastConformer: the graph's results, in any batch, from any saved state, on every processor."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from model.description import Device
+from model.errors import PublishedModelError
+from model.published.compiled.fastconformer.network import FastConformer, FastConformerStep
+from model.published.compiled.linears import Linear
+from model.published.compiled.slots import CompiledSlots
+from model.published.compiled.verification import decibels, noise_of, results_of
+from model.published.files import find_files
+from model.published.published_model import PublishedModel
+from model.published.quantization.products import Scale
+from model.published.rewriting.onnx_graph import OnnxGraph
+from model.published.rewriting.rewriting import read_graph
+from model.published.rewriting.verification import speech_windows
+from model.published.stepping import GraphSlots
+from tests.support.audio.speech import ROOT
+from tests.support.networks.probes import make_probe
+from tests.support.processors import AVX2, BASELINE, environment
+
+SIZES: dict[str, dict[str, Any]] = {
+    "two frames a step": {"kind": "nemo-ctc"},
+    "one frame a step": {"kind": "nemo-ctc", "window": 17, "shift": 8, "left": 7},
+    "many frames a step": {"kind": "nemo-ctc", "window": 121, "shift": 112, "left": 28},
+    "encoder": {"kind": "nemo-transducer"},
+}
+STEPS, ROWS = 12, 5
+
+
+@cache
+def published(name: str, folder: Path) -> tuple[PublishedModel, OnnxGraph, FastConformer]:
+    changes = dict(SIZES[name])
+    make_probe(changes.pop("kind"), folder, size="exported", hidden=64, heads=2, layers=2, **changes)
+    model, found = PublishedModel.load_with_source(find_files(folder, "fp32"), Device("cpu"), "off")
+    graph = read_graph(model.graph.path, found.published)
+    return model, graph, FastConformer.read(graph, model.graph, found.published)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fastconformer")
+
+
+def windows_of(model: PublishedModel) -> NDArray[np.float32]:
+    """Windows (STEPS, ROWS, L, 80) of speech."""
+    speech = speech_windows(model.config, model.contract.fbank)
+    return np.stack([speech[step % len(speech)][np.arange(ROWS) % speech.shape[1]] for step in range(STEPS)])
+
+
+def scaled(linears: Sequence[Linear]) -> list[Linear]:
+    """Layers in 8-bit integers, but for the last, as `tutti quantize` chooses them."""
+    return [Linear(each.name, each.weight, each.bias, Scale.of(-6, 6)) for each in linears[:-1]] + list(linears[-1:])
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_step_in_floats_gives_what_the_graph_gives(name: str, folder: Path) -> None:
+    model, _, network = published(name, folder / name)
+    windows = windows_of(model)
+    graph = GraphSlots(model.graph, model.contract, model.result_shape, capacity=ROWS, largest=ROWS)
+    expected = results_of(graph, windows)
+    found = results_of(CompiledSlots(network.step(network.linears), capacity=ROWS), windows)
+    if model.bins_first:
+        expected = expected.swapaxes(-1, -2)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_the_step_in_integers_adds_only_their_noise(folder: Path) -> None:
+    model, _, network = published("two frames a step", folder / "two frames a step")
+    windows = windows_of(model)
+    floats = results_of(CompiledSlots(network.step(network.linears), capacity=ROWS), windows)
+    integers = results_of(CompiledSlots(network.step(scaled(network.linears)), capacity=ROWS), windows)
+    assert decibels(noise_of(floats, integers)) > 15
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_stream_does_not_depend_on_its_batch_slot_or_threads(name: str, folder: Path) -> None:
+    model, _, network = published(name, folder / name)
+    windows, step = windows_of(model), network.step(scaled(network.linears))
+    together = results_of(CompiledSlots(step, capacity=ROWS, threads=2), windows)
+    for row in range(ROWS):
+        slots = CompiledSlots(step, capacity=ROWS)
+        alone = [slots.run(np.array([ROWS - 1 - row]), window[row : row + 1])[0] for window in windows]
+        assert np.stack(alone).tobytes() == together[:, row].tobytes()
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_stream_continues_from_its_exported_state(name: str, folder: Path) -> None:
+    model, _, network = published(name, folder / name)
+    windows, step = windows_of(model), network.step(scaled(network.linears))
+    expected = results_of(CompiledSlots(step, capacity=ROWS), windows)
+    slots = CompiledSlots(step, capacity=1)
+    found = []
+    for window in windows:
+        found.append(slots.run(np.array([0]), window[:1])[0])
+        state = slots.states.export(0)
+        slots = CompiledSlots(step, capacity=2)
+        slots.run(np.array([0, 1]), window[:2])  # another stream's state
+        slots.states.restore(0, state)
+    assert np.stack(found).tobytes() == expected[:, 0].tobytes()
+    slots.states.reset(0)
+    assert slots.run(np.array([0]), windows[0][:1]).tobytes() == expected[0, 0].tobytes()
+
+
+PROCESS = """
+import json, sys
+from pathlib import Path
+from model.machine.instructions import instruction_set
+from tests.model.published.compiled.test_fastconformer import digest_of_folder
+print(json.dumps({"digest": digest_of_folder(Path(sys.argv[1])), "instructions": instruction_set()}))
+"""
+
+
+def digest_of_folder(folder: Path) -> str:
+    """Digest of the log-probs of speech in integers, from samples to outputs."""
+    model, found = PublishedModel.load_with_source(find_files(folder, "fp32"), Device("cpu"), "off")
+    network = FastConformer.read(read_graph(model.graph.path, found.published), model.graph, found.published)
+    slots = CompiledSlots(network.step(scaled(network.linears)), capacity=ROWS)
+    return hashlib.sha256(results_of(slots, windows_of(model)).tobytes()).hexdigest()
+
+
+@pytest.mark.parametrize("switches", [AVX2, BASELINE], ids=["avx2", "portable"])
+def test_the_digest_is_the_same_on_every_processor(switches: dict[str, str], folder: Path) -> None:
+    name = "two frames a step"
+    published(name, folder / name)
+    done = subprocess.run(
+        [sys.executable, "-c", PROCESS, str(folder / name)],
+        cwd=ROOT,
+        env=environment(switches) | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["digest"] == digest_of_folder(folder / name)
+
+
+def test_another_network_is_refused_with_the_reason(tmp_path: Path) -> None:
+    make_probe("nemo-ctc", tmp_path, size="small")
+    model, found = PublishedModel.load_with_source(find_files(tmp_path, "fp32"), Device("cpu"), "off")
+    with pytest.raises(PublishedModelError, match="subsampling is not that of a FastConformer"):
+        FastConformer.read(read_graph(model.graph.path, found.published), model.graph, found.published)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"hidden": 32, "heads": 4}, "4 heads of 8 numbers are not supported"),
+        ({"hidden": 32, "heads": 2, "left": 15}, "15 cached frames are no multiple of the 2 of a step"),
+    ],
+)
+def test_sizes_that_the_step_does_not_compute_are_refused(changes: dict[str, int], reason: str, tmp_path: Path) -> None:
+    make_probe("nemo-ctc", tmp_path, size="exported", **changes)
+    model, found = PublishedModel.load_with_source(find_files(tmp_path, "fp32"), Device("cpu"), "off")
+    with pytest.raises(PublishedModelError, match=reason):
+        FastConformer.read(read_graph(model.graph.path, found.published), model.graph, found.published)
+
+
+def test_the_step_is_shared_by_all_slots(folder: Path) -> None:
+    model, _, network = published("two frames a step", folder / "two frames a step")
+    step = network.step(network.linears)
+    assert isinstance(step, FastConformerStep)
+    assert step.weight_bytes > sum(each.weight.nbytes for each in network.linears)
+    windows = windows_of(model)
+    one, other = CompiledSlots(step, capacity=1), CompiledSlots(step, capacity=1)
+    first = one.run(np.array([0]), windows[0][:1])
+    other.run(np.array([0]), windows[1][:1])
+    assert other.run(np.array([0]), windows[0][:1]).tobytes() != first.tobytes()

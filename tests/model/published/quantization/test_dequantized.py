@@ -1,0 +1,104 @@
+"""Released graphs in 8 bits as the source of weights: in floats again, and with static scales."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnxruntime.quantization import QuantType, quantize_dynamic
+
+from model.description import Device
+from model.errors import PublishedModelError
+from model.published.compiled.compiling import READERS
+from model.published.files import find_files
+from model.published.published_model import PublishedModel
+from model.published.quantization.dequantized import dequantized
+from model.published.rewriting.onnx_graph import OnnxGraph
+from model.published.rewriting.rewriting import read_graph
+from tests.support.networks.compiled import SIZES, write_scales
+from tests.support.networks.probes import make_probe
+from tests.support.networks.probes.graph import Graph
+
+FORMS = {
+    "signed": {"weight_type": QuantType.QInt8},
+    "unsigned": {"weight_type": QuantType.QUInt8},
+    "by column": {"weight_type": QuantType.QInt8, "per_channel": True},
+}
+
+
+def run(graph: Any, **feeds: Any) -> Any:
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, feeds)[0]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_products_and_convolutions_get_the_weights_that_the_integers_stand_for(form: str, tmp_path: Path) -> None:
+    graph = Graph("products", 3)
+    x = graph.input("x", ["N", 32, 6])
+    y = graph("Conv", x, graph.weight(48, 32, 3), graph.weight(48), kernel_shape=[3], pads=[1, 1])
+    y = graph("MatMul", graph("Transpose", y, perm=[0, 2, 1]), graph.weight(48, 64))
+    graph.output(graph("Add", y, graph.weight(64)), "out", ["N", 6, 64])
+    onnx.save(graph.model({}), tmp_path / "floats.onnx")
+    quantize_dynamic(tmp_path / "floats.onnx", tmp_path / "bytes.onnx", **FORMS[form])
+    floats, integers = (onnx.load(tmp_path / f"{name}.onnx") for name in ("floats", "bytes"))
+    assert {"MatMulInteger", "ConvInteger"} <= {node.op_type for node in integers.graph.node}
+    again = dequantized(OnnxGraph.read(integers))
+    assert [node.op for node in again.nodes if node.op in {"MatMul", "Conv"}] == ["Conv", "MatMul"]
+    assert not any("Integer" in node.op or "Quantize" in node.op for node in again.nodes)
+    given = np.random.default_rng(1).standard_normal((2, 32, 6)).astype(np.float32)
+    exact, rounded, found = (run(each, x=given) for each in (floats, integers, again.proto()))
+    assert np.abs(found - exact).max() < 0.1 * np.abs(exact).max()
+    assert np.abs(found - exact).mean() < np.abs(rounded - exact).mean()  # inputs are not rounded
+
+
+def test_a_graph_in_floats_is_returned_as_it_is(tmp_path: Path) -> None:
+    probe = make_probe("nemo-ctc", tmp_path, size="exported")
+    graph = OnnxGraph.read(onnx.load(probe.model))
+    assert dequantized(graph) is graph
+
+
+def released(kind: str, folder: Path) -> Path:
+    """A folder that has nothing but files in 8 bits, as releases have; quantized by the released scripts' calls."""
+    probe = make_probe(kind, folder / "floats", size="exported", **SIZES[kind])
+    target = folder / "released"
+    target.mkdir()
+    (target / "tokens.txt").write_bytes(probe.tokens.read_bytes())
+    for path in probe.files.values():
+        if path.name.startswith(("model", "encoder")):
+            weights = QuantType.QUInt8 if kind.startswith("nemo") else QuantType.QInt8
+            only = {} if kind.startswith("nemo") else {"op_types_to_quantize": ["MatMul"]}
+            quantize_dynamic(path, target / path.name.replace(".onnx", ".int8.onnx"), weight_type=weights, **only)
+        else:
+            (target / path.name.replace(".onnx", ".int8.onnx")).write_bytes(path.read_bytes())
+    return target
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_a_released_file_with_scales_runs_the_compiled_step(kind: str, tmp_path: Path) -> None:
+    folder = released(kind, tmp_path)
+    as_released = PublishedModel.load(folder, device="cpu")
+    assert (as_released.precision, as_released.compiled) == ("int8", None)
+    files = find_files(folder, "fp32")
+    floats, found = PublishedModel.load_with_source(files, Device("cpu"), from_integers=True)
+    assert floats.precision == "fp32"
+    network = READERS[floats.contract.kind](
+        read_graph(floats.graph.path, found.published, from_integers=True), floats.graph, found.published
+    )
+    assert len(network.linears) > 10
+    write_scales(folder)
+    first, again = (PublishedModel.load(folder, device="cpu") for _ in range(2))
+    assert first.compiled is not None
+    assert again.compiled is not None
+    assert again.digest == first.digest != as_released.digest
+
+
+def test_a_released_file_is_never_rewritten_without_scales(tmp_path: Path) -> None:
+    folder = released("nemo-ctc", tmp_path)
+    _, found = PublishedModel.load_with_source(find_files(folder), Device("cpu"))
+    assert found.source is None
+    with pytest.raises(PublishedModelError, match="it is quantized"):
+        read_graph(found.graph.path, found.contract)

@@ -1,0 +1,58 @@
+"""Published probes in 8-bit integers whose step is compiled: one of each kind that has such a step."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from model.description import Device
+from model.published.files import find_files
+from model.published.published_model import PublishedModel
+from model.published.quantization.products import Scale, digest_of_weights, products_of
+from model.published.quantization.scales import Scales
+from tests.support.networks.probes import make_probe
+
+ZIPFORMER: dict[str, Any] = {
+    "encoder_dims": (64, 64),
+    "feedforward_dims": (64, 64),
+    "query_head_dims": (16, 16),
+    "value_head_dims": (12, 12),
+    "num_heads": (4, 4),
+}
+SIZES: dict[str, dict[str, Any]] = {
+    "nemo-ctc": {"hidden": 64},
+    "nemo-transducer": {"hidden": 64},
+    "zipformer2-ctc": ZIPFORMER,
+    "zipformer2-transducer": ZIPFORMER | {"joiner_dim": 64},
+}
+
+
+@cache
+def compiled_folder(kind: str) -> Path:
+    """Return the folder of a probe with scales, created once."""
+    folder = Path(tempfile.mkdtemp(prefix=f"compiled-{kind}-"))
+    make_probe(kind, folder, size="exported", **SIZES[kind])
+    write_scales(folder)
+    return folder
+
+
+@cache
+def compiled_model(kind: str) -> PublishedModel:
+    """Return the loaded model of a kind, loaded for the second time: without a session of its network."""
+    first = PublishedModel.load(compiled_folder(kind), device="cpu")
+    model = PublishedModel.load(compiled_folder(kind), device="cpu")
+    assert model.digest == first.digest
+    return model
+
+
+def write_scales(folder: Path) -> None:
+    """Write scales of a fixed range for all products but the last, as `tutti quantize` leaves that in floats."""
+    files = find_files(folder, "fp32")
+    model, found = PublishedModel.load_with_source(files, Device("cpu"), from_integers=True)
+    assert found.source is not None
+    products = products_of(found.source)[:-1]
+    scales = {each.name: Scale.of(-8, 8) for each in products}
+    weights = {each.name: digest_of_weights(each.weight) for each in products}
+    Scales(model.digest, files.digest(), scales, weights).write(folder)
