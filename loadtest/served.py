@@ -48,15 +48,17 @@ def served(options: Sequence[str], log: Path | None = None) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def served_process(options: Sequence[str], log: Path | None = None) -> Iterator[tuple[str, int]]:
+def served_process(options: Sequence[str], log: Path | None = None, *, tree: Path = ROOT) -> Iterator[tuple[str, int]]:
     """Yield URL and process ID of a ready server; it is stopped on exit. Its output goes to `log`, if given.
+
+    `tree` is the checkout whose server is started.
 
     Raises:
         ServerNotReady: it exited, or took too long; with the end of its output.
     """
     port = free_port()
     with tempfile.TemporaryFile() if log is None else log.open("w+b") as output:
-        process = start(serve_command(port, options), output)
+        process = start(serve_command(port, options), output, tree=tree)
         try:
             wait_until_ready(process, lambda: is_ready(port), output)
             yield f"ws://127.0.0.1:{port}", process.pid
@@ -76,12 +78,12 @@ def free_port() -> int:
 
 
 def start(
-    command: Sequence[str], output: IO[bytes] | None, env: Mapping[str, str] | None = None
+    command: Sequence[str], output: IO[bytes] | None, env: Mapping[str, str] | None = None, *, tree: Path = ROOT
 ) -> subprocess.Popen[bytes]:
     """Start a process in a new session, so that Ctrl-C does not reach it and `stop` can end all its workers."""
     return subprocess.Popen(  # noqa: S603 - our own command
         command,
-        cwd=ROOT,
+        cwd=tree,
         env=env,
         stdin=subprocess.DEVNULL,
         stdout=output,

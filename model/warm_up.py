@@ -1,8 +1,8 @@
 """Compile the code that a server needs before its first start: `python -m model.warm_up`; `make setup` runs it.
 
-Compiles the 8-bit step (if `auto` uses it here), the beam search and the recurrent language model, and stores the
-shipped n-grams in their memory layout. Machine code is cached by processor name, so a folder from another kind of
-processor is compiled again.
+Compiles the 8-bit step (if `auto` uses it here), the levels of the audio, the beam search and the recurrent language
+model, and stores the shipped n-grams in their memory layout. Machine code is cached by processor name, so a folder from
+another kind of processor is compiled again.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from model import levels
 from model.acoustic import load_own
 from model.ctc.search import kernel
 from model.decoder import SENTENCES, accurate_of, make_decoder
@@ -31,6 +32,7 @@ def main() -> None:
         if accurate is not None:
             accurate.warm_up()
 
+    _timed("levels of the audio", levels.warm_up, levels.write_levels)
     _timed("beam search", search, kernel.advance_streams)
     _timed("recurrent language model", lambda: kept_model(SENTENCES).score([("a",)]), score_texts)
 

@@ -10,6 +10,7 @@ from server.access.keys import KeyRing, read_secrets
 from server.access.opening_rate import OpeningRate, automatic
 from server.access.tokens import Tokens
 from server.audio.decode_queue import DecodingPool
+from server.coordination.local import LocalCoordinator
 from server.errors import of_setting
 from server.models.loading import LoadedModel, ModelOutline, VadModel
 from server.models.registry import ModelRegistry
@@ -79,7 +80,7 @@ def build_replica(
         guard=Guard(
             client_keys(settings, clock),
             sessions,
-            catalogue,
+            LocalCoordinator(catalogue, clock),
             metrics=metrics,
             settings=settings,
             clock=clock,

@@ -55,25 +55,30 @@ class Window:
         )
 
 
-def load(port: int, pid: int, audio: Sequence[bytes], *, streams: int, seconds: float, answers: bool) -> Window:
-    """Send steps of `audio` on each stream in real time, for 1 s and then for the measured `seconds`.
+def load(
+    port: int, pid: int, audio: Sequence[bytes], *, streams: int, seconds: float, answers: bool, parts: int = 1
+) -> Window:
+    """Send the messages of `audio` on each stream in real time, for 1 s and then for the measured `seconds`.
 
-    Streams begin at different positions of the audio. Raises: OSError, BadFrame.
+    Streams begin at different positions of the audio. A step has `parts` messages; the streams complete their steps at
+    different times. Raises: OSError, BadFrame.
     """
     query, places = ANSWERED if answers else SILENT, [stream * len(audio) // streams for stream in range(streams)]
-    opened = [_Stream(_connect(port, query), place) for place in places]
+    opened = [_Stream(_connect(port, query), place, parts) for place in places]
     try:
-        step_s = len(audio[0]) / 2 / 16_000
+        message_s = len(audio[0]) / 2 / 16_000
         frames = [masked(BINARY, step, MASK) for step in audio]
         with selectors.DefaultSelector() as selector:
-            for stream in opened:
+            for number, stream in enumerate(opened):
                 selector.register(stream.socket, selectors.EVENT_READ, stream)
-            _run(selector, opened, frames, step_s, until_s=time.perf_counter() + 1.0)
+                for _ in range(number % parts):
+                    stream.send(frames)
+            _run(selector, opened, frames, message_s, until_s=time.perf_counter() + 1.0)
             for stream in opened:
                 stream.round_trips_s.clear()
                 stream.steps.clear()
             before = _counts(port, pid)
-            _run(selector, opened, frames, step_s, until_s=time.perf_counter() + seconds)
+            _run(selector, opened, frames, message_s, until_s=time.perf_counter() + seconds)
             done = _counts(port, pid).since(before)
         round_trips_s = tuple(took_s for stream in opened for took_s in stream.round_trips_s)
         # The result of each row names its batch; batches of one size are distinguished by their time in microseconds.
@@ -116,12 +121,22 @@ class _Stream:
     """One connection: times of sent steps, and received results."""
 
     socket: socket.socket
-    place: int = 0  # position of the next step in the audio
+    place: int = 0  # position of the next message in the audio
+    parts: int = 1  # messages of a step
+    sent: int = 0  # messages
     closing: bool = False  # the server has sent a close frame
     frames: FrameReader = field(default_factory=FrameReader)
     sent_s: deque[float] = field(default_factory=deque)
     round_trips_s: list[float] = field(default_factory=list)
     steps: set[tuple[int, float]] = field(default_factory=set)
+
+    def send(self, frames: Sequence[bytes]) -> None:
+        """Send the next message; the last one of a step is answered."""
+        self.sent += 1
+        if self.sent % self.parts == 0:
+            self.sent_s.append(time.perf_counter())
+        self.socket.sendall(frames[self.place])
+        self.place = (self.place + 1) % len(frames)
 
     def read(self, now: float) -> None:
         """Read received data; each `Results` belongs to the oldest step.
@@ -141,18 +156,20 @@ class _Stream:
 
 
 def _run(
-    selector: selectors.BaseSelector, opened: list[_Stream], frames: Sequence[bytes], step_s: float, *, until_s: float
+    selector: selectors.BaseSelector,
+    opened: list[_Stream],
+    frames: Sequence[bytes],
+    message_s: float,
+    *,
+    until_s: float,
 ) -> None:
     """Send and read until `until_s`; message n goes to stream n modulo the number of streams."""
-    gap_s = step_s / len(opened)
+    gap_s = message_s / len(opened)
     begin_s, number = time.perf_counter(), 0
     while (now := time.perf_counter()) < until_s:
         due_s = begin_s + number * gap_s
         if due_s <= now:
-            stream = opened[number % len(opened)]
-            stream.sent_s.append(time.perf_counter())
-            stream.socket.sendall(frames[stream.place])
-            stream.place = (stream.place + 1) % len(frames)
+            opened[number % len(opened)].send(frames)
             number += 1
         for key, _ in selector.select(max(0.0, min(due_s, until_s) - time.perf_counter())):
             key.data.read(time.perf_counter())

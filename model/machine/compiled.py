@@ -59,6 +59,7 @@ SOURCES = (
     "int8/slots",
     "int8/step",
     "int8/vectors",
+    "levels",
     "lm/recurrent/pieces",
     "lm/recurrent/step",
     "lm/score",

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -14,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.access.keys import Caller, Credentials, KeyRing
 from server.access.opening_rate import OpeningRate
 from server.access.origins import allowed_origins, check_origin
-from server.access.quota import Lease, Quotas
+from server.coordination.coordinator import CallLease, Coordinator
 from server.errors import REFUSALS, Refused
 from server.operations.drain import OpenSessions
 from server.operations.metrics import Metrics
@@ -32,7 +31,7 @@ class QuotaRelease:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the endpoint, then release the leases."""
-        leases: list[Lease] = []
+        leases: list[CallLease] = []
         scope[LEASES] = leases
         try:
             await self._app(scope, receive, send)
@@ -51,13 +50,6 @@ class CountedRefusal:
     retry_after_s: int | None
 
 
-class Room(Protocol):
-    """Capacity check for a new stream."""
-
-    def refuse_if_full(self) -> None:
-        """Refuse a stream for which there is no room. Raises: ServerFull."""
-
-
 class Guard:
     """Admission to one replica, the same for live connections and uploads."""
 
@@ -65,7 +57,7 @@ class Guard:
         self,
         keys: KeyRing,
         sessions: OpenSessions,
-        room: Room,
+        coordinator: Coordinator,
         *,
         metrics: Metrics,
         settings: Settings,
@@ -74,13 +66,11 @@ class Guard:
     ) -> None:
         """Read limits and origins from `settings`. Raises: SettingsError."""
         self.keys = keys
-        self.quotas = Quotas()
+        self.coordinator = coordinator
         self._openings = openings
         self._sessions = sessions
-        self._room = room
         self._metrics = metrics
         self._clock = clock
-        self._retry = RetryAfter()
         self._allowed = allowed_origins(settings)
         self._default_limit = settings.max_streams_per_key
 
@@ -93,7 +83,7 @@ class Guard:
         connection.scope[CALLER] = caller
         return caller
 
-    def enter(self, connection: HTTPConnection, credentials: Credentials) -> None:
+    async def enter(self, connection: HTTPConnection, credentials: Credentials) -> None:
         """Admit a request for one stream, before any expensive work. Raises: Refused.
 
         The stream's quota is released by `QuotaRelease`, which `server.app` puts around all endpoints.
@@ -103,19 +93,19 @@ class Guard:
         self._openings.take(_address_owner(connection), self._clock())
         if not self.keys.is_open:
             self._openings.take(f"key {caller.key.id}", self._clock())
-        cast(list[Lease], connection.scope[LEASES]).append(self.quotas.take(caller.key.id, 1, self.limit(caller)))
-        self._room.refuse_if_full()
+        lease = await self.coordinator.enter(caller.key.id, self.limit(caller))
+        cast(list[CallLease], connection.scope[LEASES]).append(lease)
 
     def enter_without_key(self, connection: HTTPConnection) -> None:
         """Admit a request for one stream on an endpoint without keys. Raises: Refused."""
         self._sessions.refuse_if_draining()
         self._openings.take(_address_owner(connection), self._clock())
-        self._room.refuse_if_full()
+        self.coordinator.refuse_if_full()
 
     def refuse_if_unavailable(self) -> None:
         """Refuse a stream while the replica is draining or full. Raises: ServerDraining, ServerFull."""
         self._sessions.refuse_if_draining()
-        self._room.refuse_if_full()
+        self.coordinator.refuse_if_full()
 
     def refuse_if_too_fast(self, connection: HTTPConnection) -> None:
         """Apply the address check of `enter` early, without counting an opening. Raises: TooManyOpenings."""
@@ -126,7 +116,7 @@ class Guard:
         entry = REFUSALS[type(error)]
         self._metrics.rejected.labels(entry.reason).inc()
         shortest_s = entry.retry_after_s
-        retry_after_s = None if shortest_s is None else self._retry.seconds(shortest_s, self._clock())
+        retry_after_s = None if shortest_s is None else self.coordinator.retry_after_s(shortest_s)
         return CountedRefusal(entry.status, entry.err_code, str(error), retry_after_s)
 
     def owner(self, connection: HTTPConnection) -> str:
@@ -177,21 +167,3 @@ def _address_owner(connection: HTTPConnection) -> str:
 
 
 NETWORK_BITS = 64
-RETRIES_PER_S = 50.0
-LONGEST_S = 30.0
-
-
-class RetryAfter:
-    """`Retry-After` of one replica: spreads refused clients over time at `RETRIES_PER_S`, up to `LONGEST_S` each."""
-
-    def __init__(self, rng: random.Random | None = None) -> None:
-        self._latest_s = 0.0  # time at which the last refused client should retry
-        self._rng = rng or random.Random()
-
-    def seconds(self, shortest_s: int, now: float) -> int:
-        """Return whole seconds to wait: `shortest_s` while few are refused; random once `LONGEST_S` is reached."""
-        self._latest_s = max(now + shortest_s, min(self._latest_s + 1 / RETRIES_PER_S, now + LONGEST_S))
-        wait_s = self._latest_s - now
-        if wait_s >= LONGEST_S:
-            wait_s = self._rng.uniform(LONGEST_S / 2, LONGEST_S)
-        return max(shortest_s, round(wait_s))

@@ -148,6 +148,8 @@ class DecodeQueue:
     @property
     def waiting_s(self) -> float:
         """Estimated length of the audio waiting to be decoded; 0 until the header has been read."""
+        if not self._waiting_bytes:
+            return 0.0
         nominal = None if self._decoder is None else self._decoder.bytes_per_s
         return 0.0 if nominal is None else self._waiting_bytes / self._rate.bytes_per_s(nominal)
 

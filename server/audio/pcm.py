@@ -78,6 +78,10 @@ class Tiler:
     def push(self, pcm: PCM) -> list[PCM]:
         """Return the tiles that `pcm` completes, each (size,) int16; views of it where a tile lies within it."""
         tiles: list[PCM] = []
+        if self.filled + len(pcm) < self._size:  # a message shorter than a tile
+            self._tile[self.filled : self.filled + len(pcm)] = pcm
+            self.filled += len(pcm)
+            return tiles
         taken = 0
         while taken < len(pcm):
             if not self.filled and len(pcm) - taken >= self._size:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from batching.slot_model import SlotModel
-from model import checkpoint
+from model import checkpoint, levels
 from model.acoustic import load_model
 from model.ctc.words import Decoder
 from model.decoder import accurate_of, decoder_of, grammars_of
@@ -57,6 +57,8 @@ def _load(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
         threads=settings.threads,
         rewriting=settings.graph_rewriting,
     )
+    if model.config.doubts_steady_audio:
+        levels.warm_up()
     decoder = decoder_of(model, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
     grammars = grammars_of(model, settings.beams, settings.grammars) if decoder.supports_bias else {}
     accurate = accurate_of(model, decoder, settings.lm)

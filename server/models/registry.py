@@ -72,7 +72,7 @@ class RegistryEntry:
     @property
     def streams(self) -> int:
         """Its open streams."""
-        return 0 if self.service is None else self.service.recognizer.slots_used
+        return 0 if self.service is None else self.service.recognizer.room.slots_used
 
 
 class ModelRegistry:
@@ -153,26 +153,26 @@ class ModelRegistry:
     @property
     def slots_used(self) -> int:
         """Slots that are taken, of all models."""
-        return sum(service.recognizer.slots_used for service in self)
+        return sum(service.recognizer.room.slots_used for service in self)
 
     def refuse_if_full(self) -> None:
         """Refuse a request before any work on it if no model can take a stream. Raises: ServerFull."""
         *others, last = self
         for service in others:
             with contextlib.suppress(ServerFull):
-                service.recognizer.refuse_if_full()
+                service.recognizer.room.refuse_if_full()
                 return
-        last.recognizer.refuse_if_full()
+        last.recognizer.room.refuse_if_full()
 
     def note_request(self) -> None:
         """Count a connection or request of a client for the capacity estimates, whether or not it is accepted."""
         for service in self:
-            service.recognizer.admission.capacity.requested(1)
+            service.recognizer.room.admission.capacity.requested(1)
 
     def update_estimates(self) -> None:
         """Update the capacity estimates at times without batches, which update them otherwise."""
         for service in self:
-            service.recognizer.look()
+            service.recognizer.room.look()
 
     # Loading and unloading
 
@@ -266,7 +266,7 @@ class ModelRegistry:
                 self.unload(entry.name)
 
     async def _unload(self, entry: RegistryEntry, service: ModelService) -> None:
-        await service.recognizer.empty()
+        await service.recognizer.room.empty()
         await self._end(service)
         entry.service = entry.unloading = None
         _log.info("model unloaded", model=entry.name)

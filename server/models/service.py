@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
 import os
@@ -21,13 +22,14 @@ from model.ctc.words import Decoder
 from model.description import ModelDescription
 from model.machine.runtime import steps_at_once
 from server.access.keys import read_secrets
+from server.coordination.admission import Admission, Machine
+from server.coordination.model_room import ModelRoom
 from server.errors import BadParameter, SettingsError, of_setting
 from server.models.loading import BatchedModel, LoadedModel, ModelCard, VadModel
 from server.models.selection import SHOWN, is_english
 from server.operations.metrics import Metrics, ModelMetrics
-from server.recognition.admission import Admission, Machine
 from server.recognition.decoding.second_pass import SecondPass
-from server.recognition.engines import Deliver, Engines, MakeEngine
+from server.recognition.engines import Deliver, Engines, MakeEngine, on_loop
 from server.recognition.recognizer import Recognizer
 from server.recognition.session import MAX_BACKLOG_S, Finals, Limits, Session, SessionOptions
 from server.resume.seal import read_keys
@@ -161,10 +163,8 @@ class ServiceBuilder:
             model.decoder,
             metrics,
             engines=self._engines(model, window),
-            admission=self._admission(config, metrics),
-            machine=self._machine,
+            room=self._room(config, metrics),
             second_pass=self._second_pass,
-            background_slots=self._settings.upload_slots,
             budget_s=self._settings.latency_budget_ms / 1_000,
             clock=self._clock,
         )
@@ -196,7 +196,7 @@ class ServiceBuilder:
 
     def release(self, service: ModelService) -> None:
         """Release a service that has stopped: its streams no longer count, and its gauges read 0."""
-        self._machine.leave(service.recognizer.admission)
+        self._machine.leave(service.recognizer.room.admission)
         service.metrics.gone()
 
     def stop(self) -> None:
@@ -235,12 +235,12 @@ class ServiceBuilder:
         *,
         name: str,
     ) -> MakeEngine:
-        """Return a factory of the engine, to be called with the function that takes its results."""
+        """Return a factory of the engine, a thread of this process."""
         settings, clock = self._settings, self._clock
         longest_s = max(settings.max_backlog_s, MAX_BACKLOG_S)
         max_queued = math.ceil(longest_s * config.sample_rate / step_samples) + FLUSHES * (config.flush_steps + 2)
 
-        def make(deliver: Deliver) -> Engine:
+        def make(deliver: Deliver, loop: asyncio.AbstractEventLoop) -> Engine:
             return Engine(
                 model.slots(
                     capacity=settings.all_slots,
@@ -249,7 +249,7 @@ class ServiceBuilder:
                 ),
                 policy=Policy(settings.policy),
                 max_queued=max_queued,
-                deliver=deliver,
+                deliver=on_loop(deliver, loop),
                 step_s=step_samples / config.sample_rate,
                 warm_up=True,
                 acknowledged=True,
@@ -260,7 +260,7 @@ class ServiceBuilder:
 
         return make
 
-    def _admission(self, config: ModelDescription, metrics: ModelMetrics) -> Admission:
+    def _room(self, config: ModelDescription, metrics: ModelMetrics) -> ModelRoom:
         settings = self._settings
         capacity = Capacity(
             step_s=config.step_samples / config.sample_rate,
@@ -271,7 +271,13 @@ class ServiceBuilder:
         metrics.capacity.set_function(lambda: float(admission.estimate))
         metrics.reserved.set_function(lambda: float(capacity.reserved()))
         metrics.slowdown.set_function(lambda: capacity.slowdown)
-        return admission
+        return ModelRoom(
+            admission,
+            self._machine,
+            background_slots=settings.upload_slots,
+            clock=self._clock,
+            on_change=metrics.slots_used.set,
+        )
 
     def _tickets(self, model: LoadedModel) -> TicketService:
         settings = self._settings

@@ -15,6 +15,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from server.audio.formats import Encoding
 from server.errors import TicketCode
+from server.operations.counters import Counters, Gauges, counter
 from server.operations.histograms import Histograms, Spread, histogram, histograms
 
 # Quantiles are exact only at bucket edges, so each latency objective is an edge.
@@ -86,13 +87,13 @@ class Metrics:
         self.rejected = Counter("tutti_handshakes_rejected", "Requests refused", ["reason"], registry=registry)
         for reason in REASONS:
             self.rejected.labels(reason)
-        audio = Counter("tutti_audio_seconds", "Audio received", ["encoding"], registry=registry)
+        audio = Counters(registry, "tutti_audio_seconds", "Audio received", "encoding")
         self.audio_seconds = {name: audio.labels(name) for name in Encoding}
-        self.audio_bytes = Counter("tutti_audio_bytes_received", "Bytes of audio received", registry=registry)
+        self.audio_bytes = counter(registry, "tutti_audio_bytes_received", "Bytes of audio received")
         losses = Counter("tutti_audio_losses", "Audio losses that were repaired", ["kind"], registry=registry)
         self.audio_concealed = losses.labels("concealed_packet")
         self.audio_resyncs = losses.labels("resynchronized")
-        results = Counter("tutti_results", "Transcripts sent", ["kind"], registry=registry)
+        results = Counters(registry, "tutti_results", "Transcripts sent", "kind")
         self.results = {kind: results.labels(kind) for kind in ("interim", "final")}
         endpoints = Counter("tutti_endpoints", "Segments closed", ["reason"], registry=registry)
         self.endpoints = {name: endpoints.labels(name) for name in ("endpoint", "finalize", "close", "max_len")}
@@ -165,12 +166,12 @@ class _ModelFamilies:
             "Channels subtracted from the estimate because steps are late or were late in the last minutes",
         )
         self.slowdown = gauge("slowdown_ratio", "Batch time relative to the warm-up")
-        self.uploads_wait = gauge("uploads_wait", "1 while uploads wait for late live steps")
-        self.queue_depth = gauge("batch_queue_depth", "Ready steps waiting for a batch")
+        self.uploads_wait = Gauges(registry, "tutti_uploads_wait", "1 while uploads wait for late live steps", "model")
+        self.queue_depth = Gauges(registry, "tutti_batch_queue_depth", "Ready steps waiting for a batch", "model")
         self.slots_used = gauge("state_pool_slots_used", "Recurrent-state slots in use")
         self.slots = gauge("state_pool_slots", "Recurrent-state slots")
-        self.batches = Counter("tutti_batches", "Model calls", ["model"], registry=registry)
-        self.batch_rows = Counter("tutti_batch_rows", "Steps in model calls", ["model"], registry=registry)
+        self.batches = Counters(registry, "tutti_batches", "Model calls", "model")
+        self.batch_rows = Counters(registry, "tutti_batch_rows", "Steps in model calls", "model")
         self.batch_size = spread("batch_size", "Rows per batch", _powers_of_two(max_batch))
         self.realtime_factor = spread("realtime_factor", "Model time per second of audio, one batch", RATIO)
         self.queue_wait = spread("queue_wait_seconds", "Step ready to start of its batch")

@@ -1,6 +1,6 @@
 """The engines of a replica: the speech engine and, where asked for, the VAD engine; start, warm-up, health, stop.
 
-Events of the model threads are handed to the event loop here; what they mean for sessions is the recognizer's.
+What their events mean for sessions is the recognizer's.
 """
 
 from __future__ import annotations
@@ -12,20 +12,31 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from batching.engine import Engine
+from batching.engine_front import EngineFront
 from batching.errors import EngineDown
 from batching.events import BatchDone, EngineEvent, EngineStopped, StreamFailed
 from server.errors import EngineDead, ServerNotReady
 
 Deliver = Callable[[EngineEvent], None]
-MakeEngine = Callable[[Deliver], Engine]
+MakeEngine = Callable[[Deliver, asyncio.AbstractEventLoop], EngineFront]
+"""Makes an engine that calls the function with every event, in order and on this loop; itself called on any thread."""
+
+
+def on_loop(deliver: Deliver, loop: asyncio.AbstractEventLoop) -> Deliver:
+    """Return what a model thread calls: one hop to the event loop, and nothing once the loop is closed."""
+
+    def hop(event: EngineEvent) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+            loop.call_soon_threadsafe(deliver, event)
+
+    return hop
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStreams:
     """A session's streams in one engine; ids by channel."""
 
-    engine: Engine
+    engine: EngineFront
     ids: tuple[int, ...]
 
 
@@ -43,8 +54,8 @@ class Engines:
         self._make_speech, self._make_vad = make_speech, make_vad
         self._step_samples = step_samples
         self._clock = clock
-        self._speech: Engine | None = None
-        self._vad: Engine | None = None
+        self._speech: EngineFront | None = None
+        self._vad: EngineFront | None = None
         self._warm_up: asyncio.Future[None] | None = None
         self._warm_stream = 0  # no stream has this id
         self._warm = False
@@ -57,14 +68,14 @@ class Engines:
         loop = asyncio.get_running_loop()
         self._warm_up = loop.create_future()
         # On a thread: it allocates every stream's state, and streams of other models may be running.
-        self._speech = speech = await asyncio.to_thread(
-            self._make_speech, self._on_loop(loop, on_speech, lambda: self._speech)
-        )
+        take_speech = self._taking(on_speech, lambda: self._speech)
+        self._speech = speech = await asyncio.to_thread(self._make_speech, take_speech, loop)
         speech.start()
         self._warm_stream = speech.open()
         speech.push(self._warm_stream, np.zeros(self._step_samples, np.int16))
         if self._make_vad is not None:
-            self._vad = await asyncio.to_thread(self._make_vad, self._on_loop(loop, on_vad, lambda: self._vad))
+            take_vad = self._taking(on_vad, lambda: self._vad)
+            self._vad = await asyncio.to_thread(self._make_vad, take_vad, loop)
             self._vad.start()
         await self._warm_up
         speech.close(self._warm_stream)
@@ -83,7 +94,7 @@ class Engines:
         now = self._clock()
         return all(_moves(engine, now, stall_s) for engine in (self._speech, self._vad) if engine is not None)
 
-    def require_warm(self) -> Engine:
+    def require_warm(self) -> EngineFront:
         """Return the speech engine. Raises: ServerNotReady before the end of `start`, and once an engine has ended."""
         if self._speech is None or not self._warm:
             raise ServerNotReady("the engine is not ready")
@@ -92,7 +103,7 @@ class Engines:
     def open(self, count: int, *, budget_s: float, background: bool) -> tuple[EngineStreams, EngineStreams | None]:
         """Open `count` streams in each engine. Raises: ServerNotReady, BatchingError if a model thread hangs."""
 
-        def opened(engine: Engine) -> EngineStreams:
+        def opened(engine: EngineFront) -> EngineStreams:
             ids = tuple(engine.open(budget_s=budget_s, background=background) for _ in range(count))
             return EngineStreams(engine, ids)
 
@@ -101,22 +112,16 @@ class Engines:
         except EngineDown as error:
             raise ServerNotReady("the engine is down") from error
 
-    def _on_loop(
-        self, loop: asyncio.AbstractEventLoop, on_event: Deliver, engine: Callable[[], Engine | None]
-    ) -> Deliver:
-        """Return what a model thread calls: one hop to the event loop, and nothing once the loop is closed."""
+    def _taking(self, on_event: Deliver, engine: Callable[[], EngineFront | None]) -> Deliver:
+        """Return what an engine calls with its events."""
 
         def take(event: EngineEvent) -> None:
             self._follow(event, engine())
             on_event(event)
 
-        def deliver(event: EngineEvent) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
-                loop.call_soon_threadsafe(take, event)
+        return take
 
-        return deliver
-
-    def _follow(self, event: EngineEvent, sender: Engine | None) -> None:
+    def _follow(self, event: EngineEvent, sender: EngineFront | None) -> None:
         match event:
             case BatchDone():
                 if sender is not None:
@@ -137,6 +142,6 @@ class Engines:
             self._warm_up.set_exception(error)
 
 
-def _moves(engine: Engine, now: float, stall_s: float) -> bool:
+def _moves(engine: EngineFront, now: float, stall_s: float) -> bool:
     busy_since = engine.busy_since()
     return engine.alive and (busy_since is None or now - busy_since < stall_s)

@@ -1,18 +1,17 @@
-"""The event-loop side of the engine: sessions and their streams, admission, each engine event to its session."""
+"""The event-loop side of the engine: sessions and their streams, each engine event to its session."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from batching.errors import BatchingError
 from batching.events import BatchDone, EngineEvent, EngineStopped, StateExported, StreamClosed, StreamFailed, WarmedUp
 from model.ctc.words import Decoder
 from model.description import ModelDescription
-from server.errors import EngineDead, Refused, ServerFull
+from server.coordination.model_room import ModelRoom, StreamLease
+from server.errors import EngineDead, Refused
 from server.operations.metrics import ModelMetrics
 from server.recognition.active_session import ActiveSession, EventSink
-from server.recognition.admission import Admission, Machine, ThreadTime
 from server.recognition.decoding.batch_decoder import BatchDecoder, Route
 from server.recognition.decoding.second_pass import Outcome, SecondPass
 from server.recognition.engines import Engines
@@ -21,22 +20,8 @@ from server.recognition.session import Session
 BACKGROUND_BUDGET_S = 10.0  # uploads wait for live streams, but no longer than this
 
 
-class _Held:
-    """Streams that an engine has not reported closed; its length is the slots that they take."""
-
-    def __init__(self) -> None:
-        self.speech: set[int] = set()
-        self.vad: set[int] = set()
-
-    def __len__(self) -> int:
-        return max(len(self.speech), len(self.vad))
-
-
 class Recognizer:
-    """Admits the sessions of one model, routes its engines' events to them, decodes.
-
-    Live sessions enter as `Admission` lets them. Those in the background, of uploads, have slots of their own.
-    """
+    """Opens the sessions of one model where its `ModelRoom` has room, routes its engines' events to them, decodes."""
 
     def __init__(
         self,
@@ -45,28 +30,23 @@ class Recognizer:
         metrics: ModelMetrics,
         *,
         engines: Engines,
-        admission: Admission,
-        machine: Machine,
+        room: ModelRoom,
         second_pass: SecondPass,
-        background_slots: int,
         budget_s: float,
         clock: Callable[[], float],
-        busy_clock: Callable[[], float] | None = None,
     ) -> None:
-        """`machine` knows the load of all models of the process, which also share `second_pass`."""
+        """All models of the process share `second_pass`."""
         self.engines = engines
-        self.admission = admission
-        self._machine = machine
-        machine.join(admission, lambda: len(self._live))
+        self.room = room
         self._step_s = config.step_samples / config.sample_rate
         self._decoder = BatchDecoder(decoder, metrics, clock, second_pass, self._on_second_pass)
         self._metrics = metrics
-        self._budget_s, self._background_slots = budget_s, background_slots
-        self._clock, self._busy_clock = clock, busy_clock or ThreadTime()
+        self._budget_s = budget_s
+        self._clock = clock
         self._routes: dict[int, Route] = {}
         self._vad_routes: dict[int, Route] = {}
-        self._live, self._background = _Held(), _Held()
-        self._changed = asyncio.Event()  # slots that are held, or the estimate
+        self._leases: dict[int, StreamLease] = {}  # of streams that the speech engine has not reported closed
+        self._vad_leases: dict[int, StreamLease] = {}
 
     async def start(self) -> None:
         """Start the engines and take their events. Raises: EngineDead."""
@@ -78,33 +58,10 @@ class Recognizer:
 
     # Sessions
 
-    @property
-    def slots_used(self) -> int:
-        """Slots that an engine holds or is about to hold."""
-        return len(self._live) + len(self._background)
-
-    async def empty(self) -> None:
-        """Wait until no slot is held."""
-        while self.slots_used:
-            await self._change()
-
-    async def _change(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
-
-    def refuse_if_full(self) -> None:
-        """Refuse a request before any work on it. Raises: ServerFull."""
-        self.admission.refuse_if_full(self._machine.load(self.admission))
-
     async def open_in_background(self, session: Session, sink: EventSink) -> ActiveSession:
         """Wait while live streams fill the server, then do as `open`; raises the same."""
         try:
-            async with asyncio.timeout(BACKGROUND_BUDGET_S):
-                while self.admission.full(self._machine.load(self.admission)) or self._lacks_slots(session):
-                    await self._change()
-        except TimeoutError:
-            session.release()
-            raise ServerFull("live streams take all that this server carries: send the recording later") from None
+            await self.room.wait_in_background(len(session.channels), BACKGROUND_BUDGET_S)
         except BaseException:
             session.release()
             raise
@@ -131,34 +88,25 @@ class Recognizer:
 
     def _admit(self, session: Session, sink: EventSink, *, background: bool, budget_s: float) -> ActiveSession:
         self.engines.require_warm()
-        now, count = self._clock(), len(session.channels)
-        self._look(now)
-        if not background:
-            self.admission.check(self._machine.load(self.admission), count, now)
-        elif self._lacks_slots(session):
-            raise ServerFull("all recordings that this server takes at a time are being recognized")
-        speech, vad = self.engines.open(count, budget_s=budget_s, background=background)
+        count = len(session.channels)
+        lease = self.room.enter(count, background=background)
+        try:
+            speech, vad = self.engines.open(count, budget_s=budget_s, background=background)
+        except BaseException:
+            lease.cancel()
+            raise
         active = ActiveSession(session, sink, speech, vad, self._on_session_closed, background=background)
         routes = [Route(active, channel) for channel in session.channels]
         self._routes.update(zip(speech.ids, routes, strict=True))
-        held = self._background if background else self._live
-        held.speech.update(speech.ids)
+        self._leases.update(dict.fromkeys(speech.ids, lease))
         if vad is not None:
+            lease.has_vad()
             self._vad_routes.update(zip(vad.ids, routes, strict=True))
-            held.vad.update(vad.ids)
-        self._count_slots()
+            self._vad_leases.update(dict.fromkeys(vad.ids, lease))
         return active
 
-    def _lacks_slots(self, session: Session) -> bool:
-        """Whether too few of the slots that are kept for background sessions are free."""
-        return len(self._background) + len(session.channels) > self._background_slots
-
-    def look(self) -> None:
-        """Update the estimate if a period is over, for times without a batch."""
-        self._look(self._clock())
-
     def _on_session_closed(self, active: ActiveSession) -> None:
-        self.admission.capacity.ended(len(active.speech.ids))
+        self.room.ended(len(active.speech.ids))
         for stream in active.speech.ids:
             del self._routes[stream]
         if active.vad is not None:
@@ -169,12 +117,12 @@ class Recognizer:
 
     def _on_event(self, event: EngineEvent) -> None:
         match event:
-            case WarmedUp(step_s):
-                self.admission.warmed_up(step_s)
             case BatchDone():
                 self._update_admission(event)
                 self._observe(event)
                 self._decoder.take_steps(event, self._routes)
+            case WarmedUp(step_s):
+                self.room.warmed_up(step_s)
             case StateExported():
                 self._on_state(event)
             case StreamClosed(stream):
@@ -186,10 +134,10 @@ class Recognizer:
                 self._on_stopped(error)
 
     def _on_stream_closed(self, stream: int) -> None:
-        for held in (self._live, self._background):
-            held.speech.discard(stream)
-        self._count_slots()
-        if not (self._live.speech or self._background.speech):
+        lease = self._leases.pop(stream, None)
+        if lease is not None:
+            lease.speech_closed()
+        if not self._leases:
             self._metrics.queue_depth.set(0)  # steps that still waited were dropped without a batch
             self._metrics.uploads_wait.set(0)
 
@@ -203,9 +151,9 @@ class Recognizer:
             case BatchDone():
                 self._decoder.take_voice(event, self._vad_routes)
             case StreamClosed(stream):
-                for held in (self._live, self._background):
-                    held.vad.discard(stream)
-                self._count_slots()
+                lease = self._vad_leases.pop(stream, None)
+                if lease is not None:
+                    lease.vad_closed()
             case StreamFailed(stream, error) if stream in self._vad_routes:
                 self._metrics.errors.labels("vad").inc()
                 self._vad_routes[stream].active.fail(error)
@@ -218,31 +166,19 @@ class Recognizer:
             self._metrics.errors.labels("engine").inc()
         for active in {id(route.active): route.active for route in self._routes.values()}.values():
             active.fail(EngineDead("the model thread ended"))
-        self._live, self._background = _Held(), _Held()
-        self._count_slots()
-
-    def _count_slots(self) -> None:
-        self._metrics.slots_used.set(self.slots_used)
-        self._changed.set()
+        self._leases.clear()
+        self._vad_leases.clear()
+        self.room.clear()
 
     def _update_admission(self, batch: BatchDone) -> None:
         """Feed the capacity estimate. A step waits for this thread on its way in, and again on its way out."""
         now = self._clock()
         added_s = batch.step_s + 2 * (now - batch.started_s - batch.step_s)
         live_ages_s = [wait_s + added_s for wait_s in batch.live_wait_s]
-        self._machine.rows += len(batch.streams)
-        self.admission.capacity.ran(len(batch.streams), batch.step_s, live_ages_s, batch.steps)
-        self._look(now)
+        self.room.ran(len(batch.streams), batch.step_s, live_ages_s, batch.steps)
 
     def _on_second_pass(self, outcome: Outcome) -> None:
-        self.admission.capacity.waited(outcome.wait_s)
-
-    def _look(self, now: float) -> None:
-        if not self.admission.capacity.due(now):
-            return  # the clock of this thread is a system call, too dear for every batch
-        machine = self._machine
-        self.admission.look(now, self._busy_clock(), machine.load(self.admission), machine.rows)
-        self._changed.set()
+        self.room.waited(outcome.wait_s)
 
     def _observe(self, batch: BatchDone) -> None:
         metrics, size = self._metrics, len(batch.streams)

@@ -189,7 +189,8 @@ class Session:
             work = [w for i in self._indices for w in self._cutters[i].cut(alone[i], now)]
         else:
             work = self._cutters[0].cut(downmix(samples), now)
-        self._send(work)
+        if work:
+            self._send(work)
         return work
 
     def finalize(self, channel: int | None, now: float) -> tuple[list[Work], list[Event]]:

@@ -76,6 +76,12 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse at most `FRAMES_PER_CALL` frames now, and the rest in later iterations of the event loop."""
+        receiver = self._receiver
+        if receiver is not None and not self._unread and self._next_call is None and self._between_messages:
+            frame = audio_frame(data, 0)
+            if frame is not None and frame[1] == len(data):  # most reads hold one whole message
+                receiver.on_message(frame[0])
+                return
         self._unread = self._unread[self._at :] + data if self._unread else data
         self._at = 0
         if self._next_call is None:
@@ -102,7 +108,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         An incomplete frame is left to websockets, too, once its header is complete.
         """
         data, at, receiver = self._unread, self._at, self._receiver
-        if receiver is not None and not (self._left or self.close_sent) and self._between_messages:
+        if receiver is not None and self._between_messages:
             frame = audio_frame(data, at)
             if frame is not None:
                 payload, self._at = frame
@@ -132,6 +138,9 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
 
     @property
     def _between_messages(self) -> bool:
+        """Whether the next byte begins a message of an open connection."""
+        if self._left or self.close_sent:
+            return False
         conn = self.conn
         return not conn.reader.buffer and conn.current_size is None and conn.state is State.OPEN
 

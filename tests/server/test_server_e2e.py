@@ -95,12 +95,12 @@ def test_finalize_takes_no_longer_than_a_step(live_server: Start) -> None:
     with server.listen() as client:
         for _ in range(20):
             client.send(spell("one")[:-100])
-            before = server.replica.models.default.metrics.batches._value.get()
+            before = server.replica.models.default.metrics.batches.value
             asked_s = time.perf_counter()
             client.say("Finalize")
             client.until(lambda f: f.get("from_finalize", False))
             waits.append(time.perf_counter() - asked_s)
-            steps = server.replica.models.default.metrics.batches._value.get() - before
+            steps = server.replica.models.default.metrics.batches.value - before
             assert steps <= 3 + 1 + CONFIG.flush_steps, "the audio, its unfinished step, the flush"
         client.finish()
     assert statistics.median(waits) < CONFIG.step_samples / CONFIG.sample_rate
@@ -301,7 +301,7 @@ def test_results_with_voice_activity_do_not_depend_on_which_engine_is_faster(liv
     runs: list[list[Any]] = []
 
     def batches() -> float:
-        return server.replica.models.default.metrics.batches._value.get()
+        return server.replica.models.default.metrics.batches.value
 
     def at_least(count: float) -> bool:
         return batches() >= count

@@ -96,7 +96,7 @@ class Listen:
         """Raises: Refused."""
         replica = self._replica
         credentials = Credentials.read(socket.headers.get("authorization"), socket.scope["subprotocols"])
-        replica.guard.enter(socket, credentials)  # before the query: parsing key terms costs time
+        await replica.guard.enter(socket, credentials)  # before the query: parsing key terms costs time
         request, model = await self._queries.read(
             socket.query_params.multi_items(), live=True, redact=redaction_of(socket)
         )
@@ -128,7 +128,7 @@ class Transcribe:
         """Recognize a recording: WAV, FLAC, Ogg, MP3, WebM or M4A as the body, or raw samples with an `encoding`."""
         request_id = take_request_id()
         try:
-            self._replica.guard.enter(request, Credentials.read(request.headers.get("authorization"), ()))
+            await self._replica.guard.enter(request, Credentials.read(request.headers.get("authorization"), ()))
             asked, model = await self._queries.read(
                 request.query_params.multi_items(), live=False, redact=redaction_of(request)
             )

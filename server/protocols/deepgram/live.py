@@ -120,7 +120,7 @@ class DeepgramStream(Connection):
 
     def _count_losses(self) -> None:
         losses, counted = self._decoder.losses, self._counted_losses
-        if losses != counted:
+        if losses.concealed != counted.concealed or losses.resyncs != counted.resyncs:
             self._metrics.audio_concealed.inc(losses.concealed - counted.concealed)
             self._metrics.audio_resyncs.inc(losses.resyncs - counted.resyncs)
             self._counted_losses = replace(losses)
@@ -237,36 +237,40 @@ class Projector:
         else:
             reason = event.reason
             channel, words = transcript.final(event.words, ends=reason is not FinalReason.MAX_LEN)
-        results = Results(
-            channel_index=(event.channel, self._channels),
-            start=_seconds(event.start_s),
-            duration=_seconds(event.duration_s),
-            is_final=reason is not None,
-            speech_final=reason not in (None, FinalReason.MAX_LEN),
-            from_finalize=reason is FinalReason.FINALIZE,
-            channel=channel,
-            metadata=self._metadata,
-            tutti=self._report(event, words, timing, write_s) if self._reports else UNSET,
+        return _encode(
+            Results(
+                (event.channel, self._channels),
+                _seconds(event.start_s),
+                _seconds(event.duration_s),
+                reason is not None,  # is_final
+                reason is not None and reason is not FinalReason.MAX_LEN,  # speech_final
+                reason is FinalReason.FINALIZE,  # from_finalize
+                channel,
+                self._metadata,
+                self._report(event, words, timing, write_s) if self._reports else UNSET,
+            )
         )
-        return _encode(results)
 
     def _report(
         self, event: Partial | Final, words: int, timing: StepTiming | None, write_s: float
     ) -> StepReport | UnsetType:
         request = self.request
-        report = StepReport(event.stable_words if isinstance(event, Partial) else words)
+        stable = event.stable_words if isinstance(event, Partial) else words
         if timing is None:
-            return report if request.stable_words else UNSET
-        if request.step_results:
-            report.audio_processed_s = _seconds(event.start_s + event.duration_s)
-            report.queue_wait_ms = _ms(timing.queue_wait_s)
-            report.step_ms = _ms(timing.step_s)
-            report.decode_ms = _ms(timing.decode_s)
-            delay_s = event.endpoint_delay_s if isinstance(event, Final) else None
-            report.endpoint_delay_ms = UNSET if delay_s is None else round(delay_s * 1e3, 1)
-        if request.latency:
-            report.latency = latency(timing, write_s)
-        return report
+            return StepReport(stable) if request.stable_words else UNSET
+        parts = latency(timing, write_s) if request.latency else UNSET
+        if not request.step_results:
+            return StepReport(stable, latency=parts)
+        delay_s = event.endpoint_delay_s if isinstance(event, Final) else None
+        return StepReport(
+            stable,
+            _seconds(event.start_s + event.duration_s),
+            _ms(timing.queue_wait_s),
+            _ms(timing.step_s),
+            _ms(timing.decode_s),
+            UNSET if delay_s is None else round(delay_s * 1e3, 1),
+            parts,
+        )
 
     def _summary(self, event: Closed) -> bytes:
         model = self._model
@@ -299,8 +303,8 @@ def latency(timing: StepTiming, write_s: float) -> Latency:
 
 def _seconds(value: float) -> float:
     """Round to microseconds: exact enough for a sample at any rate, without floating-point noise on the wire."""
-    return round(value, 6)
+    return round(value * 1e6) / 1e6  # by way of a whole number: half the time of `round(value, 6)`
 
 
 def _ms(seconds: float) -> float:
-    return round(seconds * 1e3, 3)
+    return round(seconds * 1e6) / 1e3

@@ -45,7 +45,7 @@ class RealtimeEndpoint:
         replica = self._replica
         lenient = replica.settings.lenient_features
         credentials = realtime_credentials(socket.headers.get("authorization"), socket.scope["subprotocols"])
-        replica.guard.enter(socket, credentials)
+        await replica.guard.enter(socket, credentials)
         query, ignored = read_query(socket.query_params.multi_items(), QUERY, lenient=lenient)
         if query.get("intent") != "transcription":
             raise BadParameter("intent: this server only transcribes; set intent=transcription")

@@ -65,7 +65,7 @@ class Transcriptions:
         request_id, guard = take_request_id(), self._replica.guard
         headers = {"x-request-id": request_id}
         try:
-            guard.enter(request, Credentials.read(request.headers.get("authorization"), ()))
+            await guard.enter(request, Credentials.read(request.headers.get("authorization"), ()))
             with ExitStack() as place:
                 place.enter_context(self._recordings.place(request))
                 form = await self._form(request)

@@ -131,7 +131,7 @@ class TwilioEndpoint:
 
     async def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
         """Raises: Refused."""
-        self._check_caller(socket)
+        await self._check_caller(socket)
         replica, pairs = self._replica, socket.query_params.multi_items()
         own = [pair for pair in pairs if pair[0] in OWN | IN_START]
         check_single(own, ())
@@ -161,11 +161,11 @@ class TwilioEndpoint:
         )
         return Admitted(model, stream, session, headers=answer_headers(request, request_id))
 
-    def _check_caller(self, socket: WebSocket) -> None:
+    async def _check_caller(self, socket: WebSocket) -> None:
         """Check Twilio's signature if the account's token is configured, else the API key. Raises: Refused."""
         settings, guard = self._replica.settings, self._replica.guard
         if settings.twilio_auth_token is None:
-            guard.enter(socket, Credentials.of_header_or_query(socket))
+            await guard.enter(socket, Credentials.of_header_or_query(socket))
             return
         url = settings.twilio_public_url or str(socket.url)
         check_signature(socket.headers.get(SIGNATURE_HEADER), url, settings.twilio_auth_token.get_secret_value())

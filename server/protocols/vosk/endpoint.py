@@ -48,7 +48,7 @@ class VoskEndpoint:
 
     async def _admit_by_key(self, socket: WebSocket, request_id: str) -> Admitted:
         """Raises: Refused."""
-        self._replica.guard.enter(socket, Credentials.of_header_or_query(socket))
+        await self._replica.guard.enter(socket, Credentials.of_header_or_query(socket))
         return await self._admitted(socket, request_id)
 
     async def _admit_open(self, socket: WebSocket, request_id: str) -> Admitted:

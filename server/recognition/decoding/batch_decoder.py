@@ -35,22 +35,23 @@ class BatchTiming(msgspec.Struct, frozen=True, gc=False):
     rows: int
 
 
-class Row(msgspec.Struct, frozen=True):
-    """The model's answer to one step, outputs (T, V)."""
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """The model's answer to one step, without its outputs."""
 
     tag: StepTag
-    outputs: Outputs
     queue_wait_s: float
     batch: BatchTiming
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """From an engine stream back to its channel. `held` are rows that wait for the voice-activity model."""
+    """From an engine stream back to its channel. `held` are rows, with outputs (T, V), that wait for the
+    voice-activity model.
+    """
 
     active: ActiveSession
     channel: Segmenter
-    held: deque[Row] = field(default_factory=deque)
+    held: deque[tuple[Row, Outputs]] = field(default_factory=deque)
 
     @property
     def due(self) -> bool:
@@ -58,7 +59,7 @@ class Route:
         speech = self.channel.speech
         if not self.held or speech is None or not self.active.open:
             return False
-        return speech.covers(self.held[0].tag.end_sample)
+        return speech.covers(self.held[0][0].tag.end_sample)
 
 
 Routes = Mapping[int, Route]
@@ -99,12 +100,12 @@ class BatchDecoder:
             route, tag = routes.get(batch.streams[i]), batch.tags[i]
             if route is None or not isinstance(tag, StepTag):
                 continue
-            row = Row(tag, batch.outputs[i], batch.queue_wait_s[i], timing)
+            row = Row(tag, batch.queue_wait_s[i], timing)
             if route.channel.speech is None:
                 indices.append(i)
                 due.append((route, row))
             else:
-                route.held.append(row)
+                route.held.append((row, batch.outputs[i]))
                 voiced.append(route)
         if due:
             all_rows = len(indices) == len(batch.streams)
@@ -124,7 +125,8 @@ class BatchDecoder:
     def _decode_held(self, routes: Collection[Route]) -> None:
         """Decode the held rows that are due, one step of a channel at a time."""
         while due := [(route, route.held.popleft()) for route in routes if route.due]:
-            self._decode(due, np.stack([row.outputs for _, row in due]))  # (B, T, V)
+            outputs = np.stack([outputs for _, (_, outputs) in due])  # (B, T, V)
+            self._decode([(route, row) for route, (row, _) in due], outputs)
 
     def _decode(self, due: Sequence[tuple[Route, Row]], outputs: Outputs) -> None:
         """Advance each channel by one step, outputs (B, T, V), and send each session its events.

@@ -69,6 +69,8 @@ class WordPlacer:
         Within a segment `base_s` and `start_s` are always the same, and the cursor does not go back. The same words
         give the same tuple.
         """
+        if words is self._words and self._settled == len(words):
+            return self._placed
         kept = min(self._settled, len(words))
         while words[:kept] != self._words[:kept]:
             kept -= 1  # hardly ever more than the last word changes

@@ -98,6 +98,7 @@ class Segmenter:
         self.state: DecoderState = decoder.start(self._delay_frames, bias)
         self._partials = PartialFilter(tell_stable=rules.tell_stable, interval_s=rules.partial_interval_s)
         self._placer = WordPlacer()
+        self._read: tuple[int, tuple[Word, ...]] | None = None  # a revision of the state, and `_words` there
         self._base_s = 0.0  # stream time at which the decoder state started
         self._start_s = 0.0  # where the open segment starts
         self.cursor_s = 0.0  # end of the last step that was decoded
@@ -185,6 +186,7 @@ class Segmenter:
         self._rules = current.rules
         if current.bias is not before.bias:
             self._decoder.set_bias(self.state, current.bias)
+            self._read = None  # words that only the earlier key terms contain are spelled anew
 
     # Flushes and the end
 
@@ -351,13 +353,17 @@ class Segmenter:
         return pending or final
 
     def _words(self) -> tuple[Word, ...]:
-        """Words of the open segment that pass the gate, in decoder time."""
-        return self._gate.speech(self._decoder.words(self.state))
+        """Words of the open segment that pass the gate, in decoder time, as they were at the state's last revision."""
+        revision = self.state.revision
+        if self._read is None or self._read[0] != revision:
+            self._read = revision, self._gate.speech(self._decoder.words(self.state))
+        return self._read[1]
 
     def _take(self, count: int | None) -> tuple[Word, ...]:
         """Take the first `count` words, None for all, from the decoder; return those that pass the gate."""
         taken = self._decoder.take(self.state, count)
         words = self._gate.speech(taken)
+        self._read = None
         self._gate.taken(self.state.frames * self._frame_s if count is None else taken[-1].end_s)
         if count is None and self._audio is not None:
             self._audio.taken()
@@ -371,8 +377,11 @@ class Segmenter:
         return None if again is None else partial(_second_words, again, self._gate.frozen(), self._place)
 
     def _partial(self, stable: int) -> Partial:
+        duration_s = self.cursor_s - self._start_s
+        if not self.state.has_text:
+            return Partial(self.index, self._start_s, duration_s, (), 0)
         words = self._placer.place(self._words(), self._base_s, self._start_s, self.cursor_s)
-        return Partial(self.index, self._start_s, self.cursor_s - self._start_s, words, self._gate.said(stable))
+        return Partial(self.index, self._start_s, duration_s, words, self._gate.said(stable))
 
     @property
     def _place(self) -> tuple[float, float, float]:

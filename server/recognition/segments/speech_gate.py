@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from model.ctc.words import Word
 from model.description import ModelDescription
+from model.levels import band_levels
 from server.audio.pcm import PCM
 
 # Source: model/LOG.md, "2026-11-27: the gate listens to one band (kept)".
@@ -75,7 +76,7 @@ class SpeechGate:
     def sent(self, step: PCM) -> None:
         """Take a step (S,) that is sent to the engine."""
         if self._doubts:
-            self._values += levels(step, self._per_step, self._half, self._limits)
+            self._values += band_levels(step, self._per_step, self._half, self._limits)
 
     def answered(self) -> None:
         """Note that the next of the steps was decoded."""
@@ -134,16 +135,6 @@ class SpeechGate:
         if count > 0:
             del self._values[:count]
             self._first += count
-
-
-def levels(step: PCM, count: int, half: int, limits: NDArray[np.float64]) -> bytes:
-    """Return `count` levels of a step (S,), one byte each. The sums are whole numbers below 2^53, in any order."""
-    size, sums = len(step) // count, len(step) // count // half
-    samples = step[: size * count].reshape(count, size)[:, : sums * half].astype(np.float64)
-    halves = samples.reshape(count, sums, half) @ np.ones(half)  # (count, sums)
-    band = halves[:, 1:] - halves[:, :-1]  # (count, sums - 1)
-    energies = np.einsum("ij,ij->i", band, band)  # (count,)
-    return bytes(limits.searchsorted(energies, side="right").tolist())
 
 
 @functools.cache

@@ -117,6 +117,17 @@ def test_the_loopback_client_gets_a_result_for_each_step(live_server):
     assert short.rows >= 3 * 2  # its step and at least one flush step
 
 
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="times of threads are read from Linux")
+def test_the_loopback_client_sends_a_step_in_parts(live_server):
+    server = live_server()
+    port = int(server.host.rsplit(":", 1)[1])
+    audio = [bytes(2 * CONFIG.step_samples // 4)] * 4
+    seen = loopback.load(port, os.getpid(), audio, streams=3, seconds=0.5, answers=True, parts=4)
+    assert seen.rows == pytest.approx(3 * 0.5 / 0.08, abs=4)
+    assert len(seen.round_trips_s) == pytest.approx(seen.rows, abs=4)
+    assert min(seen.round_trips_s) < 0.06, "from the last part of a step, not from its first"
+
+
 def report(**values):
     """Return a level's report with only these values set."""
     from loadtest.generator.measures import LevelMeasures, ServerFigures

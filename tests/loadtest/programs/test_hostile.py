@@ -46,10 +46,10 @@ def test_a_server_with_an_ipv6_address_is_attacked_too(live_server: Start) -> No
 def nothing_is_left(server: LiveServer) -> None:
     server.wait_idle()
     for _ in range(500):
-        if not server.replica.guard.quotas._open:
+        if not server.replica.guard.coordinator.quotas._open:
             break
         server.http.get("/healthz")
-    assert not server.replica.guard.quotas._open
+    assert not server.replica.guard.coordinator.quotas._open
     assert server.http.get("/readyz").status_code == 200
 
 

@@ -8,7 +8,7 @@ import numba.core.caching
 import pytest
 
 import model
-from model import warm_up
+from model import levels, warm_up
 from model.acoustic import load_model
 from model.ctc.search import kernel
 from model.int8 import step
@@ -87,6 +87,7 @@ def test_warming_up_from_the_command_line_prints_the_folder_of_step_and_search(c
     warm_up.main()
     lines = capsys.readouterr().out.splitlines()
     parts = [("8-bit step", step.step)] if load_model(device="cpu").precision == "int8" else []
+    parts += [("levels of the audio", levels.write_levels)]
     parts += [("beam search", kernel.advance_streams), ("recurrent language model", score_texts)]
     for line, (name, function) in zip(lines, parts, strict=True):
         assert line.startswith(f"{name} compiled in ")

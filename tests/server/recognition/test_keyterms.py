@@ -17,7 +17,7 @@ from model.config import ENGLISH
 from model.ctc.bias import NO_BIAS, BiasError
 from server.errors import BadParameter, KeytermsTooOften
 from server.protocols.deepgram.query import ListenRequest, parse_query
-from server.recognition.decoding.batch_decoder import Route, Row
+from server.recognition.decoding.batch_decoder import BatchTiming, Route, Row
 from server.recognition.keyterms import (
     CHARACTERS_PER_S,
     MAX_CHARACTERS,
@@ -344,7 +344,8 @@ def test_row_held_for_the_vad_model_is_not_decoded_after_its_session_closed() ->
     (channel,) = bench.session.channels
     active = session_on(SilentEngine(), bench.session, _NoSink())
     route = Route(active, channel)
-    route.held.append(Row(StepTag(1_280, 0.08, Marker.AUDIO, 0.0), np.zeros((2, 29), np.float32), 0.0, 0.0))
+    row = Row(StepTag(1_280, 0.08, Marker.AUDIO, 0.0), 0.0, BatchTiming(0.0, 0.0, 1))
+    route.held.append((row, np.zeros((2, 29), np.float32)))
     assert route.due
     active.close()
     active.close()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from batching.events import BatchDone
+from model.ctc.bias import NO_BIAS, Bias
 from server.operations.metrics import Metrics
 from server.recognition.decoding.batch_decoder import BatchDecoder, Route
 from server.recognition.decoding.second_pass import SecondPass
@@ -17,19 +18,24 @@ from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import Marker, StepTag
 from tests.support.servers.fakes import FakeClock
 from tests.support.servers.spelling import CONFIG
-from tests.support.servers.wavering import WaveringDecoder
+from tests.support.servers.wavering import WaveringDecoder, WaveringState
 from tests.support.streams.engine_bench import SilentEngine, session_on
 
 FRAMES = CONFIG.step_samples // CONFIG.frame_samples
 
 
 class _SlowDecoder(WaveringDecoder):
-    """Takes a second for each `advance` and `words`; fails on the state `fails_on`."""
+    """Takes a second for each `advance` and `words`; fails on the state `fails_on`. The first frame counts."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()
         self._clock = clock
         self.fails_on: Any = None
+        self.read: list[Any] = []  # states, in the order of the calls
+
+    def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> WaveringState:
+        del skip_frames
+        return super().start(0, bias)
 
     def advance(self, states: Any, log_probs: Any) -> None:
         assert len({id(state) for state in states}) == len(states) == len(log_probs)
@@ -38,6 +44,7 @@ class _SlowDecoder(WaveringDecoder):
 
     def words(self, state: Any) -> Any:
         self._clock.advance(1.0)
+        self.read.append(state)
         if state is self.fails_on:
             raise ArithmeticError("words")
         return super().words(state)
@@ -72,11 +79,13 @@ class _Bench:
     def answer(self, steps: int = 1) -> None:
         count = len(self.routes) * steps
         places = [step for _ in self.routes for step in range(1, steps + 1)]
+        outputs = np.zeros((count, FRAMES, len(CONFIG.vocabulary)), np.float32)
+        outputs[:, :, CONFIG.vocabulary.index("a")] = 1.0
         self.decoding.take_steps(
             BatchDone(
                 streams=tuple(stream for stream in self.routes for _ in range(steps)),
                 tags=tuple(StepTag(CONFIG.step_samples * n, 0.08 * n, Marker.AUDIO, 0.0) for n in places),
-                outputs=np.zeros((count, FRAMES, len(CONFIG.vocabulary)), np.float32),
+                outputs=outputs,
                 queue_wait_s=(0.0,) * count,
                 started_s=0.0,
                 step_s=0.0,
@@ -109,6 +118,18 @@ def test_the_steps_of_a_chunk_are_decoded_in_order_and_those_of_all_streams_toge
         assert len(sink.timings) == 4
         ends_s = [event.start_s + event.duration_s for event in sink.events if isinstance(event, Partial)]
         assert ends_s == pytest.approx([n * CONFIG.step_samples / CONFIG.sample_rate for n in range(1, 5)])
+
+
+def test_words_are_read_again_only_if_the_decoder_has_changed_them() -> None:
+    bench = _Bench(streams=1)
+    bench.answer(steps=2)
+    state: Any = bench.routes[0].channel.state
+    read = len(bench.decoder.read)
+    state.revision -= FRAMES  # as it was before the step that comes
+    bench.answer()
+    assert len(bench.decoder.read) == read
+    bench.answer()
+    assert len(bench.decoder.read) == read + 1
 
 
 def test_failure_to_read_words_ends_every_stream_of_the_batch() -> None:

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.exceptions import InvalidStatus
 
-from server.access.quota import Lease, Quotas
+from server.coordination.local import LocalCoordinator
+from server.coordination.quota import Lease, Quotas
 from server.errors import TooManyStreams
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer, transcript
@@ -40,6 +41,12 @@ def wave() -> bytes:
     return file.getvalue()
 
 
+def quotas_of(server: LiveServer) -> Quotas:
+    coordinator = server.replica.guard.coordinator
+    assert isinstance(coordinator, LocalCoordinator)
+    return coordinator.quotas
+
+
 def status(server: LiveServer, key: str, **query: object) -> int:
     """Return the status of a handshake; a stream that is admitted ends normally."""
     try:
@@ -54,7 +61,7 @@ def wait_free(server: LiveServer) -> None:
     """Wait until no stream is counted; each request lets the server's event loop run."""
     server.wait_idle()
     for _ in range(1_000):
-        if not server.replica.guard.quotas._open:
+        if not quotas_of(server)._open:
             return
         server.http.get("/healthz")
     pytest.fail("a stream is still counted")
@@ -165,7 +172,7 @@ def test_an_upload_is_released_whether_it_ends_fails_or_is_abandoned(live_server
     with socket.create_connection(server.host.split(":"), timeout=WAIT_S) as leaver:
         head = "POST /v1/listen HTTP/1.1\r\nHost: x\r\nAuthorization: Token small\r\nContent-Length: 1000\r\n\r\n"
         leaver.sendall(head.encode() + bytes(10))
-        quotas = server.replica.guard.quotas
+        quotas = quotas_of(server)
         answer = server.http.post("/v1/listen", content=wave(), headers=KEYS)
         assert answer.status_code == 200
         assert len(quotas._open) == 1, "the upload in progress is counted"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from batching.capacity import PERIOD_S, Capacity
+from server.coordination.admission import Admission, Machine
 from server.errors import ServerFull
-from server.recognition.admission import Admission, Machine
 from tests.support.streams.fixed_capacity import FixedCapacity
 
 T0 = 8_675_309.25

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from server.recognition.admission import ThreadTime
+from server.coordination.admission import ThreadTime
 from tests.support.needs import missing
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from server.access.guard import LONGEST_S, RETRIES_PER_S, RetryAfter
+from server.coordination.retry_after import LONGEST_S, RETRIES_PER_S, RetryAfter
 
 
 def test_few_refusals_get_the_shortest_wait():

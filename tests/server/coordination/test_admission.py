@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from batching.capacity import PERIOD_S, Capacity
+from server.coordination.admission import FREE_AT_ONCE, Admission
 from server.errors import ServerFull
-from server.recognition.admission import FREE_AT_ONCE, Admission
 from tests.support.streams.fixed_capacity import FixedCapacity
 
 T0 = 8_675_309.25
