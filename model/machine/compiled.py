@@ -65,7 +65,9 @@ SOURCES = (
     "machine/compiled",
     "machine/instructions",
     "mel",
+    "published/compiled/fastconformer/attention",
     "published/compiled/fastconformer/image_kernels",
+    "published/compiled/fastconformer/plan",
     "published/compiled/fastconformer/step",
     "published/compiled/float_product",
     "published/compiled/kernels",
@@ -170,6 +172,7 @@ def _reader(element: Any) -> Callable[[int], Any]:
 
 
 uint8_at = _reader(_numba.types.uint8)
+uint16_at = _reader(_numba.types.uint16)
 int32_at = _reader(_numba.types.int32)
 int64_at = _reader(_numba.types.int64)
 uint64_at = _reader(_numba.types.uint64)

@@ -13,17 +13,21 @@ from model.int8.vectors import F32, LANES, ROW, Floats, Vectors, kernel, splat
 from model.machine.compiled import compiled
 from model.machine.instructions import instruction_set
 
-TILE_ROWS = 4
-WIDE = 2 if instruction_set() == "vnni512" else 1  # vectors of a tile of several rows that fit the registers
+MOST, WIDE = (8, 4) if instruction_set() == "vnni512" else (4, 1)
+"""Rows of the largest tiles, which have one vector, and vectors of tiles of four rows: what fits the registers."""
 LONG = 4  # vectors of a tile of one row
+HALF_ROW = ROW // 2  # bytes of sixteen bfloat16
 
 
-def make_float_tile(rows: int, columns: int) -> Callable[..., None]:
-    """Return a kernel for `rows` rows and `columns` vectors.
+def make_float_tile(rows: int, columns: int, *, halves: bool = False) -> Callable[..., None]:
+    """Return a kernel for `rows` rows and `columns` vectors; with `halves`, the right matrix is in bfloat16.
 
     Arguments: address of the left rows and bytes between them, address of the right matrix (depth, columns) and bytes
     between its rows, depth, address of the outputs and bytes between their rows.
     """
+
+    def load(v: Vectors, here: Any, column: int) -> Floats:
+        return v.halves(here, HALF_ROW * column) if halves else v.floats(here, ROW * column)
 
     def tile(
         v: Vectors, left: Any, left_stride: Any, right: Any, right_stride: Any, depth: Any, out: Any, out_stride: Any
@@ -33,7 +37,7 @@ def make_float_tile(rows: int, columns: int) -> Callable[..., None]:
 
         def body(index: Any, carried: list[Any]) -> list[Any]:
             here = v.at(right, v.times(right_stride, index))
-            weights = [v.floats(here, ROW * column) for column in range(columns)]
+            weights = [load(v, here, column) for column in range(columns)]
             results = []
             for row, start in enumerate(starts):
                 one = Floats(builder, splat(builder, v.load(v.at(start, v.times(index, 4)), F32), LANES))
@@ -47,44 +51,73 @@ def make_float_tile(rows: int, columns: int) -> Callable[..., None]:
     return kernel(tile)
 
 
-_block, _column = make_float_tile(TILE_ROWS, WIDE), make_float_tile(TILE_ROWS, 1)
-_long, _single = make_float_tile(1, LONG), make_float_tile(1, 1)
+def make_strip(rows: int, columns: int, *, halves: bool) -> Callable[..., None]:
+    """Return the compiled product of `rows` rows, in tiles of `columns` vectors as far as they go."""
+    wide, narrow = (make_float_tile(rows, each, halves=halves) for each in (columns, 1))
+    size = HALF_ROW if halves else ROW
 
-
-@compiled
-def float_product(
-    left: int,
-    left_stride: int,
-    rows: int,
-    right: int,
-    right_stride: int,
-    depth: int,
-    vectors: int,
-    out: int,
-    out_stride: int,
-) -> None:
-    """Compute out = left @ right: (rows, depth) by (depth, 16 * `vectors`); strides in bytes; depth >= 1.
-
-    `out` does not overlap the others.
-    """
-    row = 0
-    while rows - row >= TILE_ROWS:
-        a, c = left + row * left_stride, out + row * out_stride
+    @compiled
+    def strip(
+        left: int, left_stride: int, right: int, right_stride: int, depth: int, vectors: int, out: int, out_stride: int
+    ) -> None:
         column = 0
-        while vectors - column >= WIDE:
-            _block(a, left_stride, right + column * ROW, right_stride, depth, c + column * ROW, out_stride)
-            column += WIDE
+        while vectors - column >= columns:
+            wide(left, left_stride, right + column * size, right_stride, depth, out + column * ROW, out_stride)
+            column += columns
         while vectors - column >= 1:
-            _column(a, left_stride, right + column * ROW, right_stride, depth, c + column * ROW, out_stride)
+            narrow(left, left_stride, right + column * size, right_stride, depth, out + column * ROW, out_stride)
             column += 1
-        row += TILE_ROWS
-    while row < rows:
-        a, c = left + row * left_stride, out + row * out_stride
-        column = 0
-        while vectors - column >= LONG:
-            _long(a, left_stride, right + column * ROW, right_stride, depth, c + column * ROW, out_stride)
-            column += LONG
-        while vectors - column >= 1:
-            _single(a, left_stride, right + column * ROW, right_stride, depth, c + column * ROW, out_stride)
-            column += 1
-        row += 1
+
+    return strip
+
+
+Product = Callable[[int, int, int, int, int, int, int, int, int], None]
+
+
+def make_float_product(*, halves: bool) -> Product:
+    """Return the compiled product; with `halves`, the right matrix is in bfloat16."""
+    most, four, two, one = (
+        make_strip(rows, columns, halves=halves)
+        for rows, columns in ((MOST, 1), (4, WIDE), (2, max(2, WIDE)), (1, LONG))
+    )
+
+    @compiled
+    def product(
+        left: int,
+        left_stride: int,
+        rows: int,
+        right: int,
+        right_stride: int,
+        depth: int,
+        vectors: int,
+        out: int,
+        out_stride: int,
+    ) -> None:
+        row = 0
+        while rows - row >= MOST:
+            a, c = left + row * left_stride, out + row * out_stride
+            most(a, left_stride, right, right_stride, depth, vectors, c, out_stride)
+            row += MOST
+        if rows - row >= 4:
+            a, c = left + row * left_stride, out + row * out_stride
+            four(a, left_stride, right, right_stride, depth, vectors, c, out_stride)
+            row += 4
+        if rows - row >= 2:
+            a, c = left + row * left_stride, out + row * out_stride
+            two(a, left_stride, right, right_stride, depth, vectors, c, out_stride)
+            row += 2
+        if rows - row >= 1:
+            a, c = left + row * left_stride, out + row * out_stride
+            one(a, left_stride, right, right_stride, depth, vectors, c, out_stride)
+
+    return product
+
+
+float_product = make_float_product(halves=False)
+"""(left, left_stride, rows, right, right_stride, depth, vectors, out, out_stride): out = left @ right.
+
+(rows, depth) by (depth, 16 * `vectors`); strides in bytes; depth >= 1. `out` does not overlap the others.
+"""
+
+half_product = make_float_product(halves=True)
+"""As `float_product`, with the right matrix in bfloat16."""

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
-
 from model.int8.kernels import quantized, scaled
-from model.int8.vectors import F32, I32, LANES, ROW, Floats, Vectors, kernel
+from model.int8.vectors import LANES, ROW, Floats, Vectors, kernel
 
 NORM_EPSILON = 1e-5  # of torch.nn.LayerNorm
 
@@ -284,12 +282,13 @@ def depthwise(v: Vectors, frames: Any, stride: Any, weights: Any, taps: Any, bia
 
 
 @kernel
-def plus(v: Vectors, left: Any, right: Any, out: Any, vectors: Any) -> None:
-    """Compute the sum of two rows."""
+def scaled_sum(v: Vectors, left: Any, right: Any, factor: Any, out: Any, vectors: Any) -> None:
+    """Compute the sum of two rows, times one number at the address `factor`."""
+    times = v.all(factor)
 
     def body(index: Any, _: Any) -> Any:
         offset = v.times(index, ROW)
-        v.keep(v.floats(left, offset) + v.floats(right, offset), out, offset)
+        v.keep((v.floats(left, offset) + v.floats(right, offset)) * times, out, offset)
         return []
 
     v.loop(vectors, [], body)
@@ -315,44 +314,6 @@ def silu_row(v: Vectors, out: Any, vectors: Any) -> None:
     def body(index: Any, _: Any) -> Any:
         offset = v.times(index, ROW)
         v.keep(v.floats(out, offset).silu(), out, offset)
-        return []
-
-    v.loop(vectors, [], body)
-
-
-@kernel
-def add_dots(v: Vectors, query: Any, keys: Any, stride: Any, count: Any, out: Any, vectors: Any) -> None:
-    """Add the dot product of a row with each of `count` rows, `stride` bytes apart, to `count` numbers."""
-    builder = v.builder
-
-    def body(index: Any, _: Any) -> Any:
-        row = v.at(keys, v.times(index, stride))
-
-        def add_products(part: Any, carried: list[Any]) -> Any:
-            offset = v.times(part, ROW)
-            return [carried[0] + v.floats(query, offset) * v.floats(row, offset)]
-
-        total = v.loop(vectors, [v.constant(0.0)], add_products)[0].sum()
-        place = v.at(out, v.times(index, 4))
-        one = builder.extract_element(total.value, ir.Constant(I32, 0))
-        v.store(builder.fadd(v.load(place, F32), one), place)
-        return []
-
-    v.loop(count, [], body)
-
-
-@kernel
-def add_weighted(v: Vectors, weights: Any, values: Any, stride: Any, count: Any, out: Any, vectors: Any) -> None:
-    """Add `count` rows, `stride` bytes apart, times a number each, to a row."""
-
-    def body(index: Any, _: Any) -> Any:
-        offset = v.times(index, ROW)
-
-        def add_row(number: Any, carried: list[Any]) -> Any:
-            row = v.floats(values, v.at(v.times(number, stride), offset))
-            return [carried[0] + v.all(weights, v.times(number, 4)) * row]
-
-        v.keep(v.loop(count, [v.floats(out, offset)], add_row)[0], out, offset)
         return []
 
     v.loop(vectors, [], body)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from model.int8.slots import ALIGNED, aligned
 from model.int8.vectors import LANES
 from model.published.compiled.fastconformer import step as compiled
+from model.published.compiled.fastconformer.plan import BORDER, IMAGE_WIDTH, Constants, Dimensions, Fields, Plan, Work
 from model.published.compiled.fastconformer.weights import FastConformerWeights, Layer, read_weights
 from model.published.compiled.linears import Linear, LinearTable, Scratch
 from model.published.contracts import Contract
@@ -57,10 +58,11 @@ class FastConformerStep:
         self.block = max(1, min(LARGEST_BLOCK, ROWS // sizes.frames))
         self.result_shape: tuple[int, ...] = (sizes.frames, sizes.outputs)
         place_rows = _image_rows(sizes.window, 2) * _image_rows(BINS, 2)
-        self._subsampling = LinearTable(linears[:3], rows=place_rows)
+        self._halves = any(each.scale is not None for each in linears)  # then floats are not exact anyway
+        self._subsampling = LinearTable(linears[:3], rows=max(place_rows, self.block * sizes.frames))
         self._linears = LinearTable(linears[3:], rows=self.block * sizes.frames)
-        self._plan = compiled.Plan(self._dimensions(weights), self._constants(weights), self._fields())
-        self._works: dict[int, compiled.Work] = {}
+        self._plan = Plan(self._dimensions(weights), self._constants(weights), self._fields())
+        self._works: dict[int, Work] = {}
         self.fresh = np.zeros(self._plan.fields.first_layer + len(weights.layers) * self._plan.fields.layer, np.uint8)
 
     @property
@@ -79,9 +81,9 @@ class FastConformerStep:
             self._works[work] = self._work(work)
         compiled.step(self._plan, self._works[work], memory, count)
 
-    def _dimensions(self, weights: FastConformerWeights) -> compiled.Dimensions:
+    def _dimensions(self, weights: FastConformerWeights) -> Dimensions:
         sizes, head = self._sizes, weights.head
-        return compiled.Dimensions(
+        return Dimensions(
             window=sizes.window,
             first=sizes.subsampled - sizes.frames,
             frames=sizes.frames,
@@ -90,16 +92,19 @@ class FastConformerStep:
             heads=sizes.heads,
             layers=len(weights.layers),
             left=sizes.left,
+            ring=_whole_vectors(sizes.left + sizes.frames),
+            places=_whole_vectors(sizes.left + 2 * sizes.frames - 1),
+            halves=int(self._halves),
             taps=sizes.taps,
             outputs=sizes.outputs,
             padded_outputs=0 if head is None else head.weight.shape[1],
         )
 
-    def _constants(self, weights: FastConformerWeights) -> compiled.Constants:
+    def _constants(self, weights: FastConformerWeights) -> Constants:
         sizes = self._sizes
         images = [self._keep(each) for part in weights.images for each in (part.weight, part.bias)]
         head_size = np.float32(sizes.hidden // sizes.heads)
-        return compiled.Constants(
+        return Constants(
             images=self._keep(np.array(images, np.int64)),
             subsampling=self._subsampling.address,
             linears=self._linears.address,
@@ -116,14 +121,14 @@ class FastConformerStep:
             *norms,
             self._keep(layer.content_offset),
             self._keep(layer.position_offset),
-            self._keep(self._projected(layer.position, positions)),
+            self._keep(self._places(layer.position, positions)),
             self._keep(layer.depthwise.weight),
             self._keep(layer.depthwise.bias),
             *([0, 0] if mixed is None else [self._keep(mixed.weight), self._keep(mixed.bias)]),
         ]
 
-    def _projected(self, position: Linear, table: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Project the positions left + frames - 1 … 1 - frames for a layer: (left + 2 frames - 1, D)."""
+    def _places(self, position: Linear, table: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Project the positions left + frames - 1 … 1 - frames for a layer, by head: (H, D / H, padded positions)."""
         sizes = self._sizes
         middle, furthest = len(table) // 2, sizes.left + sizes.frames - 1
         wanted = np.ascontiguousarray(table[middle - furthest : middle + sizes.frames])
@@ -139,24 +144,26 @@ class FastConformerStep:
             projected.ctypes.data,
             sizes.hidden * 4,
         )
-        return projected
+        by_head = projected.T.reshape(sizes.heads, sizes.hidden // sizes.heads, len(wanted))
+        return np.pad(by_head, ((0, 0), (0, 0), (0, _whole_vectors(len(wanted)) - len(wanted))))
 
-    def _fields(self) -> compiled.Fields:
+    def _fields(self) -> Fields:
         sizes = self._sizes
-        ring, joined = sizes.left * sizes.hidden * 4, (sizes.taps - 1) * sizes.hidden * 4
-        return compiled.Fields(first_layer=ALIGNED, values=ring, convolution=2 * ring, layer=2 * ring + joined)
+        frame = sizes.hidden * (2 if self._halves else 4)
+        ring, joined = _whole_vectors(sizes.left + sizes.frames) * frame, (sizes.taps - 1) * sizes.hidden * 4
+        return Fields(first_layer=ALIGNED, convolution=2 * ring, layer=2 * ring + joined)
 
     def _work_sizes(self) -> list[int]:
         """Sizes of the parts of the work space in bytes, in the order of `Work`."""
         sizes = self._sizes
         padded = self._plan.sizes.padded_outputs
-        border, rows, hidden = compiled.BORDER, self.block * sizes.frames, sizes.hidden * 4
+        border, rows, hidden = BORDER, self.block * sizes.frames, sizes.hidden * 4
         places = [(_image_rows(sizes.window, times), _image_rows(BINS, times)) for times in (1, 2)]
         images = [(frames + border) * (bins + border) * sizes.channels * 4 for frames, bins in places]
         flat = places[1][0] * places[1][1] * sizes.channels * 4
-        reduced = sizes.frames * _image_rows(BINS, 3) * sizes.channels * 4
+        reduced = rows * _image_rows(BINS, 3) * sizes.channels * 4
         return [
-            (sizes.window + border) * compiled.IMAGE_WIDTH,
+            (sizes.window + border) * IMAGE_WIDTH,
             images[0],
             flat,
             flat,
@@ -166,22 +173,21 @@ class FastConformerStep:
             rows * hidden,
             rows * hidden,
             rows * max(2 * hidden, padded * 4),
-            *[rows * hidden] * 3,
-            hidden,
-            hidden,
-            (sizes.left + sizes.frames + LANES) * 4,
+            *[rows * hidden] * 5,
+            sizes.heads * rows * self._plan.sizes.places * 4,
+            max(sizes.frames * self._plan.sizes.ring * 4, hidden),
             (sizes.taps - 1 + sizes.frames) * hidden,
             *self._linears.scratch_bytes,
         ]
 
-    def _work(self, start: int) -> compiled.Work:
+    def _work(self, start: int) -> Work:
         places = []
         for size in self._work_sizes():
             places.append(start)
             start += -(-size // ALIGNED) * ALIGNED
         scratch, own = Scratch(*places[-3:]), Scratch(*places[6:9])
         parts: list[Any] = [*places[:6], own, *places[9:-3], scratch]
-        return compiled.Work(*parts)
+        return Work(*parts)
 
     def _keep(self, array: NDArray[Any]) -> int:
         place = aligned(array.nbytes)
@@ -195,3 +201,8 @@ def _image_rows(size: int, times: int) -> int:
     for _ in range(times):
         size = size // 2 + 1
     return size
+
+
+def _whole_vectors(width: int) -> int:
+    """Return the next multiple of the vector size."""
+    return -(-width // LANES) * LANES

@@ -6,96 +6,37 @@ independent: only products process several at a time, and their sums are exact o
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from model.int8 import kernels as int8_kernels
 from model.int8.vectors import LANES
 from model.machine.compiled import compiled, entry_point, float32_at, int64_at
 from model.published.compiled import kernels
 from model.published.compiled.fastconformer import image_kernels
+from model.published.compiled.fastconformer.attention import attend
+from model.published.compiled.fastconformer.plan import (
+    BORDER,
+    FEWER,
+    FEWEST,
+    FIRST_IN,
+    FIRST_OUT,
+    GATED,
+    IMAGE_WIDTH,
+    LAYER_COLUMNS,
+    LINEARS,
+    MANY,
+    MIXED,
+    MIXED_BIAS,
+    MIXED_GAIN,
+    SECOND_IN,
+    SECOND_OUT,
+    TAPS,
+    TAPS_BIAS,
+    Plan,
+    Work,
+    layer_linear,
+    normalize,
+)
 from model.published.compiled.linears import NO_ACTIVATION, RELU, SILU, Scratch, apply_linear, feed_forward, linear_at
 from model.published.filter_bank import BINS
-
-# linear layers of a layer
-FIRST_IN, FIRST_OUT, QUERY, KEY, VALUE, ATTENDED, GATED, MIXED, SECOND_IN, SECOND_OUT = range(10)
-LINEARS = 10
-# columns of the table of layers, int64 addresses: gain and bias of each norm, offsets of the queries, projected
-# positions, convolution and its norm (0 if there is none)
-NORMS, CONTENT, POSITION, PLACES, TAPS, TAPS_BIAS, MIXED_GAIN, MIXED_BIAS = 0, 10, 11, 12, 13, 14, 15, 16
-LAYER_COLUMNS = 17
-BORDER = 3  # zeros around an image: two before, one after
-IMAGE_WIDTH = (BINS + BORDER) * 4  # bytes of a row of features with its border
-MANY = BINS // 2 + 1  # places of a frame after each convolution
-FEWER = MANY // 2 + 1
-FEWEST = FEWER // 2 + 1
-
-
-class Dimensions(NamedTuple):
-    """Sizes of the network; `first` subsampled frames of a window belong to earlier steps."""
-
-    window: int
-    first: int
-    frames: int
-    channels: int
-    hidden: int
-    heads: int
-    layers: int
-    left: int
-    taps: int
-    outputs: int  # of a frame; padded to `padded_outputs`, which is 0 without an output layer
-    padded_outputs: int
-
-
-class Constants(NamedTuple):
-    """Addresses of tables and numbers."""
-
-    images: int  # (3, 2) int64: weights and bias of each convolution of the subsampling
-    subsampling: int  # table of linear layers
-    linears: int  # table of linear layers, `LINEARS` for each layer, then the output layer
-    layers: int  # table of layers
-    scale: int  # of subsampled frames
-    half: int
-    attention_scale: int
-
-
-class Fields(NamedTuple):
-    """Byte offsets in a stream's state: parts of a layer from its start, and the bytes of a layer."""
-
-    first_layer: int
-    values: int
-    convolution: int
-    layer: int
-
-
-class Work(NamedTuple):
-    """Addresses of work space. Images have borders of zeros, which are never written."""
-
-    features: int
-    image: int
-    places: int
-    rows: int
-    image_again: int
-    reduced: int
-    subsampling: Scratch
-    x: int
-    normed: int
-    wide: int
-    query: int
-    key: int
-    value: int
-    content: int
-    position: int
-    scores: int
-    joined: int
-    scratch: Scratch
-
-
-class Plan(NamedTuple):
-    """Everything that does not change between batches."""
-
-    sizes: Dimensions
-    constants: Constants
-    fields: Fields
 
 
 @entry_point
@@ -106,13 +47,14 @@ def step(plan: Plan, work: Work, memory: tuple[int, int, int, int, int], count: 
     slot_of = int64_at(slots)
     for row in range(count):
         window = windows + row * sizes.window * BINS * 4
-        _subsample(plan, work, window, work.x + row * sizes.frames * sizes.hidden * 4)
+        _subsample(plan, work, window, work.reduced + row * sizes.frames * FEWEST * sizes.channels * 4)
+    _reduce(plan, work, count * sizes.frames)
     for layer in range(sizes.layers):
         _feed_forward(plan, work, layer, 0, count)
-        _attention(plan, work, layer, (slots, slab, stride), count)
+        attend(plan, work, layer, (slots, slab, stride), count)
         _convolution(plan, work, layer, (slots, slab, stride), count)
         _feed_forward(plan, work, layer, 3, count)
-        _normalize(plan, work, layer, 4, count, work.x)
+        normalize(plan, work, layer, 4, count, work.x)
     _outputs(plan, work, count, out)
     for row in range(count):
         int64_at(slab + slot_of[row] * stride)[0] += sizes.frames
@@ -120,9 +62,9 @@ def step(plan: Plan, work: Work, memory: tuple[int, int, int, int, int], count: 
 
 @compiled
 def _subsample(plan: Plan, work: Work, window: int, out: int) -> None:
-    """Compute the new frames of a window (L, 80) by three convolutions of stride 2."""
+    """Compute the new frames of a window (L, 80), (C, places) each, by three convolutions of stride 2."""
     sizes = plan.sizes
-    channels, width = sizes.channels, sizes.hidden * 4
+    channels = sizes.channels
     second_from = max(0, 2 * sizes.first - 2)  # earlier frames do not reach the new ones
     first_from = max(0, 2 * second_from - 2)
     images = plan.constants.images
@@ -145,13 +87,20 @@ def _subsample(plan: Plan, work: Work, window: int, out: int) -> None:
     for frame in range(sizes.frames):
         out_place = work.places + frame * FEWEST * wide
         _next_image(work.image_again, FEWER, images + 32, sizes.first + frame, FEWEST, channels, out_place)
-    second, last = linear_at(plan.constants.subsampling, 1), linear_at(plan.constants.subsampling, 2)
+    second = linear_at(plan.constants.subsampling, 1)
     apply_linear(second, RELU, work.places, wide, sizes.frames * FEWEST, work.subsampling, work.rows, wide)
     for frame in range(sizes.frames):
-        _channels_first(work.rows + frame * FEWEST * wide, channels, work.reduced + frame * FEWEST * wide)
-    apply_linear(last, NO_ACTIVATION, work.reduced, FEWEST * wide, sizes.frames, work.subsampling, out, width)
-    for frame in range(sizes.frames):
-        kernels.scale_row(plan.constants.scale, out + frame * width, sizes.hidden // LANES)
+        _channels_first(work.rows + frame * FEWEST * wide, channels, out + frame * FEWEST * wide)
+
+
+@compiled
+def _reduce(plan: Plan, work: Work, rows: int) -> None:
+    """Project subsampled frames to the width of the layers, into `work.x`."""
+    sizes, last = plan.sizes, linear_at(plan.constants.subsampling, 2)
+    wide, width = FEWEST * sizes.channels * 4, sizes.hidden * 4
+    apply_linear(last, NO_ACTIVATION, work.reduced, wide, rows, work.subsampling, work.x, width)
+    for row in range(rows):
+        kernels.scale_row(plan.constants.scale, work.x + row * width, sizes.hidden // LANES)
 
 
 @compiled
@@ -185,112 +134,16 @@ def _channels_first(places: int, channels: int, out: int) -> None:
 
 
 @compiled
-def _linear(plan: Plan, layer: int, place: int) -> tuple[int, ...]:
-    return linear_at(plan.constants.linears, layer * LINEARS + place)
-
-
-@compiled
-def _normalize(plan: Plan, work: Work, layer: int, norm: int, count: int, out: int) -> None:
-    """Compute a layer norm of all frames of `work.x`."""
-    table = int64_at(plan.constants.layers + layer * LAYER_COLUMNS * 8)
-    gain, bias = table[NORMS + 2 * norm], table[NORMS + 2 * norm + 1]
-    width = plan.sizes.hidden * 4
-    for row in range(count * plan.sizes.frames):
-        kernels.layer_norm(work.x + row * width, gain, bias, out + row * width, plan.sizes.hidden // LANES)
-
-
-@compiled
 def _feed_forward(plan: Plan, work: Work, layer: int, norm: int, count: int) -> None:
     """Add half of a feed-forward module to `work.x`: the first one, or that after norm 3."""
     rows, width = count * plan.sizes.frames, plan.sizes.hidden * 4
-    _normalize(plan, work, layer, norm, count, work.normed)
-    first = _linear(plan, layer, FIRST_IN if norm == 0 else SECOND_IN)
-    second = _linear(plan, layer, FIRST_OUT if norm == 0 else SECOND_OUT)
+    normalize(plan, work, layer, norm, count, work.normed)
+    first = layer_linear(plan, layer, FIRST_IN if norm == 0 else SECOND_IN)
+    second = layer_linear(plan, layer, FIRST_OUT if norm == 0 else SECOND_OUT)
     feed_forward(first, second, SILU, work.normed, width, rows, work.scratch, work.wide, width)
     for row in range(rows):
         place = work.x + row * width
         kernels.add_scaled(work.wide + row * width, plan.constants.half, place, plan.sizes.hidden // LANES)
-
-
-@compiled
-def _attention(plan: Plan, work: Work, layer: int, states: tuple[int, int, int], count: int) -> None:
-    """Add attention over the cached and the new frames to `work.x`, and cache the new keys and values."""
-    sizes, fields = plan.sizes, plan.fields
-    slots, slab, stride = states
-    slot_of = int64_at(slots)
-    rows, width = count * sizes.frames, sizes.hidden * 4
-    _normalize(plan, work, layer, 1, count, work.normed)
-    for place, out in ((QUERY, work.query), (KEY, work.key), (VALUE, work.value)):
-        linear = _linear(plan, layer, place)
-        apply_linear(linear, NO_ACTIVATION, work.normed, width, rows, work.scratch, out, width)
-    for row in range(count):
-        state = slab + slot_of[row] * stride
-        written = int64_at(state)[0]
-        keys = state + fields.first_layer + layer * fields.layer
-        start = row * sizes.frames * width
-        _attend(plan, work, layer, (keys, written), start)
-        for frame in range(sizes.frames):
-            place = keys + (written + frame) % sizes.left * width
-            int8_kernels.copy_bytes(place, work.key + start + frame * width, width)
-            int8_kernels.copy_bytes(place + fields.values, work.value + start + frame * width, width)
-    linear = _linear(plan, layer, ATTENDED)
-    apply_linear(linear, NO_ACTIVATION, work.normed, width, rows, work.scratch, work.wide, width)
-    for row in range(rows):
-        kernels.add(work.wide + row * width, work.x + row * width, sizes.hidden // LANES)
-
-
-@compiled
-def _attend(plan: Plan, work: Work, layer: int, cache: tuple[int, int], start: int) -> None:
-    """Write what the new frames of a stream, `start` bytes from the first stream's, attend to into `work.normed`.
-
-    `cache`: address of the ring of keys, and number of frames written to it so far.
-    """
-    sizes, fields = plan.sizes, plan.fields
-    keys, written = cache
-    table = int64_at(plan.constants.layers + layer * LAYER_COLUMNS * 8)
-    width, vectors, size = sizes.hidden * 4, sizes.hidden // sizes.heads // LANES, sizes.hidden // sizes.heads * 4
-    seen = min(written, sizes.left)
-    oldest = written % sizes.left if written > sizes.left else 0
-    before, after = seen - oldest, oldest  # frames of the ring from the oldest to its end, and from its start
-    total = seen + sizes.frames
-    padded = (total + LANES - 1) // LANES
-    for frame in range(sizes.frames):
-        query, out = work.query + start + frame * width, work.normed + start + frame * width
-        kernels.plus(query, table[CONTENT], work.content, sizes.hidden // LANES)
-        kernels.plus(query, table[POSITION], work.position, sizes.hidden // LANES)
-        first_place = table[PLACES] + (sizes.left + sizes.frames - 1 - seen - frame) * width
-        for head in range(sizes.heads):
-            part = head * size
-            scores = float32_at(work.scores)
-            for place in range(padded * LANES):
-                scores[place] = 0.0 if place < total else -1e30
-            content = work.content + part
-            if before > 0:
-                kernels.add_dots(content, keys + oldest * width + part, width, before, work.scores, vectors)
-            if after > 0:
-                kernels.add_dots(content, keys + part, width, after, work.scores + before * 4, vectors)
-            new = work.key + start + part
-            kernels.add_dots(content, new, width, sizes.frames, work.scores + seen * 4, vectors)
-            kernels.add_dots(work.position + part, first_place + part, width, total, work.scores, vectors)
-            kernels.scale_row(plan.constants.attention_scale, work.scores, padded)
-            kernels.softmax(work.scores, work.scores, padded)
-            _sum_values(work, (keys + fields.values + part, work.value + start + part), out + part, sizes, oldest, seen)
-
-
-@compiled
-def _sum_values(work: Work, values: tuple[int, int], out: int, sizes: Dimensions, oldest: int, seen: int) -> None:
-    """Write the sum of cached and new values of one head, weighted by `work.scores`."""
-    width, vectors = sizes.hidden * 4, sizes.hidden // sizes.heads // LANES
-    cached, new = values
-    target = float32_at(out)
-    for place in range(vectors * LANES):
-        target[place] = 0.0
-    before, after = seen - oldest, oldest
-    if before > 0:
-        kernels.add_weighted(work.scores, cached + oldest * width, width, before, out, vectors)
-    if after > 0:
-        kernels.add_weighted(work.scores + before * 4, cached, width, after, out, vectors)
-    kernels.add_weighted(work.scores + seen * 4, new, width, sizes.frames, out, vectors)
 
 
 @compiled
@@ -302,8 +155,8 @@ def _convolution(plan: Plan, work: Work, layer: int, states: tuple[int, int, int
     table = int64_at(plan.constants.layers + layer * LAYER_COLUMNS * 8)
     rows, width, vectors = count * sizes.frames, sizes.hidden * 4, sizes.hidden // LANES
     kept = (sizes.taps - 1) * width
-    _normalize(plan, work, layer, 2, count, work.normed)
-    linear = _linear(plan, layer, GATED)
+    normalize(plan, work, layer, 2, count, work.normed)
+    linear = layer_linear(plan, layer, GATED)
     apply_linear(linear, NO_ACTIVATION, work.normed, width, rows, work.scratch, work.wide, 2 * width)
     for row in range(count):
         cache = slab + slot_of[row] * stride + fields.first_layer + layer * fields.layer + fields.convolution
@@ -319,7 +172,7 @@ def _convolution(plan: Plan, work: Work, layer: int, states: tuple[int, int, int
                 kernels.layer_norm(out, table[MIXED_GAIN], table[MIXED_BIAS], out, vectors)
             kernels.silu_row(out, vectors)
         int8_kernels.copy_bytes(cache, work.joined + sizes.frames * width, kept)
-    linear = _linear(plan, layer, MIXED)
+    linear = layer_linear(plan, layer, MIXED)
     apply_linear(linear, NO_ACTIVATION, work.normed, width, rows, work.scratch, work.wide, width)
     for row in range(rows):
         kernels.add(work.wide + row * width, work.x + row * width, vectors)
