@@ -7,14 +7,15 @@ registers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from model.int8.vectors import F32, LANES, ROW, Floats, Vectors, kernel, splat
 from model.machine.compiled import compiled_variant
 from model.machine.instructions import instruction_set
 
-WIDE = 2 if instruction_set() == "vnni512" else 1
-"""Vectors of a tile of four rows that fit the registers; two rows have twice as many."""
+MOST, WIDE = (8, 4) if instruction_set() == "vnni512" else (4, 1)
+"""Rows of the largest tiles, which have one vector, and vectors of tiles of four rows: what fits the registers."""
 LONG = 4  # vectors of a tile of one row
 HALF_ROW = ROW // 2  # bytes of sixteen bfloat16
 
@@ -51,6 +52,7 @@ def make_float_tile(rows: int, columns: int, *, halves: bool = False) -> Callabl
     return kernel(tile)
 
 
+@cache
 def make_strip(rows: int, columns: int, *, halves: bool) -> Callable[..., None]:
     """Return the compiled product of `rows` rows, in tiles of `columns` vectors as far as they go."""
     wide, narrow = (make_float_tile(rows, each, halves=halves) for each in (columns, 1))
@@ -76,8 +78,9 @@ Product = Callable[[int, int, int, int, int, int, int, int, int], None]
 
 def make_float_product(*, halves: bool) -> Product:
     """Return the compiled product; with `halves`, the right matrix is in bfloat16."""
-    four, two, one = (
-        make_strip(rows, columns, halves=halves) for rows, columns in ((4, WIDE), (2, 2 * WIDE), (1, LONG))
+    most, four, two, one = (
+        make_strip(rows, columns, halves=halves)
+        for rows, columns in ((MOST, 1), (4, WIDE), (2, max(2, WIDE)), (1, LONG))
     )
 
     @compiled_variant("halves" if halves else "floats")
@@ -93,7 +96,11 @@ def make_float_product(*, halves: bool) -> Product:
         out_stride: int,
     ) -> None:
         row = 0
-        while rows - row >= 4:
+        while rows - row >= MOST:
+            a, c = left + row * left_stride, out + row * out_stride
+            most(a, left_stride, right, right_stride, depth, vectors, c, out_stride)
+            row += MOST
+        if rows - row >= 4:
             a, c = left + row * left_stride, out + row * out_stride
             four(a, left_stride, right, right_stride, depth, vectors, c, out_stride)
             row += 4

@@ -1,7 +1,7 @@
 """Attention of a compiled FastConformer: rings of keys and values in the states, scores of all frames by products.
 
 A ring has room for the cached and the new frames, so new ones are written first and a stream attends to one matrix.
-Keys are kept by head, number and frame, values by head, frame and number: both products read them from start to end.
+For each head, keys are kept by number and frame, then values by frame and number, as the products read them.
 """
 
 from __future__ import annotations
@@ -46,20 +46,11 @@ def attend(plan: Plan, work: Work, layer: int, states: tuple[int, int, int], cou
         query, scale = work.query + row * width, plan.constants.attention_scale
         kernels.scaled_sum(query, table[CONTENT], scale, work.content + row * width, vectors)
         kernels.scaled_sum(query, table[POSITION], scale, work.position + row * width, vectors)
+    _score_places(plan, work, table[PLACES], rows)
     for row in range(count):
         state = slab + slot_of[row] * stride
         ring = state + fields.first_layer + layer * fields.layer
-        _write(plan, work, ring, int64_at(state)[0], row * sizes.frames * width)
-    size, deep = sizes.hidden // sizes.heads * 4, sizes.hidden // sizes.heads
-    for head in range(sizes.heads):
-        places = table[PLACES] + head * deep * sizes.places * 4
-        wide = sizes.places * 4
-        position = work.position + head * size
-        float_product(position, width, rows, places, wide, deep, sizes.places // LANES, work.place_scores, wide)
-        for row in range(count):
-            state = slab + slot_of[row] * stride
-            ring = state + fields.first_layer + layer * fields.layer
-            _attend_head(plan, work, ring, int64_at(state)[0], row * sizes.frames, head)
+        _attend_stream(plan, work, ring, rows, int64_at(state)[0], row * sizes.frames)
     linear = layer_linear(plan, layer, ATTENDED)
     apply_linear(linear, NO_ACTIVATION, work.normed, width, rows, work.scratch, work.wide, width)
     for row in range(rows):
@@ -67,54 +58,67 @@ def attend(plan: Plan, work: Work, layer: int, states: tuple[int, int, int], cou
 
 
 @compiled
-def _write(plan: Plan, work: Work, ring: int, written: int, start: int) -> None:
-    """Write the new keys and values of a stream, `start` bytes from the first stream's, into its ring."""
+def _score_places(plan: Plan, work: Work, places: int, rows: int) -> None:
+    """Compute the scores of all relative positions: (H, rows, padded positions)."""
     sizes = plan.sizes
-    deep, width, values = sizes.hidden // sizes.heads, sizes.hidden * 4, ring + plan.fields.values
-    for frame in range(sizes.frames):
-        place = (written + frame) % sizes.ring
-        key, value = work.key + start + frame * width, work.value + start + frame * width
-        if sizes.halves != 0:
-            int8_kernels.float_halves(key, work.scores, sizes.hidden // LANES)
-            short, shorts = uint16_at(work.scores), uint16_at(ring)
-            for number in range(sizes.hidden):
-                shorts[number * sizes.ring + place] = short[number]
-            for head in range(sizes.heads):
-                to = values + (head * sizes.ring + place) * deep * 2
-                int8_kernels.float_halves(value + head * deep * 4, to, deep // LANES)
-        else:
-            one, ones = float32_at(key), float32_at(ring)
-            for number in range(sizes.hidden):
-                ones[number * sizes.ring + place] = one[number]
-            for head in range(sizes.heads):
-                to = values + (head * sizes.ring + place) * deep * 4
-                int8_kernels.copy_bytes(to, value + head * deep * 4, deep * 4)
+    deep, width, wide = sizes.hidden // sizes.heads, sizes.hidden * 4, sizes.places * 4
+    for head in range(sizes.heads):
+        position, here, out = (
+            work.position + head * deep * 4,
+            head * deep * wide,
+            work.place_scores + head * rows * wide,
+        )
+        float_product(position, width, rows, places + here, wide, deep, sizes.places // LANES, out, wide)
 
 
 @compiled
-def _attend_head(plan: Plan, work: Work, ring: int, written: int, first: int, head: int) -> None:
-    """Write what the new frames of a stream, from row `first`, attend to with one head into `work.normed`."""
+def _attend_stream(plan: Plan, work: Work, ring: int, rows: int, written: int, first: int) -> None:
+    """Write what the new frames of a stream, from row `first` of `rows`, attend to into `work.normed`."""
     sizes = plan.sizes
     deep, width = sizes.hidden // sizes.heads, sizes.hidden * 4
     wide, vectors = sizes.ring * 4, sizes.ring // LANES
-    here = first * width + head * deep * 4
-    if sizes.halves != 0:
-        keys = ring + head * deep * sizes.ring * 2
-        half_product(work.content + here, width, sizes.frames, keys, sizes.ring * 2, deep, vectors, work.scores, wide)
-    else:
-        keys = ring + head * deep * wide
-        float_product(work.content + here, width, sizes.frames, keys, wide, deep, vectors, work.scores, wide)
+    size = 2 if sizes.halves != 0 else 4
+    half = deep * sizes.ring * size  # bytes of the keys of a head, and of its values
+    for head in range(sizes.heads):
+        keys, here = ring + head * 2 * half, first * width + head * deep * 4
+        _write(plan, work, (keys, keys + half), written, here)
+        content, out = work.content + here, work.normed + here
+        if sizes.halves != 0:
+            half_product(content, width, sizes.frames, keys, sizes.ring * 2, deep, vectors, work.scores, wide)
+        else:
+            float_product(content, width, sizes.frames, keys, wide, deep, vectors, work.scores, wide)
+        for frame in range(sizes.frames):
+            scores = work.scores + frame * wide
+            places = work.place_scores + (head * rows + first + frame) * sizes.places * 4
+            _add_places(plan, scores, places, written, frame)
+            kernels.softmax(scores, scores, vectors)
+        values, depth = keys + half, sizes.ring
+        if sizes.halves != 0:
+            half_product(work.scores, wide, sizes.frames, values, deep * 2, depth, deep // LANES, out, width)
+        else:
+            float_product(work.scores, wide, sizes.frames, values, deep * 4, depth, deep // LANES, out, width)
+
+
+@compiled
+def _write(plan: Plan, work: Work, rings: tuple[int, int], written: int, here: int) -> None:
+    """Write the new keys and values of a stream's head, `here` bytes from the first ones, into its rings."""
+    sizes = plan.sizes
+    deep, width = sizes.hidden // sizes.heads, sizes.hidden * 4
+    keys, values = rings
     for frame in range(sizes.frames):
-        scores = work.scores + frame * wide
-        _add_places(plan, scores, work.place_scores + (first + frame) * sizes.places * 4, written, frame)
-        kernels.softmax(scores, scores, vectors)
-    out = work.normed + here
-    if sizes.halves != 0:
-        values = ring + plan.fields.values + head * deep * sizes.ring * 2
-        half_product(work.scores, wide, sizes.frames, values, deep * 2, sizes.ring, deep // LANES, out, width)
-    else:
-        values = ring + plan.fields.values + head * deep * wide
-        float_product(work.scores, wide, sizes.frames, values, deep * 4, sizes.ring, deep // LANES, out, width)
+        place = (written + frame) % sizes.ring
+        key, value = work.key + here + frame * width, work.value + here + frame * width
+        if sizes.halves != 0:
+            int8_kernels.float_halves(key, work.scores, deep // LANES)
+            int8_kernels.float_halves(value, values + place * deep * 2, deep // LANES)
+            new_halves, halves = uint16_at(work.scores), uint16_at(keys)
+            for number in range(deep):
+                halves[number * sizes.ring + place] = new_halves[number]
+        else:
+            int8_kernels.copy_bytes(values + place * deep * 4, value, deep * 4)
+            new_floats, floats = float32_at(key), float32_at(keys)
+            for number in range(deep):
+                floats[number * sizes.ring + place] = new_floats[number]
 
 
 @compiled

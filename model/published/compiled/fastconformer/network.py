@@ -59,7 +59,7 @@ class FastConformerStep:
         self.result_shape: tuple[int, ...] = (sizes.frames, sizes.outputs)
         place_rows = _image_rows(sizes.window, 2) * _image_rows(BINS, 2)
         self._halves = any(each.scale is not None for each in linears)  # then floats are not exact anyway
-        self._subsampling = LinearTable(linears[:3], rows=place_rows)
+        self._subsampling = LinearTable(linears[:3], rows=max(place_rows, self.block * sizes.frames))
         self._linears = LinearTable(linears[3:], rows=self.block * sizes.frames)
         self._plan = Plan(self._dimensions(weights), self._constants(weights), self._fields())
         self._works: dict[int, Work] = {}
@@ -151,7 +151,7 @@ class FastConformerStep:
         sizes = self._sizes
         frame = sizes.hidden * (2 if self._halves else 4)
         ring, joined = _whole_vectors(sizes.left + sizes.frames) * frame, (sizes.taps - 1) * sizes.hidden * 4
-        return Fields(first_layer=ALIGNED, values=ring, convolution=2 * ring, layer=2 * ring + joined)
+        return Fields(first_layer=ALIGNED, convolution=2 * ring, layer=2 * ring + joined)
 
     def _work_sizes(self) -> list[int]:
         """Sizes of the parts of the work space in bytes, in the order of `Work`."""
@@ -161,7 +161,7 @@ class FastConformerStep:
         places = [(_image_rows(sizes.window, times), _image_rows(BINS, times)) for times in (1, 2)]
         images = [(frames + border) * (bins + border) * sizes.channels * 4 for frames, bins in places]
         flat = places[1][0] * places[1][1] * sizes.channels * 4
-        reduced = sizes.frames * _image_rows(BINS, 3) * sizes.channels * 4
+        reduced = rows * _image_rows(BINS, 3) * sizes.channels * 4
         return [
             (sizes.window + border) * IMAGE_WIDTH,
             images[0],
@@ -174,7 +174,7 @@ class FastConformerStep:
             rows * hidden,
             rows * max(2 * hidden, padded * 4),
             *[rows * hidden] * 5,
-            rows * self._plan.sizes.places * 4,
+            sizes.heads * rows * self._plan.sizes.places * 4,
             max(sizes.frames * self._plan.sizes.ring * 4, hidden),
             (sizes.taps - 1 + sizes.frames) * hidden,
             *self._linears.scratch_bytes,

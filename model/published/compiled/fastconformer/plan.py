@@ -59,7 +59,6 @@ class Fields(NamedTuple):
     """Byte offsets in a stream's state: parts of a layer from its start, and the bytes of a layer."""
 
     first_layer: int
-    values: int
     convolution: int
     layer: int
 

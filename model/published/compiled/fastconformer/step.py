@@ -47,7 +47,8 @@ def step(plan: Plan, work: Work, memory: tuple[int, int, int, int, int], count: 
     slot_of = int64_at(slots)
     for row in range(count):
         window = windows + row * sizes.window * BINS * 4
-        _subsample(plan, work, window, work.x + row * sizes.frames * sizes.hidden * 4)
+        _subsample(plan, work, window, work.reduced + row * sizes.frames * FEWEST * sizes.channels * 4)
+    _reduce(plan, work, count * sizes.frames)
     for layer in range(sizes.layers):
         _feed_forward(plan, work, layer, 0, count)
         attend(plan, work, layer, (slots, slab, stride), count)
@@ -61,9 +62,9 @@ def step(plan: Plan, work: Work, memory: tuple[int, int, int, int, int], count: 
 
 @compiled
 def _subsample(plan: Plan, work: Work, window: int, out: int) -> None:
-    """Compute the new frames of a window (L, 80) by three convolutions of stride 2."""
+    """Compute the new frames of a window (L, 80), (C, places) each, by three convolutions of stride 2."""
     sizes = plan.sizes
-    channels, width = sizes.channels, sizes.hidden * 4
+    channels = sizes.channels
     second_from = max(0, 2 * sizes.first - 2)  # earlier frames do not reach the new ones
     first_from = max(0, 2 * second_from - 2)
     images = plan.constants.images
@@ -86,13 +87,20 @@ def _subsample(plan: Plan, work: Work, window: int, out: int) -> None:
     for frame in range(sizes.frames):
         out_place = work.places + frame * FEWEST * wide
         _next_image(work.image_again, FEWER, images + 32, sizes.first + frame, FEWEST, channels, out_place)
-    second, last = linear_at(plan.constants.subsampling, 1), linear_at(plan.constants.subsampling, 2)
+    second = linear_at(plan.constants.subsampling, 1)
     apply_linear(second, RELU, work.places, wide, sizes.frames * FEWEST, work.subsampling, work.rows, wide)
     for frame in range(sizes.frames):
-        _channels_first(work.rows + frame * FEWEST * wide, channels, work.reduced + frame * FEWEST * wide)
-    apply_linear(last, NO_ACTIVATION, work.reduced, FEWEST * wide, sizes.frames, work.subsampling, out, width)
-    for frame in range(sizes.frames):
-        kernels.scale_row(plan.constants.scale, out + frame * width, sizes.hidden // LANES)
+        _channels_first(work.rows + frame * FEWEST * wide, channels, out + frame * FEWEST * wide)
+
+
+@compiled
+def _reduce(plan: Plan, work: Work, rows: int) -> None:
+    """Project subsampled frames to the width of the layers, into `work.x`."""
+    sizes, last = plan.sizes, linear_at(plan.constants.subsampling, 2)
+    wide, width = FEWEST * sizes.channels * 4, sizes.hidden * 4
+    apply_linear(last, NO_ACTIVATION, work.reduced, wide, rows, work.subsampling, work.x, width)
+    for row in range(rows):
+        kernels.scale_row(plan.constants.scale, work.x + row * width, sizes.hidden // LANES)
 
 
 @compiled
