@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from model.int8.quantized import QuantizedProduct
 from model.int8.vectors import I8, I16, I32, I64, Vectors, intrinsic_call, kernel, splat, vector
-from model.machine.compiled import compiled, entry_point
+from model.machine.compiled import compiled_variant, entry_point
 from model.machine.instructions import InstructionSet, instruction_set
 
 COLUMNS = 32  # of a panel of packed weights
@@ -128,7 +128,7 @@ def make_multiply(instructions: InstructionSet) -> Multiply:
     )
     strip = 8 * lanes  # bytes of sums, and of a panel's row, per tile
 
-    @compiled
+    @compiled_variant(instructions)
     def multiply(
         inputs: int, offsets: int, rows: int, weights: int, groups: int, panels: int, first: int, sums: int
     ) -> None:

@@ -56,6 +56,7 @@ SOURCES = (
     "int8/kernels",
     "int8/product",
     "int8/quantized",
+    "int8/slots",
     "int8/step",
     "int8/vectors",
     "lm/recurrent/pieces",
@@ -82,6 +83,7 @@ SOURCES = (
     "published/filter_bank",
     "published/frame_joiner",
     "published/metadata",
+    "published/quantization/products",
     "published/states",
     "published/timing",
     "training/acoustic/losses/forward_backward",
@@ -104,6 +106,20 @@ def compiled(function: F) -> F:
     decoding takes a third of the time; such a function can neither create an array nor return one.
     """
     return cast(F, _numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)(function))
+
+
+def compiled_variant(name: str) -> Callable[[F], F]:
+    """Compile one of several functions that an outer function makes; `name` distinguishes it from the others.
+
+    numba names machine code by qualified name and a counter of the process. Cached code of several processes is linked
+    in one, so two variants with one name could be exchanged.
+    """
+
+    def make(function: F) -> F:
+        function.__qualname__ = f"{function.__qualname__}.{name}"
+        return compiled(function)
+
+    return make
 
 
 def compiled_inline(function: F) -> F:

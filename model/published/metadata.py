@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from model.errors import PublishedModelError
 
 if TYPE_CHECKING:
-    from model.published.rewriting.onnx_graph import OnnxGraph
+    from model.published.onnx_graph import OnnxGraph
 
 THREADS = 1  # of a step: the engine's thread; a pool would take cores from the event loop and from other engines
 
@@ -75,7 +75,7 @@ class Graph:
         """Read a graph without a session, and its operations. Raises: PublishedModelError."""
         import onnx
 
-        from model.published.rewriting.onnx_graph import OnnxGraph
+        from model.published.onnx_graph import OnnxGraph  # with onnx, which other models do not need
 
         try:
             source = OnnxGraph.read(onnx.load(path, load_external_data=False))

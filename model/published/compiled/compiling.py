@@ -19,11 +19,11 @@ from model.published.compiled.zipformer2.network import Zipformer2Network
 from model.published.contracts import Contract
 from model.published.files import PublishedFiles
 from model.published.metadata import Graph
+from model.published.onnx_graph import OnnxGraph
 from model.published.quantization.dequantized import dequantized
 from model.published.quantization.products import digest_of_weights
 from model.published.quantization.scales import Scales
 from model.published.reading import contract_of_network
-from model.published.rewriting.onnx_graph import OnnxGraph
 from model.published.rewriting.rewriting import Rewritten, places_of, read_graph
 from model.published.rewriting.verdicts import Verdict, cached, keep
 from model.published.stepping import GraphSlots

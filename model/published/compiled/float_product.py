@@ -10,12 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from model.int8.vectors import F32, LANES, ROW, Floats, Vectors, kernel, splat
-from model.machine.compiled import compiled
+from model.machine.compiled import compiled_variant
 from model.machine.instructions import instruction_set
 
-WIDE = (
-    2 if instruction_set() == "vnni512" else 1
-)  # vectors of a tile of four rows that fit the registers; two rows have twice as many
+WIDE = 2 if instruction_set() == "vnni512" else 1
+"""Vectors of a tile of four rows that fit the registers; two rows have twice as many."""
 LONG = 4  # vectors of a tile of one row
 HALF_ROW = ROW // 2  # bytes of sixteen bfloat16
 
@@ -57,7 +56,7 @@ def make_strip(rows: int, columns: int, *, halves: bool) -> Callable[..., None]:
     wide, narrow = (make_float_tile(rows, each, halves=halves) for each in (columns, 1))
     size = HALF_ROW if halves else ROW
 
-    @compiled
+    @compiled_variant(f"{rows}_{columns}_{'halves' if halves else 'floats'}")
     def strip(
         left: int, left_stride: int, right: int, right_stride: int, depth: int, vectors: int, out: int, out_stride: int
     ) -> None:
@@ -81,7 +80,7 @@ def make_float_product(*, halves: bool) -> Product:
         make_strip(rows, columns, halves=halves) for rows, columns in ((4, WIDE), (2, 2 * WIDE), (1, LONG))
     )
 
-    @compiled
+    @compiled_variant("halves" if halves else "floats")
     def product(
         left: int,
         left_stride: int,

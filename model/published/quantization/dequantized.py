@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.published.rewriting.onnx_graph import Node, OnnxGraph
+from model.published.onnx_graph import Node, OnnxGraph
 
 INTEGERS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
 """Products of integers, and the operations in floats that they stand for."""

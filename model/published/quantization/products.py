@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.int8.quantized import LARGEST_INPUT, LARGEST_WEIGHT
-from model.published.rewriting.onnx_graph import Edit, Node, OnnxGraph
+from model.published.onnx_graph import Edit, Node, OnnxGraph
 
 LEAST_SIZE = 32  # inputs and outputs: smaller products gain nothing
 DOMAIN = "com.microsoft"  # of the operators that ONNX Runtime adds

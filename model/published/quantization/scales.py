@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from model.errors import PublishedModelError
+from model.published.onnx_graph import OnnxGraph
 from model.published.quantization.products import Scale, products_of, quantize_products
-from model.published.rewriting.onnx_graph import OnnxGraph
 
 FILE = "tutti-int8.json"
 VERSION = 2

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from model.published.onnx_graph import Edit, Node, OnnxGraph
 from model.published.rewriting.folding import shapes_of
-from model.published.rewriting.onnx_graph import Edit, Node, OnnxGraph
 
 Floats = NDArray[np.float32]
 

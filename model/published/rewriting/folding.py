@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.published.rewriting.onnx_graph import Node, OnnxGraph
+from model.published.onnx_graph import Node, OnnxGraph
 
 ROWS = (2, 3, 5)
 LARGE = 1024  # elements: a constant of more is a weight, and no shape depends on its values

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from model.published.rewriting.onnx_graph import Edit, Node, OnnxGraph
+from model.published.onnx_graph import Edit, Node, OnnxGraph
 
 CACHE, NEXT_CACHE = "cache_last_channel", "cache_last_channel_next"
 KEYS_AND_VALUES = ("cache_key", "cache_value")

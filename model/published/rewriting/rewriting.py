@@ -21,11 +21,11 @@ from model.lm.cache import cache_dirs
 from model.machine.instructions import instruction_set
 from model.published.contracts import FLOAT, Contract, expected_inputs
 from model.published.metadata import Graph
+from model.published.onnx_graph import OnnxGraph
 from model.published.quantization.dequantized import dequantized
 from model.published.rewriting.convolutions import depthwise_as_products, pointwise_as_products
 from model.published.rewriting.folding import fold_shapes
 from model.published.rewriting.key_value_caches import KEYS_AND_VALUES, cache_keys_and_values
-from model.published.rewriting.onnx_graph import OnnxGraph
 from model.published.rewriting.swoosh import simplify_swoosh
 from model.published.rewriting.verdicts import Rewriting, Verdict, cached, keep
 from model.published.rewriting.verification import Outcome, compare, outcome_of

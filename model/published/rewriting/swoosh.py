@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from model.published.rewriting.onnx_graph import Edit, Node, OnnxGraph
+from model.published.onnx_graph import Edit, Node, OnnxGraph
 
 LARGEST_EXPONENT = 80.0
 

@@ -19,7 +19,7 @@ from model.published.compiled.linears import Linear, LinearTable, Scratch
 from model.published.contracts import Contract
 from model.published.filter_bank import BINS
 from model.published.metadata import Graph
-from model.published.rewriting.onnx_graph import OnnxGraph
+from model.published.onnx_graph import OnnxGraph
 
 ROWS = 64  # frames of a call: their work space fits the second-level cache
 LARGEST_BLOCK = 32  # streams of a call

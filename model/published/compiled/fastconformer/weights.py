@@ -18,7 +18,7 @@ from model.published.compiled.linears import Linear
 from model.published.contracts import Contract
 from model.published.filter_bank import BINS
 from model.published.metadata import Graph
-from model.published.rewriting.onnx_graph import Node, OnnxGraph
+from model.published.onnx_graph import Node, OnnxGraph
 
 Floats = NDArray[np.float32]
 Kind = Literal["product", "position", "depthwise", "image", "norm", "offset"]

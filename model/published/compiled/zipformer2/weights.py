@@ -17,8 +17,8 @@ from model.published.compiled.linears import Linear
 from model.published.compiled.zipformer2.constants import Floats, GraphConstants, Norm, require
 from model.published.contracts import Contract
 from model.published.metadata import Graph
+from model.published.onnx_graph import Node, OnnxGraph
 from model.published.rewriting.folding import fold_shapes
-from model.published.rewriting.onnx_graph import Node, OnnxGraph
 
 PRODUCTS = (
     "self_attn_weights.in_proj",

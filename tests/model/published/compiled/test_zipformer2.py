@@ -25,9 +25,9 @@ from model.published.compiled.zipformer2.network import Zipformer2Network, Zipfo
 from model.published.compiled.zipformer2.weights import Zipformer2Weights, read_weights
 from model.published.files import find_files
 from model.published.metadata import Graph
+from model.published.onnx_graph import OnnxGraph
 from model.published.published_model import PublishedModel
 from model.published.quantization.products import Scale
-from model.published.rewriting.onnx_graph import OnnxGraph
 from model.published.rewriting.rewriting import read_graph
 from model.published.rewriting.verification import speech_windows
 from model.published.stepping import GraphSlots

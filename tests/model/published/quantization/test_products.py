@@ -9,9 +9,9 @@ import onnxruntime
 import pytest
 
 from model.errors import PublishedModelError
+from model.published.onnx_graph import OnnxGraph
 from model.published.quantization.products import Scale, products_of, quantize_products, quantized_weights
 from model.published.quantization.scales import FILE, Scales
-from model.published.rewriting.onnx_graph import OnnxGraph
 from tests.support.networks.probes.graph import Graph
 
 INPUTS, OUTPUTS = 64, 48

@@ -6,7 +6,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from model.published.rewriting.onnx_graph import OnnxGraph
+from model.published.onnx_graph import OnnxGraph
 from model.published.rewriting.swoosh import simplify_swoosh
 from tests.support.networks.probes.graph import Graph
 
