@@ -60,21 +60,22 @@ class VadSlots:
         self._session = graph.session
         self._rate = np.array(sample_rate, np.int64)
         self._audio = np.zeros((rows, CONTEXT + step_samples), np.float32)
-        self._states = SlotStates(STATES, capacity=capacity, largest=rows)
+        self._states = SlotStates(STATES, capacity=capacity)
+        self._batch = self._states.batched(rows)
         self.state_bytes = self._states.state_bytes
         self.reset, self.export, self.restore = self._states.reset, self._states.export, self._states.restore
 
     def run(self, slots: Sequence[int]) -> NDArray[np.float32]:
         """Step these slots on the first rows of `inputs`. Returns: the probability of speech of each, (B, 1)."""
         rows, members = len(slots), np.asarray(slots, np.int64)
-        self._states.gather(members)
-        state, context = self._states.before(rows)
+        self._batch.gather(members)
+        state, context = self._batch.before(rows)
         audio = self._audio[:rows]
         audio[:, :CONTEXT] = context
         np.divide(self.inputs[:rows], 32_768, out=audio[:, CONTEXT:], dtype=np.float32)
         found: list[NDArray[np.float32]] = self._session.run(None, {"input": audio, "state": state, "sr": self._rate})
         probabilities, after = found
-        next_state, next_context = self._states.after(rows)
+        next_state, next_context = self._batch.after(rows)
         next_state[:], next_context[:] = after, audio[:, -CONTEXT:]
-        self._states.scatter(members, rows)
+        self._batch.scatter(members, rows)
         return probabilities

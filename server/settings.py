@@ -84,7 +84,7 @@ class Settings(BaseSettings):
     reproducible: bool = False
     """Compute floats in tiles of a fixed size, so that log-probabilities are equal to the bit in every batch."""
     threads: int = Field(0, ge=0)
-    """Compute threads; 0 takes all cores but one, which the event loop needs."""
+    """Compute threads, which divide the rows of a batch; 0 takes all cores but one, which the event loop needs."""
 
     # Decoding
 

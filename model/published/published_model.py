@@ -19,7 +19,7 @@ from model.published.metadata import THREADS, Graph
 from model.published.reading import Search, contract_for, description_of, network_of, symbols_and_search
 from model.published.rewriting.verdicts import Rewriting, Verdict
 from model.published.slots import PublishedSlots
-from model.published.stepping import GraphSlots, check_graph, least_rows
+from model.published.stepping import GraphSlots, check_graph, least_rows, why_undivided
 from model.published.timing import PublishedDescription
 from model.published.transducer import Recurrent
 
@@ -50,7 +50,8 @@ class PublishedModel:
     rewrites: tuple[Verdict, ...] = ()
     scales: Scales | None = None  # of the products in 8-bit integers
     compiled: CompiledStep | None = None  # runs instead of the graph
-    threads: int = THREADS  # of a step; more than one only if it is compiled
+    threads: int = THREADS  # of a step
+    undivided: str = ""  # why a step has one thread though more were asked for
 
     @classmethod
     def load(
@@ -65,7 +66,7 @@ class PublishedModel:
         """Load a folder, or one of its graphs, in the format of sherpa-onnx.
 
         On a CPU, its graph or encoder is rewritten, and its products are in 8-bit integers if the folder has scales for
-        them and the precision is `auto` or `int8`. `threads`: of a compiled step. Raises: PublishedModelError.
+        them and the precision is `auto` or `int8`. `threads`: most of a step. Raises: PublishedModelError.
         """
         place = _device(device)
         scales = None
@@ -74,13 +75,13 @@ class PublishedModel:
 
             scales = Scales.read(path if path.is_dir() else path.parent)
         if scales is None:
-            return cls.load_with_source(find_files(path, precision), place, rewriting)[0]
+            return cls.load_with_source(find_files(path, precision), place, rewriting)[0].with_threads(threads)
         files = find_files(path, "fp32")
         model = cls.load_compiled(files, scales, place) if rewriting == "auto" else None
         if model is None:
             floats, found = cls.load_with_source(files, place, rewriting, from_integers=True)
             model = floats.quantized(found, scales, rewriting)
-        return model if model.compiled is None else replace(model, threads=threads)
+        return model.with_threads(threads)
 
     @classmethod
     def load_compiled(cls, files: PublishedFiles, scales: Scales, place: Device) -> PublishedModel | None:
@@ -207,6 +208,17 @@ class PublishedModel:
             compiled=step,
         )
 
+    def with_threads(self, threads: int) -> PublishedModel:
+        """Return the model with the rows of a batch divided among threads, if that changes no bit."""
+        if threads == 1:
+            return self
+        reason = ""
+        if self.device.type != "cpu":
+            reason = "a GPU runs the batch"
+        elif self.compiled is None:
+            reason = why_undivided(self.graph, self.contract, self.result_shape, least=self.least_rows, threads=threads)
+        return replace(self, undivided=reason) if reason else replace(self, threads=threads)
+
     @property
     def bins_first(self) -> bool:
         """Whether the frames are the last axis of the encoder's output, as in NeMo's transducers."""
@@ -242,7 +254,15 @@ class PublishedModel:
             from model.published.compiled.slots import CompiledSlots
 
             return CompiledSlots(self.compiled, capacity=capacity, threads=self.threads)
-        return GraphSlots(self.graph, self.contract, self.result_shape, capacity=capacity, largest=largest, least=least)
+        return GraphSlots(
+            self.graph,
+            self.contract,
+            self.result_shape,
+            capacity=capacity,
+            largest=largest,
+            least=least,
+            threads=self.threads,
+        )
 
 
 def _device(asked: str) -> Device:

@@ -54,34 +54,67 @@ class StateTensor:
 
 
 class SlotStates:
-    """The slots, and two sets of batched tensors: gathered states `before` a step, and states `after` it to scatter."""
+    """The slots: a row of bytes for each stream."""
 
-    def __init__(self, tensors: Sequence[StateTensor], *, capacity: int, largest: int) -> None:
+    def __init__(self, tensors: Sequence[StateTensor], *, capacity: int) -> None:
         self.tensors = tuple(tensors)
         sizes = [tensor.size for tensor in self.tensors]
-        starts = np.cumsum([0, *sizes]).tolist()
-        self._slot_bytes = int(starts[-1])
+        self.starts = np.cumsum([0, *sizes]).tolist()
+        self._slot_bytes = int(self.starts[-1])
         self._rings = any(tensor.appended for tensor in self.tensors)
-        self._steps = np.zeros(capacity, np.int64)  # of each slot, for the place of the oldest frame
-        self.state_bytes = self._slot_bytes + (self._steps.itemsize if self._rings else 0)
-        self._arenas = np.cumsum([0, *(-(-size * largest // ALIGNMENT) * ALIGNMENT for size in sizes)]).tolist()
-        self._before, self._after = (_aligned(int(self._arenas[-1])) for _ in range(2))
-        pieces = [(each.outer, each.size // max(1, each.outer)) for each in self.tensors]
+        self.steps = np.zeros(capacity, np.int64)  # of each slot, for the place of the oldest frame
+        self.state_bytes = self._slot_bytes + (self.steps.itemsize if self._rings else 0)
+        pieces = [each.size // max(1, each.outer) for each in self.tensors]
         widths = [tensor.size // tensor.shape[0] for tensor in self.tensors if tensor.appended]  # of a ring's frames
-        unit = np.dtype(f"u{math.gcd(8, *starts, *(size for _, size in pieces), *widths)}")  # unit of copies
-        table = [
-            (start // unit.itemsize, arena // unit.itemsize, outer, size // unit.itemsize, *_frames(tensor))
-            for tensor, start, arena, (outer, size) in zip(
-                self.tensors, starts[:-1], self._arenas[:-1], pieces, strict=True
-            )
-        ]
-        self._table = np.array(table, np.int64).reshape(-1, 6)
-        self._units = np.zeros((capacity, max(1, self._slot_bytes // unit.itemsize)), unit)
-        self._slab: Bytes = self._units.view(np.uint8)
-        self._before_units, self._after_units = self._before.view(unit), self._after.view(unit)
+        unit = np.dtype(f"u{math.gcd(8, *self.starts, *pieces, *widths)}")  # unit of copies
+        self.units = np.zeros((capacity, max(1, self._slot_bytes // unit.itemsize)), unit)
+        self._slab: Bytes = self.units.view(np.uint8)
         self._fresh = b"".join(np.full(each.shape, each.initial, each.dtype).tobytes() for each in self.tensors)
         for slot in range(capacity if any(self._fresh) else 0):
             self.reset(slot)
+
+    def batched(self, largest: int) -> BatchedStates:
+        """Return batched tensors for at most this many of the slots; each thread needs its own."""
+        return BatchedStates(self, largest=largest)
+
+    def reset(self, slot: int) -> None:
+        """Set the slot's state to that of a new stream."""
+        self._slab[slot, : self._slot_bytes] = np.frombuffer(self._fresh, np.uint8)
+        self.steps[slot] = 0
+
+    def export(self, slot: int) -> bytes:
+        """Return a copy of a slot's state."""
+        state = self._slab[slot, : self._slot_bytes].tobytes()
+        return state + self.steps[slot].tobytes() if self._rings else state
+
+    def restore(self, slot: int, state: bytes) -> None:
+        """Overwrite a slot's state."""
+        self._slab[slot, : self._slot_bytes] = np.frombuffer(state[: self._slot_bytes], np.uint8)
+        if self._rings:
+            self.steps[slot] = np.frombuffer(state[self._slot_bytes :], np.int64)[0]
+
+
+class BatchedStates:
+    """Two sets of batched tensors for slots: gathered states `before` a step, and states `after` it to scatter."""
+
+    def __init__(self, slots: SlotStates, *, largest: int) -> None:
+        self._slots, self.tensors = slots, slots.tensors
+        sizes = [tensor.size for tensor in self.tensors]
+        self._arenas = np.cumsum([0, *(-(-size * largest // ALIGNMENT) * ALIGNMENT for size in sizes)]).tolist()
+        self._before, self._after = (_aligned(int(self._arenas[-1])) for _ in range(2))
+        unit = slots.units.dtype
+        self._before_units, self._after_units = self._before.view(unit), self._after.view(unit)
+        table = [
+            (
+                start // unit.itemsize,
+                arena // unit.itemsize,
+                tensor.outer,
+                tensor.size // max(1, tensor.outer) // unit.itemsize,
+                *_frames(tensor),
+            )
+            for tensor, start, arena in zip(self.tensors, slots.starts[:-1], self._arenas[:-1], strict=True)
+        ]
+        self._table = np.array(table, np.int64).reshape(-1, 6)
 
     def before(self, rows: int) -> list[NDArray[Any]]:
         """Tensors for a batch of this many rows, filled by `gather`; always the same memory."""
@@ -93,29 +126,13 @@ class SlotStates:
 
     def gather(self, slots: NDArray[np.int64]) -> None:
         """Copy the states of these slots into `before`."""
-        if self.state_bytes:
-            gather_rows(self._units, self._steps, slots, self._before_units, self._table)
+        if self._slots.state_bytes:
+            gather_rows(self._slots.units, self._slots.steps, slots, self._before_units, self._table)
 
     def scatter(self, slots: NDArray[np.int64], rows: int) -> None:
         """Copy the first rows of `after`, a batch of `rows` rows, to these slots; other rows are padding."""
-        if self.state_bytes:
-            scatter_rows(self._units, self._steps, slots, self._after_units, self._table, rows)
-
-    def reset(self, slot: int) -> None:
-        """Set the slot's state to that of a new stream."""
-        self._slab[slot, : self._slot_bytes] = np.frombuffer(self._fresh, np.uint8)
-        self._steps[slot] = 0
-
-    def export(self, slot: int) -> bytes:
-        """Return a copy of a slot's state."""
-        state = self._slab[slot, : self._slot_bytes].tobytes()
-        return state + self._steps[slot].tobytes() if self._rings else state
-
-    def restore(self, slot: int, state: bytes) -> None:
-        """Overwrite a slot's state."""
-        self._slab[slot, : self._slot_bytes] = np.frombuffer(state[: self._slot_bytes], np.uint8)
-        if self._rings:
-            self._steps[slot] = np.frombuffer(state[self._slot_bytes :], np.int64)[0]
+        if self._slots.state_bytes:
+            scatter_rows(self._slots.units, self._slots.steps, slots, self._after_units, self._table, rows)
 
     def _views(self, arena: Bytes, shapes: Sequence[tuple[int, ...]]) -> list[NDArray[Any]]:
         return [

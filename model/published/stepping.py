@@ -1,12 +1,14 @@
 """Steps of a published graph with slots: gather the states, run the graph, scatter the states.
 
 Inputs and outputs are bound to permanent memory once per number of rows, so that a step is one call of the runtime
-without copies.
+without copies. Each thread has memory of its own and all run one session, which holds the weights once.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -18,56 +20,121 @@ from model.published.filter_bank import BINS
 from model.published.metadata import Graph
 from model.published.states import SlotStates
 
+DIVIDED = (3, 8)
+"""Batch sizes at which divided rows are compared: parts of one row and of several, with and without a remainder."""
 ELEMENTS = {"tensor(float)": np.float32, "tensor(int32)": np.int32}
 
 
 class GraphSlots:
-    """A graph with the states of its streams in slots."""
+    """A graph with the states of its streams in slots; the rows of a batch are divided among threads."""
 
     def __init__(
-        self, graph: Graph, contract: Contract, result: tuple[int, ...], *, capacity: int, largest: int, least: int = 1
+        self,
+        graph: Graph,
+        contract: Contract,
+        result: tuple[int, ...],
+        *,
+        capacity: int,
+        largest: int,
+        least: int = 1,
+        threads: int = 1,
     ) -> None:
-        """`result`: shape of one stream's result. Batches below `least` rows are padded with a scratch row."""
-        self._graph, self._contract, self.result_shape = graph, contract, result
+        """`result`: shape of one stream's result. Batches below `least` rows are padded with a scratch row.
+
+        More than one of `threads` gives the same bits only if `why_undivided` has no reason.
+        """
+        self.result_shape = result
         self._least = 1 if contract.one_row else least
         self.largest = 1 if contract.one_row else max(largest, self._least)
-        self._scratch = capacity  # an additional slot, always in its initial state
-        self.states = SlotStates(contract.states, capacity=capacity + 1, largest=self.largest)
-        rows = self.largest
-        kind, shape = next(
-            each for each, feed in zip(expected_inputs(contract), contract.feeds, strict=True) if feed in _WINDOWS
-        )
-        self._window = np.zeros((rows, *(size for size in shape[1:] if size is not None)), ELEMENTS[kind])
-        self._result = np.zeros((rows, *result), np.float32)
-        self._lengths = np.full(rows, contract.window, np.int64)
-        self._cached = np.full(rows, contract.cached_frames, np.int64)
-        self._mask = np.zeros((1, 1, contract.cached_frames + WENET_CHUNK), np.bool_)
-        self._mask[..., contract.cached_frames :] = True
-        self._bound = functools.lru_cache(maxsize=None)(self._bind)
+        self._threads = 1 if contract.one_row else min(threads, capacity)
+        self.states = SlotStates(contract.states, capacity=capacity + 1)
+        most = max(-(-rows // self._parts(rows)) for rows in range(self._least, self.largest + 1))
+        self._runs = [
+            BoundGraph(graph, contract, result, self.states, scratch=capacity, largest=most, least=self._least)
+            for _ in range(self._threads)
+        ]
+        self._pool = ThreadPoolExecutor(self._threads - 1, "graph") if self._threads > 1 else None
 
     def run(self, slots: NDArray[np.int64], windows: NDArray[Any]) -> NDArray[np.float32]:
         """Step the streams in these slots by one window, (R, L, 80) or (R, S, 1). Returns: (R, …) in new memory."""
         results = np.empty((len(slots), *self.result_shape), np.float32)
-        for first in range(0, len(slots), self.largest):
-            members = slots[first : first + self.largest]
+        parts = self._parts(len(slots))
+        if self._pool is None or parts == 1:
+            self._runs[0].run(slots, windows, results)
+            return results
+        borders = [len(slots) * part // parts for part in range(parts + 1)]
+        pieces = [slice(first, last) for first, last in itertools.pairwise(borders)]
+        others = [
+            self._pool.submit(run.run, slots[piece], windows[piece], results[piece])
+            for run, piece in zip(self._runs[1:], pieces[1:], strict=False)
+        ]
+        try:
+            self._runs[0].run(slots[pieces[0]], windows[pieces[0]], results[pieces[0]])
+        finally:
+            wait(others)  # before the next batch uses their memory
+        for other in others:
+            other.result()
+        return results
+
+    def feeds(self, rows: int) -> dict[str, NDArray[Any]]:
+        """Inputs of a batch of this many rows, by name; always the same memory, that of the first thread."""
+        return self._runs[0].feeds(rows)
+
+    def _parts(self, rows: int) -> int:
+        """Number of threads for a batch: each has at least `least` rows."""
+        return max(1, min(self._threads, rows // self._least))
+
+
+class BoundGraph:
+    """The graph with memory of its own for inputs, outputs and gathered states: what one thread runs."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        contract: Contract,
+        result: tuple[int, ...],
+        states: SlotStates,
+        *,
+        scratch: int,
+        largest: int,
+        least: int,
+    ) -> None:
+        """`scratch`: a slot that is always in its initial state, for rows that pad a batch to `least`."""
+        self._graph, self._contract, self._result_shape = graph, contract, result
+        self._scratch, self._largest, self._least = scratch, largest, least
+        self._states = states.batched(largest)
+        kind, shape = next(
+            each for each, feed in zip(expected_inputs(contract), contract.feeds, strict=True) if feed in _WINDOWS
+        )
+        self._window = np.zeros((largest, *(size for size in shape[1:] if size is not None)), ELEMENTS[kind])
+        self._result = np.zeros((largest, *result), np.float32)
+        self._lengths = np.full(largest, contract.window, np.int64)
+        self._cached = np.full(largest, contract.cached_frames, np.int64)
+        self._mask = np.zeros((1, 1, contract.cached_frames + WENET_CHUNK), np.bool_)
+        self._mask[..., contract.cached_frames :] = True
+        self._bound = functools.lru_cache(maxsize=None)(self._bind)
+
+    def run(self, slots: NDArray[np.int64], windows: NDArray[Any], results: NDArray[np.float32]) -> None:
+        """Step the streams in these slots by one window, (R, L, 80) or (R, S, 1), and fill `results`, (R, …)."""
+        for first in range(0, len(slots), self._largest):
+            members = slots[first : first + self._largest]
             count = len(members)
             part = windows[first : first + count]
             self._window[:count] = part.transpose(0, 2, 1) if "bins first" in self._contract.feeds else part
             rows = max(count, self._least)
             self._window[count:rows] = 0
-            self.states.gather(np.append(members, [self._scratch] * (rows - count)) if rows > count else members)
+            self._states.gather(np.append(members, [self._scratch] * (rows - count)) if rows > count else members)
             self._compute(rows)
-            self.states.scatter(members, rows)
+            self._states.scatter(members, rows)
             results[first : first + count] = self._result[:count]
-        return results
 
     def _compute(self, rows: int) -> None:
         offsets = "offset" in self._contract.feeds
         if offsets:
-            self._see_cached_frames(int(self.states.before(rows)[-1][0]))
+            self._see_cached_frames(int(self._states.before(rows)[-1][0]))
         self._graph.session.run_with_iobinding(self._bound(rows))
         if offsets:  # the graph does not count the frames before the next chunk
-            self.states.after(rows)[-1][:] = self.states.before(rows)[-1] + self.result_shape[0]
+            self._states.after(rows)[-1][:] = self._states.before(rows)[-1] + self._result_shape[0]
 
     def _see_cached_frames(self, offset: int) -> None:
         """Mask the missing left context of the first chunks."""
@@ -93,14 +160,14 @@ class GraphSlots:
 
     def feeds(self, rows: int) -> dict[str, NDArray[Any]]:
         """Inputs of a batch of this many rows, by name; always the same memory."""
-        before = self.states.before(rows)
+        before = self._states.before(rows)
         pairs = zip(self._graph.inputs, self._contract.feeds, strict=True)
         return {declared.name: self._feed(feed, rows, before) for declared, feed in pairs}
 
     def _bind(self, rows: int) -> Any:
         """Return the runtime's binding for a batch of this many rows."""
         binding = self._graph.session.io_binding()
-        after = self.states.after(rows)
+        after = self._states.after(rows)
         for name, array in self.feeds(rows).items():
             binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
         returned = after[:-1] if "offset" in self._contract.feeds else after
@@ -125,10 +192,7 @@ def least_rows(graph: Graph, contract: Contract, result: tuple[int, ...]) -> int
     if contract.one_row:
         return 1
     slots = GraphSlots(graph, contract, result, capacity=3, largest=3)
-    dice = np.random.default_rng(1)
-    shape = (2, 3, contract.step_samples, 1) if contract.fbank is None else (2, 3, contract.window, BINS)
-    scale = 1_000 if contract.fbank is None else 3
-    windows = np.asarray(dice.standard_normal(shape) * scale, np.int32 if contract.fbank is None else np.float32)
+    windows = _noise(contract, 3)
 
     def row_of(rows: int) -> bytes:
         """Return results and state of the first row after two windows, in a batch of this many rows."""
@@ -139,6 +203,35 @@ def least_rows(graph: Graph, contract: Contract, result: tuple[int, ...]) -> int
 
     alone, of_two = row_of(1), row_of(2)
     return 2 if alone != of_two and of_two == row_of(3) else 1
+
+
+def why_undivided(graph: Graph, contract: Contract, result: tuple[int, ...], *, least: int, threads: int) -> str:
+    """Return why the rows of a batch must not be divided among threads, or an empty string.
+
+    Two windows of noise are run in batches of `DIVIDED` rows, with one thread and with all: each bit must be the same.
+    """
+    if contract.one_row:
+        return "the graph has one row"
+    largest = max(DIVIDED)
+    noise = _noise(contract, largest)
+
+    def outcome(count: int, rows: int) -> bytes:
+        """Return results and states of all rows after two windows."""
+        slots = GraphSlots(graph, contract, result, capacity=largest, largest=largest, least=least, threads=count)
+        results = [slots.run(np.arange(rows), window[:rows]).tobytes() for window in noise]
+        return b"".join([*results, *map(slots.states.export, range(rows))])
+
+    if any(outcome(1, rows) != outcome(threads, rows) for rows in DIVIDED):
+        return "a row's bits depend on the number of rows"
+    return ""
+
+
+def _noise(contract: Contract, rows: int) -> NDArray[Any]:
+    """Return two windows of noise for each of these rows, (2, B, …)."""
+    dice = np.random.default_rng(1)
+    if contract.fbank is None:
+        return np.asarray(dice.standard_normal((2, rows, contract.step_samples, 1)) * 1_000, np.int32)
+    return np.asarray(dice.standard_normal((2, rows, contract.window, BINS)) * 3, np.float32)
 
 
 def check_graph(graph: Graph, contract: Contract) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ import typer
 
 from server.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, bad_option, complain, fail
 from server.cli.operate import HERE, AdminKeyOption, AdminUrlOption, ask_admin
-from server.cli.options import DeviceOption, JsonOption, PrecisionOption, SettingsCommand
+from server.cli.options import DeviceOption, JsonOption, PrecisionOption, SettingsCommand, ThreadsOption
 
 model = typer.Typer(name="model", help="Acoustic models: checkpoints, and published ONNX models.", no_args_is_help=True)
 
@@ -38,6 +38,7 @@ def check(
     audio: Annotated[
         Path | None, typer.Option(help="Transcribe this recording, and compare with sherpa-onnx if it is installed.")
     ] = None,
+    threads: ThreadsOption,
     device: DeviceOption,
     precision: PrecisionOption,
     as_json: JsonOption = False,
@@ -54,7 +55,7 @@ def check(
     from server.tools.model_check_report import lines
 
     try:
-        document = examine(Asked(directory, audio, device, precision), settings_from({}))
+        document = examine(Asked(directory, audio, device, precision), settings_from({"threads": threads}))
     except (ModelError, Refused) as error:
         fail(error)
     if as_json:

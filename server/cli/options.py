@@ -191,7 +191,7 @@ PrecisionOption = Annotated[
 ThreadsOption = Annotated[
     int,
     typer.Option(
-        help="Compute threads. Default: all cores but one.",
+        help="Compute threads, which divide the rows of a batch. Default: all cores but one.",
         default_factory=default_of("threads"),
         envvar="TUTTI_THREADS",
         min=0,

@@ -54,7 +54,10 @@ def serve(
         float | None, typer.Option(help="Deadline of a live step, ms. Default: {default}.")
     ] = None,
     vad: Annotated[str | None, typer.Option(help="Voice activity detector: off or silero. Default: {default}.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Compute threads. Default: all cores but one.")] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(help="Compute threads, which divide the rows of a batch. Default: all cores but one."),
+    ] = None,
     unload_idle_minutes: Annotated[
         float | None, typer.Option(help="Unload on-demand models after this many idle minutes. Default: never.")
     ] = None,

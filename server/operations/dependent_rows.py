@@ -13,11 +13,15 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.dependent_rows"
 def warn_of_dependent_rows(model: object, reproducible: bool) -> None:
     """Compare a few windows of a published model alone and in batches; log a warning if any bit differs.
 
+    Another warning says why its batches are not divided among threads though more than one is set.
+
     Rows of our own models are independent, which tests check, and so are rows that are stepped one at a time.
     """
     if not isinstance(model, PublishedModel):
         return
     name = model.config.name
+    if model.undivided:
+        _log.warning("batches are not divided among threads", model=name, reason=model.undivided)
     if model.contract.one_row:
         _log.warning("model takes one row: streams are stepped one at a time, so capacity is lower", model=name)
         return

@@ -127,6 +127,8 @@ def _speed(model: AcousticModel, settings: Settings) -> Document:
     capacity.warmed_up(batch_s)
     shown = {rows: batch_s[rows] for rows in BATCHES if rows in batch_s}
     return {
+        "threads": model.threads,
+        "undivided": model.undivided if isinstance(model, PublishedModel) else "",
         "batch_ms": {rows: round(1_000 * seconds, 3) for rows, seconds in shown.items()},
         "real_time_factor": {rows: round(seconds / (rows * step_s), 6) for rows, seconds in shown.items()},
         "largest_batch": largest,
@@ -144,7 +146,9 @@ def _rewriting(model: AcousticModel, asked: Asked, settings: Settings) -> Docume
     if any(each.applied for each in model.rewrites):
         path = asked.model or model.files.folder
         precision = "fp32" if model.scales is not None else asked.precision
-        published = PublishedModel.load(path, device=asked.device, precision=precision, rewriting="off")
+        published = PublishedModel.load(
+            path, device=asked.device, precision=precision, rewriting="off", threads=model.threads
+        )
         slots = published.slots(capacity=COMPARED[-1], largest=min(COMPARED[-1], settings.max_batch))
         batch_s = Stepper(slots).warm_up(time.perf_counter)
         shown = {rows: round(1_000 * batch_s[rows], 3) for rows in COMPARED if rows in batch_s}

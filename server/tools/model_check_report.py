@@ -65,6 +65,10 @@ def _speed(speed: Document) -> Iterator[tuple[str, str]]:
         yield name, f"batch of {rows}: {milliseconds:.1f} ms, real-time factor {speed['real_time_factor'][rows]:.4f}"
         name = ""
     yield from _too_large(speed["left_out"], f"this model's largest batch is {speed['largest_batch']}")
+    if speed["undivided"]:
+        yield "threads", f"1: batches are not divided among threads, because {speed['undivided']}"
+    else:
+        yield "threads", f"{speed['threads']}"
     objective = f"for results within {speed['objective_ms']:g} ms"
     yield "live streams", f"about {speed['live_streams']} on this machine {objective}, by the server's estimate"
 

@@ -18,20 +18,21 @@ def shifted(frames, new):
 @pytest.mark.parametrize(("frames", "appended"), [(6, 1), (6, 2), (7, 3), (4, 4)])
 def test_a_ring_holds_the_last_frames_of_every_stream_in_order(frames: int, appended: int) -> None:
     tensors = (StateTensor((), LONG), StateTensor((frames, 3), FLOAT, appended=appended), StateTensor((2, 5), FLOAT))
-    states = SlotStates(tensors, capacity=4, largest=3)
+    states = SlotStates(tensors, capacity=4)
+    batch = states.batched(3)
     dice = np.random.default_rng(frames)
     expected = np.zeros((4, frames, 3), np.float32)
     for step in range(30):
         slots = dice.permutation(4)[: 1 + step % 3]
         rows = len(slots)
-        states.gather(slots)
-        assert np.array_equal(states.before(rows)[1], expected[slots])
+        batch.gather(slots)
+        assert np.array_equal(batch.before(rows)[1], expected[slots])
         new = dice.standard_normal((rows, appended, 3)).astype(np.float32)
-        after = states.after(rows)
-        after[0][:] = states.before(rows)[0] + 1
+        after = batch.after(rows)
+        after[0][:] = batch.before(rows)[0] + 1
         after[1][:] = new
         after[2][:] = step
-        states.scatter(slots, rows)
+        batch.scatter(slots, rows)
         for row, slot in enumerate(slots):
             expected[slot] = shifted(expected[slot], new[row])
         if step % 7 == 3:  # a stream moves to another slot, and its slot starts a new one
@@ -43,9 +44,10 @@ def test_a_ring_holds_the_last_frames_of_every_stream_in_order(frames: int, appe
 
 
 def test_a_state_that_is_returned_whole_is_as_before():
-    states = SlotStates((StateTensor((3, 2), FLOAT, axis=1),), capacity=2, largest=2)
-    states.after(2)[0][:] = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
-    states.scatter(np.array([1, 0]), 2)
-    states.gather(np.array([0, 1]))
-    assert np.array_equal(states.before(2)[0], np.arange(12, dtype=np.float32).reshape(3, 2, 2)[:, ::-1])
+    states = SlotStates((StateTensor((3, 2), FLOAT, axis=1),), capacity=2)
+    batch = states.batched(2)
+    batch.after(2)[0][:] = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
+    batch.scatter(np.array([1, 0]), 2)
+    batch.gather(np.array([0, 1]))
+    assert np.array_equal(batch.before(2)[0], np.arange(12, dtype=np.float32).reshape(3, 2, 2)[:, ::-1])
     assert states.state_bytes == 24

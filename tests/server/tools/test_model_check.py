@@ -66,6 +66,18 @@ def test_rows_that_depend_on_the_batch_are_a_problem(probe):
     assert re.search(r"^wrong +symbols in batches of .* differ from those alone", done.stdout, re.MULTILINE)
 
 
+def test_compute_threads_are_shown_with_the_reason_where_batches_are_not_divided(probe):
+    divided, whole = (probe("zipformer2-ctc", quantized=quantized).folder for quantized in (False, True))
+    code, found = checked(divided, "--threads", 2)
+    assert (code, found["speed"]["threads"], found["speed"]["undivided"]) == (0, 2, "")
+    assert checked(divided, "--threads", 1)[1]["speed"]["threads"] == 1
+    shown = runner.invoke(app, ["model", "check", str(divided), "--threads", "2"]).stdout
+    assert re.search(r"^threads +2$", shown, re.MULTILINE)
+    shown = runner.invoke(app, ["model", "check", str(whole), "--threads", "2"]).stdout
+    reason = "batches are not divided among threads, because a row's bits depend on the number of rows"
+    assert re.search(rf"^threads +1: {reason}$", shown, re.MULTILINE)
+
+
 def test_different_tokens_of_sherpa_onnx_are_a_problem_with_their_first_position(probe, monkeypatch):
     need_package("sherpa_onnx")
     monkeypatch.setattr(model_check, "sherpa_tokens", lambda model, pcm: [" x"])
