@@ -277,8 +277,9 @@ def _scale(graph: OnnxGraph, hidden: int) -> float:
         if node.op == "Mul":
             for name in node.inputs:
                 value = graph.constant(name)
-                single = value is not None and value.size == 1 and value.dtype.kind == "f"
-                if single and abs(float(value.reshape(())) - hidden**0.5) < 1e-3:
+                if value is None or value.size != 1 or value.dtype.kind != "f":
+                    continue
+                if abs(float(value.reshape(())) - hidden**0.5) < 1e-3:
                     return float(np.float32(value.reshape(())))
     return 1.0
 

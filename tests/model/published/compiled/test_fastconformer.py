@@ -24,10 +24,9 @@ from model.published.compiled.linears import Linear
 from model.published.compiled.slots import CompiledSlots
 from model.published.compiled.verification import decibels, noise_of, results_of
 from model.published.files import find_files
-from model.published.onnx_graph import OnnxGraph
+from model.published.onnx_graph import Node, OnnxGraph
 from model.published.published_model import PublishedModel
 from model.published.quantization.products import Scale
-from model.published.rewriting.onnx_graph import Node, OnnxGraph
 from model.published.rewriting.rewriting import read_graph
 from model.published.rewriting.verification import speech_windows
 from model.published.stepping import GraphSlots
