@@ -177,11 +177,10 @@ def _parts(graph: OnnxGraph) -> Iterator[Part]:
             yield Part("product", weights[1], _following_bias(graph, node, weights[1].shape[1]))
         elif node.op == "Conv" and weights[1] is not None:
             yield _convolution(node, weights[1], weights[2] if len(weights) > 2 else None)
-        elif node.op == "LayerNormalization" and weights[1] is not None:
-            if abs(node.attributes.get("epsilon", LAYER_NORM_EPSILON) - LAYER_NORM_EPSILON) > 1e-9:
-                raise PublishedModelError(f"a norm has the epsilon {node.attributes['epsilon']}")
-            bias = weights[2] if len(weights) > 2 and weights[2] is not None else np.zeros_like(weights[1])
-            yield Part("norm", weights[1], bias)
+        elif node.op in {"LayerNormalization", "Div"}:
+            yield from _norm(graph, node)
+        elif node.op in {"BatchNormalization", "InstanceNormalization", "GroupNormalization"}:
+            raise PublishedModelError(f"{node.op} is not supported")
         elif node.op == "Add":
             other = weights[0] if weights[0] is not None else weights[1]
             if other is not None and other.ndim == 2 and other.dtype == np.float32 and len(other) > 1:
@@ -201,6 +200,37 @@ def _convolution(node: Node, weight: Floats, bias: Floats | None) -> Part:
     if weight.shape[2:] != (TAPS, TAPS) or list(node.attributes.get("strides", ())) != [2, 2]:
         raise PublishedModelError(f"a convolution of the subsampling has weights of shape {weight.shape}")
     return Part("image", taps, offset)
+
+
+def _norm(graph: OnnxGraph, node: Node) -> Iterator[Part]:
+    """Yield the layer norm of a node: one operation, or the division by the root of the variance + epsilon."""
+    if node.op == "LayerNormalization":
+        epsilon = node.attributes.get("epsilon", LAYER_NORM_EPSILON)
+        weight, bias = (graph.constant(name) if name else None for name in (*node.inputs, "")[1:3])
+    else:
+        root = graph.producers.get(node.inputs[1])
+        if root is None or root.op != "Sqrt" or root.inputs[0] not in graph.producers:
+            return  # another division
+        variance = graph.producers[root.inputs[0]]
+        epsilon = next((found for name in variance.inputs if (found := graph.number(name)) is not None), 0.0)
+        weight, scaled = _row_after(graph, node, "Mul")
+        bias, _ = (None, None) if scaled is None else _row_after(graph, scaled, "Add")
+    if weight is None:
+        return  # no norm of a FastConformer
+    if abs(epsilon - LAYER_NORM_EPSILON) > 1e-9:
+        raise PublishedModelError(f"a norm has the epsilon {epsilon}")
+    yield Part("norm", weight, np.zeros_like(weight) if bias is None else bias)
+
+
+def _row_after(graph: OnnxGraph, node: Node, op: str) -> tuple[Floats | None, Node | None]:
+    """Return the row of numbers that only this operation applies to a node's output, and the operation."""
+    reader = graph.only_consumer(node.output)
+    if reader is not None and reader.op == op:
+        for name in reader.inputs:
+            value = graph.constant(name)
+            if value is not None and value.ndim == 1 and len(value) > 1:
+                return np.asarray(value, np.float32), reader
+    return None, None
 
 
 def _following_bias(graph: OnnxGraph, node: Node, width: int) -> Floats:
@@ -231,8 +261,9 @@ def _scale(graph: OnnxGraph, hidden: int) -> float:
         if node.op == "Mul":
             for name in node.inputs:
                 value = graph.constant(name)
-                if value is not None and value.size == 1 and abs(float(value.reshape(())) - hidden**0.5) < 1e-3:
-                    return float(np.float32(value.reshape(())))
+                number = graph.number(name) if value is not None and value.dtype.kind == "f" else None
+                if number is not None and abs(number - hidden**0.5) < 1e-3:
+                    return float(np.float32(number))
     return 1.0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import hashlib
 import json
 import subprocess
@@ -24,7 +26,7 @@ from model.published.compiled.verification import decibels, noise_of, results_of
 from model.published.files import find_files
 from model.published.published_model import PublishedModel
 from model.published.quantization.products import Scale
-from model.published.rewriting.onnx_graph import OnnxGraph
+from model.published.rewriting.onnx_graph import Node, OnnxGraph
 from model.published.rewriting.rewriting import read_graph
 from model.published.rewriting.verification import speech_windows
 from model.published.stepping import GraphSlots
@@ -147,6 +149,46 @@ def test_the_digest_is_the_same_on_every_processor(switches: dict[str, str], fol
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["digest"] == digest_of_folder(folder / name)
+
+
+def older_norm(node: Node) -> list[Node]:
+    """Return the operations of a layer norm as exporters before opset 17 write it."""
+    x, gain, bias = node.inputs
+    names = [f"{node.output}/{number}" for number in range(8)]
+    steps: list[tuple[str, list[str]]] = [
+        ("ReduceMean", [x]),
+        ("Sub", [x, names[0]]),
+        ("Pow", [names[1], "two"]),
+        ("ReduceMean", [names[2]]),
+        ("Add", [names[3], "epsilon"]),
+        ("Sqrt", [names[4]]),
+        ("Div", [names[1], names[5]]),
+        ("Mul", [names[6], gain]),
+        ("Add", [names[7], bias]),
+    ]
+    attributes = {"axes": [-1]}
+    outputs = [*names, node.output]
+    return [
+        Node(op, tuple(inputs), (output,), attributes if op == "ReduceMean" else {}, "")
+        for (op, inputs), output in zip(steps, outputs, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("epsilon", "reason"), [(1e-5, ""), (1e-3, "a norm has the epsilon 0.001")])
+def test_norms_of_older_exporters_are_read(epsilon: float, reason: str, folder: Path) -> None:
+    model, graph, network = published("two frames a step", folder / "two frames a step")
+    nodes = [each for node in graph.nodes for each in (older_norm(node) if node.op == "LayerNormalization" else [node])]
+    constants = {**graph.constants, "two": np.array([2], np.float32), "epsilon": np.array([epsilon], np.float32)}
+    older = dataclasses.replace(graph, nodes=tuple(nodes), constants=constants)
+    assert len(older.nodes) > len(graph.nodes)
+    with pytest.raises(PublishedModelError, match=reason) if reason else contextlib.nullcontext():
+        found = FastConformer.read(older, model.graph, model.contract)
+        for old, new in zip(network.weights.layers, found.weights.layers, strict=True):
+            for norm, same in zip((*old.norms, old.convolution_norm), (*new.norms, new.convolution_norm), strict=True):
+                assert norm is not None
+                assert same is not None
+                np.testing.assert_array_equal(norm.weight, same.weight)
+                np.testing.assert_array_equal(norm.bias, same.bias)
 
 
 def test_another_network_is_refused_with_the_reason(tmp_path: Path) -> None:
