@@ -194,4 +194,5 @@ def test_what_is_not_supported_is_refused_by_name(live_server: Start, name: str,
 
 def test_parameters_that_change_no_text_are_accepted(live_server: Start) -> None:
     with dial(live_server(), "&mip_opt_out=true&tag=a&tag=b&profanity_filter=false&numerals=true") as socket:
+        assert socket.response is not None
         assert json.loads(socket.recv(timeout=WAIT_S))["request_id"] == socket.response.headers["dg-request-id"]
