@@ -29,6 +29,7 @@ from server.models.service import MakeSession, ModelService
 from server.operations.process import on_sighup
 from server.operations.watchdog import Watchdog, WatchedEngine
 from server.protocols.deepgram.endpoints import Listen, QueryReader, Transcribe
+from server.protocols.flux.endpoint import FluxEndpoint
 from server.protocols.handshake import UnknownSocket
 from server.protocols.openai.endpoint import RealtimeEndpoint
 from server.protocols.openai.transcriptions import Transcriptions
@@ -127,6 +128,7 @@ def _add_recognition(app: FastAPI, replica: Replica, vosk: VoskEndpoint) -> None
     queries, recordings = QueryReader(replica), Recordings(replica)
     sockets = {
         "/v1/listen": Listen(replica, queries).live,
+        "/v2/listen": FluxEndpoint(replica).live,
         "/vosk": vosk.live,
         "/v1/realtime": RealtimeEndpoint(replica).live,
         "/v1/twilio": TwilioEndpoint(replica, queries).live,

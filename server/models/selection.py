@@ -37,7 +37,7 @@ LANGUAGES = {
 }
 # fmt: on
 OTHER_KINDS = {
-    "flux": "a model of /v2/listen, whose stream is one of turns; this server does not have it",
+    "flux": "a model of /v2/listen, where streams have turns; connect there",
     "aura": "a voice of speech synthesis, which recognizes nothing",
 }
 """By the beginning of a model's name, why it does not transcribe: the default would answer another protocol."""

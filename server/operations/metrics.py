@@ -28,7 +28,7 @@ RATIO = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 OUTCOMES = ("completed", "client_abort", "idle_timeout", "error", "drained")
 REASONS = ("auth", "quota", "rate", "capacity", "uploads", "draining", "bad_request", "error")
 STAGES = ("step", "decode", "vad", "engine")
-LIVE = ("deepgram", "vosk", "openai", "twilio")
+LIVE = ("deepgram", "flux", "vosk", "openai", "twilio")
 PROTOCOLS = (*LIVE, "upload")
 
 

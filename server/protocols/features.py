@@ -84,7 +84,7 @@ def refuse_unsupported(found: Iterable[Unsupported], *, lenient: bool) -> None:
     first, *others = refused
     also = f" (also not supported: {', '.join(others)})" if others else ""
     if first in OTHER_VERSION:
-        raise BadParameter(f"{first}: /v2/listen parameters are not supported by this server{also}; leave it out")
+        raise BadParameter(f"{first}: a parameter of /v2/listen{also}; connect there, or leave it out")
     if first.startswith("callback"):
         raise BadParameter(f"{first}: this server sends results only on the connection{also}; leave it out")
     why = "not supported by this server"

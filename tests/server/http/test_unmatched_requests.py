@@ -130,7 +130,7 @@ def text(answer: httpx.Response) -> str:
         ("GET", "/nowhere", deepgram, "/docs lists"),
         ("GET", "/\u00fc/%0a", deepgram, "/docs lists"),
         ("POST", "/v1/speak?model=aura", deepgram, "no endpoint at this path; /docs lists them"),
-        ("POST", "/v2/listen", deepgram, "no endpoint at this path"),
+        ("POST", "/v2/listen", deepgram, "WebSocket"),
         ("GET", "/v1/projects", deepgram, "/docs lists"),
         ("GET", "/vosk", deepgram, "WebSocket"),
         ("GET", "/v1/twilio", deepgram, "WebSocket"),

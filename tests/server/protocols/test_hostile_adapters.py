@@ -12,6 +12,8 @@ from server.models.loading import ModelCard
 from server.models.selection import ModelNames
 from server.protocols.deepgram.live import Projector
 from server.protocols.deepgram.query import parse_query
+from server.protocols.flux.adapter import FluxAdapter
+from server.protocols.flux.query import parse_query as parse_flux_query
 from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.settings import SessionSettings
 from server.protocols.twilio.adapter import TwilioAdapter
@@ -24,10 +26,12 @@ NAMES = st.sampled_from([
     "type", "event", "event_id", "session", "audio", "input", "format", "rate", "transcription", "model", "keywords",
     "turn_detection", "silence_duration_ms", "config", "sample_rate", "words", "max_alternatives", "phrase_list", "eof",
     "reset", "start", "media", "payload", "track", "dtmf", "digit", "mark", "name", "streamSid", "mediaFormat",
+    "thresholds", "eot_threshold", "eager_eot_threshold", "eot_timeout_ms", "keyterms",
 ])  # fmt: skip
 VALUES = st.sampled_from([
     "session.update", "input_audio_buffer.append", "input_audio_buffer.commit", "input_audio_buffer.clear", "media",
     "start", "stop", "mark", "connected", "transcription", "audio/pcm", "audio/pcmu", "server_vad", "AAAA", "inbound",
+    "Configure", "ForceEndTurn", "CloseStream",
 ])  # fmt: skip
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | VALUES
 TREES = st.recursive(
@@ -46,7 +50,15 @@ def realtime() -> RealtimeAdapter:
     return RealtimeAdapter("s", SessionSettings("tiny"), MODELS, model_rate=RATE, min_silence_ms=500.0)
 
 
-@pytest.mark.parametrize("make", [lambda: VoskAdapter(RATE), realtime, twilio], ids=["vosk", "openai", "twilio"])
+def flux() -> FluxAdapter:
+    pairs = {"model": "flux-general-en", "encoding": "linear16", "sample_rate": "16000"}
+    return FluxAdapter(parse_flux_query(tuple(pairs.items())), "id", model_rate=RATE, english=True)
+
+
+MAKERS = [lambda: VoskAdapter(RATE), realtime, twilio, flux]
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=["vosk", "openai", "twilio", "flux"])
 @given(frames=st.lists(TEXTS | st.binary(max_size=64), max_size=6))
 def test_no_client_frame_makes_an_adapter_raise(make: type[Adapter], frames: list[str | bytes]) -> None:
     adapter = make()

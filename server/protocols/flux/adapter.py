@@ -1,0 +1,171 @@
+"""Adapter of Deepgram's Flux protocol: audio and control messages in, turn events out.
+
+Silence alone ends turns. An endpoint of the recognizer comes after the silence of the end threshold, so a segment's
+text is final when its turn ends; a turn may have several segments. While an early end stands, every update repeats its
+words: LiveKit cancels an answer begun early when an update has other words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from model.ctc.words import joined
+from server.errors import BadFrame, BadParameter
+from server.protocols.flux.messages import (
+    ConfigureFailure,
+    ConfigureSuccess,
+    Connected,
+    ErrorMessage,
+    TurnInfo,
+    configured,
+    encode,
+    parse_message,
+    thresholds_of,
+    word_out,
+)
+from server.protocols.flux.query import FluxRequest
+from server.recognition.events import Event, Final, FinalReason, Partial, StepTiming, StreamBroken
+from server.recognition.turns import Trigger, TurnEvent, TurnKind, TurnRules, Turns
+from server.streaming.adapter import Action, Actions, Bias, Endpoint, Finish, Flush, PlainInput, Reject, SendFrame
+from server.streaming.outbox import FrameKind
+from server.text.formatting import FormattedWord, Sentences
+
+UNPARSABLE = "UNPARSABLE_CLIENT_MESSAGE"
+MAX_SILENCE_MS = 60_000.0
+_FORMATTED = (TurnKind.EAGER, TurnKind.END)
+_ENDS = (FinalReason.FINALIZE, FinalReason.CLOSE)
+
+
+class FluxAdapter:
+    """Adapter of one connection."""
+
+    def __init__(self, request: FluxRequest, request_id: str, *, model_rate: int, english: bool) -> None:
+        """`english`: format with the English tagger."""
+        self._input = PlainInput(request.codec, request.rate, model_rate)
+        self._style = replace(request.style, english=english)
+        self._turns = Turns(request.rules)
+        self._phrases = request.phrases
+        self._refused: str | None = None
+        self._request_id = request_id
+        self._sequence = 0
+        self._eager: tuple[FormattedWord, ...] | None = None  # words of the early end that stands
+
+    def opened(self) -> Actions:
+        """Send `Connected`: clients wait for it."""
+        return (self._send(Connected),)
+
+    def binary(self, chunk: bytes) -> Actions:
+        """Recognize audio."""
+        return (self._input.read(chunk),)
+
+    def text(self, text: str) -> Actions:
+        """Handle a control message; an unknown one is answered with `Error`, then the connection closes."""
+        try:
+            message = parse_message(text)
+        except BadFrame as error:
+            return self._unparsable(str(error))
+        match message["type"]:
+            case "Configure":
+                return self._configure(message)
+            case "ForceEndTurn":
+                return (*self._input.tail(), Flush())
+            case "CloseStream":
+                return (*self._input.tail(), Finish())
+            case "KeepAlive" | "Finalize" as name:
+                return self._unparsable(f"{name} is not a message of /v2/listen")
+            case _:
+                return self._unparsable("unknown type; must be CloseStream, Configure or ForceEndTurn")
+
+    def event(self, event: Event, timing: StepTiming | None) -> Actions:  # noqa: ARG002 - an adapter's
+        """Convert a recognition event into turn events."""
+        match event:
+            case Partial(start_s=start_s, duration_s=duration_s, words=words):
+                turns = self._turns.advance(start_s + duration_s, (), words)
+            case Final(start_s=start_s, duration_s=duration_s, words=words, reason=reason):
+                end = Trigger.MANUAL if reason in _ENDS else None
+                turns = self._turns.advance(start_s + duration_s, words, end=end)
+            case StreamBroken():
+                return (self._error("INTERNAL_SERVER_ERROR", "recognition failed on this stream"),)
+            case _:
+                return ()
+        return [self._turn(turn) for turn in turns]
+
+    def bias_refused(self, why: str) -> Actions:
+        """Keep the reason for the answer to the `Configure` that is being applied."""
+        self._refused = why
+        return ()
+
+    def _configure(self, message: dict[str, Any]) -> Iterator[Action]:
+        """Apply all of a `Configure` or nothing, and answer it."""
+        try:
+            rules, phrases = configured(self._turns.rules, message)
+        except BadParameter as error:
+            yield self._failure(str(error))
+            return
+        if phrases is not None and phrases != self._phrases:
+            self._refused = None
+            yield Bias(phrases)
+            if self._refused is not None:
+                yield self._failure(f"keyterms: {self._refused}")
+                return
+            self._phrases = phrases
+        if rules != self._turns.rules:
+            self._turns.rules = rules
+            yield Endpoint(silence_ms(rules))
+        yield self._send(ConfigureSuccess, thresholds=thresholds_of(rules), keyterms=self._phrases)
+
+    def _turn(self, turn: TurnEvent) -> SendFrame:
+        if turn.kind in (TurnKind.START, TurnKind.RESUMED):
+            self._eager = None
+        words = self._words(turn)
+        if turn.kind is TurnKind.EAGER:
+            self._eager = words
+        payload = TurnInfo(
+            self._request_id,
+            self._next(),
+            turn.kind.value,
+            turn.index,
+            round(turn.start_s, 3),
+            round(turn.end_s, 3),
+            joined(formatted.text for formatted in words),
+            [word_out(formatted) for formatted in words],
+            round(turn.score, 4),
+            msgspec.UNSET if turn.trigger is None else turn.trigger.value,
+        )
+        # Every frame has a sequence number, so none may be dropped from the outbox as an obsolete interim is.
+        ended = turn.kind is TurnKind.END
+        return SendFrame(encode(payload), FrameKind.FINAL if ended else FrameKind.OTHER, ended)
+
+    def _words(self, turn: TurnEvent) -> tuple[FormattedWord, ...]:
+        """Return the words with capitals and marks at an end, as recognized before; those of an early end stand."""
+        if self._eager is not None:
+            return self._eager
+        if turn.kind in _FORMATTED:
+            return Sentences(self._style).final(turn.words, ends=True)
+        return tuple(FormattedWord(word, word.text) for word in turn.words)
+
+    def _unparsable(self, why: str) -> Actions:
+        return (self._error(UNPARSABLE, why), Reject(why))
+
+    def _error(self, code: str, description: str) -> SendFrame:
+        return self._send(ErrorMessage, code=code, description=description)
+
+    def _failure(self, why: str) -> SendFrame:
+        code = "INVALID_CONFIGURE"
+        return self._send(ConfigureFailure, code=code, error_code=code, description=why)
+
+    def _send(self, kind: Callable[..., msgspec.Struct], **fields: Any) -> SendFrame:
+        return SendFrame(encode(kind(request_id=self._request_id, sequence_id=self._next(), **fields)))
+
+    def _next(self) -> int:
+        number, self._sequence = self._sequence, self._sequence + 1
+        return number
+
+
+def silence_ms(rules: TurnRules) -> float:
+    """Return the silence after which the recognizer ends a segment: that which ends the turn."""
+    return min(rules.end_delay_s * 1_000, MAX_SILENCE_MS)

@@ -1,0 +1,54 @@
+"""`/v2/listen` as a WebSocket: admission of a Flux stream."""
+
+from __future__ import annotations
+
+from fastapi import WebSocket
+
+from server.access.keys import Credentials
+from server.errors import BadParameter
+from server.protocols.adapter_connection import AdapterConnection
+from server.protocols.features import SHOWN
+from server.protocols.flux.adapter import FluxAdapter, silence_ms
+from server.protocols.flux.query import ENGLISH, parse_query
+from server.protocols.handshake import Admitted, serve
+from server.recognition.session import SessionOptions
+from server.replica import Replica
+
+
+class FluxEndpoint:
+    """The live endpoint of one replica."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+
+    async def live(self, socket: WebSocket) -> None:
+        """Serve a stream of turns."""
+        await serve(socket, self._replica, self._admit)
+
+    async def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
+        """Raises: Refused."""
+        replica = self._replica
+        credentials = Credentials.read(socket.headers.get("authorization"), socket.scope["subprotocols"])
+        replica.guard.enter(socket, credentials)
+        request = parse_query(socket.query_params.multi_items())
+        if request.model is not None and replica.models.known(request.model) is None:
+            shown = request.model[:SHOWN]
+            raise BadParameter(f"model: {shown!r} is not served here; set {ENGLISH} or the name of a model")
+        model = await replica.models.obtain(request.model, request.language)
+        if request.phrases:
+            model.check_keyterms(["keyterm"])
+        rate = model.config.sample_rate
+        options = SessionOptions(
+            rate, partials=True, every_step=True, endpointing_ms=silence_ms(request.rules), keyterms=request.keyterms
+        )
+        session = model.session(options, replica.limits)
+        stream = AdapterConnection(
+            socket,
+            session,
+            FluxAdapter(request, request_id, model_rate=rate, english=model.english),
+            replica.connection_context(replica.settings.quiet_timeout_s),
+            protocol="flux",
+            encoding=request.encoding,
+            request_id=request_id,
+        )
+        return Admitted(model, stream, session, credentials.subprotocol, {"dg-request-id": request_id})

@@ -1,0 +1,198 @@
+"""Deepgram's Flux protocol on real sockets: the order of messages, control messages, refusals and closes."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import LiveServer
+from tests.support.servers.spelling import silence, spell
+
+Start = Callable[..., LiveServer]
+FORM = "model=flux-general-en&encoding=linear16&sample_rate=16000"
+FIELDS = {
+    "type", "request_id", "sequence_id", "event", "turn_index", "audio_window_start", "audio_window_end", "transcript",
+    "words", "end_of_turn_confidence",
+}  # fmt: skip
+CLOSE = '{"type":"CloseStream"}'
+
+
+def dial(server: LiveServer, query: str = "") -> ClientConnection:
+    url = f"ws://{server.host}/v2/listen?{FORM}{query}"
+    return connect(url, compression=None, open_timeout=WAIT_S, close_timeout=WAIT_S)
+
+
+def messages(socket: ClientConnection) -> Iterator[dict[str, Any]]:
+    while True:
+        try:
+            yield json.loads(socket.recv(timeout=WAIT_S))
+        except ConnectionClosed:
+            return
+
+
+def check_wire(received: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Check the rules of the wire on a whole conversation; return its turn events."""
+    assert received[0]["type"] == "Connected"
+    assert [message["sequence_id"] for message in received] == list(range(len(received)))
+    assert len({uuid.UUID(message["request_id"]) for message in received}) == 1
+    turns = [message for message in received if message["type"] == "TurnInfo"]
+    index, state, eager, last_s = 0, "none", None, 0.0
+    for turn in turns:
+        event = turn["event"]
+        assert set(turn) - {"trigger"} == FIELDS
+        assert ("trigger" in turn) == (event == "EndOfTurn")
+        assert turn["turn_index"] == index
+        assert turn["transcript"] == " ".join(word["word"] for word in turn["words"])
+        assert 0 <= turn["audio_window_start"] <= turn["audio_window_end"]
+        assert 0 <= turn["end_of_turn_confidence"] <= 1
+        before = {"StartOfTurn": ("none",), "EagerEndOfTurn": ("speaking",), "TurnResumed": ("awaiting",)}
+        assert state in before.get(event, ("speaking", "awaiting"))
+        if state == "awaiting" and event != "TurnResumed":
+            assert turn["transcript"] == eager
+        if state != "none":
+            assert turn["audio_window_end"] - last_s < 0.25 + 0.17
+        last_s = turn["audio_window_end"]
+        if event == "EagerEndOfTurn":
+            assert turn["words"]
+            eager = turn["transcript"]
+        after = {"EagerEndOfTurn": "awaiting", "EndOfTurn": "none", "Update": state}
+        state = after.get(event, "speaking")
+        index += event == "EndOfTurn"
+    return turns
+
+
+def converse(server: LiveServer, *frames: bytes | str, query: str = "") -> list[dict[str, Any]]:
+    with dial(server, query) as socket:
+        for frame in frames:
+            socket.send(frame)
+        return list(messages(socket))
+
+
+def ends(turns: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(turn["transcript"], turn["trigger"]) for turn in turns if turn["event"] == "EndOfTurn"]
+
+
+def test_silence_ends_turns_and_close_stream_ends_the_open_one(live_server: Start) -> None:
+    server = live_server()
+    audio = [spell("hello").tobytes(), silence(2).tobytes(), spell("there").tobytes()]
+    turns = check_wire(converse(server, *audio, CLOSE))
+    assert ends(turns) == [("Hello?", "model"), ("There.", "manual")]
+    assert turns[0]["event"] == "StartOfTurn"
+    server.wait_idle()
+    assert server.metric('tutti_sessions_total{outcome="completed",protocol="flux"}') == 1
+
+
+def test_turn_events_do_not_depend_on_how_the_audio_is_split(live_server: Start) -> None:
+    server = live_server()
+    audio = b"".join(part.tobytes() for part in (spell("one"), silence(1.5), spell("two"), silence(1.5)))
+    whole, split = [
+        [
+            {name: value for name, value in turn.items() if name != "request_id"}
+            for turn in check_wire(
+                converse(server, *(audio[i : i + n] for i in range(0, len(audio), n)), CLOSE, query=q)
+            )
+        ]
+        for n, q in ((len(audio), "&eager_eot_threshold=0.5"), (1_602, "&eager_eot_threshold=0.5"))
+    ]
+    assert whole == split
+
+
+def test_an_early_end_precedes_the_end_with_the_same_text(live_server: Start) -> None:
+    audio = [spell("hello").tobytes(), silence(2).tobytes()]
+    turns = check_wire(converse(live_server(), *audio, CLOSE, query="&eager_eot_threshold=0.4"))
+    events = [turn["event"] for turn in turns]
+    assert events.index("EagerEndOfTurn") < events.index("EndOfTurn")
+    assert events.count("EndOfTurn") == 1
+
+
+def test_a_threshold_of_one_leaves_the_timeout(live_server: Start) -> None:
+    audio = [spell("hello").tobytes(), silence(3).tobytes()]
+    turns = check_wire(converse(live_server(), *audio, CLOSE, query="&eot_threshold=1.0&eot_timeout_ms=1500"))
+    assert ends(turns) == [("Hello?", "timeout")]
+
+
+def test_force_end_turn_ends_an_open_turn_and_is_ignored_without_one(live_server: Start) -> None:
+    force = '{"type":"ForceEndTurn"}'
+    turns = check_wire(converse(live_server(), force, spell("one").tobytes(), force, spell("two").tobytes(), CLOSE))
+    assert [trigger for _, trigger in ends(turns)] == ["manual", "manual"]
+    assert ends(turns)[0][0].startswith("One")
+
+
+def test_configure_is_all_or_nothing_and_answers_with_all_values(live_server: Start) -> None:
+    good = {"type": "Configure", "thresholds": {"eot_threshold": 0.8, "eager_eot_threshold": 0.5}}
+    bad = {"type": "Configure", "thresholds": {"eot_threshold": 0.6, "eot_timeout_ms": 1}}
+    off = {"type": "Configure", "thresholds": {"eager_eot_threshold": None, "eot_timeout_ms": None}, "keyterms": []}
+    other = {"type": "Configure", "profanity_filter": True}
+    received = converse(live_server(), *(json.dumps(message) for message in (good, bad, off, other)), CLOSE)
+    check_wire(received)
+    kinds = [message["type"] for message in received[1:]]
+    assert kinds == ["ConfigureSuccess", "ConfigureFailure", "ConfigureSuccess", "ConfigureFailure"]
+    first, failure, second, unsupported = received[1:]
+    assert first["thresholds"] == {"eot_threshold": 0.8, "eager_eot_threshold": 0.5, "eot_timeout_ms": 5000}
+    assert failure["description"].startswith("eot_timeout_ms: ")
+    assert failure["code"] == failure["error_code"]
+    assert second["thresholds"] == {"eot_threshold": 0.8, "eot_timeout_ms": 5000}
+    assert unsupported["description"].startswith("profanity_filter: ")
+
+
+@pytest.mark.parametrize("message", ['{"type":"KeepAlive"}', '{"type":"Finalize"}', '{"type":"x"}', "[]", "{", "1"])
+def test_another_message_gets_an_error_and_a_close(live_server: Start, message: str) -> None:
+    with dial(live_server()) as socket:
+        socket.send(message)
+        received = list(messages(socket))
+        assert socket.close_code == 1008
+    assert received[-1]["type"] == "Error"
+    assert received[-1]["code"] == "UNPARSABLE_CLIENT_MESSAGE"
+    check_wire(received)
+
+
+def test_a_drain_ends_the_turn_and_closes_with_1012_without_an_error(live_server: Start) -> None:
+    server = live_server(drain_timeout_s=0)
+    with dial(server) as socket:
+        socket.send(spell("hello").tobytes())
+        first = [json.loads(socket.recv(timeout=WAIT_S)) for _ in range(2)]
+        server.http.post("/admin/drain")
+        received = [*first, *messages(socket)]
+        assert socket.close_code == 1012
+    assert len(ends(check_wire(received))) == 1
+    assert {message["type"] for message in received} == {"Connected", "TurnInfo"}
+
+
+@pytest.mark.parametrize(
+    ("name", "query"),
+    [
+        ("model", "model=flux-general-multi&encoding=linear16&sample_rate=16000"),
+        ("model", "model=nova-3&encoding=linear16&sample_rate=16000"),
+        ("model", "encoding=linear16&sample_rate=16000"),
+        ("encoding", "model=flux-general-en"),
+        ("encoding", "model=flux-general-en&encoding=opus&sample_rate=16000"),
+        ("sample_rate", "model=flux-general-en&encoding=linear16"),
+        ("eot_threshold", FORM + "&eot_threshold=0.4"),
+        ("eot_threshold", FORM + "&eot_threshold=nan"),
+        ("eager_eot_threshold", FORM + "&eager_eot_threshold=0.8"),
+        ("eot_timeout_ms", FORM + "&eot_timeout_ms=60001"),
+        ("redact", FORM + "&redact=numbers"),
+        ("profanity_filter", FORM + "&profanity_filter=true"),
+        ("language_hint", FORM + "&language_hint=es"),
+        ("smart_format", FORM + "&smart_format=true"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(live_server: Start, name: str, query: str) -> None:
+    server = live_server()
+    with pytest.raises(InvalidStatus) as refused:
+        connect(f"ws://{server.host}/v2/listen?{query}", compression=None, open_timeout=WAIT_S)
+    assert refused.value.response.status_code == 400
+    assert refused.value.response.headers["dg-error"].startswith(f"{name}: ")
+
+
+def test_parameters_that_change_no_text_are_accepted(live_server: Start) -> None:
+    with dial(live_server(), "&mip_opt_out=true&tag=a&tag=b&profanity_filter=false&numerals=true") as socket:
+        assert socket.response is not None
+        assert json.loads(socket.recv(timeout=WAIT_S))["request_id"] == socket.response.headers["dg-request-id"]
