@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from fastapi import WebSocket
 
+from server.access.guard import redaction_of
 from server.access.keys import Credentials
 from server.errors import BadParameter
 from server.protocols.adapter_connection import AdapterConnection
-from server.protocols.features import SHOWN
+from server.protocols.features import SHOWN, redaction
 from server.protocols.flux.adapter import FluxAdapter, silence_ms
 from server.protocols.flux.query import ENGLISH, parse_query
 from server.protocols.handshake import Admitted, serve
@@ -29,17 +30,24 @@ class FluxEndpoint:
         """Raises: Refused."""
         replica = self._replica
         credentials = Credentials.read(socket.headers.get("authorization"), socket.scope["subprotocols"])
-        replica.guard.enter(socket, credentials)
-        request = parse_query(socket.query_params.multi_items())
+        await replica.guard.enter(socket, credentials)
+        pairs = socket.query_params.multi_items()
+        request, redact = parse_query(pairs), redaction(pairs) | redaction_of(socket)
         if request.model is not None and replica.models.known(request.model) is None:
             shown = request.model[:SHOWN]
             raise BadParameter(f"model: {shown!r} is not served here; set {ENGLISH} or the name of a model")
         model = await replica.models.obtain(request.model, request.language)
         if request.phrases:
             model.check_keyterms(["keyterm"])
+        model.check_redaction(redact, resumable=False)
         rate = model.config.sample_rate
         options = SessionOptions(
-            rate, partials=True, every_step=True, endpointing_ms=silence_ms(request.rules), keyterms=request.keyterms
+            rate,
+            partials=True,
+            every_step=True,
+            endpointing_ms=silence_ms(request.rules),
+            keyterms=request.keyterms,
+            redact=redact,
         )
         session = model.session(options, replica.limits)
         stream = AdapterConnection(

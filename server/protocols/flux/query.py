@@ -28,10 +28,10 @@ CODECS = {
     "mulaw": (PlainCodec.MULAW, Encoding.MULAW),
     "alaw": (PlainCodec.ALAW, Encoding.ALAW),
 }
-REPEATABLE = frozenset({"keyterm", "tag"})
+REPEATABLE = frozenset({"keyterm", "redact", "tag"})
 QUERY = frozenset({
     "model", "encoding", "sample_rate", "eager_eot_threshold", "eot_threshold", "eot_timeout_ms", "keyterm", "numerals",
-    "profanity_filter", "mip_opt_out", "tag",
+    "profanity_filter", "mip_opt_out", "redact", "tag",
 })  # fmt: skip
 
 

@@ -178,7 +178,7 @@ def test_a_drain_ends_the_turn_and_closes_with_1012_without_an_error(live_server
         ("eot_threshold", FORM + "&eot_threshold=nan"),
         ("eager_eot_threshold", FORM + "&eager_eot_threshold=0.8"),
         ("eot_timeout_ms", FORM + "&eot_timeout_ms=60001"),
-        ("redact", FORM + "&redact=numbers"),
+        ("redact", FORM + "&redact=name"),
         ("profanity_filter", FORM + "&profanity_filter=true"),
         ("language_hint", FORM + "&language_hint=es"),
         ("smart_format", FORM + "&smart_format=true"),

@@ -36,12 +36,19 @@ CARD = "four five three nine one four eight eight zero three four three six four
 TEXT = f"my card is {CARD} thanks"
 SPOKEN = re.compile(r"\b(zero|one|two|three|four|five|six|seven|eight|nine)\b|\b[0-9]{3,}\b(?!-)")
 PIECE = 3_200
-SOCKETS = {"listen": "/v1/listen", "twilio": "/v1/twilio", "realtime": "/v1/realtime", "vosk": "/vosk"}
+SOCKETS = {
+    "listen": "/v1/listen",
+    "twilio": "/v1/twilio",
+    "realtime": "/v1/realtime",
+    "vosk": "/vosk",
+    "flux": "/v2/listen",
+}
 FORM = {
     "listen": {"encoding": "linear16", "sample_rate": "16000", "interim_results": "true", "smart_format": "true"},
     "twilio": {"reply": "true", "interim_results": "true"},
     "realtime": {"intent": "transcription"},
     "vosk": {"sample_rate": "16000"},
+    "flux": {"model": "flux-general-en", "encoding": "linear16", "sample_rate": "16000"},
 }
 
 
@@ -170,7 +177,7 @@ def test_a_model_of_another_language_is_refused(live_server: Start) -> None:
     server = live_server(model=two_models())
     for kind in SOCKETS:
         with pytest.raises(InvalidStatus) as refused:
-            dial(server, kind, redact="pci", language="es")
+            dial(server, kind, redact="pci", **({"model": "es"} if kind == "flux" else {"language": "es"}))
         assert "redact: numbers are masked in English only" in refused.value.response.body.decode()
     assert post(server, "/v1/listen", redact="pci", language="es").status_code == 400
     with dial(server, "realtime", redact="pci") as socket:
