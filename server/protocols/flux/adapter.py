@@ -7,6 +7,7 @@ words: LiveKit cancels an answer begun early when an update has other words.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -48,6 +49,8 @@ class FluxAdapter:
         self._input = PlainInput(request.codec, request.rate, model_rate)
         self._style = replace(request.style, english=english)
         self._turns = Turns(request.rules)
+        self._rules = request.rules  # of audio that comes now
+        self._changes: deque[tuple[float, TurnRules]] = deque()  # each with the audio received before it, seconds
         self._phrases = request.phrases
         self._refused: str | None = None
         self._request_id = request_id
@@ -84,8 +87,10 @@ class FluxAdapter:
         """Convert a recognition event into turn events."""
         match event:
             case Partial(start_s=start_s, duration_s=duration_s, words=words):
+                self._change_rules(start_s + duration_s)
                 turns = self._turns.advance(start_s + duration_s, (), words)
             case Final(start_s=start_s, duration_s=duration_s, words=words, reason=reason):
+                self._change_rules(start_s + duration_s)
                 end = Trigger.MANUAL if reason in _ENDS else None
                 turns = self._turns.advance(start_s + duration_s, words, end=end)
             case StreamBroken():
@@ -93,6 +98,11 @@ class FluxAdapter:
             case _:
                 return ()
         return [self._turn(turn) for turn in turns]
+
+    def _change_rules(self, until_s: float) -> None:
+        """Change the rules of audio up to `until_s` that a `Configure` came before, however late it is recognized."""
+        while self._changes and self._changes[0][0] < until_s:
+            self._turns.rules = self._changes.popleft()[1]
 
     def bias_refused(self, why: str) -> Actions:
         """Keep the reason for the answer to the `Configure` that is being applied."""
@@ -102,7 +112,7 @@ class FluxAdapter:
     def _configure(self, message: dict[str, Any]) -> Iterator[Action]:
         """Apply all of a `Configure` or nothing, and answer it."""
         try:
-            rules, phrases = configured(self._turns.rules, message)
+            rules, phrases = configured(self._rules, message)
         except BadParameter as error:
             yield self._failure(str(error))
             return
@@ -113,8 +123,9 @@ class FluxAdapter:
                 yield self._failure(f"keyterms: {self._refused}")
                 return
             self._phrases = phrases
-        if rules != self._turns.rules:
-            self._turns.rules = rules
+        if rules != self._rules:
+            self._rules = rules
+            self._changes.append((self._input.received_s, rules))
             yield Endpoint(silence_ms(rules))
         yield self._send(ConfigureSuccess, thresholds=thresholds_of(rules), keyterms=self._phrases)
 

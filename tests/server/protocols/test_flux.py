@@ -142,6 +142,24 @@ def test_configure_is_all_or_nothing_and_answers_with_all_values(live_server: St
     assert unsupported["description"].startswith("profanity_filter: ")
 
 
+def test_a_configure_changes_the_turns_of_the_audio_after_it(live_server: Start) -> None:
+    """Whether the audio before it is recognized already or still waits makes no difference."""
+    server = live_server()
+    first, second = (b"".join([spell(text).tobytes(), silence(1.5).tobytes()]) for text in ("one", "two"))
+    configure = json.dumps({"type": "Configure", "thresholds": {"eot_threshold": 1.0, "eot_timeout_ms": 1_000}})
+    at_once = check_wire(converse(server, first + second[:3_200], configure, second[3_200:], CLOSE))
+    with dial(server) as socket:
+        received = []
+        socket.send(first + second[:3_200])
+        while not received or received[-1].get("event") != "EndOfTurn":
+            received.append(json.loads(socket.recv(timeout=WAIT_S)))
+        socket.send(configure)
+        socket.send(second[3_200:])
+        socket.send(CLOSE)
+        later = check_wire([*received, *messages(socket)])
+    assert ends(at_once) == ends(later) == [("One.", "model"), ("Two.", "timeout")]
+
+
 @pytest.mark.parametrize("message", ['{"type":"KeepAlive"}', '{"type":"Finalize"}', '{"type":"x"}', "[]", "{", "1"])
 def test_another_message_gets_an_error_and_a_close(live_server: Start, message: str) -> None:
     with dial(live_server()) as socket:
