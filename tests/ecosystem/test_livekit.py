@@ -152,3 +152,20 @@ def test_with_a_published_model(relay: Before, livekit: Driver, spoken: Spoken) 
         stream = before.only()
     assert sum(len(frame["channel"]["alternatives"][0]["words"]) for frame in stream.results if frame["is_final"]) > 5
     assert stream.close_code == 1000
+
+
+def test_turns_of_the_flux_protocol(server: ServerProcess, livekit: Driver, spoken: Spoken) -> None:
+    """`STTv2`: an early end of turn is a preflight transcript, and the end has its words."""
+    steps = [("push", spoken("order", 2.0)), ("wait", END), ("push", spoken("porch_fan", 2.0)), ("wait", END, 2)]
+    options = {"model": "flux-general-en", "eager_eot_threshold": 0.5}
+    host = f"127.0.0.1:{server.port}"
+    livekit.begin("stream", host=host, key=KEY, steps=steps, options=options, turns=True)
+    events = livekit.until(lambda event: event["event"] == END)
+    events += livekit.until(lambda event: event["event"] == END)
+    livekit.say(end=True)
+    events += livekit.rest()
+    preflight = "PREFLIGHT_TRANSCRIPT"
+    assert [name for name in names_of(events) if name != preflight] == [START, FINAL, END] * 2
+    assert said(events) == text("order", "porch_fan")
+    early = [plain(event["text"]) for event in events if event["event"] == preflight]
+    assert text("order") in early

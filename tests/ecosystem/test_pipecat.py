@@ -96,3 +96,18 @@ def test_it_retries_a_full_server(strict_server: ServerProcess, relay: Before, p
     assert all(event["usable"] for event in events if event["event"] == "error")
     assert finals(events) == [(text("order"), True)]
     check_stream(before.connections[-1], text("order"), hung_up=True)
+
+
+def test_turns_of_the_flux_protocol(server: ServerProcess, pipecat: Driver, spoken: Spoken) -> None:
+    """`DeepgramFluxSTTService`, with early ends of turns: each turn is one finalized transcript."""
+    steps = [
+        ("push", spoken("order", 2.0)),
+        ("wait", "final"),
+        ("push", spoken("porch_fan", 2.0)),
+        ("wait", "final", 2),
+    ]
+    options = {"enable_eager_end_of_turn": True}
+    host = f"127.0.0.1:{server.port}"
+    events = pipecat.run("stream", host=host, key=KEY, steps=steps, options=options, turns=True)
+    assert finals(events) == [(text("order"), True), (text("porch_fan"), True)]
+    assert any(event["event"] == "interim" for event in events)

@@ -23,8 +23,12 @@ def frames_of(path: str) -> list[rtc.AudioFrame]:
     ]
 
 
-def make(host: str, key: str, session: aiohttp.ClientSession, options: dict[str, Any]) -> deepgram.STT:
-    made = deepgram.STT(base_url=f"http://{host}/v1/listen", api_key=key, http_session=session, **options)
+def make(
+    host: str, key: str, session: aiohttp.ClientSession, options: dict[str, Any], *, turns: bool = False
+) -> deepgram.STT | deepgram.STTv2:
+    """`turns`: by the client of Deepgram's Flux protocol."""
+    client, path = (deepgram.STTv2, "/v2/listen") if turns else (deepgram.STT, "/v1/listen")
+    made = client(base_url=f"http://{host}{path}", api_key=key, http_session=session, **options)
     made.on("error", tell_error)
     return made
 
@@ -35,14 +39,19 @@ def tell_error(error: stt.STTError) -> None:
 
 
 async def stream(
-    host: str, key: str, steps: list[list[Any]], lines: asyncio.Queue[str], options: dict[str, Any] | None = None
+    host: str,
+    key: str,
+    steps: list[list[Any]],
+    lines: asyncio.Queue[str],
+    options: dict[str, Any] | None = None,
+    turns: bool = False,
 ) -> None:
     """Steps: ("push", file), ("flush",), ("wait", event type, times), ("signal",); then the input ends.
 
     Left to itself the client notices its end only at its next keep-alive, up to 5 s later: so it ends on a signal.
     """
     async with aiohttp.ClientSession() as session:
-        client, happened = make(host, key, session, options or {}), Happened()
+        client, happened = make(host, key, session, options or {}, turns=turns), Happened()
         speech = client.stream()
         doing = asyncio.create_task(take_steps(speech, steps, happened, lines))
         try:

@@ -22,6 +22,7 @@ from pipecat.metrics.metrics import TTFBMetricsData
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
+from pipecat.services.deepgram.flux.stt import DeepgramFluxSTTService
 from pipecat.services.deepgram.stt import DeepgramSTTService
 from pipecat.workers.runner import WorkerRunner
 
@@ -53,16 +54,24 @@ class Sink(FrameProcessor):
 
 
 async def stream(
-    host: str, key: str, steps: list[list[Any]], lines: asyncio.Queue[str], options: dict[str, Any] | None = None
+    host: str,
+    key: str,
+    steps: list[list[Any]],
+    lines: asyncio.Queue[str],
+    options: dict[str, Any] | None = None,
+    turns: bool = False,
 ) -> None:
-    """Perform these steps, then send an EndFrame.
+    """Perform these steps, then send an EndFrame. `turns`: with the client of Deepgram's Flux protocol.
 
     ("start",) and ("stop",) of speech as a VAD reports it, ("push", file), ("wait", event, times), ("signal",),
     ("connected",).
     """
     happened = Happened()
-    service = DeepgramSTTService(
-        base_url=f"ws://{host}", api_key=key, sample_rate=RATE_HZ, stt_ttfb_timeout=NEVER_S, **(options or {})
+    options = {"api_key": key, "sample_rate": RATE_HZ, **(options or {})}
+    service = (
+        DeepgramFluxSTTService(url=f"ws://{host}/v2/listen", **options)
+        if turns
+        else DeepgramSTTService(base_url=f"ws://{host}", stt_ttfb_timeout=NEVER_S, **options)
     )
     worker = PipelineWorker(
         Pipeline([service, Sink(happened)]),
