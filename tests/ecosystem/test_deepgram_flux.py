@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -10,7 +11,7 @@ from tests.ecosystem.serving import KEY, ServerProcess
 from tests.support.needs import missing
 
 try:
-    from deepgram import DeepgramClient
+    from deepgram import AsyncDeepgramClient, DeepgramClient
     from deepgram.core.events import EventType
     from deepgram.environment import DeepgramClientEnvironment
 except ImportError:
@@ -27,11 +28,14 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def test_turns_reach_the_sync_client(server: ServerProcess) -> None:
+def address(server: ServerProcess) -> DeepgramClientEnvironment:
     http, ws = f"http://127.0.0.1:{server.port}", f"ws://127.0.0.1:{server.port}"
-    place = DeepgramClientEnvironment(base=http, production=ws, agent=ws, agent_rest=http)
+    return DeepgramClientEnvironment(base=http, production=ws, agent=ws, agent_rest=http)
+
+
+def test_turns_reach_the_sync_client(server: ServerProcess) -> None:
     messages: list[Any] = []
-    with DeepgramClient(api_key=KEY, environment=place).listen.v2.connect(**OPTIONS) as stream:
+    with DeepgramClient(api_key=KEY, environment=address(server)).listen.v2.connect(**OPTIONS) as stream:
         stream.on(EventType.MESSAGE, messages.append)
         reader = threading.Thread(target=stream.start_listening)
         reader.start()
@@ -47,3 +51,31 @@ def test_turns_reach_the_sync_client(server: ServerProcess) -> None:
     assert plain(" ".join(turn.transcript for turn in ended)) == text("order", "porch_fan")
     assert ended[0].trigger == "model"
     assert any(turn.event == "EagerEndOfTurn" for turn in turns)
+
+
+def test_the_async_client_configures_and_ends_a_turn(server: ServerProcess) -> None:
+    """`send_configure` is answered with all values in force, `send_force_end_turn` ends the open turn."""
+    spoken = audio("order")
+
+    async def talk() -> list[Any]:
+        messages: list[Any] = []
+        client = AsyncDeepgramClient(api_key=KEY, environment=address(server))
+        async with client.listen.v2.connect(**OPTIONS) as stream:
+            stream.on(EventType.MESSAGE, messages.append)
+            reader = asyncio.create_task(stream.start_listening())
+            await stream.send_configure(
+                {"type": "Configure", "thresholds": {"eot_threshold": 0.9}, "keyterms": ["porch"]}
+            )
+            for start in range(0, len(spoken), CHUNK):
+                await stream.send_media(spoken[start : start + CHUNK])
+            await stream.send_force_end_turn()
+            await stream.send_close_stream()
+            await asyncio.wait_for(reader, timeout=20)
+        return messages
+
+    messages = asyncio.run(talk())
+    (configured,) = (message for message in messages if message.type == "ConfigureSuccess")
+    assert (configured.thresholds.eot_threshold, configured.thresholds.eager_eot_threshold) == (0.9, 0.5)
+    assert list(configured.keyterms) == ["porch"]
+    (ended,) = (message for message in messages if getattr(message, "event", None) == "EndOfTurn")
+    assert (plain(ended.transcript), ended.trigger) == (text("order"), "manual")
