@@ -1,5 +1,6 @@
 """Compile the code that a server needs before its first start: `python -m model.warm_up`; `make setup` runs it.
 
+With `--published`, as in images, the steps of published networks, too: otherwise the first load of one compiles them.
 Compiles the 8-bit step (if `auto` uses it here), the levels of the audio, the beam search and the recurrent language
 model, and stores the shipped n-grams in their memory layout. Machine code is cached by processor name, so a folder from
 another kind of processor is compiled again.
@@ -7,8 +8,10 @@ another kind of processor is compiled again.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from model import levels
@@ -34,6 +37,12 @@ def main() -> None:
 
     _timed("levels of the audio", levels.warm_up, levels.write_levels)
     _timed("beam search", search, kernel.advance_streams)
+    if "--published" in sys.argv[1:]:
+        from model.published.compiled.precompile import ENTRY_POINTS, precompile
+
+        for function in ENTRY_POINTS:
+            name = function.__module__.rsplit(".", 2)[1]
+            _timed(f"{function.__name__} of {name}", partial(precompile, function), function)
     _timed("recurrent language model", lambda: kept_model(SENTENCES).score([("a",)]), score_texts)
 
 

@@ -159,7 +159,7 @@ def serve(stage: Stage, root: Path) -> None:
     image = ImageRoot(root, env, stage.workdir, stage.user, read_only=True)
     image.make_mount_points()
     # logs the compile time of step and search, which were compiled with the image
-    image.run([*stage.entrypoint, "python", "-m", "model.warm_up"], STEP_TIMEOUT_S)
+    image.run([*stage.entrypoint, "python", "-m", "model.warm_up", "--published"], STEP_TIMEOUT_S)
     started = time.monotonic()
     words = image.command([*stage.entrypoint, *stage.command])
     server = subprocess.Popen(words, env=image.environment())
