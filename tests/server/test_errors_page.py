@@ -9,6 +9,7 @@ import pytest
 
 from server.errors import CLOSES, REFUSALS, Close, CloseReason, Refusal, TicketCode
 from server.protocols.deepgram.messages import ConfigureCode, ErrorVariant
+from server.protocols.flux.messages import FluxCode
 from server.protocols.openai.messages import STATUS_CODES, ErrorType
 from server.protocols.openai.session_fields import ErrorCode
 from server.protocols.twilio.endpoint import UNDELIVERED
@@ -18,7 +19,7 @@ ROWS = [
     [cell.strip() for cell in line.strip("|").split(" | ")] for line in PAGE.read_text().splitlines() if "|" in line
 ]
 CODES = {row[0] for row in ROWS}
-MESSAGE_CODES = [*ErrorVariant, *ConfigureCode, *TicketCode, *ErrorCode]
+MESSAGE_CODES = [*ErrorVariant, *ConfigureCode, *TicketCode, *ErrorCode, *FluxCode]
 NAMED = re.compile(r"`([A-Za-z]+_[A-Za-z_]+|\w+Error|DATA-0000)`")
 LIBRARY_CLOSES = {1002, 1007, 1009, 1011}  # sent by the WebSocket library
 

@@ -21,6 +21,7 @@ from server.protocols.flux.messages import (
     ConfigureSuccess,
     Connected,
     ErrorMessage,
+    FluxCode,
     TurnInfo,
     configured,
     encode,
@@ -35,7 +36,6 @@ from server.streaming.adapter import Action, Actions, Bias, Endpoint, Finish, Fl
 from server.streaming.outbox import FrameKind
 from server.text.formatting import FormattedWord, Sentences
 
-UNPARSABLE = "UNPARSABLE_CLIENT_MESSAGE"
 MAX_SILENCE_MS = 60_000.0
 _FORMATTED = (TurnKind.EAGER, TurnKind.END)
 _ENDS = (FinalReason.FINALIZE, FinalReason.CLOSE)
@@ -94,7 +94,7 @@ class FluxAdapter:
                 end = Trigger.MANUAL if reason in _ENDS else None
                 turns = self._turns.advance(start_s + duration_s, words, end=end)
             case StreamBroken():
-                return (self._error("INTERNAL_SERVER_ERROR", "recognition failed on this stream"),)
+                return (self._error(FluxCode.INTERNAL, "recognition failed on this stream"),)
             case _:
                 return ()
         return [self._turn(turn) for turn in turns]
@@ -160,13 +160,13 @@ class FluxAdapter:
         return tuple(FormattedWord(word, word.text) for word in turn.words)
 
     def _unparsable(self, why: str) -> Actions:
-        return (self._error(UNPARSABLE, why), Reject(why))
+        return (self._error(FluxCode.UNPARSABLE, why), Reject(why))
 
     def _error(self, code: str, description: str) -> SendFrame:
         return self._send(ErrorMessage, code=code, description=description)
 
     def _failure(self, why: str) -> SendFrame:
-        code = "INVALID_CONFIGURE"
+        code = FluxCode.INVALID_CONFIGURE
         return self._send(ConfigureFailure, code=code, error_code=code, description=why)
 
     def _send(self, kind: Callable[..., msgspec.Struct], **fields: Any) -> SendFrame:

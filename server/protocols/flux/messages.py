@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -25,6 +26,14 @@ SUPPORTED = frozenset({"type", "thresholds", "keyterms"})
 THRESHOLDS = frozenset({"eager_eot_threshold", "eot_threshold", "eot_timeout_ms"})
 _SHOWN = 32  # longest excerpt of a client's text in an error
 encode = msgspec.json.Encoder().encode
+
+
+class FluxCode(StrEnum):
+    """Codes of `Error` and `ConfigureFailure`."""
+
+    UNPARSABLE = "UNPARSABLE_CLIENT_MESSAGE"
+    INTERNAL = "INTERNAL_SERVER_ERROR"
+    INVALID_CONFIGURE = "INVALID_CONFIGURE"
 
 
 class WordOut(msgspec.Struct):

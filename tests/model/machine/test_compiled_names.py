@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 from numba.core.dispatcher import Dispatcher
@@ -14,18 +14,26 @@ from model.machine.compiled import SOURCES
 from model.machine.instructions import instruction_set
 
 
+def reached(function: Any) -> Iterator[Any]:
+    """Yield a compiled function and those in its closure."""
+    yield function.py_func
+    for cell in function.py_func.__closure__ or ():
+        if issubclass(type(cell.cell_contents), Dispatcher):
+            yield from reached(cell.cell_contents)
+
+
 def test_no_two_compiled_functions_have_the_same_name() -> None:
     """numba tells variants of a name apart by a counter that is not the same in every process."""
-    for name in SOURCES:
-        importlib.import_module("model." + name.replace("/", "."))
-    kept = [make_multiply(instructions) for instructions in WAYS]
+    modules = [importlib.import_module("model." + name.replace("/", ".")) for name in SOURCES]
+    functions = [each for module in modules for each in vars(module).values() if issubclass(type(each), Dispatcher)]
+    functions += [make_multiply(instructions) for instructions in WAYS]
     found: dict[tuple[str, str], set[Any]] = defaultdict(set)
-    for each in gc.get_objects():
-        if issubclass(type(each), Dispatcher) and (function := each.py_func).__module__.startswith("model."):
-            closed = tuple(id(cell.cell_contents) for cell in function.__closure__ or ())
-            found[function.__module__, function.__qualname__].add(closed)
-    del kept
+    for function in functions:
+        for each in reached(function):
+            closed = tuple(id(cell.cell_contents) for cell in each.__closure__ or ())
+            found[each.__module__, each.__qualname__].add(closed)
     assert len(found) > 100
+    assert sum("make_strip" in name for _, name in found) > 3
     twice = {name for name, functions in found.items() if len(functions) > 1}
     own = f"make_multiply.<locals>.multiply.{instruction_set()}"  # the module's and this test's have the same code
     assert twice <= {("model.int8.product", own)}
