@@ -12,7 +12,9 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
+
+import numba
 
 from model import levels
 from model.acoustic import load_own
@@ -22,6 +24,11 @@ from model.int8 import step
 from model.lm.recurrent.model import kept_model
 from model.lm.recurrent.step import score_texts
 from model.machine.compiled import kept_in
+from model.published.compiled.fastconformer import step as fastconformer
+from model.published.compiled.zipformer2 import step as zipformer2
+
+PUBLISHED = (fastconformer.step, fastconformer.project_positions, zipformer2.step)
+"""Entry points of published networks."""
 
 
 def main() -> None:
@@ -38,12 +45,28 @@ def main() -> None:
     _timed("levels of the audio", levels.warm_up, levels.write_levels)
     _timed("beam search", search, kernel.advance_streams)
     if "--published" in sys.argv[1:]:
-        from model.published.compiled.precompile import ENTRY_POINTS, precompile
-
-        for function in ENTRY_POINTS:
+        for function in PUBLISHED:
             name = function.__module__.rsplit(".", 2)[1]
             _timed(f"{function.__name__} of {name}", partial(precompile, function), function)
     _timed("recurrent language model", lambda: kept_model(SENTENCES).score([("a",)]), score_texts)
+
+
+def precompile(function: Any) -> None:
+    """Compile an entry point for its annotated arguments, integers and tuples of them, and cache the code."""
+    hints = get_type_hints(function.py_func)
+    del hints["return"]
+    types: Any = numba.typeof
+    function.compile(tuple(types(_example(kind)) for kind in hints.values()))
+
+
+def _example(kind: Any) -> Any:
+    """Return a value of a type: 0, or a tuple of such values."""
+    if hasattr(kind, "_fields"):  # a NamedTuple
+        hints = get_type_hints(kind)
+        return kind(*(_example(hints[name]) for name in kind._fields))
+    if get_origin(kind) is tuple:
+        return tuple(_example(each) for each in get_args(kind))
+    return 0
 
 
 def _timed(name: str, work: Callable[[], object], function: Callable[..., Any]) -> None:

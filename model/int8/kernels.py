@@ -61,9 +61,11 @@ def float_bytes(v: Vectors, x: Any, limits: Any, out: Any, vectors: Any) -> None
     v.loop(vectors, [], body)
 
 
-@kernel
-def norm_bytes(v: Vectors, x: Any, gain: Any, bias: Any, limits: Any, out: Any, vectors: Any) -> None:
-    """Compute the quantized layer norm of a row. Source: Ba et al. 2016, https://arxiv.org/abs/1607.06450."""
+def moments(v: Vectors, x: Any, vectors: Any) -> tuple[Floats, Floats]:
+    """Return mean and inverse standard deviation of a row, in all lanes, as in torch.nn.LayerNorm.
+
+    Source: Ba et al. 2016, https://arxiv.org/abs/1607.06450.
+    """
     zero = v.constant(0.0)
     width = v.count(v.times(vectors, LANES))
 
@@ -77,7 +79,13 @@ def norm_bytes(v: Vectors, x: Any, gain: Any, bias: Any, limits: Any, out: Any, 
         return [carried[0] + distance * distance]
 
     variance = v.loop(vectors, [zero], add_square)[0].sum() / width
-    inverse = v.constant(1.0) / (variance + NORM_EPSILON).root()
+    return mean, v.constant(1.0) / (variance + NORM_EPSILON).root()
+
+
+@kernel
+def norm_bytes(v: Vectors, x: Any, gain: Any, bias: Any, limits: Any, out: Any, vectors: Any) -> None:
+    """Compute the quantized layer norm of a row."""
+    mean, inverse = moments(v, x, vectors)
 
     def body(index: Any, _: Any) -> Any:
         offset = v.times(index, ROW)

@@ -19,6 +19,7 @@ from model.config import CONTEXT, ModelConfig
 from model.int8 import step as compiled
 from model.int8.features import FeatureTables
 from model.int8.kernels import LIMITS_BYTES
+from model.int8.memory import ALIGNED, KeptArrays, aligned, offsets_of
 from model.int8.product import COLUMNS, first_sums, packed
 from model.int8.quantized import LARGEST_INPUT, QuantizedNetwork, QuantizedProduct
 from model.int8.vectors import LANES, ROW
@@ -27,7 +28,6 @@ BLOCK = 32
 """Most steps of a compiled call: their work space fits the second-level cache. Source: measured, model/LOG.md."""
 CHUNKS = (1, 2, 4, 8)
 """Numbers of steps per stream of a call, divisors of `BLOCK`. Source: measured, model/LOG.md."""
-ALIGNED = 64  # bytes, a cache line
 NO_SYMBOL = -1e30  # bias of padding columns
 
 
@@ -41,19 +41,20 @@ class PackedNetwork:
             if getattr(config, name) % LANES:
                 raise ValueError(f"int8 needs a {name} that is a multiple of {LANES}, not {getattr(config, name)}")
         self.config = config
-        self._kept: list[NDArray[Any]] = []  # their addresses are in the constants
+        self._arrays = KeptArrays()  # their addresses are in the constants
+        keep = self._arrays.keep
         tables = FeatureTables.of(config)
         self.constants = compiled.Constants(  # without the offsets of a call
-            products=self._keep(self._products(network)),
-            window=self._keep(tables.window),
-            twiddles=self._keep(tables.twiddles),
-            splits=self._keep(tables.splits),
-            order=self._keep(tables.order),
-            bands=self._keep(tables.bands),
-            band_weights=self._keep(tables.weights),
-            mean=self._keep(network.tensors["features.mean"]),
-            scale=self._keep(network.tensors["features.scale"]),
-            lookahead=self._keep(network.tensors["lookahead.weight"]),
+            products=keep(self._products(network)),
+            window=keep(tables.window),
+            twiddles=keep(tables.twiddles),
+            splits=keep(tables.splits),
+            order=keep(tables.order),
+            bands=keep(tables.bands),
+            band_weights=keep(tables.weights),
+            mean=keep(network.tensors["features.mean"]),
+            scale=keep(network.tensors["features.scale"]),
+            lookahead=keep(network.tensors["lookahead.weight"]),
             conv0_offsets=0,
             conv1_offsets=0,
             row_offsets=0,
@@ -67,16 +68,12 @@ class PackedNetwork:
     @property
     def weight_bytes(self) -> int:
         """Size of what a step reads in addition to states, in bytes."""
-        return sum(each.nbytes for each in self._kept)
-
-    def _keep(self, array: NDArray[Any]) -> int:
-        self._kept.append(np.ascontiguousarray(array))
-        return int(self._kept[-1].ctypes.data)
+        return self._arrays.nbytes
 
     def _products(self, network: QuantizedNetwork) -> NDArray[np.int64]:
         """Return the table of products, one row each."""
         norms = {f"gru{i}.input": f"norms.{i}" for i in range(network.config.layers)} | {"dense": "norm"}
-        rows = []
+        keep, rows = self._arrays.keep, []
         for name, given in network.products.items():
             product = _in_groups(given, network.config) if name == "head" else given
             weights = packed(product)
@@ -85,15 +82,15 @@ class PackedNetwork:
             multiplier = product.scale * np.float32(product.input_scale)
             rows.append(
                 [
-                    self._keep(weights),
+                    keep(weights),
                     weights.shape[1],
                     weights.shape[0],
-                    self._keep(first_sums(product)),
-                    self._keep(_padded(multiplier, columns, 0.0)),
-                    self._keep(_padded(product.bias, columns, NO_SYMBOL if name == "head" else 0.0)),
-                    self._keep(limits_of(product.input_scale, product.input_zero)),
-                    self._keep(network.tensors[f"{norm}.weight"]) if norm else 0,
-                    self._keep(network.tensors[f"{norm}.bias"]) if norm else 0,
+                    keep(first_sums(product)),
+                    keep(_padded(multiplier, columns, 0.0)),
+                    keep(_padded(product.bias, columns, NO_SYMBOL if name == "head" else 0.0)),
+                    keep(limits_of(product.input_scale, product.input_zero)),
+                    keep(network.tensors[f"{norm}.weight"]) if norm else 0,
+                    keep(network.tensors[f"{norm}.bias"]) if norm else 0,
                 ]
             )
         return np.array(rows, np.int64)
@@ -242,9 +239,7 @@ class WorkSpace:
             "recurrent_sums": steps * wide * 4,
             "outputs": wide * 4,
         }
-        offsets, total = {}, 0
-        for name, length in lengths.items():
-            offsets[name], total = total, total + -(-length // ALIGNED) * ALIGNED
+        offsets, total = offsets_of(lengths)
         self._memory = aligned(total)
         start = int(self._memory.ctypes.data)
         del offsets["transform"]  # is before the power, where the compiled code expects it
@@ -331,10 +326,3 @@ def _padded(values: NDArray[np.float32], length: int, fill: float) -> NDArray[np
     padded = np.full(length, fill, np.float32)
     padded[: len(values)] = values
     return padded
-
-
-def aligned(size: int) -> NDArray[np.uint8]:
-    """Return zeroed bytes aligned to a cache line."""
-    memory = np.zeros(size + ALIGNED, np.uint8)
-    start = -memory.ctypes.data % ALIGNED
-    return memory[start : start + size]

@@ -54,6 +54,7 @@ SOURCES = (
     "ctc/search/recombination",
     "int8/features",
     "int8/kernels",
+    "int8/memory",
     "int8/product",
     "int8/quantized",
     "int8/slots",

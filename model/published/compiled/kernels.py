@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from model.int8.kernels import quantized, scaled
+from model.int8.kernels import moments, quantized, scaled
 from model.int8.vectors import LANES, ROW, Floats, Vectors, kernel
-
-NORM_EPSILON = 1e-5  # of torch.nn.LayerNorm
 
 LOG_OF_MORE = (
     *(0.00512610214, -0.0290740647, 0.0775160867, -0.136022476),
@@ -173,21 +171,8 @@ def gated(v: Vectors, x: Any, gate: Any, out: Any, vectors: Any) -> None:
 
 @kernel
 def layer_norm(v: Vectors, x: Any, gain: Any, bias: Any, out: Any, vectors: Any) -> None:
-    """Compute the layer norm of a row; `out` may be `x`. Source: Ba et al. 2016, https://arxiv.org/abs/1607.06450."""
-    zero = v.constant(0.0)
-    width = v.count(v.times(vectors, LANES))
-
-    def add_value(index: Any, carried: list[Any]) -> Any:
-        return [carried[0] + v.floats(x, v.times(index, ROW))]
-
-    mean = v.loop(vectors, [zero], add_value)[0].sum() / width
-
-    def add_square(index: Any, carried: list[Any]) -> Any:
-        distance = v.floats(x, v.times(index, ROW)) - mean
-        return [carried[0] + distance * distance]
-
-    variance = v.loop(vectors, [zero], add_square)[0].sum() / width
-    inverse = v.constant(1.0) / (variance + NORM_EPSILON).root()
+    """Compute the layer norm of a row; `out` may be `x`."""
+    mean, inverse = moments(v, x, vectors)
 
     def body(index: Any, _: Any) -> Any:
         offset = v.times(index, ROW)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from model.int8 import kernels as int8_kernels
+from model.int8.memory import KeptArrays
 from model.int8.product import COLUMNS, DEPTH, PANEL_SUMS, first_sums, multiply, packed
 from model.int8.quantized import QuantizedProduct
-from model.int8.slots import aligned, limits_of
+from model.int8.slots import limits_of
 from model.int8.vectors import LANES
 from model.machine.compiled import compiled, int64_at
 from model.published.compiled import kernels
@@ -29,7 +30,7 @@ Floats = NDArray[np.float32]
 WEIGHTS, GROUPS, PANELS, FIRST, MULTIPLIER, BIAS, LIMITS, OFFSETS, INPUTS, VECTORS = range(10)
 LINEAR_COLUMNS = 10
 
-SWOOSH_L, SWOOSH_R, SILU, RELU, NO_ACTIVATION = range(5)
+SWOOSH_L, SILU, RELU, NO_ACTIVATION = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +56,16 @@ class LinearTable:
 
     def __init__(self, linears: Sequence[Linear], *, rows: int) -> None:
         """Pack layers for products of at most `rows` rows. Raises: ValueError for a width not a multiple of 16."""
-        self._kept: list[NDArray[Any]] = []
+        self._arrays = KeptArrays()
         self._offsets: dict[int, int] = {}
         self._rows = rows
         self._widest = [max(each.weight.shape[axis] for each in linears) for axis in (0, 1)]
-        self.address = self._keep(np.array([self._row(each) for each in linears], np.int64))
+        self.address = self._arrays.keep(np.array([self._row(each) for each in linears], np.int64))
 
     @property
     def weight_bytes(self) -> int:
         """Size of the packed layers in bytes."""
-        return sum(each.nbytes for each in self._kept)
+        return self._arrays.nbytes
 
     @property
     def scratch_bytes(self) -> tuple[int, int, int]:
@@ -82,47 +83,36 @@ class LinearTable:
         bias[:outputs] = linear.bias
         last = [self._row_offsets(inputs), inputs, outputs // LANES]
         if linear.scale is None:
-            weight = self._keep(np.asarray(linear.weight, np.float32))
-            return [weight, inputs // DEPTH, panels, 0, 0, self._keep(bias), 0, *last]
+            weight = self._arrays.keep(np.asarray(linear.weight, np.float32))
+            return [weight, inputs // DEPTH, panels, 0, 0, self._arrays.keep(bias), 0, *last]
         weights, steps = quantized_weights(linear.weight)
         scale = linear.scale
         product = QuantizedProduct(np.ascontiguousarray(weights.T), steps, linear.bias, scale.step, scale.zero)
         multiplier = np.zeros(panels * COLUMNS, np.float32)
         multiplier[:outputs] = steps * np.float32(scale.step)
         return [
-            self._keep(packed(product)),
+            self._arrays.keep(packed(product)),
             inputs // DEPTH,
             panels,
-            self._keep(first_sums(product)),
-            self._keep(multiplier),
-            self._keep(bias),
-            self._keep(limits_of(scale.step, scale.zero)),
+            self._arrays.keep(first_sums(product)),
+            self._arrays.keep(multiplier),
+            self._arrays.keep(bias),
+            self._arrays.keep(limits_of(scale.step, scale.zero)),
             *last,
         ]
 
     def _row_offsets(self, width: int) -> int:
         if width not in self._offsets:
-            self._offsets[width] = self._keep(np.arange(self._rows, dtype=np.int64) * width)
+            self._offsets[width] = self._arrays.keep(np.arange(self._rows, dtype=np.int64) * width)
         return self._offsets[width]
 
-    def _keep(self, array: NDArray[Any]) -> int:
-        place = aligned(array.nbytes)
-        place[:] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
-        self._kept.append(place)
-        return int(place.ctypes.data)
 
-
-_sums_swoosh_l, _sums_swoosh_r, _sums_silu, _sums_relu, _sums_plain = (
-    kernels.sums_to_floats(each)
-    for each in (kernels.swoosh_l, kernels.swoosh_r, kernels.silu, kernels.relu, kernels.same)
+_sums_swoosh_l, _sums_silu, _sums_relu, _sums_plain = (
+    kernels.sums_to_floats(each) for each in (kernels.swoosh_l, kernels.silu, kernels.relu, kernels.same)
 )
-_bytes_swoosh_l, _bytes_swoosh_r, _bytes_silu, _bytes_relu, _bytes_plain = (
-    kernels.sums_to_bytes(each)
-    for each in (kernels.swoosh_l, kernels.swoosh_r, kernels.silu, kernels.relu, kernels.same)
-)
-_swoosh_l, _swoosh_r, _silu, _relu, _plain = (
-    kernels.floats_to_floats(each)
-    for each in (kernels.swoosh_l, kernels.swoosh_r, kernels.silu, kernels.relu, kernels.same)
+_bytes_swoosh_l, _bytes_silu = (kernels.sums_to_bytes(each) for each in (kernels.swoosh_l, kernels.silu))
+_swoosh_l, _silu, _relu, _plain = (
+    kernels.floats_to_floats(each) for each in (kernels.swoosh_l, kernels.silu, kernels.relu, kernels.same)
 )
 
 
@@ -166,8 +156,6 @@ def finish(linear: tuple[int, ...], activation: int, rows: int, scratch: Scratch
             _sums_plain(sums, multiplier, bias, place, vectors)
         elif activation == SWOOSH_L:
             _sums_swoosh_l(sums, multiplier, bias, place, vectors)
-        elif activation == SWOOSH_R:
-            _sums_swoosh_r(sums, multiplier, bias, place, vectors)
         elif activation == SILU:
             _sums_silu(sums, multiplier, bias, place, vectors)
         else:
@@ -178,21 +166,18 @@ def finish(linear: tuple[int, ...], activation: int, rows: int, scratch: Scratch
 def finish_as_inputs(
     linear: tuple[int, ...], following: tuple[int, ...], activation: int, rows: int, scratch: Scratch
 ) -> None:
-    """Write activation(sums * multiplier + bias) into `scratch.inputs`, as the bytes of the following layer."""
+    """Write activation(sums * multiplier + bias) into `scratch.inputs`, as the bytes of the following layer.
+
+    The activation is SwooshL or SiLU: those between two layers.
+    """
     multiplier, bias, vectors, wide = linear[MULTIPLIER], linear[BIAS], linear[VECTORS], linear[PANELS] * PANEL_SUMS
     limits = following[LIMITS]
     for row in range(rows):
         sums, place = scratch.sums + row * wide, scratch.inputs + row * following[INPUTS]
         if activation == SWOOSH_L:
             _bytes_swoosh_l(sums, multiplier, bias, limits, place, vectors)
-        elif activation == SWOOSH_R:
-            _bytes_swoosh_r(sums, multiplier, bias, limits, place, vectors)
-        elif activation == SILU:
-            _bytes_silu(sums, multiplier, bias, limits, place, vectors)
-        elif activation == RELU:
-            _bytes_relu(sums, multiplier, bias, limits, place, vectors)
         else:
-            _bytes_plain(sums, multiplier, bias, limits, place, vectors)
+            _bytes_silu(sums, multiplier, bias, limits, place, vectors)
 
 
 @compiled
@@ -205,8 +190,6 @@ def _activate(linear: tuple[int, ...], activation: int, rows: int, out: int, out
             _plain(place, bias, place, vectors)
         elif activation == SWOOSH_L:
             _swoosh_l(place, bias, place, vectors)
-        elif activation == SWOOSH_R:
-            _swoosh_r(place, bias, place, vectors)
         elif activation == SILU:
             _silu(place, bias, place, vectors)
         else:
@@ -233,6 +216,29 @@ def apply_linear(
         quantize_inputs(linear, x, stride, rows, scratch)
         multiply_inputs(linear, rows, scratch)
         finish(linear, activation, rows, scratch, out, out_stride)
+
+
+@compiled
+def add_linear(linear: tuple[int, ...], x: int, stride: int, rows: int, scratch: Scratch, out: int) -> None:
+    """Add x @ weight + bias of rows of floats to contiguous rows; `x` is not in `scratch.sums`."""
+    width = linear[VECTORS] * LANES * 4
+    if linear[LIMITS] == 0:  # the sums of a layer in floats are floats
+        apply_linear(linear, NO_ACTIVATION, x, stride, rows, scratch, scratch.sums, width)
+        kernels.add(scratch.sums, out, rows * linear[VECTORS])
+    else:
+        quantize_inputs(linear, x, stride, rows, scratch)
+        multiply_inputs(linear, rows, scratch)
+        add_sums(linear, rows, scratch, out)
+
+
+@compiled
+def add_sums(linear: tuple[int, ...], rows: int, scratch: Scratch, out: int) -> None:
+    """Add sums * multiplier + bias to contiguous rows."""
+    wide, width = linear[PANELS] * PANEL_SUMS, linear[VECTORS] * LANES * 4
+    for row in range(rows):
+        kernels.add_sums(
+            scratch.sums + row * wide, linear[MULTIPLIER], linear[BIAS], out + row * width, linear[VECTORS]
+        )
 
 
 @compiled

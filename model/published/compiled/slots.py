@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from model.int8.slots import ALIGNED, aligned
+from model.int8.memory import ALIGNED, aligned
 
 
 class CompiledStep(Protocol):

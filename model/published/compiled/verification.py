@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -49,6 +48,3 @@ def check(floats: NDArray[np.float32], integers: NDArray[np.float32], compiled: 
     if found > WORSE * expected + LEAST_NOISE:
         return f"its signal-to-noise ratio is {decibels(found):.1f} dB, that of the graph {decibels(expected):.1f} dB"
     return ""
-
-
-Windows = Callable[[], NDArray[Any]]

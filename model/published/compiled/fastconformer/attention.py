@@ -25,7 +25,7 @@ from model.published.compiled.fastconformer.plan import (
     normalize,
 )
 from model.published.compiled.float_product import float_product, half_product
-from model.published.compiled.linears import NO_ACTIVATION, apply_linear
+from model.published.compiled.linears import NO_ACTIVATION, add_linear, apply_linear
 
 MASKED = -1e30  # score of a frame that is not attended to
 
@@ -51,10 +51,7 @@ def attend(plan: Plan, work: Work, layer: int, states: tuple[int, int, int], cou
         state = slab + slot_of[row] * stride
         ring = state + fields.first_layer + layer * fields.layer
         _attend_stream(plan, work, ring, rows, int64_at(state)[0], row * sizes.frames)
-    linear = layer_linear(plan, layer, ATTENDED)
-    apply_linear(linear, NO_ACTIVATION, work.normed, width, rows, work.scratch, work.wide, width)
-    for row in range(rows):
-        kernels.add(work.wide + row * width, work.x + row * width, vectors)
+    add_linear(layer_linear(plan, layer, ATTENDED), work.normed, width, rows, work.scratch, work.x)
 
 
 @compiled

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.int8.slots import ALIGNED, aligned
+from model.int8.memory import ALIGNED, KeptArrays, aligned, offsets_of
 from model.int8.vectors import LANES
 from model.published.compiled.fastconformer import step as compiled
 from model.published.compiled.fastconformer.plan import BORDER, IMAGE_WIDTH, Constants, Dimensions, Fields, Plan, Work
@@ -54,7 +54,7 @@ class FastConformerStep:
     def __init__(self, weights: FastConformerWeights, linears: Sequence[Linear]) -> None:
         sizes = weights.sizes
         self._sizes = sizes
-        self._kept: list[NDArray[Any]] = []
+        self._arrays = KeptArrays()  # their addresses are in the plan
         self.block = max(1, min(LARGEST_BLOCK, ROWS // sizes.frames))
         self.result_shape: tuple[int, ...] = (sizes.frames, sizes.outputs)
         place_rows = _image_rows(sizes.window, 2) * _image_rows(BINS, 2)
@@ -62,18 +62,14 @@ class FastConformerStep:
         self._subsampling = LinearTable(linears[:3], rows=max(place_rows, self.block * sizes.frames))
         self._linears = LinearTable(linears[3:], rows=self.block * sizes.frames)
         self._plan = Plan(self._dimensions(weights), self._constants(weights), self._fields())
+        self._offsets, self.work_bytes = self._work_offsets()
         self._works: dict[int, Work] = {}
         self.fresh = np.zeros(self._plan.fields.first_layer + len(weights.layers) * self._plan.fields.layer, np.uint8)
 
     @property
     def weight_bytes(self) -> int:
         """Size of the weights that a step reads."""
-        return sum(each.nbytes for each in self._kept) + self._subsampling.weight_bytes + self._linears.weight_bytes
-
-    @cached_property
-    def work_bytes(self) -> int:
-        """Size of the work space."""
-        return sum(-(-size // ALIGNED) * ALIGNED for size in self._work_sizes())
+        return self._arrays.nbytes + self._subsampling.weight_bytes + self._linears.weight_bytes
 
     def run(self, work: int, memory: tuple[int, int, int, int, int], count: int) -> None:
         """Step `count` streams; see `CompiledStep.run`."""
@@ -102,29 +98,31 @@ class FastConformerStep:
 
     def _constants(self, weights: FastConformerWeights) -> Constants:
         sizes = self._sizes
-        images = [self._keep(each) for part in weights.images for each in (part.weight, part.bias)]
+        images = [self._arrays.keep(each) for part in weights.images for each in (part.weight, part.bias)]
         head_size = np.float32(sizes.hidden // sizes.heads)
         return Constants(
-            images=self._keep(np.array(images, np.int64)),
+            images=self._arrays.keep(np.array(images, np.int64)),
             subsampling=self._subsampling.address,
             linears=self._linears.address,
-            layers=self._keep(np.array([self._layer(each, weights.positions) for each in weights.layers], np.int64)),
-            scale=self._keep(np.array([sizes.scale], np.float32)),
-            half=self._keep(np.array([0.5], np.float32)),
-            attention_scale=self._keep(np.array([1 / np.sqrt(head_size)], np.float32)),
+            layers=self._arrays.keep(
+                np.array([self._layer(each, weights.positions) for each in weights.layers], np.int64)
+            ),
+            scale=self._arrays.keep(np.array([sizes.scale], np.float32)),
+            half=self._arrays.keep(np.array([0.5], np.float32)),
+            attention_scale=self._arrays.keep(np.array([1 / np.sqrt(head_size)], np.float32)),
         )
 
     def _layer(self, layer: Layer, positions: NDArray[np.float32]) -> list[int]:
-        norms = [self._keep(each) for norm in layer.norms for each in (norm.weight, norm.bias)]
+        norms = [self._arrays.keep(each) for norm in layer.norms for each in (norm.weight, norm.bias)]
         mixed = layer.convolution_norm
         return [
             *norms,
-            self._keep(layer.content_offset),
-            self._keep(layer.position_offset),
-            self._keep(self._places(layer.position, positions)),
-            self._keep(layer.depthwise.weight),
-            self._keep(layer.depthwise.bias),
-            *([0, 0] if mixed is None else [self._keep(mixed.weight), self._keep(mixed.bias)]),
+            self._arrays.keep(layer.content_offset),
+            self._arrays.keep(layer.position_offset),
+            self._arrays.keep(self._places(layer.position, positions)),
+            self._arrays.keep(layer.depthwise.weight),
+            self._arrays.keep(layer.depthwise.bias),
+            *([0, 0] if mixed is None else [self._arrays.keep(mixed.weight), self._arrays.keep(mixed.bias)]),
         ]
 
     def _places(self, position: Linear, table: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -153,47 +151,38 @@ class FastConformerStep:
         ring, joined = _whole_vectors(sizes.left + sizes.frames) * frame, (sizes.taps - 1) * sizes.hidden * 4
         return Fields(first_layer=ALIGNED, convolution=2 * ring, layer=2 * ring + joined)
 
-    def _work_sizes(self) -> list[int]:
-        """Sizes of the parts of the work space in bytes, in the order of `Work`."""
-        sizes = self._sizes
-        padded = self._plan.sizes.padded_outputs
-        border, rows, hidden = BORDER, self.block * sizes.frames, sizes.hidden * 4
+    def _work_offsets(self) -> tuple[dict[str, int], int]:
+        """Return the offsets of the parts of the work space, and its size in bytes."""
+        sizes, plan = self._sizes, self._plan.sizes
+        rows, hidden = self.block * sizes.frames, sizes.hidden * 4
         places = [(_image_rows(sizes.window, times), _image_rows(BINS, times)) for times in (1, 2)]
-        images = [(frames + border) * (bins + border) * sizes.channels * 4 for frames, bins in places]
+        images = [(frames + BORDER) * (bins + BORDER) * sizes.channels * 4 for frames, bins in places]
         flat = places[1][0] * places[1][1] * sizes.channels * 4
-        reduced = rows * _image_rows(BINS, 3) * sizes.channels * 4
-        return [
-            (sizes.window + border) * IMAGE_WIDTH,
-            images[0],
-            flat,
-            flat,
-            images[1],
-            reduced,
-            *self._subsampling.scratch_bytes,
-            rows * hidden,
-            rows * hidden,
-            rows * max(2 * hidden, padded * 4),
-            *[rows * hidden] * 5,
-            sizes.heads * rows * self._plan.sizes.places * 4,
-            max(sizes.frames * self._plan.sizes.ring * 4, hidden),
-            (sizes.taps - 1 + sizes.frames) * hidden,
-            *self._linears.scratch_bytes,
-        ]
+        parts = {
+            "features": (sizes.window + BORDER) * IMAGE_WIDTH,
+            "image": images[0],
+            "places": flat,
+            "rows": flat,
+            "image_again": images[1],
+            "reduced": rows * _image_rows(BINS, 3) * sizes.channels * 4,
+            "x": rows * hidden,
+            "normed": rows * hidden,
+            "wide": rows * max(2 * hidden, plan.padded_outputs * 4),
+            **dict.fromkeys(("query", "key", "value", "content", "position"), rows * hidden),
+            "place_scores": sizes.heads * rows * plan.places * 4,
+            "scores": max(sizes.frames * plan.ring * 4, hidden),
+            "joined": (sizes.taps - 1 + sizes.frames) * hidden,
+        }
+        for name, table in (("subsampling", self._subsampling), ("scratch", self._linears)):
+            parts |= {f"{name}.{part}": size for part, size in zip(Scratch._fields, table.scratch_bytes, strict=True)}
+        return offsets_of(parts)
 
     def _work(self, start: int) -> Work:
-        places = []
-        for size in self._work_sizes():
-            places.append(start)
-            start += -(-size // ALIGNED) * ALIGNED
-        scratch, own = Scratch(*places[-3:]), Scratch(*places[6:9])
-        parts: list[Any] = [*places[:6], own, *places[9:-3], scratch]
-        return Work(*parts)
-
-    def _keep(self, array: NDArray[Any]) -> int:
-        place = aligned(array.nbytes)
-        place[:] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
-        self._kept.append(place)
-        return int(place.ctypes.data)
+        """Return the addresses of a work space that begins at `start`."""
+        places: dict[str, Any] = {name: start + offset for name, offset in self._offsets.items()}
+        for name in ("subsampling", "scratch"):
+            places[name] = Scratch(*(places.pop(f"{name}.{part}") for part in Scratch._fields))
+        return Work(**places)
 
 
 def _image_rows(size: int, times: int) -> int:

@@ -35,7 +35,16 @@ from model.published.compiled.fastconformer.plan import (
     layer_linear,
     normalize,
 )
-from model.published.compiled.linears import NO_ACTIVATION, RELU, SILU, Scratch, apply_linear, feed_forward, linear_at
+from model.published.compiled.linears import (
+    NO_ACTIVATION,
+    RELU,
+    SILU,
+    Scratch,
+    add_linear,
+    apply_linear,
+    feed_forward,
+    linear_at,
+)
 from model.published.filter_bank import BINS
 
 
@@ -172,10 +181,7 @@ def _convolution(plan: Plan, work: Work, layer: int, states: tuple[int, int, int
                 kernels.layer_norm(out, table[MIXED_GAIN], table[MIXED_BIAS], out, vectors)
             kernels.silu_row(out, vectors)
         int8_kernels.copy_bytes(cache, work.joined + sizes.frames * width, kept)
-    linear = layer_linear(plan, layer, MIXED)
-    apply_linear(linear, NO_ACTIVATION, work.normed, width, rows, work.scratch, work.wide, width)
-    for row in range(rows):
-        kernels.add(work.wide + row * width, work.x + row * width, vectors)
+    add_linear(layer_linear(plan, layer, MIXED), work.normed, width, rows, work.scratch, work.x)
 
 
 @compiled

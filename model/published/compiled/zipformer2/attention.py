@@ -15,7 +15,7 @@ from model.published.compiled.float_product import float_product
 from model.published.compiled.linears import NO_ACTIVATION, apply_linear, linear_at
 from model.published.compiled.zipformer2.kernels import gated_by_tanh, masked_softmax
 from model.published.compiled.zipformer2.plan import LayerPlan, Plan, StackPlan
-from model.published.compiled.zipformer2.products import States, add_linear, state_of, steps_of
+from model.published.compiled.zipformer2.products import States, add_layer, state_of, steps_of
 
 Ring = tuple[int, int, int]
 """Slots that a step's frames fill, from the first to before the second; number of slots with frames after that."""
@@ -109,7 +109,7 @@ def attend(plan: Plan, stack: StackPlan, x: int, states: States, cache: int, lin
                 out + head * stack.value * 4,
                 mixed_row,
             )
-    add_linear(plan, linears + 1, work.mixed, mixed_row, rows, x)
+    add_layer(plan, linears + 1, work.mixed, mixed_row, rows, x)
 
 
 @compiled
@@ -136,4 +136,4 @@ def attend_nonlinearly(
         for frame in range(frames):
             after = new + frame * stride + 2 * inner * 4
             kernels.multiply_rows(after, out + frame * inner * 4, vectors)
-    add_linear(plan, linears + 1, work.mixed, inner * 4, rows, x)
+    add_layer(plan, linears + 1, work.mixed, inner * 4, rows, x)

@@ -10,7 +10,7 @@ from model.int8 import kernels as int8_kernels
 from model.int8.vectors import LANES, ROW
 from model.machine.compiled import ZERO, compiled
 from model.published.compiled import kernels
-from model.published.compiled.linears import NO_ACTIVATION, SWOOSH_L, apply_linear, feed_forward, linear_at
+from model.published.compiled.linears import NO_ACTIVATION, SWOOSH_L, VECTORS, apply_linear, feed_forward, linear_at
 from model.published.compiled.zipformer2.kernels import (
     WINDOW_ROWS,
     WINDOW_VECTORS,
@@ -70,11 +70,11 @@ def embed(plan: Plan, window: int, cache: int, out: int) -> None:
     for frame in range(frames):  # around the ConvNeXt layer
         own = work.third + (SIDE + frame) * THIRD_ROW + between
         kernels.add(own, work.convnext + frame * EMBEDDED * 4, EMBEDDED // LANES)
-    width = last[9] * ROW
+    width = last[VECTORS] * ROW
     apply_linear(last, NO_ACTIVATION, work.convnext, EMBEDDED * 4, frames, plan.scratch, out, width)
     for frame in range(frames):
         x = out + frame * width
-        kernels.bias_norm(x, embedding.norm_bias, embedding.norm_scale, x, last[9])
+        kernels.bias_norm(x, embedding.norm_bias, embedding.norm_scale, x, last[VECTORS])
 
 
 @compiled

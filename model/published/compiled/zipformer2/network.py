@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from model.int8.slots import ALIGNED, aligned
+from model.int8.memory import ALIGNED, KeptArrays, offsets_of
 from model.int8.vectors import LANES
 from model.published.compiled.linears import Linear, LinearTable, Scratch
 from model.published.compiled.zipformer2 import plan as plans
@@ -63,7 +62,7 @@ class Zipformer2Step:
     """The packed network, shared by all its slots."""
 
     def __init__(self, weights: Zipformer2Weights, linears: Sequence[Linear]) -> None:
-        self._kept: list[NDArray[Any]] = []  # their addresses are in the plan
+        self._arrays = KeptArrays()  # their addresses are in the plan
         self.block = BLOCK
         stacks, frames = weights.stacks, weights.frames
         layers = _packed_linears(weights, linears)
@@ -72,7 +71,7 @@ class Zipformer2Step:
         widths = [stack.width for stack in stacks]
         self._offset = ALIGNED  # in a stream's state, of the next cache; the number of steps comes first
         embed_cache = self._cache(plans.SIDE * plans.EMBED_BINS * plans.CHANNELS[2])
-        self._stacks = _stack_plans(stacks, self._keep)
+        self._stacks = _stack_plans(stacks, self._arrays.keep)
         layer_rows = [
             self._layer(layer, stack, plan)
             for stack, plan in zip(stacks, self._stacks, strict=True)
@@ -94,11 +93,11 @@ class Zipformer2Step:
         mask = np.concatenate([np.zeros(longest, np.float32), np.full(longest, MASKED, np.float32)])
         self._constants = plans.Constants(
             linears=self._table.address,
-            stacks=self._keep(np.array(self._stacks, np.int64)),
-            layers=self._keep(np.array(layer_rows, np.int64)),
-            pieces=self._keep(np.array(pieces, np.int64)),
-            downsampling=self._keep(weights.downsampling),
-            mask=self._keep(mask) + longest * 4,
+            stacks=self._arrays.keep(np.array(self._stacks, np.int64)),
+            layers=self._arrays.keep(np.array(layer_rows, np.int64)),
+            pieces=self._arrays.keep(np.array(pieces, np.int64)),
+            downsampling=self._arrays.keep(weights.downsampling),
+            mask=self._arrays.keep(mask) + longest * 4,
         )
         self._embedding = self._embedding_plan(weights.embedding, weights.window)
         self.fresh = np.zeros(self._offset, np.uint8)
@@ -108,7 +107,7 @@ class Zipformer2Step:
     @property
     def weight_bytes(self) -> int:
         """Size of the weights that a step reads, in bytes."""
-        return self._table.weight_bytes + sum(each.nbytes for each in self._kept)
+        return self._table.weight_bytes + self._arrays.nbytes
 
     def run(self, work: int, memory: tuple[int, int, int, int, int], count: int) -> None:
         """Step `count` streams; see `CompiledStep.run`."""
@@ -117,12 +116,6 @@ class Zipformer2Step:
             scratch = Scratch(places.pop("inputs"), places.pop("sums"), places.pop("hidden"))
             self._plans[work] = plans.Plan(self._sizes, self._constants, self._embedding, plans.Work(**places), scratch)
         step(self._plans[work], memory, count)
-
-    def _keep(self, array: NDArray[Any]) -> int:
-        place = aligned(array.nbytes)
-        place[:] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
-        self._kept.append(place)
-        return int(place.ctypes.data)
 
     def _cache(self, floats: int) -> int:
         """Reserve a part of a stream's state; return its offset."""
@@ -141,23 +134,23 @@ class Zipformer2Step:
         values = plan.slots * stack.heads * stack.value + LANES  # a vector may be read after the last value
         caches = [stack.heads * stack.query * plan.keys, plan.slots * plan.inner, values, values]
         caches += [stack.taps // 2 * stack.width] * 2
-        return [*map(self._keep, ends + convolved), *map(self._cache, caches)]
+        return [*map(self._arrays.keep, ends + convolved), *map(self._cache, caches)]
 
     def _embedding_plan(self, embedding: Embedding, window: int) -> plans.EmbeddingPlan:
         (first, *others), repeats = embedding.convolutions, (SECOND_BINS, plans.EMBED_BINS)
         weights = [_pairs(first[0]), *(weight.transpose(2, 3, 1, 0) for weight, _ in others)]
         biases = [np.tile(first[1], plans.BINS)]
         biases += [np.tile(bias, count) for (_, bias), count in zip(others, repeats, strict=True)]
-        w0, w1, w2 = map(self._keep, weights)
-        b0, b1, b2 = map(self._keep, biases)
+        w0, w1, w2 = map(self._arrays.keep, weights)
+        b0, b1, b2 = map(self._arrays.keep, biases)
         return plans.EmbeddingPlan(
             window=window,
             weights=(w0, w1, w2),
             biases=(b0, b1, b2),
-            depthwise=self._keep(embedding.depthwise[0].transpose(2, 3, 1, 0)),
-            depthwise_bias=self._keep(embedding.depthwise[1]),
-            norm_bias=self._keep(embedding.norm.bias),
-            norm_scale=self._keep(np.array([embedding.norm.scale], np.float32)),
+            depthwise=self._arrays.keep(embedding.depthwise[0].transpose(2, 3, 1, 0)),
+            depthwise_bias=self._arrays.keep(embedding.depthwise[1]),
+            norm_bias=self._arrays.keep(embedding.norm.bias),
+            norm_scale=self._arrays.keep(np.array([embedding.norm.scale], np.float32)),
         )
 
     def _work_offsets(self) -> tuple[dict[str, int], int]:
@@ -191,13 +184,10 @@ class Zipformer2Step:
             "joined": most(lambda s: (s.taps // 2 + s.frames) * s.width),
             "outputs": rows * sizes.row,
             "final": rows * sizes.wide,
-            "spare": max(rows * sizes.wide, head),
+            "spare": head,
         }
         lengths = {"inputs": inputs, "sums": sums, "hidden": hidden} | {name: 4 * each for name, each in floats.items()}
-        offsets, total = {}, 0
-        for name, length in lengths.items():
-            offsets[name], total = total, total + -(-length // ALIGNED) * ALIGNED
-        return offsets, total
+        return offsets_of(lengths)
 
 
 def _packed_linears(weights: Zipformer2Weights, linears: Sequence[Linear]) -> list[Linear]:

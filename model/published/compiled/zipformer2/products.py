@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from model.int8.product import PANEL_SUMS
 from model.int8.vectors import ROW
 from model.machine.compiled import compiled, int64_at
-from model.published.compiled import kernels
 from model.published.compiled.linears import (
-    BIAS,
     LIMITS,
-    MULTIPLIER,
-    NO_ACTIVATION,
-    PANELS,
     SWOOSH_L,
     VECTORS,
+    add_linear,
+    add_sums,
     apply_linear,
     finish_as_inputs,
     linear_at,
@@ -42,17 +38,9 @@ def steps_of(state: int) -> int:
 
 
 @compiled
-def add_linear(plan: Plan, linear: int, x: int, stride: int, rows: int, out: int) -> None:
+def add_layer(plan: Plan, linear: int, x: int, stride: int, rows: int, out: int) -> None:
     """Add a linear layer of rows of `x` to contiguous rows."""
-    layer = linear_at(plan.constants.linears, linear)
-    if layer[LIMITS] == 0:
-        width = layer[VECTORS] * ROW
-        apply_linear(layer, NO_ACTIVATION, x, stride, rows, plan.scratch, plan.work.spare, width)
-        kernels.add(plan.work.spare, out, rows * layer[VECTORS])
-    else:
-        quantize_inputs(layer, x, stride, rows, plan.scratch)
-        multiply_inputs(layer, rows, plan.scratch)
-        _add_sums(plan, layer, rows, out)
+    add_linear(linear_at(plan.constants.linears, linear), x, stride, rows, plan.scratch, out)
 
 
 @compiled
@@ -65,17 +53,8 @@ def add_feed_forward(plan: Plan, linear: int, x: int, rows: int) -> None:
         multiply_inputs(first, rows, plan.scratch)
         finish_as_inputs(first, second, SWOOSH_L, rows, plan.scratch)
         multiply_inputs(second, rows, plan.scratch)
-        _add_sums(plan, second, rows, x)
+        add_sums(second, rows, plan.scratch, x)
     else:
         width = first[VECTORS] * ROW
         apply_linear(first, SWOOSH_L, x, stride, rows, plan.scratch, plan.scratch.hidden, width)
-        add_linear(plan, linear + 1, plan.scratch.hidden, width, rows, x)
-
-
-@compiled
-def _add_sums(plan: Plan, layer: tuple[int, ...], rows: int, out: int) -> None:
-    """Add the outputs of a product to contiguous rows."""
-    wide, width = layer[PANELS] * PANEL_SUMS, layer[VECTORS] * ROW
-    for row in range(rows):
-        sums = plan.scratch.sums + row * wide
-        kernels.add_sums(sums, layer[MULTIPLIER], layer[BIAS], out + row * width, layer[VECTORS])
+        add_linear(second, plan.scratch.hidden, width, rows, plan.scratch, x)

@@ -24,7 +24,7 @@ from model.published.compiled.zipformer2.plan import (
     layer_at,
     stack_at,
 )
-from model.published.compiled.zipformer2.products import States, add_feed_forward, add_linear, state_of, steps_of
+from model.published.compiled.zipformer2.products import States, add_feed_forward, add_layer, state_of, steps_of
 
 _convolution = make_chunk_convolution(4)
 _narrow_convolution = make_chunk_convolution(1)
@@ -133,7 +133,7 @@ def _convolve(
         for frame in range(stack.frames):
             out = work.mixed + (row * stack.frames + frame) * row_bytes
             _convolve_frame(stack, layer, number, work.joined, frame, out)
-    add_linear(plan, linear + 1, work.mixed, row_bytes, rows, work.x)
+    add_layer(plan, linear + 1, work.mixed, row_bytes, rows, work.x)
 
 
 @compiled

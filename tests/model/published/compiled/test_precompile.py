@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from model.published.compiled.fastconformer import step as fastconformer
-from model.published.compiled.precompile import ENTRY_POINTS, precompile
 from model.published.compiled.slots import CompiledSlots
 from model.published.compiled.zipformer2 import step as zipformer2
+from model.warm_up import PUBLISHED, precompile
 from tests.support.networks.compiled import compiled_model
 
 
 @pytest.mark.parametrize(("kind", "step"), [("nemo-ctc", fastconformer.step), ("zipformer2-ctc", zipformer2.step)])
 def test_a_step_has_the_types_that_are_compiled_in_advance(kind, step):
-    assert step in ENTRY_POINTS
+    assert step in PUBLISHED
     precompile(step)
     before = step.signatures
     model = compiled_model(kind)

@@ -1,0 +1,45 @@
+"""Memory of compiled code: aligned bytes, arrays that stay at their address, and the layout of work space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ALIGNED = 64  # bytes, a cache line
+
+
+def aligned(size: int) -> NDArray[np.uint8]:
+    """Return zeroed bytes aligned to a cache line."""
+    memory = np.zeros(size + ALIGNED, np.uint8)
+    start = -memory.ctypes.data % ALIGNED
+    return memory[start : start + size]
+
+
+def offsets_of(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
+    """Return the aligned offset of each part of a memory, by name, and the size of the whole, in bytes."""
+    offsets, total = {}, 0
+    for name, size in sizes.items():
+        offsets[name], total = total, total + -(-size // ALIGNED) * ALIGNED
+    return offsets, total
+
+
+class KeptArrays:
+    """Copies of arrays at addresses that compiled code is given; they exist as long as this object."""
+
+    def __init__(self) -> None:
+        self._kept: list[NDArray[np.uint8]] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all arrays in bytes."""
+        return sum(each.nbytes for each in self._kept)
+
+    def keep(self, array: NDArray[Any]) -> int:
+        """Copy an array; return the address of the copy."""
+        place = aligned(array.nbytes)
+        place[:] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+        self._kept.append(place)
+        return int(place.ctypes.data)
