@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
-import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -15,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from model.description import Device
 from model.errors import PublishedModelError
@@ -28,11 +24,17 @@ from model.published.onnx_graph import Node, OnnxGraph
 from model.published.published_model import PublishedModel
 from model.published.quantization.products import Scale
 from model.published.rewriting.rewriting import read_graph
-from model.published.rewriting.verification import speech_windows
 from model.published.stepping import GraphSlots
-from tests.support.audio.speech import ROOT
+from tests.model.published.compiled.steps import (
+    ROWS,
+    check_digest,
+    check_exported_states,
+    check_streams_alone,
+    digest_of,
+    windows_of,
+)
 from tests.support.networks.probes import make_probe
-from tests.support.processors import AVX2, BASELINE, environment
+from tests.support.processors import AVX2, BASELINE
 
 SIZES: dict[str, dict[str, Any]] = {
     "two frames a step": {"kind": "nemo-ctc"},
@@ -40,7 +42,6 @@ SIZES: dict[str, dict[str, Any]] = {
     "many frames a step": {"kind": "nemo-ctc", "window": 121, "shift": 112, "left": 28},
     "encoder": {"kind": "nemo-transducer"},
 }
-STEPS, ROWS = 12, 5
 
 
 @cache
@@ -55,12 +56,6 @@ def published(name: str, folder: Path) -> tuple[PublishedModel, OnnxGraph, FastC
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fastconformer")
-
-
-def windows_of(model: PublishedModel) -> NDArray[np.float32]:
-    """Windows (STEPS, ROWS, L, 80) of speech."""
-    speech = speech_windows(model.config, model.contract.fbank)
-    return np.stack([speech[step % len(speech)][np.arange(ROWS) % speech.shape[1]] for step in range(STEPS)])
 
 
 def scaled(linears: Sequence[Linear]) -> list[Linear]:
@@ -89,66 +84,31 @@ def test_the_step_in_integers_adds_only_their_noise(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_a_stream_does_not_depend_on_its_batch_slot_or_threads(name: str, folder: Path) -> None:
+@pytest.mark.parametrize("integers", [False, True], ids=["floats", "integers"])
+def test_a_stream_does_not_depend_on_its_batch_slot_or_threads(name: str, integers: bool, folder: Path) -> None:
     model, _, network = published(name, folder / name)
-    windows, step = windows_of(model), network.step(scaled(network.linears))
-    together = results_of(CompiledSlots(step, capacity=ROWS, threads=2), windows)
-    for row in range(ROWS):
-        slots = CompiledSlots(step, capacity=ROWS)
-        alone = [slots.run(np.array([ROWS - 1 - row]), window[row : row + 1])[0] for window in windows]
-        assert np.stack(alone).tobytes() == together[:, row].tobytes()
+    step = network.step(scaled(network.linears) if integers else network.linears)
+    check_streams_alone(step, windows_of(model))
 
 
 @pytest.mark.parametrize("name", SIZES)
 def test_a_stream_continues_from_its_exported_state(name: str, folder: Path) -> None:
     model, _, network = published(name, folder / name)
-    windows, step = windows_of(model), network.step(scaled(network.linears))
-    expected = results_of(CompiledSlots(step, capacity=ROWS), windows)
-    slots = CompiledSlots(step, capacity=1)
-    found = []
-    for window in windows:
-        found.append(slots.run(np.array([0]), window[:1])[0])
-        state = slots.states.export(0)
-        slots = CompiledSlots(step, capacity=2)
-        slots.run(np.array([0, 1]), window[:2])  # another stream's state
-        slots.states.restore(0, state)
-    assert np.stack(found).tobytes() == expected[:, 0].tobytes()
-    slots.states.reset(0)
-    assert slots.run(np.array([0]), windows[0][:1]).tobytes() == expected[0, 0].tobytes()
-
-
-PROCESS = """
-import json, sys
-from pathlib import Path
-from model.machine.instructions import instruction_set
-from tests.model.published.compiled.test_fastconformer import digest_of_folder
-print(json.dumps({"digest": digest_of_folder(Path(sys.argv[1])), "instructions": instruction_set()}))
-"""
+    check_exported_states(network.step(scaled(network.linears)), windows_of(model))
 
 
 def digest_of_folder(folder: Path) -> str:
     """Digest of the log-probs of speech in integers, from samples to outputs."""
     model, found = PublishedModel.load_with_source(find_files(folder, "fp32"), Device("cpu"), "off")
     network = FastConformer.read(read_graph(model.graph.path, found.published), model.graph, found.published)
-    slots = CompiledSlots(network.step(scaled(network.linears)), capacity=ROWS)
-    return hashlib.sha256(results_of(slots, windows_of(model)).tobytes()).hexdigest()
+    return digest_of(network.step(scaled(network.linears)), model)
 
 
 @pytest.mark.parametrize("switches", [AVX2, BASELINE], ids=["avx2", "portable"])
 def test_the_digest_is_the_same_on_every_processor(switches: dict[str, str], folder: Path) -> None:
     name = "two frames a step"
     published(name, folder / name)
-    done = subprocess.run(
-        [sys.executable, "-c", PROCESS, str(folder / name)],
-        cwd=ROOT,
-        env=environment(switches) | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["digest"] == digest_of_folder(folder / name)
+    check_digest(sys.modules[__name__], folder / name, switches)
 
 
 def older_norm(node: Node) -> list[Node]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from model.description import Device
 from model.errors import PublishedModelError
@@ -29,14 +25,19 @@ from model.published.onnx_graph import OnnxGraph
 from model.published.published_model import PublishedModel
 from model.published.quantization.products import Scale
 from model.published.rewriting.rewriting import read_graph
-from model.published.rewriting.verification import speech_windows
 from model.published.stepping import GraphSlots
+from tests.model.published.compiled.steps import (
+    ROWS,
+    Floats,
+    check_digest,
+    check_exported_states,
+    check_streams_alone,
+    digest_of,
+    windows_of,
+)
 from tests.model.published.compiled.zipformer2_reference import Stream
-from tests.support.audio.speech import ROOT
 from tests.support.networks.probes import make_probe
-from tests.support.processors import AVX2, BASELINE, environment, has, is_x86
-
-Floats = NDArray[np.float32]
+from tests.support.processors import AVX2, BASELINE
 
 WIDE: dict[str, Any] = {"query_head_dims": (16, 16), "value_head_dims": (12, 12), "num_heads": (4, 4)}
 SIZES: dict[str, dict[str, Any]] = {
@@ -61,9 +62,6 @@ SIZES: dict[str, dict[str, Any]] = {
         **WIDE,
     },
 }
-STEPS, ROWS = 12, 5
-
-
 TAMED = np.float32(0.7)
 """Factor of the weights of products: those of the probe are so large that rounding grows from layer to layer."""
 
@@ -105,12 +103,6 @@ def published(name: str, folder: Path) -> Published:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("zipformer2")
-
-
-def windows_of(model: PublishedModel) -> Floats:
-    """Windows (STEPS, ROWS, L, 80) of speech."""
-    speech = speech_windows(model.config, model.contract.fbank)
-    return np.stack([speech[step % len(speech)][np.arange(ROWS) % speech.shape[1]] for step in range(STEPS)])
 
 
 def scaled(linears: Sequence[Linear]) -> list[Linear]:
@@ -162,11 +154,7 @@ def test_a_stream_does_not_depend_on_its_batch_slot_or_threads(name: str, intege
     found = published(name, folder)
     windows, linears = windows_of(found.model), found.network.linears
     step = found.network.step(scaled(linears) if integers else linears)
-    together = results_of(CompiledSlots(step, capacity=ROWS, threads=2), windows)
-    for row in range(ROWS):
-        slots = CompiledSlots(step, capacity=ROWS)
-        alone = [slots.run(np.array([ROWS - 1 - row]), window[row : row + 1])[0] for window in windows]
-        assert np.stack(alone).tobytes() == together[:, row].tobytes()
+    check_streams_alone(step, windows)
 
 
 def test_a_batch_may_be_larger_than_a_block_of_streams(folder: Path) -> None:
@@ -183,54 +171,20 @@ def test_a_batch_may_be_larger_than_a_block_of_streams(folder: Path) -> None:
 @pytest.mark.parametrize("name", SIZES)
 def test_a_stream_continues_from_its_exported_state(name: str, folder: Path) -> None:
     found = published(name, folder)
-    windows, step = windows_of(found.model), found.network.step(scaled(found.network.linears))
-    expected = results_of(CompiledSlots(step, capacity=ROWS), windows)
-    slots = CompiledSlots(step, capacity=1)
-    results = []
-    for window in windows:
-        results.append(slots.run(np.array([0]), window[:1])[0])
-        state = slots.states.export(0)
-        slots = CompiledSlots(step, capacity=2)
-        slots.run(np.array([0, 1]), window[:2])  # another stream's state
-        slots.states.restore(0, state)
-    assert np.stack(results).tobytes() == expected[:, 0].tobytes()
-    slots.states.reset(0)
-    assert slots.run(np.array([0]), windows[0][:1]).tobytes() == expected[0, 0].tobytes()
-
-
-PROCESS = """
-import json, sys
-from pathlib import Path
-from model.machine.instructions import instruction_set
-from tests.model.published.compiled.test_zipformer2 import digest_of_folder
-print(json.dumps({"digest": digest_of_folder(Path(sys.argv[1])), "instructions": instruction_set()}))
-"""
+    check_exported_states(found.network.step(scaled(found.network.linears)), windows_of(found.model))
 
 
 def digest_of_folder(folder: Path) -> str:
     """Digest of the log-probs of speech in integers, from samples to outputs."""
     found = loaded(folder)
-    slots = CompiledSlots(found.network.step(scaled(found.network.linears)), capacity=ROWS)
-    return hashlib.sha256(results_of(slots, windows_of(found.model)).tobytes()).hexdigest()
+    return digest_of(found.network.step(scaled(found.network.linears)), found.model)
 
 
 @pytest.mark.parametrize("switches", [AVX2, BASELINE], ids=["avx2", "portable"])
 def test_the_digest_is_the_same_on_every_processor(switches: dict[str, str], folder: Path) -> None:
     name = "two stacks"
     published(name, folder)
-    done = subprocess.run(
-        [sys.executable, "-c", PROCESS, str(folder / name)],
-        cwd=ROOT,
-        env=environment(switches) | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    if is_x86() and (switches is BASELINE or has("avx2")):
-        assert found["instructions"] == ("portable" if switches is BASELINE else "avx2")
-    assert found["digest"] == digest_of_folder(folder / name)
+    check_digest(sys.modules[__name__], folder / name, switches)
 
 
 @pytest.mark.parametrize(
