@@ -13,28 +13,21 @@ from dataclasses import dataclass
 from text_to_num import find_numbers
 
 from model.ctc.words import Word
+from server.text.spoken_digits import DIGITS, TEENS
 
 PAUSE_S = 0.5  # a pause of this length separates two numbers: "twenty … five" is not 25
 SMALL = 4.0  # smaller numbers without another number next to them stay words: "one by one", "two or three"
 
-_DIGITS = {
-    "zero": "0", "one": "1", "two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8",
-    "nine": "9",
-}  # fmt: skip
-_TEENS = {
-    "ten": "10", "eleven": "11", "twelve": "12", "thirteen": "13", "fourteen": "14", "fifteen": "15", "sixteen": "16",
-    "seventeen": "17", "eighteen": "18", "nineteen": "19",
-}  # fmt: skip
 _TENS = {
     "twenty": "2", "thirty": "3", "forty": "4", "fifty": "5", "sixty": "6", "seventy": "7", "eighty": "8",
     "ninety": "9",
 }  # fmt: skip
 _POWERS = {"hundred", "thousand", "million", "billion", "trillion"}
 _ZERO = {"oh", "o"}  # digits only among digits; elsewhere an interjection or part of a time
-_NAMES = {**_DIGITS, **dict.fromkeys(_ZERO, "0")}
+_NAMES = {**DIGITS, **dict.fromkeys(_ZERO, "0")}
 _TIMES = {"double": 2, "triple": 3, "treble": 3}
 _LINKS = {"and", "point"}
-_PARTS = {*_NAMES, *_TEENS, *_TENS, *_POWERS, *_LINKS}
+_PARTS = {*_NAMES, *TEENS, *_TENS, *_POWERS, *_LINKS}
 _CENTURIES = {"seventeen": "17", "eighteen": "18", "nineteen": "19", "twenty": "20"}
 _MONTHS = {
     "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
@@ -166,12 +159,12 @@ def _year(texts: Sequence[str], begin: int, end: int) -> list[Number]:
     if century is None:
         return []
     match rest:
-        case (one,) if one in _TEENS:
-            tail = _TEENS[one]
+        case (one,) if one in TEENS:
+            tail = TEENS[one]
         case (one,) if one in _TENS:
             tail = _TENS[one] + "0"
-        case (one, two) if two in _DIGITS and two != "zero" and (one in _TENS or one in _ZERO):
-            tail = _TENS.get(one, "0") + _DIGITS[two]
+        case (one, two) if two in DIGITS and two != "zero" and (one in _TENS or one in _ZERO):
+            tail = _TENS.get(one, "0") + DIGITS[two]
         case _:
             return []
     return [Number(begin, end, century + tail)]

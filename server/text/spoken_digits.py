@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum, auto
 
-_UNITS = {
-    "zero": "0", "nought": "0", "naught": "0", "one": "1", "two": "2", "three": "3", "four": "4", "five": "5",
-    "six": "6", "seven": "7", "eight": "8", "nine": "9", "niner": "9", "zeros": "0", "zeroes": "0", "twos": "2",
-    "threes": "3", "fours": "4", "fives": "5", "sixes": "6", "sevens": "7", "eights": "8", "nines": "9",
+DIGITS = {
+    "zero": "0", "one": "1", "two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8",
+    "nine": "9",
 }  # fmt: skip
-_TEENS = {
+TEENS = {
     "ten": "10", "eleven": "11", "twelve": "12", "thirteen": "13", "fourteen": "14", "fifteen": "15", "sixteen": "16",
     "seventeen": "17", "eighteen": "18", "nineteen": "19",
+}  # fmt: skip
+_UNITS = DIGITS | {
+    "nought": "0", "naught": "0", "niner": "9", "zeros": "0", "zeroes": "0", "twos": "2", "threes": "3", "fours": "4",
+    "fives": "5", "sixes": "6", "sevens": "7", "eights": "8", "nines": "9",
 }  # fmt: skip
 _TENS = {
     "twenty": "20", "thirty": "30", "forty": "40", "fourty": "40", "fifty": "50", "sixty": "60", "seventy": "70",
@@ -43,7 +46,7 @@ _LINKS = {
 }  # fmt: skip
 """Words that do not end a number that is said in parts; "for", "to" and "ate" may be digits that were misheard."""
 
-_PLAIN = {**_UNITS, **_TEENS, **_TENS, **dict.fromkeys(_POWERS, "")}
+_PLAIN = {**_UNITS, **TEENS, **_TENS, **dict.fromkeys(_POWERS, "")}
 _MARKS = ".,;:?!\"'()[]…-–—"
 _BEGINNINGS = frozenset(
     word[:length] for word in (*_PLAIN, *_LETTERS, *_ORDINALS) for length in range(1, len(word))
