@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from model.published.rewriting.verdicts import COMPILED_STEP
+
 Document = dict[str, Any]
 MB = 1e6
 NAME_WIDTH = 16
@@ -80,6 +82,8 @@ def _rewriting(document: Document) -> Iterator[tuple[str, str]]:
         name = ""
     if "as_published" in document:
         form = "rewritten, in 8-bit integers" if "int8" in document else "rewritten"
+        if any(each["name"] == COMPILED_STEP and each["applied"] for each in document["rewrites"]):
+            form = "compiled"
         now = document["speed"]["batch_ms"]
         for rows, milliseconds in document["as_published"]["batch_ms"].items():
             yield name, f"batch of {rows}: {milliseconds:.1f} ms as published, {now[rows]:.1f} ms {form}"

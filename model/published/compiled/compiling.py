@@ -25,11 +25,10 @@ from model.published.quantization.products import digest_of_weights
 from model.published.quantization.scales import Scales
 from model.published.reading import contract_of_network
 from model.published.rewriting.rewriting import Rewritten, places_of, read_graph
-from model.published.rewriting.verdicts import Verdict, cached, keep
+from model.published.rewriting.verdicts import COMPILED_STEP, Verdict, cached, keep
 from model.published.stepping import GraphSlots
 
 VERSION = 1  # of the compiled steps: part of the digest of a model that has one, and of the cache
-NAME = "compiled step"
 
 
 class CompiledNetwork(Protocol):
@@ -84,7 +83,7 @@ def compile_step(
     try:
         step = _step(read_graph(integers.path, found.published, from_integers=True), integers, found.published, scales)
     except (PublishedModelError, ValueError) as error:
-        return None, Verdict(NAME, exact=False, applied=False, reason=str(error))
+        return None, Verdict(COMPILED_STEP, exact=False, applied=False, reason=str(error))
     places = places_of(integers.path, "compiled", digest_of(scales))
     known = cached(places)
     if known is None:
@@ -132,7 +131,9 @@ def _verified(
     if results.shape != floats.shape:  # frames come first
         results = results.swapaxes(-1, -2)
     reason = check(floats, expected, results)
-    return Verdict(NAME, exact=False, applied=not reason, reason=reason, largest_difference=_largest(expected, results))
+    return Verdict(
+        COMPILED_STEP, exact=False, applied=not reason, reason=reason, largest_difference=_largest(expected, results)
+    )
 
 
 def _largest(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:

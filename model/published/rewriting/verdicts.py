@@ -13,6 +13,10 @@ Rewriting = Literal["auto", "exact", "off"]
 """All rewrites, those that keep every bit, or none."""
 
 
+COMPILED_STEP = "compiled step"
+"""Name of the verdict on a step that runs instead of the graph."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Result of a rewrite: applied or not, and why not."""
