@@ -15,9 +15,9 @@ END_TO_END = (
     "tests/server/test_without_torch.py",
     "tests/server/resume/test_resume_server.py",
     "tests/server/protocols/test_live_formats.py",
-    "tests/server/protocols/test_openai_server.py",
-    "tests/server/protocols/test_twilio.py",
-    "tests/server/protocols/test_vosk_server.py",
+    "tests/server/protocols/openai/test_openai_server.py",
+    "tests/server/protocols/twilio/test_twilio.py",
+    "tests/server/protocols/vosk/test_vosk_server.py",
 )
 pytestmark = pytest.mark.timeout(400)
 

@@ -20,7 +20,7 @@ class Transcript:
 
     The object is assembled from the JSON of single words, so that only words that changed since the previous frame are
     encoded again: N encodings for a segment of N words instead of N for each partial. The result is byte for byte the
-    `Alternatives` that uploads use (tests/server/protocols/test_deepgram_transcript.py).
+    `Alternatives` that uploads use (tests/server/protocols/deepgram/test_deepgram_transcript.py).
     """
 
     def __init__(self, style: Style, *, punctuated: bool) -> None:

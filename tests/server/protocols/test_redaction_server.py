@@ -22,7 +22,7 @@ from server.access.keys import parse_keys
 from server.cli import app
 from server.errors import SettingsError
 from server.text.redaction import Redaction
-from tests.server.protocols.test_twilio import CONNECTED, STOP, media, mulaw, start
+from tests.server.protocols.twilio.test_twilio import CONNECTED, STOP, media, mulaw, start
 from tests.support.clients.realtime_client import speak, until_transcript, update
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
