@@ -1,16 +1,20 @@
 """Counters and gauges for the event loop: plain numbers while streams run, Prometheus families when `/metrics` is read.
 
-prometheus_client takes a lock for each change, 0.5 µs; these take 0.05. They are changed only on the event loop, which
-also answers `/metrics`. Metrics that change once a stream, or on other threads, are those of prometheus_client.
+prometheus_client takes a lock for each change: 0.33 µs, these 0.06 (`python -m timeit` of `inc`, AMD EPYC). They are
+changed only on the event loop, which also answers `/metrics`. Metrics that change once a stream, or on other threads,
+are those of prometheus_client.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+N = TypeVar("N", "Count", "Reading")
 
 
 class Count:
@@ -69,25 +73,28 @@ def counter(registry: CollectorRegistry, name: str, text: str) -> Count:
     return count
 
 
-class Counters:
-    """One counter for each value of a label, added on first use."""
+class _Labeled(Generic[N]):
+    """One number for each value of a label, added on first use."""
+
+    _family: type[CounterMetricFamily | GaugeMetricFamily]
+    _make: type[N]
 
     def __init__(self, registry: CollectorRegistry, name: str, text: str, label: str) -> None:
-        self._counts: dict[str, Count] = {}
-        registry.register(_Family(CounterMetricFamily, name, text, label, self._counts))
+        self._numbers: dict[str, N] = {}
+        registry.register(_Family(self._family, name, text, label, self._numbers))
 
-    def labels(self, value: str) -> Count:
-        """Return the counter of a label value."""
-        return self._counts.setdefault(value, Count())
+    def labels(self, value: str) -> N:
+        """Return the number of a label value."""
+        return self._numbers.setdefault(value, self._make())
 
 
-class Gauges:
-    """One gauge for each value of a label, added on first use."""
+class Counters(_Labeled[Count]):
+    """Counters by the values of a label."""
 
-    def __init__(self, registry: CollectorRegistry, name: str, text: str, label: str) -> None:
-        self._readings: dict[str, Reading] = {}
-        registry.register(_Family(GaugeMetricFamily, name, text, label, self._readings))
+    _family, _make = CounterMetricFamily, Count
 
-    def labels(self, value: str) -> Reading:
-        """Return the gauge of a label value."""
-        return self._readings.setdefault(value, Reading())
+
+class Gauges(_Labeled[Reading]):
+    """Gauges by the values of a label."""
+
+    _family, _make = GaugeMetricFamily, Reading
