@@ -94,7 +94,8 @@ SOURCES = (
 
 
 @cache
-def _source_digest() -> str:
+def source_digest() -> str:
+    """Return the digest of all `SOURCES`."""
     digest = hashlib.sha256()
     for name in SOURCES:
         digest.update((Path(__file__).parents[1] / f"{name}.py").read_bytes())
@@ -144,7 +145,7 @@ def entry_point(function: F) -> F:
         dispatcher = _numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:  # no writable folder
         return cast(F, _numba.njit(nogil=True)(function))
-    _name_by_digest(dispatcher._cache, _source_digest())
+    _name_by_digest(dispatcher._cache, source_digest())
     return cast(F, dispatcher)
 
 

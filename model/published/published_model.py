@@ -128,10 +128,8 @@ class PublishedModel:
 
         `from_integers`: the graph or encoder is run in floats if its file is in 8 bits.
         """
-        from model.published.rewriting.rewriting import (
-            in_floats,
-            rewritten,
-        )  # with onnx, which other models do not need
+        # with onnx, which other models do not need
+        from model.published.rewriting.rewriting import in_floats, rewritten
         from model.published.rewriting.verification import speech_windows
 
         graphs = {role: Graph.load(file, device=place.type) for role, file in files.graphs.items()}
@@ -192,8 +190,9 @@ class PublishedModel:
         )
         if rewriting != "auto":
             return model
-        windows = lambda: speech_windows(self.config, self.contract.fbank)  # noqa: E731
-        step, verdict = compile_step(found, graph, scales, self.result_shape, windows)
+        step, verdict = compile_step(
+            found, graph, scales, self.result_shape, lambda: speech_windows(self.config, self.contract.fbank)
+        )
         model = replace(model, rewrites=(*self.rewrites, verdict))
         if step is None:
             return model

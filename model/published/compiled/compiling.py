@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
+from model.machine.compiled import source_digest
 from model.published.compiled.fastconformer.network import FastConformer
 from model.published.compiled.linears import Linear
 from model.published.compiled.slots import CompiledSlots, CompiledStep
@@ -84,7 +86,7 @@ def compile_step(
         step = _step(read_graph(integers.path, found.published, from_integers=True), integers, found.published, scales)
     except (PublishedModelError, ValueError) as error:
         return None, Verdict(COMPILED_STEP, exact=False, applied=False, reason=str(error))
-    places = places_of(integers.path, "compiled", digest_of(scales))
+    places = _places(integers.path, scales)
     known = cached(places)
     if known is None:
         known = (_verified(found, integers, step, shape, windows()),)
@@ -95,7 +97,7 @@ def compile_step(
 def verified_before(files: PublishedFiles, scales: Scales) -> Compiled | None:
     """Return the compiled step of a model, if a verdict is kept that it gives what the graph gives; else None."""
     role, path = next((role, path) for role, path in files.graphs.items() if role in {"model", "encoder"})
-    known = cached(places_of(path, "compiled", digest_of(scales)))
+    known = cached(_places(path, scales))
     if known is None or not known[0].applied or scales.files != files.digest():
         return None
     try:
@@ -104,6 +106,11 @@ def verified_before(files: PublishedFiles, scales: Scales) -> Compiled | None:
         return Compiled(role, graph, _step(dequantized(source), graph, contract, scales), known[0])
     except (PublishedModelError, ValueError):
         return None
+
+
+def _places(path: Path, scales: Scales) -> list[Path]:
+    """Return the files in which a verdict may be kept; it holds for the code that was compared."""
+    return places_of(path, "compiled", f"{digest_of(scales)} {source_digest()}")
 
 
 def _step(source: OnnxGraph, graph: Graph, contract: Contract, scales: Scales) -> CompiledStep:
