@@ -50,6 +50,7 @@ class Asked:
 
 def check(asked: Asked, settings: Settings) -> Document:
     """Load the model and measure everything. Raises: ModelError, BadAudio."""
+    started = time.perf_counter()
     model = load_model(
         asked.model,
         device=asked.device,
@@ -57,6 +58,7 @@ def check(asked: Asked, settings: Settings) -> Document:
         threads=settings.threads,
         rewriting=settings.graph_rewriting,
     )
+    load_s = time.perf_counter() - started
     tokens = _tokens(model)
     audio = None if asked.audio is None else _recognized(model, tokens, asked.audio)
     rows = _rows(model, tokens.blank)
@@ -66,7 +68,7 @@ def check(asked: Asked, settings: Settings) -> Document:
     if audio is not None and audio["sherpa"].get("equal") is False:
         wrong.append("sherpa-onnx outputs different tokens")
     return {
-        "model": _facts(model, tokens, asked.model or SHIPPED),
+        "model": _facts(model, tokens, asked.model or SHIPPED) | {"load_s": round(load_s, 2)},
         "rows": rows,
         "speed": _speed(model, settings),
         **_rewriting(model, asked, settings),

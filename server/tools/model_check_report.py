@@ -35,6 +35,8 @@ def _facts(model: Document) -> Iterator[tuple[str, str]]:
         "size",
         f"{model['file_bytes'] / MB:.1f} MB of files, {model['state_bytes'] / 1024:.1f} KiB of state per stream",
     )
+    first = "" if model["kind"] == "ctc-rnn" else "; a first load compares and compiles, later ones do not"
+    yield "load", f"{model['load_s']:.1f} s{first}"
 
 
 def _rows(rows: Document) -> Iterator[tuple[str, str]]:
