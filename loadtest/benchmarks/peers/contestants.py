@@ -102,6 +102,7 @@ ALL = (
         name=_OURS_PUBLISHED.name + "-int8",
         title="tutti, the same published model, int8 by tutti quantize",
         command=(*_SERVE_PUBLISHED, "--precision", "int8"),
+        first=60,
     ),
     _PUBLISHED,
     _variant(_PUBLISHED, "sherpa-published-2", f"{_PUBLISHED.title}, 2 threads", 10, *_TWO_THREADS),
