@@ -165,11 +165,23 @@ def read(path: Path) -> tuple[ModelConfig, bytes]:
     """Return a checkpoint's configuration and its tensors as stored. Raises: CheckpointError."""
     try:
         blob = path.read_bytes()
-        return ModelConfig.from_dict(json.loads(path.with_suffix(".json").read_bytes())), blob
     except OSError as error:
-        raise CheckpointError(f"cannot read {error.filename}: {error.strerror}; {WHAT_MODELS_ARE}") from error
+        raise _cannot_read(error) from error
+    return read_config(path), blob
+
+
+def read_config(path: Path) -> ModelConfig:
+    """Return a checkpoint's configuration; its tensors are not read. Raises: CheckpointError."""
+    try:
+        return ModelConfig.from_dict(json.loads(path.with_suffix(".json").read_bytes()))
+    except OSError as error:
+        raise _cannot_read(error) from error
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path.with_suffix('.json')} is not a model configuration: {error}") from error
+
+
+def _cannot_read(error: OSError) -> CheckpointError:
+    return CheckpointError(f"cannot read {error.filename}: {error.strerror}; {WHAT_MODELS_ARE}")
 
 
 def does_not_fit(path: Path, error: Exception) -> CheckpointError:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import model
-from model.acoustic import AcousticModel
 from model.config import BEAMS, ModelConfig
 from model.ctc.beam import BeamDecoder
 from model.ctc.greedy import GreedyDecoder, TransducerDecoder
@@ -20,12 +19,12 @@ from model.ctc.tokens import Tokens
 from model.ctc.two_pass import TwoPassDecoder
 from model.ctc.weights import PHONES_WEIGHTS, DecodingWeights
 from model.ctc.words import Decoder
+from model.described import Describable, describe
 from model.errors import LanguageModelError, LexiconError, PublishedModelError
 from model.lexicon.lexicon import SUFFIX as LEXICON_SUFFIX
 from model.lexicon.lexicon import Lexicon
 from model.lm.language_model import LanguageModel
 from model.lm.recurrent.model import digest_at, kept_model
-from model.published.published_model import PublishedModel
 from model.segment_model import reader_for
 
 SHIPPED_LM = Path(model.__file__).parent / "weights" / "tutti-words.arpa.gz"
@@ -115,15 +114,17 @@ def warmed(search: BeamDecoder) -> BeamDecoder:
     return search
 
 
-def grammars_of(acoustic: AcousticModel, beams: int = BEAMS, folder: Path | None = None) -> dict[str, BeamDecoder]:
+def grammars_of(acoustic: Describable, beams: int = BEAMS, folder: Path | None = None) -> dict[str, BeamDecoder]:
     """Searches for one kind of phrase, by the names that clients choose them by.
 
     They are n-grams `LANGUAGE-NAME.arpa` of the language: those that ship, and those of the operator's folder, which
     come first. Models that are published have none. Raises: LanguageModelError, LexiconError.
     """
-    if isinstance(acoustic, PublishedModel):
+    described = describe(acoustic)
+    if described.published is not None:
         return {}
-    config, begin = acoustic.config, f"{acoustic.config.language}-"
+    config = described.own_config
+    begin = f"{config.language}-"
     paths = [*_grammar_files(GRAMMARS), *([] if folder is None else _grammar_files(folder))]
     named = {path.name.partition(".arpa")[0]: path for path in paths}
     found = {name.removeprefix(begin): path for name, path in named.items() if name.startswith(begin)}
@@ -164,23 +165,24 @@ def own_search(config: ModelConfig, beams: int, language: Language, **options: A
 
 
 def decoder_of(
-    acoustic: AcousticModel,
+    acoustic: Describable,
     *,
     decoder: DecoderName = "auto",
     beams: int = BEAMS,
     lm: LanguageModelName = None,
 ) -> Decoder:
-    """Return the decoder of a loaded model, ready for its first stream. Raises: ModelError."""
-    if not isinstance(acoustic, PublishedModel):
-        return make_decoder(config=acoustic.config, decoder=decoder, beams=beams, lm=lm)
-    frame_s = acoustic.config.frame_s
-    if acoustic.transducer is None:
-        return decoder_for(acoustic.tokens, frame_s, decoder=decoder, beams=beams, lm=lm)
+    """Return the decoder of a loaded or described model, ready for its first stream. Raises: ModelError."""
+    described = describe(acoustic)
+    published, frame_s = described.published, described.config.frame_s
+    if published is None:
+        return make_decoder(config=described.own_config, decoder=decoder, beams=beams, lm=lm)
+    if not published.transducer:
+        return decoder_for(published.tokens, frame_s, decoder=decoder, beams=beams, lm=lm)
     if decoder == "beam" or isinstance(lm, Path):
         raise PublishedModelError(
-            f"{acoustic.config.name} is a transducer, which is searched greedily: leave out --decoder beam and --lm"
+            f"{described.config.name} is a transducer, which is searched greedily: leave out --decoder beam and --lm"
         )
-    return TransducerDecoder(acoustic.tokens, frame_s)
+    return TransducerDecoder(published.tokens, frame_s)
 
 
 def decoder_for(
@@ -203,23 +205,25 @@ def decoder_for(
     return warmed(BeamDecoder(tokens, frame_s, beams=beams, lm=language.lm, weights=language.weights))
 
 
-def accurate_of(acoustic: AcousticModel, decoder: Decoder, lm: LanguageModelName = None) -> TwoPassDecoder | None:
+def accurate_of(acoustic: Describable, decoder: Decoder, lm: LanguageModelName = None) -> TwoPassDecoder | None:
     """The decoder whose finished segments get a second pass by another network, `model.segment_model`.
 
     It searches with the weights tuned for the mean of both networks and the language model `lm`, if there are any.
     None for a model without a second network, and for greedy decoding. Raises: CheckpointError, ModelError.
     """
-    if isinstance(acoustic, PublishedModel) or not isinstance(decoder, BeamDecoder):
+    described = describe(acoustic)
+    if described.published is not None or not isinstance(decoder, BeamDecoder):
         return None
-    reader = reader_for(acoustic.config)
+    config = described.own_config
+    reader = reader_for(config)
     if reader is None:
         return None
-    path, phones = language_model_path(lm, acoustic.config.language), acoustic.config.phones
+    path, phones = language_model_path(lm, config.language), config.phones
     tuned = None if path is None else tuned_weights(path, phones, ACCURATE)
     known = Language(decoder.lm, decoder.phone_lexicon, tuned or decoder.weights)
     if path != SHIPPED_LM:
-        return TwoPassDecoder(decoder, own_search(acoustic.config, SECOND_PASS_BEAMS, known), reader)
-    search = own_search(acoustic.config, RESCORED_BEAMS, known, merges=False)
+        return TwoPassDecoder(decoder, own_search(config, SECOND_PASS_BEAMS, known), reader)
+    search = own_search(config, RESCORED_BEAMS, known, merges=False)
     return TwoPassDecoder(decoder, search, reader, Rescorer(partial(kept_model, SENTENCES), digest_at(SENTENCES)))
 
 

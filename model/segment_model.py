@@ -35,9 +35,9 @@ def reader_for(config: ModelConfig) -> Reader | None:
 def other_of(config: ModelConfig) -> tuple[Path, str] | None:
     """Another shipped model of a model's symbols, and its file's digest. Raises: CheckpointError."""
     for path in (*checkpoint.SEGMENT_MODELS, *checkpoint.SHIPPED_MODELS):
-        other, digest = checkpoint.outline(path)
+        other = checkpoint.read_config(path)
         if other.name != config.name and _frames_of(other) == _frames_of(config):
-            return path, digest
+            return path, checkpoint.outline(path)[1]
     return None
 
 

@@ -23,7 +23,7 @@ from server.http.page import page_router
 from server.http.token_endpoint import TokenEndpoint
 from server.http.unmatched import HeadAsGet, answer_unmatched
 from server.http.uvicorn_server import make_protocol
-from server.models.loading import LoadedModel, ModelOutline, VadModel
+from server.models.loading import LoadedModel, LoadedVad, ModelOutline
 from server.models.registry import STOP_TIMEOUT_S
 from server.models.service import MakeSession, ModelService
 from server.operations.process import on_sighup
@@ -53,7 +53,7 @@ class Application:
 def create_app(
     settings: Settings,
     models: Sequence[LoadedModel],
-    vad_model: VadModel | None = None,
+    vad_model: LoadedVad | None = None,
     clock: Callable[[], float] = perf_counter,
     *,
     make_session: MakeSession = Session,

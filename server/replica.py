@@ -12,7 +12,7 @@ from server.access.tokens import Tokens
 from server.audio.decode_queue import DecodingPool
 from server.coordination.local import LocalCoordinator
 from server.errors import of_setting
-from server.models.loading import LoadedModel, ModelOutline, VadModel
+from server.models.loading import LoadedModel, LoadedVad, ModelOutline
 from server.models.registry import ModelRegistry
 from server.models.service import MakeSession, ServiceBuilder, plain
 from server.operations.drain import Drain, DrainTimes, OpenSessions
@@ -57,7 +57,7 @@ class Replica:
 def build_replica(
     settings: Settings,
     models: Sequence[LoadedModel],
-    vad_model: VadModel | None,
+    vad_model: LoadedVad | None,
     clock: Callable[[], float],
     *,
     make_session: MakeSession = Session,

@@ -27,7 +27,6 @@ from server.errors import SettingsError
 from server.http.uvicorn_server import uvicorn_config
 from server.models.loading import load_served, outlines_of
 from server.models.registry import STOP_TIMEOUT_S
-from server.operations.dependent_rows import warn_of_dependent_rows
 from server.operations.gc_schedule import freeze_loaded_objects
 from server.operations.logs import FLUSH_S, LogLines, configure_logs
 from server.operations.process import (
@@ -119,9 +118,9 @@ def run(settings: Settings) -> int:
     models, vad = load_served(settings)
     outlines = outlines_of(settings)
     for model in models:
-        how = {"precision": model.acoustic.precision, "device": str(model.acoustic.device)}
+        how = {"precision": model.described.precision, "device": str(model.described.device)}
         _log.info("model loaded", model=model.name, languages=model.languages, instructions=instruction_set(), **how)
-        warn_of_dependent_rows(model.acoustic, settings.reproducible)
+        model.engines.warn_of_dependent_rows(settings.reproducible)
     application = create_app(settings, models, vad, make_session=make_session, outlines=outlines)
     replica = application.replica
     log_lines.count_lost(replica.metrics.log_lines_lost.inc)

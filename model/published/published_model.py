@@ -34,7 +34,7 @@ LARGEST_BATCH = 32
 
 @dataclass(frozen=True, slots=True)
 class PublishedModel:
-    """A CTC graph, or the graphs of a transducer; implements `server.models.loading.AcousticModel` by structure."""
+    """A CTC graph, or the graphs of a transducer; implements `model.described.Describable` by structure."""
 
     config: PublishedDescription
     tokens: Tokens

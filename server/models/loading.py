@@ -1,4 +1,8 @@
-"""Loading of the models that a server has, each with its decoder, and of the voice-activity model."""
+"""Loading of the models that a server has: their weights, their decoders, and the voice-activity model.
+
+One process loads both parts of a model. Where another process computes its steps, that one calls `load_acoustic` and
+sends `model.described.describe` of it, and this one calls `load_decoders`, which never reads the weights.
+"""
 
 from __future__ import annotations
 
@@ -8,103 +12,86 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from batching.slot_model import SlotModel
 from model import checkpoint, levels
 from model.acoustic import load_model
 from model.ctc.words import Decoder
 from model.decoder import accurate_of, decoder_of, grammars_of
-from model.description import ModelDescription, Place
+from model.described import DescribedModel, describe
 from model.published.files import is_published
 from server.configuration.models_file import ModelEntry
 from server.errors import SettingsError
+from server.models.engine_source import AcousticModel, BatchedModel, EngineSource, LocalEngines
 from server.models.selection import is_language
 from server.settings import Settings
 
+Load = Callable[[ModelEntry | None, Settings], "LoadedModel"]
+"""Loads one model by its own settings; None stands for the one that no entry names."""
 
-def load_served(settings: Settings) -> tuple[tuple[LoadedModel, ...], VadModel | None]:
+
+def load_served(settings: Settings) -> tuple[tuple[LoadedModel, ...], LoadedVad | None]:
     """Load the models that do not wait for demand, the default first, and VAD.
 
     Raises: ModelError, SettingsError.
     """
-    models = tuple(_load(entry, own) for entry, own in settings.of_models() if entry is None or not entry.on_demand)
-    return models, load_vad(settings)
+    return load_models(settings, load_local), load_vad(settings)
 
 
-def outlines_of(settings: Settings) -> tuple[ModelOutline, ...]:
-    """Return what is known of each named model without its weights. Raises: ModelError, SettingsError."""
-    return tuple(_outline(entry, own) for entry, own in settings.of_models() if entry is not None)
+def load_models(settings: Settings, load: Load) -> tuple[LoadedModel, ...]:
+    """Load the models that do not wait for demand, the default first. Raises: ModelError, SettingsError."""
+    return tuple(load(entry, own) for entry, own in settings.of_models() if entry is None or not entry.on_demand)
 
 
-def _outline(entry: ModelEntry, settings: Settings) -> ModelOutline:
-    load = partial(_load, entry, settings)
-    if is_published(entry.path):
-        if entry.on_demand and not entry.languages:
-            raise SettingsError(
-                f"models_file: the model {entry.name!r} is loaded on demand, so `languages` must be set for it"
-            )
-        return ModelOutline(entry.name, entry.languages, ModelCard(entry.name, "", ""), load, entry.on_demand)
-    config, digest = checkpoint.streaming_outline(checkpoint.named(entry.path))
-    card = ModelCard.of(entry.name, config.version, digest, config.architecture)
-    return ModelOutline(entry.name, entry.languages or config.languages, card, load, entry.on_demand)
+def load_local(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
+    """Load the weights and the decoders of one model into this process. Raises: ModelError."""
+    model = load_acoustic(settings)
+    return load_decoders(describe(model), entry, settings, LocalEngines.of(model))
 
 
-def _load(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
-    """Load one model and its decoder by its own settings. Raises: ModelError."""
-    model = load_model(
+def load_acoustic(settings: Settings) -> AcousticModel:
+    """Load the weights of one model by its own settings, without decoders. Raises: ModelError."""
+    return load_model(
         settings.model,
         device=settings.device,
         precision=settings.precision,
         threads=settings.threads,
         rewriting=settings.graph_rewriting,
     )
-    if model.config.doubts_steady_audio:
+
+
+def load_decoders(
+    described: DescribedModel, entry: ModelEntry | None, settings: Settings, engines: EngineSource
+) -> LoadedModel:
+    """Load the decoders of one model by its own settings, from its description alone. Raises: ModelError."""
+    if described.config.doubts_steady_audio:
         levels.warm_up()
-    decoder = decoder_of(model, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
-    grammars = grammars_of(model, settings.beams, settings.grammars) if decoder.supports_bias else {}
-    accurate = accurate_of(model, decoder, settings.lm)
+    decoder = decoder_of(described, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
+    grammars = grammars_of(described, settings.beams, settings.grammars) if decoder.supports_bias else {}
+    accurate = accurate_of(described, decoder, settings.lm)
     if accurate is not None and settings.finals == "accurate":
         accurate.warm_up()
     named = (None, ()) if entry is None else (entry.name, entry.languages)
-    return LoadedModel.of(model, decoder, *named, grammars=grammars, accurate=accurate)
+    return LoadedModel.described_as(described, engines, decoder, *named, grammars=grammars, accurate=accurate)
 
 
-def load_vad(settings: Settings) -> VadModel | None:
-    """Load the voice-activity model if the settings name one. Raises: ModelError."""
-    if settings.vad == "off":
-        return None
-    from model.vad import SileroVad
+def outlines_of(settings: Settings, load: Load = load_local) -> tuple[ModelOutline, ...]:
+    """Return what is known of each named model without its weights; `load` loads one of them later.
 
-    return SileroVad.load()
-
-
-class BatchedModel(Protocol):
-    """A model that an engine can step."""
-
-    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> SlotModel:
-        """Return the model over `capacity` streams, in batches of at most `largest`.
-
-        With `tile_rows` its arithmetic runs on exactly that many rows at a time, where that makes a difference.
-        """
+    Raises: ModelError, SettingsError.
+    """
+    return tuple(_outline(entry, own, load) for entry, own in settings.of_models() if entry is not None)
 
 
-class AcousticModel(BatchedModel, Protocol):
-    """A streaming acoustic model: int16 PCM in steps, log-probabilities out."""
-
-    @property
-    def config(self) -> ModelDescription:
-        """Its sample rate, step and symbols."""
-
-    @property
-    def digest(self) -> str:
-        """Hexadecimal digest of its weights."""
-
-    @property
-    def precision(self) -> str:
-        """Its number format, as `--precision` names it."""
-
-    @property
-    def device(self) -> Place:
-        """Where it computes."""
+def _outline(entry: ModelEntry, settings: Settings, load: Load) -> ModelOutline:
+    load_this = partial(load, entry, settings)
+    if is_published(entry.path):
+        if entry.on_demand and not entry.languages:
+            raise SettingsError(
+                f"models_file: the model {entry.name!r} is loaded on demand, so `languages` must be set for it"
+            )
+        return ModelOutline(entry.name, entry.languages, ModelCard(entry.name, "", ""), load_this, entry.on_demand)
+    config, digest = checkpoint.streaming_outline(checkpoint.named(entry.path))
+    card = ModelCard.of(entry.name, config.version, digest, config.architecture)
+    return ModelOutline(entry.name, entry.languages or config.languages, card, load_this, entry.on_demand)
 
 
 class VadModel(BatchedModel, Protocol):
@@ -116,15 +103,48 @@ class VadModel(BatchedModel, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class LoadedVad:
+    """The voice-activity model: the samples of its window, and where its steps are computed."""
+
+    step_samples: int
+    engines: EngineSource
+
+    @classmethod
+    def of(cls, model: VadModel) -> LoadedVad:
+        """Return a model that is loaded in this process."""
+        return cls(model.step_samples, LocalEngines(model))
+
+
+def load_vad(settings: Settings) -> LoadedVad | None:
+    """Load the voice-activity model if the settings name one. Raises: ModelError."""
+    if settings.vad == "off":
+        return None
+    from model.vad import SileroVad
+
+    return LoadedVad.of(SileroVad.load())
+
+
+def vad_step_samples(settings: Settings) -> int | None:
+    """Return the samples of a window of the voice-activity model, None without one. Reads no file."""
+    if settings.vad == "off":
+        return None
+    from model.vad import SileroVad
+
+    return SileroVad.step_samples
+
+
+@dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A model with its decoders, the name it is served under, and its languages (empty: not known).
 
-    `grammars` are decoders of one kind of phrase, which clients choose by name; `accurate` makes accurate finals.
+    `engines` compute its steps. `grammars` are decoders of one kind of phrase, which clients choose by name;
+    `accurate` makes accurate finals.
     """
 
     name: str
     languages: tuple[str, ...]
-    acoustic: AcousticModel
+    described: DescribedModel
+    engines: EngineSource
     decoder: Decoder
     grammars: Mapping[str, Decoder] = field(default_factory=dict)
     accurate: Decoder | None = None
@@ -140,19 +160,35 @@ class LoadedModel:
         grammars: Mapping[str, Decoder] | None = None,
         accurate: Decoder | None = None,
     ) -> LoadedModel:
+        """Name a model whose weights are in this process; see `described_as`."""
+        engines, described = LocalEngines.of(acoustic), describe(acoustic)
+        return cls.described_as(described, engines, decoder, name, languages, grammars=grammars, accurate=accurate)
+
+    @classmethod
+    def described_as(
+        cls,
+        described: DescribedModel,
+        engines: EngineSource,
+        decoder: Decoder,
+        name: str | None = None,
+        languages: tuple[str, ...] = (),
+        *,
+        grammars: Mapping[str, Decoder] | None = None,
+        accurate: Decoder | None = None,
+    ) -> LoadedModel:
         """Name a model, by default by its own name.
 
         Languages: the given ones, else the model's own, else its name if that is a language tag.
         """
-        name = name or acoustic.config.name
-        languages = languages or acoustic.config.languages or ((name,) if is_language(name) else ())
-        return cls(name, languages, acoustic, decoder, grammars or {}, accurate)
+        name = name or described.config.name
+        languages = languages or described.config.languages or ((name,) if is_language(name) else ())
+        return cls(name, languages, described, engines, decoder, grammars or {}, accurate)
 
     @property
     def card(self) -> ModelCard:
         """Its description for clients."""
-        config = self.acoustic.config
-        return ModelCard.of(self.name, config.version, self.acoustic.digest, config.architecture)
+        config = self.described.config
+        return ModelCard.of(self.name, config.version, self.described.digest, config.architecture)
 
 
 @dataclass(frozen=True, slots=True)

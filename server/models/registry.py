@@ -22,7 +22,6 @@ from server.errors import ModelStays, ServerFull, ServerNotReady, SettingsError,
 from server.models.loading import LoadedModel, ModelCard, ModelOutline
 from server.models.selection import ModelNames
 from server.models.service import ModelService, ServiceBuilder
-from server.operations.dependent_rows import warn_of_dependent_rows
 from server.operations.gc_schedule import freeze_what_came
 from server.settings import Settings
 
@@ -239,7 +238,7 @@ class ModelRegistry:
             entry.loading = None
         entry.service, entry.card, entry.languages = service, service.card, service.languages
         entry.used_s = self._clock()
-        how = {"precision": loaded.acoustic.precision, "seconds": round(self._clock() - began_s, 2)}
+        how = {"precision": loaded.described.precision, "seconds": round(self._clock() - began_s, 2)}
         _log.info("model loaded", model=entry.name, languages=entry.languages, **how)
         self._on_loaded(service)
         freeze_what_came()
@@ -248,7 +247,7 @@ class ModelRegistry:
     def _read(self, outline: ModelOutline) -> LoadedModel:
         """Runs on a thread."""
         loaded = outline.load()
-        warn_of_dependent_rows(loaded.acoustic, self._reproducible)
+        loaded.engines.warn_of_dependent_rows(self._reproducible)
         return loaded
 
     async def _watch_idleness(self, idle_s: float) -> None:

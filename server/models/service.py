@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -13,9 +11,7 @@ from importlib.metadata import version
 
 from pydantic import SecretStr
 
-from batching.batcher import Policy
 from batching.capacity import Capacity
-from batching.engine import Engine
 from batching.thread.step_token import StepToken
 from model.config import OWN_ARCHITECTURE
 from model.ctc.words import Decoder
@@ -25,21 +21,20 @@ from server.access.keys import read_secrets
 from server.coordination.admission import Admission, Machine
 from server.coordination.model_room import ModelRoom
 from server.errors import BadParameter, SettingsError, of_setting
-from server.models.loading import BatchedModel, LoadedModel, ModelCard, VadModel
+from server.models.engine_source import EnginePlan
+from server.models.loading import LoadedModel, LoadedVad, ModelCard
 from server.models.selection import SHOWN, is_english
 from server.operations.metrics import Metrics, ModelMetrics
 from server.recognition.decoding.second_pass import SecondPass
-from server.recognition.engines import Deliver, Engines, MakeEngine, on_loop
+from server.recognition.engines import Engines
 from server.recognition.recognizer import Recognizer
-from server.recognition.session import MAX_BACKLOG_S, Finals, Limits, Session, SessionOptions
+from server.recognition.session import Finals, Limits, Session, SessionOptions
 from server.resume.seal import read_keys
 from server.resume.tickets import TicketService
 from server.settings import Settings
 from server.text.redaction import Redaction
 
 MakeSession = Callable[[SessionOptions, ModelDescription, Decoder, Limits, int | None], Session]
-TILE_ROWS = 16  # of `reproducible`: small enough not to waste much on a few streams, a full vector width on many
-FLUSHES = 8  # that may wait in a queue on top of the audio
 VAD_HZ = 16_000  # of silero's windows
 
 
@@ -130,7 +125,7 @@ class ServiceBuilder:
     def __init__(
         self,
         settings: Settings,
-        vad_model: VadModel | None,
+        vad_model: LoadedVad | None,
         metrics: Metrics,
         clock: Callable[[], float],
         make_session: MakeSession,
@@ -156,7 +151,7 @@ class ServiceBuilder:
 
     def build(self, model: LoadedModel) -> ModelService:
         """Return the service of a model; nothing runs before its recognizer starts. Raises: SettingsError."""
-        config, metrics = model.acoustic.config, self._metrics.of_model(model.name)
+        config, metrics = model.described.config, self._metrics.of_model(model.name)
         window = self._window(model)
         recognizer = Recognizer(
             config,
@@ -187,11 +182,11 @@ class ServiceBuilder:
         )
 
     def _describe(self, model: LoadedModel) -> None:
-        device = model.acoustic.device
-        if device.type == "cuda":
+        gpu, device = model.engines.gpu, model.described.device
+        if gpu is not None:
             import torch
 
-            self._metrics.watch_gpu(lambda: torch.cuda.memory_allocated(str(device)))
+            self._metrics.watch_gpu(lambda: torch.cuda.memory_allocated(gpu))
         self._metrics.build_info.labels(version("tutti-asr"), self._settings.commit, model.name, str(device)).set(1)
 
     def release(self, service: ModelService) -> None:
@@ -207,7 +202,7 @@ class ServiceBuilder:
         """Samples of a window of the voice-activity model. Raises: SettingsError."""
         if self._vad_model is None:
             return None
-        rate = model.acoustic.config.sample_rate
+        rate = model.described.config.sample_rate
         if rate != VAD_HZ:
             raise SettingsError(
                 f"vad: silero needs a model at {VAD_HZ} Hz, and {model.name!r} takes {rate} Hz; use --vad off"
@@ -215,50 +210,20 @@ class ServiceBuilder:
         return self._vad_model.step_samples
 
     def _engines(self, model: LoadedModel, window: int | None) -> Engines:
-        config, vad = model.acoustic.config, self._vad_model
-        step_token = None if model.acoustic.device.type == "cuda" else next(self._step_tokens)
-        return Engines(
-            self._engine(config, model.acoustic, config.step_samples, step_token, name=f"model {model.name}"),
-            self._engine(config, vad, window, next(self._step_tokens), name=f"vad {model.name}")
-            if vad and window
-            else None,
-            step_samples=config.step_samples,
-            clock=self._clock,
-        )
-
-    def _engine(
-        self,
-        config: ModelDescription,
-        model: BatchedModel,
-        step_samples: int,
-        step_token: StepToken | None,
-        *,
-        name: str,
-    ) -> MakeEngine:
-        """Return a factory of the engine, a thread of this process."""
         settings, clock = self._settings, self._clock
-        longest_s = max(settings.max_backlog_s, MAX_BACKLOG_S)
-        max_queued = math.ceil(longest_s * config.sample_rate / step_samples) + FLUSHES * (config.flush_steps + 2)
-
-        def make(deliver: Deliver, loop: asyncio.AbstractEventLoop) -> Engine:
-            return Engine(
-                model.slots(
-                    capacity=settings.all_slots,
-                    largest=settings.max_batch,
-                    tile_rows=TILE_ROWS if settings.reproducible else None,
-                ),
-                policy=Policy(settings.policy),
-                max_queued=max_queued,
-                deliver=on_loop(deliver, loop),
-                step_s=step_samples / config.sample_rate,
-                warm_up=True,
-                acknowledged=True,
-                clock=clock,
-                step_token=step_token,
-                name=name,
-            )
-
-        return make
+        described, vad = model.described, self._vad_model
+        step_token = None if described.device.type == "cuda" else next(self._step_tokens)
+        plan = EnginePlan.of(settings, described.config, f"model {model.name}")
+        make_vad = None
+        if vad and window:
+            vad_plan = EnginePlan.of(settings, described.config, f"vad {model.name}", window)
+            make_vad = vad.engines.maker(vad_plan, next(self._step_tokens), clock)
+        return Engines(
+            model.engines.maker(plan, step_token, clock),
+            make_vad,
+            step_samples=described.config.step_samples,
+            clock=clock,
+        )
 
     def _room(self, config: ModelDescription, metrics: ModelMetrics) -> ModelRoom:
         settings = self._settings
@@ -285,7 +250,7 @@ class ServiceBuilder:
         def setup() -> tuple[str, ...]:
             rules = (settings.min_endpoint_ms, settings.silence_endpoint_ms, settings.max_utterance_s)
             decoders = (model.decoder.digest, *(grammar.digest for grammar in model.grammars.values()))
-            return model.acoustic.digest, model.acoustic.precision, *decoders, repr(rules)
+            return model.described.digest, model.described.precision, *decoders, repr(rules)
 
         return TicketService(
             self._resume_keys, ttl_s=settings.resume_ttl_s, setup=setup, clock=time.time, own_key=self._own_key

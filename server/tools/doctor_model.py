@@ -27,8 +27,9 @@ from model.machine.instructions import instruction_set
 from model.published.published_model import PublishedModel
 from model.segment_model import other_of
 from server.configuration.variables import spelled
+from server.models.engine_source import TILE_ROWS
 from server.models.loading import load_vad
-from server.models.service import TILE_ROWS, VAD_HZ
+from server.models.service import VAD_HZ
 from server.settings import Settings
 from server.tools.doctor import Check, Finding, fail, ok, warn
 from server.tools.doctor_machine import GIB, free_memory

@@ -18,10 +18,10 @@ from batching.capacity import Capacity
 from batching.stepper import Stepper
 from model.acoustic import AcousticModel, load_model, log_probs_of
 from model.checkpoint import SHIPPED
-from model.config import BLANK
 from model.ctc.tokens import Tokens
 from model.ctc.words import joined
 from model.decoder import decoder_of
+from model.described import describe
 from model.published.published_model import PublishedModel
 from model.published.rewriting.verdicts import Verdict
 from model.published.rows import SIZES, check_rows, tokens_of
@@ -59,7 +59,7 @@ def check(asked: Asked, settings: Settings) -> Document:
         rewriting=settings.graph_rewriting,
     )
     load_s = time.perf_counter() - started
-    tokens = _tokens(model)
+    tokens = describe(model).tokens
     audio = None if asked.audio is None else _recognized(model, tokens, asked.audio)
     rows = _rows(model, tokens.blank)
     wrong = []
@@ -76,10 +76,6 @@ def check(asked: Asked, settings: Settings) -> Document:
         "wrong": wrong,
         "ok": not wrong,
     }
-
-
-def _tokens(model: AcousticModel) -> Tokens:
-    return model.tokens if isinstance(model, PublishedModel) else Tokens.of(model.config.vocabulary, BLANK)
 
 
 def _facts(model: AcousticModel, tokens: Tokens, path: Path) -> Document:
@@ -111,9 +107,9 @@ def _facts(model: AcousticModel, tokens: Tokens, path: Path) -> Document:
 
 
 def _rows(model: AcousticModel, blank: int) -> Document:
-    found = check_rows(model, blank)
+    found, published = check_rows(model, blank), describe(model).published
     return {
-        "one_row": isinstance(model, PublishedModel) and model.contract.one_row,
+        "one_row": published is not None and published.one_row,
         "left_out": [size for size in SIZES if size not in found.equal_bits],
         **asdict(found),
     }
@@ -124,13 +120,13 @@ def _speed(model: AcousticModel, settings: Settings) -> Document:
     slots = model.slots(capacity=settings.max_batch, largest=settings.max_batch)
     batch_s = Stepper(slots).warm_up(time.perf_counter)
     step_s, largest = model.config.step_samples / model.config.sample_rate, len(slots.inputs)
-    objective_s = settings.latency_budget_ms / 1_000
+    objective_s, published = settings.latency_budget_ms / 1_000, describe(model).published
     capacity = Capacity(step_s=step_s, objective_s=objective_s, max_batch=largest)
     capacity.warmed_up(batch_s)
     shown = {rows: batch_s[rows] for rows in BATCHES if rows in batch_s}
     return {
         "threads": model.threads,
-        "undivided": model.undivided if isinstance(model, PublishedModel) else "",
+        "undivided": "" if published is None else published.undivided,
         "batch_ms": {rows: round(1_000 * seconds, 3) for rows, seconds in shown.items()},
         "real_time_factor": {rows: round(seconds / (rows * step_s), 6) for rows, seconds in shown.items()},
         "largest_batch": largest,

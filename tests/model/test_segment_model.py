@@ -49,6 +49,14 @@ def test_a_model_of_other_symbols_or_frames_has_no_second_network(changes: dict[
     assert reader_for(config_of("tutti-mandarin")) is None
 
 
+def test_networks_that_are_not_used_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process without a model's weights looks for its second network."""
+    config, read = config_of("tutti-mandarin"), []
+    monkeypatch.setattr(checkpoint, "read", read.append)
+    assert reader_for(config) is None
+    assert not read
+
+
 def test_a_streaming_model_is_bit_identical_to_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """For the audio alone, with others in a batch, and after another segment."""
     monkeypatch.setattr(checkpoint, "SEGMENT_MODELS", ())

@@ -10,7 +10,6 @@ from model.acoustic import log_probs_of
 from model.errors import PublishedModelError
 from model.published.published_model import PublishedModel
 from server.models.loading import load_served
-from server.operations.dependent_rows import warn_of_dependent_rows
 from server.settings import Settings
 from tests.support.needs import need_package
 from tests.support.networks.published import model_of, probe_of
@@ -60,11 +59,11 @@ def test_serving_a_graph_of_one_row_is_logged_at_the_start(size, said, tmp_path)
         fixed(folder, graph_name(folder), size)
     with capture_logs() as lines:
         (served,), _ = load_served(Settings(model=folder, device="cpu"))
-        warn_of_dependent_rows(served.acoustic, reproducible=True)
+        served.engines.warn_of_dependent_rows(reproducible=True)
     rows = [line for line in lines if "one at a time" in line["event"]]
     assert len(rows) == said
     for line in rows:
-        assert (line["log_level"], line["model"]) == ("warning", served.acoustic.config.name)
+        assert (line["log_level"], line["model"]) == ("warning", served.described.config.name)
         assert "capacity is lower" in line["event"]
 
 

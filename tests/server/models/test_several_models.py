@@ -13,6 +13,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from model.description import Device
 from server.errors import SettingsError
 from tests.support.clients.realtime_client import speak, until_transcript, update
 from tests.support.needs import need_package
@@ -233,7 +234,7 @@ class EightKilohertz:
 
     config = type("Config", (), {"sample_rate": 8_000, "step_samples": 640, "flush_steps": 1, "name": "telephone"})()
     config.version, config.architecture, config.languages = "1", "ctc", ()
-    digest, device = "22telephone", two_models()[0].acoustic.device
+    digest, precision, device = "22telephone", "exact", Device("cpu")
 
 
 def test_voice_activity_is_refused_for_a_model_of_another_rate(live_server: Start) -> None:

@@ -1,0 +1,124 @@
+"""Where a model's steps are computed, and the sizes and rules of the engine that computes them.
+
+`LocalEngines` makes engines as threads of this process. Another source can connect to engines elsewhere; then this
+process needs the description of a model, but not its weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from batching.batcher import Policy
+from batching.engine import Engine
+from batching.slot_model import SlotModel
+from batching.thread.step_token import StepToken
+from model.described import Describable
+from model.description import ModelDescription
+from server.operations.dependent_rows import warn_of_dependent_rows
+from server.recognition.engines import Deliver, MakeEngine, on_loop
+from server.recognition.session import MAX_BACKLOG_S
+from server.settings import Settings
+
+TILE_ROWS = 16  # of `reproducible`: small enough not to waste much on a few streams, a full vector width on many
+FLUSHES = 8  # that may wait in a queue on top of the audio
+
+
+class BatchedModel(Protocol):
+    """A model that an engine can step."""
+
+    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> SlotModel:
+        """Return the model over `capacity` streams, in batches of at most `largest`.
+
+        With `tile_rows` its arithmetic runs on exactly that many rows at a time, where that makes a difference.
+        """
+
+
+class AcousticModel(BatchedModel, Describable, Protocol):
+    """A streaming acoustic model with its weights: int16 PCM in steps, log-probabilities out."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """Sizes and rules of one engine. They follow from settings and description, so every process gets the same."""
+
+    name: str
+    capacity: int  # streams
+    largest: int  # rows of a batch
+    tile_rows: int | None
+    policy: Policy
+    max_queued: int  # steps of a stream
+    step_s: float
+
+    @classmethod
+    def of(cls, settings: Settings, config: ModelDescription, name: str, step_samples: int | None = None) -> EnginePlan:
+        """Return the plan of a model's engine; `step_samples`: of the voice-activity engine, whose steps are others."""
+        step_samples = step_samples or config.step_samples
+        longest_s = max(settings.max_backlog_s, MAX_BACKLOG_S)
+        flushes = FLUSHES * (config.flush_steps + 2)
+        return cls(
+            name=name,
+            capacity=settings.all_slots,
+            largest=settings.max_batch,
+            tile_rows=TILE_ROWS if settings.reproducible else None,
+            policy=Policy(settings.policy),
+            max_queued=math.ceil(longest_s * config.sample_rate / step_samples) + flushes,
+            step_s=step_samples / config.sample_rate,
+        )
+
+    def slots_of(self, model: BatchedModel) -> SlotModel:
+        """Return a model with slots of these sizes. Allocates every stream's state."""
+        return model.slots(capacity=self.capacity, largest=self.largest, tile_rows=self.tile_rows)
+
+
+class EngineSource(Protocol):
+    """Makes the engines of one model."""
+
+    def maker(self, plan: EnginePlan, step_token: StepToken | None, clock: Callable[[], float]) -> MakeEngine:
+        """Return a function that makes an engine by a plan; `step_token` is shared by engines of this process."""
+
+    @property
+    def gpu(self) -> str | None:
+        """Name of torch's device if this process computes the steps on a GPU, else None."""
+
+    def warn_of_dependent_rows(self, reproducible: bool) -> None:
+        """Check the model's batches where this process has its weights, and log warnings; takes up to a second."""
+
+
+class LocalEngines:
+    """Engines that are threads of this process, of a model that is loaded here."""
+
+    def __init__(self, model: BatchedModel, *, gpu: str | None = None) -> None:
+        self._model = model
+        self.gpu = gpu
+
+    @classmethod
+    def of(cls, model: AcousticModel) -> LocalEngines:
+        """Return the engines of an acoustic model."""
+        return cls(model, gpu=str(model.device) if model.device.type == "cuda" else None)
+
+    def maker(self, plan: EnginePlan, step_token: StepToken | None, clock: Callable[[], float]) -> MakeEngine:
+        """Return a function that makes an engine by a plan, whose thread starts later."""
+
+        def make(deliver: Deliver, loop: asyncio.AbstractEventLoop) -> Engine:
+            return Engine(
+                plan.slots_of(self._model),
+                policy=plan.policy,
+                max_queued=plan.max_queued,
+                deliver=on_loop(deliver, loop),
+                step_s=plan.step_s,
+                warm_up=True,
+                acknowledged=True,
+                clock=clock,
+                step_token=step_token,
+                name=plan.name,
+            )
+
+        return make
+
+    def warn_of_dependent_rows(self, reproducible: bool) -> None:
+        """Check the model's batches, and log warnings; takes up to a second."""
+        warn_of_dependent_rows(self._model, reproducible)

@@ -1,0 +1,144 @@
+"""Models without weights: their decoders in another process, and engines that come from somewhere else."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batching.thread.step_token import StepToken
+from model import checkpoint
+from model.acoustic import log_probs_of
+from model.described import describe
+from model.recordings import read_pcm
+from model.vad import SileroVad
+from server.configuration.models_file import ModelEntry
+from server.models.engine_source import EnginePlan, LocalEngines
+from server.models.loading import (
+    LoadedModel,
+    load_acoustic,
+    load_decoders,
+    load_local,
+    load_models,
+    load_vad,
+    outlines_of,
+    vad_step_samples,
+)
+from server.recognition.engines import MakeEngine
+from server.settings import Settings
+from tests.support.decoding.without_weights import NoEngines, decoded, decoded_elsewhere
+from tests.support.networks.published import probe_of
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import SpellingModel, spell, spelling_decoder
+
+SAMPLE = Path(__file__).parents[3] / "model" / "samples" / "demo.flac"
+SMALL = checkpoint.named(Path("tutti-small"))
+OWN: dict[str, Any] = {"greedy": {"decoder": "greedy"}, "beam search": {"decoder": "beam"}}
+PUBLISHED = ["zipformer2-ctc", "t-one-ctc", "zipformer2-transducer", "nemo-transducer"]
+
+
+def check_equal_elsewhere(entry: ModelEntry | None, settings: Settings, weights: list[Path]) -> list[str]:
+    """Decode one recording here and in a process without the weights; return the names of the decoders."""
+    acoustic = load_acoustic(settings)
+    described = describe(acoustic)
+    (outputs,) = log_probs_of(acoustic, [read_pcm(SAMPLE, described.config.sample_rate)])
+    here = decoded(load_decoders(described, entry, settings, LocalEngines.of(acoustic)), outputs)
+    assert here.words
+    assert decoded_elsewhere(described, entry, settings, outputs, weights) == here
+    return sorted(here.digests)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_decoders_of_an_own_model_are_equal_in_a_process_without_its_weights(name: str) -> None:
+    settings = Settings(model=SMALL, device="cpu", **OWN[name])
+    found = check_equal_elsewhere(None, settings, [SMALL])
+    assert found == (["", "accurate", "digits"] if name == "beam search" else [""])
+
+
+@pytest.mark.parametrize("variant", PUBLISHED)
+def test_decoders_of_a_published_model_are_equal_in_a_process_without_its_graphs(variant: str) -> None:
+    folder = Path(probe_of(variant).folder)
+    entry = ModelEntry(name="probe", path=folder, languages=("en",))
+    settings = Settings(device="cpu").of_model(entry)
+    assert check_equal_elsewhere(entry, settings, sorted(folder.glob("*.onnx"))) == [""]
+
+
+@pytest.mark.parametrize("variant", ["zipformer2-ctc", "zipformer2-transducer"])
+def test_a_description_can_be_pickled_and_has_what_a_server_shows(variant: str) -> None:
+    for path in (Path(probe_of(variant).folder), SMALL):
+        model = load_acoustic(Settings(model=path, device="cpu"))
+        described = pickle.loads(pickle.dumps(describe(model)))  # noqa: S301 - our own
+        assert described == describe(model) == describe(described)
+        assert (described.digest, described.precision) == (model.digest, model.precision)
+        assert (described.config, f"{described.device}") == (model.config, "cpu")
+    published = describe(load_acoustic(Settings(model=Path(probe_of(variant).folder), device="cpu"))).published
+    assert published is not None
+    assert published.transducer == variant.endswith("transducer")
+
+
+class Recorded:
+    """A source of engines that keeps the plans it is asked for."""
+
+    gpu = None
+
+    def __init__(self, model: SpellingModel) -> None:
+        self.plans: list[EnginePlan] = []
+        self._engines = LocalEngines(model)
+
+    def maker(self, plan: EnginePlan, step_token: StepToken | None, clock: Callable[[], float]) -> MakeEngine:
+        self.plans.append(plan)
+        return self._engines.maker(plan, step_token, clock)
+
+    def warn_of_dependent_rows(self, reproducible: bool) -> None:
+        """Do nothing."""
+
+
+def test_a_server_makes_the_engine_of_a_model_by_its_source(live_server: Callable[..., LiveServer]) -> None:
+    acoustic = SpellingModel()
+    source = Recorded(acoustic)
+    model = LoadedModel.described_as(describe(acoustic), source, spelling_decoder())
+    server = live_server(model=[model], reproducible=True, max_streams=5)
+    with server.listen() as client:
+        client.send(spell("no one "))
+        finals = [frame for frame in client.finish() if frame["type"] == "Results" and frame["is_final"]]
+    assert transcript(finals) == "no one"
+    assert source.plans == [EnginePlan.of(server.settings, acoustic.config, "model spelling")]
+    assert (source.plans[0].capacity, source.plans[0].step_s) == (server.settings.all_slots, 0.08)
+
+
+def test_the_plan_of_a_voice_activity_engine_has_its_own_steps() -> None:
+    config, settings = SpellingModel().config, Settings()
+    speech, vad = EnginePlan.of(settings, config, "a"), EnginePlan.of(settings, config, "a", 512)
+    assert (speech.step_s, vad.step_s) == (0.08, 0.032)
+    assert vad.max_queued > speech.max_queued
+    assert replace(vad, step_s=speech.step_s, max_queued=speech.max_queued) == speech
+
+
+def test_models_are_loaded_by_the_function_that_is_given() -> None:
+    calls: list[Any] = []
+
+    def load(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
+        calls.append((entry and entry.name, settings.model))
+        return LoadedModel.described_as(describe(SpellingModel()), NoEngines(), spelling_decoder())
+
+    (model,) = load_models(Settings(), load)
+    (mandarin,) = outlines_of(Settings(), load)
+    assert model.name == mandarin.load().name == "spelling"
+    assert calls == [(None, None), ("tutti-mandarin", Path("tutti-mandarin"))]
+
+
+def test_the_window_of_the_voice_activity_model_is_known_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    vad = load_vad(Settings(vad="silero"))
+    assert vad is not None
+    monkeypatch.delattr(SileroVad, "load")
+    assert vad_step_samples(Settings(vad="silero")) == vad.step_samples == 512
+    assert vad_step_samples(Settings()) is None
+
+
+def test_an_engine_that_is_loaded_here_has_no_gpu_on_a_cpu() -> None:
+    entry = ModelEntry(name="en", path=SMALL, languages=("en",), decoder="greedy", device="cpu")
+    assert load_local(entry, Settings().of_model(entry)).engines.gpu is None
