@@ -37,8 +37,8 @@ class BatchedModel(Protocol):
         """
 
 
-class AcousticModel(BatchedModel, Describable, Protocol):
-    """A streaming acoustic model with its weights: int16 PCM in steps, log-probabilities out."""
+class DescribableModel(BatchedModel, Describable, Protocol):
+    """A loaded acoustic model: int16 PCM in steps, log-probabilities out. `describe` describes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class LocalEngines:
         self.gpu = gpu
 
     @classmethod
-    def of(cls, model: AcousticModel) -> LocalEngines:
+    def of(cls, model: DescribableModel) -> LocalEngines:
         """Return the engines of an acoustic model."""
         return cls(model, gpu=str(model.device) if model.device.type == "cuda" else None)
 

@@ -13,14 +13,14 @@ from functools import partial
 from typing import Protocol
 
 from model import checkpoint, levels
-from model.acoustic import load_model
+from model.acoustic import AcousticModel, load_model
 from model.ctc.words import Decoder
 from model.decoder import accurate_of, decoder_of, grammars_of
 from model.described import DescribedModel, describe
 from model.published.files import is_published
 from server.configuration.models_file import ModelEntry
 from server.errors import SettingsError
-from server.models.engine_source import AcousticModel, BatchedModel, EngineSource, LocalEngines
+from server.models.engine_source import BatchedModel, DescribableModel, EngineSource, LocalEngines
 from server.models.selection import is_language
 from server.settings import Settings
 
@@ -152,7 +152,7 @@ class LoadedModel:
     @classmethod
     def of(
         cls,
-        acoustic: AcousticModel,
+        acoustic: DescribableModel,
         decoder: Decoder,
         name: str | None = None,
         languages: tuple[str, ...] = (),

@@ -51,7 +51,8 @@ def test_a_model_of_other_symbols_or_frames_has_no_second_network(changes: dict[
 
 def test_networks_that_are_not_used_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process without a model's weights looks for its second network."""
-    config, read = config_of("tutti-mandarin"), []
+    config = config_of("tutti-mandarin")
+    read: list[Path] = []
     monkeypatch.setattr(checkpoint, "read", read.append)
     assert reader_for(config) is None
     assert not read
