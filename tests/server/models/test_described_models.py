@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from server.models.loading import (
 )
 from server.recognition.engines import MakeEngine
 from server.settings import Settings
-from tests.support.decoding.without_weights import NoEngines, decoded, decoded_elsewhere
+from tests.support.decoding.without_weights import NoEngines, decoded, decoded_without, other_process
 from tests.support.networks.published import probe_of
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import SpellingModel, spell, spelling_decoder
@@ -41,37 +42,49 @@ OWN: dict[str, Any] = {"greedy": {"decoder": "greedy"}, "beam search": {"decoder
 PUBLISHED = ["zipformer2-ctc", "t-one-ctc", "zipformer2-transducer", "nemo-transducer"]
 
 
-def check_equal_elsewhere(entry: ModelEntry | None, settings: Settings, weights: list[Path]) -> list[str]:
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    with other_process() as pool:
+        yield pool
+
+
+def check_equal_elsewhere(
+    weights: list[Path], entry: ModelEntry | None, settings: Settings, pool: ProcessPoolExecutor
+) -> list[str]:
     """Decode one recording here and in a process without the weights; return the names of the decoders."""
     acoustic = load_acoustic(settings)
     described = describe(acoustic)
     (outputs,) = log_probs_of(acoustic, [read_pcm(SAMPLE, described.config.sample_rate)])
     here = decoded(load_decoders(described, entry, settings, LocalEngines.of(acoustic)), outputs)
     assert here.words
-    assert decoded_elsewhere(described, entry, settings, outputs, weights) == here
+    assert decoded_without(weights, described, entry, settings, outputs, pool) == here
     return sorted(here.digests)
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_decoders_of_an_own_model_are_equal_in_a_process_without_its_weights(name: str) -> None:
+def test_decoders_of_an_own_model_are_equal_in_a_process_without_its_weights(
+    name: str, pool: ProcessPoolExecutor
+) -> None:
     settings = Settings(model=SMALL, device="cpu", **OWN[name])
-    found = check_equal_elsewhere(None, settings, [SMALL])
+    found = check_equal_elsewhere([SMALL], None, settings, pool)
     assert found == (["", "accurate", "digits"] if name == "beam search" else [""])
 
 
 @pytest.mark.parametrize("variant", PUBLISHED)
-def test_decoders_of_a_published_model_are_equal_in_a_process_without_its_graphs(variant: str) -> None:
+def test_decoders_of_a_published_model_are_equal_in_a_process_without_its_graphs(
+    variant: str, pool: ProcessPoolExecutor
+) -> None:
     folder = Path(probe_of(variant).folder)
     entry = ModelEntry(name="probe", path=folder, languages=("en",))
     settings = Settings(device="cpu").of_model(entry)
-    assert check_equal_elsewhere(entry, settings, sorted(folder.glob("*.onnx"))) == [""]
+    assert check_equal_elsewhere(sorted(folder.glob("*.onnx")), entry, settings, pool) == [""]
 
 
 @pytest.mark.parametrize("variant", ["zipformer2-ctc", "zipformer2-transducer"])
 def test_a_description_can_be_pickled_and_has_what_a_server_shows(variant: str) -> None:
     for path in (Path(probe_of(variant).folder), SMALL):
         model = load_acoustic(Settings(model=path, device="cpu"))
-        described = pickle.loads(pickle.dumps(describe(model)))  # noqa: S301 - our own
+        described = pickle.loads(pickle.dumps(describe(model)))
         assert described == describe(model) == describe(described)
         assert (described.digest, described.precision) == (model.digest, model.precision)
         assert (described.config, f"{described.device}") == (model.config, "cpu")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,12 +53,21 @@ def decoded(model: LoadedModel, outputs: LogProbs) -> Decoded:
     return Decoded(model.name, model.languages, model.card, digests, model.decoder.take(state))
 
 
-def decoded_elsewhere(
-    described: DescribedModel, entry: ModelEntry | None, settings: Settings, outputs: LogProbs, weights: Sequence[Path]
+def other_process() -> ProcessPoolExecutor:
+    """Return a pool of one process, which has nothing of this one's memory."""
+    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+
+
+def decoded_without(
+    weights: Iterable[Path],
+    described: DescribedModel,
+    entry: ModelEntry | None,
+    settings: Settings,
+    outputs: LogProbs,
+    pool: ProcessPoolExecutor,
 ) -> Decoded:
-    """Decode in a process of its own, which fails if it opens one of the files `weights`, or loads a graph or torch."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_decoded, described, entry, settings, outputs, {f"{path}" for path in weights}).result()
+    """Decode in the process of a pool, which fails if it opens one of the files `weights`, or loads a graph or torch."""
+    return pool.submit(_decoded, described, entry, settings, outputs, {f"{path}" for path in weights}).result()
 
 
 def _decoded(
