@@ -57,7 +57,7 @@ def check_equal_elsewhere(
     (outputs,) = log_probs_of(acoustic, [read_pcm(SAMPLE, described.config.sample_rate)])
     here = decoded(load_decoders(described, entry, settings, LocalEngines.of(acoustic)), outputs)
     assert here.words
-    assert decoded_without(weights, described, entry, settings, outputs, pool) == here
+    assert decoded_without(weights, described, outputs, pool, entry=entry, settings=settings) == here
     return sorted(here.digests)
 
 

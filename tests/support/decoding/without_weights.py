@@ -61,12 +61,13 @@ def other_process() -> ProcessPoolExecutor:
 def decoded_without(
     weights: Iterable[Path],
     described: DescribedModel,
-    entry: ModelEntry | None,
-    settings: Settings,
     outputs: LogProbs,
     pool: ProcessPoolExecutor,
+    *,
+    entry: ModelEntry | None,
+    settings: Settings,
 ) -> Decoded:
-    """Decode in the process of a pool, which fails if it opens one of the files `weights`, or loads a graph or torch."""
+    """Decode in a pool's process, which fails if it opens one of the files `weights`, or loads a graph or torch."""
     return pool.submit(_decoded, described, entry, settings, outputs, {f"{path}" for path in weights}).result()
 
 
