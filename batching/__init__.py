@@ -17,6 +17,7 @@ from batching.errors import (
     StaleHandle,
     StepFailed,
     UnknownStream,
+    WrongFrame,
     WrongInput,
     WrongState,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "StreamId",
     "UnknownStream",
     "WarmedUp",
+    "WrongFrame",
     "WrongInput",
     "WrongState",
 ]

@@ -1,4 +1,4 @@
-"""The engine: a thread that owns slot model, batcher and pool (`thread/worker.py`), and runs one batch after another.
+"""The engine: a thread that owns slot model, batcher and pool (`thread/model_thread.py`), for threads of this process.
 
 Any thread may open, push and close: each call appends an immutable command to one queue. The model thread executes the
 commands that have arrived, runs a batch, delivers its results in one call, and repeats; without work it sleeps until
@@ -9,27 +9,24 @@ loop.
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Callable
 
 import numpy as np
 
-from batching.batcher import Batcher, Policy, StreamId, checked_budget
+from batching.batcher import Policy, StreamId, checked_budget
 from batching.errors import EngineDown, QueueFull, WrongInput, WrongState
-from batching.events import EngineEvent, EngineStopped
-from batching.policy.pace import Pace
+from batching.events import EngineEvent
 from batching.slot_model import SlotModel
-from batching.stepper import Stepper
-from batching.thread.commands import Close, Export, Mailbox, Open, Restore, Step, Stop
+from batching.thread.commands import Close, Export, Mailbox, Open, Restore, Step
+from batching.thread.model_thread import ModelThread
 from batching.thread.result_backpressure import ResultBackpressure
 from batching.thread.step_token import StepToken
-from batching.thread.worker import Worker
 
 _new_tuple = tuple.__new__  # creates a named tuple in half the time of its own constructor
 
 
-class Engine:
+class Engine(ModelThread):
     """Interface of the model thread for other threads.
 
     The calls of a stream: `open`, any number of `push`, exactly one `close`, also after a failure. Every push is
@@ -63,62 +60,32 @@ class Engine:
         on the same cores. Without `chunks` each model call runs one step of each stream, even if the model accepts
         more. `Batcher` documents the policy and the other options.
         """
-        largest, *shape = model.inputs.shape
-        stepper = Stepper(model, chunks=chunks)
-        batcher = Batcher(
-            policy,
-            max_batch=largest,
-            max_queued=max_queued,
-            background_rows=background_rows,
-            pace=Pace(step_s),
-            chunk_steps=stepper.chunk_steps,
-        )
+        mail = Mailbox()
         self._results = ResultBackpressure(deliver)
-        self._acknowledged = acknowledged
-        self._worker = Worker(
-            stepper, batcher, deliver=self._results.deliver, clock=clock, step_token=step_token or StepToken()
+        super().__init__(
+            model,
+            mail,
+            policy=policy,
+            max_queued=max_queued,
+            deliver=self._results.deliver,
+            background_rows=background_rows,
+            step_s=step_s,
+            warm_up=warm_up,
+            clock=clock,
+            step_token=step_token,
+            chunks=chunks,
+            name=name,
         )
+        self._acknowledged = acknowledged
+        _, *shape = model.inputs.shape
         self._input_shape, self._input_dtype = tuple(shape), model.inputs.dtype
         self._state_bytes = model.state_bytes
-        self._warm_up = warm_up
-        self._clock = clock
         self._ids = itertools.count(1)
-        self._mail = Mailbox()
-        self._commands = self._mail.commands
+        self._commands = mail.commands
         # A full queue, an open and a close for every stream: reached only if the model thread hangs.
         self._max_commands = model.capacity * (max_queued + 2)
-        self._thread = threading.Thread(target=self._main, name=name, daemon=True)  # a hung device must not block exit
-        self._ended = False
-        self._failure: BaseException | None = None
-        self._busy_since: float | None = None
 
     # Called on any thread:
-
-    @property
-    def alive(self) -> bool:
-        """Whether the model thread is running."""
-        return self._thread.is_alive() and not self._ended
-
-    @property
-    def failure(self) -> BaseException | None:
-        """The error that ended the model thread; None while it runs and after `stop`."""
-        return self._failure
-
-    def busy_since(self) -> float | None:
-        """Clock time at which the thread last woke or finished a batch; None while it sleeps."""
-        return self._busy_since
-
-    def start(self) -> None:
-        """Start the model thread. Can be called only once."""
-        self._thread.start()
-
-    def stop(self, timeout_s: float) -> None:
-        """End the thread after its current batch and drop waiting steps. Raises: EngineDown if it does not end."""
-        self._mail.put(Stop())
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
-        if self._thread.is_alive():
-            raise EngineDown(f"the model thread is still running {timeout_s} s after stop")
 
     def open(self, *, budget_s: float = 0.1, background: bool = False) -> StreamId:
         """Open a stream whose steps should be answered within `budget_s` of their due time; ids are never reused.
@@ -186,28 +153,6 @@ class Engine:
 
     # Called on the model thread:
 
-    def _main(self) -> None:
-        try:
-            if self._warm_up:
-                self._worker.warm_up()
-            while self._drain_commands():
-                self._worker.run_batch()
-        except BaseException as error:
-            self._failure = error
-            raise  # to threading.excepthook, which reports it
-        finally:
-            self._ended = True
-            self._busy_since = None
-            self._results.deliver(EngineStopped(self._failure))
-
-    def _drain_commands(self) -> bool:
-        """Execute the commands that have arrived; sleep first if there is nothing to do. Returns: False to stop."""
+    def _before_commands(self) -> None:
         if self._acknowledged:
             self._results.wait()
-        now = self._clock()
-        wake_at = None if self._commands else self._worker.wake_at(now)
-        if not self._commands and (wake_at is None or wake_at > now):
-            self._busy_since = None
-            self._mail.sleep(None if wake_at is None else wake_at - now)
-        self._busy_since = self._clock()
-        return self._worker.take(self._commands)

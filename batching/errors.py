@@ -10,7 +10,8 @@ BatchingError
 │   ├── StaleHandle     the handle's slot was released, or belongs to another pool
 │   ├── RepeatedHandle  one stream appears twice in a batch
 │   ├── WrongInput      a step's array does not have the shape and dtype of the model's inputs
-│   └── WrongState      a state to restore does not have the model's size, or the stream has waiting steps
+│   ├── WrongState      a state to restore does not have the model's size, or the stream has waiting steps
+│   └── WrongFrame      bytes between a front end and an engine are not a frame of this version
 ├── StepFailed          the model: its step raised (that error is the __cause__), or returned a wrong number of rows
 └── EngineDown          the operator: the model thread has ended, or does not end in time
 """
@@ -58,6 +59,10 @@ class WrongInput(Misuse):
 
 class WrongState(Misuse):
     """A state to restore does not have the model's size, or the stream has waiting steps."""
+
+
+class WrongFrame(Misuse):
+    """Bytes between a front end and an engine are not a frame of this version."""
 
 
 class StepFailed(BatchingError):

@@ -44,6 +44,10 @@ class BatchDone(NamedTuple):
     """`Batcher.background_waits` when the batch started."""
     steps: int = 1
     """Steps of each stream, in consecutive rows: each stream of a chunk is in `streams` this many times in a row."""
+    rows_in_all: int = 0
+    """Rows of the whole batch, if rows of other front ends were in it too; 0: all of its rows are in this event."""
+    leads: bool = True
+    """Whether this event stands for the whole batch in statistics: true for exactly one of a batch's events."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,16 +76,16 @@ class Stepper:
             self._step(range(streams), steps)
         return clock() - began_s
 
-    def run(self, handles: Sequence[Handle], inputs: Sequence[NDArray[Any]], steps: int = 1) -> NDArray[Any]:
+    def run(self, handles: Sequence[Handle], inputs: Sequence[NDArray[Any] | bytes], steps: int = 1) -> NDArray[Any]:
         """Advance B streams by `steps` steps each; rows i * steps … i * steps + steps - 1 belong to `handles[i]`.
 
-        Returns: (B * steps, …) outputs in new memory. Raises: StepFailed, after which the states of the batch are
+        `inputs`: rows, as arrays or as their bytes. Returns: (B * steps, …) outputs in new memory. Raises: StepFailed, after which the states of the batch are
         undefined; StaleHandle, RepeatedHandle.
         """
         self.launch(handles, inputs, steps)
         return self.finish()
 
-    def launch(self, handles: Sequence[Handle], inputs: Sequence[NDArray[Any]], steps: int = 1) -> None:
+    def launch(self, handles: Sequence[Handle], inputs: Sequence[NDArray[Any] | bytes], steps: int = 1) -> None:
         """Write the inputs and, if the model is `Overlapped`, start the step. Raises: as `run`."""
         self._slots, self._steps = self.pool.slots(handles), steps
         joined = _joined(inputs)

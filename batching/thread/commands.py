@@ -26,10 +26,13 @@ class Open:
 
 
 class Step(NamedTuple):
-    """Queue one step. `ready_s`: time of the push, so that queue wait includes the wait in the command queue."""
+    """Queue one step. `ready_s`: time of the push, so that queue wait includes the wait in the command queue.
+
+    `inputs`: the row, or its bytes.
+    """
 
     stream: StreamId
-    inputs: np.ndarray
+    inputs: np.ndarray | bytes
     tag: object
     reset: bool
     ready_s: float

@@ -60,6 +60,15 @@ class Worker:
                 self._batcher.ran(streams * steps, seconds, steps)
         self._deliver(WarmedUp(step_s))
 
+    @property
+    def queued(self) -> int:
+        """Number of waiting steps of all streams."""
+        return self._batcher.queued
+
+    def waiting(self, streams: Iterable[StreamId]) -> int:
+        """Number of waiting steps of these streams; a stream that is not open has none."""
+        return sum(self._batcher.waiting(stream) for stream in streams if stream in self._handles)
+
     def wake_at(self, now: float) -> float | None:
         """Time of the next call of `run_batch` if no command arrives before; None = not before a command."""
         return now if self._held else self._batcher.wake_at(now)
@@ -194,7 +203,7 @@ class Worker:
         if not self._stepper.overlaps:
             self._deliver_held()
 
-    def _step(self, handles: Sequence[Handle], inputs: Sequence[np.ndarray], each: int) -> np.ndarray:
+    def _step(self, handles: Sequence[Handle], inputs: Sequence[np.ndarray | bytes], each: int) -> np.ndarray:
         try:
             self._stepper.launch(handles, inputs, each)
         finally:

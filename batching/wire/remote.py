@@ -1,0 +1,201 @@
+"""A connection to an engine in another process, as a front end has it: calls to bytes, bytes to events.
+
+Pure: it knows no socket and no event loop. Its owner sends what `take_output` returns, gives it what arrives, and
+replaces it when the socket closes (`recovery.py`).
+
+Each batch stays an event of its own, also where several wait: the time of a step, its start and the rows of all front
+ends belong to one batch, and statistics of two batches in one event would be wrong.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from batching.batcher import StreamId, checked_budget
+from batching.errors import EngineDown, QueueFull, WrongFrame, WrongInput, WrongState
+from batching.events import EngineEvent, StateExported, StreamClosed, StreamFailed
+from batching.wire import frames
+from batching.wire.frames import COMMAND, Buffer, Hello
+from batching.wire.readers import Frame, FrameReader
+
+MAX_OUTPUT_BYTES = 64 << 20  # that may wait for the socket: reached only if the engine does not read
+
+
+@dataclass(slots=True)
+class _Stream:
+    tags: deque[object] = field(default_factory=deque)
+    """Of the steps without an answer, oldest first: the results of a stream come in order."""
+    exports: deque[object] = field(default_factory=deque)
+    """Tags of the pending exports, oldest first."""
+    failed: bool = False
+
+
+class RemoteConnection:
+    """The calls of an `EngineFront` for streams, and the events that answer them; one thread uses it.
+
+    Streams may be numbered by the caller; on the wire they have 32 bits. After the socket closed nothing more happens:
+    no event ends the streams.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_output: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`on_output` is called when there is something to send, once until the next `take_output`."""
+        self._on_output = on_output
+        self._clock = clock
+        self._hello: Hello | None = None
+        self._reader = FrameReader()
+        self._ids = itertools.count(1)
+        self._streams: dict[StreamId, _Stream] = {}
+        self._output: list[bytes | np.ndarray] = []
+        self._output_bytes = 0
+
+    @property
+    def hello(self) -> Hello | None:
+        """What the engine said of itself; None until it arrived."""
+        return self._hello
+
+    @property
+    def output_bytes(self) -> int:
+        """Number of bytes to send."""
+        return self._output_bytes
+
+    def take_output(self) -> bytes:
+        """Return everything that was not sent yet; the caller sends it."""
+        output, self._output, self._output_bytes = self._output, [], 0
+        return b"".join(output)
+
+    def open(
+        self, *, budget_s: float = 0.1, background: bool = False, stream: StreamId | None = None
+    ) -> StreamId:
+        """Open a stream, of this number if one is given, which must be free.
+
+        Raises: ValueError for a budget that is not positive and finite; QueueFull if the engine does not read.
+        """
+        checked_budget(budget_s)
+        if stream is None:
+            self._check_room()
+            stream = next(self._ids)
+        self._streams[stream] = _Stream()
+        self._send(COMMAND.pack(frames.OPEN, background, stream, budget_s))
+        return stream
+
+    def push(
+        self,
+        stream: StreamId,
+        inputs: np.ndarray,
+        *,
+        tag: object = None,
+        reset: bool = False,
+        ready_s: float | None = None,
+    ) -> None:
+        """Queue one step, ready now, or at `ready_s` if it is sent again. The array is kept until it is sent.
+
+        Raises: EngineDown before the engine's hello; WrongInput; QueueFull if the engine does not read, but not for a
+        step that is sent again.
+        """
+        wanted = self._greeted().inputs
+        if inputs.shape != wanted.shape or inputs.dtype != wanted.dtype:
+            raise WrongInput(f"a step must be {wanted.dtype} {wanted.shape}, not {inputs.dtype} {inputs.shape}")
+        if ready_s is None:
+            self._check_room()
+            ready_s = self._clock()
+        known = self._streams.get(stream)
+        if known is not None:
+            if known.failed:
+                return
+            known.tags.append(tag)
+        row = inputs if inputs.flags.c_contiguous else inputs.tobytes()
+        self._send(COMMAND.pack(frames.STEP, reset, stream, ready_s), row, inputs.nbytes)
+
+    def export(self, stream: StreamId, tag: object = None) -> None:
+        """Request the state after the steps pushed so far; `StateExported` has the `tag`."""
+        known = self._streams.get(stream)
+        if known is not None:
+            if known.failed:
+                return
+            known.exports.append(tag)
+        self._send(COMMAND.pack(frames.EXPORT, 0, stream, 0.0))
+
+    def restore(self, stream: StreamId, state: bytes) -> None:
+        """Set the stream's state, for the steps pushed from now on. Raises: EngineDown, WrongState for a wrong size."""
+        wanted = self._greeted().state_bytes
+        if len(state) != wanted:
+            raise WrongState(f"the state has {len(state)} bytes, the model's have {wanted}")
+        self._send(COMMAND.pack(frames.RESTORE, 0, stream, 0.0), state, len(state))
+
+    def close(self, stream: StreamId) -> None:
+        """Close a stream: drop its waiting steps, free its slot, and get `StreamClosed`."""
+        self._send(COMMAND.pack(frames.CLOSE, 0, stream, 0.0))
+
+    def received(self, data: Buffer) -> list[EngineEvent]:
+        """Return the events that are complete with these bytes.
+
+        Raises: WrongFrame, after which the connection is of no use: close it.
+        """
+        events: list[EngineEvent] = []
+        for frame in self._reader.received(data):
+            try:
+                event = self._event(frame)
+            except (struct.error, TypeError, ValueError, IndexError, KeyError) as error:
+                raise WrongFrame(f"a frame of kind {frame.kind} cannot be decoded: {error!r}") from error
+            if event is not None:
+                events.append(event)
+        return events
+
+    def _event(self, frame: Frame) -> EngineEvent | None:
+        kind, flags, stream, payload = frame
+        if kind == frames.BATCH:
+            return frames.decode_batch(flags, payload, self._tags)
+        if kind == frames.EXPORTED:
+            return StateExported(stream, self._streams[stream].exports.popleft(), bytes(payload))
+        if kind == frames.CLOSED:
+            self._streams.pop(stream, None)
+            return StreamClosed(stream)
+        if kind == frames.FAILED:
+            return self._failed(stream, frames.decode_failed(payload))
+        if kind == frames.WARM:
+            return frames.decode_warm(payload)
+        if kind == frames.HELLO:
+            self._hello = frames.decode_hello(payload)
+            return None
+        raise WrongFrame(f"no frame has the kind {kind}")
+
+    def _tags(self, streams: Sequence[StreamId]) -> tuple[object, ...]:
+        """Return the tags of the next step of each of these streams; a stream may be named several times."""
+        known = self._streams
+        return tuple([known[stream].tags.popleft() for stream in streams])
+
+    def _failed(self, stream: StreamId, error: Exception) -> StreamFailed:
+        known = self._streams.get(stream)
+        if known is not None:
+            known.failed = True
+            known.tags.clear()
+            known.exports.clear()
+        return StreamFailed(stream, error)
+
+    def _greeted(self) -> Hello:
+        if self._hello is None:
+            raise EngineDown("the engine has not said what it takes yet: wait for its hello")
+        return self._hello
+
+    def _check_room(self) -> None:
+        if self._output_bytes > MAX_OUTPUT_BYTES:
+            raise QueueFull(f"{self._output_bytes} bytes wait for the engine, which does not read")
+
+    def _send(self, header: bytes, payload: bytes | np.ndarray = b"", payload_bytes: int = 0) -> None:
+        first = not self._output
+        self._output += (header, payload)
+        self._output_bytes += COMMAND.size + payload_bytes
+        if first:
+            self._on_output()

@@ -1,0 +1,193 @@
+"""An engine for front ends in other processes: its model thread reads commands from sockets and writes results to them.
+
+The id of a stream is that of its connection, then the 32 bits that it has on the wire, so no two front ends can name
+the same stream. The rows of a batch are sorted by connection once, and each connection gets its own in one frame.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batching.batcher import Policy
+from batching.errors import EngineDown
+from batching.events import BatchDone, EngineEvent, EngineStopped, StateExported, StreamClosed, StreamFailed, WarmedUp
+from batching.slot_model import SlotModel
+from batching.thread.model_thread import ModelThread
+from batching.thread.step_token import StepToken
+from batching.wire import frames
+from batching.wire.frames import Hello, Layout, Rows
+from batching.wire.readers import STREAM_BITS, CommandReader
+from batching.wire.sockets import SocketMail
+
+MAX_QUEUED_BYTES = 256 << 20  # of waiting steps, over all connections: 100,000 steps of 80 ms
+_WIRE_BITS = (1 << STREAM_BITS) - 1
+
+
+class ServedEngine(ModelThread):
+    """An engine whose streams belong to the connections that `attach` adds; `RemoteConnection` is the other end.
+
+    A connection that closes or breaks, sends what is not a frame, or does not read (`sockets.MAX_UNSENT_BYTES`), is
+    closed with all its streams. When the thread ends, all connections are closed.
+    """
+
+    def __init__(
+        self,
+        model: SlotModel,
+        *,
+        policy: Policy,
+        max_queued: int,
+        digest: str = "",
+        background_rows: int = 8,
+        step_s: float = 0.0,
+        warm_up: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
+        step_token: StepToken | None = None,
+        chunks: bool = True,
+        name: str = "model",
+        max_queued_bytes: int = MAX_QUEUED_BYTES,
+    ) -> None:
+        """Allocate everything; `start` starts the thread. Most options are those of `Engine`.
+
+        `digest`: identifies the model for front ends. `max_queued_bytes`: bound on the waiting steps of all streams. A
+        connection with more than its equal share of it is not read until some of its steps have run.
+        """
+        self._inputs = Layout(model.inputs.dtype, model.inputs.shape[1:])
+        self._state_bytes, self._digest = model.state_bytes, digest
+        self._max_queued_steps = max_queued_bytes // max(1, self._inputs.nbytes)
+        self._background: set[int] = set()  # open background streams
+        self._sockets = SocketMail(self._reader)
+        super().__init__(
+            model,
+            self._sockets,
+            policy=policy,
+            max_queued=max_queued,
+            deliver=self._send,
+            background_rows=background_rows,
+            step_s=step_s,
+            warm_up=warm_up,
+            clock=clock,
+            step_token=step_token,
+            chunks=chunks,
+            name=name,
+        )
+
+    # Called on any thread:
+
+    @property
+    def connections(self) -> int:
+        """Number of attached connections that are not closed yet."""
+        return self._sockets.count
+
+    def attach(self, end: socket.socket) -> None:
+        """Serve a front end on this socket, which belongs to the engine from now on.
+
+        The front end gets the hello at once, and the times of the warm-up when it is over.
+        Raises: EngineDown, OSError if the socket is broken; it is closed then.
+        """
+        try:
+            if self._ended:
+                raise EngineDown("the model thread has ended") from self._failure
+            self._sockets.attach(end, self._hello)
+        except BaseException:
+            end.close()
+            raise
+        if self._ended:  # it may have ended before it could see this socket
+            self._sockets.close_arrivals()
+
+    def stop(self, timeout_s: float) -> None:
+        """End the thread after its current batch and close all connections. Raises: EngineDown if it does not end."""
+        super().stop(timeout_s)
+        if self._thread.ident is None:  # it was never started
+            self._ended = True
+            self._sockets.close()
+
+    def _hello(self, number: int) -> bytes:
+        return Hello(number, self._state_bytes, self._inputs, self._digest).encoded()
+
+    def _reader(self, number: int) -> CommandReader:
+        return CommandReader(
+            number, step_bytes=self._inputs.nbytes, state_bytes=self._state_bytes, background=self._background
+        )
+
+    # Called on the model thread:
+
+    def _before_commands(self) -> None:
+        self._limit_reading()
+        self._sockets.serve()
+
+    def _limit_reading(self) -> None:
+        """Read from a connection unless more than its share of the waiting steps is its own."""
+        connections = self._sockets.connections
+        share = self._max_queued_steps // max(1, len(connections))
+        if self._worker.queued > share:
+            for connection in connections:
+                self._sockets.pause(connection, self._worker.waiting(connection.reader.streams) > share)
+        else:
+            for connection in connections:
+                self._sockets.pause(connection, False)
+
+    def _send(self, event: EngineEvent) -> None:
+        """Send an event to the connection of its stream."""
+        match event:
+            case BatchDone():
+                self._send_batch(event)
+            case StateExported(stream, _, state):
+                self._send_of(stream, frames.event(frames.EXPORTED, stream & _WIRE_BITS, state))
+            case StreamFailed(stream, error):
+                self._send_of(stream, frames.encode_failed(stream & _WIRE_BITS, error))
+            case StreamClosed(stream):
+                self._closed(stream)
+            case WarmedUp():
+                self._sockets.greeting = frames.encode_warm(event)
+                for connection in self._sockets.connections:
+                    self._sockets.send(connection.number, (self._sockets.greeting,))
+            case EngineStopped():
+                self._sockets.close()
+
+    def _send_of(self, stream: int, frame: bytes) -> None:
+        self._sockets.send(stream >> STREAM_BITS, (frame,))
+
+    def _closed(self, stream: int) -> None:
+        self._background.discard(stream)
+        self._sockets.forget(stream >> STREAM_BITS, stream)
+        self._send_of(stream, frames.event(frames.CLOSED, stream & _WIRE_BITS))
+
+    def _send_batch(self, batch: BatchDone) -> None:
+        """Send each connection its rows. The connection of the first row leads the batch."""
+        streams: NDArray[np.int64] = np.array(batch.streams, np.int64)
+        leader = int(streams[0]) >> STREAM_BITS
+        for owner, rows in _by_owner(streams, self._rows(batch, streams)):
+            self._sockets.send(owner, frames.encode_batch(batch, rows, leads=owner == leader))
+
+    def _rows(self, batch: BatchDone, streams: NDArray[np.int64]) -> Rows:
+        live_wait_s: NDArray[np.float64] | None = None
+        if batch.live_wait_s is not batch.queue_wait_s:
+            waits = iter(batch.live_wait_s)
+            by_row = [np.nan if stream in self._background else next(waits) for stream in batch.streams]
+            live_wait_s = np.array(by_row)
+        on_wire = (streams & _WIRE_BITS).astype(np.uint32)
+        return Rows(on_wire, np.array(batch.queue_wait_s), live_wait_s, batch.outputs)
+
+
+def _by_owner(streams: NDArray[np.int64], rows: Rows) -> Iterator[tuple[int, Rows]]:
+    """Return the number of each connection with rows in a batch, and these rows in their order."""
+    owners = streams >> STREAM_BITS
+    if (owners == owners[0]).all():
+        yield int(owners[0]), rows
+        return
+    order = np.argsort(owners, kind="stable")
+    firsts = [0, *(np.flatnonzero(np.diff(owners[order])) + 1).tolist(), len(order)]
+    for first, end in zip(firsts, firsts[1:], strict=False):
+        mine = order[first:end]
+        yield int(owners[mine[0]]), _taken(rows, mine)
+
+
+def _taken(rows: Rows, taken: NDArray[Any]) -> Rows:
+    live_wait_s = None if rows.live_wait_s is None else rows.live_wait_s[taken]
+    return Rows(rows.streams[taken], rows.queue_wait_s[taken], live_wait_s, rows.outputs[taken])
