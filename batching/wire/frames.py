@@ -12,7 +12,7 @@ CLOCK_MONOTONIC, which all processes of a machine share (`time.perf_counter`). A
 
 | engine to front end | 16 bytes: kind, flags, stream, length of the rest; then |
 |---|---|
-| `HELLO`, first of all | version, number of the connection, `state_bytes`, layout of an input row, digest of the model |
+| `HELLO`, first of all | version, number of the connection, `state_bytes`, layout of an input row, the model's digest |
 | `WARM` | seconds of a step by rows |
 | `BATCH` | the fields of a `BatchDone`, except tags |
 | `EXPORTED` | the state |
@@ -188,7 +188,9 @@ def decode_batch(flags: int, payload: Buffer, tags: Callable[[Sequence[StreamId]
         return values
 
     queue_wait_s = tuple(column("<f8"))
-    live_wait_s = tuple([wait for wait in column("<f8") if wait == wait]) if flags & LIVE_WAITS else queue_wait_s  # noqa: PLR0124 - NaN
+    live_wait_s = queue_wait_s
+    if flags & LIVE_WAITS:
+        live_wait_s = tuple([wait for wait in column("<f8") if not math.isnan(wait)])
     streams = tuple(column("<u4"))
     if len(payload) - at != count * layout.nbytes:
         raise WrongFrame(f"a batch has {len(payload) - at} bytes of outputs, its {count} rows {count * layout.nbytes}")

@@ -111,9 +111,7 @@ class RemoteConnection:
             self._check_room()
             ready_s = self._clock()
         known = self._streams.get(stream)
-        if known is not None:
-            if known.failed:
-                return
+        if known is not None and not known.failed:
             known.tags.append(tag)
         row = inputs if inputs.flags.c_contiguous else inputs.tobytes()
         self._send(COMMAND.pack(frames.STEP, reset, stream, ready_s), row, inputs.nbytes)
@@ -121,9 +119,7 @@ class RemoteConnection:
     def export(self, stream: StreamId, tag: object = None) -> None:
         """Request the state after the steps pushed so far; `StateExported` has the `tag`."""
         known = self._streams.get(stream)
-        if known is not None:
-            if known.failed:
-                return
+        if known is not None and not known.failed:
             known.exports.append(tag)
         self._send(COMMAND.pack(frames.EXPORT, 0, stream, 0.0))
 

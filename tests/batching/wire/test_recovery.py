@@ -1,0 +1,435 @@
+"""A front end that loses its engine: streams continue in another one with the same answers, each delivered once."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batching.errors import EngineDown, PoolFull, QueueFull, StepFailed, UnknownStream, WrongInput, WrongState
+from batching.events import BatchDone, EngineStopped, StateExported, StreamClosed, StreamFailed, WarmedUp
+from batching.wire.kept_stream import KeptStream, chosen_rows
+from batching.wire.recovery import RecoveringEngine
+from batching.wire.remote import RemoteConnection
+from batching.wire.served import ServedEngine
+from model.torch_network.slots import TorchSlots
+from tests.support.networks.slot_models import TinyGru
+from tests.support.servers.fakes import WAIT_S, EchoModel, FailingModel, FakeClock
+from tests.support.streams.engine_bench import step
+from tests.support.streams.wire_bench import BOUNDS, DrivenServedEngine, Recovering, wait_until
+
+
+def driven(**options: Any) -> DrivenServedEngine:
+    return DrivenServedEngine(FailingModel(capacity=4, largest=4), **options)
+
+
+def work(front: Recovering, engine: DrivenServedEngine) -> None:
+    """Move bytes and run batches until nothing is left to do."""
+    while True:
+        front.move()
+        engine.settle()
+        front.move()
+        if front.end is None or not front.end.connection.output_bytes:
+            return
+
+
+def answers(front: Recovering, stream: int) -> list[tuple[object, list[int]]]:
+    return [
+        (tag, row)
+        for event in front.events
+        if isinstance(event, BatchDone)
+        for number, tag, row in zip(event.streams, event.tags, event.outputs.tolist(), strict=True)
+        if number == stream
+    ]
+
+
+def test_a_stream_continues_in_another_engine_and_no_answer_comes_twice() -> None:
+    engine = driven()
+    front = Recovering(engine, every_steps=3)
+    stream = front.engine.open()
+    for n in range(8):  # with states after 3 and 6 steps or so
+        front.engine.push(stream, step(42), tag=n)
+        work(front, engine)
+    front.engine.push(stream, step(42), tag=8)
+    front.engine.push(stream, step(42), tag=9)
+    front.move()  # sent, and never answered by this engine
+    front.lose()
+    front.engine.push(stream, step(42), tag=10)
+    other = driven()
+    front.connect(other)
+    front.engine.push(stream, step(42), tag=11)
+    work(front, other)
+    assert answers(front, stream) == [(n, [42, n + 1]) for n in range(12)]
+    assert sum(map(len, (event.streams for event in front.events if isinstance(event, BatchDone)))) == 12
+
+
+def test_the_kept_steps_are_those_since_the_last_state() -> None:
+    engine = driven()
+    front = Recovering(engine, every_steps=5)
+    stream = front.engine.open()
+    kept = front.engine._streams[stream]
+    most = 0
+    for n in range(100):
+        front.engine.push(stream, step(1), tag=n)
+        work(front, engine)
+        most = max(most, len(kept.steps))
+    assert most <= 6
+    assert not any(isinstance(event, StateExported) for event in front.events), "its own exports are delivered"
+    front.lose()
+    other = driven()
+    front.connect(other)
+    front.move()
+    other.turn()
+    assert other._worker._batcher.queued < 6
+    work(front, other)
+    front.engine.push(stream, step(1), tag=100)
+    work(front, other)
+    assert answers(front, stream)[-1] == (100, [1, 101])
+
+
+def test_exports_that_were_pending_are_answered_at_the_same_place() -> None:
+    engine = driven()
+    front = Recovering(engine, every_steps=2)
+    stream = front.engine.open()
+    front.engine.export(stream, "fresh")
+    for n in range(5):
+        front.engine.push(stream, step(9), tag=n)
+        front.engine.export(stream, n)
+    front.engine.push(stream, step(9), tag=5)
+    front.end.send()
+    engine.turn()
+    engine.turn()
+    front.move()  # some of them are answered
+    assert len([event for event in front.events if isinstance(event, StateExported)]) < 6
+    front.lose()
+    front.engine.export(stream, "away")
+    other = driven()
+    front.connect(other)
+    work(front, other)
+    seen: list[object] = []
+    for event in front.events:
+        if isinstance(event, BatchDone):
+            seen += event.tags
+        if isinstance(event, StateExported):
+            assert np.frombuffer(event.state, np.int64).tolist() == [9 if seen else 0, len(seen)]
+    exported = [event.tag for event in front.events if isinstance(event, StateExported)]
+    assert exported == ["fresh", 0, 1, 2, 3, 4, "away"]
+
+
+def test_streams_closed_while_the_engine_is_away_are_reported_closed_once() -> None:
+    engine = driven()
+    front = Recovering(engine)
+    before, during, stays = (front.engine.open() for _ in range(3))
+    for stream in (before, during, stays):
+        front.engine.push(stream, step(stream))
+    work(front, engine)
+    front.engine.close(before)  # and the engine never reads it
+    front.lose()
+    front.engine.close(during)
+    front.engine.close(during)  # once too often
+    opened = front.engine.open()
+    front.engine.push(opened, step(50))
+    front.engine.push(999, step(1))
+    closed_at_once = front.engine.open()
+    front.engine.close(closed_at_once)
+    assert not any(isinstance(event, StreamClosed) for event in front.events)
+    other = driven()
+    front.connect(other)
+    front.engine.push(stays, step(0))
+    work(front, other)
+    closed = [event.stream for event in front.events if isinstance(event, StreamClosed)]
+    assert closed == [before, during, closed_at_once]
+    failed = [event for event in front.events if isinstance(event, StreamFailed)]
+    assert [(event.stream, type(event.error)) for event in failed] == [(during, UnknownStream), (999, UnknownStream)]
+    assert answers(front, stays)[-1] == (None, [stays, 2])
+    assert answers(front, opened) == [(None, [50, 1])]
+    assert len(other._worker._handles) == 2
+
+
+def test_a_stream_that_failed_before_the_loss_is_closed_after_it_and_not_opened_again() -> None:
+    engine = driven()
+    front = Recovering(engine)
+    failed = front.engine.open()
+    front.engine.push(failed, step(FailingModel.POISON))
+    work(front, engine)
+    (event,) = front.events
+    assert isinstance(event, StreamFailed)
+    assert type(event.error) is StepFailed
+    assert "poisoned" in str(event.error)
+    front.lose()
+    other = driven()
+    front.connect(other)
+    front.engine.push(failed, step(1))
+    front.engine.export(failed)
+    front.engine.restore(failed, bytes(16))
+    work(front, other)
+    assert not other._worker._handles
+    front.engine.close(failed)
+    work(front, other)
+    assert front.events[1:] == [StreamClosed(failed)]
+    assert not other._worker._handles
+
+
+def test_a_failure_that_was_not_delivered_before_the_loss_is_delivered_once_after_it() -> None:
+    engine = driven()
+    front = Recovering(engine)
+    stream = front.engine.open()
+    front.engine.push(stream, step(3), tag="good")
+    front.engine.push(stream, step(FailingModel.POISON), tag="bad")
+    front.end.send()
+    engine.settle()
+    front.lose()  # with both answers in the socket
+    other = driven()
+    front.connect(other)
+    work(front, other)
+    assert answers(front, stream) == [("good", [3, 1])]
+    failed = [event for event in front.events if isinstance(event, StreamFailed)]
+    assert [(event.stream, type(event.error)) for event in failed] == [(stream, StepFailed)]
+
+
+def test_no_more_steps_are_sent_again_than_the_engine_queues() -> None:
+    engine = driven(max_queued=3)
+    front = Recovering(engine, max_queued=3, every_steps=50)
+    stream = front.engine.open()
+    for n in range(20):
+        front.engine.push(stream, step(1), tag=n)
+        work(front, engine)
+    front.lose()
+    for n in range(20, 26):
+        front.engine.push(stream, step(1), tag=n)
+    with pytest.raises(QueueFull, match="stream 1"):
+        front.engine.push(stream, step(1), tag="refused")
+    other = driven(max_queued=3)
+    front.connect(other)
+    work(front, other)
+    assert answers(front, stream) == [(n, [1, n + 1]) for n in range(26)]
+    front.engine.push(stream, step(1), tag=26)
+    work(front, other)
+    assert answers(front, stream)[-1] == (26, [1, 27])
+
+
+def test_a_restored_state_is_what_a_lost_stream_continues_from() -> None:
+    engine, source = driven(), driven()
+    front, there = Recovering(engine, every_steps=2), Recovering(source)
+    given = there.engine.open()
+    for _ in range(5):
+        there.engine.push(given, step(77))
+    there.engine.export(given)
+    work(there, source)
+    (state,) = [event.state for event in there.events if isinstance(event, StateExported)]
+    stream = front.engine.open()
+    front.engine.push(stream, step(1))
+    with pytest.raises(WrongState, match="waits for answers"):
+        front.engine.restore(stream, state)
+    work(front, engine)
+    with pytest.raises(WrongState, match="16"):
+        front.engine.restore(stream, b"")
+    for _ in range(4):
+        front.engine.push(stream, step(1))
+        work(front, engine)
+    front.lose()
+    other = driven()
+    front.connect(other)
+    front.engine.restore(stream, state)  # while the other one runs steps again
+    front.engine.push(stream, step(0), tag="next")
+    work(front, other)
+    assert answers(front, stream)[-1] == ("next", [77, 6])
+    front.lose()
+    last = driven()
+    front.connect(last)
+    front.engine.push(stream, step(0), tag="last")
+    work(front, last)
+    assert answers(front, stream)[-2:] == [("next", [77, 6]), ("last", [77, 7])]
+    assert len(answers(front, stream)) == 7
+
+
+@pytest.mark.parametrize("other", [{"digest": "another"}, {"model": EchoModel(samples=5)}])
+def test_an_engine_with_another_model_ends_everything(other: dict[str, Any]) -> None:
+    engine = driven()
+    front = Recovering(engine)
+    stream = front.engine.open()
+    front.lose()
+    options = {key: value for key, value in other.items() if key != "model"}
+    wrong = DrivenServedEngine(other.get("model", FailingModel(capacity=4, largest=4)), **options)
+    front.connect(wrong)
+    (event,) = front.events
+    assert isinstance(event, EngineStopped)
+    assert isinstance(event.error, EngineDown)
+    assert not front.engine.alive
+    assert front.engine.failure is event.error
+    front.engine.push(stream, step(1))
+    front.engine.close(stream)
+    with pytest.raises(EngineDown):
+        front.engine.open()
+    assert front.events == [event]
+
+
+def test_a_loss_that_lasts_is_seen_as_work_that_does_not_end() -> None:
+    clock = FakeClock()
+    engine = driven(clock=clock)
+    front = Recovering(engine)
+    assert front.engine.busy_since() is None
+    front.lose()
+    lost_s = clock()
+    clock.advance(3.0)
+    front.engine.lost()
+    assert front.engine.busy_since() == lost_s
+    assert front.engine.alive
+    front.connect(driven(clock=clock))
+    assert front.engine.busy_since() is None
+
+
+def test_before_its_first_engine_streams_wait_and_steps_are_refused() -> None:
+    events: list[Any] = []
+    recovering = RecoveringEngine(events.append, max_queued=4)
+    stream = recovering.open()
+    with pytest.raises(EngineDown, match="hello"):
+        recovering.push(stream, step(1))
+    with pytest.raises(EngineDown, match="hello"):
+        _ = recovering.state_bytes
+    recovering.received(b"bytes of no connection")
+    recovering.stop(0.0)
+    recovering.stop(0.0)
+    recovering.reconnect(RemoteConnection())
+    assert events == [EngineStopped(None)]
+
+
+def test_a_push_of_another_shape_is_refused_also_while_the_engine_is_away() -> None:
+    front = Recovering(driven())
+    stream = front.engine.open()
+    front.lose()
+    with pytest.raises(WrongInput, match=r"int16 \(4,\)"):
+        front.engine.push(stream, step(1, samples=3))
+
+
+def test_an_engine_with_fewer_slots_fails_the_streams_beyond_them() -> None:
+    engine = driven()
+    front = Recovering(engine)
+    streams = [front.engine.open() for _ in range(3)]
+    for stream in streams:
+        front.engine.push(stream, step(stream))
+    work(front, engine)
+    front.lose()
+    front.connect(small := DrivenServedEngine(FailingModel(capacity=2, largest=2)))
+    work(front, small)
+    failed = [event for event in front.events if isinstance(event, StreamFailed)]
+    assert [(event.stream, type(event.error)) for event in failed] == [(streams[2], PoolFull)]
+
+
+def test_the_times_of_a_warm_up_are_delivered_once() -> None:
+    with ExitStack() as stack:
+        front: Recovering | None = None
+        for _ in range(2):
+            engine = ServedEngine(EchoModel(), **BOUNDS, warm_up=True)
+            stack.callback(engine.stop, WAIT_S)
+            engine.start()
+            if front is None:
+                front = Recovering(engine)
+            else:
+                front.connect(engine)
+            stream = front.engine.open()
+            front.engine.push(stream, step(1))
+            wait_until(lambda stream=stream: answers(front, stream) != [], front.end, take=front.take)
+            front.lose()
+        assert sum(isinstance(event, WarmedUp) for event in front.events) == 1
+
+
+def test_rows_that_are_kept_of_a_chunked_batch_are_one_event_a_step() -> None:
+    batch = BatchDone(
+        streams=(1, 1, 2, 2),
+        tags=("a", "b", "c", "d"),
+        outputs=np.arange(4),
+        queue_wait_s=(0.0, 0.1, 0.2, 0.3),
+        started_s=5.0,
+        step_s=0.5,
+        queued=0,
+        live_wait_s=(0.2, 0.3),
+        steps=2,
+    )
+    first, second = chosen_rows(batch, [False, True, True, True], [False, False, True, True])
+    assert (first.streams, first.tags, first.outputs.tolist(), first.live_wait_s) == ((2,), ("c",), [2], (0.2,))
+    assert (second.streams, second.tags, second.outputs.tolist()) == ((1, 2), ("b", "d"), [1, 3])
+    assert (second.live_wait_s, second.queue_wait_s) == ((0.3,), (0.1, 0.3))
+    assert [(event.steps, event.rows_in_all, event.leads) for event in (first, second)] == [(1, 4, True), (1, 4, False)]
+    assert chosen_rows(batch, [False] * 4, [True] * 4) == []
+
+
+def test_a_kept_stream_knows_what_is_sent() -> None:
+    kept = KeptStream(0.1, background=False, every_steps=2)
+    assert kept.caught_up
+    kept.restore(b"state")
+    assert not kept.all_sent
+    kept.reopen()
+    assert (kept.caught_up, kept.state) == (True, b"state")
+
+
+@pytest.fixture
+def spares() -> Iterator[Any]:
+    """Started engines with the same weights, one after the other."""
+    network = TinyGru()
+    with ExitStack() as stack:
+
+        def start() -> ServedEngine:
+            engine = ServedEngine(TorchSlots(network, capacity=16, largest=16, tile_rows=8), **BOUNDS)
+            stack.callback(engine.stop, WAIT_S)
+            engine.start()
+            return engine
+
+        yield start
+
+
+def test_answers_of_a_network_are_bit_equal_whenever_its_engine_is_killed(spares: Any) -> None:
+    """Two front ends with 6 streams each; the engine ends twice in the middle, at an unknown moment."""
+    inputs = np.random.default_rng(5).standard_normal((12, 60, 24), dtype=np.float32)  # (streams, steps, features)
+    expected = run_network(spares(), [], inputs)
+    found = run_network(spares(), [spares(), spares()], inputs)
+    for stream in range(12):
+        np.testing.assert_array_equal(found[stream], expected[stream])
+
+
+def run_network(engine: ServedEngine, others: list[ServedEngine], inputs: np.ndarray) -> list[np.ndarray]:
+    fronts = [Recovering(engine, every_steps=7) for _ in range(2)]
+    streams = [[front.engine.open() for _ in range(6)] for front in fronts]
+    rows: list[list[np.ndarray]] = [[] for _ in range(12)]
+    taken = [0, 0]
+
+    def take() -> int:
+        for n, front in enumerate(fronts):
+            for event in front.events[taken[n] :]:
+                if isinstance(event, BatchDone):
+                    for stream, tag, output in zip(event.streams, event.tags, event.outputs, strict=True):
+                        assert tag == len(rows[6 * n + streams[n].index(stream)])
+                        rows[6 * n + streams[n].index(stream)].append(output)
+            taken[n] = len(front.events)
+        return sum(map(len, rows))
+
+    def pump(until: int) -> None:
+        def advance(_end: Any) -> None:
+            for front in fronts:
+                front.take()
+
+        ends = [front.end for front in fronts if front.end is not None]
+        wait_until(lambda: take() >= until or any(front.end is None for front in fronts), *ends, take=advance)
+
+    random_ = random.Random(3)
+    for n in range(inputs.shape[1]):
+        for member in range(12):
+            fronts[member // 6].engine.push(streams[member // 6][member % 6], inputs[member, n], tag=n)
+        if others and n in (20, 41):
+            engine, old = others.pop(), engine
+            killer = threading.Thread(target=old.stop, args=(WAIT_S,))
+            killer.start()
+            pump(take() + random_.randrange(12))
+            killer.join()
+            for front in fronts:
+                front.lose()
+                front.connect(engine)
+        elif n % 3 == 0:
+            pump(take() + 1)
+    pump(12 * inputs.shape[1])
+    return [np.stack(found) for found in rows]

@@ -1,0 +1,151 @@
+"""Served engines for tests: one that runs on the test's thread, and the front end's end of a socket."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import time
+from collections.abc import Callable
+from typing import Any
+
+from batching.batcher import Policy
+from batching.events import EngineEvent
+from batching.slot_model import SlotModel
+from batching.wire.recovery import RecoveringEngine
+from batching.wire.remote import RemoteConnection
+from batching.wire.served import ServedEngine
+from batching.wire.sockets import data_sockets
+from tests.support.servers.fakes import WAIT_S, FakeClock
+
+BOUNDS: dict[str, Any] = {"policy": Policy.EAGER, "max_queued": 64, "digest": "echo"}
+
+
+class DrivenServedEngine(ServedEngine):
+    """A served engine without its thread, on a clock that advances only to its next wake-up; as `DrivenEngine`."""
+
+    def __init__(self, model: SlotModel, **options: Any) -> None:
+        self.fake_clock = FakeClock()
+        super().__init__(model, **(BOUNDS | {"clock": self.fake_clock} | options))
+
+    @property
+    def would_sleep(self) -> bool:
+        """Return whether the thread would sleep now."""
+        wake_at = self._worker.wake_at(self._clock())
+        return not self._mail.commands and (wake_at is None or wake_at > self._clock())
+
+    def turn(self) -> None:
+        """Read the sockets, execute the commands that have arrived, and run a batch."""
+        self._before_commands()
+        if not self.would_sleep and self._drain_commands():
+            self._worker.run_batch()
+
+    def settle(self) -> None:
+        """Run until the thread would sleep indefinitely."""
+        self._before_commands()
+        while self._mail.commands or (wake_at := self._worker.wake_at(self._clock())) is not None:
+            if self.would_sleep:
+                self.fake_clock.advance(wake_at - self._clock())
+            self.turn()
+            self._before_commands()
+
+
+class FrontEnd:
+    """A front end's end of a socket. Nothing moves before a call of `send` or `receive`."""
+
+    def __init__(self, engine: ServedEngine, connection: RemoteConnection | None = None) -> None:
+        self.connection = connection or RemoteConnection(clock=engine._clock)
+        self.socket, theirs = data_sockets()
+        self.socket.setblocking(False)
+        self._unsent = b""
+        self.closed = False
+        engine.attach(theirs)
+        self._early: list[EngineEvent] = []
+        if connection is None:
+            self._early = self.connection.received(self.receive())  # the hello, and what came with it
+
+    def send(self) -> None:
+        """Send what the socket takes."""
+        self._unsent += self.connection.take_output()
+        with contextlib.suppress(BlockingIOError):
+            while self._unsent:
+                try:
+                    self._unsent = self._unsent[self.socket.send(self._unsent) :]
+                except (BrokenPipeError, ConnectionResetError):
+                    self._unsent = b""
+
+    def receive(self, count: int = 1 << 20) -> bytes:
+        """Return at most `count` bytes that have arrived; `closed` is set at the end of the stream."""
+        try:
+            data = self.socket.recv(count)
+        except BlockingIOError:
+            return b""
+        except ConnectionResetError:
+            data = b""
+        self.closed = not data
+        return data
+
+    def events(self) -> list[EngineEvent]:
+        """Send, and return the events that have arrived."""
+        self.send()
+        found, self._early = self._early, []
+        while data := self.receive():
+            found += self.connection.received(data)
+        return found
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.socket.close()
+
+
+def wait_until(condition: Callable[[], bool], *ends: FrontEnd, take: Callable[[FrontEnd], None]) -> None:
+    """Call `take` for front ends whose sockets are ready, until the condition holds; a test fails if it never does."""
+    deadline_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "waited in vain"
+        for end in ends:
+            end.send()
+        ready, _, _ = select.select([end.socket for end in ends if not end.closed], [], [], 0.01)
+        for end in ends:
+            if end.socket in ready:
+                take(end)
+
+
+class Recovering:
+    """A `RecoveringEngine`, its events, and the socket of its present connection."""
+
+    def __init__(self, engine: ServedEngine, **options: Any) -> None:
+        self.events: list[EngineEvent] = []
+        self.engine = RecoveringEngine(self.events.append, clock=engine._clock, **({"max_queued": 64} | options))
+        self._clock = engine._clock
+        self.end: FrontEnd | None = None
+        self.connect(engine)
+
+    def connect(self, engine: ServedEngine) -> None:
+        """Continue in another engine."""
+        self.end = FrontEnd(engine, RemoteConnection(clock=self._clock))
+        self.engine.reconnect(self.end.connection)
+        wait_until(lambda: self.end.connection.hello is not None, self.end, take=self.take)
+
+    def take(self, _end: FrontEnd | None = None, count: int = 1 << 20) -> None:
+        """Take bytes that have arrived; at the end of the stream the connection is lost."""
+        if self.end is None:
+            return
+        data = self.end.receive(count)
+        if data:
+            self.engine.received(data)
+        elif self.end.closed:
+            self.lose()
+
+    def move(self) -> None:
+        """Send everything, and take everything that has arrived."""
+        if self.end is not None:
+            self.end.send()
+            while self.end is not None and (data := self.end.receive()):
+                self.engine.received(data)
+
+    def lose(self) -> None:
+        """Lose the connection, and what was under way in it."""
+        if self.end is not None:
+            self.end.close()
+            self.end = None
+        self.engine.lost()
