@@ -179,7 +179,7 @@ class RecoveringEngine:
         if kept.pushed - kept.answered >= 2 * self._max_queued:
             raise QueueFull(f"{2 * self._max_queued} steps of stream {stream} wait for an engine that does not respond")
         step = KeptStep(inputs, tag, reset, self._clock())
-        at_once = self._open and kept.all_sent
+        at_once = self._open and kept.all_sent and (kept.caught_up or self._has_room(kept))
         kept.steps.append(step)
         if at_once:
             self._push_here(stream, kept, step)
@@ -261,6 +261,10 @@ class RecoveringEngine:
         self._connection.push(stream, inputs, tag=tag, reset=reset, ready_s=ready_s)
         kept.sent += 1
 
+    def _has_room(self, kept: KeptStream) -> bool:
+        """Whether the stream's queue in the engine has room for one more step, at worst."""
+        return kept.sent - kept.done < self._max_queued
+
     def _send(self, stream: StreamId, kept: KeptStream) -> None:
         """Send what the stream's connection does not have yet, as far as the stream's queue in the engine has room."""
         connection = self._connection
@@ -275,7 +279,7 @@ class RecoveringEngine:
             while kept.asked < len(kept.exports) and kept.exports[kept.asked].position <= kept.sent:
                 connection.export(stream, kept.exports[kept.asked])
                 kept.asked += 1
-            if kept.sent == kept.pushed or kept.sent - kept.done >= self._max_queued:
+            if kept.sent == kept.pushed or not self._has_room(kept):
                 break
             self._push_here(stream, kept, kept.steps[kept.sent - kept.base])
         if kept.caught_up:

@@ -151,21 +151,23 @@ class RemoteConnection:
 
     def _event(self, frame: Frame) -> EngineEvent | None:
         kind, flags, stream, payload = frame
+        event: EngineEvent | None = None
         if kind == frames.BATCH:
-            return frames.decode_batch(flags, payload, self._tags)
-        if kind == frames.EXPORTED:
-            return StateExported(stream, self._streams[stream].exports.popleft(), bytes(payload))
-        if kind == frames.CLOSED:
+            event = frames.decode_batch(flags, payload, self._tags)
+        elif kind == frames.EXPORTED:
+            event = StateExported(stream, self._streams[stream].exports.popleft(), bytes(payload))
+        elif kind == frames.CLOSED:
             self._streams.pop(stream, None)
-            return StreamClosed(stream)
-        if kind == frames.FAILED:
-            return self._failed(stream, frames.decode_failed(payload))
-        if kind == frames.WARM:
-            return frames.decode_warm(payload)
-        if kind == frames.HELLO:
+            event = StreamClosed(stream)
+        elif kind == frames.FAILED:
+            event = self._failed(stream, frames.decode_failed(payload))
+        elif kind == frames.WARM:
+            event = frames.decode_warm(payload)
+        elif kind == frames.HELLO:
             self._hello = frames.decode_hello(payload)
-            return None
-        raise WrongFrame(f"no frame has the kind {kind}")
+        else:
+            raise WrongFrame(f"no frame has the kind {kind}")
+        return event
 
     def _tags(self, streams: Sequence[StreamId]) -> tuple[object, ...]:
         """Return the tags of the next step of each of these streams; a stream may be named several times."""

@@ -90,11 +90,12 @@ class ServedEngine(ModelThread):
         The front end gets the hello at once, and the times of the warm-up when it is over.
         Raises: EngineDown, OSError if the socket is broken; it is closed then.
         """
+        if self._ended:
+            end.close()
+            raise EngineDown("the model thread has ended") from self._failure
         try:
-            if self._ended:
-                raise EngineDown("the model thread has ended") from self._failure
             self._sockets.attach(end, self._hello)
-        except BaseException:
+        except OSError:
             end.close()
             raise
         if self._ended:  # it may have ended before it could see this socket

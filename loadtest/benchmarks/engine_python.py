@@ -2,7 +2,8 @@
 
 `python -m loadtest.benchmarks.engine_python` measures this tree; `--against DIRECTORY` compares it with another one,
 whose `batching` is measured by the same code in alternation. Times are CPU time of a single thread, so that other
-processes have little influence. The last line is one JSON document.
+processes have little influence. `--served` measures an engine whose front ends are other processes
+(`engine_served.py`), with this model and with one that waits. The last line is one JSON document.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ STEPS = 6  # per stream
 STEP_S = 0.08
 REPEATS = 9
 SAMPLES = 1_280  # per step: 80 ms at 16 kHz
+SERVED_STREAMS, SOCKETS = 4_000, 4
+DEVICE_S = 0.0006  # of a batch on a GPU
 
 Costs = dict[str, float]
 """Microseconds by name and rows: `push 32` is the work of other threads for 32 steps; `take 32` is that of the model
@@ -41,17 +44,20 @@ thread to queue them, `batch 32` to run a batch of them, and `take + batch 32` f
 
 
 class IdleModel:
-    """A slot model that always returns the same memory."""
+    """A slot model that always returns the same memory, after `wait_s` if that is given."""
 
     state_bytes = 8
 
-    def __init__(self, capacity: int, largest: int) -> None:
+    def __init__(self, capacity: int, largest: int, wait_s: float = 0.0) -> None:
         self.capacity = capacity
+        self._wait_s = wait_s
         self.inputs: NDArray[np.int16] = np.zeros((largest, SAMPLES), np.int16)
         self._outputs: NDArray[np.float32] = np.zeros((largest, 2, 29), np.float32)
 
     def run(self, slots: Sequence[int]) -> NDArray[np.float32]:
         """(B, samples) int16 -> (B, frames, V) float32."""
+        if self._wait_s:
+            time.sleep(self._wait_s)
         return self._outputs[: len(slots)]
 
     def reset(self, slot: int) -> None:
@@ -147,6 +153,18 @@ def _compare(here: Path, other: Path, rounds: int) -> dict[str, dict[str, float]
     }
 
 
+def _served(seconds: float) -> dict[str, dict[str, float]]:
+    """Measure a served engine, with a model that does nothing and with one that waits as a GPU does."""
+    from loadtest.benchmarks.engine_served import measure  # another tree has none
+
+    return {
+        name: measure(
+            IdleModel(SERVED_STREAMS, SIZES[-1], wait_s), streams=SERVED_STREAMS, sockets=SOCKETS, seconds=seconds
+        )
+        for name, wait_s in (("idle", 0.0), ("waits", DEVICE_S))
+    }
+
+
 def _processor() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
@@ -157,7 +175,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--against", type=Path, help="another tree to compare with")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--served", action="store_true", help="measure an engine for front ends in other processes")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement with --served")
     options = parser.parse_args()
+    if options.served:
+        served = {"processor": _processor(), "python": platform.python_version(), "served": _served(options.seconds)}
+        sys.stdout.write(json.dumps(served) + "\n")
+        return
     if options.against is None:
         sys.stdout.write(json.dumps(costs()) + "\n")
         return

@@ -92,15 +92,18 @@ def test_a_batch_is_split_by_owner_and_one_front_end_leads_it(chunks: bool) -> N
         background = n == 0
         stream = ends[n].connection.open(background=background, budget_s=9.0 if background else 0.1)
         streams[ends[n]].append(stream)
-        ends[n].connection.push(stream, step(10 * n + stream), tag=(n, stream))
+        for k in range(2):
+            ends[n].connection.push(stream, step(10 * n + stream), tag=(n, stream, k))
         ends[n].send()
         engine._before_commands()  # so that commands arrive in this order
-    engine.settle()
+    while engine._mail.commands or engine._worker.queued:
+        engine.fake_clock.advance(0.5)  # each batch starts at a time of its own
+        engine.turn()
     found = {end: [event for event in end.events() if isinstance(event, BatchDone)] for end in ends}
     leaders: dict[float, int] = {}
     for n, end in enumerate(ends):
         rows = [(tag, row) for event in found[end] for tag, row in zip(event.tags, event.outputs.tolist(), strict=True)]
-        assert sorted(rows) == [((n, stream), [10 * n + stream, 1]) for stream in streams[end]]
+        assert sorted(rows) == [((n, stream, k), [10 * n + stream, k + 1]) for stream in streams[end] for k in range(2)]
         for event in found[end]:
             assert event.rows_in_all == 0 or event.rows_in_all > len(event.streams)
             assert len(event.live_wait_s) == (0 if n == 0 else len(event.streams))
