@@ -79,8 +79,8 @@ class Stepper:
     def run(self, handles: Sequence[Handle], inputs: Sequence[NDArray[Any] | bytes], steps: int = 1) -> NDArray[Any]:
         """Advance B streams by `steps` steps each; rows i * steps … i * steps + steps - 1 belong to `handles[i]`.
 
-        `inputs`: rows, as arrays or as their bytes. Returns: (B * steps, …) outputs in new memory. Raises: StepFailed, after which the states of the batch are
-        undefined; StaleHandle, RepeatedHandle.
+        `inputs`: rows, as arrays or as their bytes. Returns: (B * steps, …) outputs in new memory. Raises: StepFailed,
+        after which the states of the batch are undefined; StaleHandle, RepeatedHandle.
         """
         self.launch(handles, inputs, steps)
         return self.finish()

@@ -78,9 +78,7 @@ class Layout:
 
     def encoded(self) -> bytes:
         """Return the bytes of this layout."""
-        return _LAYOUT.pack(self.dtype.str.encode(), len(self.shape)) + struct.pack(
-            f"<{len(self.shape)}I", *self.shape
-        )
+        return _LAYOUT.pack(self.dtype.str.encode(), len(self.shape)) + struct.pack(f"<{len(self.shape)}I", *self.shape)
 
 
 def decode_layout(payload: Buffer, at: int) -> tuple[Layout, int]:
@@ -163,9 +161,7 @@ def encode_batch(batch: BatchDone, rows: Rows, *, leads: bool) -> tuple[bytes, m
     outputs = memoryview(np.ascontiguousarray(rows.outputs).reshape(-1).view(np.uint8))
     count, in_all = len(rows.streams), len(batch.streams)
     parts = [
-        _BATCH.pack(
-            count, 0 if in_all == count else in_all, batch.steps, batch.queued, batch.started_s, batch.step_s
-        ),
+        _BATCH.pack(count, 0 if in_all == count else in_all, batch.steps, batch.queued, batch.started_s, batch.step_s),
         Layout(rows.outputs.dtype, rows.outputs.shape[1:]).encoded(),
         rows.queue_wait_s.tobytes(),
         rows.live_wait_s.tobytes() if rows.live_wait_s is not None else b"",

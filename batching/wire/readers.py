@@ -41,12 +41,14 @@ class CommandReader:
         self._buffer = bytearray(max(buffer_bytes, 2 * (COMMAND.size + max(step_bytes, state_bytes))))
         self._view = memoryview(self._buffer)
         self._filled = 0
-        self._record = np.dtype({
-            "names": ["kind", "flag", "stream", "seconds", "row"],
-            "formats": ["u1", "u1", "<u4", "<f8", f"V{step_bytes}"],
-            "offsets": [0, 1, 4, 8, COMMAND.size],
-            "itemsize": COMMAND.size + step_bytes,
-        })  # as `COMMAND`
+        self._record = np.dtype(
+            {
+                "names": ["kind", "flag", "stream", "seconds", "row"],
+                "formats": ["u1", "u1", "<u4", "<f8", f"V{step_bytes}"],
+                "offsets": [0, 1, 4, 8, COMMAND.size],
+                "itemsize": COMMAND.size + step_bytes,
+            }
+        )  # as `COMMAND`
 
     def space(self) -> memoryview:
         """Return the memory for the next bytes, never empty."""

@@ -75,9 +75,7 @@ class RemoteConnection:
         output, self._output, self._output_bytes = self._output, [], 0
         return b"".join(output)
 
-    def open(
-        self, *, budget_s: float = 0.1, background: bool = False, stream: StreamId | None = None
-    ) -> StreamId:
+    def open(self, *, budget_s: float = 0.1, background: bool = False, stream: StreamId | None = None) -> StreamId:
         """Open a stream, of this number if one is given, which must be free.
 
         Raises: ValueError for a budget that is not positive and finite; QueueFull if the engine does not read.

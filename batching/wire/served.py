@@ -6,6 +6,7 @@ the same stream. The rows of a batch are sorted by connection once, and each con
 
 from __future__ import annotations
 
+import itertools
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -184,7 +185,7 @@ def _by_owner(streams: NDArray[np.int64], rows: Rows) -> Iterator[tuple[int, Row
         return
     order = np.argsort(owners, kind="stable")
     firsts = [0, *(np.flatnonzero(np.diff(owners[order])) + 1).tolist(), len(order)]
-    for first, end in zip(firsts, firsts[1:], strict=False):
+    for first, end in itertools.pairwise(firsts):
         mine = order[first:end]
         yield int(owners[mine[0]]), _taken(rows, mine)
 

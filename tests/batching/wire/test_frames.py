@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,7 +44,7 @@ def greeted() -> RemoteConnection:
 def pieces(data: bytes, cuts: list[int]) -> Iterator[bytes]:
     """The bytes, cut at these places."""
     places = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
-    return (data[first:end] for first, end in zip(places, places[1:], strict=False))
+    return (data[first:end] for first, end in itertools.pairwise(places))
 
 
 def read(reader: CommandReader, data: bytes, cuts: list[int]) -> list[Command]:
@@ -84,9 +85,7 @@ CALLS = st.lists(
 
 
 @given(calls=CALLS, cuts=st.lists(st.integers(0, 10_000), max_size=20), buffer_bytes=st.integers(1, 300))
-def test_commands_in_any_pieces_are_the_calls(
-    calls: list[tuple[Any, ...]], cuts: list[int], buffer_bytes: int
-) -> None:
+def test_commands_in_any_pieces_are_the_calls(calls: list[tuple[Any, ...]], cuts: list[int], buffer_bytes: int) -> None:
     connection, background = greeted(), set[int]()
     expected: list[Command] = []
     for call in calls:

@@ -323,19 +323,22 @@ def test_an_engine_with_fewer_slots_fails_the_streams_beyond_them() -> None:
 
 def test_the_times_of_a_warm_up_are_delivered_once() -> None:
     with ExitStack() as stack:
-        front: Recovering | None = None
-        for _ in range(2):
+
+        def start() -> ServedEngine:
             engine = ServedEngine(EchoModel(), **BOUNDS, warm_up=True)
             stack.callback(engine.stop, WAIT_S)
             engine.start()
-            if front is None:
-                front = Recovering(engine)
-            else:
-                front.connect(engine)
-            stream = front.engine.open()
-            front.engine.push(stream, step(1))
-            wait_until(lambda stream=stream: answers(front, stream) != [], front.end, take=front.take)
-            front.lose()
+            return engine
+
+        front = Recovering(start())
+        first, second = front.engine.open(), front.engine.open()
+        front.engine.push(first, step(1))
+        wait_until(lambda: answers(front, first) != [], front.end, take=front.take)
+        front.lose()
+        front.connect(start())
+        front.engine.push(second, step(1))
+        wait_until(lambda: answers(front, second) != [], front.end, take=front.take)
+        front.lose()
         assert sum(isinstance(event, WarmedUp) for event in front.events) == 1
 
 
@@ -356,7 +359,7 @@ def test_rows_that_are_kept_of_a_chunked_batch_are_one_event_a_step() -> None:
     assert (second.streams, second.tags, second.outputs.tolist()) == ((1, 2), ("b", "d"), [1, 3])
     assert (second.live_wait_s, second.queue_wait_s) == ((0.3,), (0.1, 0.3))
     assert [(event.steps, event.rows_in_all, event.leads) for event in (first, second)] == [(1, 4, True), (1, 4, False)]
-    assert chosen_rows(batch, [False] * 4, [True] * 4) == []
+    assert chosen_rows(batch, [False] * 4, [False, False, True, True]) == []
 
 
 def test_a_kept_stream_knows_what_is_sent() -> None:

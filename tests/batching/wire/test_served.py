@@ -261,16 +261,20 @@ def test_the_times_of_the_warm_up_reach_early_and_late_connections(served: Serve
 
 
 def test_states_travel_between_front_ends(served: Served) -> None:
+    def exported_of(end: FrontEnd) -> list[StateExported]:
+        return [event for event in served.events[end] if isinstance(event, StateExported)]
+
     engine = served.start(EchoModel())
     here, there = served.connect(engine), served.connect(engine)
     stream = here.connection.open()
     for _ in range(3):
         here.connection.push(stream, step(42))
     here.connection.export(stream, "ticket")
+    served.wait(here, until=lambda: exported_of(here) != [])
+    (exported,) = exported_of(here)
+    assert exported.tag == "ticket"
     here.connection.close(stream)
     served.wait(here, until=lambda: StreamClosed(stream) in served.events[here])
-    (exported,) = [event for event in served.events[here] if isinstance(event, StateExported)]
-    assert exported.tag == "ticket"
     other = there.connection.open()
     there.connection.restore(other, exported.state)
     there.connection.push(other, step(-1))
@@ -300,9 +304,7 @@ def test_an_engine_that_never_started_closes_its_connections() -> None:
     assert end.closed
 
 
-def test_a_model_that_loses_its_device_closes_the_connections(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_loses_its_device_closes_the_connections(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     class Lost(BaseException):
         """As `model.errors.DeviceLost`."""
 

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from batching.events import BatchDone, EngineEvent, StateExported, StreamFailed
+from batching.events import BatchDone, EngineEvent, StreamFailed
 from batching.slot_model import SlotModel
 from tests.support.servers.fakes import ChunkedModel, FailingModel, OverlappedModel
 from tests.support.streams.driven_engine import DrivenEngine

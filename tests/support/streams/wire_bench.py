@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import select
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,11 @@ class DrivenServedEngine(ServedEngine):
     def __init__(self, model: SlotModel, **options: Any) -> None:
         self.fake_clock = FakeClock()
         super().__init__(model, **(BOUNDS | {"clock": self.fake_clock} | options))
+
+    def attach(self, end: socket.socket) -> None:
+        """Attach a socket, and take it up."""
+        super().attach(end)
+        self._before_commands()
 
     @property
     def would_sleep(self) -> bool:
