@@ -158,7 +158,7 @@ class Rows:
 
 def encode_batch(batch: BatchDone, rows: Rows, *, leads: bool) -> tuple[bytes, memoryview]:
     """Return the frame of one connection's rows: everything before the outputs, and the outputs without a copy."""
-    outputs = memoryview(np.ascontiguousarray(rows.outputs).reshape(-1).view(np.uint8))
+    outputs = np.ascontiguousarray(rows.outputs).reshape(-1).view(np.uint8).data
     count, in_all = len(rows.streams), len(batch.streams)
     parts = [
         _BATCH.pack(count, 0 if in_all == count else in_all, batch.steps, batch.queued, batch.started_s, batch.step_s),

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +58,7 @@ class RemoteConnection:
         self._reader = FrameReader()
         self._ids = itertools.count(1)
         self._streams: dict[StreamId, _Stream] = {}
-        self._output: list[bytes | np.ndarray] = []
+        self._output: list[Any] = []  # bytes, and arrays as they were pushed
         self._output_bytes = 0
 
     @property
