@@ -248,6 +248,24 @@ def test_a_restored_state_is_what_a_lost_stream_continues_from() -> None:
     assert len(answers(front, stream)) == 7
 
 
+def test_a_state_that_was_requested_before_a_restore_does_not_replace_the_restored_one() -> None:
+    engine = driven()
+    front = Recovering(engine, every_steps=1)
+    stream = front.engine.open()
+    front.engine.push(stream, step(1))
+    front.move()
+    engine.settle()
+    front.move()  # the answer; the request of a state is sent next
+    front.engine.restore(stream, np.array([77, 5]).tobytes())
+    work(front, engine)
+    front.lose()
+    other = driven()
+    front.connect(other)
+    front.engine.push(stream, step(0), tag="next")
+    work(front, other)
+    assert answers(front, stream)[1:] == [("next", [77, 6])]
+
+
 @pytest.mark.parametrize("other", [{"digest": "another"}, {"model": EchoModel(samples=5)}])
 def test_an_engine_with_another_model_ends_everything(other: dict[str, Any]) -> None:
     engine = driven()
