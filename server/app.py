@@ -15,6 +15,7 @@ from fastapi import FastAPI, Response
 
 from server.access.guard import QuotaRelease
 from server.access.origins import allow_pages
+from server.coordination.coordinator import Coordinator
 from server.http.admin import admin_access, admin_router
 from server.http.api_docs import ABOUT, describe, describe_sockets
 from server.http.health import add_health, kserve_router
@@ -58,12 +59,16 @@ def create_app(
     *,
     make_session: MakeSession = Session,
     outlines: Sequence[ModelOutline] = (),
+    coordinator: Coordinator | None = None,
 ) -> Application:
     """Build the app around loaded models. Their engines run from the app's start-up to its shutdown.
 
-    `outlines` are of models that can be loaded, or loaded again, while it runs.
+    `outlines` are of models that can be loaded, or loaded again, while it runs. `coordinator` None: this process is the
+    whole server.
     """
-    replica = build_replica(settings, models, vad_model, clock, make_session=make_session, outlines=outlines)
+    replica = build_replica(
+        settings, models, vad_model, clock, make_session=make_session, outlines=outlines, coordinator=coordinator
+    )
     vosk_endpoint = VoskEndpoint(replica)
     vosk = None
     if settings.vosk_port is not None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from server.access.guard import Guard
 from server.access.keys import KeyRing, read_secrets
-from server.access.opening_rate import OpeningRate, automatic
 from server.access.tokens import Tokens
 from server.audio.decode_queue import DecodingPool
+from server.coordination.coordinator import Coordinator
 from server.coordination.local import LocalCoordinator
 from server.errors import of_setting
 from server.models.loading import LoadedModel, LoadedVad, ModelOutline
@@ -62,13 +62,15 @@ def build_replica(
     *,
     make_session: MakeSession = Session,
     outlines: Sequence[ModelOutline] = (),
+    coordinator: Coordinator | None = None,
 ) -> Replica:
     """Build a replica from settings and loaded models, the default first; `outlines` of those that can be loaded.
 
-    Raises: SettingsError.
+    `coordinator` None: this process is the whole server. Raises: SettingsError.
     """
+    coordinator = coordinator or LocalCoordinator(settings, clock)
     metrics = Metrics(settings.max_batch, settings.all_slots)
-    builder = ServiceBuilder(settings, vad_model, metrics, clock, make_session)
+    builder = ServiceBuilder(settings, vad_model, metrics, clock, make_session, coordinator=coordinator)
     catalogue = ModelRegistry(builder, settings, models, outlines, clock)
     sessions = OpenSessions(metrics)
     replica = Replica(
@@ -80,11 +82,9 @@ def build_replica(
         guard=Guard(
             client_keys(settings, clock),
             sessions,
-            LocalCoordinator(catalogue, clock),
+            coordinator,
             metrics=metrics,
             settings=settings,
-            clock=clock,
-            openings=_openings(settings, builder),
         ),
         limits=_limits(settings),
         live_limits=_live_limits(settings),
@@ -104,13 +104,6 @@ def client_keys(settings: Settings, clock: Callable[[], float]) -> KeyRing:
         tokens = Tokens(secret for _, secret in read_secrets("key", given, settings.token_keys_file))
     with of_setting("api_keys_file"):
         return KeyRing.load(plain(settings.api_keys), settings.api_keys_file, tokens, clock)
-
-
-def _openings(settings: Settings, builder: ServiceBuilder) -> OpeningRate:
-    given = settings.max_openings_per_s
-    if given == "off":
-        return OpeningRate(None)
-    return OpeningRate(automatic(builder.limit) if given == "auto" else lambda: given)
 
 
 def _drain_times(settings: Settings) -> DrainTimes:

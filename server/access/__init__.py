@@ -1,1 +1,1 @@
-"""Access control: keys, tokens, page origins, opening rates and admission."""
+"""Access control: keys, tokens, page origins and admission."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -11,7 +10,6 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.access.keys import Caller, Credentials, KeyRing
-from server.access.opening_rate import OpeningRate
 from server.access.origins import allowed_origins, check_origin
 from server.coordination.coordinator import CallLease, Coordinator
 from server.errors import REFUSALS, Refused
@@ -61,16 +59,12 @@ class Guard:
         *,
         metrics: Metrics,
         settings: Settings,
-        clock: Callable[[], float],
-        openings: OpeningRate,
     ) -> None:
         """Read limits and origins from `settings`. Raises: SettingsError."""
         self.keys = keys
         self.coordinator = coordinator
-        self._openings = openings
         self._sessions = sessions
         self._metrics = metrics
-        self._clock = clock
         self._allowed = allowed_origins(settings)
         self._default_limit = settings.max_streams_per_key
 
@@ -90,17 +84,16 @@ class Guard:
         """
         caller = self.identify(connection, credentials)
         self._sessions.refuse_if_draining()
-        self._openings.take(_address_owner(connection), self._clock())
+        openings = [_address_owner(connection)]
         if not self.keys.is_open:
-            self._openings.take(f"key {caller.key.id}", self._clock())
-        lease = await self.coordinator.enter(caller.key.id, self.limit(caller))
+            openings.append(f"key {caller.key.id}")
+        lease = await self.coordinator.enter(caller.key.id, self.limit(caller), openings)
         cast(list[CallLease], connection.scope[LEASES]).append(lease)
 
-    def enter_without_key(self, connection: HTTPConnection) -> None:
+    async def enter_without_key(self, connection: HTTPConnection) -> None:
         """Admit a request for one stream on an endpoint without keys. Raises: Refused."""
         self._sessions.refuse_if_draining()
-        self._openings.take(_address_owner(connection), self._clock())
-        self.coordinator.refuse_if_full()
+        await self.coordinator.enter_without_key(_address_owner(connection))
 
     def refuse_if_unavailable(self) -> None:
         """Refuse a stream while the replica is draining or full. Raises: ServerDraining, ServerFull."""
@@ -109,7 +102,7 @@ class Guard:
 
     def refuse_if_too_fast(self, connection: HTTPConnection) -> None:
         """Apply the address check of `enter` early, without counting an opening. Raises: TooManyOpenings."""
-        self._openings.refuse_if_exceeded(_address_owner(connection), self._clock())
+        self.coordinator.refuse_if_too_fast(_address_owner(connection))
 
     def refuse(self, error: Refused) -> CountedRefusal:
         """Count a refusal; return its status, code, message and Retry-After."""

@@ -1,1 +1,1 @@
-"""Decisions that are made once for all processes of a server: quotas, room for streams, when refused clients retry."""
+"""Decisions that are made once for all processes of a server: quotas, rates, room for streams, used tickets."""

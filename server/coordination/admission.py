@@ -16,10 +16,11 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
-from batching.capacity import PERIOD_S, Capacity
+from batching.capacity import PERIOD_S
 from server.errors import ServerFull
 
 RETURN_SHARE = 0.95  # once full, a replica admits again below this share of the limit, so that it does not flap
@@ -30,6 +31,23 @@ TAKEN = "all streams are taken"
 FOLLOWING = "this server carries as many streams as it can"
 
 
+class Estimator(Protocol):
+    """An estimate of the live streams of one model that the server can carry: `Capacity`, for one process."""
+
+    def streams(self) -> int:
+        """Number of live streams within the objective, at least 1."""
+
+    def reserved(self) -> int:
+        """Number of streams that service times allow and that pressure excludes."""
+
+    @property
+    def slowdown(self) -> float:
+        """Current time of batches as a multiple of their time in the warm-up."""
+
+    def asked(self, streams: int) -> None:
+        """Count streams that requested admission, whether they were admitted or not."""
+
+
 class Admission:
     """Admits streams up to the estimate of `capacity`, or, unless it is to `follow` that, up to the number of slots.
 
@@ -37,7 +55,7 @@ class Admission:
     nothing of it: their steps fill batches as far as live ones hardly notice, and the service times show them.
     """
 
-    def __init__(self, slots: int, capacity: Capacity, *, follow: bool) -> None:
+    def __init__(self, slots: int, capacity: Estimator, *, follow: bool) -> None:
         self._slots = slots
         self.capacity = capacity
         self._follow = follow
@@ -57,15 +75,9 @@ class Admission:
         """Estimated number of live streams that this replica can carry; 0 before any measurement."""
         return self._estimate
 
-    def warmed_up(self, step_s: Mapping[int, float]) -> None:
-        """Take the service times by batch size that the warm-up measured."""
-        self.capacity.warmed_up(step_s)
+    def update(self) -> None:
+        """Take the estimate, after what it is made of has changed."""
         self._estimate = self.capacity.streams()
-
-    def look(self, now: float, busy_s: float, used: int, thread_rows: int | None = None) -> None:
-        """Update the estimate if a period is over; see `Capacity.look`."""
-        if self.capacity.look(now, busy_s, used, thread_rows):
-            self._estimate = self.capacity.streams()
 
     def full(self, used: int) -> bool:
         """Whether no live stream can enter."""

@@ -18,7 +18,7 @@ from time import perf_counter
 import structlog
 
 from batching.errors import EngineDown
-from server.errors import ModelStays, ServerFull, ServerNotReady, SettingsError, UnknownModel
+from server.errors import ModelStays, ServerNotReady, SettingsError, UnknownModel
 from server.models.loading import LoadedModel, ModelCard, ModelOutline
 from server.models.selection import ModelNames
 from server.models.service import ModelService, ServiceBuilder
@@ -154,19 +154,10 @@ class ModelRegistry:
         """Slots that are taken, of all models."""
         return sum(service.recognizer.room.slots_used for service in self)
 
-    def refuse_if_full(self) -> None:
-        """Refuse a request before any work on it if no model can take a stream. Raises: ServerFull."""
-        *others, last = self
-        for service in others:
-            with contextlib.suppress(ServerFull):
-                service.recognizer.room.refuse_if_full()
-                return
-        last.recognizer.room.refuse_if_full()
-
     def note_request(self) -> None:
         """Count a connection or request of a client for the capacity estimates, whether or not it is accepted."""
         for service in self:
-            service.recognizer.room.admission.capacity.requested(1)
+            service.recognizer.room.requested()
 
     def update_estimates(self) -> None:
         """Update the capacity estimates at times without batches, which update them otherwise."""

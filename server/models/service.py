@@ -11,15 +11,13 @@ from importlib.metadata import version
 
 from pydantic import SecretStr
 
-from batching.capacity import Capacity
 from batching.thread.step_token import StepToken
 from model.config import OWN_ARCHITECTURE
 from model.ctc.words import Decoder
 from model.description import ModelDescription
 from model.machine.runtime import steps_at_once
 from server.access.keys import read_secrets
-from server.coordination.admission import Admission, Machine
-from server.coordination.model_room import ModelRoom
+from server.coordination.coordinator import Coordinator, Room
 from server.errors import BadParameter, SettingsError, of_setting
 from server.models.engine_source import EnginePlan
 from server.models.loading import LoadedModel, LoadedVad, ModelCard
@@ -129,6 +127,8 @@ class ServiceBuilder:
         metrics: Metrics,
         clock: Callable[[], float],
         make_session: MakeSession,
+        *,
+        coordinator: Coordinator,
     ) -> None:
         """Raises: SettingsError."""
         self._settings = settings
@@ -136,18 +136,18 @@ class ServiceBuilder:
         self._metrics = metrics
         self._clock = clock
         self._make_session = make_session
-        self._machine = Machine()
+        self._coordinator = coordinator
         self._step_tokens = itertools.cycle([StepToken() for _ in range(steps_at_once(settings.threads))])
         self._second_pass = SecondPass(clock)
         keys = resume_keys(settings)
         self._own_key = not keys
         self._resume_keys = keys or [os.urandom(32)]
         metrics.sessions_max.set_function(self.limit)
-        metrics.estimated_capacity.set_function(lambda: float(self._machine.limit(lambda one: one.estimate)))
+        metrics.estimated_capacity.set_function(lambda: coordinator.estimate)
 
     def limit(self) -> float:
         """Return how many channels may be open at the present mix of models."""
-        return float(self._machine.limit(lambda one: one.limit))
+        return self._coordinator.limit
 
     def build(self, model: LoadedModel) -> ModelService:
         """Return the service of a model; nothing runs before its recognizer starts. Raises: SettingsError."""
@@ -158,7 +158,7 @@ class ServiceBuilder:
             model.decoder,
             metrics,
             engines=self._engines(model, window),
-            room=self._room(config, metrics),
+            room=self._room(model.name, config, metrics),
             second_pass=self._second_pass,
             budget_s=self._settings.latency_budget_ms / 1_000,
             clock=self._clock,
@@ -191,7 +191,7 @@ class ServiceBuilder:
 
     def release(self, service: ModelService) -> None:
         """Release a service that has stopped: its streams no longer count, and its gauges read 0."""
-        self._machine.leave(service.recognizer.room.admission)
+        self._coordinator.close_room(service.name)
         service.metrics.gone()
 
     def stop(self) -> None:
@@ -225,24 +225,13 @@ class ServiceBuilder:
             clock=clock,
         )
 
-    def _room(self, config: ModelDescription, metrics: ModelMetrics) -> ModelRoom:
-        settings = self._settings
-        capacity = Capacity(
-            step_s=config.step_samples / config.sample_rate,
-            objective_s=settings.latency_budget_ms / 1_000,
-            max_batch=settings.max_batch,
-        )
-        admission = Admission(settings.slots, capacity, follow=settings.max_streams == "auto")
-        metrics.capacity.set_function(lambda: float(admission.estimate))
-        metrics.reserved.set_function(lambda: float(capacity.reserved()))
-        metrics.slowdown.set_function(lambda: capacity.slowdown)
-        return ModelRoom(
-            admission,
-            self._machine,
-            background_slots=settings.upload_slots,
-            clock=self._clock,
-            on_change=metrics.slots_used.set,
-        )
+    def _room(self, name: str, config: ModelDescription, metrics: ModelMetrics) -> Room:
+        step_s = config.step_samples / config.sample_rate
+        room = self._coordinator.open_room(name, step_s, metrics.slots_used.set)
+        metrics.capacity.set_function(lambda: float(room.estimate))
+        metrics.reserved.set_function(lambda: float(room.reserved))
+        metrics.slowdown.set_function(lambda: room.slowdown)
+        return room
 
     def _tickets(self, model: LoadedModel) -> TicketService:
         settings = self._settings
@@ -253,7 +242,12 @@ class ServiceBuilder:
             return model.described.digest, model.described.precision, *decoders, repr(rules)
 
         return TicketService(
-            self._resume_keys, ttl_s=settings.resume_ttl_s, setup=setup, clock=time.time, own_key=self._own_key
+            self._resume_keys,
+            ttl_s=settings.resume_ttl_s,
+            setup=setup,
+            clock=time.time,
+            use=self._coordinator,
+            own_key=self._own_key,
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -64,7 +63,6 @@ class AdapterConnection(Connection):
         self.protocol = protocol
         self._adapter = adapter
         self._open_model = open_model
-        self._switching: asyncio.Task[None] | None = None
         self._limit = limit
         self._skipped = False  # only the first skipped message of a connection is logged
         self._pending: Iterator[Action] | None = None  # remaining actions of the last message, waiting for the engine
@@ -79,11 +77,7 @@ class AdapterConnection(Connection):
         if self._limit is not None:
             self._transport.limit_messages(self._limit)
         self._do_all(self._adapter.opened())
-        try:
-            await super().run(recognition)
-        finally:
-            if self._switching is not None:
-                self._switching.cancel()
+        await super().run(recognition)
 
     def _on_binary(self, chunk: bytes) -> None:
         self._pending = iter(self._adapter.binary(chunk))
@@ -158,9 +152,7 @@ class AdapterConnection(Connection):
             case Endpoint(silence_ms):
                 self._session.set_endpointing(silence_ms)
             case Switch():
-                self._hold()
-                self._switching = asyncio.create_task(self._switch(action))
-                self._switching.add_done_callback(self._on_switch_ended)
+                self._wait_for(self._switch(action))
 
     async def _switch(self, asked: Switch) -> None:
         assert self._open_model is not None, "needed by an adapter that switches models"
@@ -174,14 +166,6 @@ class AdapterConnection(Connection):
                 return
             self._replace(recognition.session, recognition)
             self._do_all(asked.done(recognition.session.options.sample_rate))
-        if self._state.reads and self._backpressure.release():
-            self._resume_reading()
-
-    def _on_switch_ended(self, switching: asyncio.Task[None]) -> None:
-        error = None if switching.cancelled() else switching.exception()
-        if error is not None:
-            _log.error("a stream could not change its model", request_id=self._request_id, exc_info=error)
-            self._transition(ConnectionEvent.BROKEN)
 
     def _bias(self, phrases: tuple[str, ...]) -> None:
         why = "not supported with greedy decoding"

@@ -85,7 +85,7 @@ async def serve(
     try:
         admitted = await admit(socket, request_id)
         connection = admitted.connection
-        recognition = admitted.model.recognizer.open(admitted.session, connection, budget_s=admitted.budget_s)
+        recognition = await admitted.model.recognizer.open(admitted.session, connection, budget_s=admitted.budget_s)
     except Refused as error:
         await socket.send_denial_response(render(replica.guard.refuse(error), request_id))
         return

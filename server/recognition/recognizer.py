@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from batching.errors import BatchingError
 from batching.events import BatchDone, EngineEvent, EngineStopped, StateExported, StreamClosed, StreamFailed, WarmedUp
 from model.ctc.words import Decoder
 from model.description import ModelDescription
-from server.coordination.model_room import ModelRoom, StreamLease
-from server.errors import EngineDead, Refused
+from server.coordination.coordinator import Room
+from server.coordination.model_room import StreamLease
+from server.errors import EngineDead
 from server.operations.metrics import ModelMetrics
 from server.recognition.active_session import ActiveSession, EventSink
 from server.recognition.decoding.batch_decoder import BatchDecoder, Route
@@ -21,7 +22,7 @@ BACKGROUND_BUDGET_S = 10.0  # uploads wait for live streams, but no longer than 
 
 
 class Recognizer:
-    """Opens the sessions of one model where its `ModelRoom` has room, routes its engines' events to them, decodes."""
+    """Opens the sessions of one model where its `Room` has slots, routes its engines' events to them, decodes."""
 
     def __init__(
         self,
@@ -30,7 +31,7 @@ class Recognizer:
         metrics: ModelMetrics,
         *,
         engines: Engines,
-        room: ModelRoom,
+        room: Room,
         second_pass: SecondPass,
         budget_s: float,
         clock: Callable[[], float],
@@ -60,14 +61,10 @@ class Recognizer:
 
     async def open_in_background(self, session: Session, sink: EventSink) -> ActiveSession:
         """Wait while live streams fill the server, then do as `open`; raises the same."""
-        try:
-            await self.room.wait_in_background(len(session.channels), BACKGROUND_BUDGET_S)
-        except BaseException:
-            session.release()
-            raise
-        return self.open(session, sink, background=True)
+        entering = self.room.enter_in_background(len(session.channels), BACKGROUND_BUDGET_S)
+        return await self._admit(session, sink, entering, background=True, budget_s=BACKGROUND_BUDGET_S)
 
-    def open(
+    async def open(
         self, session: Session, sink: EventSink, *, background: bool = False, budget_s: float | None = None
     ) -> ActiveSession:
         """Admit a session, one slot a channel; release it if it is refused. Raises: ServerFull, ServerNotReady.
@@ -75,23 +72,40 @@ class Recognizer:
         Its steps should be answered within `budget_s`, None = the operator's choice; background work has a long
         budget of its own. Also raises BatchingError if the model thread hangs.
         """
+        return await self._admit(
+            session,
+            sink,
+            self._enter(len(session.channels), background=background),
+            background=background,
+            budget_s=BACKGROUND_BUDGET_S if background else budget_s or self._budget_s,
+        )
+
+    async def _enter(self, streams: int, *, background: bool) -> StreamLease:
+        self.engines.require_warm()
+        return await self.room.enter(streams, background=background)
+
+    async def _admit(
+        self,
+        session: Session,
+        sink: EventSink,
+        entering: Coroutine[Any, Any, StreamLease],
+        *,
+        background: bool,
+        budget_s: float,
+    ) -> ActiveSession:
+        """Open the session once it has entered. One that is refused or cancelled holds no slot and no state."""
         try:
-            return self._admit(
-                session,
-                sink,
-                background=background,
-                budget_s=BACKGROUND_BUDGET_S if background else budget_s or self._budget_s,
-            )
-        except (Refused, BatchingError):
+            lease = await entering
+            return self._activate(session, sink, lease, background=background, budget_s=budget_s)
+        except BaseException:
             session.release()
             raise
 
-    def _admit(self, session: Session, sink: EventSink, *, background: bool, budget_s: float) -> ActiveSession:
-        self.engines.require_warm()
-        count = len(session.channels)
-        lease = self.room.enter(count, background=background)
+    def _activate(
+        self, session: Session, sink: EventSink, lease: StreamLease, *, background: bool, budget_s: float
+    ) -> ActiveSession:
         try:
-            speech, vad = self.engines.open(count, budget_s=budget_s, background=background)
+            speech, vad = self.engines.open(len(session.channels), budget_s=budget_s, background=background)
         except BaseException:
             lease.cancel()
             raise

@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 from starlette.websockets import WebSocket
@@ -74,6 +75,7 @@ class Connection(ABC):
         self._state = State.OPENING
         self._reason: CloseReason | None = None  # recorded once: when results are no longer sent
         self._ended: asyncio.Future[None] | None = None
+        self._waiting: asyncio.Task[None] | None = None  # of a message that takes time; reading is paused meanwhile
         self._timer: asyncio.TimerHandle | None = None
         self._opened_s = self._clock()
         self._deadlines = Deadlines(limits, self._opened_s)
@@ -106,6 +108,8 @@ class Connection(ABC):
             self._transport.attach(self)
             await self._ended
         finally:
+            if self._waiting is not None:
+                self._waiting.cancel()
             self._transition(ConnectionEvent.SOCKET_GONE)
             self._report()
             self._decode_queue.release()
@@ -305,10 +309,23 @@ class Connection(ABC):
         """True while audio waits for the engine or the decoder."""
         return self._session.backlog_s > 0 or self._decode_queue.pending
 
-    def _hold(self) -> None:
-        """Pause reading until `_resume_reading`."""
+    def _wait_for(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` while reading is paused; an error in it breaks the connection, whose end cancels it."""
         if self._backpressure.hold():
             self._transport.pause_reading()
+        self._waiting = asyncio.create_task(self._finish(work))
+        self._waiting.add_done_callback(self._on_finished)
+
+    async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
+        await work
+        if self._state.reads and self._backpressure.release():
+            self._resume_reading()
+
+    def _on_finished(self, waiting: asyncio.Task[None]) -> None:
+        error = None if waiting.cancelled() else waiting.exception()
+        if error is not None:
+            _log.error("a message could not be handled", request_id=self._request_id, exc_info=error)
+            self._transition(ConnectionEvent.BROKEN)
 
     def _resume_reading_if_low(self) -> None:
         """Resume reading if the backlog is low enough; called whenever it has decreased."""

@@ -97,7 +97,7 @@ class LocalTranscriber:
         model, request = self._model, self._request
         session = model.session(request.live_options(self.sample_rate), self._replica.limits)
         sink = _Sink(Projector(request, 1, take_request_id(), created_now(), model.card))
-        recognition = model.recognizer.open(session, sink, background=True)
+        recognition = await model.recognizer.open(session, sink, background=True)
         sender = asyncio.create_task(self._send(pcm, recognition, sink))
         try:
             while (frame := await sink.next()) is not None:

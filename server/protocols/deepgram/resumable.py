@@ -108,9 +108,24 @@ class ResumableStream(DeepgramStream):
         """Raises: BadFrame."""
         if not self._session.untouched:
             raise BadFrame("Resume must be the first message of a connection")
-        assert self._recognition is not None, "frames arrive only while the stream runs"
-        for payload in self._resuming.resume(resume, self._recognition):
-            self._put(OutFrame(payload))
+        if resume.ticket is None:
+            self._put(OutFrame(self._resuming.begin_at(resume)))
+        else:
+            self._wait_for(self._continue_from(resume.ticket, resume))
+
+    async def _continue_from(self, text: str, resume: Resume) -> None:
+        """Continue the stream of a ticket, unless the connection ends while it is checked."""
+        try:
+            ticket = await self._resuming.read(text)
+            if not self._state.reads:
+                return
+            assert self._recognition is not None, "the stream runs while frames are read"
+            answer = self._resuming.resume(ticket, resume, self._recognition)
+        except TicketRefused as error:
+            answer = [self._resuming.refused(error)]
+        for payload in answer:
+            if self._state.reads:
+                self._put(OutFrame(payload))
 
 
 class Resuming:
@@ -178,16 +193,23 @@ class Resuming:
         self._metrics.tickets.inc()
         return _encode(TicketOut(text, audio_s, ticket.stream.finals, self.stream_id))
 
-    def resume(self, resume: Resume, recognition: ActiveSession) -> list[bytes]:
-        """Restore a session that has no audio yet as the client requests; return the answer frames."""
-        if resume.ticket is None:
-            return self._begin_at(resume.from_s or 0.0, resume.finals)
-        try:
-            ticket = self._take(resume.ticket, recognition)
-        except TicketRefused as error:
-            self._metrics.resumes.labels(error.code.value).inc()
-            _log.info("ticket refused", request_id=self._request_id, code=error.code.value)
-            return [_encode(ResumeRefused(error.code.value, str(error)))]
+    def begin_at(self, resume: Resume) -> bytes:
+        """Start a session that has no audio yet at the client's stream time; return the answer frame."""
+        self._session.start_at(resume.from_s or 0.0, resume.finals)
+        self._finals = self._had_finals = resume.finals
+        return self._resumed("replayed")
+
+    async def read(self, text: str) -> Ticket:
+        """Read and check a client's ticket; waits for whether it was used. Raises: TicketRefused."""
+        if self._session.resumption is None:
+            raise TicketRefused(TicketCode.UNAVAILABLE, "resuming is not available on this server")
+        ticket = self._tickets.take(text, self._tenant)
+        await self._tickets.refuse_if_used(ticket)
+        return ticket
+
+    def resume(self, ticket: Ticket, resume: Resume, recognition: ActiveSession) -> list[bytes]:
+        """Restore a session that has no audio yet from a ticket; return the answer frames. Raises: TicketRefused."""
+        self._restore(ticket, recognition)
         self._unused = ticket
         self.stream_id = ticket.stream_id
         self._finals = ticket.stream.finals
@@ -195,12 +217,15 @@ class Resuming:
         # Send a new ticket at once: this one cannot be used again here, and the connection may be lost at any time.
         return [self._resumed("resumed"), self._frame(self._tickets.renewed(ticket))]
 
-    def _take(self, text: str, recognition: ActiveSession) -> Ticket:
-        session = self._session
-        if session.resumption is None:
-            raise TicketRefused(TicketCode.UNAVAILABLE, "resuming is not available on this server")
-        ticket = self._tickets.take(text, self._tenant)
-        stream = ticket.stream
+    def refused(self, error: TicketRefused) -> bytes:
+        """Count a refused ticket; return the answer frame."""
+        self._metrics.resumes.labels(error.code.value).inc()
+        _log.info("ticket refused", request_id=self._request_id, code=error.code.value)
+        return _encode(ResumeRefused(error.code.value, str(error)))
+
+    def _restore(self, ticket: Ticket, recognition: ActiveSession) -> None:
+        session, stream = self._session, ticket.stream
+        assert session.resumption is not None, "checked by `read`"
         parts = stream.channels, stream.states, stream.audio.cutters, ticket.openings
         if any(len(part) != len(session.channels) for part in parts):
             raise TicketRefused(TicketCode.MALFORMED, "invalid ticket: another number of channels")
@@ -213,12 +238,6 @@ class Resuming:
             raise TicketRefused(TicketCode.MALFORMED, "invalid ticket: its state does not fit this stream") from error
         complete_restore()
         self._projector.restore(ticket.openings)
-        return ticket
-
-    def _begin_at(self, from_s: float, finals: int) -> list[bytes]:
-        self._session.start_at(from_s, finals)
-        self._finals = self._had_finals = finals
-        return [self._resumed("replayed")]
 
     def _resumed(self, outcome: str) -> bytes:
         self._metrics.resumes.labels(outcome).inc()

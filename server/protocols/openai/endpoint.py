@@ -87,7 +87,7 @@ class RealtimeEndpoint:
     ) -> ActiveSession:
         """Open a stream on another model for a connection. Raises: Refused; BatchingError if its thread hangs."""
         model = await self._replica.models.obtain(name, language)
-        return model.recognizer.open(self._session(model, redact), stream)
+        return await model.recognizer.open(self._session(model, redact), stream)
 
 
 def realtime_credentials(authorization: str | None, subprotocols: Sequence[str]) -> Credentials:

@@ -55,7 +55,7 @@ class VoskEndpoint:
         """Admit without a key; web pages are refused, so that a visited page cannot use this port. Raises: Refused."""
         if "origin" in socket.headers:
             raise NotAllowed("web pages are not allowed on this port; use /vosk on the main port")
-        self._replica.guard.enter_without_key(socket)
+        await self._replica.guard.enter_without_key(socket)
         return await self._admitted(socket, request_id)
 
     async def _admitted(self, socket: WebSocket, request_id: str) -> Admitted:

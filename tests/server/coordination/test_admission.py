@@ -18,7 +18,7 @@ class Following:
     def __init__(self, streams: int, slots: int = 1_024) -> None:
         self.capacity = FixedCapacity(streams)
         self.admission = Admission(slots, self.capacity, follow=True)
-        self.admission.warmed_up({1: 0.001})
+        self.admission.update()
         self.now = T0
         self.used = 0
 
@@ -36,12 +36,12 @@ class Following:
 
     def wait(self, seconds: float = PERIOD_S) -> None:
         self.now += seconds
-        self.admission.look(self.now, 0.0, self.used)
+        self.admission.update()
 
 
 def test_fixed_limit_admits_up_to_every_slot_and_again_when_one_is_free() -> None:
     admission = Admission(100, FixedCapacity(3), follow=False)
-    admission.warmed_up({1: 0.001})
+    admission.update()
     assert (admission.limit, admission.estimate) == (100, 3)
     for used in range(100):
         admission.check(used, 1, T0)

@@ -8,25 +8,21 @@ import pytest
 
 from server.coordination.coordinator import CallLease, Coordinator
 from server.coordination.local import LocalCoordinator
-from server.errors import ServerFull, TooManyStreams
+from server.errors import ServerFull, TooManyOpenings, TooManyStreams
+from server.settings import Settings
+from tests.support.servers.fakes import FakeClock
 
 
-class Full:
-    """A server without room once `full` is set."""
-
-    full = False
-
-    def refuse_if_full(self) -> None:
-        if self.full:
-            raise ServerFull("all streams are taken")
+def local(**settings: object) -> LocalCoordinator:
+    return LocalCoordinator(Settings(**{"max_openings_per_s": "off", **settings}), FakeClock())
 
 
-def enter(coordinator: Coordinator, owner: str, limit: int | None) -> CallLease:
-    return asyncio.run(coordinator.enter(owner, limit))
+def enter(coordinator: Coordinator, owner: str, limit: int | None, *openings: str) -> CallLease:
+    return asyncio.run(coordinator.enter(owner, limit, openings))
 
 
 def test_a_call_counts_against_its_key_until_it_is_released() -> None:
-    coordinator = LocalCoordinator(Full(), lambda: 0.0)
+    coordinator = local()
     first = enter(coordinator, "a", 1)
     with pytest.raises(TooManyStreams):
         enter(coordinator, "a", 1)
@@ -36,20 +32,66 @@ def test_a_call_counts_against_its_key_until_it_is_released() -> None:
 
 
 def test_a_call_without_room_is_not_counted() -> None:
-    room = Full()
-    coordinator = LocalCoordinator(room, lambda: 0.0)
-    room.full = True
+    coordinator = local(max_streams=1)
+    room = coordinator.open_room("en", 0.08, lambda _: None)
+    room.warmed_up({1: 0.001})
+    stream = asyncio.run(room.enter(1))
     for _ in range(3):
         with pytest.raises(ServerFull):
             enter(coordinator, "a", 1)
     with pytest.raises(ServerFull):
         coordinator.refuse_if_full()
-    room.full = False
+    stream.cancel()
     coordinator.refuse_if_full()
     enter(coordinator, "a", 1)
 
 
+def test_a_call_is_refused_if_no_model_has_room_and_one_that_loads_does_not_count() -> None:
+    coordinator = local(max_streams="auto")
+    rooms = [coordinator.open_room(name, 0.08, lambda _: None) for name in ("en", "es", "loading")]
+    for room in rooms[:2]:
+        room.warmed_up({1: 0.05})  # as slow as one stream may be
+    stream = asyncio.run(rooms[0].enter(1))
+    with pytest.raises(ServerFull):
+        coordinator.refuse_if_full()
+    stream.cancel()
+    coordinator.refuse_if_full()
+
+
+def test_openings_of_each_owner_are_limited_and_a_hint_counts_none() -> None:
+    coordinator = local(max_openings_per_s=0.2)
+    for _ in range(3):
+        coordinator.refuse_if_too_fast("address 1")
+    enter(coordinator, "a", None, "address 1", "key a")
+    for owners in (["address 1"], ["address 2", "key a"]):
+        with pytest.raises(TooManyOpenings):
+            enter(coordinator, "a", None, *owners)
+    with pytest.raises(TooManyOpenings):
+        coordinator.refuse_if_too_fast("address 1")
+    with pytest.raises(TooManyOpenings):
+        asyncio.run(coordinator.enter_without_key("address 2"))
+    asyncio.run(coordinator.enter_without_key("address 3"))
+
+
+def test_limit_and_estimate_are_those_of_the_open_rooms() -> None:
+    coordinator = local(max_streams=2)
+    assert (coordinator.limit, coordinator.estimate) == (0.0, 0.0)
+    room = coordinator.open_room("en", 0.08, lambda _: None)
+    room.warmed_up({1: 0.001})
+    assert coordinator.limit == 2.0
+    assert coordinator.estimate == room.estimate > 2
+    coordinator.close_room("en")
+    assert coordinator.limit == 0.0
+
+
+def test_a_ticket_is_used_once() -> None:
+    coordinator = local()
+    assert not asyncio.run(coordinator.ticket_used(b"ticket"))
+    coordinator.use_ticket(b"ticket", 0.0)
+    assert asyncio.run(coordinator.ticket_used(b"ticket"))
+
+
 def test_refused_clients_are_spread() -> None:
-    coordinator = LocalCoordinator(Full(), lambda: 5.0)
+    coordinator = local()
     waits = [coordinator.retry_after_s(1) for _ in range(200)]
     assert (waits[0], waits[-1]) == (1, 5)

@@ -15,7 +15,7 @@ class Model:
 
     def __init__(self, machine: Machine, estimate: int, *, slots: int = 1_024, follow: bool = True) -> None:
         self.admission = Admission(slots, FixedCapacity(estimate), follow=follow)
-        self.admission.warmed_up({1: 0.001})
+        self.admission.update()
         self.machine, self.used = machine, 0
         machine.join(self.admission, lambda: self.used)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from pathlib import Path
 
@@ -10,11 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.access.keys import read_secrets
+from server.coordination.local import LocalCoordinator
+from server.coordination.used_tickets import AHEAD_S
 from server.errors import SettingsError, TicketCode, TicketRefused
 from server.recognition.saved_state import SavedChannel, SavedCutter, SavedInput, SavedPartials, SavedStream
 from server.resume import tickets
 from server.resume.seal import KEY_BYTES, OVERHEAD_BYTES, Seal, Unsealed, new_key, read_keys
-from server.resume.tickets import AHEAD_S, Ticket, TicketService, read_ticket, tenant_digest, write_ticket
+from server.resume.tickets import Ticket, TicketService, read_ticket, tenant_digest, write_ticket
+from server.settings import Settings
 from tests.support.servers.fakes import FakeClock
 
 ONE, TWO, THREE = (bytes([n]) * KEY_BYTES for n in (1, 2, 3))
@@ -59,7 +63,16 @@ streams = st.lists(
 
 
 def service(*keys: bytes, setup: tuple[str, ...] = ("model", "bf16"), clock: FakeClock | None = None) -> TicketService:
-    return TicketService(list(keys), ttl_s=TTL_S, setup=lambda: setup, clock=clock or FakeClock())
+    clock = clock or FakeClock()
+    use = LocalCoordinator(Settings(resume_ttl_s=TTL_S), clock, wall_clock=clock)
+    return TicketService(list(keys), ttl_s=TTL_S, setup=lambda: setup, clock=clock, use=use)
+
+
+def read(where: TicketService, text: str, tenant: bytes = TENANT) -> Ticket:
+    """Read a ticket and check that it was not used."""
+    ticket = where.take(text, tenant)
+    asyncio.run(where.refuse_if_used(ticket))
+    return ticket
 
 
 def some_stream() -> SavedStream:
@@ -75,7 +88,7 @@ def issue(where: TicketService, stream: SavedStream | None = None, tenant: bytes
 
 def code(where: TicketService, text: str, tenant: bytes = TENANT) -> TicketCode:
     with pytest.raises(TicketRefused) as refused:
-        where.take(text, tenant)
+        read(where, text, tenant)
     assert str(refused.value)
     return refused.value.code
 
@@ -174,21 +187,12 @@ def test_a_used_ticket_is_refused_and_its_renewal_is_accepted() -> None:
     here, there = service(ONE), service(ONE)
     ticket = issue(here)
     text = here.write(ticket)
-    assert here.take(text, TENANT), "reading is not using: the connection may be lost before any audio"
-    here.used(here.take(text, TENANT))
+    assert read(here, text), "reading is not using: the connection may be lost before any audio"
+    here.used(read(here, text))
     assert code(here, text) is TicketCode.REPLAYED
-    assert there.take(text, TENANT), "best effort: replicas do not share used tickets"
+    assert read(there, text), "best effort: replicas do not share used tickets"
     again = here.renewed(ticket)
-    assert here.take(here.write(again), TENANT).stream == ticket.stream
-
-
-def test_used_tickets_are_forgotten_after_their_expiry() -> None:
-    clock = FakeClock()
-    here = service(ONE, clock=clock)
-    for _ in range(10):
-        here.used(issue(here))
-        clock.advance(TTL_S / 2)
-    assert len(here._used) <= 4
+    assert read(here, here.write(again)).stream == ticket.stream
 
 
 def test_version_is_readable_without_a_key_and_sealed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from server.audio.decode_queue import DecodingPool
 from server.audio.decoder import open_decoder
 from server.audio.formats import Encoding
 from server.audio.pcm import PCM
+from server.coordination.local import LocalCoordinator
 from server.models.loading import ModelCard
 from server.operations.metrics import Metrics
 from server.protocols.adapter_connection import AdapterConnection
@@ -23,6 +24,7 @@ from server.protocols.deepgram.resumable import ResumableStream
 from server.recognition.session import Limits, Session
 from server.recognition.steps import StepTag, Work
 from server.resume.tickets import TicketService
+from server.settings import Settings
 from server.streaming.adapter import Adapter
 from server.streaming.connection import Connection, ConnectionContext
 from server.streaming.flow_control import LiveLimits
@@ -75,7 +77,9 @@ class ConnectionBench:
             kind: Any = {"protocol": "vosk", "encoding": Encoding.LINEAR16, "request_id": "id"}
             self.stream = AdapterConnection(socket, self.session, adapter, context, **kind)
         elif request.resumable:
-            tickets = TicketService([], ttl_s=60.0, setup=lambda: ("spelling",), clock=self.clock)
+            coordinator = LocalCoordinator(Settings(), self.clock, wall_clock=self.clock)
+            setup = ("spelling",)
+            tickets = TicketService([], ttl_s=60.0, setup=lambda: setup, clock=self.clock, use=coordinator)
             stream = ResumableStream(socket, self.session, projector, context, decoder, tickets=tickets, tenant=b"t")
             self.stream = stream
         else:

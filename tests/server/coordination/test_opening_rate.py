@@ -12,7 +12,7 @@ from starlette.requests import HTTPConnection
 from websockets.exceptions import InvalidStatus
 
 from server.access.guard import address_of
-from server.access.opening_rate import BURST_S, LEAST_PER_S, MAX_BUCKETS, OpeningRate, automatic
+from server.coordination.opening_rate import BURST_S, LEAST_PER_S, MAX_BUCKETS, OpeningRate, automatic
 from server.errors import TooManyOpenings
 from tests.support.servers.live_server import LiveServer
 
@@ -83,7 +83,7 @@ def test_a_storm_of_one_key_is_refused_with_503_and_another_key_is_served(live_s
     server = live_server(api_keys_file=file, max_openings_per_s=0.4)  # a burst of two, then none within this test
     guard = server.replica.guard
     for _ in range(2):
-        guard._openings.take(f"key {key_id('stormy')}", server.replica.clock())
+        guard.coordinator.openings.take(f"key {key_id('stormy')}", server.replica.clock())
     with pytest.raises(InvalidStatus) as refused:
         server.listen({"Authorization": "Token stormy"})
     response = refused.value.response
@@ -128,4 +128,4 @@ def test_no_limit_if_switched_off(live_server: Start) -> None:
     for _ in range(3):
         with server.listen() as client:
             client.finish()
-    assert len(server.replica.guard._openings._buckets) == 0
+    assert len(server.replica.guard.coordinator.openings._buckets) == 0
