@@ -14,6 +14,9 @@ Pure: batches and times are arguments. The estimate is the lowest of three bound
 The warm-up measures how times grow with the batch size. While serving, only the slowdown relative to those times is
 tracked, because model thread and event loop share cores, caches and the interpreter lock.
 
+With several processes before one engine each measures its own event loop and its own late steps, and all of them the
+batches of the one engine: `bounds` gives the three bounds apart, and whoever admits streams adds them up.
+
 Only periods of steady streams can lower the estimate by service times. While many clients connect, or streams open and
 close, relative to the number of rows, the time of both threads goes to those, and would be attributed to the rows. On
 an idle replica the estimate returns to that of the warm-up within a minute.
@@ -75,6 +78,19 @@ LOOP_PRIOR = {1: 0.0004, 128: 0.0160}
 """Seconds of the event loop by rows until measured: about 0.12 ms per row."""
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Numbers of live streams within the objective, not rounded.
+
+    `model` is for the engine, whoever's streams they are; `loop` and `pressure` are for the streams of one process.
+    `pressure` is None without recent pressure.
+    """
+
+    model: float
+    loop: float
+    pressure: float | None
+
+
 @dataclass(slots=True)
 class _Period:
     """Sums over one period."""
@@ -116,6 +132,8 @@ class Capacity:
         self._step_s = step_s
         self._objective_s = objective_s
         self._max_batch = max_batch
+        self.processes = 1
+        """Processes whose streams share the engine, each with about the same number."""
         self._batch, self._slowdown = ServiceTimes(), 1.0
         self._loop, self._loop_slowdown = ServiceTimes(loop), 1.0
         self._period: _Period | None = None
@@ -132,20 +150,22 @@ class Capacity:
         for rows, seconds in step_s.items():
             self._batch.learn(rows, seconds)
 
-    def ran(self, rows: int, step_s: float, live_ages_s: Sequence[float], steps: int = 1) -> None:
+    def ran(self, rows: int, step_s: float, live_ages_s: Sequence[float], steps: int = 1, rows_in_all: int = 0) -> None:
         """Add a batch: its time in the model, and the ages of its live steps when they were answered.
 
-        The time of a chunk (`steps` > 1) is not used, because it says nothing about single steps.
+        The time of a chunk (`steps` > 1) is not used, because it says nothing about single steps. `rows` are of this
+        process; `rows_in_all` of all that share the engine, 0 if there is no other.
         """
+        rows_in_all = rows_in_all or rows
         if not self._batch.known and steps == 1:
-            self._batch.learn(rows, step_s)
+            self._batch.learn(rows_in_all, step_s)
         if self._period is not None:
             period, limit_s = self._period, WARNING * self._objective_s
             period.batches += 1
             period.rows += rows
             if steps == 1:
                 period.step_s += step_s
-                period.undisturbed_s += self._batch.extrapolate(rows)
+                period.undisturbed_s += self._batch.extrapolate(rows_in_all)
             period.live += len(live_ages_s)
             period.late += sum([age_s > limit_s for age_s in live_ages_s])
 
@@ -204,20 +224,32 @@ class Capacity:
         return True
 
     def streams(self) -> int:
-        """Number of live streams within the objective, at least 1."""
+        """Number of live streams of this process within the objective, at least 1."""
         bound = self.possible()
         if self._bound is not None:
             bound = min(bound, self._bound)
         return max(1, int(bound))
 
     def possible(self) -> float:
-        """Bound by service times alone; a number of streams, not rounded."""
+        """Bound of this process's streams by service times alone, not rounded."""
+        model, loop = self._by_service_times()
+        return min(model / self.processes, loop)
+
+    def bounds(self) -> Bounds:
+        """Return each bound by itself, to be added to those of other processes."""
+        model, loop = self._by_service_times()
+        return Bounds(model, loop, self._bound)
+
+    def _by_service_times(self) -> tuple[float, float]:
+        """Bounds by the times of the model and of this process's event loop, numbers of streams."""
         for rows in range(self._max_batch, 0, -1):  # larger batches have a higher rate and a higher latency
+            own = max(1.0, rows / self.processes)
             batch_s = self._slowdown * self._batch.extrapolate(rows)
-            loop_s = self._loop_slowdown * self._loop.extrapolate(rows)
+            loop_s = self._loop_slowdown * self._loop.extrapolate(own)
             if 2 * batch_s + loop_s <= self._objective_s:
-                return HEADROOM * rows * self._step_s / max(batch_s, loop_s, MIN_BATCH_S)
-        return 0.0
+                model = HEADROOM * rows * self._step_s / max(batch_s, MIN_BATCH_S)
+                return model, HEADROOM * own * self._step_s / max(loop_s, MIN_BATCH_S)
+        return 0.0, 0.0
 
     @property
     def slowdown(self) -> float:

@@ -32,10 +32,13 @@ FOLLOWING = "this server carries as many streams as it can"
 
 
 class Estimator(Protocol):
-    """An estimate of the live streams of one model that the server can carry: `Capacity`, for one process."""
+    """An estimate of the live streams of one model that the server can carry.
+
+    With one process a `Capacity`; with several, `CombinedBounds` of theirs.
+    """
 
     def streams(self) -> int:
-        """Number of live streams within the objective, at least 1."""
+        """Number of live streams within the objective, at least 1 once anything was measured."""
 
     def reserved(self) -> int:
         """Number of streams that service times allow and that pressure excludes."""

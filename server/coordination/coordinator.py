@@ -56,8 +56,11 @@ class Room(Protocol):
     def warmed_up(self, step_s: Mapping[int, float]) -> None:
         """Take the service times by batch size that the warm-up measured."""
 
-    def ran(self, rows: int, step_s: float, live_ages_s: Sequence[float], steps: int) -> None:
-        """Take a batch: rows, its time in the model, the ages of its live steps when answered, steps of each stream."""
+    def ran(self, rows: int, step_s: float, live_ages_s: Sequence[float], steps: int, rows_in_all: int = 0) -> None:
+        """Take a batch: rows, its time in the model, the ages of its live steps when answered, steps of each stream.
+
+        `rows` are of this process; `rows_in_all` of all that share the engine, 0 if there is no other.
+        """
 
     def waited(self, seconds: float) -> None:
         """Take the wait of a live stream's result for work of other threads."""

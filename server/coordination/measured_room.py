@@ -53,10 +53,13 @@ class MeasuredRoom(ModelRoom):
         self._capacity.warmed_up(step_s)
         self.update()
 
-    def ran(self, rows: int, step_s: float, live_ages_s: Sequence[float], steps: int) -> None:
-        """Take a batch: rows, its time in the model, the ages of its live steps when answered, steps of each stream."""
+    def ran(self, rows: int, step_s: float, live_ages_s: Sequence[float], steps: int, rows_in_all: int = 0) -> None:
+        """Take a batch: rows, its time in the model, the ages of its live steps when answered, steps of each stream.
+
+        `rows` are of this process; `rows_in_all` of all that share the engine, 0 if there is no other.
+        """
         self._machine.rows += rows
-        self._capacity.ran(rows, step_s, live_ages_s, steps)
+        self._capacity.ran(rows, step_s, live_ages_s, steps, rows_in_all)
         self.look()
 
     def waited(self, seconds: float) -> None:
