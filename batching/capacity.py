@@ -15,7 +15,7 @@ The warm-up measures how times grow with the batch size. While serving, only the
 tracked, because model thread and event loop share cores, caches and the interpreter lock.
 
 With several processes before one engine each measures its own event loop and its own late steps, and all of them the
-batches of the one engine: `bounds` gives the three bounds apart, and whoever admits streams adds them up.
+batches of the one engine: `bounds` gives the three bounds apart, so that those of all processes can be combined.
 
 Only periods of steady streams can lower the estimate by service times. While many clients connect, or streams open and
 close, relative to the number of rows, the time of both threads goes to those, and would be attributed to the rows. On
@@ -80,10 +80,10 @@ LOOP_PRIOR = {1: 0.0004, 128: 0.0160}
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Numbers of live streams within the objective, not rounded.
+    """Numbers of live streams within the objective, not rounded: one for each of the three bounds.
 
-    `model` is for the engine, whoever's streams they are; `loop` and `pressure` are for the streams of one process.
-    `pressure` is None without recent pressure.
+    `model` counts the streams of all processes, `loop` and `pressure` those of one. `pressure` is None without recent
+    pressure.
     """
 
     model: float
@@ -250,6 +250,11 @@ class Capacity:
                 model = HEADROOM * rows * self._step_s / max(batch_s, MIN_BATCH_S)
                 return model, HEADROOM * own * self._step_s / max(loop_s, MIN_BATCH_S)
         return 0.0, 0.0
+
+    @property
+    def known(self) -> bool:
+        """Whether there is any service time: after the warm-up, or the first batch."""
+        return self._batch.known
 
     @property
     def slowdown(self) -> float:

@@ -141,7 +141,7 @@ class Machine:
             streams = member.streams()
             if member.admission is admission:
                 own = streams
-            elif streams:
+            elif streams and member.admission.limit:
                 others += streams / member.admission.limit
         return own + math.ceil(others * admission.limit - ROUNDING) if others else own
 

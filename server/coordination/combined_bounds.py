@@ -23,7 +23,7 @@ class CombinedBounds:
         return len(self._bounds)
 
     def report(self, process: int, bounds: Bounds, slowdown: float) -> None:
-        """Take what a process measured, in place of what it reported before."""
+        """Take what a process measured; it replaces what it reported before."""
         self._bounds[process], self._slowdowns[process] = bounds, slowdown
 
     def forget(self, process: int) -> None:

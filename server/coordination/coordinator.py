@@ -42,7 +42,10 @@ class Room(Protocol):
         """Wait until this process's streams hold no slot."""
 
     async def enter(self, streams: int, *, background: bool = False) -> StreamLease:
-        """Hold slots for the streams of one session. Raises: ServerFull."""
+        """Hold slots for the streams of one session.
+
+        Raises: ServerFull; ServerNotReady if another process decides, and has ended.
+        """
 
     async def enter_in_background(self, streams: int, within_s: float) -> StreamLease:
         """Wait until live streams leave room for these in the background, then hold slots for them.
@@ -79,7 +82,10 @@ class TicketUse(Protocol):
     """Which resume tickets were used."""
 
     async def ticket_used(self, ticket: bytes) -> bool:
-        """Whether a stream has continued from the ticket with this id."""
+        """Whether a stream has continued from the ticket with this id.
+
+        Raises: ServerNotReady if another process knows it, and has ended.
+        """
 
     def use_ticket(self, ticket: bytes, issued_s: float) -> None:
         """Note that a stream continues from this ticket; `issued_s` is seconds since 1970."""
@@ -92,7 +98,8 @@ class Coordinator(TicketUse, Protocol):
         """Count a call of this key, None: without a limit, if there is room for a stream.
 
         `openings` are whose openings are limited: the caller's address, and the key unless the server is open. Raises:
-        TooManyOpenings, TooManyStreams, ServerFull; the call counts against no key then.
+        TooManyOpenings, TooManyStreams, ServerFull; the call counts against no key then. ServerNotReady if another
+        process decides, and has ended.
         """
 
     async def enter_without_key(self, opening: str) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from batching.capacity import Capacity
-from server.coordination.admission import Machine
+from server.coordination.admission import Admission, Estimator, Machine
 from server.coordination.measured_room import MeasuredRoom, RoomLimits
 from server.coordination.model_room import ModelRoom
 from server.coordination.opening_rate import OpeningRate, automatic
@@ -43,7 +43,11 @@ class LocalCoordinator:
     # Calls
 
     async def enter(self, owner: str, limit: int | None, openings: Sequence[str]) -> Lease:
-        """Count a call of this key. Raises: TooManyOpenings, TooManyStreams, ServerFull."""
+        """Count a call of this key, without waiting. Raises: TooManyOpenings, TooManyStreams, ServerFull."""
+        return self.enter_now(owner, limit, openings)
+
+    def enter_now(self, owner: str, limit: int | None, openings: Sequence[str]) -> Lease:
+        """Do as `enter`."""
         for opening in openings:
             self.openings.take(opening, self._clock())
         lease = self.quotas.take(owner, 1, limit)
@@ -56,6 +60,10 @@ class LocalCoordinator:
 
     async def enter_without_key(self, opening: str) -> None:
         """Count an opening of this address if there is room for a stream. Raises: TooManyOpenings, ServerFull."""
+        self.enter_without_key_now(opening)
+
+    def enter_without_key_now(self, opening: str) -> None:
+        """Do as `enter_without_key`."""
         self.openings.take(opening, self._clock())
         self.refuse_if_full()
 
@@ -108,6 +116,14 @@ class LocalCoordinator:
             clock=self._clock,
             on_change=on_change,
         )
+        self._rooms[model] = room
+        return room
+
+    def add_room(self, model: str, estimator: Estimator) -> ModelRoom:
+        """Return the room of a model that other processes measure."""
+        limits = limits_of(self._settings)
+        admission = Admission(limits.slots, estimator, follow=limits.follow)
+        room = ModelRoom(admission, self.machine, background_slots=limits.background_slots, clock=self._clock)
         self._rooms[model] = room
         return room
 

@@ -108,7 +108,11 @@ class ModelRoom:
         self.admission.refuse_if_full(self._load)
 
     async def enter(self, streams: int, *, background: bool = False) -> StreamLease:
-        """Hold slots for the streams of one session. Raises: ServerFull."""
+        """Hold slots for the streams of one session, without waiting. Raises: ServerFull."""
+        return self.enter_now(streams, background=background)
+
+    def enter_now(self, streams: int, *, background: bool) -> StreamLease:
+        """Do as `enter`."""
         if not background:
             self.admission.check(self._load, streams, self._clock())
         elif self._lacks_slots(streams):

@@ -1,0 +1,156 @@
+"""Messages between the processes of a server about what is decided once, and their msgpack form.
+
+A front end numbers its leases itself, so that it can give one back whose request it no longer waits for. Messages of
+one front end are handled in the order in which they were sent.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """Base of all messages; the type's name is in each."""
+
+
+# Requests of a front end
+
+
+class Enter(Message, frozen=True):
+    """Count a call of a key, if there is room for a stream. `owner` None: of no key, so no lease is held."""
+
+    lease: int
+    openings: tuple[str, ...]
+    owner: str | None
+    limit: int | None
+
+
+class EnterStreams(Message, frozen=True):
+    """Hold slots of a model for the streams of one session."""
+
+    lease: int
+    model: str
+    streams: int
+    background: bool
+
+
+class WaitInBackground(Message, frozen=True):
+    """Wait until live streams leave room for these in the background, then hold slots for them."""
+
+    lease: int
+    model: str
+    streams: int
+    within_s: float
+
+
+class AskTicket(Message, frozen=True):
+    """Ask whether a resume ticket was used, by its id."""
+
+    ticket: bytes
+
+
+class ReportBounds(Message, frozen=True):
+    """What this process measured of a model in the last period: `batching.capacity.Bounds` and its slowdown."""
+
+    model: str
+    model_bound: float
+    loop_bound: float
+    pressure_bound: float | None
+    slowdown: float
+
+
+# Notices of a front end, which have no answer
+
+
+class Leave(Message, frozen=True):
+    """A call has ended, or its front end no longer waits for the answer to `Enter`."""
+
+    lease: int
+
+
+class GiveBack(Message, frozen=True):
+    """The engines have closed this many streams of a session, or its front end no longer waits for its slots."""
+
+    lease: int
+    slots: int
+
+
+class UseTicket(Message, frozen=True):
+    """A stream continues from a resume ticket; `issued_s` is seconds since 1970."""
+
+    ticket: bytes
+    issued_s: float
+
+
+class OpenRoom(Message, frozen=True):
+    """This process serves a model from now on."""
+
+    model: str
+
+
+class CloseRoom(Message, frozen=True):
+    """This process does not serve a model any more."""
+
+    model: str
+
+
+class StreamsEnded(Message, frozen=True):
+    """The engines of a model have stopped: this process has no stream of it."""
+
+    model: str
+
+
+# Answers
+
+
+class Granted(Message, frozen=True):
+    """The lease of the request is held."""
+
+
+class Denied(Message, frozen=True):
+    """The request was refused: name and text of the error. `opening`: the owner that opens streams too fast."""
+
+    kind: str
+    text: str
+    opening: str = ""
+
+
+class TicketState(Message, frozen=True):
+    """Whether the ticket was used."""
+
+    used: bool
+
+
+class Numbers(Message, frozen=True):
+    """Estimates of the whole server: of the model that was reported, and `limit` and `capacity` of all models.
+
+    `processes` have reported the model; `full` as in `RefuseHint`.
+    """
+
+    estimate: int
+    reserved: int
+    slowdown: float
+    limit: float
+    capacity: float
+    processes: int
+    full: str | None
+
+
+# To all front ends
+
+
+class RefuseHint(Message, frozen=True):
+    """Why no model can take a stream now; None if one can."""
+
+    full: str | None
+
+
+Request = Enter | EnterStreams | WaitInBackground | AskTicket | ReportBounds
+Notice = Leave | GiveBack | UseTicket | OpenRoom | CloseRoom | StreamsEnded
+Answer = Granted | Denied | TicketState | Numbers
+
+encode = msgspec.msgpack.Encoder().encode
+decode_sent = msgspec.msgpack.Decoder(Request | Notice).decode
+"""Decode a message of a front end."""
+decode_received = msgspec.msgpack.Decoder(Answer | RefuseHint).decode
+"""Decode a message to a front end."""

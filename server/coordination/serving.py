@@ -1,0 +1,252 @@
+"""Decisions for the front ends of a server: one `LocalCoordinator`, and what each of them holds of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from batching.capacity import Bounds
+from server.coordination.channel import denied
+from server.coordination.combined_bounds import CombinedBounds
+from server.coordination.local import LocalCoordinator
+from server.coordination.messages import (
+    Answer,
+    AskTicket,
+    CloseRoom,
+    Enter,
+    EnterStreams,
+    GiveBack,
+    Granted,
+    Leave,
+    Notice,
+    Numbers,
+    OpenRoom,
+    RefuseHint,
+    ReportBounds,
+    Request,
+    StreamsEnded,
+    TicketState,
+    UseTicket,
+    WaitInBackground,
+)
+from server.coordination.model_room import ModelRoom, StreamLease
+from server.coordination.quota import Lease
+from server.errors import Refused, ServerFull, ServerNotReady, TooManyOpenings
+from server.settings import Settings
+
+Reply = Callable[[Answer], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A model that front ends serve."""
+
+    room: ModelRoom
+    bounds: CombinedBounds
+    children: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """What one front end holds, by the number that it gave each lease."""
+
+    calls: dict[int, Lease] = field(default_factory=dict)
+    streams: dict[int, tuple[str, StreamLease]] = field(default_factory=dict)  # with the model
+    waiting: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+
+
+class CoordinationServer:
+    """Handles the messages of front ends, each known by a number. Used on one event loop.
+
+    The messages of a front end are given to `receive` in the order in which they arrive, and handled before it returns;
+    only the answer to `WaitInBackground` comes later, and not at all if its front end gives the slots back meanwhile.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Callable[[], float],
+        *,
+        on_hint: Callable[[RefuseHint], None] = lambda _: None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`on_hint` sends a hint to all front ends; it is called when that changes. `wall_clock`: since 1970."""
+        self.coordinator = LocalCoordinator(settings, clock, wall_clock=wall_clock)
+        self._served: dict[str, _Served] = {}
+        self._children: dict[int, _Child] = {}
+        self._on_hint = on_hint
+        self._hint = RefuseHint(None)
+
+    @property
+    def slots_used(self) -> int:
+        """Slots that streams hold, of all models and front ends."""
+        return sum(served.room.slots_used for served in self._served.values())
+
+    def full_hint(self) -> RefuseHint:
+        """Return why no model can take a stream now, for front ends to refuse calls without asking."""
+        try:
+            self.coordinator.refuse_if_full()
+        except ServerFull as error:
+            return RefuseHint(str(error))
+        return RefuseHint(None)
+
+    def receive(self, child: int, message: Request | Notice, reply: Reply) -> None:
+        """Handle a message of a front end; call `reply` once with the answer, if it has one."""
+        holder = self._children.setdefault(child, _Child())
+        if isinstance(message, Notice):
+            self._take(child, holder, message)
+        else:
+            try:
+                self._answer(child, holder, message, reply)
+            except TooManyOpenings as error:
+                reply(denied(error, self._too_fast(message)))
+            except Refused as error:
+                reply(denied(error))
+        self._tell_hint()
+
+    def forget(self, child: int) -> None:
+        """Give back all that a front end holds: it has ended, and the engines have closed its streams."""
+        holder = self._children.pop(child, _Child())
+        for task in holder.waiting.values():
+            task.cancel()
+        for call in holder.calls.values():
+            call.release()
+        for _, lease in holder.streams.values():
+            lease.cancel()
+        for model in [name for name, served in self._served.items() if child in served.children]:
+            self._close_room(child, model)
+        self._tell_hint()
+
+    def _tell_hint(self) -> None:
+        hint = self.full_hint()
+        if hint != self._hint:
+            self._hint = hint
+            self._on_hint(hint)
+
+    # Requests
+
+    def _answer(self, child: int, holder: _Child, message: Request, reply: Reply) -> None:
+        """Raises: Refused, which is the answer."""
+        match message:
+            case Enter(lease, openings, None, _):
+                for opening in openings:
+                    self.coordinator.enter_without_key_now(opening)
+                reply(Granted())
+            case Enter(lease, openings, owner, limit):
+                assert owner is not None, "the case before"
+                holder.calls[lease] = self.coordinator.enter_now(owner, limit, openings)
+                reply(Granted())
+            case EnterStreams(lease, model, streams, background):
+                held = self._room_of(model).room.enter_now(streams, background=background)
+                holder.streams[lease] = model, held
+                reply(Granted())
+            case WaitInBackground():
+                self._wait(holder, message, reply)
+            case AskTicket(ticket):
+                reply(TicketState(ticket in self.coordinator.tickets))
+            case ReportBounds(model, model_bound, loop_bound, pressure_bound, slowdown):
+                served = self._room_of(model)
+                served.bounds.report(child, Bounds(model_bound, loop_bound, pressure_bound), slowdown)
+                served.room.update()
+                reply(self._numbers(served))
+            case _:
+                assert_never(message)
+
+    def _room_of(self, model: str) -> _Served:
+        """Raises: ServerNotReady."""
+        served = self._served.get(model)
+        if served is None:
+            raise ServerNotReady(f"the model {model!r} is not loaded")
+        return served
+
+    def _numbers(self, served: _Served) -> Numbers:
+        room, all_models = served.room, self.coordinator
+        return Numbers(
+            room.estimate,
+            room.reserved,
+            room.slowdown,
+            all_models.limit,
+            all_models.estimate,
+            len(served.bounds),
+            self.full_hint().full,
+        )
+
+    def _too_fast(self, message: Request) -> str:
+        """Return the owner that opens streams too fast."""
+        assert isinstance(message, Enter), "only calls are refused for it"
+        for opening in message.openings:
+            try:
+                self.coordinator.refuse_if_too_fast(opening)
+            except TooManyOpenings:
+                return opening
+        return ""
+
+    def _wait(self, holder: _Child, message: WaitInBackground, reply: Reply) -> None:
+        room = self._room_of(message.model).room
+
+        async def enter() -> None:
+            try:
+                held = await room.enter_in_background(message.streams, message.within_s)
+            except ServerFull as error:
+                reply(denied(error))
+            else:
+                holder.streams[message.lease] = message.model, held
+                reply(Granted())
+                self._tell_hint()
+            finally:
+                holder.waiting.pop(message.lease, None)
+
+        holder.waiting[message.lease] = asyncio.get_running_loop().create_task(enter())
+
+    # Notices
+
+    def _take(self, child: int, holder: _Child, message: Notice) -> None:
+        match message:
+            case Leave(lease):
+                if lease in holder.calls:  # else it was refused
+                    holder.calls.pop(lease).release()
+            case GiveBack(lease, slots):
+                self._give_back(holder, lease, slots)
+            case UseTicket(ticket, issued_s):
+                self.coordinator.use_ticket(ticket, issued_s)
+            case OpenRoom(model):
+                self._open_room(child, model)
+            case CloseRoom(model):
+                self._close_room(child, model)
+            case StreamsEnded(model):
+                for lease in [lease for lease, (name, _) in holder.streams.items() if name == model]:
+                    holder.streams.pop(lease)[1].cancel()
+            case _:
+                assert_never(message)
+
+    def _give_back(self, holder: _Child, lease: int, slots: int) -> None:
+        if lease in holder.waiting:
+            holder.waiting.pop(lease).cancel()
+        elif lease in holder.streams:  # else it was refused, or its engines have stopped
+            held = holder.streams[lease][1]
+            for _ in range(min(slots, held.slots)):
+                held.speech_closed()
+            if not held.slots:
+                del holder.streams[lease]
+
+    def _open_room(self, child: int, model: str) -> None:
+        if model not in self._served:
+            bounds = CombinedBounds()
+            self._served[model] = _Served(self.coordinator.add_room(model, bounds), bounds)
+        self._served[model].children.add(child)
+
+    def _close_room(self, child: int, model: str) -> None:
+        """Stop counting on a front end for a model; without any, the model is not served any more."""
+        served = self._served.get(model)
+        if served is None or child not in served.children:
+            return
+        served.children.remove(child)
+        served.bounds.forget(child)
+        if served.children:
+            served.room.update()
+        else:
+            del self._served[model]
+            self.coordinator.close_room(model)

@@ -1,0 +1,322 @@
+"""Decisions are exact over several front ends: quotas, slots, rates and used tickets are counted once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from server.coordination.coordinator import Coordinator
+from server.coordination.local import LocalCoordinator
+from server.coordination.messages import RefuseHint
+from server.coordination.remote import TOO_FAST_S, RemoteCoordinator
+from server.coordination.remote_room import RemoteRoom
+from server.coordination.serving import CoordinationServer
+from server.errors import Refused, ServerFull, ServerNotReady, TooManyOpenings, TooManyStreams
+from server.settings import Settings
+from tests.support.servers.fakes import FakeClock
+from tests.support.servers.memory_channel import MemoryChannel
+
+STEP_S = 0.08
+
+
+class Bench:
+    """One server of decisions and two front ends, each with a room for the model `en`."""
+
+    def __init__(self, warm_up: dict[int, float] | None = None, **settings: Any) -> None:
+        front_ends = 2
+        self.warm_up = warm_up or {1: 0.0005, 64: 0.004}
+        self.settings = Settings(**{"max_openings_per_s": "off", **settings})
+        self.clock = FakeClock()
+        self.hints: list[str | None] = []
+        self.server = CoordinationServer(self.settings, self.clock, on_hint=self._tell, wall_clock=self.clock)
+        self.channels = [MemoryChannel(self.server, child) for child in range(front_ends)]
+        self.ends = [
+            RemoteCoordinator(self.settings, channel, self.clock, busy_clock=lambda: 0.0) for channel in self.channels
+        ]
+        self.used: list[int] = [0] * front_ends
+        self.rooms: list[RemoteRoom] = []
+
+    async def open(self) -> None:
+        """Let every front end serve the model, and report its warm-up."""
+        for child, end in enumerate(self.ends):
+            self.rooms.append(end.open_room("en", STEP_S, lambda used, child=child: self._use(child, used)))
+        for room in self.rooms:
+            room.warmed_up(self.warm_up)
+        await turns()
+
+    def _use(self, child: int, used: int) -> None:
+        self.used[child] = used
+
+    def _tell(self, hint: RefuseHint) -> None:
+        self.hints.append(hint.full)
+        for end in self.ends:
+            end.take(hint)
+
+    def run(self, script: Callable[[Bench], Awaitable[None]]) -> None:
+        async def play() -> None:
+            await self.open()
+            await script(self)
+
+        asyncio.run(play())
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def entered(attempts: list[Awaitable[Any]], *refused: type[Refused]) -> list[Any]:
+    """Return what those attempts got that were not refused; run all at once."""
+    outcomes = await asyncio.gather(*attempts, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            assert isinstance(outcome, refused), outcome
+    return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+
+
+def test_a_quota_is_exact_over_two_front_ends() -> None:
+    async def script(bench: Bench) -> None:
+        attempts = [bench.ends[n % 2].enter("key", 5, ["address"]) for n in range(40)]
+        leases = await entered(attempts, TooManyStreams)
+        assert len(leases) == 5
+        leases[0].release()
+        assert len(await entered([bench.ends[1].enter("key", 5, []) for _ in range(3)], TooManyStreams)) == 1
+
+    Bench().run(script)
+
+
+def test_max_streams_is_exact_over_two_front_ends() -> None:
+    async def script(bench: Bench) -> None:
+        attempts = [bench.rooms[n % 2].enter(1) for n in range(40)]
+        leases = await entered(attempts, ServerFull)
+        assert len(leases) == bench.server.slots_used == sum(bench.used) == 7
+        leases[0].speech_closed()
+        assert len(await entered([bench.rooms[1].enter(1) for _ in range(3)], ServerFull)) == 1
+
+    Bench(max_streams=7).run(script)
+
+
+def test_refusals_have_the_class_and_the_text_of_one_process() -> None:
+    settings = {"max_streams": 1, "max_openings_per_s": 0.2}
+
+    async def refusals(coordinator: Coordinator, room: Any) -> list[tuple[type, str]]:
+        await room.enter(1)
+        found = []
+        for attempt in (
+            lambda: room.enter(1),
+            lambda: room.enter(9, background=True),
+            lambda: room.enter_in_background(9, 0.0),
+            lambda: coordinator.enter("key", 0, []),
+            lambda: coordinator.enter("key", None, []),
+            lambda: coordinator.enter_without_key("address"),
+            lambda: coordinator.enter("key", 0, ["address"]),
+        ):
+            with pytest.raises(Refused) as refused:
+                await attempt()
+            found.append((type(refused.value), str(refused.value)))
+        return found
+
+    async def script(bench: Bench) -> None:
+        alone = LocalCoordinator(bench.settings, bench.clock)
+        room = alone.open_room("en", STEP_S, lambda _: None)
+        room.warmed_up({1: 0.0005, 64: 0.004})
+        expected = await refusals(alone, room)
+        assert await refusals(bench.ends[0], bench.rooms[0]) == expected
+        assert {kind for kind, _ in expected} == {ServerFull, TooManyStreams, TooManyOpenings}
+
+    Bench(**settings).run(script)
+
+
+def test_a_ticket_used_at_one_front_end_is_used_at_the_other() -> None:
+    async def script(bench: Bench) -> None:
+        one, other = bench.ends
+        assert not await other.ticket_used(b"ticket")
+        one.use_ticket(b"ticket", bench.clock())
+        assert await other.ticket_used(b"ticket")
+        assert await one.ticket_used(b"ticket")
+
+    Bench().run(script)
+
+
+def test_openings_are_counted_once_and_a_refused_address_is_refused_early_for_a_moment() -> None:
+    async def script(bench: Bench) -> None:
+        attempts = [bench.ends[n % 2].enter("key", None, ["address", "key key"]) for n in range(40)]
+        assert len(await entered(attempts, TooManyOpenings)) == 10, "a burst of five seconds"
+        for end in bench.ends:
+            with pytest.raises(TooManyOpenings, match="openings per second"):
+                end.refuse_if_too_fast("address")
+            end.refuse_if_too_fast("other")
+        bench.clock.advance(TOO_FAST_S)
+        bench.ends[0].refuse_if_too_fast("address")
+        with pytest.raises(TooManyOpenings):
+            await bench.ends[0].enter("key", None, ["other", "key key"])
+        bench.ends[0].refuse_if_too_fast("other")  # the key is too fast, not its address
+
+    Bench(max_openings_per_s=2).run(script)
+
+
+def test_all_that_a_dead_front_end_held_comes_back() -> None:
+    async def script(bench: Bench) -> None:
+        dead, other = bench.ends
+        for _ in range(2):
+            await dead.enter("key", 2, [])
+        await bench.rooms[0].enter(2)
+        recording = await bench.rooms[0].enter(8, background=True)
+        assert recording.slots == 8
+        waiting = asyncio.create_task(bench.rooms[0].enter_in_background(1, 30.0))
+        await turns()
+        with pytest.raises(TooManyStreams):
+            await other.enter("key", 2, [])
+        bench.channels[0].lost = True
+        waiting.cancel()
+        bench.server.forget(0)
+        await turns()
+        assert bench.server.slots_used == 0
+        await other.enter("key", 2, [])
+        await bench.rooms[1].enter_in_background(8, 5.0)
+        await bench.rooms[1].enter(2)
+        with pytest.raises(ServerNotReady):
+            await bench.rooms[0].enter(1)
+
+    Bench(max_streams=2).run(script)
+
+
+@pytest.mark.parametrize("passed", range(4))
+def test_an_opening_that_is_cancelled_holds_nothing_whenever_that_is(passed: int) -> None:
+    async def script(bench: Bench) -> None:
+        room = bench.rooms[0]
+        openings = [
+            asyncio.create_task(opening)
+            for opening in (room.enter(1), room.enter_in_background(1, 30.0), bench.ends[0].enter("key", 1, []))
+        ]
+        await turns(passed)
+        for task in openings:
+            task.cancel()
+        outcomes = await asyncio.gather(*openings, return_exceptions=True)
+        for outcome in outcomes:  # those that were done before
+            if not isinstance(outcome, BaseException):
+                getattr(outcome, "cancel", getattr(outcome, "release", None))()
+        await turns()
+        assert bench.server.slots_used == sum(bench.used) == 0
+        await bench.ends[1].enter("key", 1, [])
+
+    Bench().run(script)
+
+
+def test_a_recording_waits_for_slots_that_another_front_end_gives_back() -> None:
+    async def script(bench: Bench) -> None:
+        held = await bench.rooms[0].enter(8, background=True)
+        waiting = [asyncio.create_task(room.enter_in_background(8, 30.0)) for room in bench.rooms]
+        await turns()
+        assert not any(task.done() for task in waiting)
+        held.cancel()
+        done, pending = await asyncio.wait(waiting, timeout=5.0, return_when=asyncio.FIRST_COMPLETED)
+        assert (len(done), len(pending)) == (1, 1), "only one has the slots, and the other waits on"
+        done.pop().result().cancel()
+        await asyncio.wait_for(pending.pop(), 5.0)
+
+    Bench().run(script)
+
+
+def test_slots_are_held_until_both_engines_have_closed_the_streams_and_come_back_one_by_one() -> None:
+    async def script(bench: Bench) -> None:
+        lease = await bench.rooms[0].enter(2)
+        lease.has_vad()
+        for close in (lease.speech_closed, lease.speech_closed, lease.vad_closed):
+            close()
+        await turns()
+        assert (bench.server.slots_used, bench.used) == (1, [1, 0])
+        lease.vad_closed()
+        await turns()
+        assert (bench.server.slots_used, bench.used) == (0, [0, 0])
+
+    Bench().run(script)
+
+
+def test_no_slot_is_held_once_the_engines_of_a_front_end_have_stopped() -> None:
+    async def script(bench: Bench) -> None:
+        for room in bench.rooms:
+            await room.enter(3)
+        bench.rooms[0].clear()
+        await asyncio.wait_for(bench.rooms[0].empty(), 1.0)
+        await turns()
+        assert bench.server.slots_used == 3
+
+    Bench().run(script)
+
+
+def test_front_ends_show_the_numbers_of_the_whole_server() -> None:
+    async def script(bench: Bench) -> None:
+        room, other = bench.rooms
+        carried = room.estimate
+        assert carried > 0
+        for _ in range(3):
+            bench.clock.advance(0.6)
+            for each in bench.rooms:
+                each.look()
+            await turns()
+        assert room.estimate == other.estimate > carried, "two event loops"
+        assert {end.estimate for end in bench.ends} == {room.estimate}
+        assert {end.limit for end in bench.ends} == {min(room.estimate, 1_024)}
+        assert (room.slowdown, room.reserved) == (1.0, 0)
+        bench.ends[1].close_room("en")
+        bench.server.forget(1)
+        bench.clock.advance(0.6)
+        room.look()
+        await turns()
+        assert room.estimate == bench.ends[0].estimate <= carried
+
+    Bench(max_streams="auto").run(script)
+
+
+def test_admission_follows_the_combined_bounds() -> None:
+    async def script(bench: Bench) -> None:
+        leases = []
+        for _ in range(3):
+            leases += await entered([bench.rooms[n % 2].enter(1) for n in range(40)], ServerFull)
+            bench.clock.advance(0.6)
+        assert len(leases) == bench.rooms[0].estimate == bench.server.slots_used == 26, "four rows in 8.6 ms"
+
+    Bench({1: 0.004, 64: 0.1}, max_streams="auto", latency_budget_ms=20).run(script)
+
+
+def test_a_full_server_tells_every_front_end_and_again_when_a_slot_is_free() -> None:
+    async def script(bench: Bench) -> None:
+        lease = await bench.rooms[0].enter(1)
+        await turns()
+        for end in bench.ends:
+            with pytest.raises(ServerFull, match="all streams are taken"):
+                end.refuse_if_full()
+        lease.cancel()
+        await turns()
+        for end in bench.ends:
+            end.refuse_if_full()
+        assert bench.hints == ["all streams are taken", None]
+
+    Bench(max_streams=1).run(script)
+
+
+def test_a_model_that_no_front_end_serves_any_more_is_not_counted() -> None:
+    async def script(bench: Bench) -> None:
+        for end in bench.ends:
+            end.close_room("en")
+        await turns()
+        assert bench.server.coordinator.limit == 0.0
+        with pytest.raises(ServerNotReady, match="'en' is not loaded"):
+            await bench.rooms[0].enter(1)
+
+    Bench().run(script)
+
+
+def test_refused_clients_are_spread_over_the_front_ends() -> None:
+    async def script(bench: Bench) -> None:
+        bench.clock.advance(0.6)
+        bench.rooms[0].look()
+        await turns()
+        waits = [bench.ends[0].retry_after_s(1) for _ in range(200)]
+        assert waits[-1] == 9, "twenty-five a second: the other front end does the same"
+
+    Bench().run(script)
