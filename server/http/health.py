@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from importlib.metadata import version
 
 import msgspec
@@ -13,6 +14,34 @@ from server.replica import Replica
 
 _NOT_READY: dict[int | str, dict[str, object]] = {503: {"description": "Not ready: starting, draining or stalled"}}
 _UNKNOWN: dict[int | str, dict[str, object]] = {404: {"description": "Unknown model"}}
+
+
+class Health(StrEnum):
+    """State of a server, as a Deepgram engine reports it."""
+
+    HEALTHY = "Healthy"
+    DRAINING = "Draining"
+    CRITICAL = "Critical"
+
+
+class LoadedCard(msgspec.Struct, frozen=True):
+    """A loaded model in `/v1/status`."""
+
+    name: str
+    version: str
+    uuid: str
+
+
+class Status(msgspec.Struct, frozen=True):
+    """Response of `/v1/status`; `model` is the default one. Requests are open calls, slots are of channels."""
+
+    system_health: Health
+    active_stream_requests: int
+    active_batch_requests: int
+    slots_used: int
+    slots_total: int
+    model: LoadedCard
+    models: list[LoadedCard]
 
 
 def kserve_router(replica: Replica) -> APIRouter:
@@ -78,19 +107,20 @@ def add_health(app: FastAPI, replica: Replica) -> None:
     @app.get("/v1/status", response_class=Response)
     async def status() -> Response:
         """Return the state of the replica in the format of a self-hosted Deepgram engine."""
-        return Response(msgspec.json.encode(_status(replica)), media_type="application/json")
+        return Response(msgspec.json.encode(status_of(replica)), media_type="application/json")
 
 
-def _status(replica: Replica) -> dict[str, object]:
-    word = "draining" if replica.sessions.draining else "healthy" if replica.ready else "critical"
+def status_of(replica: Replica) -> Status:
+    """Return the status of this process."""
+    draining, ready = replica.sessions.draining, replica.ready
     cards = [service.card for service in replica.models]
-    models = [{"name": card.name, "version": card.version, "uuid": card.uuid} for card in cards]
-    return {
-        "system_health": word.capitalize(),
-        "active_stream_requests": replica.sessions.count("deepgram"),
-        "active_batch_requests": replica.sessions.count("upload"),
-        "slots_used": replica.models.slots_used,
-        "slots_total": replica.settings.all_slots,
-        "model": models[0],
-        "models": models,
-    }
+    models = [LoadedCard(card.name, card.version, card.uuid) for card in cards]
+    return Status(
+        system_health=Health.DRAINING if draining else Health.HEALTHY if ready else Health.CRITICAL,
+        active_stream_requests=replica.sessions.count("deepgram"),
+        active_batch_requests=replica.sessions.count("upload"),
+        slots_used=replica.models.slots_used,
+        slots_total=replica.settings.all_slots,
+        model=models[0],
+        models=models,
+    )

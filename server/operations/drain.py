@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -150,6 +150,22 @@ class DrainReport:
     sessions: dict[str, int]
     elapsed_s: float
     remaining_s: float  # until the remaining sessions are asked to end; 0 in every phase but `WAITING`
+
+
+def combined_drain(reports: Sequence[DrainReport]) -> DrainReport:
+    """Return the drain of a service from those of its processes, at least one: the phase of the least advanced.
+
+    While only some processes have begun, `remaining_s` is theirs although the phase is `SERVING`.
+    """
+    sessions: Counter[str] = Counter()
+    for report in reports:
+        sessions.update(report.sessions)
+    return DrainReport(
+        phase=min((report.phase for report in reports), key=list(Phase).index),
+        sessions=dict(sessions),
+        elapsed_s=max(report.elapsed_s for report in reports),
+        remaining_s=max(report.remaining_s for report in reports),
+    )
 
 
 class Drain:

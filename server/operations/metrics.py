@@ -7,6 +7,7 @@ process's monotonic clock. Source: Prometheus, "Metric and label naming".
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
 from prometheus_client.gc_collector import GCCollector
@@ -32,6 +33,55 @@ LIVE = ("deepgram", "flux", "vosk", "openai", "twilio")
 PROTOCOLS = (*LIVE, "upload")
 
 
+class Combine(Enum):
+    """How a gauge of several processes becomes one of the service; counters and histograms are always summed."""
+
+    SUM = auto()
+    LARGEST = auto()
+    SMALLEST = auto()
+    ONE = auto()  # that of the first process: constants, of which a second series would spoil a join
+
+
+GAUGES = {
+    # Each process has a part.
+    "tutti_sessions_active": Combine.SUM,
+    "tutti_sessions_draining": Combine.SUM,
+    "tutti_uploads_active": Combine.SUM,
+    "tutti_event_loop_tasks": Combine.SUM,
+    "tutti_gpu_memory_allocated_bytes": Combine.SUM,
+    "tutti_state_pool_slots_used": Combine.SUM,
+    "tutti_second_decode_queue": Combine.SUM,
+    "process_virtual_memory_bytes": Combine.SUM,
+    "process_resident_memory_bytes": Combine.SUM,  # pages that processes share count once for each
+    "process_open_fds": Combine.SUM,
+    "process_max_fds": Combine.SUM,
+    # Each process shows the whole: limits and estimates of the service, states of the engine.
+    "tutti_sessions_max": Combine.LARGEST,
+    "tutti_estimated_session_capacity": Combine.LARGEST,
+    "tutti_model_session_capacity": Combine.LARGEST,
+    "tutti_reserved_sessions": Combine.LARGEST,
+    "tutti_slowdown_ratio": Combine.LARGEST,
+    "tutti_state_pool_slots": Combine.LARGEST,
+    "tutti_uploads_wait": Combine.LARGEST,
+    "tutti_batch_queue_depth": Combine.LARGEST,
+    # The service is as ready as the least ready process, and as old as the oldest.
+    "tutti_ready": Combine.SMALLEST,
+    "process_start_time_seconds": Combine.SMALLEST,
+    "tutti_build_info": Combine.ONE,
+    "python_info": Combine.ONE,
+}
+"""Every gauge; with one process it has no effect. A test holds that none is missing."""
+
+
+def process_registry() -> CollectorRegistry:
+    """Return a registry with the metrics of this process alone: memory, descriptors, processor time, Python."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
+
+
 class Metrics:
     """All metrics of the app. Labeled children are created once, because looking them up costs more than counting."""
 
@@ -39,10 +89,7 @@ class Metrics:
         """`max_streams` is the number of slots of each model."""
         disable_created_metrics()  # type: ignore[no-untyped-call]  # an unused second series per counter
         self._max_streams = max_streams
-        self.registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        PlatformCollector(registry=registry)
-        GCCollector(registry=registry)
+        self.registry = registry = process_registry()
         self._gauges(registry)
         self._counters(registry)
         self._histograms(registry)

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
 from server.errors import ServerDraining
-from server.operations.drain import LOST_LINGER_S, SPREAD_PER_SESSION_S, Drain, DrainTimes, OpenSessions, Phase
+from server.operations.drain import (
+    LOST_LINGER_S,
+    SPREAD_PER_SESSION_S,
+    Drain,
+    DrainReport,
+    DrainTimes,
+    OpenSessions,
+    Phase,
+    combined_drain,
+)
 from server.operations.metrics import Metrics
 from tests.support.servers.fakes import WAIT_S, FakeClock
 
@@ -168,3 +178,20 @@ def test_report_of_a_serving_replica() -> None:
     drain = Drain(sessions, DrainTimes(timeout_s=9.0, spread_s=0.0, linger_s=0.0, flush_s=0.0), FakeClock())
     report = drain.report()
     assert (report.phase, report.elapsed_s, report.remaining_s) == (Phase.SERVING, 0.0, 0.0)
+
+
+def test_reports_of_several_processes_are_those_of_one_drain() -> None:
+    reports = [
+        DrainReport(Phase.DRAINED, {}, 8.0, 0.0),
+        DrainReport(Phase.WAITING, {"deepgram": 2, "vosk": 1}, 7.5, 22.5),
+        DrainReport(Phase.CLOSING, {"deepgram": 3, "upload": 1}, 8.5, 0.0),
+    ]
+    whole = combined_drain(reports)
+    assert whole == DrainReport(Phase.WAITING, {"deepgram": 5, "vosk": 1, "upload": 1}, 8.5, 22.5)
+    assert combined_drain([whole]) == whole
+
+
+@pytest.mark.parametrize("phases", itertools.combinations_with_replacement(Phase, 2))
+def test_a_drain_of_several_processes_has_the_phase_of_the_least_advanced(phases: tuple[Phase, Phase]) -> None:
+    for order in (phases, phases[::-1]):
+        assert combined_drain([DrainReport(phase, {}, 0.0, 0.0) for phase in order]).phase is phases[0]
