@@ -23,14 +23,23 @@ class Output:
 
 
 def parse_levels(text: str) -> tuple[int, ...]:
-    """Parse positive numbers with commas. Raises: ValueError."""
+    """Parse positive numbers of streams with commas. Raises: ValueError."""
+    return _numbers(text, "numbers of streams from 1 on, with commas, such as 10,50,100")
+
+
+def parse_cores(text: str) -> tuple[int, ...]:
+    """Parse positive numbers of cores with commas. Raises: ValueError."""
+    return _numbers(text, "numbers of cores from 1 on, with commas, such as 4,8,16")
+
+
+def _numbers(text: str, form: str) -> tuple[int, ...]:
     try:
-        levels = tuple(int(part) for part in text.split(","))
+        numbers = tuple(int(part) for part in text.split(","))
     except ValueError:
-        levels = (0,)
-    if min(levels) < 1:
-        raise ValueError("must be numbers of streams from 1 on, with commas, such as 10,50,100")
-    return levels
+        numbers = (0,)
+    if min(numbers) < 1:
+        raise ValueError(f"must be {form}")
+    return numbers
 
 
 def parse_client(text: str | None) -> Client | None:

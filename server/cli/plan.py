@@ -1,4 +1,4 @@
-"""`tutti calibrate` and `tutti plan`: measure costs on this machine; estimate the replicas needed for a load."""
+"""`tutti calibrate` and `tutti plan`: measure costs on this machine; estimate the replicas or cores needed for a load."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ def calibrate(
 
 
 def plan(
+    context: typer.Context,
     *,
     streams: Annotated[int, typer.Option(help="Live streams, total of all replicas.", min=1)] = 1_000,
     slo_ms: Annotated[float, typer.Option(help="Latency target: p98 of chunk latency, ms.", min=0.1)] = 100.0,
@@ -106,6 +107,14 @@ def plan(
         str | None,
         typer.Option(help="Add a load generator on the same machine: µs to send, to receive, and its clock's tick."),
     ] = None,
+    cores: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead: predict front ends, engine threads and streams of one server on this number of cores, or "
+            "of several with commas."
+        ),
+    ] = None,
+    gpu: Annotated[bool, typer.Option("--gpu", help="With --cores: the engine runs on a GPU.")] = False,
     as_json: JsonOption = False,
     plot: Annotated[
         Path | None, typer.Option(help="Plot latency and batch size against load to this PNG file.")
@@ -118,6 +127,10 @@ def plan(
 
     The shipped calibration describes one machine, named in the output. For another machine run `tutti calibrate`.
     """
+    if cores is not None or gpu:
+        _check_cores(context, cores, gpu=gpu)
+        _print_front_ends(cores or "", max_batch, gpu=gpu, as_json=as_json)
+        return
     from batching.batcher import Policy
     from batching.simulation.calibration import Calibration, shipped
     from batching.simulation.planning import Serving
@@ -140,6 +153,34 @@ def plan(
     if as_json:
         typer.echo(found.document)
     raise typer.Exit(0 if found.possible else EXIT_FAILED)
+
+
+def _check_cores(context: typer.Context, cores: str | None, *, gpu: bool) -> None:
+    """Reject options that a prediction by cores would ignore. Raises: typer.BadParameter."""
+    if cores is None:
+        raise typer.BadParameter("--gpu: needs --cores")
+    used = {"cores", "gpu", "as_json"} if gpu else {"cores", "gpu", "as_json", "max_batch"}
+    for name in (name for name in context.params if name not in used):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option, others = f"--{name.replace('_', '-')}", "--cores and --gpu" if gpu else "--cores"
+            raise typer.BadParameter(f"{option}: cannot be combined with {others}; leave one of them out")
+
+
+def _print_front_ends(cores: str, max_batch: int, *, gpu: bool, as_json: bool) -> None:
+    """Print processes and predicted streams of machines. Raises: typer.BadParameter."""
+    from loadtest.planning.front_ends import forecast, predict
+    from loadtest.planning.plan import parse_cores
+    from server.configuration.front_ends import front_ends_of
+
+    with _named("--cores", cores):
+        machines = parse_cores(cores)
+    found = forecast(
+        [predict(each, *front_ends_of(each, gpu=gpu, max_batch=max_batch), gpu=gpu) for each in machines]
+    )
+    typer.echo("\n".join(found.lines), err=as_json)
+    if as_json:
+        typer.echo(found.document)
 
 
 @contextmanager
