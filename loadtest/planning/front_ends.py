@@ -37,13 +37,13 @@ class Costs:
 
 COSTS = Costs()
 """Source: loadtest/LOG.md, "cost of a step by thread". Beam search, language model, an answer to every step."""
-RUN = {2: "one process, 400 to 500 streams with the clients on the same cores"}
+RUN = {2: "one process: 400 to 500 streams, clients on the same cores"}
 """What was run, by cores; nothing on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Predicted streams of one machine. `front_ends` 0 is one process; `bounds` are the streams that each part carries."""
+    """Predicted streams of one machine: `bounds` are those that each part carries. `front_ends` 0 is one process."""
 
     cores: int
     gpu: bool
@@ -102,8 +102,8 @@ def forecast(machines: Sequence[Prediction], costs: Costs = COSTS) -> Output:
         *table,
         f"* predicted, not measured: streams that each part carries with {HEADROOM:.0%} of its time. Costs of a step",
         f"  measured on {costs.measured_on}: event loop {costs.front_end_us:g} µs in a front end,",
-        f"  {costs.loop_us:g} in one process; engine {costs.engine_us:g} and the int8 step {costs.step_us:g} divided by its threads,",
-        f"  {costs.engine_on_gpu_us:g} with a GPU; beam search, an answer to every step.",
+        f"  {costs.loop_us:g} in one process; engine {costs.engine_us:g}, with a GPU {costs.engine_on_gpu_us:g};",
+        f"  int8 step {costs.step_us:g}, divided by the engine's threads. Beam search, an answer to every step.",
     )
     document = {
         "costs": asdict(costs),

@@ -1,4 +1,4 @@
-"""`tutti calibrate` and `tutti plan`: measure costs on this machine; estimate the replicas or cores needed for a load."""
+"""`tutti calibrate` and `tutti plan`: measure costs on this machine; estimate replicas and cores for a load."""
 
 from __future__ import annotations
 
@@ -175,9 +175,7 @@ def _print_front_ends(cores: str, max_batch: int, *, gpu: bool, as_json: bool) -
 
     with _named("--cores", cores):
         machines = parse_cores(cores)
-    found = forecast(
-        [predict(each, *front_ends_of(each, gpu=gpu, max_batch=max_batch), gpu=gpu) for each in machines]
-    )
+    found = forecast([predict(each, *front_ends_of(each, gpu=gpu, max_batch=max_batch), gpu=gpu) for each in machines])
     typer.echo("\n".join(found.lines), err=as_json)
     if as_json:
         typer.echo(found.document)

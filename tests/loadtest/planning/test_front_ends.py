@@ -18,18 +18,18 @@ runner = CliRunner()
 
 
 @pytest.mark.parametrize(
-    ("cores", "front_ends", "threads", "loops", "engine", "bound"),
+    ("processes", "loops", "engine", "bound"),
     [
-        (4, 2, 1, 747, 747, "event loops and engine"),
-        (8, 4, 3, 1_493, 1_600, "event loops"),
-        (16, 8, 7, 2_987, 2_376, "engine"),
-        (64, 8, 16, 2_987, 2_987, "event loops and engine"),
+        ((4, 2, 1), 747, 747, "event loops and engine"),
+        ((8, 4, 3), 1_493, 1_600, "event loops"),
+        ((16, 8, 7), 2_987, 2_376, "engine"),
+        ((64, 8, 16), 2_987, 2_987, "event loops and engine"),
     ],
 )
 def test_each_part_carries_what_its_time_allows(
-    cores: int, front_ends: int, threads: int, loops: int, engine: int, bound: str
+    processes: tuple[int, int, int], loops: int, engine: int, bound: str
 ) -> None:
-    found = predict(cores, front_ends, threads, gpu=False)
+    found = predict(*processes, gpu=False)
     assert found.bounds == {"event loops": loops, "engine": engine}
     assert (found.streams, found.bound_by) == (min(loops, engine), bound)
 

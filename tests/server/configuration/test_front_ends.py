@@ -36,5 +36,6 @@ def test_a_core_is_left_and_more_cores_never_get_fewer(*, gpu: bool) -> None:
         found = front_ends_of(cores, gpu=gpu)
         assert 1 <= found.front_ends <= (MOST_FRONT_ENDS_ON_GPU if gpu else MOST_FRONT_ENDS)
         assert found.front_ends + found.engine_threads < cores
-        assert found.front_ends >= before.front_ends and found.engine_threads >= before.engine_threads
+        assert found.front_ends >= before.front_ends
+        assert found.engine_threads >= before.engine_threads
         before = found

@@ -191,7 +191,7 @@ def test_reports_of_several_processes_are_those_of_one_drain() -> None:
     assert combined_drain([whole]) == whole
 
 
-@pytest.mark.parametrize("phases", itertools.combinations_with_replacement(Phase, 2))
+@pytest.mark.parametrize("phases", list(itertools.combinations_with_replacement(Phase, 2)))
 def test_a_drain_of_several_processes_has_the_phase_of_the_least_advanced(phases: tuple[Phase, Phase]) -> None:
     for order in (phases, phases[::-1]):
         assert combined_drain([DrainReport(phase, {}, 0.0, 0.0) for phase in order]).phase is phases[0]
