@@ -20,6 +20,7 @@ from server.http.admin import admin_access, admin_router
 from server.http.api_docs import ABOUT, describe, describe_sockets
 from server.http.health import add_health, kserve_router
 from server.http.models import models_router
+from server.http.operations import LocalOperations, ServiceOperations
 from server.http.page import page_router
 from server.http.token_endpoint import TokenEndpoint
 from server.http.unmatched import HeadAsGet, answer_unmatched
@@ -60,11 +61,13 @@ def create_app(
     make_session: MakeSession = Session,
     outlines: Sequence[ModelOutline] = (),
     coordinator: Coordinator | None = None,
+    operations: Callable[[Replica], ServiceOperations] = LocalOperations,
+    listens: bool = True,
 ) -> Application:
     """Build the app around loaded models. Their engines run from the app's start-up to its shutdown.
 
     `outlines` are of models that can be loaded, or loaded again, while it runs. `coordinator` None: this process is the
-    whole server.
+    whole server. `operations` answers operators. Without `listens` connections of every port come from elsewhere.
     """
     replica = build_replica(
         settings, models, vad_model, clock, make_session=make_session, outlines=outlines, coordinator=coordinator
@@ -90,7 +93,7 @@ def create_app(
         )
         await replica.models.start()
         watchdog.start()
-        if vosk is not None:
+        if vosk is not None and listens:
             await vosk.start()
         on_sighup(replica.guard.keys.reload)
         yield
@@ -111,8 +114,9 @@ def create_app(
     app.include_router(page_router())
     app.include_router(models_router(replica, created=int(time.time())))
     app.include_router(kserve_router(replica))
-    app.include_router(admin_router(replica, admin_access(settings)))
-    add_health(app, replica)
+    of_service = operations(replica)
+    app.include_router(admin_router(of_service, admin_access(settings)))
+    add_health(app, replica, of_service)
     describe(app)
     describe_sockets(app)
     return Application(app, replica, vosk)

@@ -1,4 +1,4 @@
-"""`/admin/drain` and `/admin/models`: endpoints for operators.
+"""`/admin/drain`, `/admin/models` and `/admin/engine`: endpoints for operators.
 
 Without an admin key only direct requests from this machine are answered: not those forwarded by a proxy or sent by a
 web page.
@@ -14,9 +14,9 @@ from fastapi import APIRouter, Request, Response
 
 from server.access.keys import Credentials, KeyRing
 from server.errors import ModelStays, NotAuthorized, ServerError, ServerNotReady, UnknownModel, of_setting
-from server.models.registry import Phase, RegistryEntry
-from server.operations.drain import Drain
-from server.replica import Replica
+from server.http.operations import ServiceOperations
+from server.models.registry import Phase
+from server.operations.drain import DrainReport
 from server.settings import Settings
 
 INDIRECT_HEADERS = (
@@ -55,15 +55,6 @@ class DrainState(msgspec.Struct):
     sessions: dict[str, int]
     elapsed_s: float
     remaining_s: float
-
-
-class ModelState(msgspec.Struct):
-    """State of a model: loaded, loading, unloading or not loaded, and its open streams."""
-
-    name: str
-    phase: Phase
-    streams: int
-    default: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,39 +97,39 @@ def refusal_of(request: Request, access: AdminAccess) -> Response | None:
     return None
 
 
-def admin_router(replica: Replica, access: AdminAccess) -> APIRouter:
+def admin_router(operations: ServiceOperations, access: AdminAccess) -> APIRouter:
     """Return the routes of `/admin`."""
     router = APIRouter(prefix="/admin", tags=["admin"])
-    _add_drain(router, replica.drain, access)
-    _add_models(router, replica, access)
+    _add_drain(router, operations, access)
+    _add_models(router, operations, access)
+    _add_engine(router, operations, access)
     return router
 
 
-def _add_drain(router: APIRouter, drain: Drain, access: AdminAccess) -> None:
+def _add_drain(router: APIRouter, operations: ServiceOperations, access: AdminAccess) -> None:
     @router.post("/drain", status_code=202, response_class=Response, responses={200: {}, **_STATES})
     async def begin(request: Request) -> Response:
         """Begin the drain, as the first SIGTERM does; the process exits at its end. 202, or 200 if already draining.
 
         A SIGTERM after this request counts as the first and does not shorten the drain.
         """
-        return refusal_of(request, access) or _drain_state(drain, 202 if drain.begin() else 200)
+        refused = refusal_of(request, access)
+        if refused is not None:
+            return refused
+        began = await operations.begin_drain()
+        return _drain_state(await operations.drain_report(), 202 if began else 200)
 
     @router.get("/drain", response_class=Response, responses=_STATES)
     async def progress(request: Request) -> Response:
         """Return the progress of the drain and the open sessions."""
-        return refusal_of(request, access) or _drain_state(drain, 200)
+        return refusal_of(request, access) or _drain_state(await operations.drain_report(), 200)
 
 
-def _add_models(router: APIRouter, replica: Replica, access: AdminAccess) -> None:
-    models = replica.models
-
-    def state_of(entry: RegistryEntry) -> ModelState:
-        return ModelState(entry.name, entry.phase, entry.streams, entry.name == models.names.default)
-
+def _add_models(router: APIRouter, operations: ServiceOperations, access: AdminAccess) -> None:
     @router.get("/models", response_class=Response, responses=_STATES)
     async def listed(request: Request) -> Response:
         """List the models with their state, the default first."""
-        return refusal_of(request, access) or _json([state_of(entry) for entry in models.entries])
+        return refusal_of(request, access) or _json(await operations.model_states())
 
     @router.post("/models/{name}/load", response_class=Response, responses={503: {}, **_OF_A_MODEL})
     async def load(request: Request, name: str) -> Response:
@@ -147,7 +138,7 @@ def _add_models(router: APIRouter, replica: Replica, access: AdminAccess) -> Non
         if refused is not None:
             return refused
         try:
-            return _json(state_of(await models.load(name)))
+            return _json(await operations.load(name))
         except (UnknownModel, ModelStays, ServerNotReady) as error:
             return _failed(error)
 
@@ -161,10 +152,26 @@ def _add_models(router: APIRouter, replica: Replica, access: AdminAccess) -> Non
         if refused is not None:
             return refused
         try:
-            entry = models.unload(name)
+            state = await operations.unload(name)
         except (UnknownModel, ModelStays) as error:
             return _failed(error)
-        return _json(state_of(entry), 200 if entry.phase is Phase.ABSENT else 202)
+        return _json(state, 200 if state.phase is Phase.ABSENT else 202)
+
+
+def _add_engine(router: APIRouter, operations: ServiceOperations, access: AdminAccess) -> None:
+    @router.post("/engine/restart", response_class=Response, responses={503: {}, **_STATES, 409: _OF_A_MODEL[409]})
+    async def restart(request: Request) -> Response:
+        """Start a new engine process and move all streams to it; answer once it serves. 409 with one process.
+
+        Clients notice a pause of less than a second; no word is lost.
+        """
+        refused = refusal_of(request, access)
+        if refused is not None:
+            return refused
+        try:
+            return _json({"seconds": round(await operations.restart_engine(), 3)})
+        except (ModelStays, ServerNotReady) as error:
+            return _failed(error)
 
 
 def _failed(error: ServerError) -> Response:
@@ -175,8 +182,7 @@ def _json(answer: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(answer), status, media_type="application/json")
 
 
-def _drain_state(drain: Drain, status: int) -> Response:
-    report = drain.report()
+def _drain_state(report: DrainReport, status: int) -> Response:
     return _json(
         DrainState(report.phase, report.sessions, round(report.elapsed_s, 3), round(report.remaining_s, 3)), status
     )

@@ -19,8 +19,9 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 
 from server.errors import REFUSALS
-from server.http.admin import DrainState, ModelState
+from server.http.admin import DrainState
 from server.http.models import ModelOut, ModelsOut, NoSuchModel
+from server.http.operations import ModelState
 from server.http.page import POLICY, file_answer
 from server.http.token_endpoint import DEFAULT_TTL_S, GrantAnswer, GrantRequest
 from server.protocols.deepgram.parameters import BOOLEAN, PARAMETERS, TEXT, TEXTS, Schema, parameter_table
@@ -229,6 +230,15 @@ OPERATIONS: dict[tuple[str, str], Schema] = {
     },
     ("post", "/admin/models/{name}/unload"): {
         "responses": {"200": MODEL_STATE, "202": MODEL_STATE, **NOT_ADMIN, **NOT_POSSIBLE},
+        "security": BY_KEY,
+    },
+    ("post", "/admin/engine/restart"): {
+        "responses": {
+            "200": _json("Seconds until the new engine was ready", _object(seconds={"type": "number"})),
+            **NOT_ADMIN,
+            "409": _text("The engine is part of the server's only process"),
+            "503": _text("No new engine could start; the present one serves on"),
+        },
         "security": BY_KEY,
     },
 }

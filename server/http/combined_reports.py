@@ -1,4 +1,4 @@
-"""Reports of several processes as those of one service: models, status, readiness.
+"""Reports of several processes as those of one service: models and status.
 
 The drain's report is combined next to its definition, metrics by `server/operations/merged_metrics.py`. Each function
 takes the reports of all front ends, at least one, and knows no process.
@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from server.http.admin import ModelState
-from server.http.health import Health, Status
+from server.http.operations import Health, ModelState, Status
 from server.models.registry import Phase
 
 
@@ -57,8 +56,3 @@ def combined_status(reports: Sequence[Status]) -> Status:
         slots_total=max(report.slots_total for report in reports),
         models=[model for model in first.models if all(model in report.models for report in others)],
     )
-
-
-def combined_readiness(reports: Sequence[bool]) -> bool:
-    """Whether the service is ready: it has front ends, and all of them are."""
-    return bool(reports) and all(reports)

@@ -2,46 +2,18 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from importlib.metadata import version
 
 import msgspec
 from fastapi import APIRouter, FastAPI, Response
 
+from server.http.operations import ServiceOperations
 from server.models.registry import Phase
 from server.models.selection import SHOWN
 from server.replica import Replica
 
 _NOT_READY: dict[int | str, dict[str, object]] = {503: {"description": "Not ready: starting, draining or stalled"}}
 _UNKNOWN: dict[int | str, dict[str, object]] = {404: {"description": "Unknown model"}}
-
-
-class Health(StrEnum):
-    """State of a server, as a Deepgram engine reports it."""
-
-    HEALTHY = "Healthy"
-    DRAINING = "Draining"
-    CRITICAL = "Critical"
-
-
-class LoadedCard(msgspec.Struct, frozen=True):
-    """A loaded model in `/v1/status`."""
-
-    name: str
-    version: str
-    uuid: str
-
-
-class Status(msgspec.Struct, frozen=True):
-    """Response of `/v1/status`; `model` is the default one. Requests are open calls, slots are of channels."""
-
-    system_health: Health
-    active_stream_requests: int
-    active_batch_requests: int
-    slots_used: int
-    slots_total: int
-    model: LoadedCard
-    models: list[LoadedCard]
 
 
 def kserve_router(replica: Replica) -> APIRouter:
@@ -85,7 +57,7 @@ def _json(answer: dict[str, object], status: int = 200) -> Response:
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def add_health(app: FastAPI, replica: Replica) -> None:
+def add_health(app: FastAPI, replica: Replica, operations: ServiceOperations) -> None:
     """Add `/healthz`, `/readyz`, `/metrics` and `/v1/status`."""
 
     @app.get("/healthz", response_class=Response)
@@ -102,25 +74,9 @@ def add_health(app: FastAPI, replica: Replica) -> None:
     @app.get("/metrics", response_class=Response)
     async def metrics() -> Response:
         """Expose Prometheus metrics."""
-        return Response(replica.metrics.exposition(), media_type=METRICS_TYPE)
+        return Response(await operations.exposition(), media_type=METRICS_TYPE)
 
     @app.get("/v1/status", response_class=Response)
     async def status() -> Response:
-        """Return the state of the replica in the format of a self-hosted Deepgram engine."""
-        return Response(msgspec.json.encode(status_of(replica)), media_type="application/json")
-
-
-def status_of(replica: Replica) -> Status:
-    """Return the status of this process."""
-    draining, ready = replica.sessions.draining, replica.ready
-    cards = [service.card for service in replica.models]
-    models = [LoadedCard(card.name, card.version, card.uuid) for card in cards]
-    return Status(
-        system_health=Health.DRAINING if draining else Health.HEALTHY if ready else Health.CRITICAL,
-        active_stream_requests=replica.sessions.count("deepgram"),
-        active_batch_requests=replica.sessions.count("upload"),
-        slots_used=replica.models.slots_used,
-        slots_total=replica.settings.all_slots,
-        model=models[0],
-        models=models,
-    )
+        """Return the state of the service in the format of a self-hosted Deepgram engine."""
+        return Response(msgspec.json.encode(await operations.status()), media_type="application/json")

@@ -83,16 +83,19 @@ def test_without_admin_keys_access_is_refused_unless_the_machine_is_trusted(live
     assert Settings().admin_local is False
 
 
-@pytest.mark.parametrize("command", [["drain"], ["model", "list"], ["model", "load", "x"], ["model", "unload", "x"]])
-def test_commands_say_what_to_set_where_admin_is_closed_or_needs_a_key(live_server: Start, command: list[str]) -> None:
-    closed = CliRunner().invoke(app, [*command, "--url", f"http://{live_server(admin_local=False).host}"])
+@pytest.mark.parametrize(
+    "command", ["drain", "engine restart", "model list", "model load x", "model unload x"], ids=lambda words: words
+)
+def test_commands_say_what_to_set_where_admin_is_closed_or_needs_a_key(live_server: Start, command: str) -> None:
+    words = command.split()
+    closed = CliRunner().invoke(app, [*words, "--url", f"http://{live_server(admin_local=False).host}"])
     assert closed.exit_code == 1
     (line,) = closed.stderr.splitlines()
     assert "403: /admin is closed, because this server has no admin key: set TUTTI_ADMIN_KEYS" in line
     assert "TUTTI_ADMIN_LOCAL=true (--admin-local)" in line
     keyed = f"http://{live_server(admin_keys=['master']).host}"
-    assert "--admin-key or TUTTI_ADMIN_KEY" in CliRunner().invoke(app, [*command, "--url", keyed]).stderr
-    wrong = CliRunner().invoke(app, [*command, "--url", keyed, "--admin-key", "other"])
+    assert "--admin-key or TUTTI_ADMIN_KEY" in CliRunner().invoke(app, [*words, "--url", keyed]).stderr
+    wrong = CliRunner().invoke(app, [*words, "--url", keyed, "--admin-key", "other"])
     assert "401: not one of the admin keys of the server" in wrong.stderr
 
 

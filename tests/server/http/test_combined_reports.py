@@ -6,9 +6,8 @@ import itertools
 
 import pytest
 
-from server.http.admin import ModelState
-from server.http.combined_reports import combined_models, combined_readiness, combined_status
-from server.http.health import Health, LoadedCard, Status
+from server.http.combined_reports import combined_models, combined_status
+from server.http.operations import Health, LoadedCard, ModelState, Status
 from server.models.registry import Phase
 
 EN, ES = LoadedCard("en", "1", "u-en"), LoadedCard("es", "1", "u-es")
@@ -84,10 +83,3 @@ def test_the_health_is_that_of_the_worst_process(processes: tuple[Health, ...], 
 def test_a_report_of_one_process_is_that_of_the_service() -> None:
     assert combined_status([status(Health.CRITICAL, 2, ES)]) == status(Health.CRITICAL, 2, ES)
     assert combined_models([models(Phase.LOADING, 1)]) == models(Phase.LOADING, 1)
-
-
-@pytest.mark.parametrize(
-    ("reports", "ready"), [([True, True], True), ([True, False], False), ([False], False), ([], False)]
-)
-def test_a_service_is_ready_with_all_of_its_front_ends(reports: list[bool], *, ready: bool) -> None:
-    assert combined_readiness(reports) is ready
