@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 KEPT_KERNELS = 8_192  # more than there are products of all warmed-up batch sizes
 
@@ -35,7 +36,26 @@ def steps_at_once(threads: int) -> int:
 
 
 def _cores_left() -> int:
-    return max(1, len(os.sched_getaffinity(0)) - 1)
+    return max(1, usable_cores() - 1)
+
+
+def usable_cores(quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Return the cores that this process may use: by its affinity and by the CPU quota of its control group.
+
+    More threads than the quota would all stop for the rest of each period. Source: Linux, cgroup-v2.rst, cpu.max.
+    """
+    allowed = len(os.sched_getaffinity(0))
+    quota = cpu_quota(quota_file)
+    return allowed if quota is None else max(1, min(allowed, int(quota)))
+
+
+def cpu_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
+    """Return the CPU quota of the control group in cores, None for no limit."""
+    try:
+        quota, period = file.read_text(encoding="ascii").split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        return None
 
 
 def sum_in_fp32() -> None:

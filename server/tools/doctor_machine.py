@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 
 import server
 from model.errors import TrainingError, install_hint
+from model.machine.runtime import cpu_quota, threads_of
 from model.training.lexicon.espeak import pronounce
 from server.configuration.addresses import host_port, listening_hosts
 from server.configuration.variables import spelled
@@ -99,10 +100,10 @@ def processor(settings: Settings) -> Iterator[Finding]:
     values = dict(row.split(":", 1) for row in text.splitlines() if ":" in row)
     fields = {name.strip(): value.strip() for name, value in values.items()}
     flags = set(fields.get("flags", fields.get("Features", "")).split())
-    cores, quota = len(os.sched_getaffinity(0)), _cpu_quota()
+    cores, quota = len(os.sched_getaffinity(0)), cpu_quota()
     named = fields.get("model name", platform.processor() or platform.machine())
     found = f"{named}, {cores} cores, {', '.join(f for f in WANTED_FLAGS if f in flags) or 'no AVX2'}"
-    threads = settings.threads or max(1, cores - 1)
+    threads = threads_of(settings.threads)
     if quota is not None and threads > max(1, int(quota) - 1):
         advice = f"set {spelled('threads', max(1, int(quota) - 1))}: more threads would be throttled"
         yield warn("processor", f"{found}, but a quota of {quota:g} cores for {threads} threads", advice)
@@ -110,15 +111,6 @@ def processor(settings: Settings) -> Iterator[Finding]:
         yield warn("processor", found, "use at least two cores: one for the event loop, one for the model")
     else:
         yield ok("processor", found)
-
-
-def _cpu_quota() -> float | None:
-    """Return the CPU quota of the control group in cores, None for no limit. Source: Linux, cgroup-v2.rst, cpu.max."""
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        return None
 
 
 def memory(_: Settings) -> Iterator[Finding]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
 import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from model.ctc.words import Word
+from model.machine.runtime import usable_cores
 
 Words = tuple[Word, ...]
 Decode = Callable[[], Words]
@@ -53,10 +53,10 @@ class _Job:
 class SecondPass:
     """The threads and their queue. The threads start with the first segment."""
 
-    def __init__(self, clock: Callable[[], float], workers: int | None = None) -> None:
-        """By default half as many threads as cores; the other half is left to models and event loop."""
+    def __init__(self, clock: Callable[[], float], workers: int | None = None, *, processes: int = 1) -> None:
+        """By default half as many threads as cores, shared by `processes`; the rest is for models and event loop."""
         self._clock = clock
-        self._workers = workers or max(1, (os.cpu_count() or 1) // 2)
+        self._workers = workers or max(1, usable_cores() // (2 * processes))
         self._jobs: queue.PriorityQueue[_Job] = queue.PriorityQueue()
         self._numbers = itertools.count()
         self._threads: list[threading.Thread] = []
