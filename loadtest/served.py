@@ -126,6 +126,14 @@ def get(port: int, path: str) -> bytes:
     return body
 
 
+def post(port: int, path: str, within_s: float = READY_WITHIN_S) -> bytes:
+    """Send an empty POST request and return the body. Raises: OSError if unreachable or for an error status."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method="POST")
+    with _direct.open(request, timeout=within_s) as answer:
+        body: bytes = answer.read()
+    return body
+
+
 def stop(process: subprocess.Popen[bytes], within_s: float = STOP_WITHIN_S) -> None:
     """Send SIGTERM and wait for `within_s`; then send SIGKILL to all processes of its session."""
     process.terminate()

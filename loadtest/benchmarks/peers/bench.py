@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from loadtest.benchmarks.peers.launch import Running, launched
 from loadtest.benchmarks.peers.search import Search
 from loadtest.errors import LoadTestError, ServerNotReady
 from loadtest.generator.latencies import Spread
+from loadtest.generator.level import Schedule
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings
 from loadtest.measurement.report import Result
@@ -22,6 +25,9 @@ from tutti_asr_client.errors import ClientError
 WARMUP_S = 2.0
 DRAIN_S = 5.0
 """Wait after a level; above capacity results come late or never, so a longer wait is useless."""
+
+END_EARLIER_S = 0.1
+"""Time before the end of a level at which the processor time is read, since nothing runs alongside after it."""
 
 RECORDINGS = 8
 """Number of distinct streams; each is first recognized without load, at 10 ms per step on the slowest server."""
@@ -89,20 +95,38 @@ def _level(plan: Plan, contestant: Contestant, number: int, server: Running, str
         stream_s=plan.stream_s,
         long_steps=contestant.published,
     )
-    batches, cpu = Counter(server.batches()), server.cpu_by_name()
+    batches, spent = Counter(server.batches()), CpuOfLevel(server)
     try:
-        result = measure(settings, progress=lambda _: None)
+        result = measure(settings, progress=lambda _: None, alongside=spent.run)
     except (LoadTestError, ClientError) as error:
         return Probe(contestant.name, number, streams, sustained=False, chunk_latency_ms=None, problem=str(error))
     if result.document.interrupted:
         raise KeyboardInterrupt
-    seconds = WARMUP_S + plan.seconds  # the reference pass is much shorter
-    spent = server.cpu_by_name()
-    spent.subtract(cpu)
     ran = Counter(server.batches())
     ran.subtract(batches)
-    cores = {name: round(cpu_s / seconds, 3) for name, cpu_s in spent.items() if cpu_s / seconds > 0.005}
-    return _probe(plan, contestant, number, result, searched=searched, cores=cores, batches=ran)
+    return _probe(plan, contestant, number, result, searched=searched, cores=spent.cores(plan.seconds), batches=ran)
+
+
+class CpuOfLevel:
+    """Processor time of a server within the measured window: a server that is overloaded works on after it."""
+
+    def __init__(self, server: Running) -> None:
+        self._server = server
+        self._before: Counter[str] = Counter()
+        self._spent: Counter[str] = Counter()
+
+    async def run(self, schedule: Schedule) -> None:
+        """Read it at the beginning and at the end of the window."""
+        await asyncio.sleep(max(0.0, schedule.from_s - time.perf_counter()))
+        self._before = self._server.cpu_by_name()
+        await asyncio.sleep(max(0.0, schedule.end_s - END_EARLIER_S - time.perf_counter()))
+        self._spent = self._server.cpu_by_name()
+        self._spent.subtract(self._before)
+
+    def cores(self, seconds: float) -> dict[str, float]:
+        """Return the cores that each program used in a window of `seconds`."""
+        used = {name: cpu_s / (seconds - END_EARLIER_S) for name, cpu_s in self._spent.items()}
+        return {name: round(cores, 3) for name, cores in used.items() if cores > 0.005}
 
 
 def _probe(

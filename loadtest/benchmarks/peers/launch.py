@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from loadtest import served
-from loadtest.benchmarks.peers import processes
+from loadtest import processes, served
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.benchmarks.peers import bench, processes
+from loadtest import processes
+from loadtest.benchmarks.peers import bench
 from loadtest.benchmarks.peers.__main__ import read
 from loadtest.benchmarks.peers.contestants import ALL, OURS, chosen
 from loadtest.benchmarks.peers.findings import Findings, Probe, thinned
@@ -28,6 +31,7 @@ from loadtest.benchmarks.peers.stream import Card, Stream, is_close
 from loadtest.errors import BadManifest, BadSettings, PeerMissing, ServerNotReady
 from loadtest.generator.answers import Answer, decode_answer
 from loadtest.generator.latencies import Spread
+from loadtest.generator.level import Schedule
 from loadtest.reports.environment import describe
 
 CARD = Card(step_bytes=4, frames_per_step=2, delay_frames=2, flush_steps=3, vocabulary=("", " ", "a", "b"))
@@ -248,7 +252,7 @@ class FakeServers:
         self.rows += 1.0
         return {4: self.rows}
 
-    def measure(self, settings: object, *, progress: object) -> SimpleNamespace:
+    def measure(self, settings: object, *, progress: object, alongside: object) -> SimpleNamespace:
         (streams,) = settings.streams  # type: ignore[attr-defined]
         self.calls.append((self.running, streams))
         good = streams <= self.capacity[self.running]
@@ -344,3 +348,12 @@ def test_a_server_that_ends_at_once_is_reported_with_its_last_output() -> None:
 def test_the_document_is_plain_json() -> None:
     document = json.loads(msgspec.json.encode(MEASURED))
     assert document["probes"][5]["batch_sizes"] == {"1": 10.0}
+
+
+def test_processor_time_is_that_of_the_measured_window_alone() -> None:
+    """An overloaded server computes on after the level, which made two cores look like four."""
+    times = iter([Counter(server=3.0), Counter(server=4.8)])
+    spent = bench.CpuOfLevel(SimpleNamespace(cpu_by_name=lambda: next(times)))  # type: ignore[arg-type]
+    now = time.perf_counter()
+    asyncio.run(spent.run(Schedule(now, now, now, 0.0)))
+    assert spent.cores(1.0) == {"server": round(1.8 / (1.0 - bench.END_EARLIER_S), 3)}
