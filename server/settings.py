@@ -86,6 +86,14 @@ class Settings(BaseSettings):
     threads: int = Field(0, ge=0)
     """Compute threads, which divide the rows of a batch; 0 takes all cores but one, which the event loop needs."""
 
+    # Processes
+
+    front_ends: Literal["auto"] | Annotated[int, Field(ge=0, le=256)] = "auto"
+    """Processes that serve clients, before one process with the models; 0: one process does both. `auto` counts cores:
+    0 on up to three."""
+    engine_spare: bool = True
+    """With front ends: keep a second process with the models, which takes over at once if the first one ends."""
+
     # Decoding
 
     decoder: Literal["auto", "greedy", "beam"] = "auto"

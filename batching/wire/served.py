@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -65,6 +66,7 @@ class ServedEngine(ModelThread):
         self._max_queued_steps = max_queued_bytes // max(1, self._inputs.nbytes)
         self._background: set[int] = set()  # open background streams
         self._sockets = SocketMail(self._reader)
+        self._warm_or_ended = threading.Event()
         super().__init__(
             model,
             self._sockets,
@@ -86,6 +88,12 @@ class ServedEngine(ModelThread):
     def connections(self) -> int:
         """Number of attached connections that are not closed yet."""
         return self._sockets.count
+
+    def wait_warm(self) -> None:
+        """Wait until the warm-up is over; called after `start`. Raises: EngineDown if the thread ended instead."""
+        self._warm_or_ended.wait()
+        if self._ended:
+            raise EngineDown("the model thread ended during its warm-up") from self._failure
 
     def attach(self, end: socket.socket) -> None:
         """Serve a front end on this socket, which belongs to the engine from now on.
@@ -149,10 +157,12 @@ class ServedEngine(ModelThread):
                 self._closed(stream)
             case WarmedUp():
                 self._sockets.greeting = frames.encode_warm(event)
+                self._warm_or_ended.set()
                 for connection in self._sockets.connections:
                     self._sockets.send(connection.number, (self._sockets.greeting,))
             case EngineStopped():
                 self._sockets.close()
+                self._warm_or_ended.set()
 
     def _send_of(self, stream: int, frame: bytes) -> None:
         self._sockets.send(stream >> STREAM_BITS, (frame,))

@@ -21,6 +21,7 @@ from server.cli.loadtest import ceiling, demo, loadtest
 from server.cli.model import export
 from server.cli.model import model as model_commands
 from server.cli.operate import doctor, drain
+from server.cli.operate import engine as engine_commands
 from server.cli.options import SettingsCommand
 from server.cli.plan import calibrate, plan
 from server.cli.quantize import quantize
@@ -72,6 +73,7 @@ for command in (
 app.add_typer(lm_commands, name="lm")
 app.add_typer(model_commands, name="model")
 app.add_typer(keys_commands, name="keys")
+app.add_typer(engine_commands, name="engine")
 
 
 EXIT_BROKEN_PIPE = 141

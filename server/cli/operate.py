@@ -1,4 +1,4 @@
-"""`tutti doctor` and `tutti drain`: check a machine and its settings; drain a running server."""
+"""`tutti doctor`, `tutti drain`, `tutti engine`: check a machine; drain a running server, or replace its engine."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from urllib.parse import urlsplit
 import typer
 
 from server.cli.errors import EXIT_FAILED, fail
-from server.cli.options import JsonOption, printable, same_options_as, settings_from
+from server.cli.options import JsonOption, SettingsCommand, printable, same_options_as, settings_from
 from server.cli.serve import serve
 
 POLL_S = 0.5
 TIMEOUT_S = 5.0
+RESTART_TIMEOUT_S = 600.0  # a large model takes minutes to load from a network volume
 HERE = "http://127.0.0.1:8080"
 NO_KEY = "the server requires an admin key: set --admin-key or TUTTI_ADMIN_KEY"
 
@@ -79,6 +80,18 @@ def drain(
     while wait and state["phase"] != "drained":
         time.sleep(POLL_S)
         state = ask_admin(url, "GET", "drain", admin_key, or_if_gone={"phase": "drained"})
+
+
+engine = typer.Typer(help="Commands for the engine of a running server.", no_args_is_help=True)
+
+
+@engine.command(cls=SettingsCommand)
+def restart(*, url: AdminUrlOption = HERE, admin_key: AdminKeyOption = None) -> None:
+    """Start a new engine process and move all streams to it, for example after an upgrade of the package.
+
+    Clients notice a pause of less than a second and lose no word. The server needs --front-ends 1 or more.
+    """
+    typer.echo(json.dumps(ask_admin(url, "POST", "engine/restart", admin_key, timeout_s=RESTART_TIMEOUT_S)))
 
 
 def ask_admin(

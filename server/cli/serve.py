@@ -58,6 +58,13 @@ def serve(
         int | None,
         typer.Option(help="Compute threads, which divide the rows of a batch. Default: all cores but one."),
     ] = None,
+    front_ends: Annotated[
+        str | None,
+        typer.Option(
+            help="Processes that serve clients, before one with the models; 0: one process does both; auto: by cores. "
+            "Default: {default}."
+        ),
+    ] = None,
     unload_idle_minutes: Annotated[
         float | None, typer.Option(help="Unload on-demand models after this many idle minutes. Default: never.")
     ] = None,
@@ -104,10 +111,13 @@ def serve(
     settings = settings_from(context.params)  # the parameters are named after the settings
     from model.errors import ModelError
     from server.errors import SettingsError
+    from server.processes.layout import processes_of
+    from server.processes.supervisor import run as supervise
     from server.serve import run
 
     try:
-        code = run(settings)
+        count, settings = processes_of(settings)
+        code = supervise(settings, count) if count else run(settings)
     except (ModelError, SettingsError) as error:
         fail(error, context.params)
     raise typer.Exit(code)

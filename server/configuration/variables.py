@@ -11,7 +11,7 @@ from typing import Any
 PREFIX = "TUTTI_"
 OPTIONS = frozenset({
     "host", "port", "vosk_port", "model", "models_file", "device", "precision", "decoder", "beams", "lm", "grammars",
-    "finals", "policy", "max_streams", "max_batch", "latency_budget_ms", "vad", "threads",
+    "finals", "policy", "max_streams", "max_batch", "latency_budget_ms", "vad", "threads", "front_ends",
     "unload_idle_minutes", "reproducible", "lenient_features", "admin_local", "api_keys_file", "resume_keys_file",
     "idle_timeout_s", "drain_timeout_s", "log_level", "log_format",
 })  # fmt: skip

@@ -75,6 +75,7 @@ GAUGES = {
 
 def process_registry() -> CollectorRegistry:
     """Return a registry with the metrics of this process alone: memory, descriptors, processor time, Python."""
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # an unused second series per counter
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
@@ -87,7 +88,6 @@ class Metrics:
 
     def __init__(self, max_batch: int, max_streams: int) -> None:
         """`max_streams` is the number of slots of each model."""
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # an unused second series per counter
         self._max_streams = max_streams
         self.registry = registry = process_registry()
         self._gauges(registry)

@@ -189,18 +189,20 @@ class Recognizer:
         now = self._clock()
         added_s = batch.step_s + 2 * (now - batch.started_s - batch.step_s)
         live_ages_s = [wait_s + added_s for wait_s in batch.live_wait_s]
-        self.room.ran(len(batch.streams), batch.step_s, live_ages_s, batch.steps)
+        self.room.ran(len(batch.streams), batch.step_s, live_ages_s, batch.steps, batch.rows_in_all)
 
     def _on_second_pass(self, outcome: Outcome) -> None:
         self.room.waited(outcome.wait_s)
 
     def _observe(self, batch: BatchDone) -> None:
-        metrics, size = self._metrics, len(batch.streams)
-        metrics.batches.inc()
-        metrics.batch_rows.inc(size)
-        metrics.batch_size.observe(size)
-        metrics.inference.observe(batch.step_s)
-        metrics.realtime_factor.observe(batch.step_s / (size * self._step_s))
+        metrics = self._metrics
+        if batch.leads:  # a batch of several processes is counted in one of them
+            size = batch.rows_in_all or len(batch.streams)
+            metrics.batches.inc()
+            metrics.batch_rows.inc(size)
+            metrics.batch_size.observe(size)
+            metrics.inference.observe(batch.step_s)
+            metrics.realtime_factor.observe(batch.step_s / (size * self._step_s))
         metrics.queue_depth.set(batch.queued)
         metrics.uploads_wait.set(batch.background_waits)
         metrics.queue_wait.observe_all(batch.queue_wait_s)

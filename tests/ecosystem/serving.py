@@ -24,6 +24,10 @@ ASK_EVERY_S = 0.1
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
+PROCESSES = {"front_ends": 2, "engine_spare": "false"}
+"""Clients meet a server of several processes, as on a machine of four cores: other tests have one process."""
+
+
 class ServerProcess:
     """One replica; ready inside a `with` block, stopped after it."""
 
@@ -31,7 +35,12 @@ class ServerProcess:
         """`settings` are those of `server/settings.py`, by name."""
         self.port = free_port()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
-        chosen = {"api_keys": f'["{KEY}", "{OTHER_KEY}", "{THIRD_KEY}"]', "drain_spread_s": 0, "log_level": "debug"}
+        chosen = {
+            "api_keys": f'["{KEY}", "{OTHER_KEY}", "{THIRD_KEY}"]',
+            "drain_spread_s": 0,
+            "log_level": "debug",
+            **PROCESSES,
+        }
         given = {f"TUTTI_{name.upper()}": str(value) for name, value in (chosen | settings).items()}
         self._process = subprocess.Popen(
             [*_with_us(), *serve_command(self.port, [])],

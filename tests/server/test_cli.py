@@ -60,6 +60,7 @@ COMMANDS = [
         ["quantize"],
         ["synthesize"],
         ["ceiling"],
+        ["engine", "restart"],
         ["evaluate"],
     ),
     *(

@@ -107,20 +107,28 @@ class VoskListener:
         self._app.router.default = endpoint.refuse_http
         self._host = host
         self._wanted_port = port
-        self._make_protocol = make_protocol
         self._state = ServerState()
+        self._make_protocol = make_protocol(self._app, self._state)
         self._server: asyncio.Server | None = None
         self.port = 0  # set by `start`
 
     async def start(self) -> None:
         """Start listening. Raises: OSError if the address is in use."""
-        protocol = self._make_protocol(self._app, self._state)
         loop = asyncio.get_running_loop()
         hosts, port = listening_hosts(self._host, self._wanted_port)
-        self._server = await loop.create_server(protocol, hosts, port, backlog=BACKLOG)
+        self._server = await loop.create_server(self._make_protocol, hosts, port, backlog=BACKLOG)
         self.port = self._server.sockets[0].getsockname()[1]
         url = open_address(self._host, self.port, "ws")
         _log.info("listening", url=f"{url}/", **interfaces(self._host), protocol="vosk", keys="none needed")
+
+    def protocol(self) -> asyncio.Protocol:
+        """Return the protocol of a connection that was accepted elsewhere."""
+        return self._make_protocol()
+
+    @property
+    def connections(self) -> int:
+        """Number of open connections."""
+        return len(self._state.connections)
 
     def stop(self) -> None:
         """Stop listening, and end the remaining connections."""

@@ -1,0 +1,235 @@
+"""The engine host: a process with the acoustic models, whose engines serve the streams of all front ends.
+
+It has no clients and decodes nothing. Its event loop has the control channel alone; the threads of the engines read and
+write the front ends' data sockets themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pickle
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+
+from batching.errors import EngineDown
+from batching.thread.step_token import StepToken
+from batching.wire.served import ServedEngine
+from model.acoustic import AcousticModel
+from model.described import describe
+from model.machine.instructions import instruction_set
+from model.machine.runtime import shorten_switches, steps_at_once
+from server.errors import ServerNotReady, UnknownModel
+from server.models.engine_source import BatchedModel, EnginePlan
+from server.models.loading import VadModel, load_acoustic
+from server.operations.dependent_rows import warn_of_dependent_rows
+from server.operations.gc_schedule import freeze_loaded_objects, freeze_what_came
+from server.operations.merged_metrics import snapshot
+from server.operations.metrics import process_registry
+from server.processes import messages
+from server.processes.child import ChildProcess, run_child
+from server.processes.control import Parcel
+from server.processes.shared import MESSAGES, name_of
+from server.settings import Settings
+
+MODEL, VAD = "model ", "vad "  # beginnings of the names of engines, as `ServiceBuilder` makes them; a model's follows
+LOOK_S = 0.5  # between two reports of the longest step
+ORPHANED_S = 8.0  # after the supervisor's end, in addition to the drain of the front ends
+STOP_S = 2.0
+NICENESS = 10  # of threads that load: a spare host loads while another one serves
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.engine_host")
+
+
+class EngineHost:
+    """Models and engines of this process; used on its event loop alone, loads on threads."""
+
+    def __init__(self, process: ChildProcess) -> None:
+        """Raises: ModelError if the voice-activity model cannot be loaded."""
+        self._channel = process.channel
+        self._settings = settings = process.settings
+        self._entries = {name_of(entry): (entry, own) for entry, own in settings.of_models()}
+        self._models: dict[str, asyncio.Task[AcousticModel]] = {}
+        self._engines: dict[str, asyncio.Task[ServedEngine]] = {}
+        self._vad = _load_vad(settings)
+        self._step_token = StepToken() if steps_at_once(settings.threads) == 1 else None
+        self._registry = process_registry()
+        self._attaching: set[asyncio.Task[None]] = set()
+        self.stopped = asyncio.Event()
+        process.take, process.answer = self._take, self._answer
+        process.on_orphaned = self._orphaned
+
+    async def begin(self) -> None:
+        """Load the models that do not wait for demand, and start their engines. Raises: ModelError, SettingsError."""
+        for name, (entry, _) in self._entries.items():
+            if entry is None or not entry.on_demand:
+                await self._engine(MODEL + name)
+                if self._vad is not None:
+                    await self._engine(VAD + name)
+        freeze_loaded_objects()
+        self._channel.tell(messages.Ready())
+        self._report()
+
+    def _report(self) -> None:
+        now, longest = time.perf_counter(), 0.0
+        for engine in self._running():
+            since = engine.busy_since()
+            longest = max(longest, 0.0 if since is None else now - since)
+            if not engine.alive:
+                _log.critical("an engine has ended: this host ends", error=repr(engine.failure))
+                os._exit(1)
+        self._channel.tell(messages.Busy(longest))
+        asyncio.get_running_loop().call_later(LOOK_S, self._report)
+
+    def _running(self) -> list[ServedEngine]:
+        return [task.result() for task in self._engines.values() if task.done() and not task.exception()]
+
+    # Messages
+
+    def _take(self, parcel: Parcel) -> None:
+        match parcel.message:
+            case messages.Attach(engine):
+                task = asyncio.get_running_loop().create_task(self._attach(engine, parcel.descriptors[0]))
+                self._attaching.add(task)
+                task.add_done_callback(self._attaching.discard)
+            case messages.StopNow():
+                self.stopped.set()
+
+    async def _answer(self, parcel: Parcel) -> Parcel:
+        match parcel.message:
+            case messages.Describe(name):
+                model = await self._model(name)
+                return Parcel(messages.Described(pickle.dumps(describe(model))))
+            case messages.Snapshot():
+                return Parcel(messages.Bytes(snapshot(self._registry)))
+            case other:
+                raise TypeError(f"an engine host does not answer {type(other).__name__}")
+
+    async def _attach(self, name: str, descriptor: int) -> None:
+        """Give a front end's socket to its engine; closed if there is none, which the front end notices."""
+        end = socket.socket(fileno=descriptor)
+        try:
+            (await self._engine(name)).attach(end)
+        except Exception:  # noqa: BLE001 - a model that fails must not end the engines of others
+            _log.exception("no engine for a front end", engine=name)
+            end.close()
+
+    # Loading
+
+    async def _model(self, name: str) -> AcousticModel:
+        """Return a model, loaded once. Raises: UnknownModel, ServerNotReady."""
+        name = self._key(name)
+        task = self._models.get(name)
+        if task is None:
+            _, own = self._entries[name]
+            task = asyncio.ensure_future(asyncio.to_thread(_nicely, partial(load_acoustic, own)))
+            self._models[name] = task
+        try:
+            return await asyncio.shield(task)
+        except Exception:
+            self._models.pop(name, None)
+            raise
+
+    def _key(self, name: str) -> str:
+        """Return the name of a model's entry. Raises: UnknownModel."""
+        if name not in self._entries and "" not in self._entries:
+            raise UnknownModel(f"no model is named {name!r}")
+        return name if name in self._entries else ""
+
+    async def _engine(self, name: str) -> ServedEngine:
+        """Return a running engine, made once. Raises: as `_model`."""
+        kind = MODEL if name.startswith(MODEL) else VAD
+        name = kind + self._key(name.removeprefix(kind))
+        task = self._engines.get(name)
+        if task is None:
+            task = self._engines[name] = asyncio.ensure_future(self._start(name))
+        try:
+            return await asyncio.shield(task)
+        except Exception:
+            self._engines.pop(name, None)
+            raise
+
+    async def _start(self, name: str) -> ServedEngine:
+        kind = MODEL if name.startswith(MODEL) else VAD
+        acoustic = await self._model(name.removeprefix(kind))
+        model: BatchedModel = acoustic
+        samples = acoustic.config.step_samples
+        if kind == VAD:
+            if self._vad is None:
+                raise ServerNotReady("no voice-activity model is loaded")
+            model, samples = self._vad, self._vad.step_samples
+        plan = EnginePlan.of(self._settings, acoustic.config, name, samples)
+        engine = ServedEngine(
+            await asyncio.to_thread(plan.slots_of, model),
+            policy=plan.policy,
+            max_queued=plan.max_queued,
+            step_s=plan.step_s,
+            warm_up=True,
+            digest=acoustic.digest,
+            step_token=None if acoustic.device.type == "cuda" else self._step_token,
+            name=name,
+        )
+        engine.start()
+        await asyncio.to_thread(engine.wait_warm)
+        if kind == MODEL:
+            how = {"precision": acoustic.precision, "device": str(acoustic.device)}
+            _log.info("model loaded", model=acoustic.config.name, instructions=instruction_set(), **how)
+            warn_of_dependent_rows(acoustic, self._settings.reproducible)
+        freeze_what_came()
+        return engine
+
+    # End
+
+    def _orphaned(self) -> None:
+        """The supervisor has ended: serve the front ends until they are drained."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._settings.drain_timeout_s + self._settings.drain_spread_s + ORPHANED_S
+
+        def look() -> None:
+            if loop.time() > until or not any(engine.connections for engine in self._running()):
+                self.stopped.set()
+            else:
+                loop.call_later(LOOK_S, look)
+
+        look()
+
+    async def stop(self) -> None:
+        """End the engines; a thread that hangs ends with the process."""
+        for engine in self._running():
+            with contextlib.suppress(EngineDown):
+                await asyncio.to_thread(engine.stop, STOP_S)
+
+
+def _load_vad(settings: Settings) -> VadModel | None:
+    if settings.vad == "off":
+        return None
+    from model.vad import SileroVad
+
+    return SileroVad.load()
+
+
+def _nicely(load: Callable[[], AcousticModel]) -> AcousticModel:
+    """Load with a lower priority of this thread: on Linux it is the thread's own."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+    return load()
+
+
+async def work(process: ChildProcess) -> int:
+    """Run the engines until the supervisor asks this process to end; return the exit status."""
+    shorten_switches()
+    host = EngineHost(process)
+    await host.begin()
+    await host.stopped.wait()
+    await host.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_child(MESSAGES, work))

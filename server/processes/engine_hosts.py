@@ -1,0 +1,202 @@
+"""The engine host that serves and, if wanted, a spare one that takes over at once: start, loss, replacement."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from server.errors import EngineDead
+from server.processes.children import START_ERRORS, Child
+
+DEATHS, WITHIN_S = 12, 60.0
+"""Hosts that end within this time, after which the engine counts as lost."""
+FAILED_STARTS = 2  # in a row, after which the engine counts as lost
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.supervisor")
+
+
+class EngineHosts:
+    """Owns the engine hosts. Used on the supervisor's event loop alone."""
+
+    def __init__(
+        self,
+        start: Callable[[], Awaitable[Child]],
+        *,
+        spare: bool,
+        timeout_s: float,
+        on_moved: Callable[[], None],
+        on_lost: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`start` starts a host, which counts as hung after `timeout_s` at one step, or without a report.
+
+        `on_moved`: another host serves; `on_lost`: none will, and why.
+        """
+        self._start = start
+        self._with_spare = spare
+        self._timeout_s = timeout_s
+        self._reported_s: dict[int, float] = {}  # by number: when a host last said how it is
+        self._on_moved, self._on_lost = on_moved, on_lost
+        self._clock = clock
+        self._serving: Child | None = None
+        self._spare: Child | None = None
+        self._deaths: deque[float] = deque(maxlen=DEATHS)
+        self._changed = asyncio.Event()
+        self._restarting = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self._failed_starts = 0
+        self.lost: str | None = None
+
+    async def begin(self) -> None:
+        """Start the first host and wait until it can serve. Raises: ModelError, SettingsError, EngineDead."""
+        self._serving = await self._start()
+        await self._serving.ready
+        self._look_after_spare()
+
+    async def current(self) -> Child:
+        """Return the host that serves, after its replacement if it has ended. Raises: EngineDead if none will."""
+        while True:
+            if self.lost is not None:
+                raise EngineDead(self.lost)
+            if self._serving is not None and self._serving.alive:
+                return self._serving
+            self._changed.clear()
+            await self._changed.wait()
+
+    @property
+    def children(self) -> list[Child]:
+        """All hosts that run."""
+        return [child for child in (self._serving, self._spare) if child is not None]
+
+    def ended(self, child: Child) -> None:
+        """Replace a host that has ended unexpectedly."""
+        if self._stopping or child.leaving:
+            return
+        if child is self._spare:
+            self._spare = None
+            self._run(self._replace_spare_later())
+        elif child is self._serving:
+            self._serving = None
+            self._replace(child)
+
+    def _replace(self, child: Child) -> None:
+        now = self._clock()
+        self._deaths.append(now)
+        if len(self._deaths) == DEATHS and now - self._deaths[0] < WITHIN_S:
+            self._lose(f"{DEATHS} engine hosts ended within {WITHIN_S:g} s")
+            return
+        spare, self._spare = self._spare, None
+        with_spare = spare is not None and spare.ready.done() and spare.alive
+        _log.error("engine host ended", status=child.process.returncode, spare=with_spare)
+        if spare is not None and with_spare:
+            self._promote(spare)
+            self._look_after_spare()
+        else:
+            self._run(self._serve_with(spare))
+
+    def _promote(self, child: Child) -> None:
+        self._serving = child
+        self._changed.set()
+        self._on_moved()
+
+    async def _serve_with(self, starting: Child | None) -> None:
+        """Serve with a host that is starting, or start one, until one is ready or the engine is lost."""
+        while not self._stopping:
+            try:
+                child = starting or await self._start()
+                await child.ready
+            except START_ERRORS as error:
+                starting = None
+                self._failed_starts += 1
+                _log.exception("engine host could not start")
+                if self._failed_starts >= FAILED_STARTS:
+                    self._lose(f"no engine host could start: {error}")
+                    return
+            else:
+                self._failed_starts = 0
+                self._promote(child)
+                self._look_after_spare()
+                return
+
+    def _lose(self, why: str) -> None:
+        self.lost = why
+        self._changed.set()
+        self._on_lost(why)
+
+    def _look_after_spare(self) -> None:
+        if self._with_spare and self._spare is None and not self._stopping:
+            self._run(self._start_spare())
+
+    async def _start_spare(self) -> None:
+        spare = self._spare = await self._start()
+        try:
+            await spare.ready
+        except START_ERRORS:
+            _log.exception("spare engine host could not start")
+
+    async def _replace_spare_later(self) -> None:
+        await asyncio.sleep(WITHIN_S / DEATHS)
+        self._look_after_spare()
+
+    async def restart(self) -> float:
+        """Start another host, let it serve once it is ready, and end the others; return the seconds of its start.
+
+        Raises: what prevents the new host from starting; the present one serves on then.
+        """
+        async with self._restarting:
+            began = self._clock()
+            fresh = await self._start()
+            await fresh.ready
+            seconds = self._clock() - began
+            old, self._spare = self.children, None
+            for child in old:
+                child.leaving = True
+            self._promote(fresh)
+            _log.info("engine replaced", seconds=round(seconds, 2))
+            self._run(_end_slowly(old))
+            self._look_after_spare()
+            return seconds
+
+    def reported(self, child: Child, busy_s: float) -> None:
+        """Take a host's report: the longest time that one of its engines has been at its present work."""
+        self._reported_s[child.number] = self._clock()
+        if busy_s > self._timeout_s:
+            self._kill(child, busy_s)
+
+    def look(self) -> None:
+        """Kill hosts that have not reported for too long. Call it about every half second."""
+        now = self._clock()
+        for child in self.children:
+            silent_s = now - self._reported_s.get(child.number, now)
+            if silent_s > self._timeout_s:
+                self._kill(child, silent_s)
+
+    def _kill(self, child: Child, seconds: float) -> None:
+        """End a host that hangs; its end is handled as any other."""
+        _log.error("engine hangs: its host is killed", seconds=round(seconds, 1))
+        self._reported_s.pop(child.number, None)
+        child.kill()
+
+    async def stop(self) -> None:
+        """End all hosts."""
+        self._stopping = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*(child.stop() for child in self.children))
+
+    def _run(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+LET_GO_S = 2.0  # in which front ends leave a replaced host
+
+
+async def _end_slowly(children: list[Child]) -> None:
+    await asyncio.sleep(LET_GO_S)
+    await asyncio.gather(*(child.stop() for child in children))

@@ -1,0 +1,220 @@
+"""A front end: sockets, sessions and decoders of its share of the clients; the engines run in the engine host.
+
+It runs the same application as a server of one process, with engines, room and quotas of other processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pickle
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import structlog
+import uvicorn
+
+from model.described import DescribedModel
+from server.app import Application, create_app
+from server.configuration.models_file import ModelEntry
+from server.coordination.remote import RemoteCoordinator
+from server.http.uvicorn_server import uvicorn_config
+from server.models.loading import LoadedModel, LoadedVad, ModelOutline, load_decoders, outlines_of, vad_step_samples
+from server.operations.drain import Phase
+from server.operations.gc_schedule import freeze_loaded_objects
+from server.operations.merged_metrics import snapshot
+from server.operations.process import EXIT_LOST, end_within
+from server.processes import messages
+from server.processes.child import ChildProcess, run_child
+from server.processes.control import Parcel
+from server.processes.remote_engine import RemoteEngines
+from server.processes.remote_operations import RemoteOperations, report_of
+from server.processes.shared import HTTP, MESSAGES, name_of
+from server.recognition.session import Session
+from server.serve import open_tracing, warn_of_few_files
+from server.settings import Settings
+
+REPORT_S = 0.25  # between two reports of open connections
+END_S = 2.0  # for a process whose engine is lost, or whose supervisor has asked it to end
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.front_end")
+
+
+class FrontEndServer(uvicorn.Server):
+    """uvicorn without listening sockets and signals: its connections come from the supervisor."""
+
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002 - uvicorn's signature
+        """Start the application alone."""
+        await super().startup(sockets=[])
+        if self.started:
+            self._on_started()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the supervisor."""
+        yield
+
+    def protocol(self) -> asyncio.Protocol:
+        """Return the protocol of a new connection."""
+        make = cast(Any, self.config.http_protocol_class)
+        made: asyncio.Protocol = make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        return made
+
+
+class FrontEnd:
+    """One front end's application and its part of the control channel."""
+
+    def __init__(
+        self, process: ChildProcess, application: Application, sources: RemoteEngines, coordinator: RemoteCoordinator
+    ) -> None:
+        self._channel = process.channel
+        self._sources, self._coordinator = sources, coordinator
+        self._application = application
+        self._replica = replica = application.replica
+        self.server = FrontEndServer(uvicorn_config(application.asgi, replica), self._started)
+        self._received = 0
+        self._asked_to_drain = False
+        self._opening: set[asyncio.Task[None]] = set()
+        self._reports: asyncio.TimerHandle | None = None
+        self.status = 0
+        replica.drain.when_done(self._drained)
+        process.take, process.answer = self._take, self._answer
+        process.on_orphaned = self._orphaned
+
+    def _started(self) -> None:
+        self._channel.tell(messages.Ready())
+        self._report()
+
+    def _report(self) -> None:
+        """Report the open connections, now and from then on."""
+        vosk = self._application.vosk
+        connections = len(self.server.server_state.connections) + len(self._opening)
+        connections += 0 if vosk is None else vosk.connections
+        self._channel.tell(messages.Load(connections, self._received))
+        self._reports = asyncio.get_running_loop().call_later(REPORT_S, self._report)
+
+    def _take(self, parcel: Parcel) -> None:
+        match parcel.message:
+            case messages.Accepted(port):
+                self._accept(port, parcel.descriptors[0])
+            case messages.EngineMoved():
+                self._sources.reconnect()
+            case messages.StartDrain():
+                self._asked_to_drain = True
+                self._replica.drain.begin()
+            case messages.Reload():
+                self._replica.guard.keys.reload()
+            case messages.StopNow():
+                self._stop(0)
+            case other:
+                self._coordinator.take(other)
+
+    def _accept(self, port: str, descriptor: int) -> None:
+        self._received += 1
+        task = asyncio.get_running_loop().create_task(self._open(port, socket.socket(fileno=descriptor)))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _open(self, port: str, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        vosk = self._application.vosk
+        protocol = self.server.protocol if port == HTTP or vosk is None else vosk.protocol
+        with contextlib.suppress(OSError):  # the client has gone
+            await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)
+
+    async def _answer(self, parcel: Parcel) -> Parcel:
+        match parcel.message:
+            case messages.Snapshot():
+                return Parcel(messages.Bytes(snapshot(self._replica.metrics.registry)))
+            case messages.ReportOf(kind):
+                return Parcel(messages.Bytes(report_of(self._replica, kind)))
+            case messages.ChangeModel(name, load):
+                if load:
+                    await self._replica.models.load(name)
+                else:
+                    self._replica.models.unload(name)
+                return Parcel(messages.Done())
+            case other:
+                raise TypeError(f"a front end does not answer {type(other).__name__}")
+
+    # End
+
+    def _drained(self) -> None:
+        """Stay while other front ends drain: this one still says how far they are. Without a supervisor end."""
+        if self._asked_to_drain and not self._channel.closed:
+            self._channel.tell(messages.Drained())
+        else:
+            self._stop(0 if self._replica.drain.lost is None else EXIT_LOST)
+
+    def _stop(self, status: int) -> None:
+        self.status = status
+        self.server.should_exit = True
+        if status:
+            end_within(END_S, status, lambda: None)
+
+    def _orphaned(self) -> None:
+        """The supervisor has ended: let the open streams end, as in a drain."""
+        _log.critical("the supervisor has ended: this front end drains and ends")
+        if not self._replica.drain.begin() and self._replica.drain.phase is Phase.DRAINED:
+            self._stop(0)
+
+
+async def work(process: ChildProcess) -> int:
+    """Run the front end until it is drained or asked to end; return the exit status."""
+    settings = process.settings
+    warn_of_few_files(settings)
+    tracing = open_tracing(settings, os.environ)
+    sources = RemoteEngines(process.channel)
+    models, outlines = await _load(process, sources)
+    coordinator = RemoteCoordinator(settings, process.channel, time.perf_counter)
+    window = vad_step_samples(settings)
+    application = create_app(
+        settings,
+        models,
+        None if window is None else LoadedVad(window, sources),
+        make_session=Session if tracing is None else tracing.session,
+        outlines=outlines,
+        coordinator=coordinator,
+        operations=lambda replica: RemoteOperations(replica, process.channel),
+        listens=False,
+    )
+    freeze_loaded_objects()
+    front_end = FrontEnd(process, application, sources, coordinator)
+    try:
+        await front_end.server.serve()
+    finally:
+        if tracing is not None:
+            tracing.close()
+    return front_end.status
+
+
+async def _load(process: ChildProcess, sources: RemoteEngines) -> tuple[list[LoadedModel], tuple[ModelOutline, ...]]:
+    """Return the models that are loaded at once, and the outlines of those that can be. Raises: ModelError."""
+    loop, settings = asyncio.get_running_loop(), process.settings
+
+    async def described(name: str) -> DescribedModel:
+        answer: messages.Described = await process.channel.request(messages.Describe(name))
+        return cast(DescribedModel, pickle.loads(answer.model))  # noqa: S301 - from our own process
+
+    def load_on_thread(entry: ModelEntry | None, own: Settings) -> LoadedModel:
+        name = name_of(entry)
+        asked = asyncio.run_coroutine_threadsafe(described(name), loop)
+        return load_decoders(asked.result(), entry, own, sources)
+
+    loaded = [
+        load_decoders(await described(name_of(entry)), entry, own, sources)
+        for entry, own in settings.of_models()
+        if entry is None or not entry.on_demand
+    ]
+    return loaded, outlines_of(settings, load_on_thread)
+
+
+if __name__ == "__main__":
+    sys.exit(run_child(MESSAGES, work))

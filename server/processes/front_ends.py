@@ -1,0 +1,135 @@
+"""The front ends of a server: start, replacement of those that end, and the connections that each gets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from server.processes.children import START_ERRORS, Child
+from server.processes.listeners import Share, least_loaded
+from server.processes.messages import Accepted, Load
+
+MAX_HELD = 1_024  # connections that wait while no front end is ready
+RESTARTS, WITHIN_S = 3, 60.0  # a front end that ends more often waits until the minute is over
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.supervisor")
+
+
+class FrontEnds:
+    """Owns the front ends. Used on the supervisor's event loop alone."""
+
+    def __init__(
+        self,
+        count: int,
+        start: Callable[[], Awaitable[Child]],
+        *,
+        on_gone: Callable[[Child], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`start` starts a front end; `on_gone` gets each that has ended, before another one is started."""
+        self._count = count
+        self._start = start
+        self._on_gone = on_gone
+        self._clock = clock
+        self._shares: dict[int, Share] = {}  # of those that are ready
+        self._children: dict[int, Child] = {}
+        self._held: deque[tuple[str, int]] = deque()
+        self._restarts: deque[float] = deque(maxlen=RESTARTS)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._drained: set[int] = set()  # numbers
+        self.draining = False
+        self.empty = asyncio.Event()
+
+    async def begin(self) -> None:
+        """Start all and wait until they are ready. Raises: what prevents one from starting."""
+        await asyncio.gather(*(self._start_one() for _ in range(self._count)))
+
+    @property
+    def children(self) -> list[Child]:
+        """Those that run, also those that are not ready yet."""
+        return list(self._children.values())
+
+    @property
+    def ready(self) -> list[Child]:
+        """Those that take connections."""
+        return [self._children[number] for number in self._shares]
+
+    async def _start_one(self) -> None:
+        child = await self._start()
+        self._children[child.number] = child
+        await child.ready
+        self._shares[child.number] = Share()
+        held, self._held = self._held, deque()
+        for port, descriptor in held:
+            self.hand_on(port, descriptor)
+
+    def hand_on(self, port: str, descriptor: int) -> None:
+        """Give a connection to the front end with the fewest; hold it while there is none."""
+        number = least_loaded(self._shares.items())
+        if number is not None:
+            self._shares[number].handed += 1
+            self._children[number].channel.tell(Accepted(port), (descriptor,))
+        elif len(self._held) < MAX_HELD and not self.empty.is_set():
+            self._held.append((port, descriptor))
+        else:
+            os.close(descriptor)
+
+    def loaded(self, child: Child, load: Load) -> None:
+        """Take a front end's report."""
+        share = self._shares.get(child.number)
+        if share is not None:
+            share.reported, share.received = load.connections, load.received
+
+    def drained(self, child: Child) -> None:
+        """Note that a front end has no stream left after a drain; it still answers requests."""
+        self._drained.add(child.number)
+        self._look_whether_empty()
+
+    def _look_whether_empty(self) -> None:
+        if self.draining and self._drained >= self._children.keys():
+            self.empty.set()
+
+    def begin_drain(self) -> None:
+        """Replace no front end from now on; `empty` is set once all are drained or have ended."""
+        self.draining = True
+        self._look_whether_empty()
+
+    def ended(self, child: Child) -> None:
+        """Forget a front end that has ended; start another one unless the server drains."""
+        self._shares.pop(child.number, None)
+        if self._children.pop(child.number, None) is None:
+            return
+        self._on_gone(child)
+        if self.draining or child.leaving:
+            self._look_whether_empty()
+            return
+        _log.error("front end ended", number=child.number, status=child.process.returncode)
+        task = asyncio.get_running_loop().create_task(self._replace())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _replace(self) -> None:
+        now = self._clock()
+        if len(self._restarts) == RESTARTS and now - self._restarts[0] < WITHIN_S:
+            await asyncio.sleep(WITHIN_S - (now - self._restarts[0]))
+        self._restarts.append(self._clock())
+        if self.draining:
+            return
+        try:
+            await self._start_one()
+        except START_ERRORS:
+            _log.exception("front end could not start")  # its end starts the next one
+
+    async def stop(self) -> None:
+        """End all at once."""
+        self.draining = True
+        for task in self._tasks:
+            task.cancel()
+        for _, descriptor in self._held:
+            os.close(descriptor)
+        self._held.clear()
+        await asyncio.gather(*(child.stop() for child in self.children))

@@ -1,0 +1,110 @@
+"""Listening sockets of the supervisor, and the choice of a front end for each accepted connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import structlog
+
+from server.configuration.addresses import listening_hosts
+
+BACKLOG = 2_048  # connections that the kernel queues; uvicorn's value
+AT_ONCE = 64  # connections accepted in one turn of the loop
+SHORT_OF_FILES_S = 0.1  # pause if no descriptor is free
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.listeners")
+
+
+def bound(host: str, port: int) -> list[socket.socket]:
+    """Return sockets bound to all addresses of a host, which do not listen yet. Raises: OSError, also if in use."""
+    hosts, port = listening_hosts(host, port)
+    opened: list[socket.socket] = []
+    try:
+        for each in hosts:
+            for family, kind, protocol, _, address in socket.getaddrinfo(
+                each, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            ):
+                listener = socket.socket(family, kind, protocol)
+                opened.append(listener)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listener.bind(address)
+                listener.setblocking(False)
+    except OSError:
+        for listener in opened:
+            listener.close()
+        raise
+    return opened
+
+
+class Listener:
+    """Accepts the connections of one port and passes each to `hand_on` as a descriptor that it then owns."""
+
+    def __init__(self, sockets: list[socket.socket], hand_on: Callable[[int], None]) -> None:
+        self._sockets = sockets
+        self._hand_on = hand_on
+        self.port: int = sockets[0].getsockname()[1]
+
+    def start(self) -> None:
+        """Listen and accept, on the running loop: before it connections are refused, as clients expect at a start."""
+        loop = asyncio.get_running_loop()
+        for each in self._sockets:
+            each.listen(BACKLOG)
+            loop.add_reader(each.fileno(), self._accept, each)
+
+    def close(self) -> None:
+        """Stop listening."""
+        loop = asyncio.get_running_loop()
+        for each in self._sockets:
+            loop.remove_reader(each.fileno())
+            each.close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(AT_ONCE):
+            try:
+                connection, _ = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    raise
+                self._pause(listener)
+                return
+            with contextlib.suppress(OSError):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._hand_on(connection.detach())
+
+    def _pause(self, listener: socket.socket) -> None:
+        """Accept nothing for a moment: the connections stay in the kernel's queue."""
+        _log.error("no file descriptor is free: connections wait; raise the limit (ulimit -n)")
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listener.fileno())
+        loop.call_later(SHORT_OF_FILES_S, self._resume, listener)
+
+    def _resume(self, listener: socket.socket) -> None:
+        if listener.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
+
+
+@dataclass(slots=True)
+class Share:
+    """Connections of one front end: those it reported, and those that were under way to it then."""
+
+    reported: int = 0
+    received: int = 0  # since its start, when it reported
+    handed: int = 0  # since its start
+
+    @property
+    def connections(self) -> int:
+        """Connections that it has or will have."""
+        return self.reported + self.handed - self.received
+
+
+def least_loaded(shares: Iterable[tuple[int, Share]]) -> int | None:
+    """Return the front end with the fewest connections, the first of several; None if there is none."""
+    return min(shares, key=lambda pair: pair[1].connections, default=(None, None))[0]

@@ -1,0 +1,159 @@
+"""Messages of the control channels, each between the supervisor and one child. Both sides are of one version."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+# The supervisor tells a child
+
+
+class Begin(Struct, tag=True, frozen=True):
+    """First message: the child's number, and its settings, pickled."""
+
+    number: int
+    settings: bytes
+
+
+class Accepted(Struct, tag=True, frozen=True):
+    """A connection of a client, as a descriptor, and the port on which it was accepted."""
+
+    port: str
+
+
+class Attach(Struct, tag=True, frozen=True):
+    """A front end's data socket, as a descriptor, for an engine of this host."""
+
+    engine: str
+    front_end: int
+
+
+class EngineMoved(Struct, tag=True, frozen=True):
+    """Another engine host serves from now on: connect to it."""
+
+
+class StartDrain(Struct, tag=True, frozen=True):
+    """Drain, and end when no stream is left."""
+
+
+class StopNow(Struct, tag=True, frozen=True):
+    """End at once."""
+
+
+class Reload(Struct, tag=True, frozen=True):
+    """Read the file of keys again, as after SIGHUP."""
+
+
+# A child tells the supervisor
+
+
+class Ready(Struct, tag=True, frozen=True):
+    """The child can work."""
+
+
+class Failed(Struct, tag=True, frozen=True):
+    """The child cannot start: name of the error's class, and its text."""
+
+    kind: str
+    text: str
+
+
+class Load(Struct, tag=True, frozen=True):
+    """Open connections of a front end, and how many it has received since its start."""
+
+    connections: int
+    received: int
+
+
+class Busy(Struct, tag=True, frozen=True):
+    """Longest time in seconds that an engine of this host has been at its present work; 0 without work."""
+
+    seconds: float
+
+
+class Drained(Struct, tag=True, frozen=True):
+    """The drain of this front end is over; it answers requests until it is asked to end."""
+
+
+class DrainAll(Struct, tag=True, frozen=True):
+    """Drain the whole server: asked of one front end by an operator."""
+
+
+# Requests, and their answers
+
+
+class Describe(Struct, tag=True, frozen=True):
+    """Load a model, unless it is loaded, and describe it. Answer: `Described`. The supervisor asks the host."""
+
+    model: str
+
+
+class Described(Struct, tag=True, frozen=True):
+    """A `DescribedModel`, pickled."""
+
+    model: bytes
+
+
+class Connect(Struct, tag=True, frozen=True):
+    """Connect to an engine, once a host is ready. Answer: `Done` with the data socket. Raises EngineDead."""
+
+    engine: str
+
+
+class Collect(Struct, tag=True, frozen=True):
+    """Metrics of all processes. Answer: `Bytes`, in Prometheus's text format."""
+
+
+class Snapshot(Struct, tag=True, frozen=True):
+    """Metrics of this child. Answer: `Bytes`."""
+
+
+class Gather(Struct, tag=True, frozen=True):
+    """Reports of all front ends. Answer: `Reports`."""
+
+    kind: str  # "drain", "models" or "status"
+
+
+class ReportOf(Struct, tag=True, frozen=True):
+    """A report of this front end. Answer: `Bytes`, JSON."""
+
+    kind: str
+
+
+class ChangeModel(Struct, tag=True, frozen=True):
+    """Load or unload a model in every front end. Answer: `Done`. Raises UnknownModel, ModelStays, ServerNotReady."""
+
+    name: str
+    load: bool
+
+
+class RestartEngine(Struct, tag=True, frozen=True):
+    """Replace the engine host by a new one. Answer: `Restarted`. Raises ServerNotReady."""
+
+
+class Restarted(Struct, tag=True, frozen=True):
+    """Seconds that the new host needed until it was ready."""
+
+    seconds: float
+
+
+class Bytes(Struct, tag=True, frozen=True):
+    """Bytes as an answer."""
+
+    data: bytes
+
+
+class Reports(Struct, tag=True, frozen=True):
+    """One report of each front end, JSON."""
+
+    each: tuple[bytes, ...]
+
+
+class Done(Struct, tag=True, frozen=True):
+    """An answer without content."""
+
+
+OF_PROCESSES = (
+    Begin | Accepted | Attach | EngineMoved | StartDrain | StopNow | Reload | Ready | Failed | Load | Busy | Drained
+    | DrainAll | Describe | Described | Connect | Collect | Snapshot | Gather | ReportOf | ChangeModel | RestartEngine
+    | Restarted | Bytes | Reports | Done
+)  # fmt: skip

@@ -1,0 +1,209 @@
+"""Engines of the engine host, as a front end's event loop has them: sockets, reconnection, one send a turn of the loop.
+
+`batching.wire` decides what is sent and what an answer means; here are only sockets and the loop. When a socket closes,
+the host has ended or was replaced: the supervisor is asked for another one, and every stream continues there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+import structlog
+
+from batching.errors import EngineDown, WrongFrame
+from batching.events import EngineEvent, WarmedUp
+from batching.thread.step_token import StepToken
+from batching.wire.recovery import RecoveringEngine
+from batching.wire.remote import RemoteConnection
+from server.errors import Refused, ServerError
+from server.models.engine_source import EnginePlan
+from server.processes.control import ControlChannel
+from server.processes.messages import Connect
+from server.recognition.engines import Deliver, MakeEngine
+
+READ_BYTES = 256 * 1024
+AGAIN_S = 0.05  # after a connection that failed before it was warm
+ATTEMPTS = 100  # such connections in a row, after which the engine counts as lost
+WARM_WITHIN_S = 600.0  # a large model takes minutes to load from a network volume
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.remote_engine")
+
+
+class RemoteEngines:
+    """Implements `EngineSource`: engines in the engine host, to which the supervisor connects this process."""
+
+    gpu: str | None = None
+
+    def __init__(self, channel: ControlChannel) -> None:
+        self._channel = channel
+        self._buffer = bytearray(READ_BYTES)  # one for all: what is received is copied or decoded at once
+        self._engines: list[RemoteEngine] = []
+
+    def maker(self, plan: EnginePlan, step_token: StepToken | None, clock: Callable[[], float]) -> MakeEngine:  # noqa: ARG002 - the host has its own token
+        """Return a function that connects to the engine of this plan and waits until it is warm."""
+
+        def make(deliver: Deliver, loop: asyncio.AbstractEventLoop) -> RemoteEngine:
+            engine = RemoteEngine(plan, deliver, channel=self._channel, buffer=self._buffer, loop=loop, clock=clock)
+            self._engines = [each for each in self._engines if each.alive]
+            self._engines.append(engine)
+            asyncio.run_coroutine_threadsafe(engine.begin(), loop).result(WARM_WITHIN_S)
+            return engine
+
+        return make
+
+    def reconnect(self) -> None:
+        """Move all streams to the engine host that serves now."""
+        for engine in self._engines:
+            engine.disconnect()
+
+    def warn_of_dependent_rows(self, reproducible: bool) -> None:
+        """Do nothing: the engine host has the weights, and warns."""
+
+
+class RemoteEngine(RecoveringEngine):
+    """One engine of the host. Used on the event loop alone, except that it may be made on any thread."""
+
+    def __init__(
+        self,
+        plan: EnginePlan,
+        deliver: Deliver,
+        *,
+        channel: ControlChannel,
+        buffer: bytearray,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+    ) -> None:
+        """`buffer` receives what the socket has; several engines may share it."""
+        super().__init__(self._delivered, max_queued=plan.max_queued, clock=clock)
+        self._name = plan.name
+        self._on_event = deliver
+        self._channel, self._loop = channel, loop
+        self._buffer = memoryview(buffer)
+        self._socket: socket.socket | None = None
+        self._outgoing: RemoteConnection | None = None
+        self._unsent = memoryview(b"")
+        self._first: asyncio.Future[WarmedUp] = loop.create_future()
+        self._connecting: asyncio.Task[None] | None = None
+        self._attempts = 0
+
+    async def begin(self) -> None:
+        """Connect, and wait until the engine is warm. Raises: EngineDown."""
+        self._connect_soon()
+        await asyncio.shield(self._first)
+
+    def stop(self, timeout_s: float) -> None:
+        """End every stream and close the connection. May be called on any thread."""
+        self._loop.call_soon_threadsafe(self._stop, timeout_s)
+
+    def _stop(self, timeout_s: float) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self._close()
+        super().stop(timeout_s)
+
+    def _delivered(self, event: EngineEvent) -> None:
+        if isinstance(event, WarmedUp) and not self._first.done():
+            self._first.set_result(event)
+        self._on_event(event)
+
+    # Connection
+
+    def disconnect(self) -> None:
+        """Close the present connection and connect again."""
+        if self._socket is not None:
+            self._closed()
+
+    def _connect_soon(self) -> None:
+        if self._connecting is None or self._connecting.done():
+            self._connecting = self._loop.create_task(self._connect())
+
+    async def _connect(self) -> None:
+        if self._attempts:
+            await asyncio.sleep(AGAIN_S)
+        self._attempts += 1
+        if self._attempts > ATTEMPTS:
+            self._give_up("the engine closes every connection")
+            return
+        try:
+            answer = await self._channel.exchange(Connect(self._name))
+        except (ServerError, Refused) as error:
+            self._give_up(str(error))
+            return
+        self._use(socket.socket(fileno=answer.descriptors[0]))
+
+    def _give_up(self, why: str) -> None:
+        error = EngineDown(why)
+        if not self._first.done():
+            self._first.set_exception(error)
+        self.end(error)
+
+    def _use(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._socket = end
+        self._unsent = memoryview(b"")
+        self._outgoing = RemoteConnection(on_output=self._flush_soon, clock=self._clock)
+        self._loop.add_reader(end.fileno(), self._read)
+        self.reconnect(self._outgoing)
+
+    def _closed(self) -> None:
+        """The connection has ended: connect again, unless this engine has ended."""
+        self._close()
+        self.lost()
+        if self.alive:
+            self._connect_soon()
+
+    def _close(self) -> None:
+        if self._socket is not None:
+            self._loop.remove_reader(self._socket.fileno())
+            self._loop.remove_writer(self._socket.fileno())
+            self._socket.close()
+        self._socket = self._outgoing = None
+
+    # Bytes
+
+    def _read(self) -> None:
+        assert self._socket is not None
+        try:
+            count = self._socket.recv_into(self._buffer)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            count = 0
+        if not count:
+            self._closed()
+            return
+        try:
+            self.received(self._buffer[:count])
+        except WrongFrame:
+            _log.exception("the engine sent what is not a frame", engine=self._name)
+            self._closed()
+            return
+        if self.busy_since() is None:  # the engine has said its hello
+            self._attempts = 0
+
+    def _flush_soon(self) -> None:
+        self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Send what the streams have asked for since the last turn of the loop, as far as the socket takes it."""
+        if self._socket is None or self._outgoing is None or len(self._unsent):
+            return
+        self._unsent = memoryview(self._outgoing.take_output())
+        self._write()
+
+    def _write(self) -> None:
+        assert self._socket is not None
+        assert self._outgoing is not None
+        try:
+            while len(self._unsent):
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+                if not len(self._unsent):
+                    self._unsent = memoryview(self._outgoing.take_output())
+        except (BlockingIOError, InterruptedError):
+            self._loop.add_writer(self._socket.fileno(), self._write)
+            return
+        except OSError:
+            self._closed()
+            return
+        self._loop.remove_writer(self._socket.fileno())

@@ -1,0 +1,329 @@
+"""The supervisor: accepts connections for N front ends before one engine host, and decides what is decided once.
+
+It runs no model and reads no audio. It starts and replaces the other processes, hands accepted connections on, answers
+the front ends' questions (room, quotas, used tickets, engines, metrics of the whole), and drains all at the first
+signal. A second signal ends everything at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import secrets
+import signal
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import structlog
+from prometheus_client import Counter
+from pydantic import SecretStr
+
+from batching.wire.sockets import data_sockets
+from server.configuration.addresses import interfaces, open_address
+from server.coordination.messages import Request
+from server.coordination.serving import CoordinationServer
+from server.errors import EngineDead, SettingsError
+from server.operations.logs import configure_logs
+from server.operations.merged_metrics import Totals, snapshot
+from server.operations.metrics import process_registry
+from server.operations.process import EXIT_LOST, raise_file_limit, reopen_closed_stdio
+from server.operations.start_message import said_of_admin, said_of_keys, start_message
+from server.processes import messages
+from server.processes.children import Child, Role, start_child
+from server.processes.control import Answer, ChannelClosed, Parcel
+from server.processes.engine_hosts import EngineHosts
+from server.processes.front_ends import FrontEnds
+from server.processes.listeners import Listener, bound
+from server.processes.shared import HTTP, MESSAGES, VOSK
+from server.settings import Settings
+
+ANSWER_S = 1.0  # for a child's part of the metrics or of a report
+LOOK_S = 0.5  # between two checks of the engine hosts
+CONTROLS = 64  # descriptors that the supervisor needs apart from connections under way
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.supervisor")
+
+
+def run(settings: Settings, front_ends: int) -> int:
+    """Serve with this many front ends until a signal or the end of a drain. Raises: ModelError, SettingsError.
+
+    Returns the exit status: 0 after a drain, 128 + signal if forced, `EXIT_LOST` without an engine.
+    """
+    reopen_closed_stdio()
+    log_lines = configure_logs(settings)
+    raise_file_limit(CONTROLS)
+    try:
+        return asyncio.run(_serve(_with_keys(settings), front_ends, log_lines.write))
+    except EngineDead as error:
+        _log.critical("the server could not start", reason=str(error))
+        return EXIT_LOST
+    finally:
+        log_lines.drain(ANSWER_S)
+
+
+def _with_keys(settings: Settings) -> Settings:
+    """Return the settings with the secrets that each process would otherwise make for itself."""
+    given = {
+        "token_keys": settings.token_keys or settings.token_keys_file,
+        "resume_keys": settings.resume_keys or settings.resume_keys_file,
+    }
+    missing = [name for name, keys in given.items() if not keys]
+    if missing:
+        _log.info("made for this server, until it restarts", keys=missing)
+    return settings.model_copy(update={name: (SecretStr(secrets.token_urlsafe(32)),) for name in missing})
+
+
+async def _serve(settings: Settings, front_ends: int, say: Callable[[str], object]) -> int:
+    supervisor = Supervisor(settings, front_ends)
+    try:
+        await supervisor.begin()
+        supervisor.announce(say)
+        return await supervisor.ended
+    finally:
+        await supervisor.stop()
+
+
+class Supervisor:
+    """Owns the other processes of a server, the listening sockets and the decisions made once."""
+
+    def __init__(self, settings: Settings, front_ends: int) -> None:
+        self._settings = settings
+        self._numbers = itertools.count(1)
+        self._coordination = CoordinationServer(settings, time.perf_counter, on_hint=self._tell_front_ends)
+        self._registry = process_registry()
+        self._lost = Counter(
+            "tutti_processes_lost", "Processes that ended unexpectedly", ["process"], registry=self._registry
+        )
+        for role in Role:
+            self._lost.labels(role)
+        self._totals = Totals()
+        self.hosts = EngineHosts(
+            lambda: self._start(Role.ENGINE_HOST),
+            spare=settings.engine_spare,
+            timeout_s=settings.engine_timeout_s,
+            on_moved=self._engine_moved,
+            on_lost=self._engine_lost,
+        )
+        self.front_ends = FrontEnds(front_ends, lambda: self._start(Role.FRONT_END), on_gone=self._front_end_gone)
+        self._listeners: list[Listener] = []
+        self._watches: set[asyncio.Task[None]] = set()
+        self._signalled = self._forced = False
+        self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    # Start and end
+
+    async def begin(self) -> None:
+        """Start all processes, and accept once they are ready. Raises: ModelError, SettingsError, EngineDead."""
+        self._listen(HTTP, self._settings.port)
+        if self._settings.vosk_port is not None:
+            self._listen(VOSK, self._settings.vosk_port)
+        loop = asyncio.get_running_loop()
+        for sig in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(sig, self._on_signal, sig)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        starting = loop.create_task(self._start_all())
+        waited: list[asyncio.Future[Any]] = [starting, self.ended]
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if self.ended.done():
+            starting.cancel()
+            return
+        await starting
+        self._watch(self._look())
+        for listener in self._listeners:
+            listener.start()
+
+    async def _start_all(self) -> None:
+        await self.hosts.begin()
+        await self.front_ends.begin()
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self.hosts.look()
+
+    def _listen(self, name: str, port: int) -> None:
+        try:
+            sockets = bound(self._settings.host, port)
+        except OSError as error:
+            variable = "port" if name == HTTP else "vosk_port"
+            raise SettingsError(
+                f"{variable}: cannot listen on port {port} of {self._settings.host}: {error}"
+            ) from error
+        self._listeners.append(Listener(sockets, lambda descriptor: self.front_ends.hand_on(name, descriptor)))
+
+    def announce(self, say: Callable[[str], object]) -> None:
+        """Log the address, and tell a person at a terminal how to use it."""
+        if self.ended.done():
+            return
+        settings, limit = self._settings, int(self._coordination.coordinator.limit)
+        url = open_address(settings.host, self._listeners[0].port)
+        said: dict[str, object] = dict(interfaces(settings.host))
+        if settings.log_format == "json":
+            said = {"docs": f"{url}/docs", "streams": limit, "streams_fixed": settings.max_streams != "auto"}
+            said |= {"keys": said_of_keys(settings), "admin": said_of_admin(settings)}
+        elif settings.log_level in ("debug", "info"):
+            say(f"{start_message(settings, url, limit)}\n")
+        _log.info("listening", url=url, front_ends=len(self.front_ends.ready), **said)
+
+    async def stop(self) -> None:
+        """End what still runs and close all sockets."""
+        for listener in self._listeners:
+            listener.close()
+        if self._forced:
+            for child in (*self.front_ends.children, *self.hosts.children):
+                child.leaving = True
+                child.kill()
+        await self.front_ends.stop()
+        await self.hosts.stop()
+        for watch in self._watches:
+            watch.cancel()
+
+    def _on_signal(self, sig: int) -> None:
+        """Drain at the first signal, end all at once at the second or before the start is over."""
+        if self._signalled or not self.front_ends.ready:
+            self._forced = True
+            self._finish(128 + sig)
+        self._signalled = True
+        self.drain()
+
+    def drain(self) -> None:
+        """Ask every front end to drain; the server ends once all have."""
+        if self.front_ends.draining:
+            return
+        self.front_ends.begin_drain()
+        self._tell_front_ends(messages.StartDrain())
+        self._watch(self._end_when_empty())
+
+    async def _end_when_empty(self) -> None:
+        await self.front_ends.empty.wait()
+        self._finish(0 if self.hosts.lost is None else EXIT_LOST)
+
+    def _finish(self, status: int) -> None:
+        if not self.ended.done():
+            self.ended.set_result(status)
+
+    # Children
+
+    async def _start(self, role: Role) -> Child:
+        child = await start_child(
+            role, next(self._numbers), self._settings, MESSAGES, answer=self._answering, take=self._take
+        )
+        self._watch(self._watch_end(child))
+        return child
+
+    async def _watch_end(self, child: Child) -> None:
+        await child.process.wait()
+        child.channel.close()
+        self._totals.end(child.number)
+        if not child.leaving and not self.front_ends.draining:
+            self._lost.labels(child.role).inc()
+        if child.role is Role.FRONT_END:
+            self.front_ends.ended(child)
+        else:
+            self.hosts.ended(child)
+
+    def _watch(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._watches.add(task)
+        task.add_done_callback(self._watches.discard)
+
+    def _front_end_gone(self, child: Child) -> None:
+        self._coordination.forget(child.number)
+
+    def _engine_moved(self) -> None:
+        self._tell_front_ends(messages.EngineMoved())
+
+    def _engine_lost(self, why: str) -> None:
+        _log.critical("the engine is lost, this server ends", reason=why)
+        self.drain()
+
+    def _reload(self) -> None:
+        self._tell_front_ends(messages.Reload())
+
+    def _tell_front_ends(self, message: Any) -> None:
+        for child in self.front_ends.children:
+            child.channel.tell(message)
+
+    # What children say and ask
+
+    def _take(self, child: Child, parcel: Parcel) -> None:
+        match parcel.message:
+            case messages.Load() as load:
+                self.front_ends.loaded(child, load)
+            case messages.Busy(seconds):
+                self.hosts.reported(child, seconds)
+            case messages.Drained():
+                self.front_ends.drained(child)
+            case messages.DrainAll():
+                self.drain()
+            case notice:
+                self._coordination.receive(child.number, notice, lambda _: None)
+
+    def _answering(self, child: Child) -> Answer:
+        def answer(parcel: Parcel) -> Awaitable[Parcel]:
+            if isinstance(parcel.message, Request):
+                return self._decide(child, parcel.message)
+            return self._answer(child, parcel.message)
+
+        return answer
+
+    def _decide(self, child: Child, request: Request) -> asyncio.Future[Parcel]:
+        """Decide in the order of the requests; the answer may come later."""
+        decided: asyncio.Future[Parcel] = asyncio.get_running_loop().create_future()
+        self._coordination.receive(child.number, request, lambda answer: decided.set_result(Parcel(answer)))
+        return decided
+
+    async def _answer(self, child: Child, request: Any) -> Parcel:
+        match request:
+            case messages.Describe():
+                host = await self.hosts.current()
+                return Parcel(await host.channel.request(request))
+            case messages.Connect(engine):
+                return await self._connect(child, engine)
+            case messages.Collect():
+                return Parcel(messages.Bytes(await self._metrics()))
+            case messages.Gather(kind):
+                return Parcel(messages.Reports(tuple(await self._ask_front_ends(messages.ReportOf(kind)))))
+            case messages.ChangeModel():
+                await asyncio.gather(*(each.channel.request(request) for each in self.front_ends.ready))
+                return Parcel(messages.Done())
+            case messages.RestartEngine():
+                return Parcel(messages.Restarted(await self.hosts.restart()))
+            case other:
+                raise TypeError(f"the supervisor does not answer {type(other).__name__}")
+
+    async def _connect(self, child: Child, engine: str) -> Parcel:
+        """Return one end of a new data socket; the host has the other one. Raises: EngineDead."""
+        host = await self.hosts.current()
+        theirs, hosts = _pair()
+        host.channel.tell(messages.Attach(engine, child.number), (hosts,))
+        return Parcel(messages.Done(), (theirs,))
+
+    async def _metrics(self) -> bytes:
+        self._totals.take(0, snapshot(self._registry))
+        children = [*self.front_ends.ready, *self.hosts.children]
+        given = await asyncio.gather(*(_within(child, messages.Snapshot()) for child in children))
+        for child, answer in zip(children, given, strict=True):
+            if answer is not None:
+                self._totals.take(child.number, answer)
+        return self._totals.exposition()
+
+    async def _ask_front_ends(self, request: Any) -> list[bytes]:
+        given = await asyncio.gather(*(_within(child, request) for child in self.front_ends.ready))
+        return [answer for answer in given if answer is not None]
+
+
+async def _within(child: Child, request: Any) -> bytes | None:
+    """Return the bytes that a child answers in time; None if it does not."""
+    with contextlib.suppress(TimeoutError, ChannelClosed, EngineDead):
+        async with asyncio.timeout(ANSWER_S):
+            answer: messages.Bytes = await child.channel.request(request)
+            return answer.data
+    return None
+
+
+def _pair() -> tuple[int, int]:
+    """Return both ends of a Unix stream socket, as descriptors."""
+    one, other = data_sockets()
+    return one.detach(), other.detach()

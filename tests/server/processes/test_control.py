@@ -1,0 +1,138 @@
+"""The control channel: requests, errors, descriptors, large messages and the end of the other side."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from server.errors import EngineDead, ServerFull, UnknownModel
+from server.processes import messages
+from server.processes.control import ChannelClosed, ControlChannel, Parcel
+from tests.server.processes.children import on_a_loop
+
+WITHIN_S = 5.0
+
+
+class Side:
+    """One end of a channel with what it received."""
+
+    def __init__(self, end: socket.socket, answer: Callable[[Parcel], Parcel]) -> None:
+        self.taken: list[Parcel] = []
+        self.closed = 0
+        self._answer = answer
+        self.channel = ControlChannel(
+            end, messages.OF_PROCESSES, answer=self._respond, take=self.taken.append, on_closed=self._on_closed
+        )
+
+    async def _respond(self, parcel: Parcel) -> Parcel:
+        await asyncio.sleep(0)
+        return self._answer(parcel)
+
+    def _on_closed(self) -> None:
+        self.closed += 1
+
+
+def refuses(parcel: Parcel) -> Parcel:
+    raise AssertionError(f"not asked: {parcel}")
+
+
+@asynccontextmanager
+async def both(answer: Callable[[Parcel], Parcel] = refuses) -> AsyncIterator[tuple[Side, Side]]:
+    """Two joined ends; `answer` is the second one's."""
+    one, other = socket.socketpair()
+    sides = Side(one, refuses), Side(other, answer)
+    try:
+        yield sides
+    finally:
+        for side in sides:
+            side.channel.close()
+
+
+async def until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WITHIN_S):
+        while not done():  # noqa: ASYNC110 - the kernel decides
+            await asyncio.sleep(0.001)
+
+
+@on_a_loop
+async def test_messages_arrive_in_order_and_answers_belong_to_their_requests() -> None:
+    def answer(parcel: Parcel) -> Parcel:
+        return Parcel(messages.Bytes(parcel.message.engine.encode()))
+
+    async with both(answer) as (one, other):
+        one.channel.tell(messages.Load(1, 1))
+        one.channel.tell(messages.Load(2, 2))
+        answers = await asyncio.gather(*(one.channel.request(messages.Connect(f"model {i}")) for i in range(50)))
+        assert [each.data for each in answers] == [f"model {i}".encode() for i in range(50)]
+        assert [parcel.message.connections for parcel in other.taken] == [1, 2]
+
+
+@on_a_loop
+async def test_a_message_larger_than_the_socket_buffer_arrives_whole() -> None:
+    data = os.urandom(3_000_000)
+    async with both(lambda _: Parcel(messages.Bytes(data))) as (one, other):
+        one.channel.tell(messages.Begin(1, data))
+        answer = await asyncio.wait_for(one.channel.request(messages.Collect()), WITHIN_S)
+        assert answer.data == data
+        assert other.taken[0].message.settings == data
+
+
+@on_a_loop
+async def test_descriptors_travel_with_their_message() -> None:
+    async with both() as (one, other):
+        pipes = [os.pipe() for _ in range(20)]
+        for number, (_, write) in enumerate(pipes):
+            one.channel.tell(messages.Accepted(f"port {number}"), (write,))
+            one.channel.tell(messages.Load(number, 0))
+        await until(lambda: len(other.taken) == 40)
+        for number, parcel in enumerate(p for p in other.taken if isinstance(p.message, messages.Accepted)):
+            (write,) = parcel.descriptors
+            assert not os.get_inheritable(write)
+            os.write(write, b"%d" % number)
+            os.close(write)
+            assert os.read(pipes[number][0], 100) == b"%d" % number
+            assert os.read(pipes[number][0], 100) == b"", "the sender has kept its copy"
+            os.close(pipes[number][0])
+
+
+@pytest.mark.parametrize("error", [ServerFull("all streams are taken"), UnknownModel("no model is named 'x'")])
+@on_a_loop
+async def test_an_error_arrives_as_the_class_that_was_raised(error: Exception) -> None:
+    def answer(_: Parcel) -> Parcel:
+        raise error
+
+    async with both(answer) as (one, _):
+        with pytest.raises(type(error), match=str(error)):
+            await one.channel.request(messages.Connect("model x"))
+
+
+@on_a_loop
+async def test_an_unknown_error_arrives_as_an_engine_error_with_its_text() -> None:
+    def answer(_: Parcel) -> Parcel:
+        raise ZeroDivisionError("division by zero")
+
+    async with both(answer) as (one, _):
+        with pytest.raises(EngineDead, match="division by zero"):
+            await one.channel.request(messages.Connect("model x"))
+
+
+@on_a_loop
+async def test_waiting_requests_fail_when_the_other_side_ends() -> None:
+    async with both() as (one, other):
+        waiting = asyncio.ensure_future(one.channel.request(messages.Collect()))
+        await asyncio.sleep(0)
+        other.channel.close()
+        with pytest.raises(ChannelClosed):
+            await asyncio.wait_for(waiting, WITHIN_S)
+        assert one.closed == 1
+        one.channel.tell(messages.StopNow())  # dropped
+        read, write = os.pipe()
+        with pytest.raises(ChannelClosed):
+            await one.channel.exchange(messages.Collect(), (write,))
+        assert os.read(read, 1) == b"", "descriptors of a message that cannot be sent are closed"
+        os.close(read)

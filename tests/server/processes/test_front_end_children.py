@@ -1,0 +1,94 @@
+"""Front ends: connections held while none is ready, replacement, rest after repeated ends, and the end of a drain."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+from server.processes.front_ends import MAX_HELD, FrontEnds
+from server.processes.messages import Accepted, Load
+from tests.server.processes.children import FakeChild, on_a_loop
+
+
+class Fronts:
+    """`FrontEnds` over fake children."""
+
+    def __init__(self, count: int) -> None:
+        self.started: list[FakeChild] = []
+        self.gone: list[int] = []
+        self.ready = True
+        self.fronts = FrontEnds(count, self._start, on_gone=lambda child: self.gone.append(child.number))
+
+    async def _start(self) -> Any:
+        child = FakeChild()
+        self.started.append(child)
+        if self.ready:
+            child.ready.set_result(None)
+        return child
+
+    def end(self, child: FakeChild) -> None:
+        child.process.returncode = -9
+        self.fronts.ended(child)  # type: ignore[arg-type]
+
+
+async def settled() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def received(child: FakeChild) -> int:
+    return sum(isinstance(message, Accepted) for message, _ in child.channel.sent)
+
+
+@on_a_loop
+async def test_connections_are_spread_evenly_and_ended_ones_count_no_more() -> None:
+    fronts = Fronts(3)
+    await fronts.fronts.begin()
+    for number in range(30):
+        fronts.fronts.hand_on("http", number + 1_000)
+    assert [received(child) for child in fronts.started] == [10, 10, 10]
+    first = fronts.started[0]
+    fronts.fronts.loaded(first, Load(connections=2, received=10))  # type: ignore[arg-type]
+    for number in range(8):
+        fronts.fronts.hand_on("http", number + 2_000)
+    assert received(first) == 18
+
+
+@on_a_loop
+async def test_connections_wait_while_no_front_end_is_ready() -> None:
+    fronts = Fronts(1)
+    fronts.ready = False
+    starting = asyncio.ensure_future(fronts.fronts.begin())
+    await settled()
+    ends = [os.open(os.devnull, os.O_RDONLY) for _ in range(MAX_HELD + 1)]
+    for end in ends:
+        fronts.fronts.hand_on("http", end)
+    fronts.started[0].ready.set_result(None)
+    await starting
+    assert received(fronts.started[0]) == MAX_HELD, "one more was closed"
+    for end in ends[:-1]:
+        os.close(end)
+
+
+@on_a_loop
+async def test_a_front_end_that_ended_is_replaced_and_its_leases_are_returned() -> None:
+    fronts = Fronts(2)
+    await fronts.fronts.begin()
+    fronts.end(fronts.started[0])
+    await settled()
+    assert fronts.gone == [fronts.started[0].number]
+    assert fronts.fronts.ready == fronts.started[1:]
+
+
+@on_a_loop
+async def test_the_drain_ends_when_each_front_end_is_drained_or_has_ended() -> None:
+    fronts = Fronts(2)
+    await fronts.fronts.begin()
+    fronts.fronts.begin_drain()
+    fronts.fronts.drained(fronts.started[0])  # type: ignore[arg-type]
+    assert not fronts.fronts.empty.is_set()
+    fronts.end(fronts.started[1])
+    await settled()
+    assert fronts.fronts.empty.is_set()
+    assert len(fronts.started) == 2

@@ -1,0 +1,77 @@
+"""Listening sockets, and the choice of a front end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+
+import pytest
+
+from server.processes.listeners import Listener, Share, bound, least_loaded
+from tests.server.processes.children import on_a_loop
+
+
+def test_the_front_end_with_the_fewest_connections_is_chosen() -> None:
+    shares = {1: Share(reported=5), 2: Share(reported=3, received=7, handed=9), 3: Share(reported=6)}
+    assert least_loaded(shares.items()) == 1
+    assert least_loaded([]) is None
+
+
+def test_connections_that_a_report_does_not_have_yet_count() -> None:
+    """200 connections over four front ends, whose reports come late and in between: no two differ by more than 2."""
+    rng = random.Random(1)
+    shares = {number: Share() for number in range(4)}
+    received = dict.fromkeys(shares, 0)
+    for _ in range(200):
+        number = least_loaded(shares.items())
+        assert number is not None
+        shares[number].handed += 1
+        if rng.random() < 0.3:  # a front end reports what it has received so far
+            reporter = rng.choice(list(shares))
+            received[reporter] = rng.randint(received[reporter], shares[reporter].handed)
+            shares[reporter].reported = shares[reporter].received = received[reporter]
+    handed = [share.handed for share in shares.values()]
+    assert max(handed) - min(handed) <= 2
+    assert sum(handed) == 200
+
+
+@on_a_loop
+async def test_each_accepted_connection_is_handed_on() -> None:
+    descriptors: list[int] = []
+    listener = Listener(bound("127.0.0.1", 0), descriptors.append)
+    listener.start()
+    clients = [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(70)]
+    try:
+        async with asyncio.timeout(5):
+            while len(descriptors) < len(clients):  # noqa: ASYNC110 - the kernel decides
+                await asyncio.sleep(0.001)
+        with socket.socket(fileno=descriptors[0]) as server:
+            server.sendall(b"hello")
+        assert any(_readable(client) for client in clients)
+    finally:
+        listener.close()
+        for descriptor in descriptors[1:]:
+            os.close(descriptor)
+        for client in clients:
+            client.close()
+
+
+def _readable(client: socket.socket) -> bool:
+    client.setblocking(False)
+    try:
+        return client.recv(5) == b"hello"
+    except BlockingIOError:
+        return False
+
+
+def test_a_port_in_use_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(OSError, match="in use"):
+        bound("127.0.0.1", other.getsockname()[1])
+
+
+def test_connections_are_refused_before_the_start() -> None:
+    (waiting,) = bound("127.0.0.1", 0)
+    with waiting, pytest.raises(ConnectionRefusedError):
+        socket.create_connection(waiting.getsockname())

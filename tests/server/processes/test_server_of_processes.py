@@ -1,0 +1,262 @@
+"""A server of several processes: the same words, losses of each process, exactness, operations, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from loadtest.failover.streams import Audio, Outcome
+from loadtest.served import serve_command
+from tests.support.servers.front_ends import ENGINE_HOST, FRONT_END, WITHIN_S, FrontEnds, speech
+
+RAW = "encoding=linear16&sample_rate=16000"
+STREAM_S = 8.0
+
+
+@pytest.fixture(scope="module")
+def played() -> list[Audio]:
+    return speech(6, STREAM_S)
+
+
+@pytest.fixture(scope="module")
+def texts(played: list[Audio]) -> dict[str, str]:
+    """The words of each audio from a server of one process."""
+    with FrontEnds(0) as server:
+        outcomes = asyncio.run(server.play(played))
+    assert all(outcome.finished for outcome in outcomes)
+    return {outcome.audio.name: outcome.text for outcome in outcomes}
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[FrontEnds]:
+    """A server with two front ends that tests leave as it was."""
+    with FrontEnds(2) as server:
+        yield server
+
+
+def check(outcomes: list[Outcome], texts: dict[str, str]) -> None:
+    assert [outcome.problem for outcome in outcomes] == [""] * len(outcomes)
+    assert {outcome.audio.name: outcome.text for outcome in outcomes} == {
+        outcome.audio.name: texts[outcome.audio.name] for outcome in outcomes
+    }
+
+
+def during(server: FrontEnds, played: list[Audio], fault: Callable[[], Any], **how: Any) -> list[Outcome]:
+    """Play and cause a fault in the middle."""
+
+    async def run() -> list[Outcome]:
+        playing = asyncio.ensure_future(server.play(played, **how))
+        await asyncio.sleep(STREAM_S / 2)
+        await asyncio.to_thread(fault)
+        return await playing
+
+    return asyncio.run(run())
+
+
+def opened(server: FrontEnds, query: str = RAW) -> ClientConnection:
+    return connect(f"{server.url}/v1/listen?{query}", compression=None, open_timeout=WITHIN_S, proxy=None, legacy=True)
+
+
+def test_streams_of_two_front_ends_have_the_words_of_one_process(
+    two: FrontEnds, played: list[Audio], texts: dict[str, str]
+) -> None:
+    check(asyncio.run(two.play(played)), texts)
+    assert len(two.processes(FRONT_END)) == 2
+
+
+def test_connections_are_shared_out_evenly(two: FrontEnds) -> None:
+    clients = [opened(two) for _ in range(20)]
+    try:
+        by_front_end = [connections_of(process.pid) for process in two.processes(FRONT_END)]
+        assert abs(by_front_end[0] - by_front_end[1]) <= 2
+        assert two.metric('tutti_sessions_active{protocol="deepgram"}') == 20
+    finally:
+        for client in clients:
+            client.close()
+
+
+def connections_of(pid: int) -> int:
+    """Open TCP sockets of a process."""
+    rows = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+    tcp = {f"socket:[{row.split()[9]}]" for row in rows}
+    return sum(str(descriptor.readlink()) in tcp for descriptor in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def test_the_metrics_are_those_of_the_whole_server(two: FrontEnds, played: list[Audio]) -> None:
+    before = two.metric('tutti_sessions_total{outcome="completed",protocol="deepgram"}')
+    asyncio.run(two.play(played[:4]))
+    two.until(lambda: two.metric('tutti_sessions_total{outcome="completed",protocol="deepgram"}') == before + 4)
+    assert two.metric("tutti_sessions_max") == 64
+    assert two.metric("tutti_ready") == 1
+    with two.http as http:
+        assert http.get("/v1/status").json()["system_health"] == "Healthy"
+        assert http.get("/admin/models").json()[0]["phase"] == "loaded"
+
+
+def test_a_batch_is_counted_once(two: FrontEnds, played: list[Audio]) -> None:
+    rows = two.metric(f'tutti_batch_rows_total{{model="{model(two)}"}}')
+    asyncio.run(two.play(played))
+    steps = sum(len(audio.pcm) for audio in played) / 1_280
+    taken = two.metric(f'tutti_batch_rows_total{{model="{model(two)}"}}') - rows
+    assert steps <= taken <= steps * 1.3, "steps, and those that flush the end of each stream"
+
+
+def model(server: FrontEnds) -> str:
+    with server.http as http:
+        name: str = http.get("/v1/status").json()["model"]["name"]
+    return name
+
+
+def test_a_killed_engine_is_a_pause(two: FrontEnds, played: list[Audio], texts: dict[str, str]) -> None:
+    two.until(lambda: len(two.processes(ENGINE_HOST)) == 2)
+    check(during(two, played, lambda: two.kill(two.processes(ENGINE_HOST)[0])), texts)
+
+
+def test_an_engine_restarted_by_an_operator_is_a_pause(
+    two: FrontEnds, played: list[Audio], texts: dict[str, str]
+) -> None:
+    two.until(lambda: len(two.processes(ENGINE_HOST)) == 2)
+    before = {process.pid for process in two.processes(ENGINE_HOST)}
+
+    def restart() -> None:
+        with two.http as http:
+            answer = http.post("/admin/engine/restart")
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["seconds"] > 0
+
+    check(during(two, played, restart), texts)
+    two.until(lambda: not before & {process.pid for process in two.processes(ENGINE_HOST)})
+
+
+def test_an_engine_that_hangs_is_replaced(
+    played: list[Audio], texts: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUTTI_ENGINE_TIMEOUT_S", "1")
+    with FrontEnds(1) as server:
+        server.until(lambda: len(server.processes(ENGINE_HOST)) == 2)
+        host = server.processes(ENGINE_HOST)[0]
+        check(during(server, played, lambda: server.kill(host, signal.SIGSTOP)), texts)
+
+
+def test_a_killed_front_end_ends_its_own_streams_alone(played: list[Audio], texts: dict[str, str]) -> None:
+    with FrontEnds(2) as server:
+        completed = server.metric('tutti_sessions_total{outcome="completed",protocol="deepgram"}')
+        outcomes = during(server, played, lambda: server.kill(server.processes(FRONT_END)[0]))
+        survived = [outcome for outcome in outcomes if outcome.finished]
+        assert len(survived) == 3
+        check(survived, texts)
+        server.until(lambda: len(server.processes(FRONT_END)) == 2)
+        server.until(lambda: server.metric("tutti_ready") == 1)
+        assert server.metric('tutti_sessions_total{outcome="completed",protocol="deepgram"}') >= completed
+        slots = f'tutti_state_pool_slots_used{{model="{model(server)}"}}'
+        server.until(lambda: server.metric(slots) == 0)
+        check(asyncio.run(server.play(played)), texts)
+
+
+def test_resumable_streams_of_a_killed_front_end_continue_at_another(
+    played: list[Audio], texts: dict[str, str]
+) -> None:
+    with FrontEnds(2) as server:
+        outcomes = during(server, played, lambda: server.kill(server.processes(FRONT_END)[0]), resumable=True)
+        check(outcomes, texts)
+        assert sum(bool(outcome.lost_at) for outcome in outcomes) == 3
+        assert {outcome.events.resumed for outcome in outcomes if outcome.lost_at} == {1}
+
+
+def test_no_more_streams_are_admitted_than_the_limit() -> None:
+    with FrontEnds(3, "--max-streams", "7") as server:
+        admitted: list[ClientConnection] = []
+        statuses: list[int] = []
+        for _ in range(20):
+            try:
+                admitted.append(opened(server))
+            except InvalidStatus as error:
+                statuses.append(error.response.status_code)
+        assert (len(admitted), statuses) == (7, [503] * 13)
+        admitted.pop().close()
+        server.until(lambda: admits_one(server))
+        for client in admitted:
+            client.close()
+
+
+def admits_one(server: FrontEnds) -> bool:
+    try:
+        opened(server).close()
+    except InvalidStatus:
+        return False
+    return True
+
+
+def test_a_signal_drains_all_front_ends(played: list[Audio], texts: dict[str, str]) -> None:
+    with FrontEnds(2) as server:
+        outcomes = during(server, played, lambda: os.kill(server.pid, signal.SIGTERM))
+        check(outcomes, texts)
+        server.until(lambda: not server.left())
+
+
+def test_a_drain_asked_of_one_front_end_is_of_all(played: list[Audio]) -> None:
+    with FrontEnds(2) as server:
+        client = opened(server)
+        with server.http as http:
+            assert http.post("/admin/drain").status_code == 202
+            report = http.get("/admin/drain").json()
+        assert report["phase"] == "waiting"
+        assert report["sessions"] == {"deepgram": 1}
+        assert not any(admits_one(server) for _ in range(4)), "both front ends refuse"
+        client.close()
+        server.until(lambda: not server.left())
+
+
+def test_without_its_supervisor_a_server_ends() -> None:
+    with FrontEnds(2, "--drain-timeout-s", "1") as server:
+        client = opened(server)
+        server.processes()
+        os.kill(server.pid, signal.SIGKILL)
+        server.until(lambda: not [each for each in server.left() if each.pid != server.pid])
+        client.close()
+
+
+def test_a_second_signal_ends_all_at_once() -> None:
+    with FrontEnds(1) as server:
+        client = opened(server)
+        os.kill(server.pid, signal.SIGINT)
+        os.kill(server.pid, signal.SIGINT)
+        server.until(lambda: not server.left())
+        client.close()
+
+
+def serves(*options: str) -> subprocess.CompletedProcess[str]:
+    command = serve_command(0, options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = serves("--front-ends", "1", "--port", str(port))
+    assert ended.returncode != 0
+    assert f"cannot listen on port {port}" in ended.stderr
+
+
+def test_a_model_that_is_not_there_is_named() -> None:
+    ended = serves("--front-ends", "1", "--model", "/nonexistent")
+    assert ended.returncode != 0
+    assert "/nonexistent" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_the_engine_of_one_process_cannot_be_restarted_alone() -> None:
+    with FrontEnds(0) as server, server.http as http:
+        answer = http.post("/admin/engine/restart")
+        assert answer.status_code == 409
+        assert "--front-ends" in answer.text

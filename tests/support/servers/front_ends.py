@@ -1,0 +1,94 @@
+"""A server with front ends as `tutti serve` starts it: its processes, streams of real speech, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+import httpx
+
+from loadtest.failover.streams import Audio, Outcome, audios, play_plain, play_resumable
+from loadtest.processes import Process, tree
+from loadtest.served import served_process
+
+WITHIN_S = 30.0
+FRONT_END, ENGINE_HOST = "front_end", "engine_host"
+
+
+class FrontEnds:
+    """Runs inside a `with` block."""
+
+    def __init__(self, count: int, *options: str) -> None:
+        self._options = ("--max-streams", "64", "--admin-local", "--front-ends", str(count), *options)
+        self._stack = ExitStack()
+        self.url = ""
+        self.pid = 0
+        self.seen: list[Process] = []
+        """Every process that a test has asked about."""
+
+    def __enter__(self) -> Self:
+        self.url, self.pid = self._stack.enter_context(served_process(self._options))
+        self.processes()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.processes()
+        self._stack.close()
+        self.until(lambda: not self.left())
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    @property
+    def http(self) -> httpx.Client:
+        return httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=WITHIN_S, trust_env=False)
+
+    def processes(self, name: str = "") -> list[Process]:
+        """The server's processes, the oldest first, also those that have ended and are not reaped yet."""
+        found = sorted(tree(self.pid), key=lambda each: int(each.began))
+        self.seen += [each for each in found if all(each.began != other.began for other in self.seen)]
+        return [each for each in found if each.name == name or not name]
+
+    def left(self) -> list[Process]:
+        """Processes that were seen and still run; one that waits for its parent to take note of its end does not."""
+        return [each for each in self.seen if any(now.began == each.began for now in tree(each.pid)) and runs(each.pid)]
+
+    def kill(self, process: Process, sig: int = signal.SIGKILL) -> None:
+        os.kill(process.pid, sig)
+
+    def metric(self, line: str) -> float:
+        with self.http as http:
+            rows = http.get("/metrics").text.splitlines()
+        return next(float(row.rsplit(" ", 1)[1]) for row in rows if row.startswith(line + " "))
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Poll until a condition holds."""
+        end_s = time.monotonic() + WITHIN_S
+        while not holds():
+            assert time.monotonic() < end_s, "it never came to hold"
+            time.sleep(0.05)
+
+    async def play(self, streams: Sequence[Audio], *, resumable: bool = False) -> list[Outcome]:
+        """Play each audio in real time, at once."""
+        play = play_resumable if resumable else play_plain
+        return list(await asyncio.gather(*(play(self.url, audio) for audio in streams)))
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except OSError:
+        return False
+
+
+def speech(count: int, seconds: float) -> list[Audio]:
+    """Different audios of real speech."""
+    return audios(count, seconds, seed=3)
