@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = {name: ROOT / name for name in ("batching", "deploy", "loadtest", "model", "server", "tests")}
+PACKAGES = {name: ROOT / name for name in ("batching", "deploy", "examples", "loadtest", "model", "server", "tests")}
 PACKAGES["tutti_asr_client"] = ROOT / "clients" / "tutti_asr_client"
 COMMENTS = re.compile(r"(?:^|\s)(?:#|//|/\*|\*|<!--)\s(.*)")
 COMMENTED = {".cfg", ".conf", ".css", ".js", ".lock", ".mjs", ".sh", ".toml", ".yaml", ".yml", "", ".in", ".html"}

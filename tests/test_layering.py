@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = {name: ROOT / name for name in ("batching", "deploy", "loadtest", "model", "server")}
+PACKAGES = {name: ROOT / name for name in ("batching", "deploy", "examples", "loadtest", "model", "server")}
 PACKAGES["tutti_asr_client"] = ROOT / "clients" / "tutti_asr_client"
 
 THIRD_PARTIES = {  # that a package may import
     "batching": {"numpy"},
+    "examples": {
+        "fastapi", "matplotlib", "numpy", "pydantic", "safetensors", "torch", "typer", "uvicorn", "websockets",
+    },
     "model": {
         "cn2an", "llvmlite", "matplotlib", "msgspec", "numba", "numpy", "onnx", "onnxruntime",
         "opencc", "pinyin_to_ipa", "pypinyin", "pyworld", "ray", "rich", "safetensors", "silero_vad", "soundfile",
@@ -28,6 +31,7 @@ HEAVY = {"torch", "numpy", "fastapi", "uvicorn", "matplotlib", "rich", "pydantic
 
 PLANTED = {  # by contract: a file, and the import in it that must break the contract
     "Packages: audio goes one way": ("loadtest/compare.py", "server.settings"),
+    "Examples know batching and model alone": ("examples/serving.py", "server.settings"),
     "server: a folder imports only what stands below it": ("server/audio/pcm.py", "server.recognition.events"),
     "Protocols do not know one another": ("server/protocols/openai/items.py", "server.protocols.vosk.messages"),
     "Twilio speaks Deepgram's form, and knows no other protocol": (

@@ -1,0 +1,140 @@
+"""Typing suggestions by the shipped recurrent language model: words that may come next, one stream per user.
+
+A client opens the WebSocket /type and sends characters as they are typed; each message is answered by the likeliest
+words that begin with the letters of the unfinished one, a rare word by its first piece. A finished word advances the
+user's state by its word pieces.
+
+    python -m examples.typing_suggestions --demo
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+from fastapi import FastAPI, WebSocket
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+from websockets.asyncio.client import connect
+
+from examples.network import Floats, Product, Slots, gru, quantized
+from examples.serving import Answer, Deadline, Serving, Stream, accepted, run
+from model.lm.recurrent.pieces import BEGIN_MARK, END, LETTERS, Pieces
+
+SHIPPED = Path(__file__).parents[1] / "model" / "weights" / "tutti-sentences.safetensors"
+USERS, LARGEST_BATCH = 1000, 64
+SUGGESTIONS = 3
+LONGEST_MESSAGE = 100  # characters
+SENTENCE_ENDS = ".?!"
+
+
+class LanguageModel:
+    """Scores of the next word piece, from the pieces before it."""
+
+    def __init__(self, path: Path = SHIPPED) -> None:
+        """Read `path`, and the word pieces from the .json file next to it."""
+        arrays = load_file(path)
+        self.pieces = Pieces(json.loads(path.with_suffix(".json").read_bytes())["pieces"])
+        table = arrays["table"] * arrays["table_scale"] + arrays["table_bias"]
+        self._table: Floats = table.astype(np.float32)  # (pieces, 3 H): the input's product, by piece
+        self._recurrent, self._head = (
+            Product(arrays[name], arrays[f"{name}_scale"], arrays[f"{name}_bias"]) for name in ("recurrent", "head")
+        )
+        self._hidden = arrays["head"].shape[1]
+
+    def step(self, inputs: NDArray[Any], hidden: Floats) -> tuple[Floats, Floats]:
+        """(B, 1) piece ids, (B, H) -> scores of the next piece (B, pieces), (B, H)."""
+        after = gru(self._table[inputs[:, 0]], self._recurrent(quantized(hidden)), hidden)
+        return self._head(quantized(after)), after
+
+    def slots(self, capacity: int = USERS, largest: int = LARGEST_BATCH) -> Slots:
+        """States for this many users."""
+        return Slots(self.step, state=self._hidden, inputs=(1,), dtype=np.int32, capacity=capacity, largest=largest)
+
+
+class Typing:
+    """One user's text: the letters of the unfinished word, and the scores of what may follow the finished ones."""
+
+    def __init__(self, pieces: Pieces, stream: Stream) -> None:
+        self._pieces, self._stream = pieces, stream
+        self._letters = ""
+        self._answer: Answer | None = None
+
+    async def start(self) -> None:
+        """Begin a sentence. Raises: BatchingError."""
+        self._answer = await self._stream.step(np.array([END], np.int32), reset=True)
+
+    async def type(self, text: str) -> dict[str, object]:
+        """Take characters; return the suggestions and whether a step of them was late. Raises: BatchingError."""
+        if len(text) > LONGEST_MESSAGE:
+            return {"error": f"{len(text)} characters in a message, the most are {LONGEST_MESSAGE}: send it in parts"}
+        late = False
+        for character in text.lower():
+            if character in LETTERS:
+                self._letters += character
+                continue
+            word, self._letters = self._letters, ""
+            for piece in self._pieces.of(word):
+                self._answer = await self._stream.step(np.array([piece], np.int32))
+                late |= self._answer.late
+            if character in SENTENCE_ENDS:
+                await self.start()
+        assert self._answer is not None, "`start` comes first"
+        return {"suggestions": self._likeliest(self._answer.output), "late": late}
+
+    def _likeliest(self, scores: Floats) -> list[str]:
+        """Words of one piece that continue the unfinished word, likeliest first."""
+        begun = BEGIN_MARK + self._letters
+        found: list[str] = []
+        for number in np.argsort(-scores, kind="stable"):
+            piece = self._pieces.symbols[number]
+            if piece.startswith(begun) and len(piece) > max(len(begun), len(BEGIN_MARK) + 1):
+                found.append(piece.removeprefix(BEGIN_MARK))
+                if len(found) == SUGGESTIONS:
+                    break
+        return found
+
+
+def application(model: LanguageModel | None = None, users: int = USERS) -> FastAPI:
+    """Serve this many users at a time; by default with the shipped model."""
+    shipped = model or LanguageModel()
+    serving = Serving(shipped.slots(users))
+    app = FastAPI(title="typing suggestions", lifespan=serving.running)
+
+    @app.websocket("/type")
+    async def suggest(connection: WebSocket, deadline_ms: Deadline = 50) -> None:
+        async with accepted(connection):
+            stream = serving.open(deadline_ms)
+            try:
+                typing = Typing(shipped.pieces, stream)
+                await typing.start()
+                while True:
+                    await connection.send_json(await typing.type(await connection.receive_text()))
+            finally:
+                stream.close()
+
+    return app
+
+
+async def client(port: int) -> None:
+    """Print what one user is offered while 30 others type."""
+    address = f"ws://127.0.0.1:{port}/type"
+
+    async def write(text: str, *, show: bool) -> None:
+        async with connect(address, proxy=None) as connection:
+            for end, character in enumerate(text, 1):
+                await connection.send(character)
+                offered = ", ".join(json.loads(await connection.recv())["suggestions"])
+                if show:
+                    typer.echo(f"{text[:end]:<30} {offered}")
+
+    texts = ["good morning. how are you", *["i would like a cup of tea, and then we can go home."] * 30]
+    await asyncio.gather(*(write(text, show=not number) for number, text in enumerate(texts)))
+
+
+if __name__ == "__main__":
+    run(application, client)
