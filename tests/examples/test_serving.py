@@ -128,6 +128,7 @@ def test_steps_that_a_stopped_engine_has_not_run_fail() -> None:
     ("example", "said"),
     [
         ("typing_suggestions", "good m "),
+        pytest.param("captions", "200 captions", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.timeout(300)

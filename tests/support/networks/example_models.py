@@ -5,8 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from examples import captions
+from examples.digits import WORDS
 from examples.network import Floats
 from examples.typing_suggestions import LanguageModel
 
@@ -18,6 +21,20 @@ class AnyIds(LanguageModel):
         return super().step(inputs % len(self.pieces), hidden)
 
 
+class AnyWords(captions.Captioner):
+    """The captioner, with numbers beyond its words wrapped around."""
+
+    def step(self, inputs: NDArray[Any], states: Floats) -> tuple[NDArray[np.int64], Floats]:
+        inputs = inputs.copy()
+        inputs[:, 0] %= len(WORDS)
+        return super().step(inputs, states)
+
+
 @cache
 def language_model() -> AnyIds:
     return AnyIds()
+
+
+@cache
+def captioner() -> AnyWords:
+    return AnyWords(captions.train(updates=0))
