@@ -129,6 +129,7 @@ def test_steps_that_a_stopped_engine_has_not_run_fail() -> None:
     [
         ("typing_suggestions", "good m "),
         pytest.param("captions", "200 captions", marks=pytest.mark.slow),
+        pytest.param("forecast", "240000 forecasts of 4000 devices", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.timeout(300)

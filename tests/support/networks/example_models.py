@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from examples import captions
+from examples import captions, forecast
 from examples.digits import WORDS
 from examples.network import Floats
 from examples.typing_suggestions import LanguageModel
@@ -38,3 +38,8 @@ def language_model() -> AnyIds:
 @cache
 def captioner() -> AnyWords:
     return AnyWords(captions.train(updates=0))
+
+
+@cache
+def forecaster() -> forecast.Forecaster:
+    return forecast.Forecaster(forecast.train(updates=0))

@@ -14,7 +14,7 @@ from model.torch_network.slabs import RowSpec
 from model.torch_network.slots import TorchSlots
 from model.vad import SileroVad
 from tests.support.needs import need_precision
-from tests.support.networks.example_models import captioner, language_model
+from tests.support.networks.example_models import captioner, forecaster, language_model
 from tests.support.networks.published import model_of
 from tests.support.networks.quantized_networks import random_slots
 from tests.support.networks.recorded_toys import recorded
@@ -98,4 +98,5 @@ SLOT_MODELS: dict[str, MakeSlots] = {
     "published, transducer": lambda c, n: model_of("nemo-transducer").slots(capacity=c, largest=n, tile_rows=1),
     "example, typing": lambda c, n: language_model().slots(c, n),
     "example, captions": lambda c, n: captioner().slots(c, n),
+    "example, forecast": lambda c, n: forecaster().slots(c, n),
 }
