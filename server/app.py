@@ -93,6 +93,7 @@ def create_app(
         )
         await replica.models.start()
         watchdog.start()
+        replica.usage.start()
         if vosk is not None and listens:
             await vosk.start()
         on_sighup(replica.guard.keys.reload)
@@ -102,6 +103,8 @@ def create_app(
         watchdog.stop()
         replica.decoding.close()
         replica.models.close()
+        replica.usage.report_open()
+        await asyncio.to_thread(replica.usage.close)
         await asyncio.to_thread(replica.models.stop, STOP_TIMEOUT_S)
 
     app = FastAPI(

@@ -16,11 +16,15 @@ from server.models.loading import LoadedModel, LoadedVad, ModelOutline
 from server.models.registry import ModelRegistry
 from server.models.service import MakeSession, ServiceBuilder, plain
 from server.operations.drain import Drain, DrainTimes, OpenSessions
+from server.operations.key_metrics import KeyMetrics
 from server.operations.metrics import Metrics
 from server.recognition.session import Limits, Session
 from server.settings import Settings
 from server.streaming.connection import ConnectionContext
 from server.streaming.flow_control import LiveLimits
+from server.usage.files import UsageFiles
+from server.usage.log import UsageLog
+from server.usage.meters import Usage
 
 STALL_S = 10.0  # one piece of engine work takes milliseconds; seconds mean that the device hangs
 FLUSH_TIMEOUT_S = 3.0  # for finals, summaries and closes of the streams that a drain did not wait for
@@ -40,6 +44,7 @@ class Replica:
     live_limits: LiveLimits
     clock: Callable[[], float]
     decoding: DecodingPool
+    usage: Usage
 
     @property
     def ready(self) -> bool:
@@ -90,6 +95,7 @@ def build_replica(
         live_limits=_live_limits(settings),
         clock=clock,
         decoding=DecodingPool(),
+        usage=_usage(settings, metrics),
     )
     metrics.ready.set_function(lambda: float(replica.ready))
     return replica
@@ -104,6 +110,16 @@ def client_keys(settings: Settings, clock: Callable[[], float]) -> KeyRing:
         tokens = Tokens(secret for _, secret in read_secrets("key", given, settings.token_keys_file))
     with of_setting("api_keys_file"):
         return KeyRing.load(plain(settings.api_keys), settings.api_keys_file, tokens, clock)
+
+
+def _usage(settings: Settings, metrics: Metrics) -> Usage:
+    """Raises: SettingsError."""
+    limit, folder = settings.metrics_by_key, settings.usage_log
+    counter = KeyMetrics(metrics.registry, limit) if limit else None
+    if folder is None:
+        return Usage(counter=counter)
+    files = UsageFiles(folder, max_bytes=settings.usage_log_bytes, max_files=settings.usage_log_files)
+    return Usage(UsageLog(files, metrics.usage_records_lost.inc), counter)
 
 
 def _drain_times(settings: Settings) -> DrainTimes:

@@ -126,8 +126,8 @@ def run(settings: Settings) -> int:
     log_lines.count_lost(replica.metrics.log_lines_lost.inc)
     server = DrainingServer(uvicorn_config(application.asgi, replica), replica)
     server.on_message = log_lines.write
-    server.on_forced = lambda sig: _end(128 + sig, log_lines)
-    replica.drain.when_done(lambda: _end(EXIT_LOST, log_lines) if replica.drain.lost is not None else None)
+    server.on_forced = lambda sig: _end(128 + sig, replica, log_lines)
+    replica.drain.when_done(lambda: _end(EXIT_LOST, replica, log_lines) if replica.drain.lost is not None else None)
     freeze_loaded_objects()
     try:
         server.run()
@@ -164,9 +164,14 @@ def open_tracing(settings: Settings, environment: Mapping[str, str]) -> Tracing 
     return Tracing.over_http(ours, {"tutti.commit": settings.commit})
 
 
-def _end(code: int, log_lines: LogLines) -> None:
-    """Exit with a code at the latest after `END_TIMEOUT_S`."""
-    end_within(END_TIMEOUT_S, code, lambda: log_lines.drain(FLUSH_S))
+def _end(code: int, replica: Replica, log_lines: LogLines) -> None:
+    """Exit with a code soon after `END_TIMEOUT_S` at the latest."""
+
+    def flush() -> None:
+        replica.usage.close(FLUSH_S)
+        log_lines.drain(FLUSH_S)
+
+    end_within(END_TIMEOUT_S, code, flush)
 
 
 def warn_of_few_files(settings: Settings) -> None:

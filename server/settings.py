@@ -208,6 +208,17 @@ class Settings(BaseSettings):
     drain_linger_s: float = Field(0.0, ge=0)
     """Least seconds for which the server answers "draining", so that load balancers notice."""
 
+    # Usage
+
+    usage_log: Path | None = None
+    """Folder for usage records, which `tutti usage` adds up: docs/usage.md. By default none are written."""
+    usage_log_bytes: int = Field(64 * 2**20, ge=65_536)
+    """Largest usage file; then the next one begins."""
+    usage_log_files: int = Field(200, ge=2)
+    """Most usage files in the folder, of all servers that write there; the oldest are deleted."""
+    metrics_by_key: int = Field(0, ge=0, le=1_000)
+    """Keys with a label of their own in `tutti_key_…` metrics; others count as `other`. 0: no metrics by key."""
+
     # Vosk and Twilio
 
     vosk_sample_rate: int = Field(8_000, ge=8_000, le=48_000)

@@ -133,8 +133,14 @@ def tenant_of(connection: HTTPConnection) -> str:
 
 def redaction_of(connection: HTTPConnection) -> frozenset[Redaction]:
     """Return what an admitted connection's key always masks; nothing if the connection has no key."""
-    caller: Caller | None = connection.scope.get(CALLER)
+    caller = caller_of(connection)
     return frozenset() if caller is None else caller.key.redact
+
+
+def caller_of(connection: HTTPConnection) -> Caller | None:
+    """Return who sent an admitted request; None at an endpoint without keys."""
+    caller: Caller | None = connection.scope.get(CALLER)
+    return caller
 
 
 def address_of(connection: HTTPConnection) -> str:

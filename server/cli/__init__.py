@@ -28,6 +28,7 @@ from server.cli.quantize import quantize
 from server.cli.serve import serve
 from server.cli.train import synthesize, train
 from server.cli.transcribe import transcribe
+from server.cli.usage import usage
 
 app = typer.Typer(
     name="tutti",
@@ -68,6 +69,7 @@ for command in (
     plan,
     doctor,
     drain,
+    usage,
 ):
     app.command(cls=SettingsCommand)(command)
 app.add_typer(lm_commands, name="lm")

@@ -188,7 +188,7 @@ def check_numbers(command: Any, context: Any) -> None:
 
 def is_secret(name: str) -> bool:
     """Whether values of an option or setting are secret and must not be shown."""
-    return re.search(r"key|token|secret", name) is not None and not name.endswith(("_file", "per_key"))
+    return re.search(r"key|token|secret", name) is not None and not name.endswith(("_file", "per_key", "by_key"))
 
 
 def setting_name(setting: str, options: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Prometheus metrics: one registry per app, without labels for session, key, address or text.
+"""Prometheus metrics: one registry per app, without labels for session, address or text; for keys: `KeyMetrics`.
 
 Metrics of a model's batches have its name in the label `model`, see `ModelMetrics`. Intervals are measured by the
 process's monotonic clock. Source: Prometheus, "Metric and label naming".
@@ -148,6 +148,9 @@ class Metrics:
         for stage in STAGES:
             self.errors.labels(stage)
         self.log_lines_lost = Counter("tutti_log_lines_lost", "Log lines that could not be written", registry=registry)
+        self.usage_records_lost = Counter(
+            "tutti_usage_records_lost", "Usage records that could not be written", registry=registry
+        )
         self.descriptor_shortages = Counter(
             "tutti_file_descriptor_shortages", "Checks that found no free file descriptor", registry=registry
         )

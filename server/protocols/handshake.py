@@ -14,9 +14,11 @@ from server.access.guard import CountedRefusal, Guard
 from server.errors import Refused, UnknownPath
 from server.models.service import ModelService
 from server.operations.logs import take_request_id
+from server.protocols.metering import read_session, subject_of
 from server.recognition.session import Session
 from server.replica import Replica
 from server.streaming.connection import Connection
+from server.text.formatting import Style
 
 
 class RefusalBody(msgspec.Struct):
@@ -60,7 +62,8 @@ class UnknownSocket:
 class Admitted:
     """An accepted handshake: model, connection, session, and the subprotocol and headers of the response.
 
-    `budget_s` is the latency budget that the client requested; None for the operator's.
+    `budget_s` is the latency budget that the client requested; None for the operator's. `style` is the formatting that
+    the client chose, if its protocol lets it.
     """
 
     model: ModelService
@@ -69,6 +72,7 @@ class Admitted:
     subprotocol: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     budget_s: float | None = None
+    style: Style | None = None
 
 
 async def serve(
@@ -90,6 +94,8 @@ async def serve(
         await socket.send_denial_response(render(replica.guard.refuse(error), request_id))
         return
     replica.sessions.add(connection, connection.protocol, len(admitted.session.channels))
+    subject = subject_of(socket, admitted.model, kind="live", protocol=connection.protocol, request_id=request_id)
+    usage = connection.usage = replica.usage.begin(subject, lambda: read_session(connection.session, admitted.style))
     try:
         headers = [(name.encode(), value.encode()) for name, value in admitted.headers.items()]
         await socket.accept(admitted.subprotocol, headers)
@@ -97,4 +103,5 @@ async def serve(
         await connection.run(recognition)
     finally:
         recognition.close()
+        usage.end(connection.end_reason.value)
         replica.sessions.remove(connection)

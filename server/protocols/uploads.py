@@ -25,6 +25,7 @@ from server.errors import (
     TooSlow,
 )
 from server.models.service import ModelService
+from server.protocols.metering import read_session, subject_of
 from server.protocols.upload_places import GRACE_S, Place, Stage, UploadPlaces
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Closed, Event, Final, FinalReason, StepTiming, StreamBroken
@@ -39,7 +40,7 @@ PLACE = "tutti.upload_place"  # key in the request's ASGI scope
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Model and options for recognizing a recording."""
+    """Model and options for recognizing a recording; protocol and id of the request, for its usage record."""
 
     model: ModelService
     form: AudioForm
@@ -50,6 +51,8 @@ class Wanted:
     grammar: str = ""
     finals: Finals | None = None
     redact: frozenset[Redaction] = frozenset()
+    protocol: str = ""
+    request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,20 +120,26 @@ class Recordings:
         )
         replica.sessions.refuse_if_draining()
         session = wanted.model.session(options, replace(replica.limits, max_backlog_s=MAX_BACKLOG_S))
-        words = await self._run(wanted.model, Upload(session, wanted.style, on_segment), request, recording)
+        words = await self._run(wanted, Upload(session, wanted.style, on_segment), request, recording)
         replica.metrics.audio_seconds[wanted.form.encoding].inc(session.audio_s)
         replica.metrics.audio_bytes.inc(len(body))
         return Recognized(words, session.audio_s, tuple(recording.warnings))
 
     async def _run(
-        self, model: ModelService, upload: Upload, request: Request, recording: Recording
+        self, wanted: Wanted, upload: Upload, request: Request, recording: Recording
     ) -> list[list[FormattedWord]]:
         replica = self._replica
         replica.sessions.add(upload, "upload", len(upload.session.channels))
-        began_s, outcome, recognition = replica.clock(), "client_abort", None
+        began_s, outcome, recognition, usage = replica.clock(), "client_abort", None, None
         try:
-            recognition = await model.recognizer.open_in_background(upload.session, upload)
+            recognition = await wanted.model.recognizer.open_in_background(upload.session, upload)
             request.scope[PLACE].stage = "recognizing"
+            usage = replica.usage.begin(
+                subject_of(
+                    request, wanted.model, kind="upload", protocol=wanted.protocol, request_id=wanted.request_id
+                ),
+                lambda: read_session(upload.session, wanted.style),
+            )
             transcripts = await upload.run(recording, recognition, request.is_disconnected, replica.clock)
         except ServerDraining:
             outcome = "drained"
@@ -144,6 +153,8 @@ class Recordings:
         finally:
             if recognition is not None:
                 recognition.close()
+            if usage is not None:
+                usage.end(outcome)
             replica.sessions.remove(upload)
             replica.metrics.sessions.labels("upload", outcome).inc()
             replica.metrics.session_duration.observe(replica.clock() - began_s)

@@ -134,6 +134,11 @@ class Session:
         return self._cutters[0].received_s
 
     @property
+    def audio_by_channel_s(self) -> tuple[float, ...]:
+        """The audio received, by channel that is recognized."""
+        return tuple([cutter.received_s for cutter in self._cutters])
+
+    @property
     def backlog_s(self) -> float:
         """Audio sent to the engine whose results are not out, per channel."""
         return self._order.waiting * self._step_s / len(self.channels)

@@ -33,6 +33,7 @@ from server.streaming.closing import ConnectionEvent, State, next_state
 from server.streaming.flow_control import Backpressure, Deadlines, LiveLimits
 from server.streaming.outbox import OutFrame, Writer
 from server.streaming.transport import transport_of
+from server.usage.meters import UsageMeter
 
 MIN_TIMER_S = 0.01  # a timer may fire early by another clock; do not spin on the remainder
 
@@ -87,6 +88,17 @@ class Connection(ABC):
         self._received_audio_s = context.metrics.audio_seconds[encoding]
         self._first_audio_s: float | None = None
         self._interim_seen = False
+        self.usage: UsageMeter | None = None  # set while it is served
+
+    @property
+    def session(self) -> Session:
+        """The session that takes its audio."""
+        return self._session
+
+    @property
+    def end_reason(self) -> CloseReason:
+        """Why it ended."""
+        return self._reason or CloseReason.CLIENT_GONE
 
     @property
     def backlog_s(self) -> float:

@@ -1,8 +1,9 @@
-"""Checks of keys, allowed origins and the models file, for `tutti doctor`. Read-only."""
+"""Checks of keys, allowed origins, the models file and the usage log, for `tutti doctor`. Read-only."""
 
 from __future__ import annotations
 
 import ipaddress
+import os
 import time
 from collections.abc import Callable, Iterator
 
@@ -16,7 +17,8 @@ from server.models.service import resume_keys
 from server.operations.start_message import said_of_admin, said_of_keys
 from server.replica import client_keys
 from server.settings import Settings
-from server.tools.doctor import Check, Finding, misset, ok, warn
+from server.tools.doctor import Check, Finding, fail, misset, ok, warn
+from server.usage.files import PATTERN
 
 
 def keys(settings: Settings) -> Iterator[Finding]:
@@ -68,4 +70,20 @@ def models_file(settings: Settings) -> Iterator[Finding]:
         return
 
 
-CHECKS: tuple[Check, ...] = (keys, models_file)
+def usage_log(settings: Settings) -> Iterator[Finding]:
+    """Check the folder of usage records, if one is set."""
+    folder, name = settings.usage_log, "usage log"
+    if folder is None:
+        return
+    if not folder.exists():
+        yield ok(name, f"{folder} will be created")
+    elif not folder.is_dir():
+        yield fail(name, f"{folder} is not a folder", f"correct {spelled('usage_log')}")
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        yield fail(name, f"cannot write to the folder {folder}", "check its permissions")
+    else:
+        sizes = [path.stat().st_size for path in folder.glob(PATTERN)]
+        yield ok(name, f"{folder} has {len(sizes)} files, {sum(sizes) / 2**20:.1f} MiB")
+
+
+CHECKS: tuple[Check, ...] = (keys, models_file, usage_log)

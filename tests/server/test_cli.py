@@ -68,6 +68,7 @@ COMMANDS = [
         ["plan"],
         ["doctor"],
         ["drain"],
+        ["usage"],
         ["lm", "train"],
         ["lm", "prune"],
         ["lm", "perplexity"],

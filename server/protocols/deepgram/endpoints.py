@@ -108,7 +108,7 @@ class Listen:
         stream = make(socket, session, projector, replica.connection_context(), decoder)
         budget_s = None if request.latency_budget_ms is None else request.latency_budget_ms / 1_000
         headers = answer_headers(request, request_id)
-        return Admitted(model, stream, session, credentials.subprotocol, headers, budget_s)
+        return Admitted(model, stream, session, credentials.subprotocol, headers, budget_s, request.style)
 
     def _resumable(self, socket: WebSocket, model: ModelService) -> Callable[..., DeepgramStream]:
         """Return the constructor of a stream that can be resumed only with the same key and query."""
@@ -156,6 +156,8 @@ class Transcribe:
             asked.grammar,
             asked.finals,
             asked.redact,
+            protocol="deepgram",
+            request_id=request_id,
         )
         recognized = await self._recordings.recognize(request, body, wanted)
         return recording_answer(

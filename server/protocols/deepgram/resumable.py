@@ -79,6 +79,8 @@ class ResumableStream(DeepgramStream):
         super()._push(work)
         if work:
             self._resuming.pushed()
+            if self.usage is not None:
+                self.usage.audio_received()
             self._mark_if_due()
 
     def _mark_if_due(self) -> None:
@@ -110,6 +112,7 @@ class ResumableStream(DeepgramStream):
             raise BadFrame("Resume must be the first message of a connection")
         if resume.ticket is None:
             self._put(OutFrame(self._resuming.begin_at(resume)))
+            self._note_resumed()
         else:
             self._wait_for(self._continue_from(resume.ticket, resume))
 
@@ -123,9 +126,14 @@ class ResumableStream(DeepgramStream):
             answer = self._resuming.resume(ticket, resume, self._recognition)
         except TicketRefused as error:
             answer = [self._resuming.refused(error)]
+        self._note_resumed()
         for payload in answer:
             if self._state.reads:
                 self._put(OutFrame(payload))
+
+    def _note_resumed(self) -> None:
+        if self.usage is not None:
+            self.usage.resumed(self._resuming.stream_id, self._session.audio_s)
 
 
 class Resuming:

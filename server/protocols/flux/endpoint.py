@@ -59,4 +59,5 @@ class FluxEndpoint:
             encoding=request.encoding,
             request_id=request_id,
         )
-        return Admitted(model, stream, session, credentials.subprotocol, {"dg-request-id": request_id})
+        headers = {"dg-request-id": request_id}
+        return Admitted(model, stream, session, credentials.subprotocol, headers, style=request.style)

@@ -17,6 +17,7 @@ from server.models.service import ModelService
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.features import REDACT, ignored_header, read_query, redaction
 from server.protocols.handshake import Admitted, serve
+from server.protocols.metering import language_of
 from server.protocols.openai.messages import error_body
 from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.settings import SILENCE_MS, SessionSettings
@@ -87,7 +88,10 @@ class RealtimeEndpoint:
     ) -> ActiveSession:
         """Open a stream on another model for a connection. Raises: Refused; BatchingError if its thread hangs."""
         model = await self._replica.models.obtain(name, language)
-        return await model.recognizer.open(self._session(model, redact), stream)
+        recognition = await model.recognizer.open(self._session(model, redact), stream)
+        if stream.usage is not None:
+            stream.usage.use_model(model.name, language_of(model))
+        return recognition
 
 
 def realtime_credentials(authorization: str | None, subprotocols: Sequence[str]) -> Credentials:

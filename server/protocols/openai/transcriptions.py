@@ -71,6 +71,7 @@ class Transcriptions:
                 form = await self._form(request)
                 language = self._replica.models.names.one_language(*_spoken(form))
                 wanted, ignored = await self._wanted(form, language, redaction_of(request))
+                wanted = replace(wanted, request_id=request_id)
                 headers |= ignored_header(ignored)
                 if form.stream:
                     events = self._begin(request, form, wanted, place.pop_all())
@@ -125,6 +126,7 @@ class Transcriptions:
             grammar=form.grammar,
             finals=form.finals,
             redact=form.redact | redact,
+            protocol="openai",
         )
         return wanted, ignored
 

@@ -159,7 +159,7 @@ class TwilioEndpoint:
             request_id=request_id,
             forward_url=None if reply else url,
         )
-        return Admitted(model, stream, session, headers=answer_headers(request, request_id))
+        return Admitted(model, stream, session, headers=answer_headers(request, request_id), style=request.style)
 
     async def _check_caller(self, socket: WebSocket) -> None:
         """Check Twilio's signature if the account's token is configured, else the API key. Raises: Refused."""

@@ -109,6 +109,21 @@ def test_precision_names_the_instructions_and_warns_of_slow_ones(  # noqa: PLR09
     assert text in finding.found + finding.advice
 
 
+def test_the_folder_of_the_usage_log_is_checked(tmp_path: Path) -> None:
+    assert not findings(doctor_access.usage_log)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "usage").mkdir()
+    (tmp_path / "usage" / "usage-a.jsonl").write_bytes(bytes(2**20))
+    for name, verdict, text in (
+        ("new", Verdict.OK, "new will be created"),
+        ("usage", Verdict.OK, "usage has 1 files, 1.0 MiB"),
+        ("file", Verdict.FAIL, "file is not a folder"),
+    ):
+        finding = findings(doctor_access.usage_log, usage_log=tmp_path / name)["usage log"]
+        assert finding.verdict is verdict
+        assert finding.found.endswith(text)
+
+
 def test_each_of_several_models_is_checked_with_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_model, "_one_model", lambda settings, _: [ok("device", f"{settings.model}")])
     found = [(one.name, one.found) for one in doctor_model.model(Settings(model=["en=a", "es=b"]))]  # type: ignore[arg-type]
