@@ -23,9 +23,7 @@ keys = typer.Typer(help="Create API keys and write the file of their digests.", 
 NameOption = Annotated[str, typer.Option(help="Name of the key's owner: letters, digits and . _ @ -")]
 StreamsOption = Annotated[
     int | None,
-    typer.Option(
-        help="Maximum calls open at once with this key, each with any number of channels.", min=1, max=100_000
-    ),
+    typer.Option(help="Maximum calls open at once with this key; a call with two channels is one.", min=1, max=100_000),
 ]
 OriginOption = Annotated[list[str] | None, typer.Option(help="Web origin that may use the key, https://…; repeatable.")]
 RedactOption = Annotated[

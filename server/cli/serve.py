@@ -46,7 +46,8 @@ def serve(
     max_streams: Annotated[
         str | None,
         typer.Option(
-            help="Maximum concurrent channels; more get 503. auto: the estimated capacity. Default: {default}."
+            help="Maximum concurrent channels (a stereo call has two); more get 503. auto: the estimated capacity. "
+            "Default: {default}."
         ),
     ] = None,
     max_batch: Annotated[int | None, typer.Option(help="Maximum streams in a batch. Default: {default}.")] = None,

@@ -55,7 +55,7 @@ class AdapterConnection(Connection):
         open_model: OpenModel | None = None,
         limit: MessageLimit | None = None,
     ) -> None:
-        """`session` takes mono audio at the model's rate; `encoding` is only a metric label, the adapter decodes audio.
+        """`session` takes audio at the model's rate; `encoding` is only a metric label, the adapter decodes audio.
 
         `open_model` is required for an adapter that switches models, `limit` for one with larger messages.
         """
@@ -122,10 +122,10 @@ class AdapterConnection(Connection):
         match action:
             case SendFrame(payload, kind, flushed):
                 self._put(OutFrame(payload, kind, timing, flushed))
-            case PushAudio(samples, received_bytes):
+            case PushAudio(samples, received_bytes, channel):
                 self._metrics.audio_bytes.inc(received_bytes)
                 if len(samples):
-                    self.on_samples(samples[:, None], self._deadlines.received_s)
+                    self.on_samples(samples[:, None], self._deadlines.received_s, channel)
             case Flush():
                 self._finalize(None)
             case Finish():

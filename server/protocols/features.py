@@ -22,6 +22,7 @@ OFF = frozenset({"false", "0"})
 MAX_IGNORED = 32
 DIARIZES = "-diarize"  # suffix of the names of models that distinguish speakers
 REDACT = "redact"  # supported by protocols that list it
+UTTERANCES = "utterances"  # supported at `/v1/listen` and `/v1/twilio`
 NEVER_IGNORED = (REDACT, "callback")  # name prefixes; ignoring these could expose text that must not be exposed
 OTHER_VERSION = frozenset({"eager_eot_threshold", "eot_threshold", "eot_timeout_ms", "language_hints"})
 """Parameters that only `/v2/listen` has."""
@@ -31,9 +32,9 @@ FEATURES = frozenset({
     "custom_topic", "custom_topic_mode", "detect_entities", "detect_language", "detect_topics", "diarize",
     "diarize_model", "diarize_version", "dictation", "intents", "keyword_boost", "language_hint", "measurements", "ner",
     "paragraphs", "profanity_filter", "replace", "search", "sentiment", "sentiment_threshold", "summarize",
-    "topics", "translate", "utterances",
+    "topics", "translate", UTTERANCES,
 })  # fmt: skip
-"""Parameters of other servers whose features this server does not support."""
+"""Parameters of other servers whose features this server does not support, or not in every protocol."""
 
 _OFF_VALUES = {"alternatives": OFF | {"1"}, "summarize": OFF | {"none"}}
 
@@ -65,9 +66,9 @@ def unsupported_feature(name: str, value: str) -> Unsupported | None:
     return None if off else Unsupported(plain if plain.isidentifier() else name[:SHOWN], always)
 
 
-def unsupported_features(pairs: Iterable[tuple[str, str]], *, redacts: bool) -> list[Unsupported]:
-    """Return the unsupported features that parameters request; `redacts`: `redact`, spelled so, is supported."""
-    found = (unsupported_feature(name, value) for name, value in pairs if not (redacts and name == REDACT))
+def unsupported_features(pairs: Iterable[tuple[str, str]], supported: Collection[str]) -> list[Unsupported]:
+    """Return the unsupported features that parameters request; names in `supported`, spelled so, are none."""
+    found = (unsupported_feature(name, value) for name, value in pairs if name not in supported)
     return [feature for feature in found if feature is not None]
 
 
@@ -122,7 +123,7 @@ def read_query(
     given = [(name, value) for name, value in pairs if name in known]
     check_single(given, (REDACT,))
     check_given(given)
-    features = unsupported_features(pairs, redacts=REDACT in known)
+    features = unsupported_features(pairs, {REDACT} & set(known))
     refuse_unsupported(features, lenient=lenient)
     others = {name for name, value in pairs if name not in known and value.casefold() not in OFF}
     return dict(given), named(others | {feature.name for feature in features})

@@ -44,13 +44,17 @@ class Partial(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """A closed segment: its text is frozen, and the next one starts where it ends."""
+    """A closed segment: its text is frozen, and the next one starts where it ends.
+
+    `overlap`: words of another channel were said at the same time; known only where finals have the order of speech.
+    """
 
     channel: int
     start_s: float
     duration_s: float
     words: tuple[Word, ...]
     reason: FinalReason
+    overlap: bool = False
 
     @property
     def endpoint_delay_s(self) -> float | None:

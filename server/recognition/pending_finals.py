@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -120,6 +121,12 @@ class PendingFinals:
             if held.is_step:
                 held.timing = timing
                 return
+
+    def first_word_s(self, channel: int) -> float:
+        """Start of the first word of a channel's oldest pending final; infinity without one."""
+        results = (one for held in self._channels[channel].held for one in held.results)
+        pending = (one.first.words[0].start_s for one in results if isinstance(one, PendingFinal))
+        return next(pending, math.inf)
 
     def resolve(self, final: PendingFinal, words: Words | None) -> list[tuple[list[Event], StepTiming | None]]:
         """Take a second pass's words, None if it failed; return the events that waited, step by step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -19,6 +20,7 @@ from server.recognition.result_order import AudioOrder, ImmediateOrder, ResultOr
 from server.recognition.resumption import Resumption
 from server.recognition.segments.endpointing import EndpointRules, VoiceActivity
 from server.recognition.segments.segmenter import Closing, Segmenter
+from server.recognition.spoken_order import OpenSpeech, SpokenOrder
 from server.recognition.steps import Marker, StepCutter, StepTag, Work
 from server.text.redaction import Redaction, Redactor
 
@@ -60,6 +62,7 @@ class SessionOptions:
     grammar: str = ""  # by name, of those that the model has; "": none
     finals: Finals | None = None  # None: as the server has them
     redact: frozenset[Redaction] = frozenset()  # numbers that are masked in all results
+    spoken_order: bool = False  # finals of several channels in the order in which they were said; not if resumable
 
     @property
     def streams(self) -> int:
@@ -120,6 +123,8 @@ class Session:
         # Tickets hold the open text as it was recognized, so a redacted stream has none.
         assert not (resumable and options.redact), "refused by `ModelService.check_redaction`"
         self._redactor = Redactor(options.redact, options.streams) if options.redact else None
+        assert not (resumable and options.spoken_order), "refused by `ListenRequest.live_options`"
+        self._spoken = SpokenOrder(options.streams) if options.spoken_order and options.streams > 1 else None
         self.pending: PendingFinals | None = None  # of a decoder with a second pass
         if isinstance(decoder, TwoPass):
             self._order = self.pending = PendingFinals(options.streams, self._order)
@@ -131,7 +136,7 @@ class Session:
     @property
     def audio_s(self) -> float:
         """Stream time: the audio received."""
-        return self._cutters[0].received_s
+        return max([cutter.received_s for cutter in self._cutters])
 
     @property
     def audio_by_channel_s(self) -> tuple[float, ...]:
@@ -183,13 +188,15 @@ class Session:
         """True once `close` was called; audio is ignored from then on."""
         return self._closing is not None
 
-    def samples(self, samples: PCM, now: float) -> list[Work]:
-        """Take decoded audio, (S, C) int16. Raises: BacklogExceeded."""
+    def samples(self, samples: PCM, now: float, channel: int | None = None) -> list[Work]:
+        """Take decoded audio, (S, C) int16, or (S, 1) of one channel. Raises: BacklogExceeded."""
         if self._closing is not None or not len(samples):
             return []
         if self.backlog_s + len(samples) / self.options.sample_rate > self._max_backlog_s:
             raise BacklogExceeded(f"more than {self._max_backlog_s:g} s of audio unanswered")
-        if self.options.multichannel:
+        if channel is not None:
+            work = self._cutters[channel].cut(samples[:, 0], now)
+        elif self.options.multichannel:
             alone = [np.ascontiguousarray(samples[:, i]) for i in self._indices]  # (S,): a step's samples lie together
             work = [w for i in self._indices for w in self._cutters[i].cut(alone[i], now)]
         else:
@@ -284,10 +291,16 @@ class Session:
         return work, self._shown(self._order.add(events))
 
     def _shown(self, events: list[Event]) -> list[Event]:
-        """Return events as they leave the session: numbers that are not to be shown are masked."""
-        if self._redactor is None:
-            return events
-        return [_redacted(event, self._redactor) for event in events]
+        """Return events as they leave the session: numbers that are not to be shown are masked, finals in order."""
+        if self._redactor is not None:
+            events = [_redacted(event, self._redactor) for event in events]
+        return events if self._spoken is None else self._spoken.take(events, self._open_speech)
+
+    def _open_speech(self, index: int) -> OpenSpeech:
+        channel, pending_s = self.channels[index], math.inf
+        if self.pending is not None:
+            pending_s = self.pending.first_word_s(index)
+        return OpenSpeech(min(channel.first_word_s, pending_s), channel.decoded_s)
 
     def _send(self, work: list[Work]) -> None:
         """Note what goes to the engines, in its order."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
+import numpy as np
 
 from server.audio.pcm import PCM, ChannelResampler
 from server.audio.raw import PlainCodec, PlainReader
@@ -29,10 +30,14 @@ class SendFrame(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class PushAudio:
-    """Recognize audio, (S,) int16 at the model's rate; `received_bytes` is its size as sent by the client."""
+    """Recognize audio, (S,) int16 at the model's rate; `received_bytes` is its size as sent by the client.
+
+    `channel` is the one that it belongs to, None in a session of one channel.
+    """
 
     samples: PCM
     received_bytes: int = 0
+    channel: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,8 @@ class Adapter(Protocol):
 class PlainInput:
     """Decoder of raw mono samples to the model's rate; the result does not depend on how the bytes are split."""
 
-    def __init__(self, codec: PlainCodec, rate: int, model_rate: int) -> None:
+    def __init__(self, codec: PlainCodec, rate: int, model_rate: int, channel: int | None = None) -> None:
+        self._channel = channel
         self._reader = PlainReader(codec, rate)
         self._resampler = ChannelResampler(rate, model_rate, 1)
         self._received = 0
@@ -121,8 +127,15 @@ class PlainInput:
     def read(self, chunk: bytes) -> PushAudio:
         """Decode a chunk of any length."""
         samples = self._reader.read(chunk)  # (S, 1)
+        return self._push(samples, len(chunk))
+
+    def silence(self, seconds: float) -> PushAudio:
+        """Return silence, for audio that was not sent."""
+        return self._push(np.zeros((round(seconds * self._reader.rate), 1), np.int16), 0)
+
+    def _push(self, samples: PCM, received_bytes: int) -> PushAudio:
         self._received += len(samples)
-        return PushAudio(self._resampler.resample(samples)[:, 0], len(chunk))
+        return PushAudio(self._resampler.resample(samples)[:, 0], received_bytes, self._channel)
 
     @property
     def received_s(self) -> float:
@@ -132,4 +145,4 @@ class PlainInput:
     def tail(self) -> tuple[PushAudio, ...]:
         """Return the samples buffered in the resampler, before a flush, and reset it."""
         rest = self._resampler.flush()[:, 0]
-        return (PushAudio(rest),) if len(rest) else ()
+        return (PushAudio(rest, 0, self._channel),) if len(rest) else ()

@@ -234,17 +234,21 @@ class Connection(ABC):
         """Return whether the engine keeps up with the decoded audio."""
         return self._session.backlog_s <= self._backpressure.high_s
 
-    def on_samples(self, samples: PCM, arrived_s: float) -> None:
-        """Handle decoded audio, (S, C) int16, in the order in which it was sent: cut it into steps for the engine."""
+    def on_samples(self, samples: PCM, arrived_s: float, channel: int | None = None) -> None:
+        """Handle decoded audio, (S, C) int16, in the order in which it was sent: cut it into steps for the engine.
+
+        With a `channel` it is (S, 1), of that one alone.
+        """
         session = self._session
         try:
-            work = session.samples(samples, arrived_s)
+            work = session.samples(samples, arrived_s, channel)
         except BacklogExceeded:
             self._transition(ConnectionEvent.TOO_FAST)
             return
         if self._first_audio_s is None:
             self._first_audio_s = arrived_s
-        self._received_audio_s.inc(len(samples) / session.options.sample_rate)
+        if not channel:  # a call with two channels counts once
+            self._received_audio_s.inc(len(samples) / session.options.sample_rate)
         self._push(work)
 
     def on_progress(self) -> None:

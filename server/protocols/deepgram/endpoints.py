@@ -21,6 +21,7 @@ from server.protocols.deepgram.live import DeepgramStream, Projector
 from server.protocols.deepgram.query import BIASING, ListenRequest, check_query, parse_query
 from server.protocols.deepgram.resumable import ResumableStream
 from server.protocols.deepgram.transcript import recording_answer
+from server.protocols.deepgram.utterances import utterances
 from server.protocols.features import ignored_header
 from server.protocols.handshake import Admitted, render_refusal, serve
 from server.protocols.uploads import Recordings, Wanted
@@ -160,6 +161,7 @@ class Transcribe:
             request_id=request_id,
         )
         recognized = await self._recordings.recognize(request, body, wanted)
+        punctuated, split_s = asked.punctuated_words, asked.utterance_split_s
         return recording_answer(
             recognized.words,
             request_id=request_id,
@@ -167,8 +169,11 @@ class Transcribe:
             created=created,
             duration_s=recognized.audio_s,
             model=model.card,
-            punctuated=asked.punctuated_words,
+            punctuated=punctuated,
             warnings=recognized.warnings,
+            utterances=utterances(recognized.words, split_s, punctuated=punctuated, request_id=request_id)
+            if asked.utterances
+            else (),
         )
 
 

@@ -113,10 +113,10 @@ class DeepgramStream(Connection):
     def _configure(self, asked: Configure) -> None:
         self._put(OutFrame(configure(self._session, self._projector, asked)))
 
-    def on_samples(self, samples: PCM, arrived_s: float) -> None:
+    def on_samples(self, samples: PCM, arrived_s: float, channel: int | None = None) -> None:
         """Count repaired losses, then process the audio."""
         self._count_losses()
-        super().on_samples(samples, arrived_s)
+        super().on_samples(samples, arrived_s, channel)
 
     def _count_losses(self) -> None:
         losses, counted = self._decoder.losses, self._counted_losses
@@ -180,6 +180,7 @@ class Projector:
         self._created = created
         self._model = model
         self._reports = request.step_results or request.stable_words or request.latency
+        self._overlaps = request.utterances and channels > 1
         self._metadata = msgspec.Raw(_encode(ResultsMetadata(request_id, model.info, model.uuid)))
         self._transcripts = [Transcript(request.style, punctuated=request.punctuated_words) for _ in range(channels)]
 
@@ -248,6 +249,7 @@ class Projector:
                 channel,
                 self._metadata,
                 self._report(event, words, timing, write_s) if self._reports else UNSET,
+                event.overlap if self._overlaps and isinstance(event, Final) else UNSET,
             )
         )
 

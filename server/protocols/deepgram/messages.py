@@ -21,6 +21,26 @@ class WordOut(msgspec.Struct):
     punctuated_word: str | UnsetType = UNSET
 
 
+class SpokenWord(WordOut):
+    """A word with its speaker."""
+
+    speaker: int | UnsetType = UNSET
+
+
+class UtteranceOut(msgspec.Struct):
+    """What one channel of a recording said without a longer pause; `overlap` (ours): another one spoke, too."""
+
+    start: float
+    end: float
+    confidence: float
+    channel: int
+    transcript: str
+    words: list[SpokenWord]
+    id: str
+    speaker: int | UnsetType = UNSET
+    overlap: bool | UnsetType = UNSET
+
+
 class Alternative(msgspec.Struct):
     """The only transcript of a result."""
 
@@ -78,6 +98,7 @@ class Results(msgspec.Struct, tag_field="type", tag="Results"):
     channel: msgspec.Raw  # `Alternatives`
     metadata: msgspec.Raw
     tutti: StepReport | UnsetType = UNSET
+    overlap: bool | UnsetType = UNSET  # ours, of finals with `utterances`
 
 
 class ResultsMetadata(msgspec.Struct):

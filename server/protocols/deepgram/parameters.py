@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from server.audio.formats import Encoding
-from server.protocols.features import FEATURES, OTHER_VERSION
+from server.protocols.features import FEATURES, OTHER_VERSION, UTTERANCES
 from server.recognition.session import DEFAULT_ENDPOINTING_MS, FINALS
 
 Schema = dict[str, Any]
@@ -107,6 +107,13 @@ PARAMETERS = (
         "masks numbers in all results: `pci` (card numbers, with expiry dates and codes), `ssn`, `phone_number`, "
         "`numbers` (3 digits and more), `aggressive_numbers` (all); repeatable; English only; a number that may be "
         "unfinished is masked too. Other values are refused, and so is `resumable`"),
+    Parameter("utterances", BOOLEAN, "`false`", "What was said on all channels, in the order in which it was said.",
+        "for uploads: `results.utterances`, what was said on all channels in the order in which it was said; with "
+        "`multichannel` the `speaker` is the channel, and `overlap` (ours) says whether another channel spoke at the "
+        "same time. For live streams with `multichannel`: finals come in that order, with `overlap`, so that a final "
+        "may wait until the other side has finished what it began earlier; cannot be combined with `resumable`"),
+    Parameter("utt_split", NUMBER, "0.8", "Silence in seconds that separates utterances, for uploads.",
+        "silence in seconds that separates two utterances of an upload"),
     Parameter("endpointing", {"anyOf": [MILLISECONDS, BOOLEAN]}, f"{DEFAULT_ENDPOINTING_MS:g} ms",
         "Silence that ends an utterance, in ms; off by default for uploads.",
         "silence that ends an utterance, at least the server's minimum; `false`: off"),
@@ -134,7 +141,6 @@ PARAMETERS = (
     Parameter("no_delay", BOOLEAN, "–", "Accepted.", "accepted", kind=Kind.HARMLESS),
     Parameter("mip_opt_out", BOOLEAN, "–", "Accepted.", kind=Kind.HARMLESS),
     Parameter("version", TEXT, "–", "Accepted.", kind=Kind.HARMLESS),
-    Parameter("utt_split", NUMBER, "–", "Accepted.", kind=Kind.HARMLESS),
     Parameter("extra", TEXTS, "–", "Accepted; repeatable.", kind=Kind.HARMLESS),
     Parameter("tag", TEXTS, "–", "Labels of the stream for the operator's logs; repeatable.", live_only=True),
 )
@@ -155,7 +161,7 @@ def _refused(name: str, kind: Kind) -> Parameter:
 
 
 REFUSED = (
-    *(_refused(name, Kind.UNSUPPORTED) for name in sorted(FEATURES)),
+    *(_refused(name, Kind.UNSUPPORTED) for name in sorted(FEATURES - {UTTERANCES})),
     *(_refused(name, Kind.OTHER_VERSION) for name in sorted(OTHER_VERSION)),
 )
 TABLE = {parameter.name: parameter for parameter in (*PARAMETERS, *REFUSED)}

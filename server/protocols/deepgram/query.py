@@ -23,9 +23,12 @@ from server.protocols.deepgram.parameters import (
     TABLE,
     Kind,
 )
+from server.protocols.deepgram.utterances import SPLIT_S
 from server.protocols.features import (
     OFF,
+    REDACT,
     SHOWN,
+    UTTERANCES,
     boolean,
     check_given,
     check_single,
@@ -75,6 +78,8 @@ class ListenRequest:
     grammar: str
     finals: Finals | None
     redact: frozenset[Redaction]
+    utterances: bool
+    utterance_split_s: float
     tags: tuple[str, ...]
     ignored: tuple[str, ...]
 
@@ -94,6 +99,8 @@ class ListenRequest:
         """Return the options of a live stream for a model at `model_rate` Hz. Raises: BadParameter."""
         if self.resumable and self.form.encoding not in PLAIN:
             raise BadParameter(f"resumable: requires one of encoding={', '.join(sorted(PLAIN))}")
+        if self.resumable and self.utterances:
+            raise BadParameter("utterances: cannot be combined with resumable; leave one of the two out")
         return SessionOptions(
             sample_rate=self.form.decoded_rate(model_rate),
             channels=self.form.decoded_channels(multichannel=self.multichannel),
@@ -109,6 +116,7 @@ class ListenRequest:
             grammar=self.grammar,
             finals=self.finals,
             redact=self.redact,
+            spoken_order=self.utterances,
         )
 
 
@@ -152,6 +160,8 @@ def parse_query(
         grammar=query.get("grammar", ""),
         finals=finals_of(query.get("finals", "")),
         redact=redaction(given),
+        utterances=_boolean(query, UTTERANCES),
+        utterance_split_s=float(query.get("utt_split", SPLIT_S)),
         tags=tuple([_shown(value) for name, value in given if name == "tag"][:MAX_TAGS]),
         ignored=named(ignored),
     )
@@ -166,7 +176,7 @@ def check_query(given: Sequence[tuple[str, str]], *, lenient: bool) -> set[str]:
     """
     listed = [(name, value) for name, value in given if name in TABLE]
     check_given(listed)
-    features = unsupported_features(given, redacts=True)
+    features = unsupported_features(given, (REDACT, UTTERANCES))
     refuse_unsupported(features, lenient=lenient)
     redaction(given)
     check_single(listed, _REPEATABLE)

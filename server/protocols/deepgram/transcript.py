@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from model.ctc.words import Word, joined
 from server.models.loading import ModelCard
-from server.protocols.deepgram.messages import Alternative, Alternatives, Warned, WordOut, warned
+from server.protocols.deepgram.messages import Alternative, Alternatives, UtteranceOut, Warned, WordOut, warned
 from server.text.formatting import FormattedWord, Sentences, Style
 
 _encode = msgspec.json.Encoder().encode
@@ -98,10 +98,10 @@ class Summary(msgspec.Struct):
 
 
 class Channels(msgspec.Struct):
-    """One transcript per channel; `utterances` is always empty."""
+    """One transcript per channel, and `utterances` of all channels if requested."""
 
     channels: list[Alternatives]
-    utterances: list[str]
+    utterances: Sequence[UtteranceOut]
 
 
 class Answer(msgspec.Struct):
@@ -121,6 +121,7 @@ def recording_answer(
     model: ModelCard,
     punctuated: bool,
     warnings: Sequence[str] = (),
+    utterances: Sequence[UtteranceOut] = (),
 ) -> bytes:
     """Build the answer to an upload from each channel's words; `warnings` have the form `kind: sentence`."""
     summary = Summary(
@@ -135,4 +136,4 @@ def recording_answer(
         warnings=warned("body", warnings),
     )
     channels = [Alternatives((alternative(words, punctuated),)) for words in transcripts]
-    return msgspec.json.encode(Answer(summary, Channels(channels, [])))
+    return msgspec.json.encode(Answer(summary, Channels(channels, utterances)))

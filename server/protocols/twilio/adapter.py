@@ -1,4 +1,4 @@
-"""Adapter of Twilio Media Streams: one track of a call in, results in Deepgram's protocol out.
+"""Adapter of Twilio Media Streams: one track of a call in, or both, results in Deepgram's protocol out.
 
 Each frame carries the ids of its stream and call, so that one receiver can serve many calls. `start`, `dtmf`, `mark`
 and `stop` are forwarded between the results.
@@ -14,6 +14,7 @@ from server.errors import BadFrame
 from server.protocols.deepgram.live import Projector
 from server.protocols.twilio.messages import (
     CallEvent,
+    Media,
     Message,
     encode,
     event_of,
@@ -28,17 +29,22 @@ from server.streaming.adapter import Action, Actions, Finish, PlainInput, Reject
 from server.streaming.outbox import kind_of
 
 TRACKS = ("inbound", "outbound")
+BOTH = "both"
+LAG_S = 2.0
+"""How far a track may lag the other one before silence replaces what was not sent."""
+GAP_S = 0.1  # between two messages of a track: less is jitter of its times
 
 
 class TwilioAdapter:
     """Adapter of one stream of a call."""
 
     def __init__(self, projector: Projector, *, model_rate: int, track: str) -> None:
-        """Media of other tracks than `track` is ignored."""
+        """Media of other tracks than `track` is ignored; `BOTH` tracks are channels, in the order of `TRACKS`."""
         self._projector = projector
         self._model_rate = model_rate
         self._track = track
-        self._input: PlainInput | None = None  # None: before `start`
+        self._tracks = TRACKS if track == BOTH else (track,)
+        self._inputs: tuple[PlainInput, ...] = ()  # by track; none before `start`
         self._stream_sid = self._call_sid = ""
 
     def opened(self) -> Actions:
@@ -62,7 +68,9 @@ class TwilioAdapter:
         actions: list[Action] = []
         if frame is not None:
             kind, flushed = kind_of(event)
-            actions.append(SendFrame(self._frame("transcript", result=msgspec.Raw(frame)), kind, flushed))
+            channel = getattr(event, "channel", None)
+            track = self._track if channel is None else self._tracks[channel]
+            actions.append(SendFrame(self._frame("transcript", result=msgspec.Raw(frame), track=track), kind, flushed))
         if isinstance(event, Closed):
             actions.append(SendFrame(self._frame("stop")))
         return actions
@@ -86,7 +94,8 @@ class TwilioAdapter:
                 name = text_of(message, "mark", "name")
                 yield Skip("mark without a name") if name is None else SendFrame(self._frame("mark", name=name))
             case "stop":
-                yield from self._input.tail() if self._input is not None else ()
+                for each in self._inputs:
+                    yield from each.tail()
                 yield Finish()
             case "connected":
                 pass  # the first message of a call; it has no useful content
@@ -94,23 +103,43 @@ class TwilioAdapter:
                 yield Skip("unknown event")
 
     def _start(self, message: Message) -> Iterator[Action]:
-        if self._input is not None:
+        if self._inputs:
             raise BadFrame("start: sent more than once")
         form = form_of(message)
         self._stream_sid, self._call_sid = ids_of(message)
-        self._input = PlainInput(form.codec, form.rate, self._model_rate)
+        channels = range(len(self._tracks)) if self._track == BOTH else (None,)
+        self._inputs = tuple(PlainInput(form.codec, form.rate, self._model_rate, channel) for channel in channels)
         yield SendFrame(self._frame("start"))
 
     def _media(self, message: Message) -> Iterator[Action]:
-        if self._input is None:
+        if not self._inputs:
             raise BadFrame("media: received before start")
         media = media_of(message)
-        if media.track == self._track:
-            yield self._input.read(media.audio)
+        if media.track in self._tracks:
+            yield from self._read(self._tracks.index(media.track), media)
         elif media.track not in TRACKS:
             yield Skip("media of an unknown track")
 
+    def _read(self, channel: int, media: Media) -> Iterator[Action]:
+        """Read audio of a track; with both, keep them at the same stream time."""
+        read = self._inputs[channel]
+        if self._track == BOTH and media.start_s is not None:
+            missing_s = media.start_s - read.received_s
+            if GAP_S < missing_s <= LAG_S + GAP_S:  # more is a clock of another kind
+                yield read.silence(missing_s)
+        yield read.read(media.audio)
+        for other in self._inputs:
+            missing_s = read.received_s - LAG_S - other.received_s
+            if missing_s > 0:
+                yield other.silence(missing_s)
+
     def _frame(
-        self, event: str, *, result: msgspec.Raw | None = None, digit: str | None = None, name: str | None = None
+        self,
+        event: str,
+        *,
+        result: msgspec.Raw | None = None,
+        digit: str | None = None,
+        name: str | None = None,
+        track: str | None = None,
     ) -> bytes:
-        return encode(CallEvent(event, self._stream_sid, self._call_sid, self._track, result, digit, name))
+        return encode(CallEvent(event, self._stream_sid, self._call_sid, track or self._track, result, digit, name))

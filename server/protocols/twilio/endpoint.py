@@ -25,7 +25,7 @@ from server.protocols.deepgram.endpoints import QueryReader, answer_headers, cre
 from server.protocols.deepgram.live import Projector
 from server.protocols.features import SHOWN, boolean, check_given, check_single, whole_number
 from server.protocols.handshake import Admitted, serve
-from server.protocols.twilio.adapter import TRACKS, TwilioAdapter
+from server.protocols.twilio.adapter import BOTH, TRACKS, TwilioAdapter
 from server.protocols.twilio.messages import RATES
 from server.recognition.active_session import ActiveSession
 from server.replica import Replica
@@ -141,14 +141,18 @@ class TwilioEndpoint:
         if not reply and url is None:
             raise BadParameter("reply: this server has no forward URL; set reply=true")
         track = query.get("track", TRACKS[0])
-        if track not in TRACKS:
-            raise BadParameter(f"track: {track[:SHOWN]!r} is not valid; must be one of {', '.join(TRACKS)}")
+        if track not in (*TRACKS, BOTH):
+            raise BadParameter(f"track: {track[:SHOWN]!r} is not valid; must be one of {', '.join((*TRACKS, BOTH))}")
+        channels = len(TRACKS) if track == BOTH else 1
+        if channels > replica.settings.max_channels:
+            raise BadParameter("track: both needs two channels, and this server allows one; open two streams")
         _check_form(query)
         listen = [pair for pair in pairs if pair not in own]
         request, model = await self._queries.read(listen, live=True, redact=redaction_of(socket))
         rate = model.config.sample_rate
-        session = model.session(replace(request.live_options(rate), sample_rate=rate), replica.limits)
-        projector = Projector(request, 1, request_id, created_now(), model.card)
+        options = replace(request.live_options(rate), sample_rate=rate, channels=channels, multichannel=channels > 1)
+        session = model.session(options, replica.limits)
+        projector = Projector(request, channels, request_id, created_now(), model.card)
         stream = TwilioStream(
             socket,
             session,
@@ -180,7 +184,7 @@ def _check_form(query: Mapping[str, str]) -> None:
     whole_number("sample_rate", query.get("sample_rate", str(RATES[0])), RATES)
     whole_number("channels", query.get("channels", "1"), range(1, 2))
     if boolean("multichannel", query.get("multichannel", "false")):
-        raise BadParameter("multichannel: a call stream has one channel; select it with track=inbound or outbound")
+        raise BadParameter("multichannel: leave it out; select tracks with track=inbound, outbound or both")
 
 
 def signature(url: str, auth_token: str) -> str:

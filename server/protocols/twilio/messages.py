@@ -46,10 +46,11 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """Audio of one track; `track` is None if it is not a text."""
+    """Audio of one track; `track` is None if it is not a text. `start_s` is its time in the call, if given."""
 
     audio: bytes
     track: str | None
+    start_s: float | None = None
 
 
 _decode = msgspec.json.Decoder().decode
@@ -124,8 +125,10 @@ def media_of(message: Message) -> Media:
         raise BadFrame("media.payload: missing")
     tracks = [track for one in media for track in values(one, "track")] or ["inbound"]
     track = tracks[0].casefold().removesuffix("_track") if isinstance(tracks[0], str) else None
+    start_ms = next((_whole(time) for one in media for time in values(one, "timestamp")), None)
+    start_s = None if start_ms is None else start_ms / 1_000
     try:
-        return Media(binascii.a2b_base64(payloads[0], strict_mode=True), track)
+        return Media(binascii.a2b_base64(payloads[0], strict_mode=True), track, start_s)
     except (ValueError, TypeError) as error:
         raise BadFrame("media.payload: not valid base64") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import replace
 from enum import Enum, auto
@@ -75,6 +76,17 @@ class Segmenter:
     def decoder(self) -> Decoder:
         """What its state belongs to."""
         return self._decoder
+
+    @property
+    def first_word_s(self) -> float:
+        """Start of the open segment's first word; infinity if it has none."""
+        words = self._words() if self.state.has_text else ()
+        return self._absolute(words[0]).start_s if words else math.inf
+
+    @property
+    def decoded_s(self) -> float:
+        """Stream time up to which words are known: the model's delay earlier than the cursor. Infinity at the end."""
+        return math.inf if self.closed else self._base_s + self.state.frames * self._frame_s
 
     @property
     def closed(self) -> bool:

@@ -13,7 +13,7 @@ from websockets.sync.client import connect
 
 from server.errors import BadFrame, BadParameter
 from server.protocols.deepgram.parameters import PARAMETERS
-from server.protocols.features import FEATURES, OTHER_VERSION
+from server.protocols.features import FEATURES, OTHER_VERSION, UTTERANCES
 from server.protocols.openai.form import check_fields
 from server.protocols.vosk.adapter import VoskAdapter
 from server.protocols.vosk.messages import parse_frame
@@ -26,9 +26,10 @@ from tests.support.servers.spelling import spell
 from tests.support.servers.uploaded import encoded
 
 Start = Callable[..., LiveServer]
-WITH_VALUES = [(name, "2" if name == "alternatives" else "true") for name in sorted(FEATURES | OTHER_VERSION)]
+LACKING = FEATURES - {UTTERANCES}  # which Deepgram's path has
+WITH_VALUES = [(name, "2" if name == "alternatives" else "true") for name in sorted(LACKING | OTHER_VERSION)]
 OFF = ("false", "False", "0")
-SWITCHES = sorted(FEATURES - {"callback", "callback_method"})
+SWITCHES = sorted(LACKING - {"callback", "callback_method"})
 
 
 @pytest.mark.parametrize(("name", "value"), WITH_VALUES)
@@ -46,6 +47,12 @@ def test_a_feature_that_is_switched_off_is_not_refused(name: str) -> None:
     for off in OFF:
         assert query(f"{RAW}&{name}={off}").ignored == ()
         assert check_fields([(name, off)], lenient=False) == ()
+
+
+def test_utterances_are_refused_where_the_protocol_has_no_form_for_them() -> None:
+    assert query(f"{RAW}&utterances=true").ignored == ()
+    with pytest.raises(BadParameter, match=r"^utterances: not supported"):
+        check_fields([("file", "x"), ("utterances", "true")], lenient=False)
 
 
 def test_a_refusal_names_every_feature() -> None:

@@ -98,7 +98,7 @@ ADDRESSES = {
 }
 VALUES = {"sample_rate": NO_NUMBERS, "channels": NO_NUMBERS, "reply": NO_SWITCHES, "multichannel": NO_SWITCHES,
           "language": ("-1", "1.5", "e n"), "finals": ("nan",), "grammar": ("nan",), "intent": ("nan",),
-          "redact": ("nan", "name"), "track": ("nan", "both"),
+          "redact": ("nan", "name"), "track": ("nan", "none"),
           "encoding": ("nan", "linear16"), "model": ("flux-general-en",)}  # fmt: skip
 
 

@@ -242,7 +242,7 @@ def test_an_unreachable_forward_url_ends_the_stream(live_server: Start) -> None:
 
 def test_a_call_without_a_destination_for_its_text_is_refused(live_server: Start) -> None:
     server = live_server()
-    for query in ("", "?reply=true&track=both"):
+    for query in ("", "?reply=true&track=none"):
         with pytest.raises(InvalidStatus) as refused:
             dial(server, query)
         assert refused.value.response.status_code == 400

@@ -1,0 +1,95 @@
+"""`utterances`: one transcript of all channels of an upload; the order of a live stream's finals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from server.protocols.deepgram.utterances import utterances
+from server.text.formatting import FormattedWord
+from tests.server.recognition.test_spoken_order import LONG, TALK
+from tests.support.servers.adapters import words
+from tests.support.servers.live_server import Frame, LiveServer
+from tests.support.servers.uploaded import encoded
+
+Start = Callable[..., LiveServer]
+STEREO: Any = {"channels": 2, "multichannel": "true"}
+
+
+def formatted(text: str, start_s: float) -> list[FormattedWord]:
+    return [FormattedWord(word, word.text.title()) for word in words(text, start_s)]
+
+
+def test_utterances_are_split_at_pauses_sorted_and_marked() -> None:
+    left = [*formatted("one two three", 0.0), *formatted("four", 5.0)]
+    right = [*formatted("five", 0.15), *formatted("six", 3.0), *formatted("seven", 3.5)]
+    found = utterances([left, right], 0.8, punctuated=True, request_id="r")
+    assert [(one.channel, one.speaker, one.transcript, one.overlap) for one in found] == [
+        (0, 0, "One Two Three", True),
+        (1, 1, "Five", True),
+        (1, 1, "Six Seven", False),
+        (0, 0, "Four", False),
+    ]
+    assert [(one.start, one.end) for one in found][:2] == [(0.0, 0.3), (0.15, 0.25)]
+    assert [(word.word, word.punctuated_word, word.speaker) for word in found[2].words] == [
+        ("six", "Six", 1),
+        ("seven", "Seven", 1),
+    ]
+    assert len({one.id for one in found}) == 4
+    assert len(utterances([left, right], 0.3, punctuated=True, request_id="r")) == 5
+    assert utterances([[], []], 0.8, punctuated=True, request_id="r") == []
+
+
+def test_a_recording_of_two_people_is_one_conversation(live_server: Start) -> None:
+    server, body = live_server(), encoded(TALK, "WAV")
+    query: dict[str, Any] = {"multichannel": "true", "utterances": "true", "utt_split": "0.5", "endpointing": "10"}
+    with server.http as http:
+        answer = http.post("/v1/listen", params=query, content=body).json()
+        mixed = http.post(
+            "/v1/listen", params=query | {"multichannel": "false"}, content=encoded(TALK[:, 0], "WAV")
+        ).json()
+        without = http.post("/v1/listen", params={"multichannel": "true"}, content=body).json()
+    found = answer["results"]["utterances"]
+    assert [(one["speaker"], one["transcript"], one["overlap"]) for one in found] == [
+        (0, LONG, True),
+        (1, "yes", True),
+        (1, "and then", False),
+        (0, "nothing", False),
+    ]
+    assert set(found[0]) == {
+        "start", "end", "confidence", "channel", "transcript", "words", "id", "speaker", "overlap",
+    }  # fmt: skip
+    assert [one["transcript"] for one in mixed["results"]["utterances"]] == [LONG, "nothing"]
+    assert not {"speaker", "overlap"} & set(mixed["results"]["utterances"][0])
+    assert without["results"]["utterances"] == []
+
+
+def finals(frames: list[Frame]) -> list[tuple[int, str, bool | None]]:
+    results = [frame for frame in frames if frame["type"] == "Results" and frame["is_final"]]
+    texts = [(frame, frame["channel"]["alternatives"][0]["transcript"]) for frame in results]
+    return [(frame["channel_index"][0], text, frame.get("overlap")) for frame, text in texts if text]
+
+
+def test_live_finals_come_in_the_order_in_which_they_were_said(live_server: Start) -> None:
+    server = live_server()
+    queries: tuple[dict[str, Any], ...] = ({}, {"interim_results": "true"})
+    for query in queries:
+        with server.listen(utterances="true", **STEREO, **query) as client:
+            for at in range(0, len(TALK), 1_600):
+                client.send(np.ascontiguousarray(TALK[at : at + 1_600]))
+            frames = client.finish()
+        assert finals(frames) == [(0, LONG, True), (1, "yes", True), (1, "and then", False), (0, "nothing", False)]
+        assert frames[-1]["type"] == "Metadata"
+    with server.listen(**STEREO) as client:
+        client.send(TALK)
+        assert {overlap for _, _, overlap in finals(client.finish())} == {None}
+
+
+def test_the_order_cannot_be_kept_over_connections(live_server: Start) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        live_server().listen(utterances="true", resumable="true", **STEREO)
+    assert b"utterances: cannot be combined with resumable" in refused.value.response.body
