@@ -110,12 +110,13 @@ PARAMETERS = (
     Parameter("utterances", BOOLEAN, "`false`", "What was said on all channels, in the order in which it was said.",
         "for uploads: `results.utterances`, what was said on all channels in the order in which it was said; with "
         "`multichannel` the `speaker` is the channel, and `overlap` (ours) says whether another channel spoke at the "
-        "same time. For live streams with `multichannel`: finals come in that order, with `overlap`, so that a final "
-        "may wait until the other side has finished what it began earlier; cannot be combined with `resumable`"),
+        "same time; `endpointing` is on by default then. For live streams with `multichannel`: finals come in that "
+        "order, with `overlap`, so that a final may wait until the other side has finished what it began earlier; "
+        "cannot be combined with `resumable`"),
     Parameter("utt_split", NUMBER, "0.8", "Silence in seconds that separates utterances, for uploads.",
         "silence in seconds that separates two utterances of an upload"),
     Parameter("endpointing", {"anyOf": [MILLISECONDS, BOOLEAN]}, f"{DEFAULT_ENDPOINTING_MS:g} ms",
-        "Silence that ends an utterance, in ms; off by default for uploads.",
+        "Silence that ends an utterance, in ms; off by default for uploads without `utterances`.",
         "silence that ends an utterance, at least the server's minimum; `false`: off"),
     Parameter("interim_results", BOOLEAN, "`false`", "Partial results.",
         "partial results, each time the words change", live_only=True),

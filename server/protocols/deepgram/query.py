@@ -151,7 +151,8 @@ def parse_query(
         interim_interval_ms=float(_integer(query, "interim_interval_ms", range(MAX_MS + 1), default=0)),
         latency_budget_ms=_latency_budget(query),
         vad_events=_boolean(query, "vad_events"),
-        endpointing_ms=_endpointing(query, default_endpointing),
+        # No word may last over a pause between two utterances.
+        endpointing_ms=_endpointing(query, default_endpointing or _boolean(query, UTTERANCES)),
         utterance_end_ms=_utterance_end(query),
         style=_style(query, english=english),
         punctuated_words=any(_boolean(query, name) for name in _FORMATTING),

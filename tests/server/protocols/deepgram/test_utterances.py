@@ -12,6 +12,7 @@ from websockets.exceptions import InvalidStatus
 from server.protocols.deepgram.utterances import utterances
 from server.text.formatting import FormattedWord
 from tests.server.recognition.test_spoken_order import LONG, TALK
+from tests.support.needs import need_package
 from tests.support.servers.adapters import words
 from tests.support.servers.live_server import Frame, LiveServer
 from tests.support.servers.uploaded import encoded
@@ -46,7 +47,7 @@ def test_utterances_are_split_at_pauses_sorted_and_marked() -> None:
 
 def test_a_recording_of_two_people_is_one_conversation(live_server: Start) -> None:
     server, body = live_server(), encoded(TALK, "WAV")
-    query: dict[str, Any] = {"multichannel": "true", "utterances": "true", "utt_split": "0.5", "endpointing": "10"}
+    query: dict[str, Any] = {"multichannel": "true", "utterances": "true", "utt_split": "0.5"}
     with server.http as http:
         answer = http.post("/v1/listen", params=query, content=body).json()
         mixed = http.post(
@@ -93,3 +94,20 @@ def test_the_order_cannot_be_kept_over_connections(live_server: Start) -> None:
     with pytest.raises(InvalidStatus) as refused:
         live_server().listen(utterances="true", resumable="true", **STEREO)
     assert b"utterances: cannot be combined with resumable" in refused.value.response.body
+
+
+def test_the_deepgram_sdk_reads_the_utterances_of_a_recording(live_server: Start) -> None:
+    need_package("deepgram")
+    from deepgram import DeepgramClient
+    from deepgram.environment import DeepgramClientEnvironment
+
+    http, ws = f"http://{(server := live_server()).host}", f"ws://{server.host}"
+    here = DeepgramClientEnvironment(base=http, production=ws, agent=ws, agent_rest=http)
+    options: Any = {"multichannel": True, "utterances": True, "utt_split": 0.5}
+    client = DeepgramClient(api_key="any", environment=here)
+    answer: Any = client.listen.v1.media.transcribe_file(request=encoded(TALK, "WAV"), model="nova-3", **options)
+    found = answer.results.utterances
+    assert [(one.speaker, one.channel, one.words[0].speaker) for one in found] == [
+        (0, 0, 0), (1, 1, 1), (1, 1, 1), (0, 0, 0),
+    ]  # fmt: skip
+    assert found[1].transcript == "yes"
