@@ -60,7 +60,7 @@ class Proxy:
 
     program: str
     config: Path
-    replica: Callable[[str, int], str]  # address of a host and port in the file's format
+    in_front_of: Callable[[str, Sequence[int]], str]  # the file with these replicas; raises ValueError
     addresses: Callable[[Ports, Path], Mapping[str, str]]
     command: Callable[[Path], list[str]]
 
@@ -74,14 +74,10 @@ class Proxy:
         if not self.config.is_file():
             raise PeerMissing(f"{self.config} is missing: the proxies' files are only in a checkout, not in the wheel")
         text = self.config.read_text(encoding="utf-8")
-        for number in range(SHIPPED_REPLICAS):
-            shipped = self.replica(f"replica-{number + 1}", 8080)
-            if text.count(shipped) != 1:
-                raise ValueError(f"{self.config}: {shipped!r} must occur exactly once")
-            if number < len(replicas):
-                text = text.replace(shipped, self.replica("127.0.0.1", replicas[number]))
-            else:
-                text = "".join(line for line in text.splitlines(keepends=True) if shipped not in line)
+        try:
+            text = self.in_front_of(text, replicas)
+        except ValueError as error:
+            raise ValueError(f"{self.config}: {error}") from None
         for old, new in self.addresses(ports, folder).items():
             if old not in text:
                 raise ValueError(f"{self.config}: {old!r} is missing")
@@ -125,11 +121,37 @@ def _listens(port: int) -> bool:
     return False
 
 
+def _listed(address: Callable[[str, int], str]) -> Callable[[str, Sequence[int]], str]:
+    """Return the rendering of a file that lists its replicas; lines of those that are not needed are left out."""
+
+    def render(text: str, replicas: Sequence[int]) -> str:
+        for number in range(SHIPPED_REPLICAS):
+            shipped = address(f"replica-{number + 1}", 8080)
+            if text.count(shipped) != 1:
+                raise ValueError(f"{shipped!r} must occur exactly once")
+            if number < len(replicas):
+                text = text.replace(shipped, address("127.0.0.1", replicas[number]))
+            else:
+                text = "".join(line for line in text.splitlines(keepends=True) if shipped not in line)
+        return text
+
+    return render
+
+
+def _templated(text: str, replicas: Sequence[int]) -> str:
+    """Render a file whose replicas are found by DNS: one line for each port instead of the template."""
+    template = "    server-template replica- 16 replica:8080\n"
+    if text.count(template) != 1:
+        raise ValueError(f"{template.strip()!r} must occur exactly once")
+    servers = (f"    server replica-{number} 127.0.0.1:{port}\n" for number, port in enumerate(replicas, 1))
+    return text.replace(template, "".join(servers))
+
+
 PROXIES: Mapping[str, Proxy] = {
     "haproxy": Proxy(
         program="haproxy",
         config=DEPLOY / "haproxy" / "haproxy.cfg",
-        replica=lambda host, port: f"{host}:{port}",
+        in_front_of=_templated,
         addresses=lambda ports, _: {
             "bind :8080": f"bind 127.0.0.1:{ports.audio}",
             "bind :8443": f"bind 127.0.0.1:{ports.tls}",
@@ -141,7 +163,7 @@ PROXIES: Mapping[str, Proxy] = {
     "nginx": Proxy(
         program="nginx",
         config=DEPLOY / "nginx" / "nginx.conf",
-        replica=lambda host, port: f"{host}:{port}",
+        in_front_of=_listed(lambda host, port: f"{host}:{port}"),
         addresses=lambda ports, folder: {
             "listen 8080": f"listen 127.0.0.1:{ports.audio}",
             "listen 127.0.0.1:8404": f"listen 127.0.0.1:{ports.figures}",
@@ -154,7 +176,7 @@ PROXIES: Mapping[str, Proxy] = {
     "envoy": Proxy(
         program="envoy",
         config=DEPLOY / "envoy" / "envoy.yaml",
-        replica=lambda host, port: f"address: {host}, port_value: {port}",
+        in_front_of=_listed(lambda host, port: f"address: {host}, port_value: {port}"),
         addresses=lambda ports, folder: {
             "address: 0.0.0.0, port_value: 8080": f"address: 127.0.0.1, port_value: {ports.audio}",
             "port_value: 9901": f"port_value: {ports.control}",

@@ -7,12 +7,12 @@ import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import jsonschema
 import pytest
 import yaml
 
-from loadtest.failover.proxies import SHIPPED_REPLICAS
 from server.settings import Settings
 from tests.support.audio.speech import ROOT
 from tests.support.needs import need_package
@@ -21,7 +21,7 @@ COMPOSE = ROOT / "deploy" / "compose"
 FILES = sorted(COMPOSE.glob("compose*.yaml"))
 MAIN: dict[str, Any] = yaml.safe_load((COMPOSE / "compose.yaml").read_text())
 SERVICES = MAIN["services"]
-REPLICAS = [f"replica-{number + 1}" for number in range(SHIPPED_REPLICAS)]
+REPLICA = SERVICES["replica"]
 FLUSH_S = 10.0  # for the closes after a drain and the exit of the process
 
 
@@ -40,33 +40,39 @@ def test_compose_files_match_the_specification(path: Path) -> None:
 
 def test_the_specification_rejects_an_unknown_key() -> None:
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({"services": {"replica-1": {"imagee": "tutti"}}}, schema())
+        jsonschema.validate({"services": {"replica": {"imagee": "tutti"}}}, schema())
 
 
-def test_haproxy_names_every_replica_of_compose() -> None:
-    named = re.findall(
-        r"^    server (\S+) (\S+):8080$", (ROOT / "deploy/haproxy/haproxy.cfg").read_text(), re.MULTILINE
-    )
-    assert [name for name, _ in named] == [host for _, host in named] == REPLICAS
-    assert set(REPLICAS) <= set(SERVICES)
+def test_haproxy_and_prometheus_find_replicas_by_the_name_of_the_service() -> None:
+    config = (ROOT / "deploy/haproxy/haproxy.cfg").read_text()
+    [(most, name)] = re.findall(r"^    server-template replica- (\d+) (\w+):8080$", config, re.MULTILINE)
+    assert SERVICES[name]["deploy"]["replicas"] < int(most)
+    assert "container_name" not in SERVICES[name], "it cannot be scaled"
+    assert "ports" not in SERVICES[name], "a host port is for one replica"
+    [scraped, _] = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
+    assert scraped["dns_sd_configs"][0]["names"] == [name]
+    assert float(REPLICA["stop_grace_period"].partition(":-")[2].rstrip("s}")) < 60 * hold_minutes(config, "obsolete")
 
 
-@pytest.mark.parametrize("name", REPLICAS)
-def test_replicas_are_read_only_without_capabilities_and_without_ports(name: str) -> None:
-    replica = SERVICES[name]
-    assert replica["read_only"]
-    assert replica["cap_drop"] == ["ALL"]
-    assert replica["networks"] == ["inside"]
+def hold_minutes(config: str, reason: str) -> float:
+    """Return how long HAProxy keeps a server whose name is gone."""
+    [found] = re.findall(rf"^    hold {reason} (\d+)m$", config, re.MULTILINE)
+    return float(found)
+
+
+def test_replicas_are_read_only_without_capabilities_and_without_ports() -> None:
+    assert REPLICA["read_only"]
+    assert REPLICA["cap_drop"] == ["ALL"]
+    assert REPLICA["networks"] == ["inside"]
     assert MAIN["networks"]["inside"]["internal"]
-    assert "ports" not in replica
-    assert replica["deploy"]["resources"]["limits"]["memory"]
-    assert any(place.startswith("/tmp") for place in replica["tmpfs"])
+    assert "ports" not in REPLICA
+    assert REPLICA["deploy"]["resources"]["limits"]["memory"]
+    assert any(place.startswith("/tmp") for place in REPLICA["tmpfs"])
 
 
 def test_the_grace_period_covers_the_drain() -> None:
-    replica = SERVICES["replica-1"]
-    drain_s = float(default_of(replica["environment"]["TUTTI_DRAIN_TIMEOUT_S"]))
-    grace_s = float(default_of(replica["stop_grace_period"]).removesuffix("s"))
+    drain_s = float(default_of(REPLICA["environment"]["TUTTI_DRAIN_TIMEOUT_S"]))
+    grace_s = float(default_of(REPLICA["stop_grace_period"]).removesuffix("s"))
     assert grace_s >= drain_s + FLUSH_S
     assert float(SERVICES["haproxy"]["stop_grace_period"].removesuffix("s")) >= grace_s
     Settings(drain_timeout_s=drain_s)
@@ -87,7 +93,10 @@ def test_only_port_8080_of_haproxy_is_published_beyond_loopback() -> None:
 
 
 def test_images_have_exact_tags_and_secrets_are_files() -> None:
-    for name, service in SERVICES.items():
+    services = [each for path in FILES for each in yaml.safe_load(path.read_text())["services"].items()]
+    for name, service in services:
+        if "image" not in service:
+            continue
         tag = service["image"].partition(":")[2]
         assert tag not in ("", "latest"), name
     for secret in MAIN["secrets"].values():
@@ -103,12 +112,34 @@ def test_mounted_files_exist() -> None:
                 assert (COMPOSE / source).exists(), source
 
 
+def test_variants_change_the_service_of_the_replicas() -> None:
+    for path in FILES:
+        services = yaml.safe_load(path.read_text())["services"]
+        assert set(services) <= set(SERVICES) | {"jaeger"}, path.name
+
+
+def test_traces_go_to_the_collector_of_the_variant() -> None:
+    services = yaml.safe_load((COMPOSE / "compose.traces.yaml").read_text())["services"]
+    endpoint = services["replica"]["environment"]["TUTTI_OTEL_ENDPOINT"]
+    Settings(otel_endpoint=endpoint)
+    assert urlsplit(endpoint).hostname in services
+    assert set(services["jaeger"]["networks"]) == {"inside", "outside"}
+
+
+def test_alertmanager_is_where_prometheus_sends_alerts() -> None:
+    asked = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    [target] = asked["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"]
+    manager = SERVICES[target.partition(":")[0]]
+    [receiver] = yaml.safe_load((ROOT / "deploy/prometheus/alertmanager.yml").read_text())["receivers"]
+    secret = receiver["webhook_configs"][0]["url_file"].rpartition("/")[2]
+    assert manager["secrets"] == [secret]
+    assert "outside" in manager["networks"], "the webhook is elsewhere"
+
+
 def test_the_variant_with_a_model_mounts_it_read_only_and_names_it() -> None:
-    services = yaml.safe_load((COMPOSE / "compose.model.yaml").read_text())["services"]
-    assert sorted(services) == REPLICAS
-    for service in services.values():
-        [volume] = service["volumes"]
-        assert volume["read_only"]
-        assert not volume["bind"]["create_host_path"]
-        assert service["environment"]["TUTTI_MODEL"].startswith(f"{volume['target']}/${{MODEL:?")
-        assert set(service["environment"]) == {"TUTTI_MODEL"}
+    [service] = yaml.safe_load((COMPOSE / "compose.model.yaml").read_text())["services"].values()
+    [volume] = service["volumes"]
+    assert volume["read_only"]
+    assert not volume["bind"]["create_host_path"]
+    assert service["environment"]["TUTTI_MODEL"].startswith(f"{volume['target']}/${{MODEL:?")
+    assert set(service["environment"]) == {"TUTTI_MODEL"}

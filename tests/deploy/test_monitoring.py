@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,76 +17,16 @@ import yaml
 from deploy.grafana import dashboard
 from deploy.grafana.panels import ROWS
 from deploy.grafana.picture import filled, named, picture
-from tests.support.needs import missing
+from tests.support.deployment.prometheus import RULES, WITHIN_S, Prometheus, need
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
 
 ROOT = Path(__file__).parents[2]
-DEPLOY = ROOT / "deploy"
-RULES = DEPLOY / "prometheus" / "rules.yml"
-WITHIN_S = 30.0
-
-
-def need(program: str) -> str:
-    """Return the path of a program; if it is missing, skip the test, or fail in CI."""
-    found = shutil.which(program)
-    if found is None:
-        missing(f"{program} not installed")
-    return found
 
 
 def rules(kind: str) -> list[dict[str, Any]]:
     groups = yaml.safe_load(RULES.read_text())["groups"]
     return [rule for group in groups for rule in group["rules"] if kind in rule]
-
-
-class Prometheus:
-    """A Prometheus server on a free port with the shipped rules."""
-
-    def __init__(self, folder: Path, target: str) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        asked = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
-        asked["global"] = {"scrape_interval": "500ms", "evaluation_interval": "500ms"}
-        asked["rule_files"] = [str(RULES)]
-        asked["scrape_configs"] = [{"job_name": "tutti", "static_configs": [{"targets": [target]}]}]
-        config = folder / "prometheus.yml"
-        config.write_text(yaml.safe_dump(asked))
-        self._log = (folder / "prometheus.log").open("wb")
-        self._process = subprocess.Popen(
-            [
-                need("prometheus"),
-                f"--config.file={config}",
-                f"--storage.tsdb.path={folder / 'data'}",
-                f"--web.listen-address={self.url.removeprefix('http://')}",
-            ],
-            stdout=self._log,
-            stderr=self._log,
-        )
-
-    def close(self) -> None:
-        self._process.terminate()
-        self._process.wait(timeout=WITHIN_S)
-        self._log.close()
-
-    def ask(self, expr: str) -> list[dict[str, Any]]:
-        try:
-            answer = httpx.get(f"{self.url}/api/v1/query", params={"query": expr}, timeout=WITHIN_S)
-        except httpx.TransportError:
-            return []
-        if answer.status_code != 200:
-            assert answer.status_code == 503, answer.text  # starting
-            return []
-        return list(answer.json()["data"]["result"])
-
-    def wait_for(self, expr: str) -> list[dict[str, Any]]:
-        """Wait for a result and return it."""
-        end_s = time.monotonic() + WITHIN_S
-        while not (found := self.ask(expr)):
-            assert time.monotonic() < end_s, f"no data for {expr}"
-            time.sleep(0.2)
-        return found
 
 
 @pytest.fixture(scope="module")

@@ -233,9 +233,10 @@ def test_haproxy_serves_its_statistics(live_server: Start) -> None:
 @every_proxy
 def test_rendering_rejects_a_configuration_without_the_address_of_a_replica(name: str, tmp_path: Path) -> None:
     proxy = PROXIES[name]
+    address = "replica:8080" if name == "haproxy" else "replica-2"
     broken = tmp_path / "broken.cfg"
-    broken.write_text(proxy.config.read_text().replace("replica-2", "replica-x"))
-    with pytest.raises(ValueError, match="replica-2"):
+    broken.write_text(proxy.config.read_text().replace(address, "elsewhere"))
+    with pytest.raises(ValueError, match=address):
         replace(proxy, config=broken).render(Ports(1, 2, 3, 4), [5, 6, 7], tmp_path)
 
 

@@ -126,10 +126,10 @@ def _envoy_stats(running: Running, names: str) -> str:
     return httpx.get(figures, params={"filter": names}, timeout=WAIT_S).text
 
 
-def wait_until(holds: Callable[[], bool], every_s: float = 0.02) -> None:
-    """Poll a condition of another process. Raises: AssertionError after `WAIT_S`."""
+def wait_until(holds: Callable[[], bool], every_s: float = 0.02, within_s: float = WAIT_S) -> None:
+    """Poll a condition of another process. Raises: AssertionError after `within_s`."""
     pause = threading.Event()
-    for _ in range(round(WAIT_S / every_s)):
+    for _ in range(round(within_s / every_s)):
         if holds():
             return
         pause.wait(every_s)

@@ -1,0 +1,78 @@
+"""`docker compose up --scale`: HAProxy with its shipped template finds a fourth replica by DNS, without an edit."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from loadtest.failover.proxies import PROXIES, Running
+from loadtest.served import free_port
+from tests.support.deployment.dns import NameServer
+from tests.support.deployment.edge import listen, need, wait_until
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import spell
+
+Start = Callable[..., LiveServer]
+HOSTS = [f"127.0.0.{number}" for number in range(2, 6)]  # as containers: other addresses, the same port
+
+
+@pytest.fixture
+def names() -> Iterator[NameServer]:
+    with contextlib.closing(NameServer(replica=[])) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def templated(names: NameServer, port: int, tmp_path: Path) -> Iterator[Running]:
+    """Run HAProxy with its shipped template, this name server, and replicas on this port."""
+    proxy = need("haproxy")
+    text = proxy.config.read_text()
+    for old, new in (
+        ("    parse-resolv-conf\n", f"    nameserver test {names.host}\n"),
+        ("replica:8080", f"replica:{port}"),
+        ("check inter 1s fastinter 500ms downinter 1s", "check inter 100ms"),
+    ):
+        assert text.count(old) == 1 + (old == "replica:8080") * 0, old
+        text = text.replace(old, new)
+    config = tmp_path / "haproxy.cfg"
+    config.write_text(text)
+    with replace(proxy, config=config, in_front_of=lambda given, _: given).running([]) as running:
+        yield running
+
+
+def sessions(servers: list[LiveServer]) -> list[int]:
+    return [len(server.replica.sessions) for server in servers]
+
+
+def test_a_fourth_replica_gets_streams_and_a_removed_name_cuts_none(
+    live_server: Start, names: NameServer, tmp_path: Path
+) -> None:
+    assert "haproxy" in PROXIES
+    port = free_port()
+    servers = [live_server(host=host, port=port) for host in HOSTS]
+    names.addresses["replica"] = HOSTS[:3]
+    with templated(names, port, tmp_path) as proxy, contextlib.ExitStack() as opened:
+        wait_until(lambda: _reachable(proxy, servers[:3], opened))
+        assert not sessions(servers)[3]
+        names.addresses["replica"] = HOSTS
+        wait_until(lambda: _reachable(proxy, servers, opened))
+        names.addresses["replica"] = HOSTS[1:]
+        client = opened.enter_context(listen(proxy))
+        client.send(spell("still here"))
+        assert transcript(client.finish()) == "still here"
+        before = sessions(servers)[0]
+        assert before >= 1
+        for _ in range(3):  # while the name server answers without it
+            opened.enter_context(listen(proxy))
+        assert sessions(servers)[0] >= before
+
+
+def _reachable(proxy: Running, servers: list[LiveServer], opened: contextlib.ExitStack) -> bool:
+    """Open a stream, and return whether each of these servers has one."""
+    with contextlib.suppress(Exception):  # before the first answer of DNS there is no replica
+        opened.enter_context(listen(proxy))
+    return min(sessions(servers)) > 0
