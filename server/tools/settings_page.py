@@ -31,9 +31,9 @@ Written by `python -m server.tools.settings_page` from `server/settings.py`.
 def page() -> str:
     """Return the whole page."""
     source = Path(settings.__file__).read_text(encoding="utf-8")
-    meanings, lines = _meanings(source), [HEAD]
+    found, lines = meanings(source), [HEAD]
     for name, field in Settings.model_fields.items():
-        heading, meaning = meanings[name]
+        heading, meaning = found[name]
         if heading:
             lines += [f"\n## {heading}\n", "| variable | option | default | meaning |", "|---|---|---|---|"]
         option = f"`--{name.replace('_', '-')}`" if name in OPTIONS else ""
@@ -41,7 +41,7 @@ def page() -> str:
     return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
 
 
-def _meanings(source: str) -> dict[str, tuple[str, str]]:
+def meanings(source: str) -> dict[str, tuple[str, str]]:
     """Return, for each setting, the heading comment above it ("" if none) and its docstring in one line."""
     [settings_class] = [each for each in ast.parse(source).body if getattr(each, "name", "") == Settings.__name__]
     assert isinstance(settings_class, ast.ClassDef), "the settings are a class"
