@@ -19,13 +19,15 @@ HEAD = """# The chart deploy/helm/tutti with its default values, for `kubectl ap
 """
 
 
-def render(values: Mapping[str, Any], *, release: str = RELEASE, namespace: str = NAMESPACE) -> str:
-    """Return all manifests, in the order of the chart's files. Raises: helm_python.HelmError."""
+def render(
+    values: Mapping[str, Any], *, release: str = RELEASE, namespace: str = NAMESPACE, chart: Path = CHART
+) -> str:
+    """Return all manifests of a chart, a folder or an archive, in the order of its files. Raises: HelmError."""
     import helm_python
 
-    with helm_python.Chart.load(str(CHART)) as chart:
-        chart.validate_schema(dict(values))
-        found = chart.render(dict(values), name=release, namespace=namespace)
+    with helm_python.Chart.load(str(chart)) as loaded:
+        loaded.validate_schema(dict(values))
+        found = loaded.render(dict(values), name=release, namespace=namespace)
     texts = (text.strip().removeprefix("---").strip() for path, text in sorted(found.items()) if path.endswith(".yaml"))
     return "".join(f"---\n{text}\n" for text in texts if text)
 

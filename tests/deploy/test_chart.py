@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -52,6 +54,16 @@ def test_the_schema_of_values_is_current() -> None:
 
 def test_the_manifests_for_kubectl_are_the_rendered_chart() -> None:
     assert tuple(yaml.safe_load_all(render.TARGET.read_text())) == rendered(), "run: python -m deploy.helm.render"
+
+
+def test_helm_finds_no_error_and_packages_the_shipped_rules_and_dashboard(tmp_path: Path) -> None:
+    helm = need_package("helm_python")
+    found = helm.lint(str(render.CHART))
+    assert not found["errors"]
+    assert [each for each in found["messages"] if "icon" not in each["error"]] == []
+    archive = Path(helm.package(str(render.CHART), destination=str(tmp_path)))
+    everything = {"monitoring": {"rules": True, "dashboard": True}}
+    assert render.render(everything, chart=archive) == render.render(everything)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

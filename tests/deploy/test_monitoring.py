@@ -88,6 +88,12 @@ def test_alerts_fire_on_their_conditions() -> None:
     assert [rule["alert"] for rule in rules("alert") if rule["alert"] not in tested] == []
 
 
+def test_prometheus_accepts_the_shipped_configuration() -> None:
+    words = [need("promtool"), "check", "config", str(RULES.with_name("prometheus.yml"))]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
     names = {rule["alert"] for rule in rules("alert")}
     assert {page.stem for page in (ROOT / "docs" / "runbooks").glob("Tutti*.md")} == names

@@ -16,6 +16,7 @@ class NameServer:
 
     def __init__(self, **addresses: list[str]) -> None:
         self.addresses = addresses
+        self.queries = 0
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind(("127.0.0.1", 0))
         self.host = f"127.0.0.1:{self._socket.getsockname()[1]}"
@@ -33,6 +34,7 @@ class NameServer:
             query, client = self._socket.recvfrom(4096)
             if not query:
                 return
+            self.queries += 1
             self._socket.sendto(self._answer(query), client)
 
     def _answer(self, query: bytes) -> bytes:
