@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from deploy.helm import render
 from server.access.keys import Key, parse_keys, read_secrets
 from server.resume.seal import KEY_BYTES, read_keys
 from server.settings import Settings
 from tests.support.audio.speech import ROOT
-from tests.support.needs import need_programs
+from tests.support.deployment.chart import of_kind, rendered
+from tests.support.needs import need_package, need_programs
 
 README = (ROOT / "deploy" / "README.md").read_text()
 
@@ -67,3 +70,18 @@ def test_paths_in_the_readme_exist() -> None:
     folders = re.findall(r"^\| ((?:`\w+/`(?:, )?)+) \|", README, re.MULTILINE)
     for name in re.findall(r"`(\w+)/`", " ".join(folders)):
         assert (ROOT / "deploy" / name).is_dir(), name
+
+
+def test_the_helm_command_renders_with_its_values() -> None:
+    need_package("helm_python")
+    [line] = re.findall(r"^helm install (.*?[^\\])$", README, re.MULTILINE | re.DOTALL)
+    release, chart, *options = shlex.split(line.replace("\\\n", " "))
+    given = dict(zip(options[::2], options[1::2], strict=True))
+    assert ROOT / chart == render.CHART
+    manifests = rendered(
+        Path(given["--values"]).stem, release=release, namespace=given["--namespace"], values=[given["--set"]]
+    )
+    [container] = of_kind(manifests, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert container["image"].startswith(given["--set"].partition("=")[2])
+    [volume] = re.findall(r"create secret generic (\S+)", README)
+    assert volume in str(of_kind(manifests, "Deployment"))
