@@ -49,7 +49,7 @@ def snapshot(registry: Collector) -> bytes:
             family.name,
             family.documentation,
             family.type,
-            [_Sample(sample.name, tuple(sample.labels.items()), sample.value) for sample in family.samples],
+            [_Sample(sample.name, tuple(sample.labels.items()), float(sample.value)) for sample in family.samples],
         )
         for family in registry.collect()
     ]

@@ -200,3 +200,10 @@ def test_a_gauge_that_no_table_lists_is_summed() -> None:
         Gauges(registry, "x_open", "text", "model").labels("en").set(2.0)
     assert GAUGES.get("x_open", Combine.SUM) is Combine.SUM
     assert values(merged(map(snapshot, registries)), "x_open") == {("en",): 4}
+
+
+@pytest.mark.parametrize("value", [True, 3, 2.5])
+def test_a_gauge_may_be_set_to_any_kind_of_number(value: float) -> None:
+    registry = CollectorRegistry()
+    Gauges(registry, "tutti_uploads_wait", "1 while uploads wait", "model").labels("en").set(value)
+    assert f'tutti_uploads_wait{{model="en"}} {float(value)}' in merged([snapshot(registry)] * 2).decode()
