@@ -12,7 +12,7 @@ import structlog
 
 from server.processes.children import START_ERRORS, Child
 from server.processes.listeners import Share, least_loaded
-from server.processes.messages import Accepted, Load
+from server.processes.messages import Accepted, Load, StartDrain
 
 MAX_HELD = 1_024  # connections that wait while no front end is ready
 RESTARTS, WITHIN_S = 3, 60.0  # a front end that ends more often waits until the minute is over
@@ -62,6 +62,8 @@ class FrontEnds:
         child = await self._start()
         self._children[child.number] = child
         await child.ready
+        if self.draining:  # it began to start before the drain, whose message it did not get
+            child.channel.tell(StartDrain())
         self._shares[child.number] = Share()
         held, self._held = self._held, deque()
         for port, descriptor in held:

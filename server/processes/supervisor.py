@@ -215,13 +215,13 @@ class Supervisor:
     async def _watch_end(self, child: Child) -> None:
         await child.process.wait()
         child.channel.close()
-        self._totals.end(child.number)
         if not child.leaving and not self.front_ends.draining:
             self._lost.labels(child.role).inc()
         if child.role is Role.FRONT_END:
             self.front_ends.ended(child)
         else:
             self.hosts.ended(child)
+        self._totals.end(child.number)
 
     def _watch(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from server.processes.front_ends import MAX_HELD, FrontEnds
-from server.processes.messages import Accepted, Load
+from server.processes.messages import Accepted, Load, StartDrain
 from tests.server.processes.children import FakeChild, on_a_loop
 
 
@@ -92,3 +92,15 @@ async def test_the_drain_ends_when_each_front_end_is_drained_or_has_ended() -> N
     await settled()
     assert fronts.fronts.empty.is_set()
     assert len(fronts.started) == 2
+
+
+@on_a_loop
+async def test_a_front_end_that_starts_during_a_drain_drains_too() -> None:
+    fronts = Fronts(1)
+    fronts.ready = False
+    starting = asyncio.ensure_future(fronts.fronts.begin())
+    await settled()
+    fronts.fronts.begin_drain()
+    fronts.started[0].ready.set_result(None)
+    await starting
+    assert any(isinstance(message, StartDrain) for message, _ in fronts.started[0].channel.sent)
