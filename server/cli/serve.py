@@ -113,12 +113,17 @@ def serve(
     from model.errors import ModelError
     from server.errors import SettingsError
     from server.processes.layout import processes_of
-    from server.processes.supervisor import run as supervise
-    from server.serve import run
 
+    count, settings = processes_of(settings)
     try:
-        count, settings = processes_of(settings)
-        code = supervise(settings, count) if count else run(settings)
+        if count:  # a supervisor loads neither models nor the web framework
+            from server.processes.supervisor import run as supervise
+
+            code = supervise(settings, count)
+        else:
+            from server.serve import run
+
+            code = run(settings)
     except (ModelError, SettingsError) as error:
         fail(error, context.params)
     raise typer.Exit(code)

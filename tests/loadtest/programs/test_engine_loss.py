@@ -38,7 +38,7 @@ def test_a_short_run_loses_nothing(tmp_path: Path) -> None:
     ]
     assert document["losses"] == 2
     assert document["level"]["compared"] > 0
-    assert len(document["pauses_s"]) == 2
+    assert len(document["latest_s"]) == 2
     assert not document["left_over"]
 
 
