@@ -17,7 +17,7 @@ from server.models.registry import Phase
 def combined_models(reports: Sequence[Sequence[ModelState]]) -> list[ModelState]:
     """Return the state of each model, in the order of the first report: all streams, and the phase of the whole.
 
-    A model is loaded once every process has it, and not loaded once no process has it.
+    A model that is loaded on demand is loaded in the processes that had a request for it: that counts as loaded.
     """
     by_name: dict[str, list[ModelState]] = {}
     for state in (state for report in reports for state in report):
@@ -25,28 +25,26 @@ def combined_models(reports: Sequence[Sequence[ModelState]]) -> list[ModelState]
     return [
         msgspec.structs.replace(
             states[0],
-            phase=_phase([state.phase for state in states], len(reports)),
+            phase=_phase({state.phase for state in states}),
             streams=sum(state.streams for state in states),
         )
         for states in by_name.values()
     ]
 
 
-def _phase(phases: list[Phase], processes: int) -> Phase:
-    """Return the phase of a model; a process that does not list it has not loaded it."""
-    found = {*phases, *([Phase.ABSENT] if len(phases) < processes else [])}
-    if len(found) == 1:
-        return found.pop()
-    return Phase.UNLOADING if Phase.UNLOADING in found else Phase.LOADING
+def _phase(found: set[Phase]) -> Phase:
+    """Return the phase of a model from those in the processes: what is under way in one is under way."""
+    return next(each for each in (Phase.UNLOADING, Phase.LOADING, Phase.LOADED, Phase.ABSENT) if each in found)
 
 
 def combined_status(reports: Sequence[Status]) -> Status:
-    """Return the status of the service: all requests and slots in use, and the models that every process has loaded.
+    """Return the status of the service: all requests and slots in use, and the models that any process has loaded.
 
     `slots_total` is a limit of the service, which each process shows as a whole.
     """
     health = {report.system_health for report in reports}
-    first, *others = reports
+    first = reports[0]
+    models = {model.uuid: model for report in reports for model in report.models}
     return msgspec.structs.replace(
         first,
         system_health=next(word for word in (Health.DRAINING, Health.CRITICAL, Health.HEALTHY) if word in health),
@@ -54,5 +52,5 @@ def combined_status(reports: Sequence[Status]) -> Status:
         active_batch_requests=sum(report.active_batch_requests for report in reports),
         slots_used=sum(report.slots_used for report in reports),
         slots_total=max(report.slots_total for report in reports),
-        models=[model for model in first.models if all(model in report.models for report in others)],
+        models=list(models.values()),
     )

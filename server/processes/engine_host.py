@@ -43,6 +43,7 @@ MODEL, VAD = "model ", "vad "  # beginnings of the names of engines, as `Service
 LOOK_S = 0.5  # between two reports of the longest step
 ORPHANED_S = 8.0  # after the supervisor's end, in addition to the drain of the front ends
 STOP_S = 2.0
+UNUSED_S = 5.0  # without a front end, after which a model that had one is unloaded
 NICENESS = 10  # of threads that load: a spare host loads while another one serves
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.engine_host")
 
@@ -61,6 +62,7 @@ class EngineHost:
         self._step_token = StepToken() if steps_at_once(settings.threads) == 1 else None
         self._registry = process_registry()
         self._attaching: set[asyncio.Task[None]] = set()
+        self._used_s: dict[str, float] = {}  # by engine: when it last had a front end
         self.stopped = asyncio.Event()
         process.take, process.answer = self._take, self._answer
         process.on_orphaned = self._orphaned
@@ -85,7 +87,30 @@ class EngineHost:
                 _log.critical("an engine has ended: this host ends", error=repr(engine.failure))
                 os._exit(1)
         self._channel.tell(messages.Busy(longest))
+        self._look_for_unused(now)
         asyncio.get_running_loop().call_later(LOOK_S, self._report)
+
+    def _look_for_unused(self, now: float) -> None:
+        """Unload models, except the default one, that every front end has left."""
+        default = next(iter(self._entries))
+        for name, task in list(self._engines.items()):
+            kind = MODEL if name.startswith(MODEL) else VAD
+            if name.removeprefix(kind) == default or not task.done() or task.exception():
+                continue
+            if task.result().connections:
+                self._used_s[name] = now
+            elif name in self._used_s and now - self._used_s[name] > UNUSED_S:
+                self._unload(name, kind)
+
+    def _unload(self, name: str, kind: str) -> None:
+        del self._used_s[name]
+        engine = self._engines.pop(name).result()
+        if kind == MODEL:
+            self._models.pop(name.removeprefix(kind), None)
+            _log.info("weights freed", model=name.removeprefix(kind))
+        task = asyncio.ensure_future(asyncio.to_thread(_stop, engine))
+        self._attaching.add(task)
+        task.add_done_callback(self._attaching.discard)
 
     def _running(self) -> list[ServedEngine]:
         return [task.result() for task in self._engines.values() if task.done() and not task.exception()]
@@ -116,6 +141,7 @@ class EngineHost:
         end = socket.socket(fileno=descriptor)
         try:
             (await self._engine(name)).attach(end)
+            self._used_s[self._full_name(name)] = time.perf_counter()
         except Exception:  # noqa: BLE001 - a model that fails must not end the engines of others
             _log.exception("no engine for a front end", engine=name)
             end.close()
@@ -142,10 +168,14 @@ class EngineHost:
             raise UnknownModel(f"no model is named {name!r}")
         return name if name in self._entries else ""
 
+    def _full_name(self, name: str) -> str:
+        """Return the name of an engine by the entry of its model. Raises: UnknownModel."""
+        kind = MODEL if name.startswith(MODEL) else VAD
+        return kind + self._key(name.removeprefix(kind))
+
     async def _engine(self, name: str) -> ServedEngine:
         """Return a running engine, made once. Raises: as `_model`."""
-        kind = MODEL if name.startswith(MODEL) else VAD
-        name = kind + self._key(name.removeprefix(kind))
+        name = self._full_name(name)
         task = self._engines.get(name)
         if task is None:
             task = self._engines[name] = asyncio.ensure_future(self._start(name))
@@ -202,8 +232,7 @@ class EngineHost:
     async def stop(self) -> None:
         """End the engines; a thread that hangs ends with the process."""
         for engine in self._running():
-            with contextlib.suppress(EngineDown):
-                await asyncio.to_thread(engine.stop, STOP_S)
+            await asyncio.to_thread(_stop, engine)
 
 
 def _load_vad(settings: Settings) -> VadModel | None:
@@ -212,6 +241,12 @@ def _load_vad(settings: Settings) -> VadModel | None:
     from model.vad import SileroVad
 
     return SileroVad.load()
+
+
+def _stop(engine: ServedEngine) -> None:
+    """End an engine; a thread that hangs is abandoned, as at the end of the process."""
+    with contextlib.suppress(EngineDown):
+        engine.stop(STOP_S)
 
 
 def _nicely(load: Callable[[], AcousticModel]) -> AcousticModel:

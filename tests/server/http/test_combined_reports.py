@@ -37,22 +37,22 @@ def test_a_phase_of_all_processes_is_that_of_the_service(phase: Phase) -> None:
     [
         ((Phase.ABSENT, Phase.LOADING), Phase.LOADING),
         ((Phase.LOADING, Phase.LOADED), Phase.LOADING),
-        ((Phase.ABSENT, Phase.LOADED), Phase.LOADING),
+        ((Phase.ABSENT, Phase.LOADED), Phase.LOADED),
         ((Phase.UNLOADING, Phase.LOADED), Phase.UNLOADING),
         ((Phase.UNLOADING, Phase.ABSENT), Phase.UNLOADING),
         ((Phase.UNLOADING, Phase.LOADED, Phase.ABSENT), Phase.UNLOADING),
     ],
 )
-def test_a_model_is_loaded_or_gone_only_when_every_process_says_so(phases: tuple[Phase, ...], whole: Phase) -> None:
+def test_what_is_under_way_in_one_process_is_under_way(phases: tuple[Phase, ...], whole: Phase) -> None:
     for order in itertools.permutations(phases):
         assert combined_models([models(phase, 0) for phase in order])[1].phase is whole
 
 
-def test_a_model_that_one_process_does_not_list_is_not_loaded_everywhere() -> None:
+def test_a_model_that_one_process_does_not_list_has_the_phase_of_the_others() -> None:
     found = combined_models([models(Phase.LOADED, 1)[:1], models(Phase.LOADED, 3)])
     assert [(state.name, state.phase, state.streams) for state in found] == [
         ("en", Phase.LOADED, 4),
-        ("es", Phase.LOADING, 3),
+        ("es", Phase.LOADED, 3),
     ]
 
 
@@ -61,10 +61,9 @@ def test_requests_and_slots_of_a_status_add_up_and_the_limit_does_not() -> None:
     assert found == Status(Health.HEALTHY, 7, 2, 11, 100, EN, [EN])
 
 
-def test_a_status_lists_models_that_every_process_has_loaded() -> None:
-    found = combined_status([status(Health.HEALTHY, 1, ES), status(), status(Health.HEALTHY, 1, ES)])
-    assert found.models == [EN]
-    assert combined_status([status(Health.HEALTHY, 1, ES)] * 2).models == [EN, ES]
+def test_a_status_lists_models_that_any_process_has_loaded() -> None:
+    found = combined_status([status(), status(Health.HEALTHY, 1, ES), status()])
+    assert found.models == [EN, ES]
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,22 @@ def model(server: FrontEnds) -> str:
     return name
 
 
+def test_a_model_on_demand_is_loaded_in_the_engine_host_and_freed_again(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with FrontEnds(2, log=log) as server, server.http as http:
+        assert phase_of(server, "tutti-mandarin") == "not loaded"
+        with opened(server, f"{RAW}&language=zh"):
+            assert phase_of(server, "tutti-mandarin") == "loaded"
+        assert http.post("/admin/models/tutti-mandarin/unload").status_code in (200, 202)
+        server.until(lambda: phase_of(server, "tutti-mandarin") == "not loaded")
+        server.until(lambda: "weights freed" in log.read_text(encoding="utf-8"))
+
+
+def phase_of(server: FrontEnds, name: str) -> str:
+    with server.http as http:
+        return next(str(model["phase"]) for model in http.get("/admin/models").json() if model["name"] == name)
+
+
 def test_a_killed_engine_is_a_pause(two: FrontEnds, played: list[Audio], texts: dict[str, str]) -> None:
     two.until(lambda: len(two.processes(ENGINE_HOST)) == 2)
     check(during(two, played, lambda: two.kill(two.processes(ENGINE_HOST)[0])), texts)

@@ -24,8 +24,9 @@ FRONT_END, ENGINE_HOST = "front_end", "engine_host"
 class FrontEnds:
     """Runs inside a `with` block."""
 
-    def __init__(self, count: int, *options: str) -> None:
+    def __init__(self, count: int, *options: str, log: Path | None = None) -> None:
         self._options = ("--max-streams", "64", "--admin-local", "--front-ends", str(count), *options)
+        self._log = log
         self._stack = ExitStack()
         self.url = ""
         self.pid = 0
@@ -33,7 +34,7 @@ class FrontEnds:
         """Every process that a test has asked about."""
 
     def __enter__(self) -> Self:
-        self.url, self.pid = self._stack.enter_context(served_process(self._options))
+        self.url, self.pid = self._stack.enter_context(served_process(self._options, self._log))
         self.processes()
         return self
 
