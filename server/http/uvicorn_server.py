@@ -137,11 +137,11 @@ class HeadProtocol(BoundedHttpProtocol):
             self.transport.close()
 
 
-PATH = "/v1/listen"  # the endpoint with early refusals
+PATHS = ("/v1/listen", "/v2/listen")  # endpoints with early refusals: their own order of checks, and their form
 
 
 class EarlyRefusal:
-    """Refuses handshakes of `/v1/listen` while the replica is full or draining, or one address opens them too fast.
+    """Refuses handshakes of Deepgram's paths while the replica is full or draining, or one address opens them too fast.
 
     Handshakes to be refused for another reason (key, origin, quota) are passed on to the endpoint.
     """
@@ -153,7 +153,7 @@ class EarlyRefusal:
 
     def __call__(self, scope: Scope) -> Response | None:
         """Return the refusal of a handshake with this scope, None if it is not refused here."""
-        if scope["path"] != PATH:
+        if scope["path"] not in PATHS:
             return None
         try:
             self._guard.refuse_if_unavailable()

@@ -12,6 +12,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from server.http.uvicorn_server import EarlyRefusal
 from server.streaming.websocket import StreamWebSocket
@@ -47,7 +48,11 @@ def refused(server: LiveServer, headers: dict[str, str] | None = None, **query: 
     """Return status, headers by lower-case name and body of a refusal, without ids and date."""
     with pytest.raises(InvalidStatus) as found:
         server.listen(headers, **query)
-    response = found.value.response
+    return shown(found.value)
+
+
+def shown(error: InvalidStatus) -> tuple[int, dict[str, str], str]:
+    response = error.response
     named = {name.lower(): IDS.sub("…", value) for name, value in response.headers.raw_items()}
     assert named.pop("date")
     return response.status_code, named, IDS.sub("…", (response.body or b"").decode())
@@ -88,6 +93,25 @@ def test_the_response_equals_that_of_the_endpoint(
         status, headers, body = soon
         assert (status, headers["retry-after"], headers["connection"]) == (503, "1", "close")
         assert '"err_code":"SERVICE_UNAVAILABLE"' in body
+
+
+def test_a_stream_of_turns_is_refused_as_early(
+    live_server: Start, handshakes: list[object], without_early_refusal: Callable[[], None]
+) -> None:
+    server = live_server(max_streams=1)
+
+    def refused_turns() -> tuple[int, dict[str, str], str]:
+        url = f"ws://{server.host}/v2/listen?model=flux-general-en&encoding=linear16&sample_rate=16000"
+        with pytest.raises(InvalidStatus) as found, connect(url, proxy=None):
+            pass
+        return shown(found.value)
+
+    with server.listen():
+        soon = refused_turns()
+        assert (soon[0], len(handshakes)) == (503, 1)
+        without_early_refusal()
+        assert refused_turns() == soon
+        assert len(handshakes) == 2
 
 
 def test_key_origin_and_quota_are_checked_before_capacity(live_server: Start) -> None:
