@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -161,7 +162,8 @@ class Settings(BaseSettings):
     max_upload_s: float = Field(14_400.0, gt=0)
     """Longest recording in seconds: a small body can decode to hours of silence."""
     max_uploads: int = Field(4, ge=1)
-    """Uploads at a time. Each holds its body in memory, and has model slots in addition to `max_streams`."""
+    """Uploads at a time, shared out to front ends, at least one each. Each holds its body in memory, and has model slots
+    in addition to `max_streams`."""
     upload_timeout_s: float = Field(120.0, gt=0)
     """Seconds for a body to arrive."""
     min_upload_bytes_per_s: float = Field(1_000.0, gt=0)
@@ -303,6 +305,16 @@ class Settings(BaseSettings):
         """Return the settings of one model alone."""
         own = {} if entry is None else entry.own
         return self.model_copy(update={**own, "models": (), "models_file": None})
+
+    @property
+    def processes(self) -> int:
+        """Processes that share what is limited for the server and held by each of them; `auto` is one process here."""
+        return 1 if self.front_ends == "auto" else max(1, self.front_ends)
+
+    @property
+    def uploads_here(self) -> int:
+        """Uploads at a time of one process."""
+        return math.ceil(self.max_uploads / self.processes)
 
     @property
     def slots(self) -> int:

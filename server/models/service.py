@@ -138,7 +138,7 @@ class ServiceBuilder:
         self._make_session = make_session
         self._coordinator = coordinator
         self._step_tokens = itertools.cycle([StepToken() for _ in range(steps_at_once(settings.threads))])
-        self._second_pass = SecondPass(clock, processes=_processes(settings))
+        self._second_pass = SecondPass(clock, processes=settings.processes)
         keys = resume_keys(settings)
         self._own_key = not keys
         self._resume_keys = keys or [os.urandom(32)]
@@ -249,11 +249,6 @@ class ServiceBuilder:
             use=self._coordinator,
             own_key=self._own_key,
         )
-
-
-def _processes(settings: Settings) -> int:
-    """Return how many processes share the cores with this one's threads; `auto` is a server of one process here."""
-    return 1 if settings.front_ends == "auto" else max(1, settings.front_ends)
 
 
 def resume_keys(settings: Settings) -> list[bytes]:

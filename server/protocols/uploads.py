@@ -69,7 +69,7 @@ class Recordings:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._places = UploadPlaces(replica.settings.max_uploads)
+        self._places = UploadPlaces(replica.settings.uploads_here)
         for stage in get_args(Stage):
             replica.metrics.uploads_active.labels(stage).set_function(partial(self._places.count, stage))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,3 +47,8 @@ def test_a_quota_limits_the_cores(tmp_path: Path, text: str, cores: int | None) 
     file = tmp_path / "cpu.max"
     file.write_text(text, encoding="ascii")
     assert usable_cores(file) == (usable_cores(tmp_path / "absent") if cores is None else cores)
+
+
+@pytest.mark.parametrize(("front_ends", "uploads"), [("auto", 4), (0, 4), (2, 2), (3, 2), (8, 1)])
+def test_front_ends_share_the_places_of_uploads(front_ends: Any, uploads: int) -> None:
+    assert Settings(max_uploads=4, front_ends=front_ends).uploads_here == uploads
