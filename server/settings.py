@@ -162,7 +162,7 @@ class Settings(BaseSettings):
     max_upload_s: float = Field(14_400.0, gt=0)
     """Longest recording in seconds: a small body can decode to hours of silence."""
     max_uploads: int = Field(4, ge=1)
-    """Uploads at a time, shared out to front ends, at least one each. Each holds its body in memory, and has model slots
+    """Uploads at a time, shared by front ends, at least one each. Each keeps its body in memory, and has model slots
     in addition to `max_streams`."""
     upload_timeout_s: float = Field(120.0, gt=0)
     """Seconds for a body to arrive."""
