@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from loadtest.failover.streams import Audio, Outcome
-from loadtest.served import serve_command
+from loadtest.processes import tree
+from loadtest.served import free_port, is_ready, serve_command
+from model.checkpoint import SHIPPED
+from server.operations.process import EXIT_LOST
 from tests.support.servers.front_ends import ENGINE_HOST, FRONT_END, WITHIN_S, FrontEnds, speech
 
 RAW = "encoding=linear16&sample_rate=16000"
@@ -276,3 +282,39 @@ def test_the_engine_of_one_process_cannot_be_restarted_alone() -> None:
         answer = http.post("/admin/engine/restart")
         assert answer.status_code == 409
         assert "--front-ends" in answer.text
+
+
+def test_a_server_whose_engine_cannot_be_replaced_ends_its_streams_and_itself(tmp_path: Path) -> None:
+    model = tmp_path / SHIPPED.name
+    for file in (SHIPPED, SHIPPED.with_suffix(".json")):
+        shutil.copy(file, tmp_path)
+    port = free_port()
+    command = serve_command(port, ("--front-ends", "1", "--model", str(model), "--decoder", "greedy"))
+    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as server:
+        try:
+            end_s = time.monotonic() + WITHIN_S
+            while not is_ready(port):
+                assert time.monotonic() < end_s, "the server did not start"
+                time.sleep(0.1)
+            client = connect(f"ws://127.0.0.1:{port}/v1/listen?{RAW}", compression=None, proxy=None, legacy=True)
+            model.unlink()
+            end_s = time.monotonic() + WITHIN_S
+            while server.poll() is None:
+                assert time.monotonic() < end_s, "the server did not end"
+                for host in (each for each in tree(server.pid) if each.name == ENGINE_HOST):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(host.pid, signal.SIGKILL)
+                time.sleep(0.2)
+            assert server.returncode == EXIT_LOST
+            assert close_code(client) == 1011
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGKILL)
+
+
+def close_code(client: ClientConnection) -> int | None:
+    """Read to the end of a connection."""
+    with contextlib.suppress(ConnectionClosed):
+        while True:
+            client.recv(timeout=WITHIN_S)
+    return client.close_code
