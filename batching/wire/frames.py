@@ -26,6 +26,7 @@ import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,7 @@ LEADS, BACKGROUND_WAITS, LIVE_WAITS = 1, 2, 4  # flags of BATCH; LIVE_WAITS: the
 COMMAND = struct.Struct("<BBxxId")
 EVENT = struct.Struct("<BBxxIQ")
 MAX_EVENT_BYTES = 1 << 28  # of a frame from the engine: a larger one is an error
+LAYOUTS = 64  # that are kept encoded and decoded: a model has one for its outputs
 _HELLO = struct.Struct("<IIQ")  # version, number, bytes of a state
 _WARM = struct.Struct("<Id")  # rows, seconds
 _BATCH = struct.Struct("<IIIIdd")  # rows here, rows in all, steps, queued, started, seconds of the step
@@ -81,15 +83,25 @@ class Layout:
         return _LAYOUT.pack(self.dtype.str.encode(), len(self.shape)) + struct.pack(f"<{len(self.shape)}I", *self.shape)
 
 
+@lru_cache(maxsize=LAYOUTS)
+def _encoded_layout(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    return Layout(dtype, shape).encoded()
+
+
 def decode_layout(payload: Buffer, at: int) -> tuple[Layout, int]:
     """Return the layout at this place, and the place of the byte after it. Raises: WrongFrame."""
     name, dimensions = _LAYOUT.unpack_from(payload, at)
     at += _LAYOUT.size
     shape = struct.unpack_from(f"<{dimensions}I", payload, at)
+    return _decoded_layout(name, shape), at + 4 * dimensions
+
+
+@lru_cache(maxsize=LAYOUTS)
+def _decoded_layout(name: bytes, shape: tuple[int, ...]) -> Layout:
     dtype = np.dtype(name.rstrip(b"\0").decode())
     if dtype.hasobject:
         raise WrongFrame(f"rows of the element type {dtype} cannot be sent")
-    return Layout(dtype, shape), at + 4 * dimensions
+    return Layout(dtype, shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,28 +160,31 @@ def decode_failed(payload: Buffer) -> BatchingError:
 class Rows:
     """The rows of a batch that belong to one connection."""
 
-    streams: NDArray[np.uint32]
-    queue_wait_s: NDArray[np.float64]
-    live_wait_s: NDArray[np.float64] | None
+    streams: Sequence[StreamId]
+    """As numbered on the wire."""
+    queue_wait_s: Sequence[float]
+    live_wait_s: Sequence[float] | None
     """By row, NaN for a background stream; None: all are equal to the queue waits."""
     outputs: NDArray[Any]
-    """(rows, …), contiguous."""
+    """(rows, …)."""
 
 
-def encode_batch(batch: BatchDone, rows: Rows, *, leads: bool) -> tuple[bytes, memoryview]:
-    """Return the frame of one connection's rows: everything before the outputs, and the outputs without a copy."""
-    outputs = np.ascontiguousarray(rows.outputs).reshape(-1).view(np.uint8).data
+def encode_batch(batch: BatchDone, rows: Rows, *, leads: bool) -> bytes:
+    """Return the frame of one connection's rows."""
     count, in_all = len(rows.streams), len(batch.streams)
-    parts = [
-        _BATCH.pack(count, 0 if in_all == count else in_all, batch.steps, batch.queued, batch.started_s, batch.step_s),
-        Layout(rows.outputs.dtype, rows.outputs.shape[1:]).encoded(),
-        rows.queue_wait_s.tobytes(),
-        rows.live_wait_s.tobytes() if rows.live_wait_s is not None else b"",
-        rows.streams.tobytes(),
-    ]
+    times = rows.queue_wait_s if rows.live_wait_s is None else (*rows.queue_wait_s, *rows.live_wait_s)
+    payload = b"".join(
+        (
+            _BATCH.pack(
+                count, 0 if in_all == count else in_all, batch.steps, batch.queued, batch.started_s, batch.step_s
+            ),
+            _encoded_layout(rows.outputs.dtype, rows.outputs.shape[1:]),
+            struct.pack(f"<{len(times)}d{count}I", *times, *rows.streams),
+            rows.outputs.tobytes(),
+        )
+    )
     flags = LEADS * leads | BACKGROUND_WAITS * batch.background_waits | LIVE_WAITS * (rows.live_wait_s is not None)
-    head = b"".join(parts)
-    return EVENT.pack(BATCH, flags, 0, len(head) + len(outputs)) + head, outputs
+    return event(BATCH, 0, payload, flags)
 
 
 def decode_batch(flags: int, payload: Buffer, tags: Callable[[Sequence[StreamId]], tuple[object, ...]]) -> BatchDone:
@@ -177,17 +192,14 @@ def decode_batch(flags: int, payload: Buffer, tags: Callable[[Sequence[StreamId]
     count, in_all, steps, queued, started_s, step_s = _BATCH.unpack_from(payload)
     layout, at = decode_layout(payload, _BATCH.size)
 
-    def column(dtype: str) -> list[Any]:
-        nonlocal at
-        values: list[Any] = np.ndarray((count,), dtype, payload, at).tolist()
-        at += count * np.dtype(dtype).itemsize
-        return values
-
-    queue_wait_s = tuple(column("<f8"))
+    times = 2 * count if flags & LIVE_WAITS else count
+    columns = struct.Struct(f"<{times}d{count}I")
+    values = columns.unpack_from(payload, at)
+    at += columns.size
+    queue_wait_s, streams = values[:count], values[times:]
     live_wait_s = queue_wait_s
     if flags & LIVE_WAITS:
-        live_wait_s = tuple([wait for wait in column("<f8") if not math.isnan(wait)])
-    streams = tuple(column("<u4"))
+        live_wait_s = tuple([wait for wait in values[count:times] if not math.isnan(wait)])
     if len(payload) - at != count * layout.nbytes:
         raise WrongFrame(f"a batch has {len(payload) - at} bytes of outputs, its {count} rows {count * layout.nbytes}")
     # A bytearray, so that the array is aligned and can be written to, as one of this process.

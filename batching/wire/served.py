@@ -1,20 +1,16 @@
 """An engine for front ends in other processes: its model thread reads commands from sockets and writes results to them.
 
 The id of a stream is that of its connection, then the 32 bits that it has on the wire, so no two front ends can name
-the same stream. The rows of a batch are sorted by connection once, and each connection gets its own in one frame.
+the same stream. The rows of a batch are grouped by connection, and each connection gets its own in one frame.
 """
 
 from __future__ import annotations
 
-import itertools
+import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable, Iterator, Sequence
 
 from batching.batcher import Policy
 from batching.errors import EngineDown
@@ -159,13 +155,13 @@ class ServedEngine(ModelThread):
                 self._sockets.greeting = frames.encode_warm(event)
                 self._warm_or_ended.set()
                 for connection in self._sockets.connections:
-                    self._sockets.send(connection.number, (self._sockets.greeting,))
+                    self._sockets.send(connection.number, self._sockets.greeting)
             case EngineStopped():
                 self._sockets.close()
                 self._warm_or_ended.set()
 
     def _send_of(self, stream: int, frame: bytes) -> None:
-        self._sockets.send(stream >> STREAM_BITS, (frame,))
+        self._sockets.send(stream >> STREAM_BITS, frame)
 
     def _closed(self, stream: int) -> None:
         self._background.discard(stream)
@@ -174,34 +170,36 @@ class ServedEngine(ModelThread):
 
     def _send_batch(self, batch: BatchDone) -> None:
         """Send each connection its rows. The connection of the first row leads the batch."""
-        streams: NDArray[np.int64] = np.array(batch.streams, np.int64)
-        leader = int(streams[0]) >> STREAM_BITS
-        for owner, rows in _by_owner(streams, self._rows(batch, streams)):
-            self._sockets.send(owner, frames.encode_batch(batch, rows, leads=owner == leader))
+        owners = [stream >> STREAM_BITS for stream in batch.streams]
+        leader, rows = owners[0], self._rows(batch)
+        if owners.count(leader) == len(owners):  # as with a single front end, and in most small batches
+            self._sockets.send(leader, frames.encode_batch(batch, rows, leads=True))
+            return
+        for owner, mine in _by_owner(owners, rows):
+            self._sockets.send(owner, frames.encode_batch(batch, mine, leads=owner == leader))
 
-    def _rows(self, batch: BatchDone, streams: NDArray[np.int64]) -> Rows:
-        live_wait_s: NDArray[np.float64] | None = None
+    def _rows(self, batch: BatchDone) -> Rows:
+        live_wait_s: list[float] | None = None
         if batch.live_wait_s is not batch.queue_wait_s:
             waits = iter(batch.live_wait_s)
-            by_row = [np.nan if stream in self._background else next(waits) for stream in batch.streams]
-            live_wait_s = np.array(by_row)
-        on_wire = (streams & _WIRE_BITS).astype(np.uint32)
-        return Rows(on_wire, np.array(batch.queue_wait_s), live_wait_s, batch.outputs)
+            live_wait_s = [math.nan if stream in self._background else next(waits) for stream in batch.streams]
+        on_wire = [stream & _WIRE_BITS for stream in batch.streams]
+        return Rows(on_wire, batch.queue_wait_s, live_wait_s, batch.outputs)
 
 
-def _by_owner(streams: NDArray[np.int64], rows: Rows) -> Iterator[tuple[int, Rows]]:
+def _by_owner(owners: Sequence[int], rows: Rows) -> Iterator[tuple[int, Rows]]:
     """Return the number of each connection with rows in a batch, and these rows in their order."""
-    owners = streams >> STREAM_BITS
-    if (owners == owners[0]).all():
-        yield int(owners[0]), rows
-        return
-    order = np.argsort(owners, kind="stable")
-    firsts = [0, *(np.flatnonzero(np.diff(owners[order])) + 1).tolist(), len(order)]
-    for first, end in itertools.pairwise(firsts):
-        mine = order[first:end]
-        yield int(owners[mine[0]]), _taken(rows, mine)
+    rows_of: dict[int, list[int]] = {}
+    for row, owner in enumerate(owners):
+        rows_of.setdefault(owner, []).append(row)
+    for owner, mine in rows_of.items():
+        yield owner, _taken(rows, mine)
 
 
-def _taken(rows: Rows, taken: NDArray[Any]) -> Rows:
-    live_wait_s = None if rows.live_wait_s is None else rows.live_wait_s[taken]
-    return Rows(rows.streams[taken], rows.queue_wait_s[taken], live_wait_s, rows.outputs[taken])
+def _taken(rows: Rows, taken: Sequence[int]) -> Rows:
+    return Rows(
+        [rows.streams[row] for row in taken],
+        [rows.queue_wait_s[row] for row in taken],
+        None if rows.live_wait_s is None else [rows.live_wait_s[row] for row in taken],
+        rows.outputs[taken],
+    )

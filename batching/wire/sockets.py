@@ -11,7 +11,7 @@ import itertools
 import selectors
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from batching.batcher import StreamId
 from batching.errors import WrongFrame
@@ -45,6 +45,11 @@ class Connection:
         """Whether its commands are left in the socket for now."""
         self.watched = 0
         """Events that the selector watches for."""
+
+    def append(self, part: Buffer) -> None:
+        """Keep a frame, or the rest of one, for `send`."""
+        self.unsent.append(memoryview(part))
+        self.unsent_bytes += len(part)
 
     def send(self) -> None:
         """Send as much as the socket takes now. Raises: OSError if the connection is broken."""
@@ -143,18 +148,26 @@ class SocketMail:
             if events & READ and connection.number in self._connections:
                 self._read(connection)
 
-    def send(self, number: int, parts: Sequence[Buffer]) -> None:
+    def send(self, number: int, frame: bytes) -> None:
         """Send a frame to a connection, now or when its socket takes it; nothing if the connection is closed."""
         connection = self._connections.get(number)
         if connection is None:
             return
-        waiting = bool(connection.unsent)
-        connection.unsent += [memoryview(part) for part in parts if len(part)]
-        connection.unsent_bytes += sum(map(len, parts))
-        if not waiting:
-            self._flush(connection)
-        elif connection.unsent_bytes > MAX_UNSENT_BYTES:
+        if connection.unsent:
+            connection.append(frame)
+            if connection.unsent_bytes > MAX_UNSENT_BYTES:
+                self.drop(connection)
+            return
+        try:
+            sent = connection.socket.send(frame)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:
             self.drop(connection)
+            return
+        if sent < len(frame):
+            connection.append(memoryview(frame)[sent:])
+            self._flush(connection)
 
     def pause(self, connection: Connection, paused: bool) -> None:
         """Leave the commands of a connection in its socket, or read them again."""
@@ -198,7 +211,7 @@ class SocketMail:
             self._arrivals.popleft()
             self._watch(connection)
             if self.greeting:
-                self.send(connection.number, (self.greeting,))
+                self.send(connection.number, self.greeting)
 
     def _read(self, connection: Connection) -> None:
         try:
