@@ -189,10 +189,20 @@ class RemoteEngine(RecoveringEngine):
         """Send what the streams have asked for since the last turn of the loop, as far as the socket takes it."""
         if self._socket is None or self._outgoing is None or len(self._unsent):
             return
-        self._unsent = memoryview(self._outgoing.take_output())
-        self._write()
+        output = self._outgoing.take_output()
+        try:
+            sent = self._socket.send(output)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:
+            self._closed()
+            return
+        if sent < len(output):
+            self._unsent = memoryview(output)[sent:]
+            self._loop.add_writer(self._socket.fileno(), self._write)
 
     def _write(self) -> None:
+        """Send the rest of an earlier output, and what came after it; the socket has room again."""
         assert self._socket is not None
         assert self._outgoing is not None
         try:
@@ -201,7 +211,6 @@ class RemoteEngine(RecoveringEngine):
                 if not len(self._unsent):
                     self._unsent = memoryview(self._outgoing.take_output())
         except (BlockingIOError, InterruptedError):
-            self._loop.add_writer(self._socket.fileno(), self._write)
             return
         except OSError:
             self._closed()
