@@ -27,7 +27,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,8 +156,7 @@ def decode_failed(payload: Buffer) -> BatchingError:
     return ERRORS.get(name, BatchingError)(text)
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(NamedTuple):
     """The rows of a batch that belong to one connection."""
 
     streams: Sequence[StreamId]
@@ -193,9 +192,8 @@ def decode_batch(flags: int, payload: Buffer, tags: Callable[[Sequence[StreamId]
     layout, at = decode_layout(payload, _BATCH.size)
 
     times = 2 * count if flags & LIVE_WAITS else count
-    columns = struct.Struct(f"<{times}d{count}I")
-    values = columns.unpack_from(payload, at)
-    at += columns.size
+    values = struct.unpack_from(f"<{times}d{count}I", payload, at)
+    at += 8 * times + 4 * count
     queue_wait_s, streams = values[:count], values[times:]
     live_wait_s = queue_wait_s
     if flags & LIVE_WAITS:

@@ -133,5 +133,5 @@ class FrameReader:
                 break
             at = begin + size
             frames.append(Frame(kind, flags, stream, view[begin:at]))
-        self._rest = bytes(view[at:])
+        self._rest = bytes(view[at:]) if at < end else b""
         return frames

@@ -179,7 +179,7 @@ class RecoveringEngine:
         if kept.pushed - kept.answered >= 2 * self._max_queued:
             raise QueueFull(f"{2 * self._max_queued} steps of stream {stream} wait for an engine that does not respond")
         step = KeptStep(inputs, tag, reset, self._clock())
-        at_once = self._open and kept.all_sent and (kept.caught_up or self._has_room(kept))
+        at_once = self._open and kept.all_sent and (kept.done >= kept.answered or self._has_room(kept))
         kept.steps.append(step)
         if at_once:
             self._push_here(stream, kept, step)
@@ -258,7 +258,7 @@ class RecoveringEngine:
     def _push_here(self, stream: StreamId, kept: KeptStream, step: KeptStep) -> None:
         assert self._connection is not None
         inputs, tag, reset, ready_s = step
-        self._connection.push(stream, inputs, tag=tag, reset=reset, ready_s=ready_s)
+        self._connection.push_checked(stream, inputs, tag, reset, ready_s)
         kept.sent += 1
 
     def _has_room(self, kept: KeptStream) -> bool:

@@ -89,26 +89,19 @@ class RemoteConnection:
         self._send(COMMAND.pack(frames.OPEN, background, stream, budget_s))
         return stream
 
-    def push(
-        self,
-        stream: StreamId,
-        inputs: np.ndarray,
-        *,
-        tag: object = None,
-        reset: bool = False,
-        ready_s: float | None = None,
-    ) -> None:
-        """Queue one step, ready now, or at `ready_s` if it is sent again. The array is kept until it is sent.
+    def push(self, stream: StreamId, inputs: np.ndarray, *, tag: object = None, reset: bool = False) -> None:
+        """Queue one step, ready now. The array is kept until it is sent.
 
-        Raises: EngineDown before the engine's hello; WrongInput; QueueFull if the engine does not read, but not for a
-        step that is sent again.
+        Raises: EngineDown before the engine's hello; WrongInput; QueueFull if the engine does not read.
         """
         wanted = self._greeted().inputs
         if inputs.shape != wanted.shape or inputs.dtype != wanted.dtype:
             raise WrongInput(f"a step must be {wanted.dtype} {wanted.shape}, not {inputs.dtype} {inputs.shape}")
-        if ready_s is None:
-            self._check_room()
-            ready_s = self._clock()
+        self._check_room()
+        self.push_checked(stream, inputs, tag, reset, self._clock())
+
+    def push_checked(self, stream: StreamId, inputs: np.ndarray, tag: object, reset: bool, ready_s: float) -> None:
+        """Queue one step that was ready at `ready_s`, whose shape was checked; also while the engine does not read."""
         known = self._streams.get(stream)
         if known is not None and not known.failed:
             known.tags.append(tag)
