@@ -24,6 +24,10 @@ READERS = {
     "server/models/service.py",  # hands tickets their clock
     "server/access/tokens.py",  # expiry of browser tokens
     "server/http/token_endpoint.py",  # the same
+    "server/coordination/local.py",  # ages of used tickets
+    "server/coordination/serving.py",  # the same
+    "server/usage/files.py",  # names of files
+    "server/usage/meters.py",  # start and end of usage records
     "server/tools/doctor_machine.py",  # compares it with file times
 }
 """Files of `batching` and `server` that may read the wall clock. Other packages, such as `model`, are not checked."""

@@ -134,6 +134,14 @@ class RecoveryMachine(RuleBasedStateMachine):
             self.served.stop(0.0)
             self.count("lost")
 
+    @rule(choice=st.integers(0, 5), value=st.integers(1, 9))
+    @precondition(some_open)
+    def lose_after_answers(self, choice: int, value: int) -> None:
+        """The engine ends after answers whose state it has not exported: they are repeated and dropped later."""
+        self.push(choice, value, reset=1, count=3)
+        self.work(turns=4, count=100_000)
+        self.lose(taken=600)
+
     @rule()
     def reconnect(self) -> None:
         if self.front.end is None:
