@@ -83,6 +83,14 @@ def process_registry() -> CollectorRegistry:
     return registry
 
 
+def processes_lost(registry: CollectorRegistry) -> Counter:
+    """Return the counter of processes of this server that ended unexpectedly, by kind; 0 with one process."""
+    lost = Counter("tutti_processes_lost", "Processes that ended unexpectedly", ["process"], registry=registry)
+    for process in ("front_end", "engine_host"):
+        lost.labels(process)
+    return lost
+
+
 class Metrics:
     """All metrics of the app. Labeled children are created once, because looking them up costs more than counting."""
 
@@ -147,6 +155,7 @@ class Metrics:
         self.errors = Counter("tutti_errors", "Streams that failed", ["stage"], registry=registry)
         for stage in STAGES:
             self.errors.labels(stage)
+        processes_lost(registry)
         self.log_lines_lost = Counter("tutti_log_lines_lost", "Log lines that could not be written", registry=registry)
         self.usage_records_lost = Counter(
             "tutti_usage_records_lost", "Usage records that could not be written", registry=registry

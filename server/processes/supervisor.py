@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import structlog
-from prometheus_client import Counter
 from pydantic import SecretStr
 
 from batching.wire.sockets import data_sockets
@@ -27,7 +26,7 @@ from server.coordination.serving import CoordinationServer
 from server.errors import EngineDead, SettingsError
 from server.operations.logs import configure_logs
 from server.operations.merged_metrics import Totals, snapshot
-from server.operations.metrics import process_registry
+from server.operations.metrics import process_registry, processes_lost
 from server.operations.process import EXIT_LOST, raise_file_limit, reopen_closed_stdio
 from server.operations.start_message import said_of_admin, said_of_keys, start_message
 from server.processes import messages
@@ -92,11 +91,7 @@ class Supervisor:
         self._numbers = itertools.count(1)
         self._coordination = CoordinationServer(settings, time.perf_counter, on_hint=self._tell_front_ends)
         self._registry = process_registry()
-        self._lost = Counter(
-            "tutti_processes_lost", "Processes that ended unexpectedly", ["process"], registry=self._registry
-        )
-        for role in Role:
-            self._lost.labels(role)
+        self._lost = processes_lost(self._registry)
         self._totals = Totals()
         self.hosts = EngineHosts(
             lambda: self._start(Role.ENGINE_HOST),
