@@ -28,6 +28,8 @@ SLOW = (
     "model/training/language_model/test_lm_tune.py",
     "deploy/test_proxies.py",
     "server/test_faults_engine.py",
+    "server/processes/test_server_of_processes.py",
+    "loadtest/programs/test_engine_loss.py",
     "model/training/acoustic/test_machines.py",
     "server/models/test_two_languages.py",
     "server/http/test_browser_page.py",
