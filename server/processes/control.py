@@ -232,6 +232,8 @@ class ControlChannel:
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(ChannelClosed("the other process has ended"))
+        for task in self._answering:
+            task.cancel()
         self._on_closed()
 
 

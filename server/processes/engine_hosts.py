@@ -33,7 +33,8 @@ class EngineHosts:
     ) -> None:
         """`start` starts a host, which counts as hung after `timeout_s` at one step, or without a report.
 
-        `on_moved`: another host serves; `on_lost`: none will, and why.
+        `on_moved`: another host serves though the last one still runs, so that front ends have to leave it. `on_lost`:
+        none will serve, and why.
         """
         self._start = start
         self._with_spare = spare
@@ -48,6 +49,7 @@ class EngineHosts:
         self._restarting = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
+        self._spare_begun = False  # its process is being made
         self._failed_starts = 0
         self.lost: str | None = None
 
@@ -101,7 +103,6 @@ class EngineHosts:
     def _promote(self, child: Child) -> None:
         self._serving = child
         self._changed.set()
-        self._on_moved()
 
     async def _serve_with(self, starting: Child | None) -> None:
         """Serve with a host that is starting, or start one, until one is ready or the engine is lost."""
@@ -128,11 +129,15 @@ class EngineHosts:
         self._on_lost(why)
 
     def _look_after_spare(self) -> None:
-        if self._with_spare and self._spare is None and not self._stopping:
+        if self._with_spare and self._spare is None and not self._spare_begun and not self._stopping:
+            self._spare_begun = True
             self._run(self._start_spare())
 
     async def _start_spare(self) -> None:
-        spare = self._spare = await self._start()
+        try:
+            self._spare = spare = await self._start()
+        finally:
+            self._spare_begun = False
         try:
             await spare.ready
         except START_ERRORS:
@@ -156,6 +161,7 @@ class EngineHosts:
             for child in old:
                 child.leaving = True
             self._promote(fresh)
+            self._on_moved()
             _log.info("engine replaced", seconds=round(seconds, 2))
             self._run(_end_slowly(old))
             self._look_after_spare()
