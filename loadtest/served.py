@@ -32,6 +32,9 @@ SHOWN_LINES = 20
 ALL_IN = ("--max-streams", "1024")
 """Option to refuse no stream, so that a slow machine shows in the latency. Later options override it."""
 
+ONE_PROCESS = ("--front-ends", "0")
+"""Option for programs that look into the server's process: on four cores and more a server has several by default."""
+
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy
 
 

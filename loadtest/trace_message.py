@@ -25,7 +25,7 @@ from rich.table import Table
 
 from loadtest.generator.recordings import shipped_manifest
 from loadtest.program import EXIT_OK, ServeOptions, carry_out
-from loadtest.served import ROOT, free_port, is_ready, serve_command, stop
+from loadtest.served import ONE_PROCESS, ROOT, free_port, is_ready, serve_command, stop
 from tutti_asr_client.files.audio import read_pcm
 
 PROGRAM = "loadtest.trace_message"
@@ -75,7 +75,7 @@ def serve() -> None:
 def recorded_server(options: list[str]) -> Iterator[tuple[int, subprocess.Popen[str]]]:
     """Port and process of a recorded server that is ready."""
     port = free_port()
-    command = serve_command(port, ["--log-format", "json", *options])
+    command = serve_command(port, [*ONE_PROCESS, "--log-format", "json", *options])
     command[command.index("server.cli")] = PROGRAM
     process = subprocess.Popen(  # noqa: S603 - our own command
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

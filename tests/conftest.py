@@ -1,5 +1,6 @@
 """What every test shares."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib.util import find_spec
@@ -8,6 +9,8 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+os.environ.setdefault("TUTTI_FRONT_ENDS", "0")  # whatever the machine: tests of several processes ask for them
 
 from model.machine.runtime import set_up_torch
 from tests.support.servers.live_server import LiveServer

@@ -46,7 +46,8 @@ class Replica:
         with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
             port = free.getsockname()[1]
         self._address = address(node if node and host in ALL_INTERFACES else host, port)
-        command = [sys.executable, "-m", "server.cli", "serve", "--host", host, "--port", str(port), *options]
+        alone = ("--front-ends", "0")  # the fleet grows by replicas, each of one process
+        command = [sys.executable, "-m", "server.cli", "serve", "--host", host, "--port", str(port), *alone, *options]
         self._process = subprocess.Popen(command, env=dict(environment), preexec_fn=_die_with_parent)  # noqa: S603, PLW1509
 
     def figures(self) -> Figures:

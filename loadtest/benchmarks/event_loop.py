@@ -21,7 +21,7 @@ from pathlib import Path
 from loadtest.planning.calibrate import speech
 from loadtest.planning.loopback import Window, load
 from loadtest.reports import environment
-from loadtest.served import ALL_IN, ROOT, served_process
+from loadtest.served import ALL_IN, ONE_PROCESS, ROOT, served_process
 
 STEP_SAMPLES = 1_280  # of the shipped model: 80 ms at 16 kHz
 SAMPLE_BYTES = 2
@@ -73,12 +73,17 @@ def _medians(costs: Sequence[Costs], length_ms: int) -> dict[str, float]:
     }
 
 
+def _options(tree: Path) -> list[str]:
+    """Return the options of a tree's server; an older tree has one process and no option for it."""
+    return [*ALL_IN, *(ONE_PROCESS if (tree / "server" / "processes").exists() else ()), "--log-level", "error"]
+
+
 def measure(trees: Sequence[Path], *, streams: int, rounds: int, seconds: float) -> list[list[Costs]]:
     """Return the costs of each round, by tree. Raises: ServerNotReady, OSError."""
     steps = speech(("en",), STEP_SAMPLES)
     found: list[list[Costs]] = [[] for _ in trees]
     with contextlib.ExitStack() as servers:
-        running = [servers.enter_context(served_process([*ALL_IN, "--log-level", "error"], tree=t)) for t in trees]
+        running = [servers.enter_context(served_process(_options(tree), tree=tree)) for tree in trees]
         for number in range(rounds):
             costs: list[Costs] = [{} for _ in trees]
             for length_ms in MESSAGES_MS:

@@ -39,6 +39,7 @@ from loadtest.program import EXIT_BAD, EXIT_OK, RESULTS, Folder, carry_out
 from loadtest.reports import pages
 from loadtest.reports.criteria import show, unmet
 from loadtest.reports.environment import describe
+from loadtest.served import ONE_PROCESS
 
 DIFFERENT_AUDIOS = 12
 """Number of distinct audios; each is first played without a fault, which takes time."""
@@ -89,7 +90,7 @@ class Plan:
     @property
     def serve_options(self) -> list[str]:
         """Options of each replica: one thread and a cheap decoder, since the replicas share the machine."""
-        return ["--decoder", "greedy", "--threads", "1", "--drain-timeout-s", str(self.drain_timeout_s)]
+        return [*ONE_PROCESS, "--decoder", "greedy", "--threads", "1", "--drain-timeout-s", str(self.drain_timeout_s)]
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from loadtest.generator.settings import SAMPLE_RATE
 from loadtest.planning import loopback
 from loadtest.planning.engine_times import EngineTimes, measure_engine
 from loadtest.reports import environment
-from loadtest.served import ALL_IN, served_process
+from loadtest.served import ALL_IN, ONE_PROCESS, served_process
 from model.acoustic import AcousticModel, load_model
 from model.machine.runtime import shorten_switches
 from model.published.rewriting.verdicts import Rewriting
@@ -58,7 +58,7 @@ def calibrate(
     model = load_model(model_path, device=device, precision=precision, threads=threads, rewriting=rewriting)
     progress(f"engine: batches of {SIZES[0]} to {SIZES[-1]} rows, {model.precision}")
     times = measure_engine(model.slots, SIZES)
-    options = [*ALL_IN, "--log-level", "error", "--decoder", decoder, "--threads", str(threads)]
+    options = [*ALL_IN, *ONE_PROCESS, "--log-level", "error", "--decoder", decoder, "--threads", str(threads)]
     options += ["--device", device, "--precision", precision]
     options += ["--model", str(model_path)] if model_path else []
     audio = speech(model.config.languages, round(model.config.step_samples * SAMPLE_RATE / model.config.sample_rate))

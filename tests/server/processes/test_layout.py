@@ -22,7 +22,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPat
 @pytest.mark.parametrize(("cores", "front_ends", "threads"), [(1, 0, 0), (2, 0, 0), (3, 0, 0), (4, 2, 1), (8, 4, 3)])
 def test_the_default_follows_the_cores(machine: pytest.MonkeyPatch, cores: int, front_ends: int, threads: int) -> None:
     machine.setattr(layout, "usable_cores", lambda: cores)
-    found, settings = layout.processes_of(Settings())
+    found, settings = layout.processes_of(Settings(front_ends="auto"))
     assert (found, settings.threads, settings.front_ends) == (front_ends, threads, front_ends)
 
 
@@ -38,7 +38,7 @@ def test_what_is_set_is_kept(machine: pytest.MonkeyPatch) -> None:
 
 def test_a_gpu_leaves_more_cores_to_front_ends(machine: pytest.MonkeyPatch) -> None:
     machine.setattr(layout, "usable_cores", lambda: 16)
-    assert layout.processes_of(Settings(device="cuda"))[0] > layout.processes_of(Settings())[0]
+    assert layout.processes_of(Settings(device="cuda", front_ends="auto"))[0] > layout.processes_of(Settings(front_ends="auto"))[0]
 
 
 @pytest.mark.parametrize(("text", "cores"), [("max 100000", None), ("50000 100000", 1), ("", None), ("x y", None)])
