@@ -1,4 +1,4 @@
-"""Messages between the processes of a server about what is decided once, and their msgpack form.
+"""Messages between the processes of a server about what is decided once.
 
 A front end numbers its leases itself, so that it can give one back whose request it no longer waits for. Messages of
 one front end are handled in the order in which they were sent.
@@ -148,9 +148,3 @@ class RefuseHint(Message, frozen=True):
 Request = Enter | EnterStreams | WaitInBackground | AskTicket | ReportBounds
 Notice = Leave | GiveBack | UseTicket | OpenRoom | CloseRoom | StreamsEnded
 Answer = Granted | Denied | TicketState | Numbers
-
-encode = msgspec.msgpack.Encoder().encode
-decode_sent = msgspec.msgpack.Decoder(Request | Notice).decode
-"""Decode a message of a front end."""
-decode_received = msgspec.msgpack.Decoder(Answer | RefuseHint).decode
-"""Decode a message to a front end."""

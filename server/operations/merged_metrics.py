@@ -43,7 +43,7 @@ _decoder = msgspec.msgpack.Decoder(list[_Family])
 
 
 def snapshot(registry: Collector) -> bytes:
-    """Return all metrics of this process for `merged` or `Totals`, as msgpack. Call it where `/metrics` is answered."""
+    """Return all metrics of this process for `Totals`, as msgpack. Call it where `/metrics` is answered."""
     families = [
         _Family(
             family.name,
@@ -54,18 +54,6 @@ def snapshot(registry: Collector) -> bytes:
         for family in registry.collect()
     ]
     return _encoder.encode(families)
-
-
-def merged(snapshots: Iterable[bytes]) -> bytes:
-    """Return the Prometheus text of these processes as one service.
-
-    Of a single snapshot it is what `generate_latest` returns in its process. Families and series are in the order in
-    which the snapshots first have them. Raises: msgspec.DecodeError.
-    """
-    service = _Service()
-    for each in snapshots:
-        service.add(_decoder.decode(each))
-    return generate_latest(service)
 
 
 class Totals:

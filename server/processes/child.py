@@ -28,12 +28,11 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.child")
 
 @dataclass
 class ChildProcess:
-    """This process: its number, settings and channel. `answer` and `take` are set by what it runs, before `Ready`."""
+    """This process: its settings and channel. `answer` and `take` are set by what it runs, before `Ready`."""
 
     answer: Callable[[Parcel], Awaitable[Parcel]] | None = None
     take: Callable[[Parcel], None] | None = None
     on_orphaned: Callable[[], None] = lambda: None
-    number: int = field(init=False)
     settings: Settings = field(init=False)
     channel: ControlChannel = field(init=False)
 
@@ -58,9 +57,7 @@ class ChildProcess:
             self.on_orphaned()
 
         self.channel = ControlChannel(end, messages, answer=answer, take=take, on_closed=closed)
-        begin = await began
-        self.number = begin.number
-        self.settings = pickle.loads(begin.settings)  # noqa: S301 - from our own supervisor, over an inherited socket
+        self.settings = pickle.loads((await began).settings)  # noqa: S301 - from our own supervisor, over an inherited socket
 
 
 def run_child(messages: Any, work: Callable[[ChildProcess], Awaitable[int]]) -> int:

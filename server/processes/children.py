@@ -97,7 +97,7 @@ async def start_child(
         _settle(child.ready, EngineDead(f"{role.replace('_', ' ')} {number} ended during its start"))
 
     child.channel = ControlChannel(ours, messages, answer=answer(child), take=took, on_closed=closed)
-    child.channel.tell(Begin(number, pickle.dumps(settings)))
+    child.channel.tell(Begin(pickle.dumps(settings)))
     return child
 
 

@@ -82,7 +82,6 @@ class FrontEnd:
         self._received = 0
         self._asked_to_drain = False
         self._opening: set[asyncio.Task[None]] = set()
-        self._reports: asyncio.TimerHandle | None = None
         self.status = 0
         replica.drain.when_done(self._drained)
         process.take, process.answer = self._take, self._answer
@@ -98,7 +97,7 @@ class FrontEnd:
         connections = len(self.server.server_state.connections) + len(self._opening)
         connections += 0 if vosk is None else vosk.connections
         self._channel.tell(messages.Load(connections, self._received))
-        self._reports = asyncio.get_running_loop().call_later(REPORT_S, self._report)
+        asyncio.get_running_loop().call_later(REPORT_S, self._report)
 
     def _take(self, parcel: Parcel) -> None:
         match parcel.message:

@@ -8,9 +8,8 @@ from msgspec import Struct
 
 
 class Begin(Struct, tag=True, frozen=True):
-    """First message: the child's number, and its settings, pickled."""
+    """First message: the child's settings, pickled."""
 
-    number: int
     settings: bytes
 
 
@@ -24,7 +23,6 @@ class Attach(Struct, tag=True, frozen=True):
     """A front end's data socket, as a descriptor, for an engine of this host."""
 
     engine: str
-    front_end: int
 
 
 class EngineMoved(Struct, tag=True, frozen=True):

@@ -259,7 +259,7 @@ class Supervisor:
         def answer(parcel: Parcel) -> Awaitable[Parcel]:
             if isinstance(parcel.message, Request):
                 return self._decide(child, parcel.message)
-            return self._answer(child, parcel.message)
+            return self._answer(parcel.message)
 
         return answer
 
@@ -269,13 +269,13 @@ class Supervisor:
         self._coordination.receive(child.number, request, lambda answer: decided.set_result(Parcel(answer)))
         return decided
 
-    async def _answer(self, child: Child, request: Any) -> Parcel:
+    async def _answer(self, request: Any) -> Parcel:
         match request:
             case messages.Describe():
                 host = await self.hosts.current()
                 return Parcel(await host.channel.request(request))
             case messages.Connect(engine):
-                return await self._connect(child, engine)
+                return await self._connect(engine)
             case messages.Collect():
                 return Parcel(messages.Bytes(await self._metrics()))
             case messages.Gather(kind):
@@ -288,11 +288,11 @@ class Supervisor:
             case other:
                 raise TypeError(f"the supervisor does not answer {type(other).__name__}")
 
-    async def _connect(self, child: Child, engine: str) -> Parcel:
+    async def _connect(self, engine: str) -> Parcel:
         """Return one end of a new data socket; the host has the other one. Raises: EngineDead."""
         host = await self.hosts.current()
         theirs, hosts = _pair()
-        host.channel.tell(messages.Attach(engine, child.number), (hosts,))
+        host.channel.tell(messages.Attach(engine), (hosts,))
         return Parcel(messages.Done(), (theirs,))
 
     async def _metrics(self) -> bytes:

@@ -14,10 +14,18 @@ from prometheus_client.registry import Collector
 
 from server.operations.counters import Counters, Gauges, counter
 from server.operations.histograms import histogram
-from server.operations.merged_metrics import Totals, merged, snapshot
+from server.operations.merged_metrics import Totals, snapshot
 from server.operations.metrics import GAUGES, LIVE, Combine, Metrics, process_registry
 
 ODD = 'a "b"\\c\nd é'  # escaped in the text format
+
+
+def merged(snapshots: Iterable[bytes]) -> bytes:
+    """The text of these processes as one service."""
+    totals = Totals()
+    for number, content in enumerate(snapshots):
+        totals.take(number, content)
+    return totals.exposition()
 
 
 class Frozen(Collector):

@@ -76,7 +76,7 @@ async def test_messages_arrive_in_order_and_answers_belong_to_their_requests() -
 async def test_a_message_larger_than_the_socket_buffer_arrives_whole() -> None:
     data = os.urandom(3_000_000)
     async with both(lambda _: Parcel(messages.Bytes(data))) as (one, other):
-        one.channel.tell(messages.Begin(1, data))
+        one.channel.tell(messages.Begin(data))
         answer = await asyncio.wait_for(one.channel.request(messages.Collect()), WITHIN_S)
         assert answer.data == data
         assert other.taken[0].message.settings == data

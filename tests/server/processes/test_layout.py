@@ -38,7 +38,10 @@ def test_what_is_set_is_kept(machine: pytest.MonkeyPatch) -> None:
 
 def test_a_gpu_leaves_more_cores_to_front_ends(machine: pytest.MonkeyPatch) -> None:
     machine.setattr(layout, "usable_cores", lambda: 16)
-    assert layout.processes_of(Settings(device="cuda", front_ends="auto"))[0] > layout.processes_of(Settings(front_ends="auto"))[0]
+    assert (
+        layout.processes_of(Settings(device="cuda", front_ends="auto"))[0]
+        > layout.processes_of(Settings(front_ends="auto"))[0]
+    )
 
 
 @pytest.mark.parametrize(("text", "cores"), [("max 100000", None), ("50000 100000", 1), ("", None), ("x y", None)])

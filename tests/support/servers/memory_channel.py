@@ -5,9 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from server.coordination.messages import Answer, Notice, Request, decode_received, decode_sent, encode
+import msgspec
+
+from server.coordination.messages import Answer, Notice, RefuseHint, Request
 from server.coordination.serving import CoordinationServer
 from server.errors import ServerNotReady
+
+encode = msgspec.msgpack.Encoder().encode
+decode_sent = msgspec.msgpack.Decoder(Request | Notice).decode
+decode_received = msgspec.msgpack.Decoder(Answer | RefuseHint).decode
 
 
 class MemoryChannel:
