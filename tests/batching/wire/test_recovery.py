@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,12 +10,9 @@ import pytest
 
 from batching.errors import EngineDown, PoolFull, QueueFull, StepFailed, UnknownStream, WrongInput, WrongState
 from batching.events import BatchDone, EngineStopped, StateExported, StreamClosed, StreamFailed, WarmedUp
-from batching.wire.kept_stream import KeptStream, chosen_rows
 from batching.wire.recovery import RecoveringEngine
 from batching.wire.remote import RemoteConnection
 from batching.wire.served import ServedEngine
-from model.torch_network.slots import TorchSlots
-from tests.support.networks.slot_models import TinyGru
 from tests.support.servers.fakes import WAIT_S, EchoModel, FailingModel, FakeClock
 from tests.support.streams.engine_bench import step
 from tests.support.streams.wire_bench import BOUNDS, DrivenServedEngine, Recovering, wait_until
@@ -358,99 +352,3 @@ def test_the_times_of_a_warm_up_are_delivered_once() -> None:
         wait_until(lambda: answers(front, second) != [], front.end, take=front.take)
         front.lose()
         assert sum(isinstance(event, WarmedUp) for event in front.events) == 1
-
-
-def test_rows_that_are_kept_of_a_chunked_batch_are_one_event_a_step() -> None:
-    batch = BatchDone(
-        streams=(1, 1, 2, 2),
-        tags=("a", "b", "c", "d"),
-        outputs=np.arange(4),
-        queue_wait_s=(0.0, 0.1, 0.2, 0.3),
-        started_s=5.0,
-        step_s=0.5,
-        queued=0,
-        live_wait_s=(0.2, 0.3),
-        steps=2,
-    )
-    first, second = chosen_rows(batch, [False, True, True, True], [False, False, True, True])
-    assert (first.streams, first.tags, first.outputs.tolist(), first.live_wait_s) == ((2,), ("c",), [2], (0.2,))
-    assert (second.streams, second.tags, second.outputs.tolist()) == ((1, 2), ("b", "d"), [1, 3])
-    assert (second.live_wait_s, second.queue_wait_s) == ((0.3,), (0.1, 0.3))
-    assert [(event.steps, event.rows_in_all, event.leads) for event in (first, second)] == [(1, 4, True), (1, 4, False)]
-    assert chosen_rows(batch, [False] * 4, [False, False, True, True]) == []
-
-
-def test_a_kept_stream_knows_what_is_sent() -> None:
-    kept = KeptStream(0.1, background=False, every_steps=2)
-    assert kept.caught_up
-    kept.restore(b"state")
-    assert not kept.all_sent
-    kept.reopen()
-    assert (kept.caught_up, kept.state) == (True, b"state")
-
-
-@pytest.fixture
-def spares() -> Iterator[Any]:
-    """Started engines with the same weights, one after the other."""
-    network = TinyGru()
-    with ExitStack() as stack:
-
-        def start() -> ServedEngine:
-            engine = ServedEngine(TorchSlots(network, capacity=16, largest=16, tile_rows=8), **BOUNDS)
-            stack.callback(engine.stop, WAIT_S)
-            engine.start()
-            return engine
-
-        yield start
-
-
-def test_answers_of_a_network_are_bit_equal_whenever_its_engine_is_killed(spares: Any) -> None:
-    """Two front ends with 6 streams each; the engine ends twice in the middle, at an unknown moment."""
-    inputs = np.random.default_rng(5).standard_normal((12, 60, 24), dtype=np.float32)  # (streams, steps, features)
-    expected = run_network(spares(), [], inputs)
-    found = run_network(spares(), [spares(), spares()], inputs)
-    for stream in range(12):
-        np.testing.assert_array_equal(found[stream], expected[stream])
-
-
-def run_network(engine: ServedEngine, others: list[ServedEngine], inputs: np.ndarray) -> list[np.ndarray]:
-    fronts = [Recovering(engine, every_steps=7) for _ in range(2)]
-    streams = [[front.engine.open() for _ in range(6)] for front in fronts]
-    rows: list[list[np.ndarray]] = [[] for _ in range(12)]
-    taken = [0, 0]
-
-    def take() -> int:
-        for n, front in enumerate(fronts):
-            for event in front.events[taken[n] :]:
-                if isinstance(event, BatchDone):
-                    for stream, tag, output in zip(event.streams, event.tags, event.outputs, strict=True):
-                        assert tag == len(rows[6 * n + streams[n].index(stream)])
-                        rows[6 * n + streams[n].index(stream)].append(output)
-            taken[n] = len(front.events)
-        return sum(map(len, rows))
-
-    def pump(until: int) -> None:
-        def advance(_end: Any) -> None:
-            for front in fronts:
-                front.take()
-
-        ends = [front.end for front in fronts if front.end is not None]
-        wait_until(lambda: take() >= until or any(front.end is None for front in fronts), *ends, take=advance)
-
-    random_ = random.Random(3)
-    for n in range(inputs.shape[1]):
-        for member in range(12):
-            fronts[member // 6].engine.push(streams[member // 6][member % 6], inputs[member, n], tag=n)
-        if others and n in (20, 41):
-            engine, old = others.pop(), engine
-            killer = threading.Thread(target=old.stop, args=(WAIT_S,))
-            killer.start()
-            pump(take() + random_.randrange(12))
-            killer.join()
-            for front in fronts:
-                front.lose()
-                front.connect(engine)
-        elif n % 3 == 0:
-            pump(take() + 1)
-    pump(12 * inputs.shape[1])
-    return [np.stack(found) for found in rows]
