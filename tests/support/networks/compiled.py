@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from model.published.files import find_files
 from model.published.published_model import PublishedModel
 from model.published.quantization.products import Scale, digest_of_weights, products_of
 from model.published.quantization.scales import Scales
+from tests.support.networks.folders import process_folder
 from tests.support.networks.probes import make_probe
 
 ZIPFORMER: dict[str, Any] = {
@@ -32,7 +32,7 @@ SIZES: dict[str, dict[str, Any]] = {
 @cache
 def compiled_folder(kind: str) -> Path:
     """Return the folder of a probe with scales, created once."""
-    folder = Path(tempfile.mkdtemp(prefix=f"compiled-{kind}-"))
+    folder = process_folder(kind)
     make_probe(kind, folder, size="exported", **SIZES[kind])
     write_scales(folder)
     return folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from model.ctc.greedy import GreedyDecoder, TransducerDecoder
 from model.published.published_model import PublishedModel
 from model.published.timing import TAIL_FRAMES
 from tests.support.needs import need_package
+from tests.support.networks.folders import process_folder
 from tests.support.networks.probes import KINDS, make_probe
 from tests.support.networks.probes.reference import recognizer, reference_tokens
 
@@ -41,7 +41,7 @@ def probe_of(variant):
     """Return the probe of a variant, created once."""
     need_package("onnx")
     kind, changes = VARIANTS[variant]
-    return make_probe(kind, tempfile.mkdtemp(prefix=f"probe-{variant}-"), **changes)
+    return make_probe(kind, process_folder(variant), **changes)
 
 
 @cache
