@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -123,19 +123,20 @@ class PendingFinals:
                 return
 
     def first_word_s(self, channel: int) -> float:
-        """Start of the first word of a channel's oldest pending final; infinity without one."""
+        """Start of the first word of a channel's finals that wait; infinity without one."""
         results = (one for held in self._channels[channel].held for one in held.results)
-        pending = (one.first.words[0].start_s for one in results if isinstance(one, PendingFinal))
-        return next(pending, math.inf)
+        finals = (one.first if isinstance(one, PendingFinal) else one for one in results)
+        return next((one.words[0].start_s for one in finals if isinstance(one, Final) and one.words), math.inf)
 
-    def resolve(self, final: PendingFinal, words: Words | None) -> list[tuple[list[Event], StepTiming | None]]:
-        """Take a second pass's words, None if it failed; return the events that waited, step by step."""
+    def resolve(self, final: PendingFinal, words: Words | None) -> Iterator[tuple[list[Event], StepTiming | None]]:
+        """Take a second pass's words, None if it failed; give the events that waited, step by step.
+
+        What was not given yet still waits: `first_word_s` counts it.
+        """
         final.resolve(words)
         index = final.first.channel
         here = self._channels[index]
-        answers: list[tuple[list[Event], StepTiming | None]] = []
         while here.held and here.held[0].resolved:
             held = here.held.popleft()
             events = [here.sent(one) for one in held.results]
-            answers.append((self._order.answered(index, events) if held.is_step else events, held.timing))
-        return answers
+            yield self._order.answered(index, events) if held.is_step else events, held.timing

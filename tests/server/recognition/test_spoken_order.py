@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from server.recognition.events import Closed, Final, Partial
@@ -88,6 +88,15 @@ def test_results_of_a_channel_stay_in_their_order_while_its_final_waits() -> Non
 utterance = st.tuples(st.integers(0, 1), st.floats(0.0, 1.5), st.text("abcde", min_size=1, max_size=6))
 
 
+FINALS_AT_ONCE = [
+    (0, 0.8358733598934067, "bb"),
+    (0, 0.4453896494587653, "d"),
+    (1, 0.0, "bbcab"),
+    (1, 1.0130511837692233, "daad"),
+]  # of one channel, by a second pass
+
+
+@example(FINALS_AT_ONCE, 3658120915, True)
 @given(st.lists(utterance, min_size=1, max_size=8), st.integers(0, 2**32), st.booleans())
 def test_any_conversation_comes_in_the_order_of_its_first_words(
     parts: list[tuple[int, float, str]], seed: int, second_pass: bool
