@@ -58,8 +58,23 @@ SLOW = (
     "model/training/published/test_quantize.py",
     "gpu/test_gru_compiled.py",
     "model/machine/test_warm_shapes.py",
+    "server/tools/test_doctor.py",
+    "server/tools/test_model_check.py",
+    "model/published/quantization/test_dequantized.py",
+    "server/test_without_torch.py",
+    "server/usage/test_usage_server.py",
+    "server/resume/test_resume_processors.py",
+    "server/tools/test_evaluate_codec.py",
+    "model/published/test_parity.py",
+    "model/published/compiled/test_zipformer2.py",
+    "server/test_secrets.py",
+    "server/test_clock_step.py",
+    "server/models/test_compiled_server.py",
+    "deploy/test_alertmanager.py",
+    "deploy/test_chart_pod.py",
+    "ecosystem/test_restart.py",
 )
-"""Files that take 8 to 140 seconds, the longest first: `make test` leaves them out, `make test-all` runs them."""
+"""Files that take 6 to 140 seconds, about the longest first: `make test` leaves them out, `make test-all` runs them."""
 
 # A machine that is busy elsewhere draws examples slowly; that says nothing about the code.
 settings.register_profile("tutti", deadline=None, suppress_health_check=[HealthCheck.too_slow])
