@@ -27,7 +27,7 @@ from server.cli.plan import calibrate, plan
 from server.cli.quantize import quantize
 from server.cli.serve import serve
 from server.cli.train import synthesize, train
-from server.cli.transcribe import transcribe
+from server.cli.transcribe import listen, transcribe
 from server.cli.usage import usage
 
 app = typer.Typer(
@@ -57,6 +57,7 @@ def _options(
 for command in (
     serve,
     transcribe,
+    listen,
     loadtest,
     demo,
     train,

@@ -1,8 +1,9 @@
-"""`tutti transcribe`: transcribe recordings through a server, or with the engine in this process."""
+"""`tutti transcribe` and `tutti listen`: recordings or a microphone, through a server or in this process."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,7 +32,28 @@ if TYPE_CHECKING:
     from tutti_asr_client.files.display import Display
 
 OF_THIS_PROCESS = ["decoder", "beams", "lm", "grammars", "model", "device", "precision"]
+PREFERRED_RATE = 16_000  # Hz; a device without it records at its own, and the server or session converts
 OF_A_SERVER = ["retry", "resumable", "api_key"]
+
+
+KeytermOption = Annotated[
+    list[str] | None, typer.Option(help="Key term: a word or phrase to favor; repeatable. Needs beam search.")
+]
+SmartFormatOption = Annotated[
+    bool,
+    typer.Option("--smart-format", help="Capitalize, punctuate the ends of utterances, and write numbers as digits."),
+]
+RedactOption = Annotated[
+    list[str] | None, typer.Option(help="Kind of numbers to mask, such as pci or ssn; repeatable. English only.")
+]
+RetryOption = Annotated[
+    float,
+    typer.Option(help="Seconds to keep retrying if the server is unreachable, full or restarting; 0: no retry.", min=0),
+]
+ResumableOption = Annotated[
+    bool,
+    typer.Option("--resumable", help="Request resume tickets, so that another replica can continue a lost stream."),
+]
 
 
 class OutputFormat(StrEnum):
@@ -51,18 +73,9 @@ def transcribe(
     ],
     *,
     url: UrlOption = None,
-    keyterm: Annotated[
-        list[str] | None, typer.Option(help="Key term: a word or phrase to favor; repeatable. Needs beam search.")
-    ] = None,
-    smart_format: Annotated[
-        bool,
-        typer.Option(
-            "--smart-format", help="Capitalize, punctuate the ends of utterances, and write numbers as digits."
-        ),
-    ] = False,
-    redact: Annotated[
-        list[str] | None, typer.Option(help="Kind of numbers to mask, such as pci or ssn; repeatable. English only.")
-    ] = None,
+    keyterm: KeytermOption = None,
+    smart_format: SmartFormatOption = False,
+    redact: RedactOption = None,
     realtime: Annotated[bool, typer.Option("--realtime", help="Send audio in real time.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines; the same as --format json.")] = False,
     output_format: Annotated[
@@ -71,16 +84,8 @@ def transcribe(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File for the transcript; for several recordings, a folder.")] = None,
     api_key: KeyOption = None,
-    retry: Annotated[
-        float,
-        typer.Option(
-            help="Seconds to keep retrying if the server is unreachable, full or restarting; 0: no retry.", min=0
-        ),
-    ] = 30.0,
-    resumable: Annotated[
-        bool,
-        typer.Option("--resumable", help="Request resume tickets, so that another replica can continue a lost stream."),
-    ] = False,
+    retry: RetryOption = 30.0,
+    resumable: ResumableOption = False,
     concurrency: Annotated[int, typer.Option(help="Recordings transcribed at once.", min=1)] = 8,
     decoder: DecoderOption = None,
     beams: BeamsOption = None,
@@ -112,14 +117,9 @@ def transcribe(
         refuse(str(error))
     shared: dict[str, Any] = {"realtime": realtime, "concurrency": concurrency, "display": display}
     shared["read"] = RecordingReader(complain)
-    # Only the given options: the address may have its own query.
-    asked: dict[str, Any] = {"keyterm": keyterm} if keyterm else {}
-    asked |= {"smart_format": True} if smart_format else {}
-    asked |= {"grammar": grammar} if grammar else {}
-    asked |= {"finals": finals} if finals else {}
-    asked |= {"redact": redact} if redact else {}
+    asked = _given(keyterm=keyterm, smart_format=smart_format, grammar=grammar, finals=finals, redact=redact)
     if url is not None:
-        asked |= {"language": language} if language else {}
+        asked |= _given(language=language)
         server: dict[str, Any] = {"api_key": api_key, "retry_s": retry, "resumable": resumable, "query": asked}
         try:
             code = run_remote(recordings, url=url, **server, **shared)
@@ -140,6 +140,80 @@ def transcribe(
     except (ClientError, ModelError, SettingsError) as error:
         fail(error, context.params)
     raise typer.Exit(code)
+
+
+def listen(
+    context: typer.Context,
+    *,
+    url: UrlOption = None,
+    source: Annotated[
+        str | None, typer.Option("--input", help="Input device: its number, or a part of its name.")
+    ] = None,
+    list_inputs: Annotated[bool, typer.Option("--list-inputs", help="Show the input devices and exit.")] = False,
+    seconds: Annotated[float | None, typer.Option(help="Stop after this much audio.", min=0.1)] = None,
+    keyterm: KeytermOption = None,
+    smart_format: SmartFormatOption = False,
+    redact: RedactOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+    api_key: KeyOption = None,
+    retry: RetryOption = 30.0,
+    resumable: ResumableOption = False,
+    decoder: DecoderOption = None,
+    beams: BeamsOption = None,
+    lm: LmOption = None,
+    grammars: GrammarsOption = None,
+    language: LanguageOption = None,
+    grammar: GrammarOption = None,
+    finals: FinalsOption = None,
+    model: ModelOption = None,
+    device: DeviceOption,
+    precision: PrecisionOption,
+) -> None:
+    """Transcribe a microphone through a server (--url), or with the engine in this process, until Ctrl-C.
+
+    Each finished segment is a line; on a terminal its words are shown before as they change. --device is where the
+    model computes; --input is the microphone.
+    """
+    _check(context, url)
+    from tutti_asr_client.errors import BadUrl, ClientError
+    from tutti_asr_client.files.microphone import input_devices, input_rate
+    from tutti_asr_client.files.transcribe import remote, run_microphone
+
+    asked = _given(keyterm=keyterm, smart_format=smart_format, grammar=grammar, finals=finals, redact=redact)
+    chosen = int(source) if source is not None and source.isdecimal() else source
+    try:
+        if list_inputs:
+            typer.echo(input_devices())
+            return
+        rate = input_rate(chosen, PREFERRED_RATE)
+    except ClientError as error:
+        fail(error, context.params)
+    shared: dict[str, Any] = {"device": chosen, "limit_s": seconds, "as_json": as_json}
+    if url is not None:
+        asked |= _given(language=language)
+        try:
+            there = remote(url, api_key=api_key, sample_rate=rate, retry_s=retry, resumable=resumable, query=asked)
+        except BadUrl as error:
+            refuse(f"--url: {error}")
+        raise typer.Exit(run_microphone(lambda: nullcontext(there), **shared))
+    from model.errors import ModelError
+    from server.errors import SettingsError
+    from server.tools.local import open_local
+
+    options: dict[str, Any] = {"decoder": decoder, "beams": beams, "lm": lm, "device": device, "precision": precision}
+    options |= {"model": model_for(language, model), "grammars": grammars, "max_batch": 1, "max_streams": 2}
+    settings = settings_from(options)
+    typer.echo("loading the model …", err=True)
+    try:
+        code = run_microphone(lambda: open_local(settings, rate, **asked), **shared)
+    except (ClientError, ModelError, SettingsError) as error:
+        fail(error, context.params)
+    raise typer.Exit(code)
+
+
+def _given(**query: Any) -> dict[str, Any]:
+    """Return the parameters that were given: the address may have its own query."""
+    return {name: value for name, value in query.items() if value}
 
 
 def _display(recordings: list[Path], roots: list[Path], form: OutputFormat | None, out: Path | None) -> Display:

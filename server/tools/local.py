@@ -36,8 +36,12 @@ class NotRecognized(ClientError):
 
 
 @asynccontextmanager
-async def open_local(settings: Settings, **query: QueryValue) -> AsyncIterator[LocalTranscriber]:
+async def open_local(
+    settings: Settings, sample_rate: int | None = None, **query: QueryValue
+) -> AsyncIterator[LocalTranscriber]:
     """Load the default model and run its engine inside the context; `query` has the parameters of /v1/listen.
+
+    `sample_rate` in Hz is that of the audio; None: the model's.
 
     Raises: ModelError; NotRecognized if the query is not supported.
     """
@@ -47,7 +51,7 @@ async def open_local(settings: Settings, **query: QueryValue) -> AsyncIterator[L
     replica = build_replica(settings, models, vad, time.perf_counter)
     await replica.models.start()
     try:
-        yield LocalTranscriber(replica, **query)
+        yield LocalTranscriber(replica, sample_rate, **query)
     finally:
         await asyncio.to_thread(replica.models.stop, STOP_TIMEOUT_S)
 
@@ -55,10 +59,11 @@ async def open_local(settings: Settings, **query: QueryValue) -> AsyncIterator[L
 class LocalTranscriber:
     """Turns recordings into a server's messages; several can run concurrently and share batches."""
 
-    def __init__(self, replica: Replica, **query: QueryValue) -> None:
+    def __init__(self, replica: Replica, sample_rate: int | None = None, **query: QueryValue) -> None:
         """Parse the query. Raises: NotRecognized if a server would refuse it, or if key terms would be ignored."""
         self._replica = replica
         self._model = replica.models.default
+        self._rate = sample_rate or self._model.config.sample_rate
         # as sent by the remote transcriber
         asked: dict[str, QueryValue] = {"encoding": "linear16", "sample_rate": self.sample_rate}
         asked |= {"interim_results": True, "step_results": True, **query}
@@ -82,8 +87,8 @@ class LocalTranscriber:
 
     @property
     def sample_rate(self) -> int:
-        """Sample rate of the input in Hz: the model's."""
-        return self._model.config.sample_rate
+        """Sample rate of the input in Hz."""
+        return self._rate
 
     async def stream(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
         """Recognize one recording of little-endian int16 mono PCM. Raises: NotRecognized."""

@@ -54,6 +54,7 @@ COMMANDS = [
     *(
         ["serve"],
         ["transcribe"],
+        ["listen"],
         ["loadtest"],
         ["demo"],
         ["train"],

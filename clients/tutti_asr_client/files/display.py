@@ -111,11 +111,45 @@ class TerminalDisplay:
         self._live.update(Text("\n").join(self._open.values()))
 
 
+class UtteranceDisplay(SilentDisplay):
+    """Display of one live source: each final on a line of its own; on a terminal, the words after it drawn live."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=REFRESH_HZ, transient=True)
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def results(self, path: Path, results: Results, transcript: Transcript) -> None:  # noqa: ARG002 - one source
+        """Print a final; redraw the words after it."""
+        if results.is_final and results.text:
+            self._console.print(results.text, highlight=False, markup=False, soft_wrap=True)
+        self._live.update(_parts(transcript.stable, transcript.unstable))
+
+    def done(self, result: FileResult) -> None:
+        """Report a failure."""
+        if isinstance(result, Failed):
+            Console(stderr=True).print(result.problem, style="red", highlight=False, markup=False, soft_wrap=True)
+
+
 def growing(path: Path, transcript: Transcript) -> Text:
     """Return the line of a file in progress."""
     solid = joined(part for part in (transcript.text, transcript.stable) if part)
-    whole = joined(part for part in (solid, transcript.unstable) if part)
-    return Text.assemble((f"{path.name}  ", "cyan"), (solid, "default"), (whole[len(solid) :], "dim"))
+    return Text.assemble((f"{path.name}  ", "cyan"), _parts(solid, transcript.unstable))
+
+
+def _parts(solid: str, unstable: str) -> Text:
+    """Return text whose unstable end is dim."""
+    whole = joined(part for part in (solid, unstable) if part)
+    return Text.assemble((solid, "default"), (whole[len(solid) :], "dim"))
 
 
 def finished(result: FileResult) -> Text:

@@ -1,4 +1,4 @@
-"""Transcription of files with any `Transcriber`, on a server or in this process: `tutti transcribe`.
+"""Transcription of files and of a microphone with any `Transcriber`: `tutti transcribe` and `tutti listen`.
 
 Owns the order of work, the handling of interruptions, and the exit code.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -20,9 +20,10 @@ from tutti_asr_client.address import QueryValue, listen_url
 from tutti_asr_client.connection_events import AudioLost, Connected, Event, Waiting
 from tutti_asr_client.errors import ClientError, Interrupted
 from tutti_asr_client.files.audio import read_pcm
-from tutti_asr_client.files.display import Display, JsonLines, SilentDisplay, TerminalDisplay
+from tutti_asr_client.files.display import Display, JsonLines, SilentDisplay, TerminalDisplay, UtteranceDisplay
 from tutti_asr_client.files.file_result import Failed, FileResult, Transcribed
-from tutti_asr_client.files.pacing import PcmSource
+from tutti_asr_client.files.microphone import Device, Microphone
+from tutti_asr_client.files.pacing import AudioSource, PcmSource
 from tutti_asr_client.files.transcriber import RemoteTranscriber, Transcriber
 from tutti_asr_client.messages import Results
 from tutti_asr_client.retry import Retry
@@ -32,6 +33,9 @@ EXIT_OK = 0
 EXIT_FILE_FAILED = 1
 EXIT_INTERRUPTED = 130
 """128 + SIGINT, the convention of shells."""
+
+MICROPHONE = Path("microphone")
+"""Name of a microphone's audio where a file has its path."""
 
 Reader = Callable[[Path, int], NDArray[np.int16]]
 """Reads a file as (S,) int16 mono samples at a rate in Hz. Raises: AudioError."""
@@ -53,21 +57,12 @@ def run_remote(
     display: Display | None = None,
     read: Reader = read_pcm,
 ) -> int:
-    """Transcribe files on the server at `url`; return the exit code. `query` is sent to the server unchanged.
-
-    `url` may list several replicas, separated by commas. `retry_s`: how long an absent or full server is retried.
+    """Transcribe files on the server at `url`; return the exit code. For the other options see `remote`.
 
     Raises:
         BadUrl: an address is invalid.
     """
-    notes = Console(stderr=True)
-    transcriber = RemoteTranscriber(
-        [listen_url(one.strip(), query or {}) for one in url.split(",")],
-        api_key=api_key,
-        retry=Retry(limit_s=retry_s, await_server=True) if retry_s > 0 else None,
-        resumable=resumable,
-        on_event=lambda event: _note(notes, event),
-    )
+    transcriber = remote(url, api_key=api_key, retry_s=retry_s, resumable=resumable, query=query)
     return run(
         files,
         lambda: contextlib.nullcontext(transcriber),
@@ -76,6 +71,33 @@ def run_remote(
         concurrency=concurrency,
         display=display,
         read=read,
+    )
+
+
+def remote(
+    url: str,
+    *,
+    api_key: str | None = None,
+    sample_rate: int = 16_000,
+    retry_s: float = 0.0,
+    resumable: bool = False,
+    query: Mapping[str, QueryValue] | None = None,
+) -> RemoteTranscriber:
+    """Return a transcriber on the server at `url`, which prints reconnections. `query` is sent to the server unchanged.
+
+    `url` may list several replicas, separated by commas. `retry_s`: how long an absent or full server is retried.
+
+    Raises:
+        BadUrl: an address is invalid.
+    """
+    notes = Console(stderr=True)
+    return RemoteTranscriber(
+        [listen_url(one.strip(), query or {}) for one in url.split(",")],
+        api_key=api_key,
+        sample_rate=sample_rate,
+        retry=Retry(limit_s=retry_s, await_server=True) if retry_s > 0 else None,
+        resumable=resumable,
+        on_event=lambda event: _note(notes, event),
     )
 
 
@@ -109,32 +131,74 @@ def run(
     console = Console()
     shown = display or (JsonLines() if as_json or not console.is_terminal else TerminalDisplay(console))
 
+    async def work(transcriber: Transcriber, stopping: asyncio.Event) -> Sequence[FileResult]:
+        return await transcribe_files(
+            files,
+            transcriber,
+            display=shown,
+            realtime=realtime,
+            concurrency=concurrency,
+            stopping=stopping,
+            read=read,
+        )
+
+    file_results, stopped = _run(work, open_transcriber, shown)
+    if stopped:
+        return EXIT_INTERRUPTED
+    return EXIT_FILE_FAILED if any(isinstance(result, Failed) for result in file_results) else EXIT_OK
+
+
+def run_microphone(
+    open_transcriber: OpenTranscriber,
+    *,
+    device: Device = None,
+    limit_s: float | None = None,
+    as_json: bool = False,
+) -> int:
+    """Transcribe what an input device records, until an interruption or for `limit_s`; return the exit code.
+
+    Each final is a line of text; on a terminal the words after the last final are drawn below as they change. An
+    interruption is the usual end: what was said before it is transcribed.
+    """
+    console = Console()
+    shown: Display = JsonLines() if as_json else UtteranceDisplay(console)
+
+    async def work(transcriber: Transcriber, stopping: asyncio.Event) -> Sequence[FileResult]:
+        source = Microphone(transcriber.sample_rate, stopping, device=device, limit_s=limit_s)
+        Console(stderr=True).print("listening; Ctrl-C ends", style="dim")
+        result = await transcribe_source(MICROPHONE, source, transcriber, shown)
+        shown.done(result)
+        if source.lost:
+            Console(stderr=True).print(f"audio was lost {source.lost} times: this machine is too slow", style="red")
+        return [result]
+
+    file_results, stopped = _run(work, open_transcriber, shown)
+    if stopped and not file_results:
+        return EXIT_INTERRUPTED
+    return EXIT_FILE_FAILED if any(isinstance(result, Failed) for result in file_results) else EXIT_OK
+
+
+def _run(
+    work: Callable[[Transcriber, asyncio.Event], Awaitable[Sequence[FileResult]]],
+    open_transcriber: OpenTranscriber,
+    display: Display,
+) -> tuple[Sequence[FileResult], bool]:
+    """Return the results of `work`, and whether it was interrupted; without results if it was interrupted twice."""
     stopped = False
 
-    async def main() -> list[FileResult]:
+    async def main() -> Sequence[FileResult]:
         nonlocal stopped
         stopping = asyncio.Event()
         async with open_transcriber() as transcriber:
-            with shown, _interruptible(stopping):
-                file_results = await transcribe_files(
-                    files,
-                    transcriber,
-                    display=shown,
-                    realtime=realtime,
-                    concurrency=concurrency,
-                    stopping=stopping,
-                    read=read,
-                )
+            with display, _interruptible(stopping):
+                file_results = await work(transcriber, stopping)
         stopped = stopping.is_set()
         return file_results
 
     try:
-        file_results = asyncio.run(main())
+        return asyncio.run(main()), stopped
     except (KeyboardInterrupt, asyncio.CancelledError):
-        return EXIT_INTERRUPTED
-    if stopped:
-        return EXIT_INTERRUPTED
-    return EXIT_FILE_FAILED if any(isinstance(result, Failed) for result in file_results) else EXIT_OK
+        return [], True
 
 
 @contextlib.contextmanager
@@ -196,14 +260,22 @@ async def transcribe_file(
     read: Reader = read_pcm,
 ) -> FileResult:
     """Transcribe one file; a failure is returned as its result, so that the others continue."""
-    loop = asyncio.get_running_loop()
-    transcript = Transcript()
     try:
         if stopping is not None and stopping.is_set():
             raise Interrupted("interrupted before the first audio")
         pcm = await asyncio.to_thread(read, path, transcriber.sample_rate)
-        source = PcmSource(pcm, transcriber.sample_rate, realtime=realtime, stopping=stopping)
-        began_s = last_final_s = loop.time()
+    except ClientError as error:
+        return Failed(path, error)
+    source = PcmSource(pcm, transcriber.sample_rate, realtime=realtime, stopping=stopping)
+    return await transcribe_source(path, source, transcriber, display)
+
+
+async def transcribe_source(path: Path, source: AudioSource, transcriber: Transcriber, display: Display) -> FileResult:
+    """Transcribe the audio of a source under the name `path`; a failure is returned as its result."""
+    loop = asyncio.get_running_loop()
+    transcript = Transcript()
+    began_s = last_final_s = loop.time()
+    try:
         async with contextlib.aclosing(transcriber.stream(source)) as messages:
             async for message in messages:
                 if not isinstance(message, Results):
