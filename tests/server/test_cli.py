@@ -328,11 +328,11 @@ def test_ceiling_counts_two_operations_per_weight_and_frame():
 
 def test_ceiling_prints_one_json_document():
     gains = []
-    while not any(gains) and len(gains) < TRIES:  # other processes may slow one of the two batches
+    while not any(gains) and len(gains) < TRIES:  # other processes may slow single batches
         result = runner.invoke(app, ["ceiling", "--json"])
         assert result.exit_code == 0, result.output
         figures = json.loads(result.stdout.splitlines()[-1])
         assert 1.0 < figures["read_ns"] < 10_000.0
         assert figures["in_caches"] == (figures["read_ns"] <= SLOW_NS)
-        gains.append(figures["step_ms"]["64"] < 64 * figures["step_ms"]["1"])
+        gains.append(min(ms / int(rows) for rows, ms in figures["step_ms"].items()) < 0.8 * figures["step_ms"]["1"])
     assert any(gains), "batching does not help"
