@@ -74,16 +74,16 @@ async def play(
     rng: random.Random,
     *,
     clock: Callable[[], float] = time.perf_counter,
-    spread_s: float = SPREAD_S,
 ) -> Played:
     """Play takes on `streams` live connections until `wanted` that began after the warm-up have ended.
 
     The others play on meanwhile, so that the load is constant. An exception in a take ends the level.
     """
-    level = _Level(takes, wanted, dialer, clock, clock() + (spread_s if streams > 1 else 0.0))
+    spread_s = SPREAD_S if streams > 1 else 0.0
+    level = _Level(takes, wanted, dialer, clock, clock() + spread_s)
     begun_s, cpu_s = clock(), time.process_time()
     for _ in range(streams):
-        level.begin(clock() + (rng.random() * spread_s if streams > 1 else 0.0))
+        level.begin(clock() + rng.random() * spread_s)
     try:
         await level.done.wait()
         level.played.cpu_cores = (time.process_time() - cpu_s) / max(clock() - begun_s, PIECE_S)

@@ -76,6 +76,8 @@ def faults(level: RulerLevel) -> list[str]:
 
 COLUMNS = ("streams", "figure", "starts at", "ends at", "p50", "p95", "p99", "max", "mean", "count")
 
+SHOWN = tuple(name for name in COLUMNS if not name.endswith(" at"))  # the others are lines below the table
+
 
 def rows(document: RulerDocument) -> list[tuple[str, ...]]:
     """Return a row for each figure of each level; times in ms."""
@@ -99,11 +101,13 @@ def as_csv(document: RulerDocument) -> str:
 def print_table(document: RulerDocument, console: Console) -> None:
     """Print the rows, then remarks on each level."""
     table = Table(title=f"{document.ruler}, ms; {document.distinct_recordings} recordings", title_justify="left")
-    for column, name in enumerate(COLUMNS):
-        table.add_column(name, justify="left" if 1 <= column <= 3 else "right")
+    for name in SHOWN:
+        table.add_column(name, justify="left" if name == "figure" else "right")
     for row in rows(document):
-        table.add_row(*row)
+        table.add_row(*(cell for cell, name in zip(row, COLUMNS, strict=True) if name in SHOWN))
     console.print(table)
+    for name, starts, ends in dict.fromkeys((row[1], row[2], row[3]) for row in rows(document)):
+        console.print(f"{name}: from {starts} to {ends}", highlight=False, markup=False)
     for level in document.levels:
         _print_remarks(level, console)
     for note in document.notes:

@@ -87,7 +87,8 @@ def _run_and_report(settings: RulerSettings, console: Console, *, as_json: bool,
 def measure(settings: RulerSettings, progress: Progress) -> RulerDocument:
     """Run all levels. Raises: LoadTestError, ClientError."""
     progress(f"{settings.ruler}: preparing the recordings")
-    kind = RULERS[settings.ruler](read(settings.manifest, MOST_DISTINCT, settings.seed))
+    at_most = min(MOST_DISTINCT, max(settings.recordings, *settings.streams))
+    kind = RULERS[settings.ruler](read(settings.manifest, at_most, settings.seed))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         levels = runner.run(_levels(kind, settings, progress))
     described = environment.describe(settings.seed)

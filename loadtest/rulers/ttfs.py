@@ -31,7 +31,7 @@ QUERY: dict[str, QueryValue] = {
 }
 TAIL_S = 2.0  # of silence, in which the last stop is found
 FINALIZE = masked(TEXT, b'{"type":"Finalize"}')
-STARTS, ENDS = "silero's stop less 0.2 s", "last final, from_finalize"
+STARTS, ENDS = "silero's stop less 0.2 s", "the last final with from_finalize"
 
 
 class _Message(msgspec.Struct, frozen=True):

@@ -35,9 +35,9 @@ QUERY: dict[str, QueryValue] = {
 }
 TAIL_S = 3.0  # of silence after a recording, in which its last segment ends
 MIN_DELAY_S = 0.5  # LiveKit's default of `endpointing.min_delay`
-WORD_END, SPEECH_END = "end of the word, forced alignment", "end of speech, silero"
+WORD_END, SPEECH_END = "the end of the word (forced alignment)", "the end of speech (silero)"
 SHOWN = ("first_shown", "stable", "final")
-ENDS = ("message that shows it as it stays", "message that marks it stable", "final that has it")
+ENDS = ("the message that shows it as it stays", "the message that marks it stable", "the final that has it")
 
 _decoder: msgspec.json.Decoder[Results] = msgspec.json.Decoder(Results)
 _TYPE = b'"type":"Results"'
@@ -190,6 +190,6 @@ class WordDelay:
                 figure(f"word {name}", WORD_END, end, [each[i] for each in words])
                 for i, (name, end) in enumerate(by_kind)
             ),
-            figure("transcription_delay", SPEECH_END, "last final with text", transcription),
-            figure("end_of_utterance_delay", SPEECH_END, "endpoint, at least 0.5 s", utterance),
+            figure("transcription_delay", SPEECH_END, "the last final with text", transcription),
+            figure("end_of_utterance_delay", SPEECH_END, "the endpoint, at least 0.5 s", utterance),
         )

@@ -1,0 +1,80 @@
+"""Rulers on a live server: levels of streams in real time, reports, and options that do not fit."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from loadtest.errors import BadSettings
+from loadtest.rulers import playing
+from loadtest.rulers.report import as_csv, faults
+from loadtest.rulers.run import measure
+from loadtest.rulers.settings import Ruler, RulerSettings
+from server.cli import app
+from tests.support.audio.speech import samples
+from tests.support.servers.live_server import LiveServer
+
+Start = Callable[..., LiveServer]
+SHORT = ("no", "seven")
+
+
+@pytest.fixture
+def manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(playing, "SPREAD_S", 0.1)
+    path = tmp_path / "short.jsonl"
+    chosen = [each for each in samples() if each.audio.stem in SHORT]
+    path.write_text("".join(json.dumps({"audio": str(each.audio), "text": each.text}) + "\n" for each in chosen))
+    return path
+
+
+def test_ttfs_of_a_live_server_is_the_silence_and_its_answer(live_server: Start, manifest: Path) -> None:
+    settings = RulerSettings(f"ws://{live_server().host}", Ruler.TTFS, (2, 3), 2, manifest)
+    document = measure(settings, lambda _: None)
+    assert [level.streams for level in document.levels] == [2, 3]
+    assert [level.recordings for level in document.levels] == [2, 3]
+    assert not [fault for level in document.levels for fault in faults(level)]
+    for level in document.levels:
+        (ttfs,) = level.figures
+        assert ttfs.p50 is not None
+        assert 195 < ttfs.p50 < 1_500  # the client's own 0.2 s, then the answer on a busy machine
+    lines = list(csv.DictReader(io.StringIO(as_csv(document))))
+    assert [(line["streams"], line["figure"], line["count"]) for line in lines] == [
+        ("2", "ttfs", "2"),
+        ("3", "ttfs", "3"),
+    ]
+    assert lines[0]["starts at"] == "silero's stop less 0.2 s"
+
+
+def test_recordings_that_give_no_measurement_are_faults(live_server: Start, manifest: Path) -> None:
+    server = live_server(max_streams=1)
+    document = measure(RulerSettings(f"ws://{server.host}", Ruler.TTFS, (2,), 2, manifest), lambda _: None)
+    (level,) = document.levels
+    assert level.failed
+    assert "recordings without a measurement" in faults(level)[0]
+    assert any(problem.startswith("refused") for problem in level.problems)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--ruler", "ttfs", "--seconds", "5"], "--seconds: cannot be combined with --ruler"),
+        (["--ruler", "ttfs", "--explain"], "--explain: cannot be combined with --ruler"),
+        (["--recordings", "5"], "--recordings: needs --ruler"),
+        (["--csv"], "--csv: needs --ruler"),
+    ],
+)
+def test_an_option_without_effect_is_refused_by_name(options: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, ["loadtest", *options])
+    assert done.exit_code == 2
+    assert said in done.stderr
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    with pytest.raises(BadSettings, match="recordings 0: must be from 1"):
+        RulerSettings("ws://127.0.0.1", Ruler.TTFS, recordings=0)
