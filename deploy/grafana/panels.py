@@ -110,6 +110,19 @@ ROWS = (
                 _both("tutti_finalize_latency_seconds"),
             ),
             Panel(
+                "Time to final",
+                "From the audio of a final's last word, as recognized, until the final is written. "
+                "It contains the silence until the client's Finalize, or until the endpoint.",
+                "s",
+                _both("tutti_time_to_final_seconds"),
+            ),
+            Panel(
+                "Delay of words, p50",
+                "From the audio of a word's end, as recognized, until it is first shown, marked as stable, and final.",
+                "s",
+                (Query(quantile(0.5, "tutti_word_delay_seconds", by="instance, kind"), "{{kind}} {{instance}}"),),
+            ),
+            Panel(
                 "First interim",
                 "From the first audio to the first words. Includes silence before the speech.",
                 "s",

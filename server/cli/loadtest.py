@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from loadtest.rulers.settings import Ruler
 from server.cli.errors import bad_option, fail, refuse
 from server.cli.options import (
     DeviceOption,
@@ -19,6 +18,7 @@ from server.cli.options import (
     ModelOption,
     PrecisionOption,
     ThreadsOption,
+    one_of,
     server_url,
     settings_from,
 )
@@ -35,7 +35,11 @@ def loadtest(
         str, typer.Option(help="Server to load. Only load servers that you operate.", callback=server_url)
     ] = "ws://127.0.0.1:8080",
     ruler: Annotated[
-        Ruler | None, typer.Option(help="Measure this figure of voice agents instead: docs/voice-agents.md.")
+        str | None,
+        typer.Option(
+            help="Measure a figure of voice agents instead: ttfs, word-delay (docs/voice-agents.md).",
+            callback=one_of("ttfs", "word-delay"),
+        ),
     ] = None,
     streams: Annotated[
         str | None,
@@ -73,14 +77,14 @@ def loadtest(
     from loadtest.generator.settings import LoadSettings
     from loadtest.measurement.run import run_loadtest
     from loadtest.rulers.run import run_ruler
-    from loadtest.rulers.settings import RECORDINGS, STREAMS, RulerSettings
+    from loadtest.rulers.settings import RECORDINGS, STREAMS, Ruler, RulerSettings
 
     _refuse_others(context, NOT_OF_RULERS if ruler is not None else ONLY_OF_RULERS, ruler)
     try:
         if ruler is not None:
             of_ruler = RulerSettings(
                 url=url,
-                ruler=ruler,
+                ruler=Ruler(ruler),
                 streams=STREAMS if streams is None else _levels(streams),
                 recordings=RECORDINGS if recordings is None else recordings,
                 manifest=manifest,
@@ -117,7 +121,7 @@ def _levels(streams: str) -> tuple[int, ...]:
         raise bad_option("--streams", streams, str(error)) from error
 
 
-def _refuse_others(context: typer.Context, names: Sequence[str], ruler: Ruler | None) -> None:
+def _refuse_others(context: typer.Context, names: Sequence[str], ruler: str | None) -> None:
     """Refuse options that have no effect with, or without, --ruler."""
     for name in names:
         source = context.get_parameter_source(name)

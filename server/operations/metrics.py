@@ -25,6 +25,24 @@ STAGE_S = (0.0002, 0.0005, 0.001, 0.002, *LATENCY_S)  # stages are shorter than 
 SESSION_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1_800.0, 3_600.0, 7_200.0, 14_400.0)
 BACKLOG_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 ENDPOINT_S = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0)
+DELAY_S = (
+    0.1,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.6,
+    0.7,
+    0.8,
+    1.0,
+    1.25,
+    1.5,
+    2.0,
+    3.0,
+    5.0,
+    10.0,
+    30.0,
+)  # of words
 RATIO = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 OUTCOMES = ("completed", "client_abort", "idle_timeout", "error", "drained")
 REASONS = ("auth", "quota", "rate", "capacity", "uploads", "draining", "bad_request", "error")
@@ -185,6 +203,16 @@ class Metrics:
         )
         self.endpoint_delay = spread(
             "endpoint_delay_seconds", "Audio from the end of the last word to the endpoint", ENDPOINT_S
+        )
+        self.time_to_final = spread(
+            "time_to_final_seconds", "Arrival of the audio of a final's last word to the final written", DELAY_S
+        )
+        self.word_delay = histograms(
+            registry,
+            "tutti_word_delay_seconds",
+            "Arrival of the audio of a word's end to the message that shows it, marks it stable, or has it in a final",
+            DELAY_S,
+            ("kind", ("shown", "stable", "final")),
         )
         self.handshake = spread("handshake_seconds", "Request received to 101", STAGE_S)
         self.session_duration = spread("session_duration_seconds", "Accept to close", SESSION_S)

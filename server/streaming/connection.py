@@ -33,6 +33,7 @@ from server.streaming.closing import ConnectionEvent, State, next_state
 from server.streaming.flow_control import Backpressure, Deadlines, LiveLimits
 from server.streaming.outbox import OutFrame, Writer
 from server.streaming.transport import transport_of
+from server.streaming.word_delays import WordDelays
 from server.usage.meters import UsageMeter
 
 MIN_TIMER_S = 0.01  # a timer may fire early by another clock; do not spin on the remainder
@@ -81,6 +82,7 @@ class Connection(ABC):
         self._opened_s = self._clock()
         self._deadlines = Deadlines(limits, self._opened_s)
         self._writer = Writer(self._transport, context.metrics, self._clock)
+        self._word_delays = WordDelays(context.metrics, self._clock)
         self._backpressure = Backpressure(limits.max_backlog_s)
         self._unread: deque[bytes | str] = deque()  # messages that arrived after reading was paused: one read at most
         max_piece_s = limits.max_backlog_s - self._backpressure.high_s
@@ -292,6 +294,8 @@ class Connection(ABC):
             if self._state.sends:
                 self._send_event(event, timing)
                 self._count(event)
+                if timing is not None and isinstance(event, Partial | Final):
+                    self._word_delays.observe(event, timing)
         self._resume_reading_if_low()
         self._decode_queue.resume()
 

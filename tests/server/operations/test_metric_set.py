@@ -48,6 +48,8 @@ TABLE: dict[str, tuple[str, set[str]]] = {
     "tutti_result_latency_seconds": ("histogram", {"kind"}),
     "tutti_time_to_first_interim_seconds": ("histogram", set()),
     "tutti_finalize_latency_seconds": ("histogram", set()),
+    "tutti_time_to_final_seconds": ("histogram", set()),
+    "tutti_word_delay_seconds": ("histogram", {"kind"}),
     "tutti_queue_wait_seconds": ("histogram", {"model"}),
     "tutti_batch_inference_seconds": ("histogram", {"model"}),
     "tutti_handover_seconds": ("histogram", {"model"}),
@@ -72,6 +74,7 @@ VALUES = {
     ("tutti_audio_losses", "kind"): {"concealed_packet", "resynchronized"},
     ("tutti_results", "kind"): {"interim", "final"},
     ("tutti_result_latency_seconds", "kind"): {"interim", "final"},
+    ("tutti_word_delay_seconds", "kind"): {"shown", "stable", "final"},
 }
 FREE_LABELS = {"session", "request_id", "key", "address", "ip", "text", "path"}
 LATENCY_EDGES = {"0.005", "0.01", "0.02", "0.03", "0.05", "0.075", "0.1", "0.15", "0.2", "0.3", "0.5", "0.75", "1.0"}
