@@ -8,7 +8,8 @@ import json
 import pytest
 
 from tests.ecosystem.recordings import plain
-from tests.ecosystem.relay import Connection
+from tests.ecosystem.relay import Connection, Frame
+from tests.support.clients.flux_wire_rules import check_flux
 
 RESULT_KEYS = {
     "type", "channel_index", "start", "duration", "is_final", "speech_final", "from_finalize", "channel", "metadata",
@@ -58,6 +59,22 @@ def check_stream(
     ids = {frame["metadata"]["request_id"] for frame in results} | {frame["request_id"] for frame in metadata}
     assert ids == {stream.headers["dg-request-id"]}
     assert plain(stream.text) == said
+
+
+def check_turns(
+    stream: Connection, said: str, *, code: int = 1000, hung_up: bool = False, open_turn: bool = False
+) -> list[Frame]:
+    """Check a conversation of the Flux protocol, and the words of its ends of turns; return its turn events.
+
+    A client that hangs up by itself may be gone before the close. `open_turn`: it was gone inside a turn.
+    """
+    assert stream.status == 101
+    assert "sec-websocket-extensions" not in stream.headers
+    turns = check_flux(stream.frames, open_turn=open_turn)
+    assert stream.frames[0]["request_id"] == stream.headers["dg-request-id"]
+    assert stream.close_code in ((code, None) if hung_up else (code,))
+    assert plain(" ".join(turn["transcript"] for turn in turns if turn["event"] == "EndOfTurn")) == said
+    return turns
 
 
 def _check_tiling(stream: Connection) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,16 +10,13 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from tests.support.clients.flux_wire_rules import check_flux
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
 
 Start = Callable[..., LiveServer]
 FORM = "model=flux-general-en&encoding=linear16&sample_rate=16000"
-FIELDS = {
-    "type", "request_id", "sequence_id", "event", "turn_index", "audio_window_start", "audio_window_end", "transcript",
-    "words", "end_of_turn_confidence",
-}  # fmt: skip
 CLOSE = '{"type":"CloseStream"}'
 
 
@@ -37,37 +33,6 @@ def messages(socket: ClientConnection) -> Iterator[dict[str, Any]]:
             return
 
 
-def check_wire(received: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Check the rules of the wire on a whole conversation; return its turn events."""
-    assert received[0]["type"] == "Connected"
-    assert [message["sequence_id"] for message in received] == list(range(len(received)))
-    assert len({uuid.UUID(message["request_id"]) for message in received}) == 1
-    turns = [message for message in received if message["type"] == "TurnInfo"]
-    index, state, eager, last_s = 0, "none", None, 0.0
-    for turn in turns:
-        event = turn["event"]
-        assert set(turn) - {"trigger"} == FIELDS
-        assert ("trigger" in turn) == (event == "EndOfTurn")
-        assert turn["turn_index"] == index
-        assert turn["transcript"] == " ".join(word["word"] for word in turn["words"])
-        assert 0 <= turn["audio_window_start"] <= turn["audio_window_end"]
-        assert 0 <= turn["end_of_turn_confidence"] <= 1
-        before = {"StartOfTurn": ("none",), "EagerEndOfTurn": ("speaking",), "TurnResumed": ("awaiting",)}
-        assert state in before.get(event, ("speaking", "awaiting"))
-        if state == "awaiting" and event != "TurnResumed":
-            assert turn["transcript"] == eager
-        if state != "none":
-            assert turn["audio_window_end"] - last_s < 0.25 + 0.17
-        last_s = turn["audio_window_end"]
-        if event == "EagerEndOfTurn":
-            assert turn["words"]
-            eager = turn["transcript"]
-        after = {"EagerEndOfTurn": "awaiting", "EndOfTurn": "none", "Update": state}
-        state = after.get(event, "speaking")
-        index += event == "EndOfTurn"
-    return turns
-
-
 def converse(server: LiveServer, *frames: bytes | str, query: str = "") -> list[dict[str, Any]]:
     with dial(server, query) as socket:
         for frame in frames:
@@ -82,7 +47,7 @@ def ends(turns: list[dict[str, Any]]) -> list[tuple[str, str]]:
 def test_silence_ends_turns_and_close_stream_ends_the_open_one(live_server: Start) -> None:
     server = live_server()
     audio = [spell("hello").tobytes(), silence(2).tobytes(), spell("there").tobytes()]
-    turns = check_wire(converse(server, *audio, CLOSE))
+    turns = check_flux(converse(server, *audio, CLOSE))
     assert ends(turns) == [("Hello?", "model"), ("There.", "manual")]
     assert turns[0]["event"] == "StartOfTurn"
     server.wait_idle()
@@ -95,7 +60,7 @@ def test_turn_events_do_not_depend_on_how_the_audio_is_split(live_server: Start)
     whole, split = [
         [
             {name: value for name, value in turn.items() if name != "request_id"}
-            for turn in check_wire(
+            for turn in check_flux(
                 converse(server, *(audio[i : i + n] for i in range(0, len(audio), n)), CLOSE, query=q)
             )
         ]
@@ -106,7 +71,7 @@ def test_turn_events_do_not_depend_on_how_the_audio_is_split(live_server: Start)
 
 def test_an_early_end_precedes_the_end_with_the_same_text(live_server: Start) -> None:
     audio = [spell("hello").tobytes(), silence(2).tobytes()]
-    turns = check_wire(converse(live_server(), *audio, CLOSE, query="&eager_eot_threshold=0.4"))
+    turns = check_flux(converse(live_server(), *audio, CLOSE, query="&eager_eot_threshold=0.4"))
     events = [turn["event"] for turn in turns]
     assert events.index("EagerEndOfTurn") < events.index("EndOfTurn")
     assert events.count("EndOfTurn") == 1
@@ -114,13 +79,13 @@ def test_an_early_end_precedes_the_end_with_the_same_text(live_server: Start) ->
 
 def test_a_threshold_of_one_leaves_the_timeout(live_server: Start) -> None:
     audio = [spell("hello").tobytes(), silence(3).tobytes()]
-    turns = check_wire(converse(live_server(), *audio, CLOSE, query="&eot_threshold=1.0&eot_timeout_ms=1500"))
+    turns = check_flux(converse(live_server(), *audio, CLOSE, query="&eot_threshold=1.0&eot_timeout_ms=1500"))
     assert ends(turns) == [("Hello?", "timeout")]
 
 
 def test_force_end_turn_ends_an_open_turn_and_is_ignored_without_one(live_server: Start) -> None:
     force = '{"type":"ForceEndTurn"}'
-    turns = check_wire(converse(live_server(), force, spell("one").tobytes(), force, spell("two").tobytes(), CLOSE))
+    turns = check_flux(converse(live_server(), force, spell("one").tobytes(), force, spell("two").tobytes(), CLOSE))
     assert [trigger for _, trigger in ends(turns)] == ["manual", "manual"]
     assert ends(turns)[0][0].startswith("One")
 
@@ -131,7 +96,7 @@ def test_configure_is_all_or_nothing_and_answers_with_all_values(live_server: St
     off = {"type": "Configure", "thresholds": {"eager_eot_threshold": None, "eot_timeout_ms": None}, "keyterms": []}
     other = {"type": "Configure", "profanity_filter": True}
     received = converse(live_server(), *(json.dumps(message) for message in (good, bad, off, other)), CLOSE)
-    check_wire(received)
+    check_flux(received)
     kinds = [message["type"] for message in received[1:]]
     assert kinds == ["ConfigureSuccess", "ConfigureFailure", "ConfigureSuccess", "ConfigureFailure"]
     first, failure, second, unsupported = received[1:]
@@ -147,7 +112,7 @@ def test_a_configure_changes_the_turns_of_the_audio_after_it(live_server: Start)
     server = live_server()
     first, second = (b"".join([spell(text).tobytes(), silence(1.5).tobytes()]) for text in ("one", "two"))
     configure = json.dumps({"type": "Configure", "thresholds": {"eot_threshold": 1.0, "eot_timeout_ms": 1_000}})
-    at_once = check_wire(converse(server, first + second[:3_200], configure, second[3_200:], CLOSE))
+    at_once = check_flux(converse(server, first + second[:3_200], configure, second[3_200:], CLOSE))
     with dial(server) as socket:
         received = []
         socket.send(first + second[:3_200])
@@ -156,7 +121,7 @@ def test_a_configure_changes_the_turns_of_the_audio_after_it(live_server: Start)
         socket.send(configure)
         socket.send(second[3_200:])
         socket.send(CLOSE)
-        later = check_wire([*received, *messages(socket)])
+        later = check_flux([*received, *messages(socket)])
     assert ends(at_once) == ends(later) == [("One.", "model"), ("Two.", "timeout")]
 
 
@@ -168,7 +133,7 @@ def test_another_message_gets_an_error_and_a_close(live_server: Start, message: 
         assert socket.close_code == 1008
     assert received[-1]["type"] == "Error"
     assert received[-1]["code"] == "UNPARSABLE_CLIENT_MESSAGE"
-    check_wire(received)
+    check_flux(received)
 
 
 def test_a_drain_ends_the_turn_and_closes_with_1012_without_an_error(live_server: Start) -> None:
@@ -179,7 +144,7 @@ def test_a_drain_ends_the_turn_and_closes_with_1012_without_an_error(live_server
         server.http.post("/admin/drain")
         received = [*first, *messages(socket)]
         assert socket.close_code == 1012
-    assert len(ends(check_wire(received))) == 1
+    assert len(ends(check_flux(received))) == 1
     assert {message["type"] for message in received} == {"Connected", "TurnInfo"}
 
 
