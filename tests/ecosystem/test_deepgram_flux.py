@@ -1,13 +1,18 @@
-"""`listen.v2` of `deepgram-sdk` for Python, unmodified: only its address is changed."""
+"""`listen.v2` of `deepgram-sdk` for Python, sync and async, unmodified: only its address is changed."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.ecosystem.recordings import audio, plain, text
+import pytest
+
+from tests.ecosystem.recordings import audio, text
+from tests.ecosystem.relay import Relay
 from tests.ecosystem.serving import KEY, ServerProcess
+from tests.ecosystem.wire_rules import check_turns
 from tests.support.needs import missing
 
 try:
@@ -17,8 +22,10 @@ try:
 except ImportError:
     missing("deepgram-sdk not installed")
 
+Before = Callable[[ServerProcess], Relay]
+Step = tuple[Any, ...]  # ("media", audio), ("configure", message), ("force_end_turn",)
 CHUNK = 2_560  # 80 ms
-AUDIO = audio("order", 2.0, "porch_fan")
+WITHIN_S = 20
 OPTIONS: dict[str, Any] = {
     "model": "flux-general-en",
     "encoding": "linear16",
@@ -28,54 +35,83 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def address(server: ServerProcess) -> DeepgramClientEnvironment:
-    http, ws = f"http://127.0.0.1:{server.port}", f"ws://127.0.0.1:{server.port}"
+def address(host: str) -> DeepgramClientEnvironment:
+    http, ws = f"http://{host}", f"ws://{host}"
     return DeepgramClientEnvironment(base=http, production=ws, agent=ws, agent_rest=http)
 
 
-def test_turns_reach_the_sync_client(server: ServerProcess) -> None:
+def chunks(spoken: bytes) -> list[bytes]:
+    return [spoken[start : start + CHUNK] for start in range(0, len(spoken), CHUNK)]
+
+
+def talk_sync(host: str, steps: Sequence[Step]) -> list[Any]:
     messages: list[Any] = []
-    with DeepgramClient(api_key=KEY, environment=address(server)).listen.v2.connect(**OPTIONS) as stream:
+    with DeepgramClient(api_key=KEY, environment=address(host)).listen.v2.connect(**OPTIONS) as stream:
         stream.on(EventType.MESSAGE, messages.append)
         reader = threading.Thread(target=stream.start_listening)
         reader.start()
-        for start in range(0, len(AUDIO), CHUNK):
-            stream.send_media(AUDIO[start : start + CHUNK])
+        for name, *arguments in steps:
+            if name == "media":
+                for chunk in chunks(*arguments):
+                    stream.send_media(chunk)
+            else:
+                getattr(stream, f"send_{name}")(*arguments)
         stream.send_close_stream()
-        reader.join(timeout=20)
-    assert messages[0].type == "Connected"
-    assert [message.sequence_id for message in messages] == list(range(len(messages)))
-    turns = [message for message in messages if message.type == "TurnInfo"]
-    assert {type(message).__name__ for message in turns} == {"ListenV2TurnInfo"}
-    ended = [turn for turn in turns if turn.event == "EndOfTurn"]
-    assert plain(" ".join(turn.transcript for turn in ended)) == text("order", "porch_fan")
-    assert ended[0].trigger == "model"
-    assert any(turn.event == "EagerEndOfTurn" for turn in turns)
+        reader.join(timeout=WITHIN_S)
+        assert not reader.is_alive()
+    return messages
 
 
-def test_the_async_client_configures_and_ends_a_turn(server: ServerProcess) -> None:
-    """`send_configure` is answered with all values in force, `send_force_end_turn` ends the open turn."""
-    spoken = audio("order")
+async def talk(host: str, steps: Sequence[Step]) -> list[Any]:
+    messages: list[Any] = []
+    async with AsyncDeepgramClient(api_key=KEY, environment=address(host)).listen.v2.connect(**OPTIONS) as stream:
+        stream.on(EventType.MESSAGE, messages.append)
+        reader = asyncio.create_task(stream.start_listening())
+        for name, *arguments in steps:
+            if name == "media":
+                for chunk in chunks(*arguments):
+                    await stream.send_media(chunk)
+            else:
+                await getattr(stream, f"send_{name}")(*arguments)
+        await stream.send_close_stream()
+        await asyncio.wait_for(reader, timeout=WITHIN_S)
+    return messages
 
-    async def talk() -> list[Any]:
-        messages: list[Any] = []
-        client = AsyncDeepgramClient(api_key=KEY, environment=address(server))
-        async with client.listen.v2.connect(**OPTIONS) as stream:
-            stream.on(EventType.MESSAGE, messages.append)
-            reader = asyncio.create_task(stream.start_listening())
-            await stream.send_configure(
-                {"type": "Configure", "thresholds": {"eot_threshold": 0.9}, "keyterms": ["porch"]}
-            )
-            for start in range(0, len(spoken), CHUNK):
-                await stream.send_media(spoken[start : start + CHUNK])
-            await stream.send_force_end_turn()
-            await stream.send_close_stream()
-            await asyncio.wait_for(reader, timeout=20)
-        return messages
 
-    messages = asyncio.run(talk())
+def talk_async(host: str, steps: Sequence[Step]) -> list[Any]:
+    return asyncio.run(talk(host, steps))
+
+
+CLIENTS = pytest.mark.parametrize("client", [talk_sync, talk_async])
+Client = Callable[[str, Sequence[Step]], list[Any]]
+
+
+@CLIENTS
+def test_turns_end_by_silence(server: ServerProcess, relay: Before, client: Client) -> None:
+    """The client gets every message of the wire as its own type."""
+    before = relay(server)
+    messages = client(before.host, [("media", audio("order", 2.0, "porch_fan"))])
+    turns = check_turns(before.only(), text("order", "porch_fan"))
+    found = [message for message in messages if message.type == "TurnInfo"]
+    assert {type(message).__name__ for message in found} == {"ListenV2TurnInfo"}
+    assert [(turn.event, turn.transcript) for turn in found] == [(turn["event"], turn["transcript"]) for turn in turns]
+    assert next(turn["trigger"] for turn in turns if turn["event"] == "EndOfTurn") == "model"
+    assert any(turn["event"] == "EagerEndOfTurn" for turn in turns)
+
+
+@CLIENTS
+def test_configure_and_force_end_turn(server: ServerProcess, relay: Before, client: Client) -> None:
+    """`send_configure` is answered with all values in force or refused whole, `send_force_end_turn` ends the turn."""
+    before = relay(server)
+    refused = {"type": "Configure", "thresholds": {"eager_eot_threshold": 0.6, "eot_threshold": 0.5}}
+    accepted = {"type": "Configure", "thresholds": {"eot_threshold": 0.9}, "keyterms": ["porch"]}
+    steps: list[Step] = [("force_end_turn",), ("configure", refused), ("configure", accepted)]
+    steps += [("media", audio("order")), ("force_end_turn",), ("media", audio("name"))]
+    messages = client(before.host, steps)
+    turns = check_turns(before.only(), text("order", "name"))
+    (failed,) = (message for message in messages if message.type == "ConfigureFailure")
+    assert (failed.code, failed.description.partition(":")[0]) == ("INVALID_CONFIGURE", "eager_eot_threshold")
     (configured,) = (message for message in messages if message.type == "ConfigureSuccess")
     assert (configured.thresholds.eot_threshold, configured.thresholds.eager_eot_threshold) == (0.9, 0.5)
     assert list(configured.keyterms) == ["porch"]
-    (ended,) = (message for message in messages if getattr(message, "event", None) == "EndOfTurn")
-    assert (plain(ended.transcript), ended.trigger) == (text("order"), "manual")
+    assert [turn["trigger"] for turn in turns if turn["event"] == "EndOfTurn"] == ["manual", "manual"]

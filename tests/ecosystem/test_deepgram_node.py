@@ -12,7 +12,7 @@ from tests.ecosystem.holding import Holders
 from tests.ecosystem.recordings import BYTES_PER_S, Spoken, audio, plain, text
 from tests.ecosystem.relay import Relay
 from tests.ecosystem.serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
-from tests.ecosystem.wire_rules import check_refusal, check_stream
+from tests.ecosystem.wire_rules import check_refusal, check_stream, check_turns
 
 Before = Callable[[ServerProcess], Relay]
 SAID = ("order", "porch_fan")
@@ -50,6 +50,25 @@ def test_a_stream(server: ServerProcess, relay: Before, node: Driver, spoken: Sp
     assert events[-2]["code"] == 1000
     assert events[-1]["timers"] == 0, "it would reconnect"
     check_stream(before.only(), text(*SAID), seconds=len(audio(*PARTS)) / BYTES_PER_S)
+
+
+def test_turns_of_the_flux_protocol(server: ServerProcess, relay: Before, node: Driver, spoken: Spoken) -> None:
+    """`listen.v2`: silence ends the first turn, `sendForceEndTurn` the second, and `sendConfigure` is answered."""
+    before = relay(server)
+    options = {"model": "flux-general-en", "encoding": "linear16", "sample_rate": 16_000, "eager_eot_threshold": 0.5}
+    configure = {"thresholds": {"eot_threshold": 0.6}, "keyterms": ["porch fan"]}
+    spoken_audio = spoken("order", 2.0, "porch_fan")
+    events = node.run("turns", host=before.host, key=KEY, audio=spoken_audio, options=options, configure=configure)
+    assert kinds(events)[-1] == "close"
+    assert events[-1]["code"] == 1000
+    messages = [event["message"] for event in events[:-1]]
+    stream = before.only()
+    assert messages == stream.frames
+    turns = check_turns(stream, text(*SAID))
+    assert [turn["trigger"] for turn in turns if turn["event"] == "EndOfTurn"] == ["model", "manual"]
+    (configured,) = (message for message in messages if message["type"] == "ConfigureSuccess")
+    assert configured["thresholds"] == {"eot_threshold": 0.6, "eot_timeout_ms": 5_000, "eager_eot_threshold": 0.5}
+    assert configured["keyterms"] == ["porch fan"]
 
 
 REFUSED = [

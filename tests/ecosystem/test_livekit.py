@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +13,13 @@ from tests.ecosystem.holding import Holders
 from tests.ecosystem.recordings import BYTES_PER_S, Spoken, audio, plain, text
 from tests.ecosystem.relay import Relay
 from tests.ecosystem.serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
-from tests.ecosystem.wire_rules import check_refusal, check_stream
+from tests.ecosystem.wire_rules import check_refusal, check_stream, check_turns
 from tests.support.needs import need_package
 from tests.support.networks.published import probe_of
 
 Before = Callable[[ServerProcess], Relay]
 START, INTERIM, FINAL, END = "START_OF_SPEECH", "INTERIM_TRANSCRIPT", "FINAL_TRANSCRIPT", "END_OF_SPEECH"
+PREFLIGHT = "PREFLIGHT_TRANSCRIPT"  # an early end of turn
 
 
 def names_of(events: list[dict[str, Any]]) -> list[str]:
@@ -154,18 +156,48 @@ def test_with_a_published_model(relay: Before, livekit: Driver, spoken: Spoken) 
     assert stream.close_code == 1000
 
 
-def test_turns_of_the_flux_protocol(server: ServerProcess, livekit: Driver, spoken: Spoken) -> None:
+def order_of(events: list[dict[str, Any]]) -> list[str]:
+    """Return kinds of events in order, equal ones that follow each other once, without usage."""
+    names = [event["event"] for event in events if event["event"] != "RECOGNITION_USAGE"]
+    return [name for name, _ in itertools.groupby(names)]
+
+
+def test_turns_of_the_flux_protocol(server: ServerProcess, relay: Before, livekit: Driver, spoken: Spoken) -> None:
     """`STTv2`: an early end of turn is a preflight transcript, and the end has its words."""
+    before = relay(server)
     steps = [("push", spoken("order", 2.0)), ("wait", END), ("push", spoken("porch_fan", 2.0)), ("wait", END, 2)]
     options = {"model": "flux-general-en", "eager_eot_threshold": 0.5}
-    host = f"127.0.0.1:{server.port}"
-    livekit.begin("stream", host=host, key=KEY, steps=steps, options=options, turns=True)
-    events = livekit.until(lambda event: event["event"] == END)
-    events += livekit.until(lambda event: event["event"] == END)
-    livekit.say(end=True)
-    events += livekit.rest()
-    preflight = "PREFLIGHT_TRANSCRIPT"
-    assert [name for name in names_of(events) if name != preflight] == [START, FINAL, END] * 2
+    livekit.begin("stream", host=before.host, key=KEY, steps=steps, options=options, turns=True)
+    events = finish(livekit, before, ends=2)
     assert said(events) == text("order", "porch_fan")
-    early = [plain(event["text"]) for event in events if event["event"] == preflight]
+    for turn in (events[: [e["event"] for e in events].index(END) + 1], events):
+        names = order_of(turn)
+        assert names[:3] == [START, INTERIM, PREFLIGHT]
+        assert names[-2:] == [FINAL, END]
+    early = [plain(event["text"]) for event in events if event["event"] == PREFLIGHT]
     assert text("order") in early
+    turns = check_turns(before.only(), text("order", "porch_fan"))
+    assert early == [plain(turn["transcript"]) for turn in turns if turn["event"] == "EagerEndOfTurn"]
+
+
+def test_options_of_turns_change_in_the_stream(
+    server: ServerProcess, relay: Before, livekit: Driver, spoken: Spoken
+) -> None:
+    """`update_options` sends `Configure` on the open connection: the second turn ends at the timeout."""
+    before = relay(server)
+    changed = {"eot_threshold": 0.9, "eot_timeout_ms": 600, "keyterms": ["porch fan"]}
+    steps = [("push", spoken("order", 2.0)), ("wait", END), ("update", changed), ("signal",)]
+    steps += [("push", spoken("porch_fan", 2.0)), ("wait", END, 2)]
+    options = {"model": "flux-general-en"}
+    livekit.begin("stream", host=before.host, key=KEY, steps=steps, options=options, turns=True)
+    events = livekit.until(lambda event: event["event"] == END)
+    before.wait(lambda: any(frame["type"] == "ConfigureSuccess" for frame in before.connections[0].frames))
+    livekit.say(go=True)
+    events += finish(livekit, before)
+    assert said(events) == text("order", "porch_fan")
+    stream = before.only()
+    turns = check_turns(stream, text("order", "porch_fan"))
+    assert [turn["trigger"] for turn in turns if turn["event"] == "EndOfTurn"] == ["model", "timeout"]
+    (configured,) = (frame for frame in stream.frames if frame["type"] == "ConfigureSuccess")
+    assert configured["thresholds"] == {"eot_threshold": 0.9, "eot_timeout_ms": 600}
+    assert configured["keyterms"] == ["porch fan"]

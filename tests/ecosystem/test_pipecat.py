@@ -12,7 +12,7 @@ from tests.ecosystem.holding import Holders
 from tests.ecosystem.recordings import BYTES_PER_S, Spoken, audio, plain, text
 from tests.ecosystem.relay import Relay
 from tests.ecosystem.serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
-from tests.ecosystem.wire_rules import check_refusal, check_stream
+from tests.ecosystem.wire_rules import check_refusal, check_stream, check_turns
 
 Before = Callable[[ServerProcess], Relay]
 
@@ -98,8 +98,9 @@ def test_it_retries_a_full_server(strict_server: ServerProcess, relay: Before, p
     check_stream(before.connections[-1], text("order"), hung_up=True)
 
 
-def test_turns_of_the_flux_protocol(server: ServerProcess, pipecat: Driver, spoken: Spoken) -> None:
+def test_turns_of_the_flux_protocol(server: ServerProcess, relay: Before, pipecat: Driver, spoken: Spoken) -> None:
     """`DeepgramFluxSTTService`, with early ends of turns: each turn is one finalized transcript."""
+    before = relay(server)
     steps = [
         ("push", spoken("order", 2.0)),
         ("wait", "final"),
@@ -107,7 +108,10 @@ def test_turns_of_the_flux_protocol(server: ServerProcess, pipecat: Driver, spok
         ("wait", "final", 2),
     ]
     options = {"enable_eager_end_of_turn": True}
-    host = f"127.0.0.1:{server.port}"
-    events = pipecat.run("stream", host=host, key=KEY, steps=steps, options=options, turns=True)
+    events = pipecat.run("stream", host=before.host, key=KEY, steps=steps, options=options, turns=True)
     assert finals(events) == [(text("order"), True), (text("porch_fan"), True)]
     assert any(event["event"] == "interim" for event in events)
+    turns = check_turns(before.only(), text("order", "porch_fan"), hung_up=True)
+    early = [plain(turn["transcript"]) for turn in turns if turn["event"] == "EagerEndOfTurn"]
+    assert [plain(event["text"]) for event in events if event["event"] == "eager"] == early
+    assert text("order") in early

@@ -53,6 +53,31 @@ function say(stream, audio, last) {
   }
 }
 
+// Turn events: a Configure, then the audio, the end of the turn by the client, and the end of the stream.
+async function turns({ host, key, audio, options, configure }) {
+  const [http, ws] = [`http://${host}`, `ws://${host}`];
+  const client = new DeepgramClient({ apiKey: key, environment: { base: http, production: ws, agent: ws, agentRest: http } });
+  const stream = await client.listen.v2.connect(options);
+  const ended = new Promise((resolve) => {
+    stream.on("message", (message) => tell("message", { message }));
+    stream.on("error", (error) => tell("error", { message: error.message }));
+    stream.on("close", ({ code }) => {
+      tell("close", { code });
+      resolve();
+    });
+  });
+  stream.connect();
+  await stream.waitForOpen();
+  stream.sendConfigure({ type: "Configure", ...configure });
+  const samples = readFileSync(audio);
+  for (let start = 0; start < samples.length; start += CHUNK_BYTES) {
+    stream.sendMedia(samples.subarray(start, start + CHUNK_BYTES));
+  }
+  stream.sendForceEndTurn({ type: "ForceEndTurn" });
+  stream.sendCloseStream({ type: "CloseStream" });
+  await ended;
+}
+
 // Authentication as in a browser: the key is one of the offered subprotocols.
 async function subprotocol({ host, key, query, scheme, origin }) {
   const socket = new WebSocket(`ws://${host}/v1/listen?${query}`, [scheme, key], origin ? { origin } : {});
@@ -73,7 +98,7 @@ async function subprotocol({ host, key, query, scheme, origin }) {
 async function main() {
   for await (const line of lines) {
     const { scenario, ...rest } = JSON.parse(line);
-    await { talk, subprotocol }[scenario](rest).catch((error) => tell("failed", { why: error.stack }));
+    await { talk, turns, subprotocol }[scenario](rest).catch((error) => tell("failed", { why: error.stack }));
     tell("done");
   }
   process.exit(0); // a client that is still reconnecting would keep it alive

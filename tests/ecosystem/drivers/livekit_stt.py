@@ -46,7 +46,9 @@ async def stream(
     options: dict[str, Any] | None = None,
     turns: bool = False,
 ) -> None:
-    """Steps: ("push", file), ("flush",), ("wait", event type, times), ("signal",); then the input ends.
+    """Steps: ("push", file), ("flush",), ("wait", event type, times), ("update", options), ("signal",).
+
+    Then the input ends.
 
     Left to itself the client notices its end only at its next keep-alive, up to 5 s later: so it ends on a signal.
     """
@@ -76,6 +78,8 @@ async def take_steps(
             speech.flush()
         elif name == "wait":
             await happened.wait(*arguments)
+        elif name == "update":
+            speech.update_options(**arguments[0])
         elif name == "signal":
             await lines.get()
     speech.end_input()

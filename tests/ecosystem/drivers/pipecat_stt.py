@@ -8,6 +8,7 @@ from typing import Any
 from lines import Happened, main, read_audio, tell
 from loguru import logger
 from pipecat.frames.frames import (
+    EagerTranscriptionFrame,
     EndFrame,
     ErrorFrame,
     Frame,
@@ -42,6 +43,8 @@ class Sink(FrameProcessor):
         await super().process_frame(frame, direction)
         if isinstance(frame, InterimTranscriptionFrame):
             self._tell("interim", text=frame.text)
+        elif isinstance(frame, EagerTranscriptionFrame):
+            self._tell("eager", text=frame.text)
         elif isinstance(frame, TranscriptionFrame):
             self._tell("final", text=frame.text, finalized=frame.finalized)
         elif isinstance(frame, MetricsFrame) and any(isinstance(d, TTFBMetricsData) for d in frame.data):
@@ -64,7 +67,7 @@ async def stream(
     """Perform these steps, then send an EndFrame. `turns`: with the client of Deepgram's Flux protocol.
 
     ("start",) and ("stop",) of speech as a VAD reports it, ("push", file), ("wait", event, times), ("signal",),
-    ("connected",).
+    ("connected",), ("confirmed",).
     """
     happened = Happened()
     options = {"api_key": key, "sample_rate": RATE_HZ, **(options or {})}
@@ -119,6 +122,8 @@ async def take_steps(
         elif name == "connected":  # to be asked when the handshake is done: it drops audio until it has noticed
             while service._connection is None:  # noqa: ASYNC110 - it offers no event
                 await asyncio.sleep(0)
+        elif name == "confirmed":  # as above, of the client of turns
+            await service._connection_established_event.wait()
     await worker.queue_frame(EndFrame())
 
 
