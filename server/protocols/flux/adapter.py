@@ -13,9 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from model.ctc.words import joined
 from server.errors import BadFrame, BadParameter
+from server.models.selection import is_english
 from server.protocols.flux.messages import (
     ConfigureFailure,
     ConfigureSuccess,
@@ -44,8 +46,13 @@ _ENDS = (FinalReason.FINALIZE, FinalReason.CLOSE)
 class FluxAdapter:
     """Adapter of one connection."""
 
-    def __init__(self, request: FluxRequest, request_id: str, *, model_rate: int, english: bool) -> None:
-        """`english`: format with the English tagger."""
+    def __init__(
+        self, request: FluxRequest, request_id: str, *, model_rate: int, languages: tuple[str, ...] = ("en",)
+    ) -> None:
+        """`languages` are the model's; English is formatted with the English tagger."""
+        english = is_english(languages)
+        self._languages = UNSET if english and not request.multilingual else list(request.hints[:1] or languages[:1])
+        self._hinted = list(request.hints) or UNSET
         self._input = PlainInput(request.codec, request.rate, model_rate)
         self._style = replace(request.style, english=english)
         self._turns = Turns(request.rules)
@@ -145,7 +152,9 @@ class FluxAdapter:
             joined(formatted.text for formatted in words),
             [word_out(formatted) for formatted in words],
             round(turn.score, 4),
-            msgspec.UNSET if turn.trigger is None else turn.trigger.value,
+            UNSET if turn.trigger is None else turn.trigger.value,
+            self._languages or UNSET,
+            self._hinted,
         )
         # Every frame has a sequence number, so none may be dropped from the outbox as an obsolete interim is.
         ended = turn.kind is TurnKind.END

@@ -10,7 +10,7 @@ from server.errors import BadParameter
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.features import SHOWN, redaction
 from server.protocols.flux.adapter import FluxAdapter, silence_ms
-from server.protocols.flux.query import ENGLISH, parse_query
+from server.protocols.flux.query import ENGLISH, language_of, parse_query
 from server.protocols.handshake import Admitted, serve
 from server.recognition.session import SessionOptions
 from server.replica import Replica
@@ -36,7 +36,7 @@ class FluxEndpoint:
         if request.model is not None and replica.models.known(request.model) is None:
             shown = request.model[:SHOWN]
             raise BadParameter(f"model: {shown!r} is not served here; set {ENGLISH} or the name of a model")
-        model = await replica.models.obtain(request.model, request.language)
+        model = await replica.models.obtain(request.model, language_of(request, replica.models.names))
         if request.phrases:
             model.check_keyterms(["keyterm"])
         model.check_redaction(redact, resumable=False)
@@ -53,7 +53,7 @@ class FluxEndpoint:
         stream = AdapterConnection(
             socket,
             session,
-            FluxAdapter(request, request_id, model_rate=rate, english=model.english),
+            FluxAdapter(request, request_id, model_rate=rate, languages=model.languages),
             replica.connection_context(replica.settings.quiet_timeout_s),
             protocol="flux",
             encoding=request.encoding,

@@ -46,7 +46,10 @@ class WordOut(msgspec.Struct):
 
 
 class TurnInfo(msgspec.Struct, tag_field="type", tag="TurnInfo"):
-    """An event of a turn. `transcript` is the whole turn so far."""
+    """An event of a turn. `transcript` is the whole turn so far.
+
+    Clients take `languages[0]`, else English: absent for an English model unless the client asked for several.
+    """
 
     request_id: str
     sequence_id: int
@@ -58,6 +61,8 @@ class TurnInfo(msgspec.Struct, tag_field="type", tag="TurnInfo"):
     words: list[WordOut]
     end_of_turn_confidence: float
     trigger: str | UnsetType = UNSET
+    languages: list[str] | UnsetType = UNSET
+    languages_hinted: list[str] | UnsetType = UNSET
 
 
 class Connected(msgspec.Struct, tag_field="type", tag="Connected"):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from server.audio.formats import Encoding
 from server.audio.raw import PlainCodec
 from server.errors import BadParameter
+from server.models.selection import ModelNames, is_english
 from server.protocols.features import OFF, SHOWN, boolean, check_given, check_single, whole_number
 from server.protocols.flux.messages import rules_of
 from server.recognition.keyterms import Keyterms
@@ -28,16 +29,19 @@ CODECS = {
     "mulaw": (PlainCodec.MULAW, Encoding.MULAW),
     "alaw": (PlainCodec.ALAW, Encoding.ALAW),
 }
-REPEATABLE = frozenset({"keyterm", "redact", "tag"})
+REPEATABLE = frozenset({"keyterm", "language_hint", "redact", "tag"})
 QUERY = frozenset({
-    "model", "encoding", "sample_rate", "eager_eot_threshold", "eot_threshold", "eot_timeout_ms", "keyterm", "numerals",
-    "profanity_filter", "mip_opt_out", "redact", "tag",
+    "model", "encoding", "sample_rate", "eager_eot_threshold", "eot_threshold", "eot_timeout_ms", "keyterm",
+    "language_hint", "numerals", "profanity_filter", "mip_opt_out", "redact", "tag",
 })  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class FluxRequest:
-    """A parsed query. `model` and `language` select the model; `rate` is in Hz."""
+    """A parsed query. `model`, `language` and `hints` select the model; `rate` is in Hz.
+
+    `multilingual`: the language is that of the hints, which the server has to know.
+    """
 
     model: str | None
     language: str | None
@@ -47,6 +51,8 @@ class FluxRequest:
     rules: TurnRules
     phrases: tuple[str, ...]
     style: Style
+    hints: tuple[str, ...] = ()
+    multilingual: bool = False
 
     @property
     def keyterms(self) -> Keyterms:
@@ -71,7 +77,9 @@ def parse_query(pairs: Sequence[tuple[str, str]]) -> FluxRequest:
     thresholds = {name: _float(name, query[name]) for name in sorted(query) if name.startswith(("eot_", "eager_"))}
     style = Style(punctuate=True, numerals=boolean("numerals", query.get("numerals", "false")))
     phrases = tuple(value.strip() for name, value in given if name == "keyterm")
-    return FluxRequest(model, language, codec, encoding, rate, rules_of(TurnRules(), thresholds), phrases, style)
+    hints = tuple(value.strip() for name, value in given if name == "language_hint")
+    rules, multilingual = rules_of(TurnRules(), thresholds), query["model"].casefold() == MULTILINGUAL
+    return FluxRequest(model, language, codec, encoding, rate, rules, phrases, style, hints, multilingual)
 
 
 def _model(given: str | None) -> tuple[str | None, str | None]:
@@ -80,12 +88,21 @@ def _model(given: str | None) -> tuple[str | None, str | None]:
         raise BadParameter(f"model: missing; set model={ENGLISH} or the name of a model of this server")
     if given.casefold() == ENGLISH:
         return None, "en"
-    if given.casefold() == MULTILINGUAL:
+    return (None if given.casefold() == MULTILINGUAL else given), None
+
+
+def language_of(request: FluxRequest, names: ModelNames) -> str | None:
+    """Return the language to select. A stream has one language: the hints choose it. Raises: BadParameter."""
+    hints = request.hints
+    if request.multilingual and not names.multilingual:
+        raise BadParameter(f"model: {MULTILINGUAL} needs models of two languages, which this server does not have")
+    if request.multilingual and not hints:
         raise BadParameter(
-            f"model: {MULTILINGUAL} is not supported by this server, which recognizes one language per stream; "
-            f"set {ENGLISH} or the name of a model"
+            f"language_hint: missing; a stream has one language here, so {MULTILINGUAL} needs it, for example en"
         )
-    return given, None
+    if request.language is not None and hints and not is_english(hints):
+        raise BadParameter(f"language_hint: {_shown(hints[0])!r} needs model={MULTILINGUAL} or the name of a model")
+    return names.one_language("language_hint", request.model, hints) or request.language
 
 
 def _form(encoding: str | None, rate: str | None) -> tuple[PlainCodec, Encoding, int]:

@@ -14,9 +14,11 @@ from tests.support.clients.flux_wire_rules import check_flux
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
+from tests.support.servers.two_models import two_models
 
 Start = Callable[..., LiveServer]
 FORM = "model=flux-general-en&encoding=linear16&sample_rate=16000"
+MULTILINGUAL = "model=flux-general-multi&encoding=linear16&sample_rate=16000"
 CLOSE = '{"type":"CloseStream"}'
 
 
@@ -151,7 +153,7 @@ def test_a_drain_ends_the_turn_and_closes_with_1012_without_an_error(live_server
 @pytest.mark.parametrize(
     ("name", "query"),
     [
-        ("model", "model=flux-general-multi&encoding=linear16&sample_rate=16000"),
+        ("model", "model=flux-general-multi&encoding=linear16&sample_rate=16000&language_hint=en"),
         ("model", "model=nova-3&encoding=linear16&sample_rate=16000"),
         ("model", "encoding=linear16&sample_rate=16000"),
         ("encoding", "model=flux-general-en"),
@@ -164,6 +166,7 @@ def test_a_drain_ends_the_turn_and_closes_with_1012_without_an_error(live_server
         ("redact", FORM + "&redact=name"),
         ("profanity_filter", FORM + "&profanity_filter=true"),
         ("language_hint", FORM + "&language_hint=es"),
+        ("language_hint", FORM + "&language_hint="),
         ("smart_format", FORM + "&smart_format=true"),
     ],
 )
@@ -179,3 +182,39 @@ def test_parameters_that_change_no_text_are_accepted(live_server: Start) -> None
     with dial(live_server(), "&mip_opt_out=true&tag=a&tag=b&profanity_filter=false&numerals=true") as socket:
         assert socket.response is not None
         assert json.loads(socket.recv(timeout=WAIT_S))["request_id"] == socket.response.headers["dg-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("model", "hints", "said"),
+    [
+        ("flux-general-multi", [], "language_hint: missing; "),
+        ("flux-general-multi", ["de"], "language_hint: 'de' is not served here; "),
+        ("flux-general-multi", ["es", "en"], "language_hint: 'es, en' need several models (en, es); "),
+        ("es", ["en"], "language_hint: the model 'es' has es, not 'en'"),
+    ],
+)
+def test_a_language_that_cannot_be_chosen_is_refused(
+    live_server: Start, model: str, hints: list[str], said: str
+) -> None:
+    server, query = live_server(model=two_models()), "".join(f"&language_hint={hint}" for hint in hints)
+    url = f"ws://{server.host}/v2/listen?model={model}&encoding=linear16&sample_rate=16000{query}"
+    with pytest.raises(InvalidStatus) as refused:
+        connect(url, compression=None, open_timeout=WAIT_S)
+    assert refused.value.response.status_code == 400
+    assert refused.value.response.headers["dg-error"].startswith(said)
+
+
+def test_the_hint_chooses_the_language_that_events_have(live_server: Start) -> None:
+    server, found = live_server(model=two_models()), {}
+    for hint in ("en", "es"):
+        url = f"ws://{server.host}/v2/listen?{MULTILINGUAL}&language_hint={hint}"
+        with connect(url, compression=None, open_timeout=WAIT_S, close_timeout=WAIT_S) as socket:
+            socket.send(spell("one").tobytes() + silence(1.2).tobytes())
+            socket.send(CLOSE)
+            turns = check_flux(list(messages(socket)))
+        assert {tuple(turn["languages"]) for turn in turns} == {(hint,)}
+        assert {tuple(turn["languages_hinted"]) for turn in turns} == {(hint,)}
+        found[hint] = turns[-1]["transcript"].lower().strip(".")
+    assert found == {"en": "one", "es": "ome"}  # the model of Spanish recognizes "n" as "m"
+    english = check_flux(converse(server, spell("one").tobytes(), CLOSE))
+    assert not [turn for turn in english if "languages" in turn]  # as Deepgram's English model
