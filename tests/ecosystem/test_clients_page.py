@@ -37,7 +37,8 @@ def name_of(block: tuple[str, str, str]) -> str:
         "websockets",
     )
     about = next((name for name in (*known, "vosk", "openai") if name in code), "")
-    return f"{language}-{environment or about or 'first'}"
+    turns = "-turns" if "listen.v2" in code or "/v2/listen" in code else ""
+    return f"{language}-{environment or about or 'first'}{turns}"
 
 
 @pytest.fixture(scope="module")
@@ -97,4 +98,6 @@ def test_a_block_prints_the_recordings_text(
 def test_every_client_has_a_block() -> None:
     names = [name_of(block) for block in BLOCKS[1:]]
     assert len(set(names)) == len(names)
-    assert {name.partition("-")[2] for name in names} >= {"livekit", "pipecat", "vosk", "openai", "tutti.js", "curl"}
+    known = {"livekit", "pipecat", "vosk", "openai", "tutti.js", "curl"}
+    turns = {"DeepgramClient-turns", "livekit-turns", "pipecat-turns"}
+    assert {name.partition("-")[2] for name in names} >= known | turns
