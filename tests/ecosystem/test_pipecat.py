@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
+from loadtest.rulers.voice import Voice
 from tests.ecosystem.driving import Driver
 from tests.ecosystem.holding import Holders
-from tests.ecosystem.recordings import BYTES_PER_S, Spoken, audio, plain, text
+from tests.ecosystem.recordings import BYTES_PER_S, FILES, Spoken, audio, plain, text
 from tests.ecosystem.relay import Relay
 from tests.ecosystem.serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
 from tests.ecosystem.wire_rules import check_refusal, check_stream, check_turns
 
 Before = Callable[[ServerProcess], Relay]
+VOICE = Voice()
 
 
 def names_of(events: list[dict[str, Any]]) -> list[str]:
@@ -115,3 +118,13 @@ def test_turns_of_the_flux_protocol(server: ServerProcess, relay: Before, pipeca
     early = [plain(turn["transcript"]) for turn in turns if turn["event"] == "EagerEndOfTurn"]
     assert [plain(event["text"]) for event in events if event["event"] == "eager"] == early
     assert text("order") in early
+
+
+SPOKEN = [(name, 2.0) for name in FILES if "8khz" not in name]
+
+
+@pytest.mark.parametrize("parts", [*SPOKEN, ("order", 0.6, "porch_fan", 1.0, "name", 2.0)])
+def test_the_rulers_stops_are_those_of_its_detector(pipecat: Driver, spoken: Spoken, parts: tuple[Any, ...]) -> None:
+    """`tutti loadtest --ruler ttfs` sends `Finalize` at the pieces at which its stt-benchmark does."""
+    found = [event["piece"] for event in pipecat.run("stops", audio=spoken(*parts))]
+    assert list(VOICE.stops(np.frombuffer(audio(*parts), np.int16)).pieces) == found

@@ -7,6 +7,8 @@ from typing import Any
 
 from lines import Happened, main, read_audio, tell
 from loguru import logger
+from pipecat.audio.vad.silero import SileroVADAnalyzer
+from pipecat.audio.vad.vad_analyzer import VADParams, VADState
 from pipecat.frames.frames import (
     EagerTranscriptionFrame,
     EndFrame,
@@ -127,6 +129,19 @@ async def take_steps(
     await worker.queue_frame(EndFrame())
 
 
+async def stops(audio: str, lines: asyncio.Queue[str]) -> None:
+    """The pieces of 20 ms at whose arrival its detector reports that speech stopped, as in its stt-benchmark."""
+    raw, detector = read_audio(audio), SileroVADAnalyzer(params=VADParams(stop_secs=0.2))
+    detector.set_sample_rate(RATE_HZ)
+    speaking = False
+    for piece, start in enumerate(range(0, len(raw), FRAME_BYTES)):
+        state = await detector.analyze_audio(raw[start : start + FRAME_BYTES])
+        if speaking and state is VADState.QUIET:
+            tell("stop", piece=piece)
+        speaking = state is VADState.SPEAKING or (speaking and state is VADState.STOPPING)
+    await detector.cleanup()
+
+
 if __name__ == "__main__":
     logger.remove()  # it would fill the pipe, which is not read
-    main(stream=stream)
+    main(stream=stream, stops=stops)
