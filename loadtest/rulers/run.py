@@ -28,6 +28,7 @@ from tutti_asr_client.errors import Unreachable
 
 Progress = Callable[[str], None]
 MOST_DISTINCT = 1_000
+SPARE = 2  # recordings read for each one that is needed: some have no speech, or no alignment
 
 
 class RulerKind(Protocol):
@@ -87,7 +88,7 @@ def _run_and_report(settings: RulerSettings, console: Console, *, as_json: bool,
 def measure(settings: RulerSettings, progress: Progress) -> RulerDocument:
     """Run all levels. Raises: LoadTestError, ClientError."""
     progress(f"{settings.ruler}: preparing the recordings")
-    at_most = min(MOST_DISTINCT, max(settings.recordings, *settings.streams))
+    at_most = min(MOST_DISTINCT, SPARE * max(settings.recordings, *settings.streams))
     kind = RULERS[settings.ruler](read(settings.manifest, at_most, settings.seed))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         levels = runner.run(_levels(kind, settings, progress))

@@ -3,7 +3,7 @@
 Pieces of 20 ms in real time, then silence. When silero reports that speech stopped, after 0.2 s of silence, the client
 sends `Finalize`; the time runs from 0.2 s before that to the arrival of the final with `from_finalize`. A recording
 with several stops is measured at the last one, as there. Source: pipecat-ai/stt-benchmark; pipecat-ai 1.14.0,
-`services/stt_service.py` and `services/deepgram/stt.py`, whose query this is.
+`pipecat.services.stt_service` and `pipecat.services.deepgram.stt`, whose query this is.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Ends of words are by forced alignment, so the recognizer's lookahead and its ste
 that were recognized are measured. LiveKit's figures are under LiveKit's names, from the end of speech by silero: its
 `transcription_delay`, and the `end_of_utterance_delay` of an agent session whose server ends turns
 (`turn_detection="stt"`), which decides no earlier than `min_delay` after the end of speech.
-Source: livekit-agents 1.8.9, `voice/audio_recognition.py`, `metrics/base.py`, `voice/turn.py`.
+Source: livekit-agents 1.8.9, `livekit.agents.voice.audio_recognition` and `livekit.agents.voice.turn`.
 """
 
 from __future__ import annotations

@@ -34,20 +34,14 @@ def manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_ttfs_of_a_live_server_is_the_silence_and_its_answer(live_server: Start, manifest: Path) -> None:
-    settings = RulerSettings(f"ws://{live_server().host}", Ruler.TTFS, (2, 3), 2, manifest)
-    document = measure(settings, lambda _: None)
-    assert [level.streams for level in document.levels] == [2, 3]
-    assert [level.recordings for level in document.levels] == [2, 3]
-    assert not [fault for level in document.levels for fault in faults(level)]
-    for level in document.levels:
-        (ttfs,) = level.figures
-        assert ttfs.p50 is not None
-        assert 195 < ttfs.p50 < 1_500  # the client's own 0.2 s, then the answer on a busy machine
+    document = measure(RulerSettings(f"ws://{live_server().host}", Ruler.TTFS, (3,), 2, manifest), lambda _: None)
+    (level,) = document.levels
+    assert (level.streams, level.recordings, faults(level)) == (3, 3, [])  # as many as streams at least
+    (ttfs,) = level.figures
+    assert ttfs.p50 is not None
+    assert 195 < ttfs.p50 < 1_500  # the client's own 0.2 s, then the answer on a busy machine
     lines = list(csv.DictReader(io.StringIO(as_csv(document))))
-    assert [(line["streams"], line["figure"], line["count"]) for line in lines] == [
-        ("2", "ttfs", "2"),
-        ("3", "ttfs", "3"),
-    ]
+    assert [(line["streams"], line["figure"], line["count"]) for line in lines] == [("3", "ttfs", "3")]
     assert lines[0]["starts at"] == "silero's stop less 0.2 s"
 
 
