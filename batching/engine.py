@@ -9,19 +9,18 @@ loop.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable
+from typing import Unpack
 
 import numpy as np
 
-from batching.batcher import Policy, StreamId, checked_budget
+from batching.batcher import StreamId, checked_budget
 from batching.errors import EngineDown, QueueFull, WrongInput, WrongState
 from batching.events import EngineEvent
 from batching.slot_model import SlotModel
 from batching.thread.commands import Close, Export, Mailbox, Open, Restore, Step
-from batching.thread.model_thread import ModelThread
+from batching.thread.model_thread import EngineOptions, ModelThread
 from batching.thread.result_backpressure import ResultBackpressure
-from batching.thread.step_token import StepToken
 
 _new_tuple = tuple.__new__  # creates a named tuple in half the time of its own constructor
 
@@ -38,44 +37,19 @@ class Engine(ModelThread):
         self,
         model: SlotModel,
         *,
-        policy: Policy,
-        max_queued: int,
         deliver: Callable[[EngineEvent], None],
-        background_rows: int = 8,
-        step_s: float = 0.0,
-        warm_up: bool = False,
         acknowledged: bool = False,
-        clock: Callable[[], float] = time.perf_counter,
-        step_token: StepToken | None = None,
-        chunks: bool = True,
-        name: str = "model",
+        **options: Unpack[EngineOptions],
     ) -> None:
         """Allocate everything; `start` starts the thread.
 
-        A stream beyond the model's capacity fails with `PoolFull`; a stream with more than `max_queued` waiting steps
-        fails with `QueueFull`. `step_s`: audio seconds of a step, for streams with a real-time pace (`Pace`).
-        `warm_up`: step every batch size before the first command and deliver `WarmedUp`. `deliver` is called on the
-        model thread with every event: it must not block, and if it raises, the engine dies. `acknowledged`: the
-        receiver calls `acknowledge` for every batch, and the next batch waits for that. `step_token`: shared by engines
-        on the same cores. Without `chunks` each model call runs one step of each stream, even if the model accepts
-        more. `Batcher` documents the policy and the other options.
+        `deliver` is called on the model thread with every event: it must not block, and if it raises, the engine dies.
+        `acknowledged`: the receiver calls `acknowledge` for every batch, and the next batch waits for that. The other
+        options are those of `ModelThread`.
         """
         mail = Mailbox()
         self._results = ResultBackpressure(deliver)
-        super().__init__(
-            model,
-            mail,
-            policy=policy,
-            max_queued=max_queued,
-            deliver=self._results.deliver,
-            background_rows=background_rows,
-            step_s=step_s,
-            warm_up=warm_up,
-            clock=clock,
-            step_token=step_token,
-            chunks=chunks,
-            name=name,
-        )
+        super().__init__(model, mail, self._results.deliver, **options)
         self._acknowledged = acknowledged
         _, *shape = model.inputs.shape
         self._input_shape, self._input_dtype = tuple(shape), model.inputs.dtype
@@ -83,7 +57,7 @@ class Engine(ModelThread):
         self._ids = itertools.count(1)
         self._commands = mail.commands
         # A full queue, an open and a close for every stream: reached only if the model thread hangs.
-        self._max_commands = model.capacity * (max_queued + 2)
+        self._max_commands = model.capacity * (options["max_queued"] + 2)
 
     # Called on any thread:
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, Required, TypedDict
 
 from batching.batcher import Batcher, Policy
 from batching.errors import EngineDown
@@ -37,6 +37,20 @@ class Mail(Protocol):
         """Wait for a command, at most `seconds` (None = no limit); called by the model thread alone."""
 
 
+class EngineOptions(TypedDict, total=False):
+    """Keyword arguments of a `ModelThread`, which its subclasses pass on."""
+
+    policy: Required[Policy]
+    max_queued: Required[int]
+    background_rows: int
+    step_s: float
+    warm_up: bool
+    clock: Callable[[], float]
+    step_token: StepToken | None
+    chunks: bool
+    name: str
+
+
 class ModelThread:
     """A thread that owns slot model, batcher and pool (`worker.py`)."""
 
@@ -44,10 +58,10 @@ class ModelThread:
         self,
         model: SlotModel,
         mail: Mail,
+        deliver: Callable[[EngineEvent], None],
         *,
         policy: Policy,
         max_queued: int,
-        deliver: Callable[[EngineEvent], None],
         background_rows: int = 8,
         step_s: float = 0.0,
         warm_up: bool = False,
@@ -56,7 +70,14 @@ class ModelThread:
         chunks: bool = True,
         name: str = "model",
     ) -> None:
-        """Allocate everything; `start` starts the thread. `Engine` documents the options."""
+        """Allocate everything; `start` starts the thread.
+
+        A stream beyond the model's capacity fails with `PoolFull`; a stream with more than `max_queued` waiting steps
+        fails with `QueueFull`. `step_s`: audio seconds of a step, for streams with a real-time pace (`Pace`).
+        `warm_up`: step every batch size before the first command and deliver `WarmedUp`. `step_token`: shared by
+        engines on the same cores. Without `chunks` each model call runs one step of each stream, even if the model
+        accepts more. `name`: of the thread. `Batcher` documents the policy and the other options.
+        """
         stepper = Stepper(model, chunks=chunks)
         batcher = Batcher(
             policy,

@@ -9,15 +9,13 @@ from __future__ import annotations
 import math
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Unpack
 
-from batching.batcher import Policy
 from batching.errors import EngineDown
 from batching.events import BatchDone, EngineEvent, EngineStopped, StateExported, StreamClosed, StreamFailed, WarmedUp
 from batching.slot_model import SlotModel
-from batching.thread.model_thread import ModelThread
-from batching.thread.step_token import StepToken
+from batching.thread.model_thread import EngineOptions, ModelThread
 from batching.wire import frames
 from batching.wire.frames import Hello, Layout, Rows
 from batching.wire.readers import STREAM_BITS, CommandReader
@@ -38,19 +36,11 @@ class ServedEngine(ModelThread):
         self,
         model: SlotModel,
         *,
-        policy: Policy,
-        max_queued: int,
         digest: str = "",
-        background_rows: int = 8,
-        step_s: float = 0.0,
-        warm_up: bool = False,
-        clock: Callable[[], float] = time.perf_counter,
-        step_token: StepToken | None = None,
-        chunks: bool = True,
-        name: str = "model",
         max_queued_bytes: int = MAX_QUEUED_BYTES,
+        **options: Unpack[EngineOptions],
     ) -> None:
-        """Allocate everything; `start` starts the thread. Most options are those of `Engine`.
+        """Allocate everything; `start` starts the thread. The other options are those of `ModelThread`.
 
         `digest`: identifies the model for front ends. `max_queued_bytes`: bound on the waiting steps of all streams. A
         connection with more than its equal share of it is not read until some of its steps have run: an engine that
@@ -63,20 +53,7 @@ class ServedEngine(ModelThread):
         self._background: set[int] = set()  # open background streams
         self._sockets = SocketMail(self._reader)
         self._warm_or_ended = threading.Event()
-        super().__init__(
-            model,
-            self._sockets,
-            policy=policy,
-            max_queued=max_queued,
-            deliver=self._send,
-            background_rows=background_rows,
-            step_s=step_s,
-            warm_up=warm_up,
-            clock=clock,
-            step_token=step_token,
-            chunks=chunks,
-            name=name,
-        )
+        super().__init__(model, self._sockets, self._send, **options)
 
     # Called on any thread:
 
