@@ -77,7 +77,11 @@ class TooManyUploads(Refused):
 
 
 class TooManyOpenings(Refused):
-    """A key or an address that opens streams faster than this server allows."""
+    """A key or an address, the `owner`, that opens streams faster than this server allows."""
+
+    def __init__(self, text: str, owner: str) -> None:
+        super().__init__(text)
+        self.owner = owner
 
 
 class ServerFull(Refused):

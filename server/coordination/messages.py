@@ -6,6 +6,8 @@ one front end are handled in the order in which they were sent.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
 
 
@@ -107,14 +109,6 @@ class Granted(Message, frozen=True):
     """The lease of the request is held."""
 
 
-class Denied(Message, frozen=True):
-    """The request was refused: name and text of the error. `opening`: the owner that opens streams too fast."""
-
-    kind: str
-    text: str
-    opening: str = ""
-
-
 class TicketState(Message, frozen=True):
     """Whether the ticket was used."""
 
@@ -147,4 +141,18 @@ class RefuseHint(Message, frozen=True):
 
 Request = Enter | EnterStreams | WaitInBackground | AskTicket | ReportBounds
 Notice = Leave | GiveBack | UseTicket | OpenRoom | CloseRoom | StreamsEnded
-Answer = Granted | Denied | TicketState | Numbers
+Answer = Granted | TicketState | Numbers
+
+
+class Channel(Protocol):
+    """What a front end needs of the connection to the process that decides. It sends in the order of the calls."""
+
+    async def request(self, message: Request) -> Answer:
+        """Return the answer to a message.
+
+        The message is sent before this waits, so cancelling does not take it back; its answer may never come then.
+        Raises: Refused, as the other process raised it; ServerNotReady once that process has ended.
+        """
+
+    def tell(self, message: Notice) -> None:
+        """Send a message that has no answer; do nothing once the other process has ended."""

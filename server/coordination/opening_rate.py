@@ -47,7 +47,9 @@ class OpeningRate:
     def _checked(self, owner: str, per_s: float, now: float) -> float:
         tokens = self._tokens(owner, per_s, now)
         if tokens < 1:
-            raise TooManyOpenings(f"more than {per_s:g} openings per second from one key or address; retry later")
+            raise TooManyOpenings(
+                f"more than {per_s:g} openings per second from one key or address; retry later", owner
+            )
         return tokens
 
     def _tokens(self, owner: str, per_s: float, now: float) -> float:

@@ -7,12 +7,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from server.coordination.admission import Machine
-from server.coordination.channel import Channel, granted
 from server.coordination.local import capacity_of, limits_of
 from server.coordination.messages import (
     AskTicket,
+    Channel,
     CloseRoom,
-    Denied,
     Enter,
     Leave,
     Numbers,
@@ -90,12 +89,12 @@ class RemoteCoordinator:
 
     async def _enter(self, message: Enter) -> None:
         try:
-            answer = await self._channel.request(message)
-            if isinstance(answer, Denied) and answer.opening:
-                self._note_too_fast(answer)
-            granted(answer)
+            await self._channel.request(message)
         except ServerFull:
             self._count_refused()
+            raise
+        except TooManyOpenings as error:
+            self._note_too_fast(error)
             raise
         except Refused:
             raise
@@ -117,11 +116,11 @@ class RemoteCoordinator:
         """Refuse a call of an address that was refused a moment ago. Raises: TooManyOpenings."""
         text, until_s = self._too_fast.get(opening, ("", 0.0))
         if text and self._clock() < until_s:
-            raise TooManyOpenings(text)
+            raise TooManyOpenings(text, opening)
 
-    def _note_too_fast(self, answer: Denied) -> None:
-        self._too_fast[answer.opening] = answer.text, self._clock() + TOO_FAST_S
-        self._too_fast.move_to_end(answer.opening)
+    def _note_too_fast(self, error: TooManyOpenings) -> None:
+        self._too_fast[error.owner] = str(error), self._clock() + TOO_FAST_S
+        self._too_fast.move_to_end(error.owner)
         if len(self._too_fast) > MAX_BUCKETS:
             self._too_fast.popitem(last=False)
 
@@ -133,7 +132,7 @@ class RemoteCoordinator:
 
     async def ticket_used(self, ticket: bytes) -> bool:
         """Whether a stream of any process has continued from the ticket. Raises: ServerNotReady."""
-        answer = granted(await self._channel.request(AskTicket(ticket)))
+        answer = await self._channel.request(AskTicket(ticket))
         assert isinstance(answer, TicketState), "the answer to AskTicket"
         return answer.used
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from batching.capacity import Capacity
 from server.coordination.admission import Machine
-from server.coordination.channel import Channel, granted
 from server.coordination.measured_room import MeasuredRoom, RoomLimits
 from server.coordination.messages import (
+    Channel,
     EnterStreams,
     GiveBack,
     Numbers,
@@ -89,7 +89,7 @@ class RemoteRoom(MeasuredRoom):
     async def _entered(self, message: EnterStreams | WaitInBackground, *, background: bool) -> StreamLease:
         channel, streams = self._link.channel, message.streams
         try:
-            granted(await channel.request(message))
+            await channel.request(message)
         except Refused:
             raise
         except BaseException:  # cancelled: no caller has the lease
@@ -124,7 +124,7 @@ class RemoteRoom(MeasuredRoom):
         bounds, slowdown = self._capacity.bounds(), self._capacity.slowdown
         message = ReportBounds(self._model, bounds.model, bounds.loop, bounds.pressure, slowdown)
         with contextlib.suppress(Refused):  # the other process has ended, or does not know the model yet
-            numbers = granted(await self._link.channel.request(message))
+            numbers = await self._link.channel.request(message)
             assert isinstance(numbers, Numbers), "the answer to ReportBounds"
             self._numbers = numbers
             self._capacity.processes = numbers.processes

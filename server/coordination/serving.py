@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from batching.capacity import Bounds
-from server.coordination.channel import denied
 from server.coordination.combined_bounds import CombinedBounds
 from server.coordination.local import LocalCoordinator
 from server.coordination.messages import (
@@ -34,10 +33,8 @@ from server.coordination.messages import (
 )
 from server.coordination.model_room import ModelRoom, StreamLease
 from server.coordination.quota import Lease
-from server.errors import Refused, ServerFull, ServerNotReady, TooManyOpenings
+from server.errors import Refused, ServerFull, ServerNotReady
 from server.settings import Settings
-
-Reply = Callable[[Answer], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +52,15 @@ class _Child:
 
     calls: dict[int, Lease] = field(default_factory=dict)
     streams: dict[int, tuple[str, StreamLease]] = field(default_factory=dict)  # with the model
-    waiting: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+    waiting: dict[int, asyncio.Task[Answer]] = field(default_factory=dict)
 
 
 class CoordinationServer:
     """Handles the messages of front ends, each known by a number. Used on one event loop.
 
-    The messages of a front end are given to `receive` in the order in which they arrive, and handled before it returns;
-    only the answer to `WaitInBackground` comes later, and not at all if its front end gives the slots back meanwhile.
+    The messages of a front end are given to `decide` and `take` in the order in which they arrive, and handled before
+    these return; only the answer to `WaitInBackground` comes later, and is cancelled if its front end gives the slots
+    back meanwhile.
     """
 
     def __init__(
@@ -93,18 +91,23 @@ class CoordinationServer:
             return RefuseHint(str(error))
         return RefuseHint(None)
 
-    def receive(self, child: int, message: Request | Notice, reply: Reply) -> None:
-        """Handle a message of a front end; call `reply` once with the answer, if it has one."""
+    def decide(self, child: int, request: Request) -> asyncio.Future[Answer]:
+        """Handle a request of a front end; the result is its answer, or the `Refused` that is raised for it."""
         holder = self._children.setdefault(child, _Child())
-        if isinstance(message, Notice):
-            self._take(child, holder, message)
-        else:
-            try:
-                self._answer(child, holder, message, reply)
-            except TooManyOpenings as error:
-                reply(denied(error, self._too_fast(message)))
-            except Refused as error:
-                reply(denied(error))
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        try:
+            if isinstance(request, WaitInBackground):
+                answer = self._wait(holder, request)
+            else:
+                answer.set_result(self._answer(child, holder, request))
+        except Refused as error:
+            answer.set_exception(error)
+        self._tell_hint()
+        return answer
+
+    def take(self, child: int, notice: Notice) -> None:
+        """Handle a message of a front end that has no answer."""
+        self._take(child, self._children.setdefault(child, _Child()), notice)
         self._tell_hint()
 
     def forget(self, child: int) -> None:
@@ -128,30 +131,30 @@ class CoordinationServer:
 
     # Requests
 
-    def _answer(self, child: int, holder: _Child, message: Request, reply: Reply) -> None:
+    def _answer(
+        self, child: int, holder: _Child, message: Enter | EnterStreams | AskTicket | ReportBounds
+    ) -> Granted | TicketState | Numbers:
         """Raises: Refused, which is the answer."""
         match message:
             case Enter(lease, openings, None, _):
                 for opening in openings:
                     self.coordinator.enter_without_key_now(opening)
-                reply(Granted())
+                return Granted()
             case Enter(lease, openings, owner, limit):
                 assert owner is not None, "the case before"
                 holder.calls[lease] = self.coordinator.enter_now(owner, limit, openings)
-                reply(Granted())
+                return Granted()
             case EnterStreams(lease, model, streams, background):
                 held = self._room_of(model).room.enter_now(streams, background=background)
                 holder.streams[lease] = model, held
-                reply(Granted())
-            case WaitInBackground():
-                self._wait(holder, message, reply)
+                return Granted()
             case AskTicket(ticket):
-                reply(TicketState(ticket in self.coordinator.tickets))
+                return TicketState(ticket in self.coordinator.tickets)
             case ReportBounds(model, model_bound, loop_bound, pressure_bound, slowdown):
                 served = self._room_of(model)
                 served.bounds.report(child, Bounds(model_bound, loop_bound, pressure_bound), slowdown)
                 served.room.update()
-                reply(self._numbers(served))
+                return self._numbers(served)
             case _:
                 assert_never(message)
 
@@ -174,32 +177,21 @@ class CoordinationServer:
             self.full_hint().full,
         )
 
-    def _too_fast(self, message: Request) -> str:
-        """Return the owner that opens streams too fast."""
-        assert isinstance(message, Enter), "only calls are refused for it"
-        for opening in message.openings:
-            try:
-                self.coordinator.refuse_if_too_fast(opening)
-            except TooManyOpenings:
-                return opening
-        return ""
-
-    def _wait(self, holder: _Child, message: WaitInBackground, reply: Reply) -> None:
+    def _wait(self, holder: _Child, message: WaitInBackground) -> asyncio.Task[Answer]:
+        """Raises: ServerNotReady."""
         room = self._room_of(message.model).room
 
-        async def enter() -> None:
+        async def enter() -> Answer:
             try:
                 held = await room.enter_in_background(message.streams, message.within_s)
-            except ServerFull as error:
-                reply(denied(error))
-            else:
-                holder.streams[message.lease] = message.model, held
-                reply(Granted())
-                self._tell_hint()
             finally:
                 holder.waiting.pop(message.lease, None)
+            holder.streams[message.lease] = message.model, held
+            self._tell_hint()
+            return Granted()
 
-        holder.waiting[message.lease] = asyncio.get_running_loop().create_task(enter())
+        holder.waiting[message.lease] = task = asyncio.get_running_loop().create_task(enter())
+        return task
 
     # Notices
 

@@ -18,7 +18,7 @@ from model.errors import ModelError
 from server.errors import EngineDead, SettingsError
 from server.operations.logs import FLUSH_S, configure_logs
 from server.operations.process import return_large_blocks
-from server.processes.control import ControlChannel, Parcel
+from server.processes.control import ControlChannel, Fault, Parcel
 from server.processes.messages import Begin, Failed
 from server.settings import Settings
 
@@ -84,8 +84,7 @@ async def _run(end: socket.socket, messages: Any, work: Callable[[ChildProcess],
     try:
         return await work(process)
     except (ModelError, SettingsError) as error:
-        kind = "ModelError" if isinstance(error, ModelError) else "SettingsError"
-        process.channel.tell(Failed(kind, str(error)))
+        process.channel.tell(Failed(Fault.of(error)))
         return EXIT_FAILED
     except Exception:  # noqa: BLE001 - the supervisor sees the exit status, the log the error
         _log.exception("child process failed")

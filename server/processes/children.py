@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from model.errors import ModelError
-from server.errors import EngineDead, ServerError, SettingsError
+from server.errors import EngineDead, ServerError
 from server.processes.control import Answer, ControlChannel, Parcel
 from server.processes.messages import Begin, Failed, Ready, StopNow
 from server.settings import Settings
@@ -89,7 +89,7 @@ async def start_child(
         if isinstance(parcel.message, Ready):
             _settle(child.ready, None)
         elif isinstance(parcel.message, Failed):
-            _settle(child.ready, _error_of(parcel.message))
+            _settle(child.ready, parcel.message.fault.error())
         else:
             take(child, parcel)
 
@@ -109,8 +109,3 @@ def _settle(ready: asyncio.Future[None], error: Exception | None) -> None:
     else:
         ready.set_exception(error)
         ready.exception()  # the supervisor reports an end that is not awaited here
-
-
-def _error_of(failed: Failed) -> Exception:
-    kinds: dict[str, type[Exception]] = {"ModelError": ModelError, "SettingsError": SettingsError}
-    return kinds.get(failed.kind, EngineDead)(failed.text)

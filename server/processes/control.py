@@ -22,7 +22,15 @@ import msgspec
 import structlog
 
 from model.errors import ModelError
-from server.errors import REFUSALS, EngineDead, ModelStays, ServerNotReady, SettingsError, UnknownModel
+from server.errors import (
+    REFUSALS,
+    EngineDead,
+    ModelStays,
+    ServerNotReady,
+    SettingsError,
+    TooManyOpenings,
+    UnknownModel,
+)
 
 HEADER = struct.Struct("<IIBB")  # bytes of the message, number of the request, kind, descriptors
 MAX_DESCRIPTORS = 16
@@ -40,10 +48,23 @@ class Kind(IntEnum):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """An error that crosses the channel: name of its class, and text."""
+    """An error that crosses the channel: name of its class, and text. `owner`: that of `TooManyOpenings`."""
 
     kind: str
     text: str
+    owner: str = ""
+
+    @classmethod
+    def of(cls, error: Exception) -> Fault:
+        """Return the fault of an error."""
+        names = [each.__name__ for each in type(error).__mro__]
+        kind = next((name for name in names if name in CROSSING), names[0])
+        return cls(kind, str(error), error.owner if isinstance(error, TooManyOpenings) else "")
+
+    def error(self) -> Exception:
+        """Return the error, of its class or of the one in `CROSSING` that it is a subclass of."""
+        kind = CROSSING.get(self.kind, EngineDead)
+        return TooManyOpenings(self.text, self.owner) if kind is TooManyOpenings else kind(self.text)
 
 
 class ChannelClosed(ServerNotReady):
@@ -182,8 +203,7 @@ class ControlChannel:
 
     def _handle(self, kind: Kind, number: int, body: bytes, descriptors: list[int]) -> None:
         if kind is Kind.ERROR:
-            fault = msgspec.msgpack.decode(body, type=Fault)
-            self._settle(number, CROSSING.get(fault.kind, EngineDead)(fault.text))
+            self._settle(number, msgspec.msgpack.decode(body, type=Fault).error())
             return
         parcel = Parcel(self._decode(body), descriptors)
         if kind is Kind.ANSWER:
@@ -209,9 +229,10 @@ class ControlChannel:
         try:
             answer = await answering
         except Exception as error:  # noqa: BLE001 - every error is an answer
-            if type(error).__name__ not in CROSSING:
+            fault = Fault.of(error)
+            if fault.kind not in CROSSING:
                 _log.exception("request failed", request=type(request).__name__)
-            answer = Parcel(Fault(type(error).__name__, str(error)))
+            answer = Parcel(fault)
         kind = Kind.ERROR if isinstance(answer.message, Fault) else Kind.ANSWER
         with contextlib.suppress(ChannelClosed):
             self._put(kind, number, answer)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from server.processes.control import Fault
+
 # The supervisor tells a child
 
 
@@ -49,10 +51,9 @@ class Ready(Struct, tag=True, frozen=True):
 
 
 class Failed(Struct, tag=True, frozen=True):
-    """The child cannot start: name of the error's class, and its text."""
+    """The child cannot start, because of this error."""
 
-    kind: str
-    text: str
+    fault: Fault
 
 
 class Load(Struct, tag=True, frozen=True):

@@ -253,21 +253,15 @@ class Supervisor:
             case messages.DrainAll():
                 self.drain()
             case notice:
-                self._coordination.receive(child.number, notice, lambda _: None)
+                self._coordination.take(child.number, notice)
 
     def _answering(self, child: Child) -> Answer:
         def answer(parcel: Parcel) -> Awaitable[Parcel]:
-            if isinstance(parcel.message, Request):
-                return self._decide(child, parcel.message)
+            if isinstance(parcel.message, Request):  # decided here, so in the order of the requests
+                return _packed(self._coordination.decide(child.number, parcel.message))
             return self._answer(parcel.message)
 
         return answer
-
-    def _decide(self, child: Child, request: Request) -> asyncio.Future[Parcel]:
-        """Decide in the order of the requests; the answer may come later."""
-        decided: asyncio.Future[Parcel] = asyncio.get_running_loop().create_future()
-        self._coordination.receive(child.number, request, lambda answer: decided.set_result(Parcel(answer)))
-        return decided
 
     async def _answer(self, request: Any) -> Parcel:
         match request:
@@ -307,6 +301,10 @@ class Supervisor:
     async def _ask_front_ends(self, request: Any) -> list[bytes]:
         given = await asyncio.gather(*(_within(child, request) for child in self.front_ends.ready))
         return [answer for answer in given if answer is not None]
+
+
+async def _packed(answer: Awaitable[Any]) -> Parcel:
+    return Parcel(await answer)
 
 
 async def _within(child: Child, request: Any) -> bytes | None:

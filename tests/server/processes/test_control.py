@@ -10,9 +10,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from server.errors import EngineDead, ServerFull, UnknownModel
+from model.errors import ModelError
+from server.errors import EngineDead, ServerFull, TooManyOpenings, UnknownModel
 from server.processes import messages
-from server.processes.control import ChannelClosed, ControlChannel, Parcel
+from server.processes.control import ChannelClosed, ControlChannel, Fault, Parcel
 from tests.server.processes.children import on_a_loop
 
 WITHIN_S = 5.0
@@ -109,6 +110,25 @@ async def test_an_error_arrives_as_the_class_that_was_raised(error: Exception) -
     async with both(answer) as (one, _):
         with pytest.raises(type(error), match=str(error)):
             await one.channel.request(messages.Connect("model x"))
+
+
+@on_a_loop
+async def test_a_refusal_of_an_owner_arrives_with_its_owner() -> None:
+    def answer(_: Parcel) -> Parcel:
+        raise TooManyOpenings("more than 5 openings per second", "198.51.100.7")
+
+    async with both(answer) as (one, _):
+        with pytest.raises(TooManyOpenings, match="more than 5 openings") as refused:
+            await one.channel.request(messages.Connect("model x"))
+        assert refused.value.owner == "198.51.100.7"
+
+
+def test_an_error_of_a_subclass_arrives_as_the_class_that_crosses() -> None:
+    class NoWeights(ModelError):
+        pass
+
+    arrived = Fault.of(NoWeights("no weights in it")).error()
+    assert (type(arrived), str(arrived)) == (ModelError, "no weights in it")
 
 
 @on_a_loop

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 
@@ -29,26 +29,28 @@ class MemoryChannel:
         """Send a message; wait for its answer."""
         if self.lost:
             raise ServerNotReady("the supervisor has ended")
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._send(message, answer)
-        received: Any = decode_received(await answer)
+        decided: asyncio.Future[asyncio.Future[Answer]] = asyncio.get_running_loop().create_future()
+
+        def arrive(data: bytes) -> None:
+            if not self.lost:
+                answer = self.server.decide(self.child, decode_sent(data))
+                if not decided.done():
+                    decided.set_result(answer)
+
+        self._send(message, arrive)
+        answer = await asyncio.shield(await decided)  # a request that is cancelled here is not cancelled there
+        received: Answer = decode_received(encode(answer))
         return received
 
     def tell(self, message: Notice) -> None:
         """Send a message without an answer."""
         if not self.lost:
-            self._send(message, None)
+            self._send(message, self._arrived)
 
-    def _send(self, message: Request | Notice, answer: asyncio.Future[bytes] | None) -> None:
-        self.sent.append(type(message).__name__)
-
-        def reply(given: Answer) -> None:
-            assert answer is not None, "a notice has no answer"
-            if not answer.done():
-                asyncio.get_running_loop().call_soon(lambda: answer.done() or answer.set_result(encode(given)))
-
-        asyncio.get_running_loop().call_soon(self._arrive, encode(message), reply)
-
-    def _arrive(self, data: bytes, reply: Any) -> None:
+    def _arrived(self, data: bytes) -> None:
         if not self.lost:
-            self.server.receive(self.child, decode_sent(data), reply)
+            self.server.take(self.child, decode_sent(data))
+
+    def _send(self, message: Request | Notice, arrive: Callable[[bytes], object]) -> None:
+        self.sent.append(type(message).__name__)
+        asyncio.get_running_loop().call_soon(arrive, encode(message))
