@@ -9,15 +9,18 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 STOP_WITHIN_S = 30.0
+ASK_EVERY_S = 0.2
 PROC = Path("/proc")
 NAME_AT, PARENT_AT, USER_AT, SYSTEM_AT, BEGAN_AT = 1, 3, 13, 14, 21
 """Fields of /proc/PID/stat, counted from 0. Source: proc(5)."""
+SOCKET_AT = 9  # field of /proc/net/tcp
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,11 @@ def tree(root: int) -> list[Process]:
     return found
 
 
+def cpu_s(root: int) -> float:
+    """Return the CPU seconds of a process and all its descendants."""
+    return sum(process.cpu_s for process in tree(root))
+
+
 def cpu_by_name(processes: list[Process]) -> Counter[str]:
     """Return CPU seconds by process name."""
     spent: Counter[str] = Counter()
@@ -64,6 +72,28 @@ def stop(server: subprocess.Popen[bytes]) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
     server.wait()
+
+
+def connections(pid: int) -> int:
+    """Return the number of open TCP sockets of a process; 0 if it has ended. Source: proc(5), /proc/net/tcp."""
+    rows = (PROC / "net" / "tcp").read_text(encoding="ascii").splitlines()[1:]
+    tcp = {f"socket:[{row.split()[SOCKET_AT]}]" for row in rows}
+    found = 0
+    with contextlib.suppress(OSError):
+        for descriptor in (PROC / str(pid) / "fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile
+                found += str(descriptor.readlink()) in tcp
+    return found
+
+
+def left(processes: Sequence[Process], within_s: float) -> list[Process]:
+    """Return those that still run after `within_s`, at once if none does."""
+    end_s = time.monotonic() + within_s
+    while True:
+        remain = [each for each in processes if any(now.began == each.began for now in tree(each.pid))]
+        if not remain or time.monotonic() > end_s:
+            return remain
+        time.sleep(ASK_EVERY_S)
 
 
 def _all() -> Iterator[Process]:

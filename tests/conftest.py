@@ -33,6 +33,7 @@ SLOW = (
     "server/test_faults_engine.py",
     "server/processes/test_server_of_processes.py",
     "loadtest/programs/test_engine_loss.py",
+    "loadtest/programs/test_front_ends_loss.py",
     "model/training/acoustic/test_machines.py",
     "server/models/test_two_languages.py",
     "server/http/test_browser_page.py",

@@ -4,7 +4,8 @@
 client of `tutti calibrate`, with an answer to every step. `--against DIRECTORY` starts the server of another tree, too,
 and measures both in alternation with the same load: both run all the time, so other programs affect both. Times are of
 the event loop's thread alone. Steps of larger batches are cheaper, so compare at similar rows a batch: choose
-`--streams` far below what the machine carries. The last line is one JSON document.
+`--streams` far below what the machine carries. The last line is one JSON document; exit status 1 if a step in messages
+of 20 ms costs more than `DEARER` times one in a message of 80 ms.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ STEP_SAMPLES = 1_280  # of the shipped model: 80 ms at 16 kHz
 SAMPLE_BYTES = 2
 MESSAGES_MS = (80, 40, 20)
 STEP_MS = 80
+DEARER = 1.4
+"""Bar for messages of 20 ms: cost of a step by that of a step in one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,11 @@ def measure(trees: Sequence[Path], *, streams: int, rounds: int, seconds: float)
     return found
 
 
+def too_dear(rows: dict[str, dict[str, float]]) -> bool:
+    """Whether the shortest messages cost more than they may."""
+    return rows[f"{min(MESSAGES_MS)} ms"]["here_to_80_ms"] > DEARER
+
+
 def main() -> None:
     """Measure, compare and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -120,6 +128,7 @@ def main() -> None:
     here = environment.describe(seed=0)
     report = {"hardware": here.hardware, "cores": here.cores, "streams": options.streams, "costs": rows}
     sys.stdout.write(json.dumps(report) + "\n")
+    sys.exit(too_dear(rows))
 
 
 if __name__ == "__main__":

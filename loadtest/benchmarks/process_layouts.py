@@ -3,7 +3,7 @@
 `python -m loadtest.benchmarks.process_layouts --front-ends 0,1,2` starts one server for each number of front ends (0:
 one process) and streams real speech to one of them at a time, by the client of `tutti calibrate`, with an answer to
 every step. All run all the time, so other programs affect all alike. Processor time is that of all processes of a
-server. Writes `loadtest/results/process_layouts.json` and `.md`.
+server while the streams are open, without opening them. Writes `loadtest/results/process_layouts.json` and `.md`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from rich.console import Console
 from loadtest.generator.settings import STEP_SAMPLES, parse_streams
 from loadtest.planning.calibrate import speech
 from loadtest.planning.loopback import load
-from loadtest.processes import tree
 from loadtest.program import RESULTS, Folder, ServeOptions, carry_out
 from loadtest.reports.criteria import Criterion, conclude
 from loadtest.reports.criteria import table as bars_table
@@ -85,18 +84,15 @@ def measure(
 
 
 def _window(server: Server, streams: int, number: int, steps: Sequence[bytes], seconds: float) -> Measured:
-    before_s = sum(process.cpu_s for process in tree(server.pid))
     window = load(server.port, server.pid, steps, streams=streams, seconds=seconds, answers=True)
-    spent_s = sum(process.cpu_s for process in tree(server.pid)) - before_s
     p50, p98 = np.percentile(window.round_trips_s, (50, 98)) * 1_000
-    all_rows = window.rows * (seconds + 1.0) / seconds  # the processor time has the second before the window, too
     return Measured(
         server.front_ends,
         streams,
         number,
         round(float(p50), 3),
         round(float(p98), 3),
-        round(1e6 * spent_s / all_rows, 1),
+        round(1e6 * window.processes_s / window.rows, 1),
         round(window.rows / window.batches, 2),
     )
 

@@ -28,7 +28,7 @@ from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings
 from loadtest.measurement.report import print_remarks
 from loadtest.measurement.run import measure
-from loadtest.processes import Process, tree
+from loadtest.processes import Process, left, tree
 from loadtest.program import RESULTS, Folder, ServeOptions, carry_out
 from loadtest.reports.criteria import Criterion, conclude, table
 from loadtest.reports.environment import Environment
@@ -141,30 +141,20 @@ def main(
             losses = Losses(url, pid, every_s, restart, resumable, seed)
             result = measure(replace(settings, url=url), progress=console.print, alongside=losses.run)
             processes = tree(pid)
-        left = _left(processes)
+        remain = tuple(each.name for each in left(processes, LEFT_AFTER_S))
         [level] = result.document.levels
         print_remarks(level, console)
         of_resumable = figures(losses.outcomes, losses.texts)
         late = [minute.chunk_latency_ms for minute in level.minutes]
         latest_s = tuple(round(each.max / 1_000, 3) for each in late if each is not None)
         bars = judge(level, latest_s, of_resumable, bar_s=RESTARTED_S if restart else KILLED_S)
-        bars.append(Criterion("processes left", 0, len(left)))
+        bars.append(Criterion("processes left", 0, len(remain)))
         found = EngineLoss(
-            command, losses.count, latest_s, tuple(bars), level, of_resumable, left, result.document.environment
+            command, losses.count, latest_s, tuple(bars), level, of_resumable, remain, result.document.environment
         )
         return conclude(found, bars, page(found), folder, "engine_restart" if restart else "engine_kill")
 
     carry_out("loadtest.failover.engine", work)
-
-
-def _left(processes: list[Process]) -> tuple[str, ...]:
-    """Return the names of those that still run after a while."""
-    end_s = time.monotonic() + LEFT_AFTER_S
-    while True:
-        left = [each for each in processes if any(now.began == each.began for now in tree(each.pid))]
-        if not left or time.monotonic() > end_s:
-            return tuple(each.name for each in left)
-        time.sleep(0.2)
 
 
 def page(found: EngineLoss) -> str:

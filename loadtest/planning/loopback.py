@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from loadtest.generator.frames import BINARY, CLOSE, TEXT, FrameReader, masked
+from loadtest.processes import cpu_s
 
 HOST = "127.0.0.1"
 KEY = "dHV0dGktY2FsaWJyYXRlIQ=="  # any 16 bytes, in base64
@@ -44,6 +45,8 @@ class Window:
     """From sending a step to reading its result; empty if no results were requested."""
     steps: tuple[tuple[int, float], ...] = ()
     """Rows and seconds of the batches named in the results."""
+    processes_s: float = 0.0
+    """CPU time of all its processes, without the reading of the counters."""
 
     def since(self, before: Window) -> Window:
         """Return the difference to earlier counters."""
@@ -64,7 +67,7 @@ def load(
     different times. Raises: OSError, BadFrame.
     """
     query, places = ANSWERED if answers else SILENT, [stream * len(audio) // streams for stream in range(streams)]
-    opened = [_Stream(_connect(port, query), place, parts) for place in places]
+    opened = [_Stream(open_stream(port, query), place, parts) for place in places]
     try:
         message_s = len(audio[0]) / 2 / 16_000
         frames = [masked(BINARY, step, MASK) for step in audio]
@@ -77,13 +80,14 @@ def load(
             for stream in opened:
                 stream.round_trips_s.clear()
                 stream.steps.clear()
-            before = _counts(port, pid)
+            before, began_s = _counts(port, pid), cpu_s(pid)
             _run(selector, opened, frames, message_s, until_s=time.perf_counter() + seconds)
+            spent_s = cpu_s(pid) - began_s
             done = _counts(port, pid).since(before)
         round_trips_s = tuple(took_s for stream in opened for took_s in stream.round_trips_s)
         # The result of each row names its batch; batches of one size are distinguished by their time in microseconds.
         steps = {step for stream in opened for step in stream.steps}
-        return replace(done, round_trips_s=round_trips_s, steps=tuple(steps))
+        return replace(done, round_trips_s=round_trips_s, steps=tuple(steps), processes_s=spent_s)
     finally:
         for stream in opened:
             stream.socket.close()
@@ -94,7 +98,7 @@ def short_streams(port: int, pid: int, audio: bytes, count: int) -> Window:
     step, close = masked(BINARY, audio, MASK), masked(TEXT, b'{"type":"CloseStream"}', MASK)
     before = _counts(port, pid)
     for _ in range(count):
-        with _connect(port, ANSWERED) as connection:
+        with open_stream(port, ANSWERED) as connection:
             stream = _Stream(connection)
             connection.sendall(step + close)
             while not stream.closing:
@@ -175,7 +179,8 @@ def _run(
             key.data.read(time.perf_counter())
 
 
-def _connect(port: int, query: str) -> socket.socket:
+def open_stream(port: int, query: str) -> socket.socket:
+    """Return the socket of a new stream. Raises: OSError, ConnectionError if the server refuses it."""
     connection = socket.create_connection((HOST, port), TIMEOUT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.sendall(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadtest.benchmarks.event_loop import MESSAGES_MS, STEP_SAMPLES, Cost, messages, summary
+from loadtest.benchmarks.event_loop import MESSAGES_MS, STEP_SAMPLES, Cost, messages, summary, too_dear
 from loadtest.planning.loopback import Window
 
 
@@ -30,4 +30,6 @@ def test_a_ratio_is_the_median_of_the_rounds_own_ratios() -> None:
     found = summary(here, there)
     assert (found["80 ms"]["here_us"], found["80 ms"]["there_us"], found["80 ms"]["ratio"]) == (150, 225, 0.65)
     assert found["20 ms"]["here_to_80_ms"] == pytest.approx(1.15)
+    assert not too_dear(found)
+    assert too_dear(summary([costs(100, 141)], []))
     assert summary(here, [])["20 ms"] == {"here_us": 170, "here_rows": 3, "here_to_80_ms": 1.15}

@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from loadtest.failover.streams import Audio, Outcome
-from loadtest.processes import tree
+from loadtest.processes import connections, tree
 from loadtest.served import free_port, is_ready, serve_command
 from model.checkpoint import SHIPPED
 from server.operations.process import EXIT_LOST
@@ -83,19 +83,12 @@ def test_streams_of_two_front_ends_have_the_words_of_one_process(
 def test_connections_are_shared_out_evenly(two: FrontEnds) -> None:
     clients = [opened(two) for _ in range(20)]
     try:
-        by_front_end = [connections_of(process.pid) for process in two.processes(FRONT_END)]
+        by_front_end = [connections(process.pid) for process in two.processes(FRONT_END)]
         assert abs(by_front_end[0] - by_front_end[1]) <= 2
         assert two.metric('tutti_sessions_active{protocol="deepgram"}') == 20
     finally:
         for client in clients:
             client.close()
-
-
-def connections_of(pid: int) -> int:
-    """Open TCP sockets of a process."""
-    rows = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
-    tcp = {f"socket:[{row.split()[9]}]" for row in rows}
-    return sum(str(descriptor.readlink()) in tcp for descriptor in Path(f"/proc/{pid}/fd").iterdir())
 
 
 def test_the_metrics_are_those_of_the_whole_server(two: FrontEnds, played: list[Audio]) -> None:
