@@ -61,6 +61,16 @@ class Worker:
         self._deliver(WarmedUp(step_s))
 
     @property
+    def streams(self) -> int:
+        """Number of open streams."""
+        return len(self._handles)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no step waits, and no event."""
+        return not (self._held or self._batcher.queued)
+
+    @property
     def queued(self) -> int:
         """Number of waiting steps of all streams."""
         return self._batcher.queued

@@ -22,6 +22,11 @@ from batching.wire.readers import STREAM_BITS, CommandReader
 from batching.wire.sockets import SocketMail
 
 MAX_QUEUED_BYTES = 64 << 20  # of waiting steps, over all connections: 26,000 steps of 80 ms
+PERIOD_S = 0.001
+"""Shortest time between the starts of two batches while `GATHERED` steps or more are expected in it: 160 streams of the
+shipped model. A batch of 4 rows costs 0.64 to 0.8 times what 2 rows cost, a row (loadtest/LOG.md). In one process the
+busy event loop has this effect (`ResultBackpressure`)."""
+GATHERED = 2
 _WIRE_BITS = (1 << STREAM_BITS) - 1
 
 
@@ -51,6 +56,8 @@ class ServedEngine(ModelThread):
         self._state_bytes, self._digest = model.state_bytes, digest
         self._max_queued_steps = max_queued_bytes // max(1, self._inputs.nbytes)
         self._background: set[int] = set()  # open background streams
+        self._gathers_from = GATHERED * options.get("step_s", 0.0) / PERIOD_S or math.inf  # live streams
+        self._started_s = -math.inf  # the last batch
         self._sockets = SocketMail(self._reader)
         self._warm_or_ended = threading.Event()
         super().__init__(model, self._sockets, self._send, **options)
@@ -103,8 +110,17 @@ class ServedEngine(ModelThread):
     # Called on the model thread:
 
     def _before_commands(self) -> None:
+        self._gather()
         self._limit_reading()
         self._sockets.serve()
+
+    def _gather(self) -> None:
+        """Let steps of many streams arrive before the next batch, unless some wait already."""
+        worker = self._worker
+        if worker.idle and worker.streams - len(self._background) >= self._gathers_from:
+            wait_s = self._started_s + PERIOD_S - self._clock()
+            if wait_s > 0:
+                self._sockets.rest(wait_s)
 
     def _limit_reading(self) -> None:
         """Read from a connection unless more than its share of the waiting steps is its own."""
@@ -147,6 +163,7 @@ class ServedEngine(ModelThread):
 
     def _send_batch(self, batch: BatchDone) -> None:
         """Send each connection its rows. The connection of the first row leads the batch."""
+        self._started_s = batch.started_s
         owners = [stream >> STREAM_BITS for stream in batch.streams]
         leader, rows = owners[0], self._rows(batch)
         if owners.count(leader) == len(owners):  # as with a single front end, and in most small batches

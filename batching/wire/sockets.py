@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import selectors
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -135,6 +136,10 @@ class SocketMail:
     def sleep(self, seconds: float | None) -> None:
         """Wait for a command or a socket, at most `seconds` (None = no limit), and serve the sockets."""
         self.serve(seconds)
+
+    def rest(self, seconds: float) -> None:
+        """Leave the sockets alone for this time."""
+        time.sleep(seconds)
 
     def serve(self, seconds: float | None = 0.0) -> None:
         """Read from and write to the sockets that are ready, after waiting for one at most `seconds`."""

@@ -16,8 +16,9 @@ from batching.errors import EngineDown, WrongInput, WrongState
 from batching.events import BatchDone, EngineEvent, StateExported, StreamClosed, StreamFailed, WarmedUp
 from batching.slot_model import SlotModel
 from batching.wire import frames, sockets
+from batching.wire import served as served_engine
 from batching.wire.remote import RemoteConnection
-from batching.wire.served import ServedEngine
+from batching.wire.served import GATHERED, ServedEngine
 from batching.wire.sockets import data_sockets
 from tests.support.servers.fakes import WAIT_S, ChunkedModel, EchoModel, GatedModel
 from tests.support.streams.engine_bench import step
@@ -81,6 +82,39 @@ def test_streams_of_several_front_ends_get_their_own_answers_in_order(served: Se
         for event in served.events[end]:
             assert isinstance(event, BatchDone)
             assert event.rows_in_all == 0 or event.rows_in_all > len(event.streams)
+
+
+def test_steps_of_many_streams_are_gathered_before_the_next_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+    monkeypatch.setattr(sockets.SocketMail, "rest", lambda _, seconds: rests.append(seconds))
+    engine = DrivenServedEngine(EchoModel(capacity=8, largest=2), step_s=4 * served_engine.PERIOD_S / GATHERED)
+    end = FrontEnd(engine)
+    streams = [end.connection.open() for _ in range(3)]
+
+    def batch(*stepping: int) -> int:
+        """Push and run a batch after a quarter of the period; return how often the engine rested."""
+        rests.clear()
+        engine.fake_clock.advance(served_engine.PERIOD_S / 4)
+        for stream in stepping:
+            end.connection.push(stream, step(1))
+        end.send()
+        engine.turn()
+        return len(rests)
+
+    assert [batch(streams[0]) for _ in range(3)] == [0, 0, 0], "three streams are few here"
+    end.connection.open(background=True)
+    assert [batch(streams[0]) for _ in range(2)] == [0, 0], "so they are with a stream in the background"
+    streams.append(end.connection.open())
+    batch(streams[0])
+    assert batch(streams[1])
+    assert rests[0] == pytest.approx(served_engine.PERIOD_S * 3 / 4, rel=1e-3), "from the start of the last batch on"
+    batch(*streams)  # two of them, the largest batch
+    assert not batch(), "steps wait already"
+    rests.clear()
+    engine.fake_clock.advance(2 * served_engine.PERIOD_S)
+    batch(streams[2])
+    assert not rests, "the last batch is long ago"
+    engine.stop(0.0)
 
 
 @pytest.mark.parametrize("chunks", [False, True])
