@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from batching.simulation.service_table import DRAWS, ServiceTable
 
@@ -31,13 +32,39 @@ class Overheads:
     decode_s: float = 0.0
     """Event loop, per row, before any row of the batch is written."""
     write_s: float = 0.0
-    """Event loop, per row: building and writing its answer."""
+    """Event loop, per row: building its answer, and passing it to the socket when all of the batch are built."""
     engine_s: float = 0.0
     """Model thread, per batch, outside the step, while it holds the interpreter lock."""
     engine_row_s: float = 0.0
     """The same, per row."""
     path_s: float = 0.0
-    """Round trip of a step outside both threads: sockets and thread wake-ups."""
+    """Round trip of a step outside all threads: sockets."""
+    wake_s: float = 0.0
+    """From an event to the start of its work in a thread that sleeps: event loop, model thread or client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Distribution of a time around its mean: the `quantiles` of its ratio to the mean are in `shape`."""
+
+    quantiles: tuple[float, ...] = (0.5,)
+    shape: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        """Raises: ValueError."""
+        if len(self.quantiles) != len(self.shape) or not self.shape:
+            raise ValueError(f"a spread needs one factor per quantile, has {len(self.shape)} for {len(self.quantiles)}")
+
+    @classmethod
+    def of(cls, factors: Sequence[float] | NDArray[np.float64], quantiles: Sequence[float]) -> Spread:
+        """Return the spread of measured times or factors, whose mean is positive."""
+        shape = np.quantile(np.asarray(factors) / np.mean(factors), quantiles)
+        return cls(tuple(quantiles), tuple(float(factor) for factor in shape))
+
+    def factors(self) -> list[float]:
+        """`DRAWS` equally likely factors, ascending."""
+        points = (np.arange(DRAWS) + 0.5) / DRAWS
+        return [float(value) for value in np.interp(points, self.quantiles, self.shape)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +72,22 @@ class Interference:
     """Additional time of a batch inside a server, compared with the engine alone.
 
     The two threads share the interpreter lock, caches and memory, so the mean grows with the event loop's load:
-    `idle_s` + `busy_s` · (share of time in which the loop is busy). A single batch differs from the mean by a factor
-    whose `quantiles` are in `shape`.
+    `idle_s` + `busy_s` · (share of time in which the loop is busy).
     """
 
     idle_s: float = 0.0
     busy_s: float = 0.0
-    quantiles: tuple[float, ...] = (0.5,)
-    shape: tuple[float, ...] = (1.0,)
+    spread: Spread = Spread()
 
-    def factors(self) -> list[float]:
-        """`DRAWS` equally likely factors, ascending."""
-        points = (np.arange(DRAWS) + 0.5) / DRAWS
-        return [float(value) for value in np.interp(points, self.quantiles, self.shape)]
+
+@dataclass(frozen=True, slots=True)
+class Spreads:
+    """How single events differ from the means in `Overheads`."""
+
+    wake: Spread = Spread()
+    """Of `wake_s`."""
+    loop: Spread = Spread()
+    """Of the event loop's time for the results of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +97,9 @@ class Client:
     send_s: float = 0.0
     receive_s: float = 0.0
     tick_s: float = 0.0
-    """Timer resolution: a due message is sent at the next tick."""
+    """Timer resolution: a due message is sent at the next tick, together with all others that are due by then."""
+    open_s: float = 0.0
+    """Per stream: connection and handshake, and its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +114,11 @@ class Provenance:
     device: str = ""
     threads: int = 0
     date: str = ""
+    decoder: str = ""
+    lm: str = ""
+    """Its language model: built-in or off."""
+    others: float = 0.0
+    """Cores that other programs took during the measurement."""
     versions: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
 
@@ -96,6 +133,7 @@ class Calibration:
     table: ServiceTable
     overheads: Overheads
     interference: Interference = Interference()
+    spreads: Spreads = Spreads()
     flush_steps: int = 0
     """Additional steps at the end of a stream."""
 
@@ -118,6 +156,7 @@ class Calibration:
                 ),
                 overheads=Overheads(**document["overheads"]),
                 interference=_interference(document["interference"]),
+                spreads=Spreads(**{name: _spread(found) for name, found in document["spreads"].items()}),
                 flush_steps=int(document["flush_steps"]),
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -125,10 +164,11 @@ class Calibration:
 
 
 def _interference(found: dict[str, Any]) -> Interference:
-    quantiles, shape = tuple(found["quantiles"]), tuple(found["shape"])
-    if len(quantiles) != len(shape) or not shape:
-        raise ValueError(f"interference needs one factor per quantile, has {len(shape)} for {len(quantiles)}")
-    return Interference(float(found["idle_s"]), float(found["busy_s"]), quantiles, shape)
+    return Interference(float(found["idle_s"]), float(found["busy_s"]), _spread(found["spread"]))
+
+
+def _spread(found: dict[str, Any]) -> Spread:
+    return Spread(tuple(found["quantiles"]), tuple(found["shape"]))
 
 
 def shipped() -> Calibration:

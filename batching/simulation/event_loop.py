@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from batching.batcher import Pending
 from batching.simulation.calibration import Overheads
+from batching.simulation.chance import Chance
 from batching.simulation.workload import Message
 
 NEVER_S = math.inf
@@ -17,7 +18,7 @@ Answered = Callable[[float, float], None]
 
 
 class Model(Protocol):
-    """Interface of the model thread to event loop and cores."""
+    """Interface of a model thread to event loops and cores."""
 
     @property
     def computing(self) -> bool:
@@ -25,58 +26,69 @@ class Model(Protocol):
         ...
 
     def command(self, now: float, message: Message) -> None:
-        """Queue steps from the event loop; calls are in order of time."""
+        """Queue steps from an event loop; calls are in order of time."""
         ...
 
     def acknowledge(self, now: float) -> None:
-        """Acknowledge the results of the last batch; called by the event loop."""
+        """Acknowledge the results of the last batch; called by an event loop that received some of them."""
         ...
 
 
 class Cores:
-    """Cores shared by event loop, model thread and load generator; 0 = one core for each.
+    """Cores shared by event loops, model threads and load generator; 0 = one core for each.
 
-    With more busy threads than cores, event loop and generator are slowed in proportion, as by a fair scheduler. The
-    slowdown of the model thread is part of the measured `Interference`.
+    With more busy threads than cores, event loops and generator are slowed in proportion, as by a fair scheduler. The
+    slowdown of the model threads is part of the measured `Interference`.
     """
 
-    def __init__(self, count: int, model: Model) -> None:
-        self.loop_until_s = self.client_until_s = -1.0
+    def __init__(self, count: int, models: Sequence[Model]) -> None:
+        self.client_until_s = -1.0
+        self.loops: Sequence[EventLoop] = ()  # set once they exist
         self._count = count
-        self._model = model
+        self._models = models
 
     def stretch(self, now: float, seconds: float) -> float:
         """Elapsed seconds for work of `seconds` that a thread starts now."""
         if not self._count:
             return seconds
-        active = 1 + (self.loop_until_s > now) + (self.client_until_s > now) + self._model.computing
+        active = 1 + (self.client_until_s > now)
+        active += sum(loop.until_s > now for loop in self.loops) + sum(model.computing for model in self._models)
         return seconds * max(1.0, active / self._count)
 
 
 class EventLoop:
-    """Simulated event loop: processes messages and results one at a time, in order of arrival."""
+    """Simulated event loop: processes messages and results one at a time, in order of arrival.
 
-    def __init__(self, costs: Overheads, model: Model, cores: Cores, answer: Answered) -> None:
+    What its work writes to sockets leaves at the end of that work, as with uvloop: the answers of a batch together.
+    """
+
+    def __init__(
+        self, costs: Overheads, models: Sequence[Model], cores: Cores, answer: Answered, chance: Chance
+    ) -> None:
         self.at_s = NEVER_S
+        self.until_s = -1.0  # end of its last work
         self.busy_s = 0.0
+        self.streams = 0  # open; counted by whoever distributes the connections
         self._costs = costs
-        self._model = model
+        self._models = models
         self._cores = cores
         self._answer = answer
+        self._chance = chance
         self._way_s = costs.path_s / 2
         self._free_s = 0.0
+        self._held_until_s = 0.0
         self._messages: deque[tuple[float, Message]] = deque()
-        self._results: deque[tuple[float, tuple[Pending, ...]]] = deque()
+        self._results: deque[tuple[float, Model, tuple[Pending, ...]]] = deque()
 
     def receive(self, now: float, message: Message) -> None:
         """Receive a client's message; calls are in order of time."""
         self._messages.append((now, message))
-        self.at_s = min(self.at_s, max(now, self._free_s))
+        self._wake(now)
 
-    def deliver(self, now: float, batch: tuple[Pending, ...]) -> None:
-        """Queue the answers of a batch from the model thread."""
-        self._results.append((now, batch))
-        self.at_s = min(self.at_s, max(now, self._free_s))
+    def deliver(self, now: float, model: Model, batch: tuple[Pending, ...]) -> None:
+        """Queue the answers of a batch, or of a part of it, from a model thread."""
+        self._results.append((now, model, batch))
+        self._wake(now)
 
     def act(self, now: float) -> None:
         """Process the message or result that arrived first."""
@@ -84,12 +96,11 @@ class EventLoop:
         if messages and (not results or messages[0][0] <= results[0][0]):
             done_s = self._take_in(now, messages.popleft()[1])
         else:
-            batch = results.popleft()[1]
-            if not results:
-                self._model.acknowledge(now)
+            _, model, batch = results.popleft()
+            model.acknowledge(now)
             done_s = self._hand_out(now, batch)
         self.busy_s += done_s - now
-        self._free_s = self._cores.loop_until_s = done_s
+        self._free_s = self.until_s = done_s
         self._wait()
 
     def busy(self, now: float) -> float:
@@ -98,30 +109,37 @@ class EventLoop:
 
     def hold(self, now: float, seconds: float) -> None:
         """Block the event loop while the model thread holds the interpreter lock for `seconds`."""
-        self._free_s = max(self._free_s, now) + seconds
-        self._wait()
+        self._held_until_s = max(self._free_s, now) + seconds
+        self.at_s = max(self.at_s, self._held_until_s)
 
     def _take_in(self, now: float, message: Message) -> float:
         costs = self._costs
         done_s = now + self._cores.stretch(now, costs.receive_s if message.steps else costs.open_s)
-        self._model.command(done_s, message)
+        self._models[message.stream % len(self._models)].command(done_s, message)
         return done_s
 
     def _hand_out(self, now: float, batch: tuple[Pending, ...]) -> float:
-        costs, answer, way_s = self._costs, self._answer, self._way_s
-        work_s = costs.batch_s + (costs.decode_s + costs.write_s) * len(batch)
-        slower = self._cores.stretch(now, work_s) / work_s if work_s else 1.0
-        now += (costs.batch_s + costs.decode_s * len(batch)) * slower
-        write_s = costs.write_s * slower
+        costs = self._costs
+        work_s = (costs.batch_s + (costs.decode_s + costs.write_s) * len(batch)) * self._chance.loop()
+        done_s = now + self._cores.stretch(now, work_s)
         for step in batch:
-            now += write_s
             message = step.item
             if isinstance(message, Message) and message.timed:
-                answer(message.due_s, now + way_s)
-        return now
+                self._answer(message.due_s, done_s + self._way_s)
+        return done_s
+
+    def _wake(self, now: float) -> None:
+        """Begin with what arrives at `now`, unless something else is begun before."""
+        if self.at_s > now:
+            self.at_s = min(self.at_s, self._begin_s(now))
 
     def _wait(self) -> None:
         first_s = min(
             self._messages[0][0] if self._messages else NEVER_S, self._results[0][0] if self._results else NEVER_S
         )
-        self.at_s = max(first_s, self._free_s)
+        self.at_s = NEVER_S if first_s == NEVER_S else self._begin_s(first_s)
+
+    def _begin_s(self, arrives_s: float) -> float:
+        """Return when it begins with something: at once after other work, else after waking up."""
+        ready_s = self._free_s if arrives_s <= self._free_s else arrives_s + self._costs.wake_s * self._chance.wake()
+        return max(ready_s, self._held_until_s)

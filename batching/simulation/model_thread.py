@@ -1,25 +1,36 @@
 """Simulated model thread: drives the real batcher and runs its batches as the engine does, on a virtual clock.
 
-Its only random value is the duration of a batch.
+Random are the duration of a batch and the time to wake up.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 
 from batching.batcher import Batcher, Pending
 from batching.simulation.calibration import Interference, Overheads
+from batching.simulation.chance import Chance
 from batching.simulation.event_loop import NEVER_S, EventLoop
 from batching.simulation.service_table import DRAWS, ServiceTable
 from batching.simulation.workload import Message
 from batching.thread.result_backpressure import PATIENCE_S
+from batching.thread.step_token import PATIENCE_S as TOKEN_PATIENCE_S
+
+
+class StepToken:
+    """Of several models one steps at a time, as with `batching.thread.step_token`; alone a model never waits."""
+
+    free_s = 0.0
+
+    def taken(self, now: float) -> float:
+        """Return when a model that waits from now on begins its step."""
+        return max(now, min(self.free_s, now + TOKEN_PATIENCE_S))
 
 
 class ModelThread:
     """Executes commands, runs a batch, delivers its results, and starts again once these are acknowledged."""
-
-    loop: EventLoop  # set once both exist
 
     def __init__(
         self,
@@ -27,23 +38,35 @@ class ModelThread:
         table: ServiceTable,
         costs: Overheads,
         interference: Interference,
+        *,
         rng: random.Random,
+        chance: Chance,
+        token: StepToken,
+        shares_lock: bool = True,
     ) -> None:
+        """`shares_lock`: an event loop runs in the same interpreter, so that each holds the other up."""
         self.at_s = NEVER_S
         self.busy_s = 0.0
         self.batches: list[tuple[float, int]] = []  # (start, rows)
+        self.loops: Sequence[EventLoop] = ()  # set once they exist
+        self.routes: Mapping[int, EventLoop] = {}  # by stream; empty: the only loop
         self._batcher = batcher
         self._table = table
         self._costs = costs
         self._random = rng.random
+        self._wake: Callable[[], float] = chance.wake
+        self._token = token
+        self._shares_lock = shares_lock
         self._draws: dict[int, list[float]] = {}
-        self._idle_s, self._busy_s, self._factors = interference.idle_s, interference.busy_s, interference.factors()
+        self._idle_s = interference.idle_s
+        self._busy_s = interference.busy_s if shares_lock else 0.0
+        self._factors = interference.spread.factors()
         self._commands: deque[tuple[float, Message]] = deque()
         self._open: set[int] = set()
         self._ending: dict[int, int] = {}  # unanswered steps of the streams' last messages
         self._batch: tuple[Pending, ...] = ()
         self._began_s = 0.0
-        self._unacknowledged = False  # results were delivered that the event loop has not processed
+        self._unacknowledged = 0  # deliveries that their event loops have not processed
 
     @property
     def computing(self) -> bool:
@@ -54,13 +77,14 @@ class ModelThread:
         """Queue steps from the event loop; calls are in order of time."""
         self._commands.append((now, message))
         if not self._batch and not self._unacknowledged:
-            self.at_s = min(self.at_s, now)
+            self.at_s = min(self.at_s, now + self._costs.wake_s * self._wake())
 
     def acknowledge(self, now: float) -> None:
         """Acknowledge the results of the last batch; the next may have started already, after the patience."""
         if self._unacknowledged:
-            self._unacknowledged = False
-            self.at_s = now
+            self._unacknowledged -= 1
+            if not self._unacknowledged:
+                self.at_s = now + self._costs.wake_s * self._wake()
 
     def act(self, now: float) -> None:
         """Finish the running batch, or start the next one if the batcher has one."""
@@ -70,7 +94,7 @@ class ModelThread:
             self._begin(now)
 
     def _begin(self, now: float) -> None:
-        self._unacknowledged = False
+        self._unacknowledged = 0
         self._drain_commands(now)
         self._batch = batch = self._batcher.next_batch(now)
         if not batch:
@@ -84,10 +108,11 @@ class ModelThread:
         draws = self._draws.get(rows)
         if draws is None:
             draws = self._draws[rows] = self._table.draws(rows)
-        extra_s = self._idle_s + self._busy_s * self.loop.busy(now)
+        extra_s = self._idle_s + (self._busy_s * self.loops[0].busy(now) if self._busy_s else 0.0)
         takes_s = draws[int(self._random() * DRAWS)] + extra_s * self._factors[int(self._random() * DRAWS)]
-        self._began_s = now
-        self.at_s = now + max(draws[0], takes_s)  # never faster than the engine alone
+        self._began_s = self._token.taken(now)
+        self.at_s = self._began_s + max(draws[0], takes_s)  # never faster than the engine alone
+        self._token.free_s = max(self._token.free_s, self.at_s)
 
     def _drain_commands(self, now: float) -> None:
         """Execute the commands that have arrived. A step's item is its message."""
@@ -107,14 +132,27 @@ class ModelThread:
         batch, costs = self._batch, self._costs
         self._batcher.ran(len(batch), now - self._began_s)
         engine_s = costs.engine_s + costs.engine_row_s * len(batch)
-        self.loop.hold(now, engine_s)
+        if self._shares_lock:
+            self.loops[0].hold(now, engine_s)
         now += engine_s
         self.busy_s += now - self._began_s
-        self.loop.deliver(now, batch)
         self._batch = ()
+        parts = self._parts(batch)
         if self._ending:
             self._close_ended(batch)
-        self._unacknowledged, self.at_s = True, now + PATIENCE_S  # or on acknowledgement
+        self._unacknowledged, self.at_s = len(parts), now + PATIENCE_S  # or on acknowledgement
+        for loop, part in parts:
+            loop.deliver(now, self, part)
+
+    def _parts(self, batch: tuple[Pending, ...]) -> list[tuple[EventLoop, tuple[Pending, ...]]]:
+        """Return the rows of each event loop."""
+        if len(self.loops) == 1:
+            return [(self.loops[0], batch)]
+        parts: dict[int, tuple[EventLoop, list[Pending]]] = {}
+        for step in batch:
+            loop = self.routes[step.stream]
+            parts.setdefault(id(loop), (loop, []))[1].append(step)
+        return [(loop, tuple(steps)) for loop, steps in parts.values()]
 
     def _close_ended(self, batch: tuple[Pending, ...]) -> None:
         """Close streams whose last step this was."""

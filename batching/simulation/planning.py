@@ -13,7 +13,7 @@ from batching.batcher import Batcher, Policy
 from batching.simulation.calibration import Calibration, Client
 from batching.simulation.outcome import Outcome
 from batching.simulation.simulator import Simulator
-from batching.simulation.workload import Churn, Live
+from batching.simulation.workload import Churn, Crowd, Live
 
 UNBOUNDED = 1 << 30
 """Maximum of a stream's waiting steps, never reached, so that an overload shows as latency and not as an error."""
@@ -22,6 +22,9 @@ MANY_STEPS = 60_000
 """Most steps of a simulated load: 1,200 of them are above p98, and the simulation takes half a second."""
 
 SHORTEST_S, LONGEST_S = 4.0, 40.0
+
+SPARE_CORES = 2
+"""Cores of a simulated server with front ends besides theirs: for the engine, and for supervisor and kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,12 @@ class Serving:
     budget_s: float = 0.1
     stream_s: float = 60.0
     """Mean duration of a stream, after which another one starts; inf = streams never end."""
+    models: int = 1
+    """Models that take turns on the same cores, each with an equal share of the streams."""
+    front_ends: int = 0
+    """Processes with an event loop each before one with the model; 0 = one process."""
+    crowd: int = 0
+    """Additional streams that connect at once in the middle of the simulated time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +81,22 @@ def run_load(
     step_s = calibration.step_s
     if seconds is None:
         seconds = min(LONGEST_S, max(SHORTEST_S, MANY_STEPS * step_s / streams))
-    batcher = Batcher(serving.policy, max_batch=serving.max_batch, max_queued=UNBOUNDED)
+    batchers = [
+        Batcher(serving.policy, max_batch=serving.max_batch, max_queued=UNBOUNDED) for _ in range(serving.models)
+    ]
     churn = Churn(serving.stream_s, flush_steps=calibration.flush_steps) if serving.stream_s < math.inf else None
-    load = Live(streams, step_s=step_s, budget_s=serving.budget_s, churn=churn)
+    crowd = Crowd(serving.crowd, at_s=seconds / 2) if serving.crowd else None
+    load = Live(streams, step_s=step_s, budget_s=serving.budget_s, churn=churn, crowd=crowd)
     simulator = Simulator(
-        batcher,
+        batchers,
         calibration.table,
         load,
         overheads=calibration.overheads,
         interference=calibration.interference,
+        spreads=calibration.spreads,
         client=client,
-        cores=calibration.provenance.cores,
+        cores=serving.front_ends + SPARE_CORES if serving.front_ends else calibration.provenance.cores,
+        front_ends=serving.front_ends,
         seed=seed,
     )
     return simulator.run(seconds)
@@ -99,7 +113,8 @@ def most_streams(calibration: Calibration, serving: Serving) -> int:
     )
     on_loop_s = costs.receive_s + costs.decode_s + costs.write_s + costs.batch_s / rows
     on_loop_s += costs.open_s * calibration.step_s / serving.stream_s
-    steps_per_s = min(fullest, 1 / on_loop_s if on_loop_s else math.inf)
+    loops = max(1, serving.front_ends)
+    steps_per_s = min(fullest, loops / on_loop_s if on_loop_s else math.inf)
     return math.ceil(steps_per_s * calibration.step_s) + 1
 
 

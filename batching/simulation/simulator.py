@@ -1,7 +1,7 @@
-"""Discrete-event simulation of a replica: the real batcher with a simulated event loop, model thread and clients.
+"""Discrete-event simulation of a replica: the real batcher with simulated event loops, model threads and clients.
 
-Three servers, each with one queue: `generator.py`, `event_loop.py`, `model_thread.py`. The one with the earliest next
-event acts; nothing is computed between events. The same seed gives the same outcome.
+Servers with one queue each: `generator.py`, `event_loop.py`, `model_thread.py`. The one with the earliest next event
+acts; nothing is computed between events. The same seed gives the same outcome.
 """
 
 from __future__ import annotations
@@ -10,20 +10,32 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
 from batching.batcher import Batcher
-from batching.simulation.calibration import Client, Interference, Overheads
+from batching.simulation.calibration import Client, Interference, Overheads, Spreads
+from batching.simulation.chance import Chance
 from batching.simulation.event_loop import Cores, EventLoop
 from batching.simulation.generator import Generator
-from batching.simulation.model_thread import ModelThread
+from batching.simulation.model_thread import ModelThread, StepToken
 from batching.simulation.outcome import Outcome, Percentiles
 from batching.simulation.service_table import ServiceTable
-from batching.simulation.workload import Arrivals, Live
+from batching.simulation.workload import Arrivals, Live, Message
 
 GROWTH, GROWTH_S = 1.5, 0.02
 """A load is unstable if the median latency of the last quarter is above 1.5 times that of the first, plus 20 ms."""
+
+
+class Server(Protocol):
+    """Something that acts at times of its own."""
+
+    at_s: float
+
+    def act(self, now: float) -> None:
+        """Do what is due now."""
+        ...
 
 
 class Simulator:
@@ -31,27 +43,57 @@ class Simulator:
 
     def __init__(
         self,
-        batcher: Batcher,
+        batchers: Batcher | Sequence[Batcher],
         table: ServiceTable,
         load: Live,
         *,
         overheads: Overheads | None = None,
         interference: Interference | None = None,
+        spreads: Spreads | None = None,
         client: Client | None = None,
         cores: int = 0,
+        front_ends: int = 0,
         seed: int = 1,
     ) -> None:
-        """`batcher` must be new, with a `max_queued` that is never reached, so that an overload shows as latency.
+        """Build the replica. The batchers must be new, one per model, each with as many of the streams.
 
-        `cores` are shared by all threads, including the client's if there is one; 0 = one core per thread.
+        Their `max_queued` must never be reached, so that an overload shows as latency. `cores` are shared by all
+        threads, including the client's if there is one; 0 = one core per thread. With `front_ends` the event loops are
+        that many processes, among which a supervisor distributes the connections; 0 = one process with the model.
         """
-        costs = overheads or Overheads()
-        arrivals = Arrivals(load, seed)
-        self._model = ModelThread(batcher, table, costs, interference or Interference(), random.Random(seed + 1))
-        shared = Cores(cores, self._model)
-        self._loop = EventLoop(costs, self._model, shared, self._answered)
-        self._model.loop = self._loop
-        self._clients = Generator(client, iter(arrivals), self._loop, shared, costs.path_s)
+        costs, chance = overheads or Overheads(), Chance(spreads or Spreads(), seed + 2)
+        token = StepToken()
+        self._models = [
+            ModelThread(
+                batcher,
+                table,
+                costs,
+                interference or Interference(),
+                rng=random.Random(seed + 1 + 10 * number),
+                chance=chance,
+                token=token,
+                shares_lock=not front_ends,
+            )
+            for number, batcher in enumerate([batchers] if isinstance(batchers, Batcher) else batchers)
+        ]
+        shared = Cores(cores, self._models)
+        self._loops = [
+            EventLoop(costs, self._models, shared, self._answered, chance) for _ in range(max(1, front_ends))
+        ]
+        shared.loops = self._loops
+        self._supervisor = Supervisor(self._loops, costs.wake_s, chance)
+        for model in self._models:
+            model.loops, model.routes = self._loops, self._supervisor.routes
+        receive = self._supervisor.receive if front_ends else self._loops[0].receive
+        self._clients = Generator(
+            client,
+            iter(Arrivals(load, seed)),
+            receive,
+            shared,
+            path_s=costs.path_s,
+            wake_s=costs.wake_s,
+            chance=chance,
+        )
 
     @property
     def sent(self) -> int:
@@ -67,7 +109,7 @@ class Simulator:
         """Simulate the warm-up and `seconds`, then continue until every sent step is answered."""
         end_s = warm_up_s + seconds
         self._advance(end_s)
-        busy = self._model.busy_s / end_s, self._loop.busy_s / end_s
+        busy = _most_busy(self._models) / end_s, _most_busy(self._loops) / end_s
         self._clients.stop()
         self._advance(math.inf)  # until every sent step is answered
         return self._outcome(warm_up_s, end_s, busy)
@@ -76,25 +118,21 @@ class Simulator:
         self._clients.answered(due_s, at_s)
 
     def _advance(self, end_s: float) -> None:
-        clients, loop, model = self._clients, self._loop, self._model
+        servers: list[Server] = [self._clients, *self._loops, *self._models]
         while True:
-            client_s, loop_s, model_s = clients.at_s, loop.at_s, model.at_s
-            if client_s <= loop_s and client_s <= model_s:
-                if client_s >= end_s:
-                    return
-                clients.act(client_s)
-            elif loop_s <= model_s:
-                if loop_s >= end_s:
-                    return
-                loop.act(loop_s)
-            else:
-                if model_s >= end_s:
-                    return
-                model.act(model_s)
+            first, first_s = servers[0], servers[0].at_s
+            for server in servers:
+                if server.at_s < first_s:
+                    first, first_s = server, server.at_s
+            if first_s >= end_s:
+                return
+            first.act(first_s)
 
     def _outcome(self, from_s: float, end_s: float, busy: tuple[float, float]) -> Outcome:
         measured = [(due_s, took_s) for due_s, took_s in self.latencies if from_s <= due_s < end_s]
-        batches = Counter(rows for began_s, rows in self._model.batches if from_s <= began_s < end_s)
+        batches = Counter(
+            rows for model in self._models for began_s, rows in model.batches if from_s <= began_s < end_s
+        )
         steps = sum(rows * count for rows, count in batches.items())
         return Outcome(
             latency_ms=Percentiles.of([took_s for _, took_s in measured]) if measured else None,
@@ -105,6 +143,31 @@ class Simulator:
             background_steps=max(0, steps - len(measured)),
             seconds=end_s - from_s,
         )
+
+
+class Supervisor:
+    """Accepts connections and hands each to the event loop with the fewest; a handover wakes up two processes."""
+
+    def __init__(self, loops: Sequence[EventLoop], wake_s: float, chance: Chance) -> None:
+        self.routes: dict[int, EventLoop] = {}
+        self._loops = loops
+        self._wake_s = wake_s
+        self._chance = chance
+
+    def receive(self, now: float, message: Message) -> None:
+        """Pass a message to the event loop of its stream."""
+        loop = self.routes.get(message.stream)
+        if loop is None:
+            loop = self.routes[message.stream] = min(self._loops, key=lambda each: each.streams)
+            loop.streams += 1
+            now += self._wake_s * (self._chance.wake() + self._chance.wake())
+        if message.last:
+            loop.streams -= 1
+        loop.receive(now, message)
+
+
+def _most_busy(servers: Sequence[ModelThread] | Sequence[EventLoop]) -> float:
+    return max(server.busy_s for server in servers)
 
 
 def _keeps_up(measured: Sequence[tuple[float, float]], from_s: float, end_s: float) -> bool:

@@ -24,6 +24,14 @@ class Churn:
 
 
 @dataclass(frozen=True, slots=True)
+class Crowd:
+    """Additional streams that all connect within the duration of one message, from `at_s` on."""
+
+    count: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Live:
     """Streams that send in real time: a message of `steps` steps every `steps` · `step_s` seconds.
 
@@ -37,6 +45,7 @@ class Live:
     steps: int = 1
     budget_s: float = 0.1
     churn: Churn | None = None
+    crowd: Crowd | None = None
 
     def __post_init__(self) -> None:
         """Raises: ValueError."""
@@ -75,6 +84,10 @@ class Arrivals:
         self._sources: list[Iterator[Message]] = []
         for start_s in self._starts(load):
             self._add(self._speak(load, start_s))
+        crowd, period_s = load.crowd, load.step_s * load.steps
+        for _ in range(crowd.count if crowd is not None else 0):
+            assert crowd is not None
+            self._add(self._speak(load, crowd.at_s + self._rng.random() * period_s, opens=True))
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages in order of due time."""
@@ -94,14 +107,17 @@ class Arrivals:
         period_s = load.step_s * load.steps
         return [self._rng.random() * period_s for _ in range(load.count)]
 
-    def _speak(self, load: Live, start_s: float) -> Iterator[Message]:
-        """Messages of one stream after another; without churn of one endless stream. The first has no handshake."""
+    def _speak(self, load: Live, start_s: float, *, opens: bool = False) -> Iterator[Message]:
+        """Messages of one stream after another; without churn of one endless stream.
+
+        The first is open already, unless it `opens`.
+        """
         period_s, rng = load.step_s * load.steps, self._rng
         for number in itertools.count():
             stream = self._streams
             self._streams += 1
             spoken = None if load.churn is None else max(1, round(rng.expovariate(1 / load.churn.mean_s) / period_s))
-            if number:
+            if number or opens:
                 yield Message(start_s, stream, 0, load.budget_s, timed=False)
             yield from self._messages(load, stream, start_s, spoken)
             assert load.churn is not None, "a stream without churn never ends"

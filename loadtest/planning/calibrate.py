@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import shlex
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batching.simulation.calibration import Calibration, Interference, Overheads, Provenance
+from batching.simulation.calibration import Calibration, Interference, Overheads, Provenance, Spread, Spreads
 from batching.simulation.service_table import ServiceTable
 from loadtest.generator.composition import compose, read_recordings
 from loadtest.generator.recordings import shipped_manifest
@@ -25,6 +25,8 @@ from loadtest.planning.engine_times import EngineTimes, measure_engine
 from loadtest.reports import environment
 from loadtest.served import ALL_IN, ONE_PROCESS, served_process
 from model.acoustic import AcousticModel, load_model
+from model.decoder import DecoderName, resolve_decoder
+from model.described import describe
 from model.machine.runtime import shorten_switches
 from model.published.rewriting.verdicts import Rewriting
 
@@ -36,6 +38,11 @@ FULL = 0.6
 WINDOW_S = 3.0
 SPEECH_S = 60.0  # length of the audio, which is repeated
 SHORT_STREAMS = 60  # consecutive streams, to measure the cost of opening one
+QUIET = 0.05
+"""Cores that other programs may take during a measurement; with more it is repeated, up to `TRIES` times in all."""
+
+TRIES = 4
+WAKES = 3  # of a step on its way through an idle server: event loop, model thread, event loop
 
 Progress = Callable[[str], None]
 
@@ -46,42 +53,59 @@ def calibrate(
     device: str,
     precision: str,
     threads: int,
-    decoder: str,
+    decoder: DecoderName,
     progress: Progress,
     rewriting: Rewriting = "auto",
 ) -> Calibration:
-    """Measure batch times, costs and interference; takes less than a minute.
+    """Measure batch times, costs and interference; takes about a minute on an idle machine.
 
     Raises: ModelError; ServerNotReady or OSError if the server fails.
     """
     shorten_switches()
     model = load_model(model_path, device=device, precision=precision, threads=threads, rewriting=rewriting)
     progress(f"engine: batches of {SIZES[0]} to {SIZES[-1]} rows, {model.precision}")
-    times = measure_engine(model.slots, SIZES)
+    times = measure_engine(model.slots, SIZES, tries=TRIES)
     options = [*ALL_IN, *ONE_PROCESS, "--log-level", "error", "--decoder", decoder, "--threads", str(threads)]
     options += ["--device", device, "--precision", precision]
     options += ["--model", str(model_path)] if model_path else []
     audio = speech(model.config.languages, round(model.config.step_samples * SAMPLE_RATE / model.config.sample_rate))
-    with served_process(options) as (url, pid):
-        port = int(url.rpartition(":")[2])
-
-        def load(streams: int) -> loopback.Window:
-            progress(f"server: {streams} streams for {WINDOW_S:g} s")
-            return loopback.load(port, pid, audio, streams=streams, seconds=WINDOW_S, answers=True)
-
-        windows = measure_rising_loads(load)
-        most = max(windows)
-        progress(f"server: {most} streams without results, then {SHORT_STREAMS} short ones")
-        silent = loopback.load(port, pid, audio, streams=most, seconds=WINDOW_S, answers=False)
-        short = loopback.short_streams(port, pid, audio[0], SHORT_STREAMS)
+    windows, silent, short = _measure_server(options, audio, progress)
     table = ServiceTable.of(times.step_s, QUANTILES)
     step_s = model.config.step_samples / model.config.sample_rate
     overheads = fit_overheads(times, windows, silent, short, table=table)
     interference = fit_interference(windows, table)
+    spreads = fit_spreads(windows)
     # without `--out`, which would contain a local path
     command = shlex.join(["tutti", "calibrate", "--decoder", decoder, "--precision", precision, "--device", device])
-    provenance = _provenance(model, command)
-    return Calibration(provenance, step_s, table, overheads, interference, round(short.rows / SHORT_STREAMS) - 1)
+    provenance = _provenance(model, _searched(model, decoder), command, others=others_of(windows.values()))
+    flush_steps = round(short.rows / SHORT_STREAMS) - 1
+    return Calibration(provenance, step_s, table, overheads, interference, spreads, flush_steps)
+
+
+def _measure_server(
+    options: Sequence[str], audio: Sequence[bytes], progress: Progress
+) -> tuple[dict[int, loopback.Window], loopback.Window, loopback.Window]:
+    """Return the measurements of a new server: under rising loads, at the highest without results, of short streams."""
+    with served_process(options) as (url, pid):
+        port = int(url.rpartition(":")[2])
+
+        def load(streams: int, *, answers: bool = True) -> loopback.Window:
+            progress(f"server: {streams} streams for {WINDOW_S:g} s, {'with' if answers else 'without'} results")
+            return least_disturbed(
+                lambda: loopback.load(port, pid, audio, streams=streams, seconds=WINDOW_S, answers=answers)
+            )
+
+        windows = measure_rising_loads(load)
+        silent = load(max(windows), answers=False)
+        progress(f"server: {SHORT_STREAMS} short streams")
+        return windows, silent, loopback.short_streams(port, pid, audio[0], SHORT_STREAMS)
+
+
+def _searched(model: AcousticModel, decoder: DecoderName) -> str:
+    """Return greedy or beam: what the server does with this setting."""
+    if decoder == "auto" and describe(model).published is not None:
+        return "greedy"  # no language model is given
+    return resolve_decoder(decoder, None)
 
 
 def speech(languages: Sequence[str], step_samples: int) -> list[bytes]:
@@ -90,6 +114,19 @@ def speech(languages: Sequence[str], step_samples: int) -> list[bytes]:
     spoken = next((recordings[language] for language in languages if language in recordings), recordings[""])
     pcm = compose(spoken, SPEECH_S, Random(1))
     return [pcm[at : at + step_samples].tobytes() for at in range(0, len(pcm) - step_samples + 1, step_samples)]
+
+
+def least_disturbed(measure: Callable[[], loopback.Window]) -> loopback.Window:
+    """Repeat a measurement while other programs compute; return the one in which they did least."""
+    found = [measure()]
+    while found[-1].others_s > QUIET * WINDOW_S and len(found) < TRIES:
+        found.append(measure())
+    return min(found, key=lambda window: window.others_s)
+
+
+def others_of(windows: Iterable[loopback.Window]) -> float:
+    """Return the cores that other programs took, at most in one window."""
+    return round(max(window.others_s for window in windows) / WINDOW_S, 3)
 
 
 def measure_rising_loads(load: Callable[[int], loopback.Window]) -> dict[int, loopback.Window]:
@@ -112,16 +149,23 @@ def fit_overheads(
 ) -> Overheads:
     """Fit the costs of event loop and decoding per batch, per row and per second, by least squares over the loads.
 
-    A row without a result saves the time of writing. `path_s` is the remainder of the shortest median round trip.
+    A row without a result saves the time of writing. Decoding is measured by the clock, the loop by its processor time,
+    so on a busy machine decoding is limited to the rest of the loop's. A wake-up is the time from a batch's end to its
+    decoding at the lightest load, when the loop sleeps; `path_s` is the remainder of the shortest median round trip.
     """
     done = np.array([(window.batches, window.rows, WINDOW_S) for window in windows.values()])
     batch_s, row_s, idle_s = _non_negative_fit(done, [window.loop_s for window in windows.values()])
     _, decode_s, _ = _non_negative_fit(done, [window.decode_s for window in windows.values()])
     without_s = max(0.0, (silent.loop_s - batch_s * silent.batches - idle_s * WINDOW_S) / silent.rows)
-    write_s = min(max(0.0, row_s - without_s), row_s - decode_s)
+    write_s = max(0.0, row_s - without_s)
+    decode_s = min(decode_s, row_s - write_s)
     engine_s, engine_row_s = times.outside_s()
+    lightest = windows[min(windows)]
+    handovers_s = _handovers_s(lightest)
+    wake_s = max(0.0, statistics.fmean(handovers_s) - engine_s)
     light_s = min(statistics.median(window.round_trips_s) for window in windows.values())
-    known_s = row_s + batch_s + engine_s + table.median(1)
+    wakes_s = WAKES * max(0.0, statistics.median(handovers_s) - engine_s)
+    known_s = row_s + batch_s + engine_s + table.median(1) + wakes_s
     return Overheads(
         open_s=max(0.0, (short.loop_s - batch_s * short.batches - row_s * short.rows) / SHORT_STREAMS),
         receive_s=max(0.0, row_s - write_s - decode_s),
@@ -131,7 +175,25 @@ def fit_overheads(
         engine_s=engine_s,
         engine_row_s=engine_row_s,
         path_s=max(0.0, light_s - known_s),
+        wake_s=wake_s,
     )
+
+
+def fit_spreads(windows: dict[int, loopback.Window]) -> Spreads:
+    """Measure how single wake-ups and batches differ from the mean.
+
+    Wake-ups are those of the lightest load, decoding times those of the heaviest: compared with a line over their rows.
+    """
+    lightest, heaviest = windows[min(windows)], windows[max(windows)]
+    rows = np.array([batch.rows for batch in heaviest.steps], dtype=float)
+    took_s = np.array([batch.decode_s for batch in heaviest.steps])
+    line = _non_negative_fit(np.stack([rows, np.ones(len(rows))], axis=1), took_s.tolist())
+    factors = took_s / np.maximum(rows * line[0] + line[1], 1e-9)
+    return Spreads(wake=Spread.of(_handovers_s(lightest), QUANTILES), loop=Spread.of(factors, QUANTILES))
+
+
+def _handovers_s(window: loopback.Window) -> list[float]:
+    return [batch.handover_s for batch in window.steps]
 
 
 def fit_interference(windows: dict[int, loopback.Window], table: ServiceTable) -> Interference:
@@ -141,15 +203,14 @@ def fit_interference(windows: dict[int, loopback.Window], table: ServiceTable) -
     """
     busy, longer = [], []
     for window in list(windows.values())[1:] or windows.values():
-        medians = {rows: table.median(rows) for rows, _ in window.steps}
+        medians = {rows: table.median(rows) for rows in {batch.rows for batch in window.steps}}
         busy.append(window.loop_s / WINDOW_S)
-        longer.append([took_s - medians[rows] for rows, took_s in window.steps])
+        longer.append([batch.step_s - medians[batch.rows] for batch in window.steps])
     means = [statistics.fmean(found) for found in longer]
     busy_s, idle_s = _non_negative_fit(np.stack([busy, np.ones(len(busy))], axis=1), means)
     if means[-1] <= 0:
         return Interference()
-    shape = np.quantile(np.asarray(longer[-1]) / means[-1], QUANTILES)
-    return Interference(idle_s, busy_s, QUANTILES, tuple(float(factor) for factor in shape))
+    return Interference(idle_s, busy_s, Spread.of(longer[-1], QUANTILES))
 
 
 def _non_negative_fit(done: NDArray[np.float64], seconds: Sequence[float]) -> list[float]:
@@ -162,7 +223,7 @@ def _non_negative_fit(done: NDArray[np.float64], seconds: Sequence[float]) -> li
         del used[int(found.argmin())]
 
 
-def _provenance(model: AcousticModel, command: str) -> Provenance:
+def _provenance(model: AcousticModel, decoder: str, command: str, *, others: float) -> Provenance:
     here = environment.describe(seed=0)
     return Provenance(
         hardware=here.hardware,
@@ -172,6 +233,9 @@ def _provenance(model: AcousticModel, command: str) -> Provenance:
         precision=model.precision,
         device=str(model.device),
         threads=model.threads,
+        decoder=decoder,
+        lm="built-in" if decoder == "beam" else "off",
+        others=others,
         date=here.date,
         versions=here.versions,
         command=command,

@@ -6,6 +6,7 @@ are fitted by `loadtest.planning.calibrate`.
 
 from __future__ import annotations
 
+import os
 import selectors
 import socket
 import time
@@ -32,6 +33,16 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never 
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch as its results report it: rows, and seconds in the model, until its decoding began, and in decoding."""
+
+    rows: int
+    step_s: float
+    handover_s: float
+    decode_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
     """Counters of a server over a period of steady load."""
 
@@ -43,8 +54,10 @@ class Window:
     """Part of `loop_s` spent on decoding."""
     round_trips_s: tuple[float, ...] = ()
     """From sending a step to reading its result; empty if no results were requested."""
-    steps: tuple[tuple[int, float], ...] = ()
-    """Rows and seconds of the batches named in the results."""
+    steps: tuple[Batch, ...] = ()
+    """The batches named in the results."""
+    others_s: float = 0.0
+    """CPU time of other programs on this machine."""
     processes_s: float = 0.0
     """CPU time of all its processes, without the reading of the counters."""
 
@@ -55,6 +68,7 @@ class Window:
             self.batches - before.batches,
             self.rows - before.rows,
             self.decode_s - before.decode_s,
+            others_s=max(0.0, self.others_s - before.others_s),
         )
 
 
@@ -85,7 +99,7 @@ def load(
             spent_s = cpu_s(pid) - began_s
             done = _counts(port, pid).since(before)
         round_trips_s = tuple(took_s for stream in opened for took_s in stream.round_trips_s)
-        # The result of each row names its batch; batches of one size are distinguished by their time in microseconds.
+        # The result of each row names its batch; batches of one size are distinguished by their times in microseconds.
         steps = {step for stream in opened for step in stream.steps}
         return replace(done, round_trips_s=round_trips_s, steps=tuple(steps), processes_s=spent_s)
     finally:
@@ -109,6 +123,8 @@ def short_streams(port: int, pid: int, audio: bytes, count: int) -> Window:
 
 class _Latency(msgspec.Struct):
     step_ms: float
+    handover_ms: float
+    decode_ms: float
     batch: int
 
 
@@ -132,7 +148,7 @@ class _Stream:
     frames: FrameReader = field(default_factory=FrameReader)
     sent_s: deque[float] = field(default_factory=deque)
     round_trips_s: list[float] = field(default_factory=list)
-    steps: set[tuple[int, float]] = field(default_factory=set)
+    steps: set[Batch] = field(default_factory=set)
 
     def send(self, frames: Sequence[bytes]) -> None:
         """Send the next message; the last one of a step is answered."""
@@ -155,8 +171,9 @@ class _Stream:
             if opcode == TEXT and self.sent_s and b'"Results"' in payload:
                 self.round_trips_s.append(now - self.sent_s.popleft())
                 fields = msgspec.json.decode(payload, type=_Results).tutti
-                if fields is not None and fields.latency is not None:
-                    self.steps.add((fields.latency.batch, fields.latency.step_ms * 1e-3))
+                if fields is not None and (found := fields.latency) is not None:
+                    times = (found.step_ms * 1e-3, found.handover_ms * 1e-3, found.decode_ms * 1e-3)
+                    self.steps.add(Batch(found.batch, *times))
 
 
 def _run(
@@ -209,4 +226,13 @@ def _counts(port: int, pid: int) -> Window:
             values[name] += float(line.rsplit(" ", 1)[1])
     spent_ns = int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text(encoding="ascii").split()[0])
     batches, rows, decode_s = values.values()
-    return Window(spent_ns * 1e-9, batches, rows, decode_s)
+    return Window(spent_ns * 1e-9, batches, rows, decode_s, others_s=_others_s(pid))
+
+
+def _others_s(pid: int) -> float:
+    """Return the CPU time of all other programs since boot: neither this process nor `pid`. Source: Linux, proc(5)."""
+    machine = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
+    user, nice, system, _, _, irq, soft_irq, steal = map(int, machine)
+    server = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    ticks = user + nice + system + irq + soft_irq + steal - int(server[11]) - int(server[12])
+    return ticks / os.sysconf("SC_CLK_TCK") - time.process_time()

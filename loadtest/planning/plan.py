@@ -43,15 +43,17 @@ def _numbers(text: str, form: str) -> tuple[int, ...]:
 
 
 def parse_client(text: str | None) -> Client | None:
-    """Parse three numbers with commas, in µs. Raises: ValueError."""
+    """Parse three or four numbers with commas, in µs. Raises: ValueError."""
     if text is None:
         return None
     try:
         costs = [float(part) * 1e-6 for part in text.split(",")]
     except ValueError:
         costs = []
-    if len(costs) != 3 or not all(math.isfinite(cost) and cost >= 0 for cost in costs):
-        raise ValueError("must be SEND,RECEIVE,TICK in µs, each 0 or more, such as 40,60,10")
+    if len(costs) not in (3, 4) or not all(math.isfinite(cost) and cost >= 0 for cost in costs):
+        raise ValueError(
+            "must be SEND,RECEIVE,TICK or SEND,RECEIVE,TICK,OPEN in µs, each 0 or more, such as 40,60,1000,1500"
+        )
     return Client(*costs)
 
 

@@ -7,16 +7,20 @@ from collections.abc import Sequence
 from batching.simulation.calibration import Calibration
 from batching.simulation.planning import Plan, Point, Serving
 
+BUSY = 0.1
+"""Cores taken by other programs, from which on a calibration is reported as disturbed."""
+
 HEADINGS = ("streams", "p50", "p90", "p98", "p99", "batch", "in batches ≥ 2", "model busy", "loop busy", "keeps up")
 
 
 def provenance_line(device: Calibration) -> str:
     """Return model, precision and machine of a calibration."""
     at = device.provenance
-    parts = [at.model, at.precision, at.hardware]
+    parts = [at.model, at.precision, at.decoder, at.hardware]
     parts += [f"{at.cores} cores, {at.threads} for compute"] if at.cores else []
     parts += [f"measured {at.date[:10]}"] if at.date else []
     parts += ["optimistic: interference in the server not measured"] if at.date and not _interferes(device) else []
+    parts += [f"other programs took {at.others:.1f} cores meanwhile: measure again"] if at.others >= BUSY else []
     return "; ".join(part for part in parts if part)
 
 
@@ -67,6 +71,7 @@ def calibration_lines(device: Calibration) -> list[str]:
         "decoded": costs.decode_s,
         "written": costs.write_s,
         "in transit": costs.path_s,
+        "a wake-up": costs.wake_s,
     }
     interference = device.interference
     longer = f"{interference.idle_s * 1e3:.2f} to {(interference.idle_s + interference.busy_s) * 1e3:.2f}"

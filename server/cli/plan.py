@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -25,14 +25,21 @@ from server.cli.options import (
 if TYPE_CHECKING:
     from batching.simulation.calibration import Calibration
     from batching.simulation.planning import Serving
+    from model.decoder import DecoderName
 
 
 def calibrate(
     *,
     out: Annotated[Path, typer.Option(help="Calibration file to write.")] = Path("build/calibration.json"),
     decoder: Annotated[
-        str, typer.Option(help="greedy or beam: that of the planned server.", callback=one_of("greedy", "beam"))
-    ] = "greedy",
+        str,
+        typer.Option(
+            help="That of the planned server: greedy, beam, or auto, which is beam search with a language model.",
+            default_factory=default_of("decoder"),
+            envvar="TUTTI_DECODER",
+            callback=one_of("auto", "greedy", "beam"),
+        ),
+    ],
     threads: ThreadsOption,
     model: ModelOption = None,
     device: DeviceOption,
@@ -50,7 +57,7 @@ def calibrate(
             device=device,
             precision=precision,
             threads=threads,
-            decoder=decoder,
+            decoder=cast("DecoderName", decoder),
             progress=partial(typer.echo, err=True),
             rewriting=settings_from({}).graph_rewriting,
         )
@@ -105,7 +112,9 @@ def plan(
     stream_s: Annotated[float, typer.Option(help="Mean stream length, seconds.", min=0.1)] = 60.0,
     client_us: Annotated[
         str | None,
-        typer.Option(help="Add a load generator on the same machine: µs to send, to receive, and its clock's tick."),
+        typer.Option(
+            help="Add a load generator on the same machine: µs to send, to receive, its clock's tick, to open a stream."
+        ),
     ] = None,
     cores: Annotated[
         str | None,

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batching.simulation.calibration import Calibration, Interference, Overheads, Provenance, shipped
+from batching.simulation.calibration import (
+    Calibration,
+    Interference,
+    Overheads,
+    Provenance,
+    Spread,
+    Spreads,
+    shipped,
+)
 from batching.simulation.service_table import ServiceTable
 
 
@@ -58,7 +66,8 @@ def test_a_saved_calibration_loads_equal(tmp_path):
         0.08,
         ServiceTable((1, 8), (0.1, 0.9), ((0.001, 0.002), (0.002, 0.003))),
         Overheads(receive_s=1e-5),
-        Interference(1e-4, 2e-3, (0.1, 0.9), (0.5, 2.0)),
+        Interference(1e-4, 2e-3, Spread((0.1, 0.9), (0.5, 2.0))),
+        Spreads(wake=Spread((0.5, 1.0), (1.0, 3.0))),
         5,
     )
     before.save(tmp_path / "some" / "calibration.json")

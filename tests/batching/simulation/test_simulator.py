@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from batching.batcher import Batcher, Policy
 from batching.simulation import model_thread
-from batching.simulation.calibration import Client, Interference, Overheads
+from batching.simulation.calibration import Client, Interference, Overheads, Spread
 from batching.simulation.service_table import ServiceTable
 from batching.simulation.simulator import Simulator
-from batching.simulation.workload import Churn, Live
+from batching.simulation.workload import Churn, Crowd, Live
 from batching.thread.result_backpressure import PATIENCE_S
 
 FAST = ServiceTable.constant({1: 0.001, 128: 0.009})
@@ -146,6 +146,74 @@ def test_a_generator_on_the_same_machine_adds_its_tick_and_its_own_time():
     assert 0.1 <= added_ms <= 1.1 + 1e-6
 
 
+def test_all_messages_due_by_a_tick_leave_together():
+    """They arrive faster than the model takes them, where messages that leave one after the other do not."""
+    client = Client(send_s=2e-3, tick_s=0.02)
+    together = simulate(Live(30), overheads=SERVER, client=client)
+    assert together.mean_batch > 1.5 * simulate(Live(30), overheads=SERVER, client=Client(send_s=2e-3)).mean_batch
+
+
+def test_opening_a_stream_delays_the_generators_other_messages():
+    load = Live(50, churn=Churn(1.0))
+    slow = simulate(load, overheads=SERVER, client=Client(1e-5, 1e-5, 0.0, open_s=5e-3), seconds=10.0)
+    assert slow.latency_ms.p98 > 4 + simulate(load, overheads=SERVER, client=Client(1e-5, 1e-5)).latency_ms.p98
+
+
+def test_the_answers_of_a_batch_leave_together():
+    costs = Overheads(write_s=1e-3)
+    answers = []
+    simulator = Simulator(Watched(), FAST, Live(60), overheads=costs)
+    simulator._loops[0]._answer = lambda due_s, at_s: answers.append(at_s)
+    simulator.run(2.0)
+    assert len(set(answers)) == len(simulator._models[0].batches) < len(answers)
+
+
+def test_only_a_sleeping_thread_takes_time_to_wake_up():
+    idle, busy = (
+        simulate(Live(count), overheads=Overheads(receive_s=receive_s, wake_s=1e-3))
+        for count, receive_s in ((1, 0.0), (76, 1e-3))
+    )
+    assert idle.latency_ms.max == pytest.approx(3 + 1)  # event loop, model thread, event loop; and the step
+    rushed = simulate(Live(76), overheads=Overheads(receive_s=1e-3))
+    assert busy.latency_ms.p50 < rushed.latency_ms.p50 + 2.0
+
+
+def test_two_models_take_turns():
+    """Each has half of the streams and its own batches, of which one runs at a time."""
+    table = ServiceTable.constant({1: 0.01, 64: 0.01})
+    load = Live(40)
+    batchers = [Watched(), Watched()]
+    simulator = Simulator(batchers, table, load)
+    outcome = simulator.run(4.0)
+    one = simulate(load, table=table)
+    assert {stream % 2 for stream in batchers[0].pushed} == {0}
+    assert {stream % 2 for stream in batchers[1].pushed} == {1}
+    assert outcome.latency_ms.p50 > 1.2 * one.latency_ms.p50
+    began = sorted(at_s for model in simulator._models for at_s, _ in model.batches)
+    assert len(began) < 1.15 * 5.0 / 0.01
+
+
+def test_front_ends_share_the_streams_equally_and_the_event_loops_work():
+    costs = Overheads(receive_s=4e-4, write_s=4e-4)
+    one, three = (simulate(Live(120, churn=Churn(2.0)), overheads=costs, front_ends=n) for n in (1, 3))
+    assert three.loop_busy == pytest.approx(one.loop_busy / 3, rel=0.2)
+    assert three.latency_ms.p98 < one.latency_ms.p98
+    simulator = Simulator(Watched(), FAST, Live(120, churn=Churn(2.0)), overheads=costs, front_ends=3)
+    simulator.run(4.0)
+    open_on = [loop.streams for loop in simulator._loops]
+    assert max(open_on) - min(open_on) <= 12
+    assert sum(open_on) == 120
+
+
+def test_a_crowd_that_connects_at_once_delays_steps():
+    costs = Overheads(receive_s=4e-5, open_s=2e-3)
+    calm, crowded = (
+        simulate(Live(50, crowd=crowd), overheads=costs, seconds=4.0) for crowd in (None, Crowd(200, at_s=3.0))
+    )
+    assert crowded.latency_ms.max > 100 + calm.latency_ms.max  # 200 handshakes take 0.4 s
+    assert crowded.latency_ms.count > calm.latency_ms.count
+
+
 def test_more_threads_than_cores_slow_one_another():
     client = Client(send_s=1e-4, receive_s=1e-4)
     alone, crowded = (simulate(Live(100), overheads=SERVER, client=client, cores=cores) for cores in (3, 1))
@@ -162,7 +230,7 @@ def test_handshakes_take_the_event_loops_time():
 
 def test_a_busy_event_loop_slows_the_model_thread():
     costs = Overheads(receive_s=2e-4)
-    interference = Interference(idle_s=0.0, busy_s=4e-3, quantiles=(0.0, 1.0), shape=(0.0, 2.0))
+    interference = Interference(idle_s=0.0, busy_s=4e-3, spread=Spread((0.0, 1.0), (0.0, 2.0)))
     held, alone = (simulate(Live(100), overheads=costs, interference=found) for found in (interference, Interference()))
     assert held.model_busy > alone.model_busy
     assert held.latency_ms.p98 > alone.latency_ms.p98
@@ -181,5 +249,5 @@ def test_a_batch_waits_no_longer_than_the_patience_for_an_event_loop_that_hangs(
     hanging = Overheads(batch_s=10.0)
     simulator = Simulator(Watched(), FAST, Live(1, steps=40), overheads=hanging)
     simulator.run(6.0)
-    began = [at_s for at_s, _ in simulator._model.batches][1:40]  # the first result is acknowledged before the hang
+    began = [at_s for at_s, _ in simulator._models[0].batches][1:40]  # the first result is acknowledged before the hang
     assert [later - at for at, later in pairwise(began)] == pytest.approx([0.001 + PATIENCE_S] * 38)

@@ -1,6 +1,7 @@
 """Calibration: the fit recovers known costs, and the loopback client counts batches and rows correctly."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -18,11 +19,11 @@ BATCH_S, RECEIVE_S, DECODE_S, WRITE_S, OPEN_S, IDLE = 1.5e-4, 4e-5, 1e-5, 3e-5, 
 TABLE = ServiceTable.constant({1: 0.001, 8: 0.002})
 
 
-def window(batches, rows, *, written=True, opened=0, round_trips_s=()):
+def window(batches, rows, *, written=True, opened=0, round_trips_s=(), steps=()):
     """Return the counters of a server with the costs above."""
     row_s = RECEIVE_S + DECODE_S + (WRITE_S if written else 0.0)
     loop_s = batches * BATCH_S + rows * row_s + opened * OPEN_S + IDLE * calibrate.WINDOW_S * (not opened)
-    return loopback.Window(loop_s, batches, rows, rows * DECODE_S, tuple(round_trips_s))
+    return loopback.Window(loop_s, batches, rows, rows * DECODE_S, tuple(round_trips_s), tuple(steps))
 
 
 def test_a_model_with_chunks_is_timed_with_single_steps():
@@ -31,9 +32,12 @@ def test_a_model_with_chunks_is_timed_with_single_steps():
 
 
 def test_the_fit_recovers_known_costs():
-    alone_s = BATCH_S + RECEIVE_S + DECODE_S + WRITE_S + 0.001 + 5e-5
+    alone_s = BATCH_S + RECEIVE_S + DECODE_S + WRITE_S + 0.001 + 5e-5 + calibrate.WAKES * 6e-5
+    woken = [
+        loopback.Batch(1, 0.001 + number * 1e-6, wait_s, 1e-5) for number, wait_s in enumerate((6e-5, 11e-5, 25e-5))
+    ]
     windows = {
-        20: window(740, 750, round_trips_s=[alone_s + 2e-4]),
+        20: window(740, 750, round_trips_s=[alone_s + 2e-4], steps=woken),
         60: window(1_900, 2_250, round_trips_s=[0.003]),
         120: window(2_000, 4_500, round_trips_s=[0.004]),
         200: window(1_500, 7_500, round_trips_s=[0.005]),
@@ -48,6 +52,7 @@ def test_the_fit_recovers_known_costs():
     assert found.open_s == pytest.approx(OPEN_S, rel=0.01)
     assert found.engine_s == pytest.approx(5e-5, rel=0.01)
     assert found.path_s == pytest.approx(2e-4, rel=0.1)
+    assert found.wake_s == pytest.approx((1e-5 + 6e-5 + 20e-5) / 3, rel=0.01)  # less the engine's 50 µs
 
 
 @pytest.mark.parametrize(
@@ -65,26 +70,53 @@ def test_fitted_interference_grows_with_the_load_of_the_event_loop():
         """Return batches that take longer by 0.1 ms plus 4 ms · load, one in ten by three times that."""
         longer_s = 1e-4 + 4e-3 * busy
         steps = {
-            (rows, TABLE.median(rows) + longer_s * (3.0 if n == 0 else 7 / 9))
+            loopback.Batch(rows, TABLE.median(rows) + longer_s * (3.0 if n == 0 else 7 / 9), 1e-4, 1e-4)
             for rows in range(1, 9)
             for n in range(10)
         }
-        times = sorted(steps) * 10
+        times = list(steps) * 10
         return loopback.Window(busy * calibrate.WINDOW_S, 1, 1, 0.0, (), tuple(times))
 
     steady = {n: loaded(busy) for n, busy in ((20, 0.01), (60, 0.1), (120, 0.2), (200, 0.3))}
     found = calibrate.fit_interference(steady, TABLE)
     assert found.busy_s > 0
-    assert found.shape == tuple(sorted(found.shape))
-    mean_s = np.mean([took_s - TABLE.median(rows) for rows, took_s in steady[200].steps])
+    assert found.spread.shape == tuple(sorted(found.spread.shape))
+    mean_s = np.mean([batch.step_s - TABLE.median(batch.rows) for batch in steady[200].steps])
     assert found.idle_s + 0.3 * found.busy_s == pytest.approx(mean_s, rel=0.01)
 
 
 def test_batches_as_fast_as_in_the_engine_alone_have_no_interference():
-    steps = tuple((rows, 0.999 * TABLE.median(rows)) for rows in range(1, 9))
+    steps = tuple(loopback.Batch(rows, 0.999 * TABLE.median(rows), 1e-4, 1e-4) for rows in range(1, 9))
     steady = {n: loopback.Window(0.1, 1, 1, 0.0, (), steps) for n in (20, 60, 120)}
     found = calibrate.fit_interference(steady, TABLE)
     assert (found.idle_s, found.busy_s) == (0.0, 0.0)
+
+
+def test_spreads_are_those_of_wake_ups_at_the_lightest_and_of_decoding_at_the_heaviest_load():
+    lightest = [loopback.Batch(1, 0.001, wait_s, 1e-4) for wait_s in (1e-4, 2e-4, 3e-4)]
+    heaviest = [
+        loopback.Batch(rows, 0.001, 5e-3, (1e-4 + rows * 1e-5) * (2.0 if late else 0.5))
+        for rows in range(1, 30)
+        for late in (False, False, True)
+    ]
+    windows = {streams: window(1, 1, steps=steps) for streams, steps in ((20, lightest), (80, []), (160, heaviest))}
+    found = calibrate.fit_spreads(windows)
+    assert found.wake.shape[0] == pytest.approx(0.5)
+    assert found.wake.shape[-1] == pytest.approx(1.5)
+    assert found.loop.shape[-1] / found.loop.shape[0] == pytest.approx(4.0, rel=0.05)
+
+
+def test_decoding_that_the_clock_says_took_longer_than_the_loops_own_time_is_limited_to_that():
+    slow = {
+        n: window(b, r, round_trips_s=[0.004], steps=[loopback.Batch(1, 0.001, 1e-4, 1e-4)])
+        for n, b, r in ((20, 740, 750), (80, 1_900, 2_250), (160, 2_000, 4_500))
+    }
+    slow = {n: replace(found, decode_s=found.rows * 1e-3) for n, found in slow.items()}
+    times = EngineTimes({1: [0.001], 8: [0.002]}, {1: 0.001, 8: 0.002})
+    short = window(360, 360, opened=calibrate.SHORT_STREAMS)
+    found = calibrate.fit_overheads(times, slow, window(1_600, 4_500, written=False), short, table=TABLE)
+    assert min(found.receive_s, found.decode_s, found.write_s) >= 0
+    assert found.receive_s + found.decode_s + found.write_s == pytest.approx(RECEIVE_S + DECODE_S + WRITE_S, rel=0.02)
 
 
 def test_a_model_is_calibrated_with_speech_in_its_language():
@@ -138,21 +170,36 @@ def report(**values):
     return msgspec.structs.replace(empty, **values)
 
 
-def test_the_costs_of_a_generator_are_its_cpu_time_and_clock_tick():
+def test_the_costs_of_a_generator_are_its_cpu_time_by_steps_and_connections_and_its_clock_tick():
     from loadtest.generator.latencies import Latencies
 
     lag = Latencies()
     for number in range(1_000):
         lag.add(number * 1e-6)  # a millisecond clock is late by up to 1 ms
-    send, receive, tick = simulation_check.client_costs(report(generator_lag_ms=lag.spread()))
-    assert send == receive == pytest.approx(0.1 / (40 / 0.08) * 1e6 / 2)
+    light = report(generator_lag_ms=lag.spread(), complete=30, cut=6, generator_cpu_cores=500 * 80e-6 + 3 * 1.2e-3)
+    brief = report(complete=320, cut=40, generator_cpu_cores=500 * 80e-6 + 30 * 1.2e-3)
+    send, receive, tick, opening = simulation_check.client_costs(light, brief)
+    assert send == receive == pytest.approx(40)
+    assert opening == pytest.approx(1_200)
     assert tick == pytest.approx(1_000, rel=0.05)
+
+
+def test_the_median_of_the_rounds_is_compared():
+    from loadtest.generator.latencies import Latencies
+
+    def latencies(milliseconds):
+        found = Latencies()
+        found.add(milliseconds * 1e-3)
+        return found.spread()
+
+    rounds = [report(chunk_latency_ms=latencies(ms)) for ms in (5.0, 80.0, 6.0)]
+    assert simulation_check.medians(rounds).p98 == pytest.approx(6.0, rel=0.05)
 
 
 def test_a_check_passes_only_when_every_load_is_within_tolerance():
     figures = simulation_check.Figures(5.0, 8.0, 10.0, 2.0)
     rows = tuple(simulation_check.Row(100, 3.0, figures, figures, off) for off in (0.1, -0.24))
-    check = simulation_check.Check("command", rows, (1.0, 1.0, 1.0), {}, simulation_check.environment.describe(1))
+    check = simulation_check.Check("command", rows, (1.0, 1.0, 1.0, 1.0), {}, simulation_check.environment.describe(1))
     assert check.within
     assert "| 100 |" in simulation_check.markdown(check)
     far = msgspec.structs.replace(rows[0], off=-0.26)

@@ -82,8 +82,8 @@ def test_a_plan_with_invalid_parameters_is_rejected(bad):
         plan(TINY, SERVING, **({"streams": 1, "slo_s": 0.1, "headroom": 0.1} | bad))
 
 
-@pytest.mark.parametrize("text", ["1,2", "1,2,x", "1,2,-3"])
-def test_client_costs_are_three_numbers(text):
+@pytest.mark.parametrize("text", ["1,2", "1,2,x", "1,2,-3", "1,2,3,4,5"])
+def test_client_costs_are_three_or_four_numbers(text):
     with pytest.raises(ValueError):
         parse_client(text)
 
