@@ -25,6 +25,7 @@ from server.cli.options import (
 if TYPE_CHECKING:
     from batching.simulation.calibration import Calibration
     from batching.simulation.planning import Serving
+    from loadtest.planning.day import Day
     from model.decoder import DecoderName
 
 
@@ -110,6 +111,20 @@ def plan(
     ] = None,
     seconds: Annotated[float | None, typer.Option(help="Seconds to simulate at each of --levels.", min=1.0)] = None,
     stream_s: Annotated[float, typer.Option(help="Mean stream length, seconds.", min=0.1)] = 60.0,
+    channels: Annotated[int, typer.Option(help="Channels of a stream: 2 for stereo calls.", min=1, max=8)] = 1,
+    decoder: Annotated[
+        str | None,
+        typer.Option(help="Refuse a calibration of another decoder than this.", callback=one_of("greedy", "beam")),
+    ] = None,
+    models: Annotated[
+        int, typer.Option(help="Models of a replica that take turns, with an equal share of the streams.", min=1)
+    ] = 1,
+    front_ends: Annotated[
+        int, typer.Option(help="Front-end processes of a replica, each on its own core; 0 = one process.", min=0)
+    ] = 0,
+    crowd: Annotated[
+        int, typer.Option(help="Streams that connect to a replica at once, in addition to the others.", min=0)
+    ] = 0,
     client_us: Annotated[
         str | None,
         typer.Option(
@@ -124,15 +139,34 @@ def plan(
         ),
     ] = None,
     gpu: Annotated[bool, typer.Option("--gpu", help="With --cores: the engine runs on a GPU.")] = False,
+    users: Annotated[
+        int | None, typer.Option(help="Instead: simulate replicas for this number of users over a day.", min=1)
+    ] = None,
+    profile: Annotated[
+        str, typer.Option(help="With --users: CSV file of the share that speaks by time, or: day, doubling.")
+    ] = "day",
+    fill: Annotated[
+        float, typer.Option(help="With --users: the autoscaler's target, `fill` of the chart.", min=0.05, max=1.0)
+    ] = 0.6,
+    max_replicas: Annotated[int, typer.Option(help="With --users: most replicas.", min=3)] = 1_000,
+    start_s: Annotated[float, typer.Option(help="With --users: seconds until a new replica is ready.", min=0.0)] = 45.0,
+    resumable: Annotated[
+        float, typer.Option(help="With --users: share of streams that a removed replica hands on.", min=0.0, max=1.0)
+    ] = 0.0,
+    failures: Annotated[float, typer.Option(help="With --users: failures of a replica in a day.", min=0.0)] = 0.5,
+    csv: Annotated[Path | None, typer.Option(help="With --users: write each minute to this CSV file.")] = None,
     as_json: JsonOption = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Plot latency and batch size against load to this PNG file.")
+        Path | None,
+        typer.Option(help="Plot latency and batch size against load, or replicas over the day, to this PNG file."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed for start times and batch times.")] = 1,
 ) -> None:
     """Estimate the number of replicas needed for N streams at a latency target, by simulation with the real batcher.
 
-    A stream is one channel: count a stereo call with `multichannel=true` as two.
+    With --users: the replicas over a day, chosen by the autoscaler of the Helm chart.
+
+    A stereo call with `multichannel=true` is a stream of two channels, each of which counts: --channels 2.
 
     The shipped calibration describes one machine, named in the output. For another machine run `tutti calibrate`.
     """
@@ -140,28 +174,45 @@ def plan(
         _check_cores(context, cores, gpu=gpu)
         _print_front_ends(cores or "", max_batch, gpu=gpu, as_json=as_json)
         return
+    _check_day(context, users)
     from batching.batcher import Policy
-    from batching.simulation.calibration import Calibration, shipped
+    from batching.simulation.autoscaling import ScalingRule
+    from batching.simulation.fleet import FleetSettings
     from batching.simulation.planning import Serving
     from loadtest.planning import plan as plan_runs
+    from loadtest.planning.day import profile_of, report, simulate_day
 
-    serving = Serving(Policy(policy), max_batch, latency_budget_ms / 1e3, stream_s)
-    with _named("--calibration", calibration):
-        device = Calibration.load(calibration) if calibration else shipped()
+    serving = Serving(Policy(policy), max_batch, latency_budget_ms / 1e3, stream_s, models, front_ends, crowd)
+    device = _calibration(calibration, decoder)
     with _named("--levels", levels):
         loads = plan_runs.parse_levels(levels) if levels else None
     with _named("--client-us", client_us):
         client = plan_runs.parse_client(client_us)
-    if loads is None:
-        found = plan_runs.answer(device, serving, streams=streams, slo_s=slo_ms / 1e3, headroom=headroom, seed=seed)
+    if users is not None:
+        rule = ScalingRule(fill=fill, most=max_replicas)
+        fleet = FleetSettings(users, channels, stream_s, channels, start_s, 600.0, resumable, failures, rule=rule)
+        with _named("--profile", profile):
+            day = simulate_day(
+                device, serving, profile_of(profile), fleet, slo_s=slo_ms / 1e3, headroom=headroom, seed=seed
+            )
+        _write_day(day, csv, plot)
+        found = report(device, day)
+    elif loads is None:
+        total = streams * channels
+        found = plan_runs.answer(device, serving, streams=total, slo_s=slo_ms / 1e3, headroom=headroom, seed=seed)
     else:
-        found = plan_runs.predict(device, serving, loads, seconds=seconds, client=client, seed=seed)
+        total_loads = [load * channels for load in loads]
+        found = plan_runs.predict(device, serving, total_loads, seconds=seconds, client=client, seed=seed)
     typer.echo("\n".join(found.lines), err=as_json)
-    if plot is not None:
+    if plot is not None and users is None:
         _draw(device, serving, loads, plot, seed)
     if as_json:
         typer.echo(found.document)
     raise typer.Exit(0 if found.possible else EXIT_FAILED)
+
+
+OF_DAY = {"profile", "fill", "max_replicas", "start_s", "resumable", "failures", "csv"}
+NOT_OF_DAY = {"streams", "levels", "seconds", "client_us", "crowd"}
 
 
 def _check_cores(context: typer.Context, cores: str | None, *, gpu: bool) -> None:
@@ -169,11 +220,42 @@ def _check_cores(context: typer.Context, cores: str | None, *, gpu: bool) -> Non
     if cores is None:
         raise typer.BadParameter("--gpu: needs --cores")
     used = {"cores", "gpu", "as_json"} if gpu else {"cores", "gpu", "as_json", "max_batch"}
-    for name in (name for name in context.params if name not in used):
+    for option in _given(context, set(context.params) - used):
+        others = "--cores and --gpu" if gpu else "--cores"
+        raise typer.BadParameter(f"{option}: cannot be combined with {others}; leave one of them out")
+
+
+def _check_day(context: typer.Context, users: int | None) -> None:
+    """Reject options that a day, or a plan without one, would ignore. Raises: typer.BadParameter."""
+    if users is None:
+        for option in _given(context, OF_DAY):
+            raise typer.BadParameter(f"{option}: needs --users")
+    else:
+        for option in _given(context, NOT_OF_DAY):
+            raise typer.BadParameter(f"{option}: cannot be combined with --users; leave one of them out")
+
+
+def _given(context: typer.Context, names: set[str]) -> Iterator[str]:
+    """Yield the options among these that stand on the command line, in order."""
+    for name in (name for name in context.params if name in names):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            option, others = f"--{name.replace('_', '-')}", "--cores and --gpu" if gpu else "--cores"
-            raise typer.BadParameter(f"{option}: cannot be combined with {others}; leave one of them out")
+            yield f"--{name.replace('_', '-')}"
+
+
+def _calibration(path: Path | None, decoder: str | None) -> Calibration:
+    """Return the calibration of this file, or the shipped one. Raises: typer.BadParameter."""
+    from batching.simulation.calibration import Calibration, shipped
+
+    with _named("--calibration", path):
+        found = Calibration.load(path) if path else shipped()
+    measured = found.provenance.decoder
+    if decoder is not None and decoder != measured:
+        raise typer.BadParameter(
+            f"--decoder {decoder}: the calibration was measured with {measured or 'an unknown decoder'}; "
+            f"run tutti calibrate --decoder {decoder}, and pass its file with --calibration"
+        )
+    return found
 
 
 def _print_front_ends(cores: str, max_batch: int, *, gpu: bool, as_json: bool) -> None:
@@ -202,11 +284,35 @@ def _named(option: str, value: object) -> Iterator[None]:
 
 
 def _draw(device: Calibration, serving: Serving, loads: tuple[int, ...] | None, path: Path, seed: int) -> None:
-    try:
+    with _drawing(path):
         from loadtest.planning.plan_plot import draw
+
+        draw(device, serving, path, loads=loads, seed=seed)
+
+
+def _write_day(day: Day | None, table: Path | None, plot: Path | None) -> None:
+    """Write the files of a simulated day. Raises: typer.BadParameter."""
+    from loadtest.planning.day import write_csv
+
+    if day is None:
+        return
+    if table is not None:
+        with _named("--csv", table):
+            write_csv(day.moments, table)
+    if plot is not None:
+        with _drawing(plot):
+            from loadtest.planning.plan_plot import draw_day
+
+            draw_day(day, plot)
+
+
+@contextmanager
+def _drawing(path: Path) -> Iterator[None]:
+    """Say what is missing if matplotlib is, and what was written otherwise."""
+    try:
+        yield
     except ImportError:
         from model.errors import install_hint
 
         fail(f"a plot needs matplotlib: {install_hint('loadtest')}")
-    draw(device, serving, path, loads=loads, seed=seed)
     typer.echo(f"wrote {path}", err=True)

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from batching.simulation.autoscaling import ScalingRule
 from tests.support.audio.speech import ROOT
 from tests.support.deployment.chart import of_kind, rendered
 from tests.support.deployment.prometheus import need
@@ -87,9 +88,9 @@ def test_stereo_calls_count_twice_and_other_releases_and_draining_replicas_not_a
 
 
 @pytest.mark.parametrize(
-    ("channels", "replicas", "wanted"), [([4, 4, 4], 3, 2), ([9, 9, 9], 3, 4), ([10, 10], 2, 3), ([1, 1, 1, 1], 4, 1)]
+    ("channels", "replicas", "wanted"), [([4, 4, 4], 3, 2), ([9, 9, 9], 3, 5), ([10, 10], 2, 4), ([1, 1, 1, 1], 4, 1)]
 )
-def test_the_target_leaves_three_tenths_free(tmp_path: Path, channels: list[int], replicas: int, wanted: int) -> None:
+def test_the_target_leaves_four_tenths_free(tmp_path: Path, channels: list[int], replicas: int, wanted: int) -> None:
     """The formula of the autoscalers: load over target, rounded up; at least `minReplicas` remain."""
     given = [
         {"series": f'{name}{{namespace="speech", service="tutti", pod="{pod}"}}', "values": f"{value}x5"}
@@ -101,6 +102,18 @@ def test_the_target_leaves_three_tenths_free(tmp_path: Path, channels: list[int]
     assert trigger["metricType"] == "AverageValue"
     assert len(channels) == replicas
     assert math.ceil(sum(channels) / 10 / float(trigger["metadata"]["threshold"])) == wanted
+
+
+def test_the_simulated_rule_is_that_of_the_chart() -> None:
+    spec = of_kind(rendered(autoscaling={"by": "hpa"}), "HorizontalPodAutoscaler")["spec"]
+    [metric], up, down = spec["metrics"], spec["behavior"]["scaleUp"], spec["behavior"]["scaleDown"]
+    percent = {each["value"] for policy in (up, down) for each in policy["policies"] if each["type"] == "Percent"}
+    rule = ScalingRule()
+    assert float(metric["external"]["target"]["averageValue"]) == rule.fill
+    assert (spec["minReplicas"], spec["maxReplicas"]) == (rule.least, rule.most)
+    assert percent == {rule.up_percent, rule.down_percent}
+    assert {each["periodSeconds"] for policy in (up, down) for each in policy["policies"]} == {rule.period_s}
+    assert down["stabilizationWindowSeconds"] == rule.down_window_s
 
 
 def test_scaling_is_fast_up_and_takes_minutes_down() -> None:
