@@ -18,6 +18,9 @@ from numpy.random import Generator
 from batching.simulation.autoscaling import Autoscaler, ScalingRule
 from batching.simulation.profile import Profile
 
+TICKS = 20
+"""Ticks in the mean length of a call that are enough: of a call that ends, the room is free half a tick too late."""
+
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:

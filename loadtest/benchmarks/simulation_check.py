@@ -8,10 +8,7 @@ Files are written to loadtest/results/simulation.*.
 from __future__ import annotations
 
 import json
-import shlex
 import statistics
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +18,6 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from loadtest.errors import ServerNotReady
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import STEP_S, LoadSettings, parse_streams
 from loadtest.measurement.plot import picture
@@ -29,7 +25,7 @@ from loadtest.measurement.run import measure
 from loadtest.program import EXIT_BAD, EXIT_OK, RESULTS, Seed, carry_out
 from loadtest.reports import environment, pages
 from loadtest.reports.environment import Environment
-from loadtest.served import ALL_IN, ONE_PROCESS, ROOT, served
+from loadtest.served import ALL_IN, ONE_PROCESS, served, tutti
 
 NAME = "simulation"
 HEADINGS = (
@@ -48,7 +44,6 @@ STREAM_S = 15.0
 """Length of a stream, s: opening one takes the loop as long as twenty steps, and real calls are longer than 2 s."""
 TOLERANCE = 0.25
 SLO_MS = 100.0
-COMMAND_WITHIN_S = 300.0
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -107,17 +102,6 @@ def _opened(level: LevelReport) -> int:
 def mean_stream_s(level: LevelReport) -> float:
     """Return the mean length of a connection of this level, from their number."""
     return level.streams * level.seconds / max(1, level.complete)
-
-
-def tutti(*arguments: str) -> str:
-    """Run a `tutti` command and return the last line of its output. Raises: ServerNotReady, with its error output."""
-    command = [sys.executable, "-m", "server.cli", *arguments]
-    done = subprocess.run(  # noqa: S603 - this program
-        command, cwd=ROOT, capture_output=True, text=True, timeout=COMMAND_WITHIN_S, check=False
-    )
-    if done.returncode:
-        raise ServerNotReady(f"{shlex.join(arguments)}: {done.stderr.strip()}")
-    return (done.stdout.splitlines() or [""])[-1]
 
 
 def compare(rounds: Sequence[LevelReport], calibration: Path, client_us: Sequence[float]) -> Row:

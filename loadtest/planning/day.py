@@ -6,7 +6,7 @@ import csv
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from batching.simulation.calibration import Calibration
@@ -77,25 +77,14 @@ def profile_of(name: str) -> Profile:
     return Profile.load(shipped if shipped.exists() else Path(name))
 
 
-def simulate_day(
-    device: Calibration,
-    serving: Serving,
-    profile: Profile,
-    settings: FleetSettings,
-    *,
-    slo_s: float,
-    headroom: float,
-    seed: int,
-) -> Day | None:
-    """Simulate a fleet whose replicas carry what the real batcher does within the objective; None if that is nothing.
-
-    `settings.limit` is replaced. Raises: ValueError.
-    """
+def usable_channels(device: Calibration, serving: Serving, *, slo_s: float, headroom: float, seed: int) -> int:
+    """Return the channels that one replica carries within the objective, with the real batcher and `headroom`."""
     limit = capacity(device, serving, slo_s, seed=seed)
-    usable = 0 if limit is None else math.floor(limit.streams * (1 - headroom))
-    if usable < settings.channels:
-        return None
-    settings = replace(settings, limit=usable)
+    return 0 if limit is None else math.floor(limit.streams * (1 - headroom))
+
+
+def simulate_day(device: Calibration, serving: Serving, profile: Profile, settings: FleetSettings, *, seed: int) -> Day:
+    """Simulate a fleet, and its fullest replica with the real batcher."""
     moments = tuple(Fleet(settings, profile, seed).run(min(60.0, profile.seconds / 10)))
     fullest = max(1, *(each.fullest for each in moments))
     return Day(settings, moments, Point(fullest, run_load(device, serving, fullest, seed=seed)))
@@ -107,7 +96,7 @@ def report(device: Calibration, day: Day | None) -> Output:
         return Output((provenance_line(device), "not possible: one call exceeds the latency"), "{}", possible=False)
     settings, latency = day.settings, day.at.outcome.latency_ms
     assert latency is not None
-    hours = _by_hour(day.moments)
+    hours = by_hour(day.moments)
     rows = [HEADINGS, *(_cells(hour) for hour in hours)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     each = f"{settings.limit:,} channels on a replica, fill {settings.rule.fill:g}"
@@ -142,7 +131,7 @@ def write_csv(moments: Sequence[Moment], path: Path) -> None:
         writer.writerows(asdict(moment) for moment in moments)
 
 
-def _by_hour(moments: Sequence[Moment]) -> list[Moment]:
+def by_hour(moments: Sequence[Moment]) -> list[Moment]:
     """Add up what happened in each hour, or tenth of a shorter time; of numbers at one time the largest counts."""
     length_s = min(HOUR_S, moments[-1].at_s / 10)
     hours: dict[int, list[Moment]] = {}

@@ -1,22 +1,28 @@
-"""Tables and picture of docs/sizing.md: replicas, cores, memory, network and descriptors for a number of calls.
+"""Tables and pictures of docs/sizing.md: replicas, cores, memory, network and descriptors for a number of calls.
 
-`python -m loadtest.planning.sizing` writes the tables into the page, and the picture. Replicas are those
+`python -m loadtest.planning.sizing` writes the tables into the page, and the pictures. Replicas are those
 of `tutti plan` with its defaults; what a replica needs is from measurements.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from batching.batcher import Policy
+from batching.simulation.autoscaling import ScalingRule
 from batching.simulation.calibration import Calibration, shipped
-from batching.simulation.planning import Serving, capacity, run_load
+from batching.simulation.fleet import TICKS, FleetSettings
+from batching.simulation.planning import Serving, run_load
+from loadtest.planning.day import Day, by_hour, profile_of, simulate_day, usable_channels
+from loadtest.served import tutti
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "sizing.md"
@@ -44,6 +50,12 @@ HEADINGS = (
 LOADS = (25, 50, 100, 300)
 """Streams on one replica in the picture."""
 
+MACHINES = ("--cores 2,4,8,16,64", "--cores 16 --gpu")
+USERS = 100_000
+FILLS = (0.7, 0.6, 0.5)
+UNBOUNDED = ScalingRule(most=1_000)
+"""The chart's rule with as many replicas as the load needs: the default of `tutti plan --users`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -55,16 +67,19 @@ class Load:
     p98_ms: float
 
 
+@cache
+def usable() -> int:
+    """Return the channels that a replica carries with the shipped calibration."""
+    return usable_channels(shipped(), Serving(), slo_s=SLO_S, headroom=HEADROOM, seed=1)
+
+
 def table() -> list[str]:
     """Return the lines of the table of calls."""
     lines = [
         f"| {' | '.join(HEADINGS)} |",
         f"|{'---:|' * len(HEADINGS)}",
     ]
-    limit = capacity(shipped(), Serving(), SLO_S)
-    assert limit is not None, "the shipped calibration carries a stream"
-    usable = math.floor(limit.streams * (1 - HEADROOM))
-    return lines + [_row(calls, channels, usable) for calls in CALLS for channels in (1, 2)]
+    return lines + [_row(calls, channels, usable()) for calls in CALLS for channels in (1, 2)]
 
 
 def _row(calls: int, channels: int, usable: int) -> str:
@@ -123,6 +138,57 @@ def loads_table() -> list[str]:
     return lines
 
 
+def machines_table() -> list[str]:
+    """Return the lines of the table of machines: what `tutti plan --cores` predicts, and what was ever run."""
+    lines = [
+        "| machine | front ends | engine threads | streams, predicted | bound by | ever run | command |",
+        "|---|---:|---:|---:|---|---|---|",
+    ]
+    for options in MACHINES:
+        for each in json.loads(tutti("plan", *options.split(), "--json"))["machines"]:
+            cells = (
+                f"{each['cores']} cores{' and an H100' if each['gpu'] else ''}",
+                each["front_ends"] or "one process",
+                each["engine_threads"],
+                f"{each['predicted']['streams']:,}",
+                each["predicted"]["bound_by"],
+                each["run"],
+                f"`tutti plan {options}`",
+            )
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+    return lines
+
+
+def day_of(profile: str, rule: ScalingRule) -> Day:
+    """Simulate what `tutti plan --users 100000 --profile PROFILE` does, with this rule."""
+    serving = Serving()
+    settings = FleetSettings(USERS, usable(), stream_s=serving.stream_s, rule=rule, tick_s=serving.stream_s / TICKS)
+    return simulate_day(shipped(), serving, profile_of(profile), settings, seed=1)
+
+
+def day_table() -> list[str]:
+    """Return the lines of the table of a day: every third hour."""
+    lines = ["| until | calls | open | replicas | refused | moved |", "|---|---:|---:|---:|---:|---:|"]
+    for hour in by_hour(day_of("day", UNBOUNDED).moments)[2::3]:
+        numbers = (hour.calls, hour.open, hour.ready, hour.refused, hour.moved)
+        lines.append(f"| {round(hour.at_s / 3_600):02}:00 | {' | '.join(f'{number:,}' for number in numbers)} |")
+    return lines
+
+
+def doubling_table() -> list[str]:
+    """Return the lines of the table of targets while the load doubles."""
+    lines = [
+        "| `fill` | replicas before, at most, after | refused in the worst five minutes | too many, at most |",
+        "|---:|---:|---:|---:|",
+    ]
+    for fill in FILLS:
+        day = day_of("doubling", replace(UNBOUNDED, fill=fill))
+        moments = day.moments
+        ready = f"{moments[15].ready}, {max(each.ready for each in moments)}, {moments[-1].ready}"
+        lines.append(f"| {fill:g} | {ready} | {day.refused_at_worst:.2%} | {max(0.0, day.too_many - 1):.0%} |")
+    return lines
+
+
 def draw(path: Path) -> None:
     """Draw p98 against core-seconds by policy; simulated loads as lines, measured ones as squares."""
     import matplotlib as mpl
@@ -155,7 +221,15 @@ def draw(path: Path) -> None:
 
 def with_tables(page: str) -> str:
     """Return the page with current tables, which follow their marks."""
-    for name, lines in (("calls", table()), ("policies", loads_table())):
+    tables = {
+        "calls": table,
+        "policies": loads_table,
+        "machines": machines_table,
+        "a day": day_table,
+        "targets": doubling_table,
+    }
+    for name, make in tables.items():
+        lines = make()
         mark = f"<!-- table of {name} -->\n"
         if page.count(mark) != 1:
             raise ValueError(f"{PAGE}: {mark.strip()!r} must occur exactly once")
@@ -168,3 +242,6 @@ def with_tables(page: str) -> str:
 if __name__ == "__main__":
     PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     draw(PICTURE)
+    from loadtest.planning.plan_plot import draw_day
+
+    draw_day(day_of("day", UNBOUNDED), PICTURE.with_name("day.png"))

@@ -177,10 +177,10 @@ def plan(
     _check_day(context, users)
     from batching.batcher import Policy
     from batching.simulation.autoscaling import ScalingRule
-    from batching.simulation.fleet import FleetSettings
+    from batching.simulation.fleet import TICKS, FleetSettings
     from batching.simulation.planning import Serving
     from loadtest.planning import plan as plan_runs
-    from loadtest.planning.day import profile_of, report, simulate_day
+    from loadtest.planning.day import profile_of, report, simulate_day, usable_channels
 
     serving = Serving(Policy(policy), max_batch, latency_budget_ms / 1e3, stream_s, models, front_ends, crowd)
     device = _calibration(calibration, decoder)
@@ -189,12 +189,22 @@ def plan(
     with _named("--client-us", client_us):
         client = plan_runs.parse_client(client_us)
     if users is not None:
-        rule = ScalingRule(fill=fill, most=max_replicas)
-        fleet = FleetSettings(users, channels, stream_s, channels, start_s, 600.0, resumable, failures, rule=rule)
-        with _named("--profile", profile):
-            day = simulate_day(
-                device, serving, profile_of(profile), fleet, slo_s=slo_ms / 1e3, headroom=headroom, seed=seed
+        limit = usable_channels(device, serving, slo_s=slo_ms / 1e3, headroom=headroom, seed=seed)
+        day = None
+        if limit >= channels:
+            fleet = FleetSettings(
+                users,
+                limit,
+                stream_s=stream_s,
+                channels=channels,
+                start_s=start_s,
+                resumable=resumable,
+                failures_per_day=failures,
+                rule=ScalingRule(fill=fill, most=max_replicas),
+                tick_s=stream_s / TICKS,
             )
+            with _named("--profile", profile):
+                day = simulate_day(device, serving, profile_of(profile), fleet, seed=seed)
         _write_day(day, csv, plot)
         found = report(device, day)
     elif loads is None:

@@ -54,7 +54,7 @@ def test_what_was_never_run_is_said() -> None:
     lines = forecast([predict(cores, *front_ends_of(cores), gpu=False) for cores in (2, 8)]).lines
     assert "400 to 500 streams" in lines[1]
     assert lines[2].endswith("nothing")
-    assert forecast([predict(2, 0, 1, gpu=True)]).lines[1].endswith("nothing")
+    assert forecast([predict(2, 0, 1, gpu=True)]).lines[1].endswith("engine alone: 4,000 streams")
     assert "predicted, not measured" in " ".join(lines)
 
 
