@@ -18,6 +18,7 @@ from server.models.service import MakeSession, ServiceBuilder, plain
 from server.operations.drain import Drain, DrainTimes, OpenSessions
 from server.operations.key_metrics import KeyMetrics
 from server.operations.metrics import Metrics
+from server.receipts.keys import ReceiptKeys
 from server.recognition.session import Limits, Session
 from server.settings import Settings
 from server.streaming.connection import ConnectionContext
@@ -45,6 +46,7 @@ class Replica:
     clock: Callable[[], float]
     decoding: DecodingPool
     usage: Usage
+    receipts: ReceiptKeys | None  # None: no key signs receipts
 
     @property
     def ready(self) -> bool:
@@ -96,6 +98,7 @@ def build_replica(
         clock=clock,
         decoding=DecodingPool(),
         usage=_usage(settings, metrics),
+        receipts=_receipt_keys(settings),
     )
     metrics.ready.set_function(lambda: float(replica.ready))
     return replica
@@ -110,6 +113,14 @@ def client_keys(settings: Settings, clock: Callable[[], float]) -> KeyRing:
         tokens = Tokens(secret for _, secret in read_secrets("key", given, settings.token_keys_file))
     with of_setting("api_keys_file"):
         return KeyRing.load(plain(settings.api_keys), settings.api_keys_file, tokens, clock)
+
+
+def _receipt_keys(settings: Settings) -> ReceiptKeys | None:
+    """Raises: SettingsError."""
+    if settings.receipt_key_file is None:
+        return None
+    with of_setting("receipt_key_file"):
+        return ReceiptKeys.load(settings.receipt_key_file)
 
 
 def _usage(settings: Settings, metrics: Metrics) -> Usage:

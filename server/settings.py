@@ -201,6 +201,12 @@ class Settings(BaseSettings):
     resume_ttl_s: float = Field(300.0, gt=0)
     """Oldest ticket in seconds that is accepted."""
 
+    # Receipts
+
+    receipt_key_file: Path | None = None
+    """File of the key that signs receipts, as `tutti keys receipt` writes it: docs/receipts.md. Without it there are
+    no receipts."""
+
     # Draining
 
     drain_timeout_s: float = Field(20.0, ge=0)

@@ -201,6 +201,11 @@ class BeamDecoder:
         state.address, state.block = 0, np.zeros(0, np.uint8)
 
     @property
+    def lm_digest(self) -> str:
+        """Digest of the language model's file, empty without one."""
+        return "" if self.lm is None else self.lm.digest
+
+    @property
     def digest(self) -> str:
         """Digest of everything that its results depend on."""
         limits = [repr(value) for value in self._setup.limits.tolist()]

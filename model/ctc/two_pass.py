@@ -118,6 +118,13 @@ class TwoPassDecoder:
             self._context = max(self._context, CONTEXT)
 
     @property
+    def lm_digest(self) -> str:
+        """Digest of the language models of both passes, empty without any."""
+        rescorer = "" if self._rescorer is None else self._rescorer.digest
+        digests = (self.first.lm_digest, self.second.lm_digest, rescorer)
+        return digest_of(*digests) if any(digests) else ""
+
+    @property
     def digest(self) -> str:
         """Digest of everything that its results depend on."""
         digests = [self.first.digest, self.second.digest, self._reader.digest]

@@ -14,6 +14,7 @@ from pydantic import SecretStr
 from batching.thread.step_token import StepToken
 from model.config import OWN_ARCHITECTURE
 from model.ctc.words import Decoder
+from model.described import DescribedModel
 from model.description import ModelDescription
 from model.machine.runtime import steps_at_once
 from server.access.keys import read_secrets
@@ -42,7 +43,7 @@ class ModelService:
 
     name: str
     languages: tuple[str, ...]
-    config: ModelDescription
+    described: DescribedModel
     card: ModelCard
     decoder: Decoder
     grammars: Mapping[str, Decoder]
@@ -55,6 +56,11 @@ class ModelService:
     make_session: MakeSession
 
     @property
+    def config(self) -> ModelDescription:
+        """Its sample rate, step and symbols."""
+        return self.described.config
+
+    @property
     def english(self) -> bool:
         """Whether its words are known to be English."""
         return is_english(self.languages)
@@ -62,12 +68,13 @@ class ModelService:
     def session(self, options: SessionOptions, limits: Limits) -> Session:
         """Make the session of one connection or upload, whose grammar was checked. Raises: BadParameter."""
         self.check_redaction(options.redact, resumable=options.resumable)
-        decoder = self._decoder_for(options)
+        decoder = self.decoder_for(options)
         if decoder is self.accurate:
             limits = limits.with_accurate_finals()
         return self.make_session(options, self.config, decoder, limits, self.window_samples)
 
-    def _decoder_for(self, options: SessionOptions) -> Decoder:
+    def decoder_for(self, options: SessionOptions) -> Decoder:
+        """Return the decoder of a stream with these options."""
         if options.grammar:
             return self.grammars[options.grammar]
         fast = (options.finals or self.finals) == "fast" or options.resumable or options.tell_stable
@@ -168,7 +175,7 @@ class ServiceBuilder:
         return ModelService(
             model.name,
             model.languages,
-            config,
+            model.described,
             model.card,
             model.decoder,
             model.grammars,

@@ -24,6 +24,7 @@ DIARIZES = "-diarize"  # suffix of the names of models that distinguish speakers
 REDACT = "redact"  # supported by protocols that list it
 UTTERANCES = "utterances"  # supported at `/v1/listen` and `/v1/twilio`
 NEVER_IGNORED = (REDACT, "callback")  # name prefixes; ignoring these could expose text that must not be exposed
+RECEIPT = "receipt"  # ours, supported by live streams at `/v1/listen`
 OTHER_VERSION = frozenset({"eager_eot_threshold", "eot_threshold", "eot_timeout_ms", "language_hints"})
 """Parameters that only `/v2/listen` has."""
 
@@ -32,7 +33,7 @@ FEATURES = frozenset({
     "custom_topic", "custom_topic_mode", "detect_entities", "detect_language", "detect_topics", "diarize",
     "diarize_model", "diarize_version", "dictation", "intents", "keyword_boost", "language_hint", "measurements", "ner",
     "paragraphs", "profanity_filter", "replace", "search", "sentiment", "sentiment_threshold", "summarize",
-    "topics", "translate", UTTERANCES,
+    RECEIPT, "topics", "translate", UTTERANCES,
 })  # fmt: skip
 """Parameters of other servers whose features this server does not support, or not in every protocol."""
 

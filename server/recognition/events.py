@@ -13,6 +13,7 @@ import msgspec
 
 from model.ctc.words import Word
 from server.errors import CloseReason
+from server.recognition.audio_digest import AudioMark
 
 
 class FinalReason(StrEnum):
@@ -47,6 +48,7 @@ class Final:
     """A closed segment: its text is frozen, and the next one starts where it ends.
 
     `overlap`: words of another channel were said at the same time; known only where finals have the order of speech.
+    `audio`: what was received up to the step that closed it; None in a stream without receipts.
     """
 
     channel: int
@@ -55,6 +57,7 @@ class Final:
     words: tuple[Word, ...]
     reason: FinalReason
     overlap: bool = False
+    audio: AudioMark | None = None
 
     @property
     def endpoint_delay_s(self) -> float | None:
@@ -78,6 +81,7 @@ class Closed:
 
     reason: CloseReason
     audio_s: float
+    audio: AudioMark | None = None  # all of it, in a stream with receipts
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from model.ctc.words import Word
+from server.recognition.audio_digest import AudioMark
 from server.recognition.events import Event, Final, StepTiming, UtteranceGap
 from server.recognition.result_order import ResultOrder
 from server.recognition.steps import Work
@@ -30,6 +31,17 @@ class PendingFinal:
 
 
 Result = Event | PendingFinal
+
+
+def marked(results: list[Any], mark: Callable[[], AudioMark]) -> list[Any]:
+    """Return the results of a step or of none; each final has the mark of the audio that it depends on."""
+    if not any(isinstance(result, Final | PendingFinal) for result in results):
+        return results
+    audio = mark()
+    for result in results:
+        if isinstance(result, PendingFinal):
+            result.first = replace(result.first, audio=audio)
+    return [replace(result, audio=audio) if isinstance(result, Final) else result for result in results]
 
 
 @dataclass(eq=False, slots=True)

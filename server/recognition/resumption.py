@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from server.recognition.audio_digest import AudioDigest
 from server.recognition.keyterms import CurrentKeyterms
 from server.recognition.result_order import AudioOrder
 from server.recognition.saved_state import SavedInput, SavedStream
@@ -23,10 +24,12 @@ class Resumption:
         *,
         sample_rate: int,
         step_s: float,
+        digest: AudioDigest | None,
     ) -> None:
         """`sample_rate` is the client's."""
         self._channels, self._cutters, self._keyterms = channels, cutters, keyterms
         self._sample_rate, self._step_s = sample_rate, step_s
+        self._digest = digest
         self.order = order
 
     @property
@@ -37,7 +40,8 @@ class Resumption:
     def mark(self) -> None:
         """Save the input side after all steps so far; `Session.exported` takes the engine's state of each channel."""
         phrases, allowance = self._keyterms.saved()
-        self.order.mark(SavedInput(tuple(cutter.saved() for cutter in self._cutters), phrases, allowance))
+        digest = None if self._digest is None else self._digest.saved()
+        self.order.mark(SavedInput(tuple(cutter.saved() for cutter in self._cutters), phrases, allowance, digest))
 
     def exported(self, channel: Segmenter, state: bytes) -> None:
         """Take the engine's state of one channel, decoded up to the oldest mark that lacks it."""
@@ -49,7 +53,8 @@ class Resumption:
 
     def _replay_from(self, saved: SavedInput) -> int:
         pairs = zip(self._cutters, saved.cutters, strict=True)
-        return min(cutter.replay_from(place) for cutter, place in pairs)
+        begin = min(cutter.replay_from(place) for cutter, place in pairs)
+        return begin if saved.digest is None else min(begin, saved.digest.end)
 
     def restoring(self, saved: SavedStream) -> Callable[[], None]:
         """Return a function that makes this untouched session continue from a saved one, with the audio that follows.
@@ -61,10 +66,14 @@ class Resumption:
         states = [channel.restored_state(one, default) for channel, one in paired]
         restore_keyterms = self._keyterms.restoring(saved.audio.phrases, saved.audio.allowance)
         begin = self._replay_from(saved.audio)
+        if (saved.audio.digest is None) != (self._digest is None):
+            raise ValueError("a stream with receipts cannot go on without them, nor the other way round")
 
         def restore() -> None:
             restore_keyterms()
             self.order.finals = saved.finals
+            if self._digest is not None and saved.audio.digest is not None:
+                self._digest.restore(saved.audio.digest, begin)
             for cutter, place in zip(self._cutters, saved.audio.cutters, strict=True):
                 cutter.restore(place, begin)
             for (channel, one), (state, bias) in zip(paired, states, strict=True):

@@ -43,12 +43,30 @@ class SavedChannel(msgspec.Struct, array_like=True, frozen=True):
     levels: bytes
 
 
+class SavedDigest(msgspec.Struct, array_like=True, frozen=True):
+    """State of `AudioDigest` before its open block: samples at the client's rate, and the digest of what precedes."""
+
+    begin: int
+    end: int
+    chain: bytes
+
+
+class SavedReceipts(msgspec.Struct, array_like=True, frozen=True):
+    """Position in a chain of receipts: the stream's id and start, receipts so far, and the digest of the last one."""
+
+    stream: str
+    created: str
+    count: int
+    previous: str
+
+
 class SavedInput(msgspec.Struct, array_like=True, frozen=True):
     """The input side of a stream: all channels at one moment."""
 
     cutters: tuple[SavedCutter, ...]
     phrases: tuple[str, ...] | None  # None: the query's
     allowance: tuple[float, float]  # of `ChangeAllowance`: characters left, and the stream time of that
+    digest: SavedDigest | None = None  # of a stream with receipts
 
 
 class SavedStream(msgspec.Struct, array_like=True, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
@@ -13,9 +14,10 @@ from model.ctc.words import Decoder, TwoPass, Word
 from model.description import ModelDescription
 from server.audio.pcm import BLOCK_S, MARGIN_S, PCM, downmix
 from server.errors import BacklogExceeded, BadParameter, CloseReason
+from server.recognition.audio_digest import AudioDigest
 from server.recognition.events import Closed, Event, Final, FinalReason, Partial, StepTiming
 from server.recognition.keyterms import NO_KEYTERMS, CurrentKeyterms, Keyterms
-from server.recognition.pending_finals import PendingFinal, PendingFinals
+from server.recognition.pending_finals import PendingFinal, PendingFinals, marked
 from server.recognition.result_order import AudioOrder, ImmediateOrder, ResultOrder
 from server.recognition.resumption import Resumption
 from server.recognition.segments.endpointing import EndpointRules, VoiceActivity
@@ -63,6 +65,7 @@ class SessionOptions:
     finals: Finals | None = None  # None: as the server has them
     redact: frozenset[Redaction] = frozenset()  # numbers that are masked in all results
     spoken_order: bool = False  # finals of several channels in the order in which they were said; not if resumable
+    receipts: bool = False  # finals have the digest of the audio that they depend on
 
     @property
     def streams(self) -> int:
@@ -111,6 +114,7 @@ class Session:
         margin_s = MARGIN_S if resumable and options.streams > 1 else 0.0  # for the same order in every run
         rate = options.sample_rate
         self._cutters = tuple(StepCutter(i, rate, config, window_samples, margin_s=margin_s) for i in self._indices)
+        self._digest = AudioDigest(options.channels, options.streams, rate) if options.receipts else None
         self.steps = 0  # answered
         self._closing: CloseReason | None = None
         self._order: ResultOrder = ImmediateOrder()
@@ -118,7 +122,13 @@ class Session:
         if resumable:
             self._order = order = AudioOrder(options.streams)
             self.resumption = Resumption(
-                self.channels, self._cutters, self._keyterms, order, sample_rate=rate, step_s=self._step_s
+                self.channels,
+                self._cutters,
+                self._keyterms,
+                order,
+                sample_rate=rate,
+                step_s=self._step_s,
+                digest=self._digest,
             )
         # Tickets hold the open text as it was recognized, so a redacted stream has none.
         assert not (resumable and options.redact), "refused by `ModelService.check_redaction`"
@@ -194,6 +204,9 @@ class Session:
             return []
         if self.backlog_s + len(samples) / self.options.sample_rate > self._max_backlog_s:
             raise BacklogExceeded(f"more than {self._max_backlog_s:g} s of audio unanswered")
+        if self._digest is not None:
+            assert channel is None, "audio of one channel alone is refused by `ListenRequest.live_options`"
+            self._digest.receive(samples)
         if channel is not None:
             work = self._cutters[channel].cut(samples[:, 0], now)
         elif self.options.multichannel:
@@ -248,6 +261,8 @@ class Session:
         sample = int(stream_s * self.options.sample_rate + 0.5)
         if self.resumption is not None:
             self.resumption.order.finals = finals
+        if self._digest is not None:
+            self._digest.start_at(sample)
         for cutter, channel in zip(self._cutters, self.channels, strict=True):
             cutter.start_at(sample)
             channel.start_at(cutter.received_s)
@@ -260,7 +275,11 @@ class Session:
         A final with a second pass, and what follows it on its channel, waits for `resolve`.
         """
         self.steps += 1
-        events = self._shown(self._order.answered(channel.index, channel.decoded(tag)))
+        results = channel.decoded(tag)
+        if self._digest is not None:
+            end = self._digest.answered(channel.index)
+            results = marked(results, partial(self._digest.mark, end))
+        events = self._shown(self._order.answered(channel.index, results))
         return events if self._closing is None else self._with_end(events)
 
     def resolve(
@@ -283,10 +302,12 @@ class Session:
             if not cutter.fresh:
                 channel.flushing()
                 work += cutter.flush(marker, now)
-            elif self._order.by_audio:
-                events += self._order.unasked(i, channel.empty_final(cutter.received_s, reason))
-            else:
-                events += self._order.unasked(i, channel.nothing_to_flush(reason))
+                continue
+            by_audio = self._order.by_audio
+            empty = channel.empty_final(cutter.received_s, reason) if by_audio else channel.nothing_to_flush(reason)
+            if self._digest is not None:
+                empty = marked(empty, self._digest.mark)
+            events += self._order.unasked(i, empty)
         self._send(work)
         return work, self._shown(self._order.add(events))
 
@@ -305,13 +326,16 @@ class Session:
     def _send(self, work: list[Work]) -> None:
         """Note what goes to the engines, in its order."""
         self._order.send(work)
+        if self._digest is not None:
+            self._digest.send(work)
         for piece in work:
             if isinstance(piece.tag, StepTag):
                 self.channels[piece.channel].sent(piece.pcm)
 
     def _with_end(self, events: list[Event]) -> list[Event]:
         if self._closing is not None and all(channel.closed for channel in self.channels) and self._order.finishes():
-            events.append(Closed(self._closing, self.audio_s))
+            mark = None if self._digest is None else self._digest.mark()
+            events.append(Closed(self._closing, self.audio_s, mark))
         return events
 
 

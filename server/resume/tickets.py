@@ -15,10 +15,10 @@ from model.ctc.words import digest_of
 from server.coordination.coordinator import TicketUse
 from server.coordination.used_tickets import AHEAD_S
 from server.errors import TicketCode, TicketRefused
-from server.recognition.saved_state import SavedStream
+from server.recognition.saved_state import SavedReceipts, SavedStream
 from server.resume.seal import Seal, Unsealed
 
-VERSION = 2  # increase it with every change of `saved_state` or of the meaning of its bytes
+VERSION = 3  # increase it with every change of `saved_state` or of the meaning of its bytes
 MAX_BYTES = 4 * 2**20  # of a decompressed ticket: enough for many channels and large models
 COMPRESSION = 1  # a model's state does not compress; for the rest the lowest level is nearly as good as the highest
 DIGEST_BYTES = 16
@@ -37,6 +37,7 @@ class Ticket(msgspec.Struct, array_like=True, frozen=True):
     tenant: bytes
     openings: tuple[tuple[str, ...], ...]  # by channel: kept words of the incomplete sentence
     stream: SavedStream
+    receipts: SavedReceipts | None = None
 
 
 _decode = msgspec.msgpack.Decoder(Ticket).decode
@@ -126,10 +127,17 @@ class TicketService:
         return self._clock()
 
     def issue(
-        self, stream: SavedStream, *, stream_id: str, tenant: bytes, openings: tuple[tuple[str, ...], ...]
+        self,
+        stream: SavedStream,
+        *,
+        stream_id: str,
+        tenant: bytes,
+        openings: tuple[tuple[str, ...], ...],
+        receipts: SavedReceipts | None = None,
     ) -> Ticket:
         """Return a new ticket for this state."""
-        return Ticket(os.urandom(ID_BYTES), stream_id, self._clock(), self.model, tenant, openings, stream)
+        ticket_id, now_s = os.urandom(ID_BYTES), self._clock()
+        return Ticket(ticket_id, stream_id, now_s, self.model, tenant, openings, stream, receipts)
 
     def renewed(self, ticket: Ticket) -> Ticket:
         """Return a new ticket with the same state."""

@@ -19,12 +19,14 @@ from server.models.service import ModelService
 from server.operations.logs import take_request_id
 from server.protocols.deepgram.live import DeepgramStream, Projector
 from server.protocols.deepgram.query import BIASING, ListenRequest, check_query, parse_query
+from server.protocols.deepgram.receipts import Pairs, StreamReceipts, check_receipts, digests_of, setup_of
 from server.protocols.deepgram.resumable import ResumableStream
 from server.protocols.deepgram.transcript import recording_answer
 from server.protocols.deepgram.utterances import utterances
 from server.protocols.features import ignored_header
 from server.protocols.handshake import Admitted, render_refusal, serve
 from server.protocols.uploads import Recordings, Wanted
+from server.receipts.receipt import ReceiptChain
 from server.replica import Replica
 from server.resume.tickets import tenant_digest
 from server.text.redaction import Redaction
@@ -47,11 +49,12 @@ class QueryReader:
         self._logged: set[str] = set()
 
     async def read(
-        self, pairs: Sequence[tuple[str, str]], *, live: bool, redact: frozenset[Redaction]
+        self, pairs: Sequence[tuple[str, str]], *, live: bool, redact: frozenset[Redaction], receipts: bool = False
     ) -> tuple[ListenRequest, ModelService]:
         """Return the parsed query and the model that it selects. Raises: BadParameter, ServerNotReady.
 
-        `redact` is masked whatever the query asks for. Endpointing is on by default for live streams, off for uploads.
+        `redact` is masked whatever the query asks for; `receipts`: the endpoint can send them. Endpointing is on by
+        default for live streams, off for uploads.
         """
         replica, query = self._replica, dict(pairs)
         check_query(pairs, lenient=replica.settings.lenient_features)
@@ -70,6 +73,9 @@ class QueryReader:
         request = replace(request, redact=request.redact | redact)
         model.check_finals(request.finals, request.without_accurate)
         model.check_redaction(request.redact, resumable=live and request.resumable)
+        if request.receipt and not receipts:
+            raise BadParameter("receipt: only live streams at /v1/listen have receipts; leave it out")
+        check_receipts(request, replica.receipts)
         for name in request.ignored:
             if name not in self._logged and len(self._logged) < MAX_LOGGED:
                 self._logged.add(name)
@@ -98,18 +104,28 @@ class Listen:
         replica = self._replica
         credentials = Credentials.read(socket.headers.get("authorization"), socket.scope["subprotocols"])
         await replica.guard.enter(socket, credentials)  # before the query: parsing key terms costs time
-        request, model = await self._queries.read(
-            socket.query_params.multi_items(), live=True, redact=redaction_of(socket)
-        )
-        rate = model.config.sample_rate
-        decoder = open_decoder(request.form, rate, multichannel=request.multichannel, raw_alone=request.resumable)
+        pairs = socket.query_params.multi_items()
+        request, model = await self._queries.read(pairs, live=True, redact=redaction_of(socket), receipts=True)
+        rate, raw_alone = model.config.sample_rate, request.resumable or request.receipt
+        decoder = open_decoder(request.form, rate, multichannel=request.multichannel, raw_alone=raw_alone)
         session = model.session(request.live_options(rate), replica.limits)
-        projector = Projector(request, len(session.channels), request_id, created_now(), model.card)
+        created = created_now()
+        receipts = self._receipts(model, request, pairs, request_id, created) if request.receipt else None
+        projector = Projector(request, len(session.channels), request_id, created, model.card, receipts=receipts)
         make = self._resumable(socket, model) if request.resumable else DeepgramStream
         stream = make(socket, session, projector, replica.connection_context(), decoder)
         budget_s = None if request.latency_budget_ms is None else request.latency_budget_ms / 1_000
         headers = answer_headers(request, request_id)
         return Admitted(model, stream, session, credentials.subprotocol, headers, budget_s, request.style)
+
+    def _receipts(
+        self, model: ModelService, request: ListenRequest, pairs: Pairs, stream: str, created: str
+    ) -> StreamReceipts:
+        replica = self._replica
+        assert replica.receipts is not None, "checked by `QueryReader.read`"
+        setup = setup_of(model, request, pairs, replica.limits, replica.settings.vad)
+        chain = ReceiptChain(stream, created, setup, digests_of(model, request, setup))
+        return StreamReceipts(chain, replica.receipts)
 
     def _resumable(self, socket: WebSocket, model: ModelService) -> Callable[..., DeepgramStream]:
         """Return the constructor of a stream that can be resumed only with the same key and query."""

@@ -37,6 +37,7 @@ from server.protocols.deepgram.messages import (
     warned,
 )
 from server.protocols.deepgram.query import ListenRequest
+from server.protocols.deepgram.receipts import StreamReceipts
 from server.protocols.deepgram.transcript import Transcript
 from server.recognition.events import (
     Closed,
@@ -143,19 +144,11 @@ class DeepgramStream(Connection):
 
 def configure(session: Session, projector: Projector, asked: Configure) -> bytes:
     """Apply a Configure message (only key terms can change); return the answer, which lists the key terms in force."""
-    phrases, present = asked.keyterms, session.keyterms.phrases
-    unsupported = asked.unsupported(projector.request.switches)
-    if unsupported:
-        names = ", ".join(unsupported)[:MAX_ECHO]
-        return projector.not_configured(
-            ConfigureCode.NOT_SUPPORTED, f"{names}: cannot be changed during a stream; only keyterms can"
-        )
-    if phrases is None or tuple(phrases) == present:
-        return projector.configured(present)
-    if phrases and not session.supports_keyterms:
-        return projector.not_configured(
-            ConfigureCode.KEYTERMS_NOT_SUPPORTED, "keyterms: not supported with greedy decoding; leave them out"
-        )
+    problem, phrases = _problem(session, projector, asked), asked.keyterms
+    if problem is not None:
+        return projector.not_configured(*problem)
+    if phrases is None or tuple(phrases) == session.keyterms.phrases:
+        return projector.configured(session.keyterms.phrases)
     try:
         session.replace_phrases(phrases)
     except KeytermsTooOften as error:
@@ -165,6 +158,22 @@ def configure(session: Session, projector: Projector, asked: Configure) -> bytes
     return projector.configured(session.keyterms.phrases)
 
 
+def _problem(session: Session, projector: Projector, asked: Configure) -> tuple[ConfigureCode, str] | None:
+    """Return why a change is not possible in this stream, None if it may be."""
+    unsupported = asked.unsupported(projector.request.switches)
+    if unsupported:
+        names = ", ".join(unsupported)[:MAX_ECHO]
+        return ConfigureCode.NOT_SUPPORTED, f"{names}: cannot be changed during a stream; only keyterms can"
+    if asked.keyterms is None or tuple(asked.keyterms) == session.keyterms.phrases:
+        return None
+    if projector.receipts is not None:
+        return ConfigureCode.NOT_SUPPORTED, "keyterms: cannot be changed in a stream with receipts"
+    if asked.keyterms and not session.supports_keyterms:
+        code = ConfigureCode.KEYTERMS_NOT_SUPPORTED
+        return code, "keyterms: not supported with greedy decoding; leave them out"
+    return None
+
+
 MAX_ECHO = 256  # longest excerpt of client text in an error frame
 _encode = msgspec.json.Encoder().encode
 
@@ -172,8 +181,18 @@ _encode = msgspec.json.Encoder().encode
 class Projector:
     """Converts the recognition events of one connection into Deepgram's frames."""
 
-    def __init__(self, request: ListenRequest, channels: int, request_id: str, created: str, model: ModelCard) -> None:
+    def __init__(
+        self,
+        request: ListenRequest,
+        channels: int,
+        request_id: str,
+        created: str,
+        model: ModelCard,
+        *,
+        receipts: StreamReceipts | None = None,
+    ) -> None:
         self.request = request
+        self.receipts = receipts
         self.request_id = request_id
         self.warnings: Sequence[str] = ()  # about the audio, as `kind: sentence`; sent in `Metadata`
         self._channels = channels
@@ -238,6 +257,9 @@ class Projector:
         else:
             reason = event.reason
             channel, words = transcript.final(event.words, ends=reason is not FinalReason.MAX_LEN)
+        receipt: str | UnsetType = UNSET
+        if self.receipts is not None and isinstance(event, Final):
+            receipt = self.receipts.final(event, transcript.words)
         return _encode(
             Results(
                 (event.channel, self._channels),
@@ -250,6 +272,7 @@ class Projector:
                 self._metadata,
                 self._report(event, words, timing, write_s) if self._reports else UNSET,
                 event.overlap if self._overlaps and isinstance(event, Final) else UNSET,
+                receipt,
             )
         )
 
@@ -288,6 +311,8 @@ class Projector:
             model_info={model.uuid: model.info} if has_audio else UNSET,
             warnings=warned("audio", self.warnings),
         )
+        if self.receipts is not None and event.audio is not None:
+            summary.receipt = self.receipts.end(event.audio, event.reason)
         return _encode(summary)
 
 

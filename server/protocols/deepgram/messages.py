@@ -99,6 +99,7 @@ class Results(msgspec.Struct, tag_field="type", tag="Results"):
     metadata: msgspec.Raw
     tutti: StepReport | UnsetType = UNSET
     overlap: bool | UnsetType = UNSET  # ours, of finals with `utterances`
+    receipt: str | UnsetType = UNSET  # ours, of finals with `receipt`: a JWS
 
 
 class ResultsMetadata(msgspec.Struct):
@@ -134,6 +135,7 @@ class Metadata(msgspec.Struct, tag_field="type", tag="Metadata"):
     models: list[str] | UnsetType = UNSET
     model_info: dict[str, dict[str, str]] | UnsetType = UNSET
     warnings: list[Warned] | UnsetType = UNSET
+    receipt: str | UnsetType = UNSET  # ours
 
 
 class SpeechStartedOut(msgspec.Struct, tag_field="type", tag="SpeechStarted"):

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from server.audio.formats import Encoding
-from server.protocols.features import FEATURES, OTHER_VERSION, UTTERANCES
+from server.protocols.features import FEATURES, OTHER_VERSION, RECEIPT, UTTERANCES
 from server.recognition.session import DEFAULT_ENDPOINTING_MS, FINALS
 
 Schema = dict[str, Any]
@@ -137,6 +137,10 @@ PARAMETERS = (
     Parameter("resumable", BOOLEAN, "`false`", "tickets for resuming a lost stream.",
         "sends tickets with which a stream continues after a lost connection, on any replica; only with `linear16`, "
         "`linear32`, `mulaw`, `alaw`", live_only=True, ours=True),
+    Parameter("receipt", BOOLEAN, "`false`", "signed receipts of finals; refused for uploads.",
+        "adds a signed `receipt` to each final and to the last message: digests of audio, model, key terms, settings "
+        "and words, with which `tutti replay` derives the words again; only with `linear16`, `linear32`, `mulaw`, "
+        "`alaw`, and key terms cannot change; refused without a key of the server, and for uploads", ours=True),
     Parameter("filler_words", BOOLEAN, "`false`", "Accepted; listed in `x-ignored-params` if true.",
         'accepted, and listed in `x-ignored-params`: words such as "uh" are not added or removed', kind=Kind.IGNORED),
     Parameter("no_delay", BOOLEAN, "–", "Accepted.", "accepted", kind=Kind.HARMLESS),
@@ -162,7 +166,7 @@ def _refused(name: str, kind: Kind) -> Parameter:
 
 
 REFUSED = (
-    *(_refused(name, Kind.UNSUPPORTED) for name in sorted(FEATURES - {UTTERANCES})),
+    *(_refused(name, Kind.UNSUPPORTED) for name in sorted(FEATURES - {RECEIPT, UTTERANCES})),
     *(_refused(name, Kind.OTHER_VERSION) for name in sorted(OTHER_VERSION)),
 )
 TABLE = {parameter.name: parameter for parameter in (*PARAMETERS, *REFUSED)}

@@ -26,6 +26,7 @@ from server.protocols.deepgram.parameters import (
 from server.protocols.deepgram.utterances import SPLIT_S
 from server.protocols.features import (
     OFF,
+    RECEIPT,
     REDACT,
     SHOWN,
     UTTERANCES,
@@ -80,6 +81,7 @@ class ListenRequest:
     redact: frozenset[Redaction]
     utterances: bool
     utterance_split_s: float
+    receipt: bool
     tags: tuple[str, ...]
     ignored: tuple[str, ...]
 
@@ -99,6 +101,8 @@ class ListenRequest:
         """Return the options of a live stream for a model at `model_rate` Hz. Raises: BadParameter."""
         if self.resumable and self.form.encoding not in PLAIN:
             raise BadParameter(f"resumable: requires one of encoding={', '.join(sorted(PLAIN))}")
+        if self.receipt and self.form.encoding not in PLAIN:
+            raise BadParameter(f"receipt: requires one of encoding={', '.join(sorted(PLAIN))}")
         if self.resumable and self.utterances:
             raise BadParameter("utterances: cannot be combined with resumable; leave one of the two out")
         return SessionOptions(
@@ -117,6 +121,7 @@ class ListenRequest:
             finals=self.finals,
             redact=self.redact,
             spoken_order=self.utterances,
+            receipts=self.receipt,
         )
 
 
@@ -162,6 +167,7 @@ def parse_query(
         finals=finals_of(query.get("finals", "")),
         redact=redaction(given),
         utterances=_boolean(query, UTTERANCES),
+        receipt=_boolean(query, RECEIPT),
         utterance_split_s=float(query.get("utt_split", SPLIT_S)),
         tags=tuple([_shown(value) for name, value in given if name == "tag"][:MAX_TAGS]),
         ignored=named(ignored),
@@ -177,7 +183,7 @@ def check_query(given: Sequence[tuple[str, str]], *, lenient: bool) -> set[str]:
     """
     listed = [(name, value) for name, value in given if name in TABLE]
     check_given(listed)
-    features = unsupported_features(given, (REDACT, UTTERANCES))
+    features = unsupported_features(given, (REDACT, RECEIPT, UTTERANCES))
     refuse_unsupported(features, lenient=lenient)
     redaction(given)
     check_single(listed, _REPEATABLE)

@@ -189,8 +189,13 @@ class Resuming:
 
     def ticket(self, saved: SavedStream) -> bytes:
         """Return the Ticket frame for the saved state."""
+        receipts = self._projector.receipts
         ticket = self._tickets.issue(
-            saved, stream_id=self.stream_id, tenant=self._tenant, openings=self._projector.openings
+            saved,
+            stream_id=self.stream_id,
+            tenant=self._tenant,
+            openings=self._projector.openings,
+            receipts=None if receipts is None else receipts.chain.saved(),
         )
         return self._frame(ticket)
 
@@ -246,6 +251,8 @@ class Resuming:
             raise TicketRefused(TicketCode.MALFORMED, "invalid ticket: its state does not fit this stream") from error
         complete_restore()
         self._projector.restore(ticket.openings)
+        if self._projector.receipts is not None and ticket.receipts is not None:
+            self._projector.receipts.chain.restore(ticket.receipts)
 
     def _resumed(self, outcome: str) -> bytes:
         self._metrics.resumes.labels(outcome).inc()

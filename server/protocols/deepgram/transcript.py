@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from model.ctc.words import Word, joined
 from server.models.loading import ModelCard
 from server.protocols.deepgram.messages import Alternative, Alternatives, UtteranceOut, Warned, WordOut, warned
+from server.receipts.receipt import ShownWord
 from server.text.formatting import FormattedWord, Sentences, Style
 
 _encode = msgspec.json.Encoder().encode
@@ -30,6 +31,14 @@ class Transcript:
         self._shown: list[tuple[Word, str]] = []  # words and their displayed text in the previous frame
         self._parts: list[bytes] = []  # the same as JSON
         self._last = (msgspec.Raw(), 0)  # result of the last `partial`
+
+    @property
+    def words(self) -> list[ShownWord]:
+        """The words of the last final or partial, as encoded."""
+        return [
+            (round(w.start_s, 3), round(w.end_s, 3), round(w.confidence, 4), w.text, t if self._punctuated else w.text)
+            for w, t in self._shown
+        ]
 
     @property
     def opening(self) -> tuple[str, ...]:

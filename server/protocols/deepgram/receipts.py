@@ -1,0 +1,114 @@
+"""Receipts of one live stream: what they state of its model, query and settings, and their signatures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+
+from model.ctc.beam import BeamDecoder
+from model.ctc.greedy import GreedyDecoder
+from model.ctc.two_pass import TwoPassDecoder
+from model.ctc.words import Decoder
+from server.errors import BadParameter
+from server.models.service import ModelService
+from server.protocols.deepgram.parameters import TABLE, Kind
+from server.protocols.deepgram.query import BIASING, ListenRequest
+from server.receipts.keys import ReceiptKeys
+from server.receipts.receipt import Digests, ModelInfo, ReceiptChain, Setup, ShownWord, json_digest
+from server.recognition.audio_digest import AudioMark
+from server.recognition.events import Final
+from server.recognition.session import Limits
+from server.text.spoken_digits import Part, parts, plain
+
+WITHOUT_EFFECT = frozenset({"model", "language", "tag", "latency", "latency_budget_ms"})
+"""Parameters that a receipt leaves out: no word depends on them, or only by the model, which has a digest."""
+
+Pairs = Iterable[tuple[str, str]]
+
+
+class StreamReceipts:
+    """Signs the receipts of one stream."""
+
+    def __init__(self, chain: ReceiptChain, keys: ReceiptKeys) -> None:
+        self.chain = chain
+        self._keys = keys
+
+    def final(self, event: Final, words: Sequence[ShownWord]) -> str:
+        """Return the receipt of a final with the words of its message."""
+        return self._keys.sign(self.chain.final(event, words))
+
+    def end(self, mark: AudioMark, reason: str) -> str:
+        """Return the receipt of the stream's end."""
+        return self._keys.sign(self.chain.end(mark, reason))
+
+
+def check_receipts(request: ListenRequest, keys: ReceiptKeys | None) -> None:
+    """Check that a live stream can have the receipts that it asks for. Raises: BadParameter."""
+    if not request.receipt:
+        return
+    if keys is None:
+        raise BadParameter(
+            "receipt: this server has no key that signs receipts; set TUTTI_RECEIPT_KEY_FILE to a file that "
+            "`tutti keys receipt` made, or leave receipt out"
+        )
+    if request.redact and _has_number(request):
+        raise BadParameter(
+            "receipt: cannot be combined with redact and key terms that have numbers, since a receipt would hold them; "
+            "leave these key terms out"
+        )
+
+
+def _has_number(request: ListenRequest) -> bool:
+    """Whether a key term has a number word or a digit."""
+    terms = (*request.keyterms.phrases, *(word for word, _ in request.keyterms.keywords))
+    texts = [[plain(word) for word in term.split()] for term in terms]
+    return any(Part.NUMBER in parts(words, in_number=False, ordinals=True, wary=True) for words in texts)
+
+
+def setup_of(model: ModelService, request: ListenRequest, given: Pairs, limits: Limits, vad: str) -> Setup:
+    """Return what a replay of this stream needs. `given` is the query as sent."""
+    decoder = model.decoder_for(request.live_options(model.config.sample_rate))
+    query = [pair for pair in given if pair[0] in TABLE and TABLE[pair[0]].kind is Kind.HONORED]
+    kept = [pair for pair in query if pair[0] not in WITHOUT_EFFECT and pair[0] != "redact"]
+    kept += [("redact", kind) for kind in sorted(request.redact)]
+    kind, beams = _search(decoder)
+    info = ModelInfo(model.name, model.card.version, model.described.precision, kind, beams)
+    return Setup(version("tutti-asr"), info, tuple(kept), _settings(model, limits, vad))
+
+
+def _settings(model: ModelService, limits: Limits, vad: str) -> dict[str, float | str | None]:
+    return {
+        "accurate_endpoint_ms": limits.accurate_endpoint_ms,
+        "finals": model.finals,
+        "max_utterance_s": limits.max_utterance_s,
+        "min_endpoint_ms": limits.min_endpoint_ms,
+        "silence_endpoint_ms": limits.silence_endpoint_ms,
+        "vad": vad,
+    }
+
+
+def digests_of(model: ModelService, request: ListenRequest, setup: Setup) -> Digests:
+    """Return the digests of what the texts of a stream depend on."""
+    decoder = model.decoder_for(request.live_options(model.config.sample_rate))
+    terms = [pair for pair in setup.query if pair[0] in BIASING]
+    others = [pair for pair in setup.query if pair[0] not in BIASING]
+    return Digests(
+        model=model.described.digest,
+        decoder=decoder.digest,
+        language_model=_language_model(decoder),
+        keyterms=json_digest(terms),
+        settings=json_digest([setup.model.precision, others, setup.settings]),
+    )
+
+
+def _search(decoder: Decoder) -> tuple[str, int]:
+    """Return the kind of a decoder, as `--decoder` names it, and its hypotheses."""
+    first = decoder.first if isinstance(decoder, TwoPassDecoder) else decoder
+    if isinstance(first, BeamDecoder):
+        return "beam", first.beams
+    return "greedy" if isinstance(first, GreedyDecoder) else "", 1
+
+
+def _language_model(decoder: Decoder) -> str:
+    """Return the digest of the language models, empty without any."""
+    return decoder.lm_digest if isinstance(decoder, BeamDecoder | TwoPassDecoder) else ""

@@ -1,0 +1,150 @@
+"""The content of receipts, and the chain of one stream. Pure.
+
+A receipt is a JSON object, signed as a JWS. The first one of a chain has the setup of the stream in clear, the last one
+no final. Digests are SHA-256 in hexadecimal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from server.recognition.audio_digest import AudioMark
+from server.recognition.events import Final
+from server.recognition.saved_state import SavedReceipts
+
+VERSION = 1  # increase it with every change of a digest's definition
+
+encode = msgspec.json.Encoder().encode
+
+
+class CoveredAudio(msgspec.Struct, frozen=True, rename={"begin": "from", "end": "to"}):
+    """Samples of each channel, and the digest of `server.recognition.audio_digest`."""
+
+    begin: int
+    end: int
+    sha256: str
+
+    @classmethod
+    def of(cls, mark: AudioMark) -> CoveredAudio:
+        """Return the form for receipts."""
+        return cls(mark.begin, mark.end, mark.digest.hex())
+
+
+class FinalText(msgspec.Struct, frozen=True):
+    """A final: times in seconds as in its message, and the digest of its words (`text_digest`)."""
+
+    channel: int
+    start: float
+    duration: float
+    reason: str
+    words: int
+    sha256: str
+
+
+class Digests(msgspec.Struct, frozen=True):
+    """Digests of what a text depends on besides its audio; that of the decoder includes the language model's."""
+
+    model: str
+    decoder: str
+    language_model: str
+    keyterms: str
+    settings: str
+
+
+class ModelInfo(msgspec.Struct, frozen=True):
+    """The model by the names that `tutti` has for it."""
+
+    name: str
+    version: str
+    precision: str
+    decoder: str  # as `--decoder` names it
+    beams: int
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """What a replay needs: the query without names of models, and the settings of the server that change results."""
+
+    software: str
+    model: ModelInfo
+    query: tuple[tuple[str, str], ...]
+    settings: dict[str, float | str | None]
+
+
+class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One receipt. `previous` is the digest of the payload of the one before it, empty for `number` 0."""
+
+    version: int
+    stream: str
+    created: str  # start of the stream, UTC
+    number: int
+    previous: str
+    audio: CoveredAudio
+    digests: Digests
+    final: FinalText | UnsetType = UNSET  # absent: the end of the stream
+    closed: str | UnsetType = UNSET  # why it ended
+    setup: Setup | UnsetType = UNSET  # of `number` 0
+
+    @classmethod
+    def read(cls, payload: bytes) -> Receipt:
+        """Read a payload. Raises: msgspec.MsgspecError."""
+        return msgspec.json.decode(payload, type=cls)
+
+
+ShownWord = tuple[float, float, float, str, str]
+"""Start and end in seconds, confidence, the recognized word and the displayed one, as in a message."""
+
+
+def text_digest(words: Sequence[ShownWord]) -> str:
+    """Return the digest of words: a line each of start and end in ms, confidence in 1/10,000, and both texts."""
+    lines = [
+        f"{round(start * 1e3)}\t{round(end * 1e3)}\t{round(confidence * 1e4)}\t{word}\t{shown}\n"
+        for start, end, confidence, word, shown in words
+    ]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def json_digest(value: object) -> str:
+    """Return the digest of a value as JSON with sorted keys and no spaces."""
+    return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()
+
+
+class ReceiptChain:
+    """Makes the receipts of one stream, in the order in which its finals are sent."""
+
+    def __init__(self, stream: str, created: str, setup: Setup, digests: Digests) -> None:
+        self._stream, self._created = stream, created
+        self._setup, self._digests = setup, digests
+        self._count, self._previous = 0, ""
+
+    def final(self, event: Final, words: Sequence[ShownWord]) -> bytes:
+        """Return the payload of a final with the words of its message; `event.audio` is known."""
+        assert event.audio is not None, "the session has receipts"
+        start_s, duration_s = round(event.start_s, 6), round(event.duration_s, 6)
+        text = FinalText(event.channel, start_s, duration_s, event.reason, len(words), text_digest(words))
+        return self._next(event.audio, final=text)
+
+    def end(self, mark: AudioMark, reason: str) -> bytes:
+        """Return the payload of the stream's end."""
+        return self._next(mark, closed=reason)
+
+    def saved(self) -> SavedReceipts:
+        """Return the position in the chain."""
+        return SavedReceipts(self._stream, self._created, self._count, self._previous)
+
+    def restore(self, saved: SavedReceipts) -> None:
+        """Continue a chain."""
+        self._stream, self._created = saved.stream, saved.created
+        self._count, self._previous = saved.count, saved.previous
+
+    def _next(self, mark: AudioMark, *, final: FinalText | UnsetType = UNSET, closed: str | UnsetType = UNSET) -> bytes:
+        audio, setup = CoveredAudio.of(mark), UNSET if self._count else self._setup
+        number, previous = self._count, self._previous
+        payload = encode(
+            Receipt(VERSION, self._stream, self._created, number, previous, audio, self._digests, final, closed, setup)
+        )
+        self._count, self._previous = number + 1, hashlib.sha256(payload).hexdigest()
+        return payload
