@@ -25,6 +25,7 @@ from server.cli.operate import engine as engine_commands
 from server.cli.options import SettingsCommand
 from server.cli.plan import calibrate, plan
 from server.cli.quantize import quantize
+from server.cli.receipts import audit, receipt, replay
 from server.cli.serve import serve
 from server.cli.train import synthesize, train
 from server.cli.transcribe import listen, transcribe
@@ -71,6 +72,9 @@ for command in (
     doctor,
     drain,
     usage,
+    receipt,
+    replay,
+    audit,
 ):
     app.command(cls=SettingsCommand)(command)
 app.add_typer(lm_commands, name="lm")

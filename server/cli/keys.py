@@ -1,4 +1,4 @@
-"""`tutti keys`: create API keys, lines of the keys file, and the key that replicas share for resume tickets."""
+"""`tutti keys`: create API keys, lines of the keys file, and the keys that replicas share for tickets and receipts."""
 
 from __future__ import annotations
 
@@ -70,6 +70,41 @@ def resume() -> None:
     from server.resume.seal import new_key
 
     typer.echo(new_key())
+
+
+@keys.command(cls=SettingsCommand)
+def receipt(
+    *,
+    file: Annotated[
+        Path, typer.Option(help="File of the key; an older key stays in it for verification.", dir_okay=False)
+    ],
+    public: Annotated[bool, typer.Option("--public", help="Only print the public keys of an existing file.")] = False,
+) -> None:
+    """Create the key that signs receipts (`TUTTI_RECEIPT_KEY_FILE`) and print the public keys as JWKS."""
+    from server.errors import SettingsError
+    from server.receipts.keys import ReceiptKeys
+
+    try:
+        signing = ReceiptKeys.load(file) if public or file.exists() else None
+        if not public:
+            signing = ReceiptKeys.new(signing)
+            _replace(file, signing.as_text(private=True))
+    except SettingsError as error:
+        fail(error)
+    assert signing is not None, "read or made"
+    typer.echo(signing.as_text(private=False))
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write a file that only its owner can read; it is complete, or as before."""
+    part = file.with_name(file.name + ".part")
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, NEW_FILE_MODE)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text + "\n")
+        part.replace(file)
+    except OSError as error:
+        fail(f"cannot write {file}: {error.strerror}")
 
 
 def _line(key: str, name: str, streams: int | None, origins: list[str], redact: list[str]) -> str:

@@ -81,6 +81,13 @@ def models_router(replica: Replica, created: int) -> APIRouter:
         entry = by_uuid[0] if by_uuid else replica.models.known(name)
         return _json(_model(entry, created)) if entry is not None else _unknown(name, request_id)
 
+    @router.get("/.well-known/jwks.json", response_class=Response)
+    async def receipt_keys() -> Response:
+        """Return the public keys of receipts as JWKS, without a key of the caller; empty if no receipts are signed."""
+        keys = replica.receipts
+        text = '{"keys": []}' if keys is None else keys.as_text(private=False)
+        return Response(text, media_type="application/jwk-set+json")
+
     return router
 
 

@@ -45,13 +45,20 @@ async def open_local(
 
     Raises: ModelError; NotRecognized if the query is not supported.
     """
+    async with open_replica(settings) as replica:
+        yield LocalTranscriber(replica, sample_rate, **query)
+
+
+@asynccontextmanager
+async def open_replica(settings: Settings) -> AsyncIterator[Replica]:
+    """Load the default model and run its engine inside the context, without a socket. Raises: ModelError."""
     slots = {"max_streams": 1, "max_uploads": settings.slots}  # as uploads, which have no latency objective
     settings = settings.of_default.model_copy(update=slots)
     models, vad = await asyncio.to_thread(load_served, settings)
     replica = build_replica(settings, models, vad, time.perf_counter)
     await replica.models.start()
     try:
-        yield LocalTranscriber(replica, sample_rate, **query)
+        yield replica
     finally:
         await asyncio.to_thread(replica.models.stop, STOP_TIMEOUT_S)
 
@@ -101,7 +108,7 @@ class LocalTranscriber:
     async def _recognize(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
         model, request = self._model, self._request
         session = model.session(request.live_options(self.sample_rate), self._replica.limits)
-        sink = _Sink(Projector(request, 1, take_request_id(), created_now(), model.card))
+        sink = FrameSink(Projector(request, 1, take_request_id(), created_now(), model.card))
         recognition = await model.recognizer.open(session, sink, background=True)
         sender = asyncio.create_task(self._send(pcm, recognition, sink))
         try:
@@ -115,7 +122,7 @@ class LocalTranscriber:
             await asyncio.wait({sender})
             recognition.close()
 
-    async def _send(self, pcm: AsyncIterable[bytes], recognition: ActiveSession, sink: _Sink) -> None:
+    async def _send(self, pcm: AsyncIterable[bytes], recognition: ActiveSession, sink: FrameSink) -> None:
         session, clock = recognition.session, self._replica.clock
         reader = PlainReader(PlainCodec.S16, self.sample_rate)
         try:
@@ -131,7 +138,7 @@ class LocalTranscriber:
             raise
 
 
-class _Sink:
+class FrameSink:
     """Queue of frames between engine and reader, bounded by the results of `AHEAD_S` of audio."""
 
     def __init__(self, projector: Projector) -> None:

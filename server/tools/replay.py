@@ -1,0 +1,217 @@
+"""Derive the finals of recorded receipts again from their audio, with the engine in this process, and compare them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model.config import shipped_named
+from server.audio.decoder import open_decoder
+from server.errors import BadParameter, CloseReason, MediaError, RecognitionFailed
+from server.models.service import ModelService
+from server.protocols.deepgram.live import Projector
+from server.protocols.deepgram.query import ListenRequest, parse_query
+from server.protocols.deepgram.receipts import StreamReceipts, digests_of
+from server.receipts.keys import ReceiptKeys
+from server.receipts.receipt import FinalText, ReceiptChain, Setup
+from server.receipts.recorded import BadReceipt, Recorded
+from server.receipts.verification import (
+    Difference,
+    check_audio,
+    check_recorded,
+    compare_digests,
+    compare_finals,
+)
+from server.recognition.active_session import ActiveSession
+from server.recognition.events import FinalReason
+from server.recognition.session import Limits, finals_of
+from server.replica import Replica
+from server.settings import Settings
+from server.tools.local import AHEAD_S, FrameSink, open_replica
+
+CHUNK_S = 0.25
+MAX_CHANNELS = 20  # of a query, whatever the settings here
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Settings that need a model, a decoder or an engine of their own."""
+
+    model: str
+    precision: str
+    decoder: str
+    beams: int
+    without_lm: bool
+    vad: str
+
+    @classmethod
+    def of(cls, recorded: Recorded) -> Loaded:
+        """Return those of a stream. Raises: BadReceipt."""
+        setup = recorded.setup
+        info, without_lm = setup.model, not recorded.first.digests.language_model
+        return cls(info.name, info.precision, info.decoder, info.beams, without_lm, str(setup.settings.get("vad")))
+
+    def settings(self, given: Settings) -> Settings:
+        """Return the given settings, with those of the stream where none are given."""
+        update: dict[str, Any] = {"vad": self.vad}
+        if given.model is None:
+            update["model"] = shipped_named(self.model)
+        if given.precision == "auto":
+            update["precision"] = self.precision
+        if given.decoder == "auto" and self.decoder:
+            update["decoder"] = self.decoder
+        if "beams" not in given.model_fields_set and self.decoder == "beam":
+            update["beams"] = self.beams
+        if given.lm is None and self.without_lm and self.decoder == "beam":
+            update["lm"] = "off"
+        return given.model_copy(update=update)
+
+
+class Replayer:
+    """Replays streams; each set of models is loaded once."""
+
+    def __init__(self, settings: Settings, keys: ReceiptKeys | None) -> None:
+        """`keys` None: signatures are not checked."""
+        self._settings, self._keys = settings, keys
+        self._replicas: dict[Loaded, Replica] = {}
+        self._stack = AsyncExitStack()
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, settings: Settings, keys: ReceiptKeys | None) -> AsyncIterator[Replayer]:
+        """Yield a replayer whose engines end with the context."""
+        replayer = cls(settings, keys)
+        async with replayer._stack:
+            yield replayer
+
+    async def differences(self, recorded: Recorded, audio: Path) -> list[Difference]:
+        """Return what differs, the causes first. Raises: BadReceipt, ModelError, OSError, SettingsError."""
+        found, setup = check_recorded(recorded, self._keys), recorded.setup
+        replica = await self._replica(Loaded.of(recorded))
+        model = replica.models.default
+        request = _request(setup, model)
+        digests = digests_of(model, request, setup)
+        causes = compare_digests(recorded.first.digests, digests)
+        assert request.form.sample_rate is not None, "of raw samples"
+        samples = await asyncio.to_thread(read_samples, audio, request)
+        causes += check_audio(recorded, samples, request.channels, request.form.sample_rate)
+        if causes:
+            return found + causes  # other words would follow from them
+        derived = await _Replay(replica, model, request, recorded).run(samples)
+        return found + compare_finals(recorded, derived)
+
+    async def _replica(self, loaded: Loaded) -> Replica:
+        if loaded not in self._replicas:
+            settings = loaded.settings(self._settings)
+            self._replicas[loaded] = await self._stack.enter_async_context(open_replica(settings))
+        return self._replicas[loaded]
+
+
+def _request(setup: Setup, model: ModelService) -> ListenRequest:
+    """Raises: BadReceipt."""
+    supports_keyterms, english = model.decoder.supports_bias, model.english
+    try:
+        request = parse_query(
+            setup.query, MAX_CHANNELS, supports_keyterms=supports_keyterms, lenient_features=True, english=english
+        )
+        model.check_grammar(request.grammar)
+        finals = request.finals or finals_of(str(setup.settings["finals"]))
+        model.check_finals(finals, request.without_accurate if request.finals else {})
+        request.live_options(model.config.sample_rate)
+        return replace(request, finals=finals)
+    except (BadParameter, KeyError) as error:
+        raise BadReceipt(f"the stream cannot be replayed here: {error}") from error
+
+
+def read_samples(path: Path, request: ListenRequest) -> bytes:
+    """Read a recording in the encoding of its stream, or as WAV, as interleaved 16-bit samples. Raises: BadReceipt."""
+    decoder = open_decoder(request.form, request.form.sample_rate or 0, multichannel=request.channels > 1)
+    try:
+        parts = [decoder.feed(path.read_bytes(), float("inf"))]
+        while decoder.holds:
+            parts.append(decoder.feed(b"", float("inf")))
+        parts.append(decoder.flush(float("inf")))
+    except MediaError as error:
+        raise BadReceipt(f"{path}: {error}") from error
+    return np.concatenate(parts).astype("<i2").tobytes()
+
+
+class _Replay:
+    """One stream: its audio, and the flushes that its client asked for at their samples."""
+
+    def __init__(self, replica: Replica, model: ModelService, request: ListenRequest, recorded: Recorded) -> None:
+        self._clock, self._model, self._recorded = replica.clock, model, recorded
+        options = request.live_options(model.config.sample_rate)
+        self._rate = options.sample_rate
+        self._session = model.session(options, _limits(recorded.setup, replica.limits))
+        first = recorded.first
+        chain = ReceiptChain(first.stream, first.created, recorded.setup, first.digests)
+        receipts = StreamReceipts(chain, ReceiptKeys.new())
+        projector = Projector(
+            request, len(self._session.channels), first.stream, first.created, model.card, receipts=receipts
+        )
+        self._sink = FrameSink(projector)
+
+    async def run(self, samples: bytes) -> Recorded:
+        """Return the receipts of the replay."""
+        recognition = await self._model.recognizer.open_in_background(self._session, self._sink)
+        sender = asyncio.create_task(self._send(samples, recognition))
+        try:
+            messages = []
+            while (frame := await self._sink.next()) is not None:
+                if b'"receipt":' in frame:
+                    messages.append(json.loads(frame))
+            await sender
+        finally:
+            sender.cancel()
+            await asyncio.wait({sender})
+            recognition.close()
+        return Recorded.of_messages(messages)
+
+    async def _send(self, samples: bytes, recognition: ActiveSession) -> None:
+        session, channels = self._session, self._session.options.channels
+        audio = np.frombuffer(samples, "<i2").reshape(-1, channels)
+        begin = at = self._recorded.first.audio.begin
+        if begin:
+            session.start_at(begin / self._rate, 0)
+        try:
+            for end, channel in self._stops():
+                while at < end:
+                    until = min(end, at + round(CHUNK_S * self._rate))
+                    recognition.push(session.samples(audio[at:until], self._clock()))
+                    at = until
+                    while session.backlog_s > AHEAD_S and recognition.open:
+                        await self._sink.progress()
+                if channel is not None:
+                    work, events = session.finalize(channel, self._clock())
+                    recognition.push(work)
+                    self._sink.on_events(events, None)
+            reason = CloseReason(self._recorded.closed or CloseReason.CLIENT_GONE)
+            work, events = session.close(reason, self._clock())
+            recognition.push(work)
+            self._sink.on_events(events, None)
+        except Exception as error:
+            self._sink.fail(error if isinstance(error, RecognitionFailed) else RecognitionFailed(str(error)))
+            raise
+
+    def _stops(self) -> Iterator[tuple[int, int | None]]:
+        """Yield the samples up to which audio is sent, and the channel that is flushed there."""
+        end = 0
+        for entry in sorted(self._recorded.entries, key=lambda entry: entry.receipt.audio.end):
+            final, end = entry.receipt.final, entry.receipt.audio.end
+            if isinstance(final, FinalText) and final.reason == FinalReason.FINALIZE:
+                yield end, final.channel
+        yield end, None
+
+
+def _limits(setup: Setup, here: Limits) -> Limits:
+    """Return the limits of the stream's server."""
+    own: dict[str, Any] = {name: value for name, value in setup.settings.items() if hasattr(here, name)}
+    return replace(here, **own)
