@@ -93,6 +93,9 @@ def serve(
         Path | None,
         typer.Option(help="File of keys that all replicas share, so that streams can resume on any of them."),
     ] = None,
+    receipt_key_file: Annotated[
+        Path | None, typer.Option(help="File of the key that signs receipts, written by `tutti keys receipt`.")
+    ] = None,
     idle_timeout_s: Annotated[
         float | None, typer.Option(help="Close a stream after this many seconds without audio. Default: {default}.")
     ] = None,

@@ -70,13 +70,16 @@ COMMANDS = [
         ["doctor"],
         ["drain"],
         ["usage"],
+        ["receipt"],
+        ["replay"],
+        ["audit"],
         ["lm", "train"],
         ["lm", "prune"],
         ["lm", "perplexity"],
         ["lm", "tune"],
     ),
     *(["model", "check"], ["model", "fetch"], ["model", "list"], ["model", "load"], ["model", "unload"], ["export"]),
-    *(["keys", "new"], ["keys", "hash"], ["keys", "resume"]),
+    *(["keys", "new"], ["keys", "hash"], ["keys", "receipt"], ["keys", "resume"]),
 ]
 IN_WORDS = {  # defaults that help texts describe in words
     "model": {"the shipped model", "English, and Mandarin on demand"},

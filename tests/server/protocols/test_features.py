@@ -13,7 +13,7 @@ from websockets.sync.client import connect
 
 from server.errors import BadFrame, BadParameter
 from server.protocols.deepgram.parameters import PARAMETERS
-from server.protocols.features import FEATURES, OTHER_VERSION, UTTERANCES
+from server.protocols.features import FEATURES, OTHER_VERSION, RECEIPT, UTTERANCES
 from server.protocols.openai.form import check_fields
 from server.protocols.vosk.adapter import VoskAdapter
 from server.protocols.vosk.messages import parse_frame
@@ -26,7 +26,7 @@ from tests.support.servers.spelling import spell
 from tests.support.servers.uploaded import encoded
 
 Start = Callable[..., LiveServer]
-LACKING = FEATURES - {UTTERANCES}  # which Deepgram's path has
+LACKING = FEATURES - {RECEIPT, UTTERANCES}  # which Deepgram's path has
 WITH_VALUES = [(name, "2" if name == "alternatives" else "true") for name in sorted(LACKING | OTHER_VERSION)]
 OFF = ("false", "False", "0")
 SWITCHES = sorted(LACKING - {"callback", "callback_method"})

@@ -172,9 +172,8 @@ def test_uploads_and_other_protocols_refuse_it(server: LiveServer) -> None:
         "only live streams at /v1/listen have receipts"
         in server.http.post("/v1/listen", params={"receipt": "true"}, content=b"x").json()["err_msg"]
     )
-    socket = connect(f"ws://{server.host}/vosk?receipt=true")
     with pytest.raises(InvalidStatus) as refused:
-        socket.__enter__()
+        connect(f"ws://{server.host}/vosk?receipt=true")
     assert refused.value.response.status_code == 400
 
 
