@@ -30,7 +30,9 @@ class FrameAudio:
     frame: int
 
 
-_BETWEEN_IDEOGRAPHS = re.compile(f"(?<=[{IDEOGRAPHS}，。？]) (?=[{IDEOGRAPHS}])")  # or after a punctuation mark
+_BETWEEN_IDEOGRAPHS = re.compile(  # or after a punctuation mark, or at a number in digits
+    f"(?<=[{IDEOGRAPHS}，。？0-9%]) (?=[{IDEOGRAPHS}])|(?<=[{IDEOGRAPHS}，。？]) (?=[0-9])"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from model.punctuation.marks import ENDS, MARKS, PERIOD, QUESTION, Labelled
 from model.punctuation.rules import capital_i, capitalised, is_question
 from model.punctuation.tagger import shipped_tagger
 from model.text.letters import has_ideographs
-from server.text.numerals import numbers
+from server.text.written_forms import written_forms
 
 OPENING_WORDS = 16  # words kept of an incomplete sentence: the tagger's context on one side
 
@@ -82,7 +82,7 @@ def format_words(
 
     Never returns more words than given.
     """
-    spans = _numbers(words) if style.numerals else [(i, i + 1, word.text) for i, word in enumerate(words)]
+    spans = _written(words, style) if style.numerals else [(i, i + 1, word.text) for i, word in enumerate(words)]
     if style.punctuate and labels is None:
         labels = _by_rules([word.text for word in words], opening, ends=ends)
     formatted = []
@@ -115,11 +115,11 @@ def _open_words(opening: tuple[str, ...], labels: Sequence[Labelled]) -> tuple[s
     return tuple(sentence[-OPENING_WORDS:])
 
 
-def _numbers(words: Sequence[Word]) -> list[tuple[int, int, str]]:
-    """Return first word, end (exclusive) and text of each word and number, in order."""
+def _written(words: Sequence[Word], style: Style) -> list[tuple[int, int, str]]:
+    """Return first word, end (exclusive) and text of each word and written form, in order."""
     spans: list[tuple[int, int, str]] = []
     done = 0
-    for number in numbers(words):
+    for number in written_forms(words, english=style.english):
         spans += [(i, i + 1, words[i].text) for i in range(done, number.start)]
         spans.append((number.start, number.end, number.text))
         done = number.end

@@ -1,43 +1,37 @@
-"""Conversion of spoken numbers to digits. Pure, English only.
+"""Conversion of spoken numbers to digits: cardinals, ordinals, years, digits in a row. Pure, English only.
 
 `text_to_num` composes numbers. This module decides which words are a number where English is ambiguous: digits spoken
-one by one stay separate, a pair of numbers may be a year, "hundreds" is not a number, and "thirty second" is an ordinal
-or a duration.
+one by one are one number, a pair of numbers may be a year, "hundreds" is not a number, and "thirty second" is an
+ordinal or a duration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from text_to_num import find_numbers
 
-from model.ctc.words import Word
-from server.text.spoken_digits import DIGITS, TEENS
+from server.text.calendar import MONTHS
+from server.text.line import Line, Span
+from server.text.spoken_digits import DIGITS, TEENS, TENS
 
-PAUSE_S = 0.5  # a pause of this length separates two numbers: "twenty … five" is not 25
 SMALL = 4.0  # smaller numbers without another number next to them stay words: "one by one", "two or three"
+LONG = 5  # digits of a number from which thousands are set apart, as in 10,000
 
-_TENS = {
-    "twenty": "2", "thirty": "3", "forty": "4", "fifty": "5", "sixty": "6", "seventy": "7", "eighty": "8",
-    "ninety": "9",
-}  # fmt: skip
 _POWERS = {"hundred", "thousand", "million", "billion", "trillion"}
+_THOUSANDS = _POWERS - {"hundred"}
 _ZERO = {"oh", "o"}  # digits only among digits; elsewhere an interjection or part of a time
 _NAMES = {**DIGITS, **dict.fromkeys(_ZERO, "0")}
 _TIMES = {"double": 2, "triple": 3, "treble": 3}
 _LINKS = {"and", "point"}
-_PARTS = {*_NAMES, *TEENS, *_TENS, *_POWERS, *_LINKS}
+_PARTS = {*_NAMES, *TEENS, *TENS, *_POWERS, *_LINKS}
 _CENTURIES = {"seventeen": "17", "eighteen": "18", "nineteen": "19", "twenty": "20"}
-_MONTHS = {
-    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
-    "december",
-}  # fmt: skip
-_ORDINAL_BEFORE = {"the", "my", "your", "his", "her", "its", "our", "their", "this", "that", "every"} | _MONTHS
+_ORDINAL_BEFORE = {"the", "my", "your", "his", "her", "its", "our", "their", "this", "that", "every"} | MONTHS
 _ORDINAL_AFTER = {
     "of", "street", "avenue", "floor", "century", "birthday", "anniversary", "president", "congress", "amendment",
     "place", "edition",
-} | _MONTHS  # fmt: skip
+} | MONTHS  # fmt: skip
 _TIMED = {  # "the thirty second timer" is not the 32nd timer
     "ad", "break", "clip", "clock", "commercial", "countdown", "delay", "gap", "hold", "interval", "intervals",
     "limit", "mark", "pause", "penalty", "period", "recording", "rest", "rule", "spot", "sprint", "timeout", "timer",
@@ -46,34 +40,36 @@ _TIMED = {  # "the thirty second timer" is not the 32nd timer
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
-    """A number: words `start` to `end` (exclusive) and its text in digits."""
+class Numbers:
+    """The numbers of a line in order, without overlap; `rows` are those of them that were said digit by digit."""
 
-    start: int
-    end: int
-    text: str
+    found: list[Span]
+    rows: frozenset[Span]
 
 
-def numbers(words: Sequence[Word]) -> list[Number]:
-    """Return the numbers to write in digits, in order, without overlap."""
-    texts = [word.text for word in words]
-    joined = [i > 0 and words[i].start_s - words[i - 1].end_s < PAUSE_S for i in range(len(words))]
-    found = _years_and_versions(texts, joined)
-    taken = _words_of(found)
-    digits = [number for number in _digits(texts, joined) if number.start not in taken]
-    found += digits
-    taken |= _words_of(digits) | {i for i in range(len(texts)) if _is_duration(texts, joined, i)}
+def numbers(line: Line, taken: Collection[int] = ()) -> Numbers:
+    """Return the numbers to write in digits among the words that are not `taken`."""
+    taken = set(taken)
+    texts, joined = ["" if at in taken else text for at, text in enumerate(line.texts)], line.joined
+    found = [number for number in _years_and_versions(texts, joined) if taken.isdisjoint(_words(number))]
+    for number in found:
+        taken.update(_words(number))
+    rows = list(_digits(texts, joined, taken))
+    for row in rows:
+        taken.update(_words(row))
+    found += rows
+    taken |= {i for i in range(len(texts)) if _is_duration(texts, joined, i)}
     tokens = [_Token(text, joined[i], i in taken) for i, text in enumerate(texts)]
     for number in find_numbers(tokens, "en", SMALL):
         start = _start_of(texts, number.start, ordinal=number.is_ordinal)
         if start is None or start in taken or _stands_alone(texts, start, number.end):
             continue
-        found.append(Number(start, number.end, number.text))
-    return sorted(found, key=lambda number: number.start)
+        found.append(Span(start, number.end, _grouped(number.text, texts[start : number.end])))
+    return Numbers(sorted(found, key=lambda number: number.start), frozenset(rows))
 
 
-def _words_of(found: Sequence[Number]) -> set[int]:
-    return {i for number in found for i in range(number.start, number.end)}
+def _words(number: Span) -> range:
+    return range(number.start, number.end)
 
 
 class _Token:
@@ -93,6 +89,16 @@ class _Token:
     def not_a_number_part(self) -> bool:
         # "hundreds of people", "two thirds": number words do not end with an s
         return self._taken or self._text in _ZERO or self._text.endswith("s")
+
+
+def _grouped(text: str, words: Sequence[str]) -> str:
+    """Return a number with its thousands set apart, and a round one with its power as a word: "2 million"."""
+    if not text.isdecimal() or not _THOUSANDS.intersection(words):
+        return text
+    power = next((word for word in ("trillion", "billion", "million") if words[-1] == word), None)
+    if power is not None and len(_THOUSANDS.intersection(words)) == 1:
+        return f"{int(text) // {'million': 10**6, 'billion': 10**9, 'trillion': 10**12}[power]} {power}"
+    return f"{int(text):,}" if len(text) >= LONG else text
 
 
 def _start_of(texts: Sequence[str], start: int, *, ordinal: bool) -> int | None:
@@ -117,7 +123,7 @@ def _stands_alone(texts: Sequence[str], start: int, end: int) -> bool:
 
 def _is_duration(texts: Sequence[str], joined: Sequence[bool], at: int) -> bool:
     """Whether word `at` is the unit of time after a number that could be an ordinal: "a thirty second timer"."""
-    if texts[at] != "second" or not joined[at] or texts[at - 1] not in _TENS.keys() | _POWERS:
+    if texts[at] != "second" or not joined[at] or texts[at - 1] not in TENS.keys() | _POWERS:
         return False
     start = at - 1
     while start > 0 and joined[start] and texts[start - 1] in _PARTS:
@@ -127,9 +133,9 @@ def _is_duration(texts: Sequence[str], joined: Sequence[bool], at: int) -> bool:
     return after in _TIMED or not (before in _ORDINAL_BEFORE or after in _ORDINAL_AFTER)
 
 
-def _years_and_versions(texts: Sequence[str], joined: Sequence[bool]) -> list[Number]:
+def _years_and_versions(texts: Sequence[str], joined: Sequence[bool]) -> list[Span]:
     """Return years, and numbers with several points: "version one point two point three", addresses."""
-    found: list[Number] = []
+    found: list[Span] = []
     for begin, end in _runs(_PARTS, texts, joined):
         found += _year(texts, begin, end) or _version(texts, begin, end)
     return found
@@ -153,7 +159,7 @@ def _runs(allowed: Container[str], texts: Sequence[str], joined: Sequence[bool])
         begin = end
 
 
-def _year(texts: Sequence[str], begin: int, end: int) -> list[Number]:
+def _year(texts: Sequence[str], begin: int, end: int) -> list[Span]:
     """Match a run of a century and two more digits only: "nineteen eighty four", "twenty oh five"."""
     century, rest = _CENTURIES.get(texts[begin]), tuple(texts[begin + 1 : end])
     if century is None:
@@ -161,25 +167,25 @@ def _year(texts: Sequence[str], begin: int, end: int) -> list[Number]:
     match rest:
         case (one,) if one in TEENS:
             tail = TEENS[one]
-        case (one,) if one in _TENS:
-            tail = _TENS[one] + "0"
-        case (one, two) if two in DIGITS and two != "zero" and (one in _TENS or one in _ZERO):
-            tail = _TENS.get(one, "0") + DIGITS[two]
+        case (one,) if one in TENS:
+            tail = TENS[one]
+        case (one, two) if two in DIGITS and two != "zero" and (one in TENS or one in _ZERO):
+            tail = TENS.get(one, "0")[0] + DIGITS[two]
         case _:
             return []
-    return [Number(begin, end, century + tail)]
+    return [Span(begin, end, century + tail)]
 
 
-def _version(texts: Sequence[str], begin: int, end: int) -> list[Number]:
+def _version(texts: Sequence[str], begin: int, end: int) -> list[Span]:
     """Match a run with two points or more; the words between two points become one number."""
     parts = " ".join(texts[begin:end]).split(" point ")
     if len(parts) < 3:
         return []
-    written = [_together(part.split()) for part in parts]
-    return [Number(begin, end, ".".join(written))] if all(written) else []
+    written = [together(part.split()) for part in parts]
+    return [Span(begin, end, ".".join(written))] if all(written) else []
 
 
-def _together(texts: Sequence[str]) -> str:
+def together(texts: Sequence[str]) -> str:
     """Return numbers without spaces, "one ninety two" as 192, or "" if there are other words."""
     plain = ["zero" if text in _ZERO else text for text in texts]
     found = find_numbers([_Token(text, joined=True, taken=False) for text in plain], "en", 0)
@@ -187,32 +193,34 @@ def _together(texts: Sequence[str]) -> str:
     return "".join(number.text for number in found) if covered else ""
 
 
-def _digits(texts: Sequence[str], joined: Sequence[bool]) -> list[Number]:
-    """Return two or more digits in a row that are not part of a longer number: telephone numbers, room numbers."""
-    found: list[Number] = []
+def _digits(texts: Sequence[str], joined: Sequence[bool], taken: Container[int]) -> Iterator[Span]:
+    """Yield two or more digits in a row that are not part of a longer number: telephone numbers, room numbers."""
     at = 0
     while at < len(texts):
-        row: list[Number] = []
-        while at < len(texts) and (not row or joined[at]) and (digit := _digit(texts, joined, at)) is not None:
+        row: list[Span] = []
+        while at < len(texts) and (not row or joined[at]) and (digit := _digit(texts, joined, at, taken)) is not None:
             row.append(digit)
             at = digit.end
         if row:
-            found += _whole(texts, joined, row)
+            row = _whole(texts, joined, row)
+            if row:
+                yield Span(row[0].start, row[-1].end, "".join(digit.text for digit in row))
         else:
             at += 1
-    return found
 
 
-def _digit(texts: Sequence[str], joined: Sequence[bool], at: int) -> Number | None:
+def _digit(texts: Sequence[str], joined: Sequence[bool], at: int, taken: Container[int]) -> Span | None:
     """Return the digit at this word, None if it is not one; "double five" gives two digits."""
+    if at in taken:
+        return None
     if texts[at] in _NAMES:
-        return Number(at, at + 1, _NAMES[texts[at]])
+        return Span(at, at + 1, _NAMES[texts[at]])
     if texts[at] in _TIMES and at + 1 < len(texts) and joined[at + 1] and texts[at + 1] in _NAMES:
-        return Number(at, at + 2, " ".join([_NAMES[texts[at + 1]]] * _TIMES[texts[at]]))
+        return Span(at, at + 2, _NAMES[texts[at + 1]] * _TIMES[texts[at]])
     return None
 
 
-def _whole(texts: Sequence[str], joined: Sequence[bool], row: list[Number]) -> list[Number]:
+def _whole(texts: Sequence[str], joined: Sequence[bool], row: list[Span]) -> list[Span]:
     """Return the row without digits of adjacent numbers and without interjections; empty if fewer than two remain.
 
     "oh" at an end counts as a digit in a row of three or more: "oh seven nine". At the right end a pause must follow.
@@ -229,6 +237,8 @@ def _whole(texts: Sequence[str], joined: Sequence[bool], row: list[Number]) -> l
     start, end = row[0].start, row[-1].end
     before = texts[start - 1] if joined[start] else ""
     after = texts[end] if end < len(texts) and joined[end] else ""
-    first = before in _POWERS or before in _TENS or before == "and"  # "twenty one", "a hundred and one"
+    first = before in _POWERS or before in TENS or before == "and"  # "twenty one", "a hundred and one"
     last = len(row) - (after in _POWERS or after == "point")
-    return row[first:last] if last - first > 1 and before != "point" else []
+    row = row[first:last]
+    double = len(row) == 1 and len(row[0].text) > 1 and before not in ("a", "the")  # "it ends in double four"
+    return row if (len(row) > 1 or double) and before != "point" else []

@@ -1,7 +1,7 @@
 """Digits of spoken and written numbers, word by word: "four", "oh", "double five", "forty seven", "4719". Pure.
 
-English only. Unlike `server.text.numerals`, which converts only what is surely a number, this module finds every word
-that may carry a digit.
+English only. Unlike `server.text.written_forms`, which converts only what is surely a number, this module finds every
+word that may carry a digit.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ _UNITS = DIGITS | {
     "nought": "0", "naught": "0", "niner": "9", "zeros": "0", "zeroes": "0", "twos": "2", "threes": "3", "fours": "4",
     "fives": "5", "sixes": "6", "sevens": "7", "eights": "8", "nines": "9",
 }  # fmt: skip
-_TENS = {
+TENS = {
     "twenty": "20", "thirty": "30", "forty": "40", "fourty": "40", "fifty": "50", "sixty": "60", "seventy": "70",
     "eighty": "80", "ninety": "90",
 }  # fmt: skip
 _POWERS = {"hundred": 2, "thousand": 3}  # zeros that the next words may replace
 _LETTERS = {"oh": "0", "o": "0"}  # digits only among digits; elsewhere an interjection
-_ORDINALS = {
+ORDINALS = {
     "first": "1", "second": "2", "third": "3", "fourth": "4", "fifth": "5", "sixth": "6", "seventh": "7",
     "eighth": "8", "ninth": "9", "tenth": "10", "eleventh": "11", "twelfth": "12", "thirteenth": "13",
     "fourteenth": "14", "fifteenth": "15", "sixteenth": "16", "seventeenth": "17", "eighteenth": "18",
-    "nineteenth": "19", "twentieth": "20", "thirtieth": "30",
+    "nineteenth": "19", "twentieth": "20", "thirtieth": "30", "fortieth": "40", "fiftieth": "50", "sixtieth": "60",
+    "seventieth": "70", "eightieth": "80", "ninetieth": "90", "hundredth": "100", "thousandth": "1000",
+    "millionth": "1000000", "twenties": "20", "thirties": "30", "forties": "40", "fifties": "50", "sixties": "60",
+    "seventies": "70", "eighties": "80", "nineties": "90",
 }  # fmt: skip
 _TIMES = {"double": 2, "triple": 3, "treble": 3, "quadruple": 4}
 _PRONOUN_AFTER = {
@@ -46,11 +49,10 @@ _LINKS = {
 }  # fmt: skip
 """Words that do not end a number that is said in parts; "for", "to" and "ate" may be digits that were misheard."""
 
-_PLAIN = {**_UNITS, **TEENS, **_TENS, **dict.fromkeys(_POWERS, "")}
+_PLAIN = {**_UNITS, **TEENS, **TENS, **dict.fromkeys(_POWERS, "")}
 _MARKS = ".,;:?!\"'()[]…-–—"
-_BEGINNINGS = frozenset(
-    word[:length] for word in (*_PLAIN, *_LETTERS, *_ORDINALS) for length in range(1, len(word))
-) - {"to"}
+_KNOWN = (*_PLAIN, *_LETTERS, *ORDINALS)
+_BEGINNINGS = frozenset(word[:length] for word in _KNOWN for length in range(1, len(word))) - {"to"}
 
 
 class Part(Enum):
@@ -96,7 +98,7 @@ def _is_number(text: str, following: str, before: str | None, *, in_number: bool
     if text == "one":
         alone = not in_number and before in _PRONOUN_AFTER
         return not alone or _carries_digits(following)
-    if text in _ORDINALS:
+    if text in ORDINALS:
         return ordinals or in_number
     if text in _LETTERS or text in _TIMES:
         return in_number or _carries_digits(following)
@@ -132,10 +134,10 @@ def digits_of(texts: Sequence[str]) -> str:
             digits[-1] = digits[-1][:-1] + piece
         else:
             digits.append("0" * max(0, zeros - len(piece)) + piece)
-        zeros, times, tens = 0, 1, text in _TENS
+        zeros, times, tens = 0, 1, text in TENS
     return "".join(digits) + "0" * zeros
 
 
 def _digits_of_word(text: str) -> str:
-    known = _PLAIN.get(text) or _LETTERS.get(text) or _ORDINALS.get(text)
+    known = _PLAIN.get(text) or _LETTERS.get(text) or ORDINALS.get(text)
     return known if known is not None else "".join(filter(str.isdigit, text))

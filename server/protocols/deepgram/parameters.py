@@ -99,9 +99,11 @@ PARAMETERS = (
     Parameter("punctuate", BOOLEAN, "`false`", "Capitals, commas, periods and question marks.",
         "capitals, commas, periods and question marks in English finals, predicted from the words; interim results "
         "only have the first word's capital; other languages get a capital and a mark at the end"),
-    Parameter("numerals", BOOLEAN, "`false`", "Numbers as digits.",
+    Parameter("numerals", BOOLEAN, "`false`", "Numbers, money, dates, times and addresses as people write them.",
         'in final results, numbers as digits: the words "twenty one" become one, 21; a number below 4 that stands '
-        "alone stays a word, and digits spoken one by one stay separate"),
+        "alone stays a word; digits spoken one by one are one number, and a pause separates two. Money, percentages, "
+        "times, dates, telephone numbers, street, e-mail and web addresses are written as people write them: $25.50, "
+        "3:30 pm, 415-555-2671. English and Mandarin"),
     Parameter("smart_format", BOOLEAN, "`false`", "`punctuate` and `numerals`.", "`punctuate` and `numerals`"),
     Parameter("redact", TEXTS, "–", "Masks numbers: `pci`, `ssn`, `phone_number`, `numbers` and so on; repeatable.",
         "masks numbers in all results: `pci` (card numbers, with expiry dates and codes), `ssn`, `phone_number`, "
