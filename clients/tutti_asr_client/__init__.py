@@ -34,6 +34,8 @@ from tutti_asr_client.live import ListenClient, connect
 from tutti_asr_client.messages import (
     ConfigureFailure,
     ConfigureSuccess,
+    ContextFailure,
+    ContextSuccess,
     Error,
     Message,
     Metadata,
@@ -59,6 +61,8 @@ __all__ = [
     "ConfigureSuccess",
     "Connected",
     "ConnectionEvents",
+    "ContextFailure",
+    "ContextSuccess",
     "Error",
     "Event",
     "Interrupted",

@@ -62,6 +62,10 @@ class ListenClient:
         """Replace the key terms for the audio that follows; answered by `ConfigureSuccess` or `ConfigureFailure`."""
         await self._control("Configure", keyterms=list(keyterms))
 
+    async def add_context(self, said: str) -> None:
+        """Favor the rare words of what another speaker said; answered by `ContextSuccess` or `ContextFailure`."""
+        await self._control("Context", text=said)
+
     async def keep_alive(self) -> None:
         """Reset the server's idle timer without sending audio."""
         await self._control("KeepAlive")

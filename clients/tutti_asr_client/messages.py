@@ -112,6 +112,19 @@ class ConfigureSuccess(msgspec.Struct, frozen=True, tag="ConfigureSuccess"):
     keyterms: tuple[str, ...] = ()
 
 
+class ContextSuccess(msgspec.Struct, frozen=True, tag="ContextSuccess"):
+    """Answer to Context: the words of other speakers that are favored now."""
+
+    keyterms: tuple[str, ...] = ()
+
+
+class ContextFailure(msgspec.Struct, frozen=True, tag="ContextFailure"):
+    """Answer to Context: refused, the text has no effect."""
+
+    code: str = ""
+    description: str = ""
+
+
 class ConfigureFailure(msgspec.Struct, frozen=True, tag="ConfigureFailure"):
     """Answer to Configure: refused, the key terms are unchanged."""
 
@@ -148,6 +161,8 @@ Message = (
     | Error
     | ConfigureSuccess
     | ConfigureFailure
+    | ContextSuccess
+    | ContextFailure
     | Ticket
     | Resumed
     | ResumeRefused

@@ -192,6 +192,10 @@ class BeamDecoder:
             state.bias, state.search_bias = bias, search_bias  # keeps its arrays alive while the kernel reads them
             state.shown = None  # words that only the old key terms contain disappear
 
+    def word_log_prob(self, word: str) -> float:
+        """Natural log-probability of a word without context; minus infinity for one without language model."""
+        return -math.inf if self.lm is None else self.lm.unigram(word)
+
     def _search_bias(self, bias: Bias) -> Bias:
         return bias if self.phone_lexicon is None else self.phone_lexicon.of(bias)
 

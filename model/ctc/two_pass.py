@@ -157,6 +157,10 @@ class TwoPassDecoder:
         """Replace the key terms from the next frame on; words that are not stable yet are rescored with them."""
         self.first.set_bias(state.first, bias)
 
+    def word_log_prob(self, word: str) -> float:
+        """As the first pass's language model has it."""
+        return self.first.word_log_prob(word)
+
     def release(self, state: TwoPassState) -> None:
         """Free a state's memory now. Raises: ReleasedState."""
         self.first.release(state.first)

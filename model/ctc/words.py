@@ -53,7 +53,7 @@ def digest_of(*parts: str) -> str:
 
 
 def joined(texts: Iterable[str]) -> str:
-    """Join words, with a space between two unless both are of a script without spaces."""
+    """Join words, with a space between two unless both are of a script without spaces, or one is a number in it."""
     text = " ".join(texts)
     return text if text.isascii() else _BETWEEN_IDEOGRAPHS.sub("", text)
 
@@ -128,6 +128,14 @@ class Decoder(Protocol):
 
     def take(self, state: Any, count: int | None = None) -> tuple[Word, ...]:
         """Remove and return the first `count` words (None: all) of the open segment."""
+
+
+@runtime_checkable
+class RatesWords(Protocol):
+    """Optional capability of a decoder, detected by attribute: how frequent words are."""
+
+    def word_log_prob(self, word: str) -> float:
+        """Natural log-probability of a word without context; minus infinity for one that it does not know."""
 
 
 @runtime_checkable

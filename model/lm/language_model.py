@@ -97,6 +97,11 @@ class LanguageModel:
         """Whether the vocabulary has the word."""
         return word in self._ids
 
+    def unigram(self, word: str) -> float:
+        """Natural log-probability of a word without context; minus infinity for one outside the vocabulary."""
+        found = self._ids.get(word)
+        return -math.inf if found is None else float(self.trie.log_prob[1 + found])
+
     def ids(self, words: Iterable[str]) -> NDArray[np.int32]:
         """Ids of words, (N,) int32."""
         return np.fromiter((self._ids.get(word, UNKNOWN_ID) for word in words), np.int32)

@@ -14,6 +14,7 @@ from server.audio.formats import Encoding
 from server.errors import CLOSES, CloseReason, KeytermsTooOften, Refused
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Event, StepTiming
+from server.recognition.keyterms import fitting
 from server.recognition.session import Session
 from server.streaming.adapter import (
     Action,
@@ -147,8 +148,8 @@ class AdapterConnection(Connection):
 
     def _set(self, action: Bias | Endpoint | Switch) -> None:
         match action:
-            case Bias(phrases):
-                self._bias(phrases)
+            case Bias(phrases, prompt):
+                self._bias(phrases, prompt)
             case Endpoint(silence_ms):
                 self._session.set_endpointing(silence_ms)
             case Switch():
@@ -167,13 +168,13 @@ class AdapterConnection(Connection):
             self._replace(recognition.session, recognition)
             self._do_all(asked.done(recognition.session.options.sample_rate))
 
-    def _bias(self, phrases: tuple[str, ...]) -> None:
-        why = "not supported with greedy decoding"
-        if not (phrases or self._session.supports_keyterms):
+    def _bias(self, phrases: tuple[str, ...], prompt: str) -> None:
+        why, session = "not supported with greedy decoding", self._session
+        if not (phrases or prompt or session.supports_keyterms):
             return
-        if self._session.supports_keyterms:
+        if session.supports_keyterms:
             try:
-                self._session.replace_phrases(phrases)
+                session.replace_phrases((*fitting(session.rare_terms(prompt), phrases), *phrases))
             except (BiasError, KeytermsTooOften) as error:
                 why = str(error)
             else:

@@ -13,6 +13,7 @@ Keyword = tuple[str, float | None]
 # An automaton of this size is built in 6 to 10 ms, on the event loop. Deepgram takes 500 tokens, about as much.
 MAX_TERMS = 200
 MAX_CHARACTERS = 2_500
+MAX_CONTEXT_TERMS = 40  # from what other speakers said
 CHARACTERS_PER_S = 500.0  # of audio: 1 to 2 ms of building, about what decoding that second takes
 
 
@@ -23,14 +24,19 @@ class Keyterms:
     phrases: tuple[str, ...] = ()
     keywords: tuple[Keyword, ...] = ()
     bias: Bias = NO_BIAS
+    context: tuple[str, ...] = ()  # terms from what other speakers said, after the client's own
 
     @classmethod
-    def of(cls, phrases: Sequence[str], keywords: Sequence[Keyword] = ()) -> Keyterms:
-        """Bias towards all of them. Raises: BiasError, whose message is meant for the client."""
-        if not phrases and not keywords:
+    def of(cls, phrases: Sequence[str], keywords: Sequence[Keyword] = (), context: Sequence[str] = ()) -> Keyterms:
+        """Bias towards all of them; of `context` towards the last terms for which there is room.
+
+        Raises: BiasError, whose message is meant for the client.
+        """
+        context = fitting(context, phrases, keywords)
+        if not (phrases or keywords or context):
             return NO_KEYTERMS
-        checked_size(phrases, keywords)
-        return cls(tuple(phrases), tuple(keywords), Bias.of([*((phrase, None) for phrase in phrases), *keywords]))
+        terms = [*((phrase, None) for phrase in (*context, *phrases)), *keywords]  # the last of equal ones counts
+        return cls(tuple(phrases), tuple(keywords), Bias.of(terms), context)
 
     @classmethod
     def of_request(cls, parameter: str, phrases: Iterable[str], keywords: Sequence[Keyword] = ()) -> Keyterms:
@@ -41,8 +47,22 @@ class Keyterms:
             raise BadParameter(f"{parameter}: {error}") from error
 
     def replaced(self, phrases: Sequence[str]) -> Keyterms:
-        """The same keywords with other phrases. Raises: BiasError."""
-        return Keyterms.of(phrases, self.keywords)
+        """The same keywords and context with other phrases. Raises: BiasError."""
+        return Keyterms.of(phrases, self.keywords, self.context)
+
+    def context_with(self, terms: Sequence[str]) -> tuple[str, ...]:
+        """The context with further terms as the newest; the oldest give way to them."""
+        older = [term for term in self.context if term not in terms]
+        return fitting((*older, *terms), self.phrases, self.keywords)
+
+    def in_context(self, context: Sequence[str]) -> Keyterms:
+        """The client's own terms with this context."""
+        return Keyterms.of(self.phrases, self.keywords, context)
+
+    @property
+    def without_context(self) -> Keyterms:
+        """The client's own terms."""
+        return self.in_context(()) if self.context else self
 
 
 NO_KEYTERMS = Keyterms()
@@ -55,6 +75,19 @@ def checked_size(phrases: Sequence[str], keywords: Sequence[Keyword]) -> int:
     if (characters := sum(map(len, phrases)) + sum(len(word) for word, _ in keywords)) > MAX_CHARACTERS:
         raise BiasError(f"key terms of {characters} characters together, at most {MAX_CHARACTERS}")
     return characters
+
+
+def fitting(terms: Sequence[str], phrases: Sequence[str], keywords: Sequence[Keyword] = ()) -> tuple[str, ...]:
+    """Return as many of the last context terms as there is room for next to a client's own. Raises: BiasError."""
+    characters = MAX_CHARACTERS - checked_size(phrases, keywords)
+    count = min(MAX_CONTEXT_TERMS, MAX_TERMS - len(phrases) - len(keywords))
+    kept: list[str] = []
+    for term in reversed(terms[-count:] if count > 0 else ()):
+        characters -= len(term)
+        if characters < 0:
+            break
+        kept.append(term)
+    return tuple(reversed(kept))
 
 
 class ChangeAllowance:
@@ -95,16 +128,36 @@ class CurrentKeyterms:
 
     def replace_phrases(self, phrases: Sequence[str], audio_s: float) -> None:
         """Exchange the phrases, and keep the keywords. Raises: KeytermsTooOften; BiasError for too many phrases."""
-        self._changes.spend(checked_size(phrases, self.current.keywords), audio_s)
+        self._spend(phrases, self.current.context, audio_s)
         self.current = self.current.replaced(phrases)
+
+    def add_context(self, terms: Sequence[str], audio_s: float) -> None:
+        """Add terms of other speakers; the oldest ones give way. Raises: KeytermsTooOften."""
+        context = self.current.context_with(terms)
+        if set(context) != set(self.current.context):
+            self._spend(self.current.phrases, context, audio_s)
+            self.current = self.current.in_context(context)
+
+    def forget_context(self) -> None:
+        """Drop the terms of other speakers."""
+        if self.current.context:
+            own = self.current.without_context
+            self.current = self.initial if own == self.initial else own
+
+    def _spend(self, phrases: Sequence[str], context: Sequence[str], audio_s: float) -> None:
+        characters = checked_size(phrases, self.current.keywords)
+        self._changes.spend(characters + sum(map(len, context)), audio_s)
 
     def saved(self) -> tuple[tuple[str, ...] | None, tuple[float, float]]:
         """Return the phrases, None if they are the initial ones, and the allowance for changes."""
         return None if self.current is self.initial else self.current.phrases, self._changes.saved()
 
-    def restoring(self, phrases: tuple[str, ...] | None, allowance: tuple[float, float]) -> Callable[[], None]:
+    def restoring(
+        self, phrases: tuple[str, ...] | None, allowance: tuple[float, float], context: tuple[str, ...]
+    ) -> Callable[[], None]:
         """Return a function that continues from a snapshot. Raises: BiasError; nothing has changed then."""
         keyterms = self.current if phrases is None else self.current.replaced(phrases)
+        keyterms = keyterms.in_context(context) if context else keyterms
 
         def restore() -> None:
             self.current = keyterms

@@ -41,7 +41,10 @@ class Resumption:
         """Save the input side after all steps so far; `Session.exported` takes the engine's state of each channel."""
         phrases, allowance = self._keyterms.saved()
         digest = None if self._digest is None else self._digest.saved()
-        self.order.mark(SavedInput(tuple(cutter.saved() for cutter in self._cutters), phrases, allowance, digest))
+        cutters = tuple(cutter.saved() for cutter in self._cutters)
+        steps = tuple(channel.bias_steps for channel in self._channels)
+        context = self._keyterms.current.context
+        self.order.mark(SavedInput(cutters, phrases, allowance, context, steps, digest))
 
     def exported(self, channel: Segmenter, state: bytes) -> None:
         """Take the engine's state of one channel, decoded up to the oldest mark that lacks it."""
@@ -64,7 +67,9 @@ class Resumption:
         default = self._keyterms.initial.bias
         paired = list(zip(self._channels, saved.channels, strict=True))
         states = [channel.restored_state(one, default) for channel, one in paired]
-        restore_keyterms = self._keyterms.restoring(saved.audio.phrases, saved.audio.allowance)
+        audio = saved.audio
+        restore_keyterms = self._keyterms.restoring(audio.phrases, audio.allowance, audio.context)
+        steps = list(zip(self._channels, audio.context_steps, strict=True))
         begin = self._replay_from(saved.audio)
         if (saved.audio.digest is None) != (self._digest is None):
             raise ValueError("a stream with receipts cannot go on without them, nor the other way round")
@@ -78,5 +83,9 @@ class Resumption:
                 cutter.restore(place, begin)
             for (channel, one), (state, bias) in zip(paired, states, strict=True):
                 channel.restore(one, state, bias)
+            keyterms = self._keyterms.current
+            for channel, left in steps:
+                if left:
+                    channel.set_bias(keyterms.bias, left, keyterms.without_context.bias)
 
         return restore

@@ -66,6 +66,8 @@ class SavedInput(msgspec.Struct, array_like=True, frozen=True):
     cutters: tuple[SavedCutter, ...]
     phrases: tuple[str, ...] | None  # None: the query's
     allowance: tuple[float, float]  # of `ChangeAllowance`: characters left, and the stream time of that
+    context: tuple[str, ...]  # key terms from what other speakers said
+    context_steps: tuple[int, ...]  # for which they hold, by channel
     digest: SavedDigest | None = None  # of a stream with receipts
 
 

@@ -15,6 +15,7 @@ from model.description import ModelDescription
 from server.audio.pcm import BLOCK_S, MARGIN_S, PCM, downmix
 from server.errors import BacklogExceeded, BadParameter, CloseReason
 from server.recognition.audio_digest import AudioDigest
+from server.recognition.context import CONTEXT_S, rare_terms
 from server.recognition.events import Closed, Event, Final, FinalReason, Partial, StepTiming
 from server.recognition.keyterms import NO_KEYTERMS, CurrentKeyterms, Keyterms
 from server.recognition.pending_finals import PendingFinal, PendingFinals, marked
@@ -106,6 +107,7 @@ class Session:
         rules = _rules(options, limits)
         speech = [VoiceActivity(window_samples, config.sample_rate) if window_samples else None for _ in self._indices]
         self.supports_keyterms = decoder.supports_bias
+        self._decoder = decoder
         self._keyterms = CurrentKeyterms(options.keyterms)
         bias = options.keyterms.bias
         self.channels = tuple(Segmenter(i, config, decoder, rules, bias=bias, speech=speech[i]) for i in self._indices)
@@ -178,9 +180,28 @@ class Session:
         self._keyterms.current = keyterms
         self._set_bias()
 
-    def _set_bias(self) -> None:
+    def add_context(self, text: str) -> tuple[str, ...]:
+        """Bias the next `CONTEXT_S` of audio towards the rare words of what another speaker said, too.
+
+        Returns all such words that count now; those of earlier texts count as long as the new ones.
+        Raises: KeytermsTooOften; nothing has changed then.
+        """
+        if not any(cutter.replaying for cutter in self._cutters):  # else as in `replace_phrases`
+            self._keyterms.add_context(self.rare_terms(text), self.audio_s)
+            self._set_bias(round(CONTEXT_S / self._step_s) if self.keyterms.context else 0)
+        return self.keyterms.context
+
+    def rare_terms(self, text: str) -> tuple[str, ...]:
+        """Return the words of a text that are rare for its decoder."""
+        return rare_terms(text, self._decoder)
+
+    def _set_bias(self, context_steps: int | None = None) -> None:
+        """Bias the audio that follows. Context counts for this many steps, None: as long as before."""
+        keyterms = self._keyterms.current
+        after = keyterms.without_context.bias
         for channel in self.channels:
-            channel.set_bias(self._keyterms.current.bias)
+            steps = channel.bias_steps if context_steps is None else context_steps
+            channel.set_bias(keyterms.bias if steps else after, steps, after)
 
     def set_endpointing(self, silence_ms: float) -> None:
         """End utterances of the audio that follows after `silence_ms`, or the operator's minimum. Not if resumable."""
@@ -331,6 +352,8 @@ class Session:
         for piece in work:
             if isinstance(piece.tag, StepTag):
                 self.channels[piece.channel].sent(piece.pcm)
+        if self.keyterms.context and not any(channel.bias_steps for channel in self.channels):
+            self._keyterms.forget_context()
 
     def _with_end(self, events: list[Event]) -> list[Event]:
         if self._closing is not None and all(channel.closed for channel in self.channels) and self._order.finishes():

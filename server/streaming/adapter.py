@@ -66,9 +66,13 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Bias:
-    """Replace the key terms for the audio that follows; a failure is passed to `Adapter.bias_refused`."""
+    """Replace the key terms for the audio that follows; a failure is passed to `Adapter.bias_refused`.
+
+    `prompt` is a text whose rare words count, too, as far as there is room.
+    """
 
     phrases: tuple[str, ...]
+    prompt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

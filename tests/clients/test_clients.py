@@ -21,6 +21,7 @@ from tutti_asr_client.messages import (
     Channel,
     ConfigureFailure,
     ConfigureSuccess,
+    ContextSuccess,
     Metadata,
     Results,
     StepTimings,
@@ -69,6 +70,7 @@ def test_only_this_machine_is_loopback() -> None:
 
 def test_messages_of_unknown_type_are_skipped_and_malformed_ones_raise() -> None:
     assert decode('{"type":"Unheard","x":1}') is None
+    assert decode('{"type":"ContextSuccess","request_id":"r","keyterms":["a"]}') == ContextSuccess(("a",))
     assert decode('{"type":"ConfigureSuccess","request_id":"r","keyterms":["a b"]}') == ConfigureSuccess(("a b",))
     assert decode('{"type":"ConfigureFailure","code":"C"}') == ConfigureFailure("C")
     assert decode('{"type":"Metadata","request_id":"r","sha256":"?"}') == Metadata(request_id="r")

@@ -22,6 +22,9 @@ from server.protocols.deepgram.messages import (
     ConfigureCode,
     ConfigureFailure,
     ConfigureSuccess,
+    Context,
+    ContextFailure,
+    ContextSuccess,
     Error,
     ErrorVariant,
     Finalize,
@@ -110,6 +113,8 @@ class DeepgramStream(Connection):
                 self._transition(ConnectionEvent.CLIENT_CLOSES)
             case Configure():
                 self._decode_queue.then(lambda: self._configure(action))
+            case Context(said):
+                self._decode_queue.then(lambda: self._put(OutFrame(in_context(self._session, self._projector, said))))
 
     def _configure(self, asked: Configure) -> None:
         self._put(OutFrame(configure(self._session, self._projector, asked)))
@@ -172,6 +177,19 @@ def _problem(session: Session, projector: Projector, asked: Configure) -> tuple[
         code = ConfigureCode.KEYTERMS_NOT_SUPPORTED
         return code, "keyterms: not supported with greedy decoding; leave them out"
     return None
+
+
+def in_context(session: Session, projector: Projector, said: str) -> bytes:
+    """Favor the rare words of what another speaker said; return the answer, which lists those in force."""
+    if projector.receipts is not None:
+        return projector.no_context(ConfigureCode.NOT_SUPPORTED, "text: not possible in a stream with receipts")
+    if not session.supports_keyterms:
+        why = "text: key terms are not supported with this model or decoder; leave it out"
+        return projector.no_context(ConfigureCode.KEYTERMS_NOT_SUPPORTED, why)
+    try:
+        return projector.context(session.add_context(said))
+    except KeytermsTooOften as error:
+        return projector.no_context(ConfigureCode.ALREADY_PENDING, str(error))
 
 
 MAX_ECHO = 256  # longest excerpt of client text in an error frame
@@ -248,6 +266,14 @@ class Projector:
     def not_configured(self, code: ConfigureCode, description: str) -> bytes:
         """Return the answer to a refused Configure."""
         return _encode(ConfigureFailure(self.request_id, code, description))
+
+    def context(self, keyterms: Sequence[str]) -> bytes:
+        """Return the answer to a Context, with the terms from what other speakers said."""
+        return _encode(ContextSuccess(self.request_id, list(keyterms)))
+
+    def no_context(self, code: ConfigureCode, description: str) -> bytes:
+        """Return the answer to a refused Context."""
+        return _encode(ContextFailure(self.request_id, code, description))
 
     def _results(self, event: Partial | Final, timing: StepTiming | None, write_s: float) -> bytes:
         transcript = self._transcripts[event.channel]

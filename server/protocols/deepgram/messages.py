@@ -192,6 +192,21 @@ class ConfigureFailure(msgspec.Struct, tag_field="type", tag="ConfigureFailure")
     description: str
 
 
+class ContextSuccess(msgspec.Struct, tag_field="type", tag="ContextSuccess"):
+    """Ours: the rare words of what other speakers said, favored for a while."""
+
+    request_id: str
+    keyterms: list[str]
+
+
+class ContextFailure(msgspec.Struct, tag_field="type", tag="ContextFailure"):
+    """Ours: the text has no effect."""
+
+    request_id: str
+    code: ConfigureCode
+    description: str
+
+
 class KeepAlive(msgspec.Struct, tag_field="type", tag="KeepAlive", frozen=True):
     """Reset the idle timer."""
 
@@ -235,10 +250,16 @@ class Configure(msgspec.Struct, tag_field="type", tag="Configure", frozen=True):
         return tuple(sorted(changed | given))
 
 
-MAX_CHARACTERS = 32_768  # of a text frame: twice the largest set of key terms, escaped
-TYPES = "KeepAlive, Finalize, CloseStream, Configure"
+class Context(msgspec.Struct, tag_field="type", tag="Context", frozen=True):
+    """Ours: what another speaker of the conversation said, whose rare words are favored for a while."""
 
-Action = KeepAlive | Finalize | CloseStream | Configure
+    text: str
+
+
+MAX_CHARACTERS = 32_768  # of a text frame: twice the largest set of key terms, escaped
+TYPES = "KeepAlive, Finalize, CloseStream, Configure, Context"
+
+Action = KeepAlive | Finalize | CloseStream | Configure | Context
 _decode = msgspec.json.Decoder(Action).decode
 
 

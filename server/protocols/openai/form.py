@@ -41,11 +41,11 @@ LISTS = frozenset({
     "timestamp_granularities",
 })  # fmt: skip
 READ = frozenset({
-    "finals", "grammar", "keywords", "language", "languages", "model", REDACT, "response_format", "stream",
+    "finals", "grammar", "keywords", "language", "languages", "model", "prompt", REDACT, "response_format", "stream",
     "timestamp_granularities",
 })  # fmt: skip
 HARMLESS = frozenset({"chunking_strategy", "temperature"})  # ignored: the transcript means the same without them
-UNSUPPORTED = frozenset({"include", "known_speaker_names", "known_speaker_references", "prompt"})
+UNSUPPORTED = frozenset({"include", "known_speaker_names", "known_speaker_references"})
 MAY_BE_EMPTY = frozenset({"finals", "grammar", "keywords", "language", "languages", "model", "prompt"})
 """Fields that may be empty, which means not set: forms of web pages send every field."""
 MAX_TEMPERATURE = 1.0
@@ -62,6 +62,7 @@ class TranscriptionForm:
     granularities: tuple[str, ...]
     stream: bool
     keywords: tuple[str, ...]
+    prompt: str  # its rare words are key terms
     grammar: str  # extension, as are `finals` and `redact`
     finals: Finals | None
     redact: frozenset[Redaction]
@@ -91,6 +92,7 @@ def parse_form(content_type: str, body: bytes, *, lenient: bool = False) -> Tran
         granularities,
         boolean("stream", parts.one("stream", "false")),
         parts.every("keywords"),
+        parts.one("prompt", ""),
         parts.one("grammar", ""),
         finals_of(parts.one("finals", "")),
         kinds_of(parts.every(REDACT)),

@@ -124,8 +124,8 @@ class RealtimeAdapter:
                 return ()
 
     def bias_refused(self, why: str) -> Actions:
-        """Send an error: the keywords are not used."""
-        param = "session.audio.input.transcription.keywords"
+        """Send an error: keywords and prompt are not used."""
+        param = f"session.audio.input.transcription.{'keywords' if self._settings.keywords else 'prompt'}"
         return (self._error(RealtimeError(f"{param}: {why}", code=ErrorCode.INVALID_VALUE, param=param)),)
 
     # Client to server
@@ -179,8 +179,8 @@ class RealtimeAdapter:
             yield from self._input.tail()
             self._received_before_s = self._received_s
             self._input = self._new_input()
-        if before.keywords != self._settings.keywords:
-            yield Bias(self._settings.keywords)
+        if (before.keywords, before.prompt) != (self._settings.keywords, self._settings.prompt):
+            yield Bias(self._settings.keywords, self._settings.prompt)
         if before.silence_ms != self._settings.silence_ms:
             yield Endpoint(self._settings.silence_ms)
         yield self._send("session.updated", session=self._description())
@@ -200,8 +200,8 @@ class RealtimeAdapter:
     def _switched(self, settings: SessionSettings, model_rate: int) -> Iterator[Action]:
         self._settings, self._model_rate = settings, model_rate
         self._input = self._new_input()
-        if settings.keywords:
-            yield Bias(settings.keywords)
+        if settings.keywords or settings.prompt:
+            yield Bias(settings.keywords, settings.prompt)
         yield Endpoint(settings.silence_ms)
         yield self._send("session.updated", session=self._description())
 

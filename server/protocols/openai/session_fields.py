@@ -33,7 +33,7 @@ TURNS: Tree = {
     "idle_timeout_ms": UNSUPPORTED, "eagerness": UNSUPPORTED,
 }  # fmt: skip
 TRANSCRIPTION: Tree = {
-    "model": READ, "language": READ, "languages": READ, "keywords": READ, "delay": HARMLESS, "prompt": UNSUPPORTED,
+    "model": READ, "language": READ, "languages": READ, "keywords": READ, "delay": HARMLESS, "prompt": READ,
 }  # fmt: skip
 INPUT: Tree = {
     "format": {"type": READ, "rate": READ},
@@ -43,7 +43,6 @@ INPUT: Tree = {
 }
 SESSION: Tree = {"type": READ, "include": UNSUPPORTED, "audio": {"input": INPUT}}
 INSTEAD = {
-    "prompt": "list words to favor in keywords",
     "eagerness": "set silence_duration_ms",
     "idle_timeout_ms": "leave it out; the server's own idle timeout applies",
 }

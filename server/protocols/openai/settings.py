@@ -23,6 +23,7 @@ TELEPHONE_RATE = 8_000
 RATES = range(8_000, 48_001)
 SILENCE_MS = 500  # Source: the documented default of silence_duration_ms
 SILENCES_MS = range(20, 60_001)
+MAX_PROMPT = 4_096  # characters; of its words the last 100 count
 _CODECS = {"audio/pcm": PlainCodec.S16, "audio/pcmu": PlainCodec.MULAW, "audio/pcma": PlainCodec.ALAW}
 
 
@@ -37,7 +38,7 @@ Text = Annotated[str, Meta(min_length=1)]
 
 
 class TranscriptionIn(msgspec.Struct, frozen=True):
-    """Model, one or several languages that may be spoken, and key terms as `keywords`."""
+    """Model, one or several languages that may be spoken, key terms, and a text whose rare words are key terms."""
 
     model: Text | None = None
     language: Text | None = None
@@ -103,6 +104,7 @@ class SessionSettings:
     rate: int = RATE
     language: str | None = None
     keywords: tuple[str, ...] = ()
+    prompt: str = ""
     languages: tuple[str, ...] = ()  # that may be spoken, if the client gave a list
     turns: TurnDetection | None = DEFAULT_TURNS
     ignored: tuple[str, ...] = ()  # fields without effect in the last update
@@ -161,6 +163,8 @@ class SessionSettings:
             transcription["languages"] = self.languages
         if self.keywords:
             transcription["keywords"] = self.keywords
+        if self.prompt:
+            transcription["prompt"] = self.prompt
         audio = {"format": pcm, "noise_reduction": None, "transcription": transcription, "turn_detection": turns}
         ignored = {"ignored_params": self.ignored} if self.ignored else {}
         return {
@@ -195,6 +199,10 @@ def _with_transcription(
 ) -> SessionSettings:
     path = "session.audio.input.transcription"
     keywords = settings.keywords if given.keywords is None else tuple(given.keywords)
+    prompt = settings.prompt if given.prompt is None else given.prompt
+    if len(prompt) > MAX_PROMPT:
+        raise BadFrame(f"{path}.prompt: {len(prompt)} characters; at most {MAX_PROMPT}")
+    settings = replace(settings, prompt=prompt)
     model, languages = given.model or settings.model, settings.languages
     if given.languages is not UNSET:
         languages = tuple(given.languages)

@@ -26,6 +26,7 @@ from server.protocols.openai.endpoint import render_error
 from server.protocols.openai.form import TranscriptionForm, parse_form
 from server.protocols.openai.messages import Usage, error_body
 from server.protocols.uploads import Recognized, Recordings, Wanted
+from server.recognition.context import rare_terms
 from server.recognition.keyterms import NO_KEYTERMS, Keyterms
 from server.recognition.session import DEFAULT_ENDPOINTING_MS
 from server.replica import Replica
@@ -108,12 +109,15 @@ class Transcriptions:
         Raises: BadParameter, ServerNotReady.
         """
         model = await self._replica.models.obtain(form.model, language)
-        model.check_keyterms(["keywords"] if form.keywords else [])
+        biasing = [name for name in ("keywords", "prompt") if getattr(form, name)]
+        model.check_keyterms(biasing)
         model.check_grammar(form.grammar)
         model.check_finals(form.finals, {"grammar": form.grammar})
         biased = model.decoder.supports_bias
         keyterms = Keyterms.of_request("keywords", form.keywords) if biased else NO_KEYTERMS
-        ignored = form.ignored if biased or not form.keywords else named({*form.ignored, "keywords"})
+        if biased and form.prompt:
+            keyterms = keyterms.in_context(rare_terms(form.prompt, model.decoder))
+        ignored = form.ignored if biased else named({*form.ignored, *biasing})
         style = replace(STYLE, english=model.english)
         audio = audio_form(None, None)
         wanted = Wanted(

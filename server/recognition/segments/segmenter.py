@@ -8,7 +8,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
 
-from model.ctc.bias import Bias
+from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.words import Decoder, DecoderState, SecondPass, TwoPass, Word
 from model.description import ModelDescription
 from server.audio.pcm import PCM
@@ -58,6 +58,7 @@ class Segmenter:
         self._delay_frames, self._frame_s = config.delay_frames, config.frame_s
         self._settings = PendingChanges(ChannelSettings(bias, rules))
         self._rules = rules  # the current ones
+        self._bias_until: tuple[int, Bias] | None = None  # steps sent up to which the bias holds, and the next one
         self.steps_sent = 0  # to the engine
         self._steps_answered = 0
         self.state: DecoderState = decoder.start(self._delay_frames, bias)
@@ -96,6 +97,8 @@ class Segmenter:
     def sent(self, step: PCM) -> None:
         """Note a step that is sent to the engine."""
         self.steps_sent += 1
+        if self._bias_until is not None and self.steps_sent == self._bias_until[0]:
+            self.set_bias(self._bias_until[1])
         self._gate.sent(step)
         if self._audio is not None:
             self._audio.add(step)
@@ -142,9 +145,18 @@ class Segmenter:
 
     # Settings
 
-    def set_bias(self, bias: Bias) -> None:
-        """Bias the words of the steps to come; steps on their way keep the old bias, however late they are answered."""
+    def set_bias(self, bias: Bias, steps: int = 0, after: Bias = NO_BIAS) -> None:
+        """Bias the words of the steps to come; steps on their way keep the old bias, however late they are answered.
+
+        With `steps`, for that many steps; `after` is the bias of those that follow.
+        """
+        self._bias_until = (self.steps_sent + steps, after) if steps else None
         self._change(replace(self._settings.latest, bias=bias))
+
+    @property
+    def bias_steps(self) -> int:
+        """Steps to come for which the bias holds, if `set_bias` set a number; else 0."""
+        return 0 if self._bias_until is None else self._bias_until[0] - self.steps_sent
 
     def set_endpoint(self, silence_s: float) -> None:
         """End utterances of the steps to come after `silence_s`. Not saved: for streams that are not resumable."""

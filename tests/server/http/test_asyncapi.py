@@ -58,12 +58,14 @@ def test_real_frames_of_every_type_match(live_server: Start, document: AsyncApiD
     terms = (
         {"type": "Configure", "keyterms": ["again"]},
         {"type": "Configure", "keyterms": None, "features": {"x": True}},
+        {"type": "Context", "text": "Am I speaking to Ms. Kowalczyk?"},
     )
     too_many = {"type": "Configure", "keyterms": ["word " * 30]}
     stereo = {"channels": 2, "multichannel": "true"}
     converse(server, document, *speech, close)
     frames = converse(server, document, speech[0], alive, flush, *terms, too_many, *speech[1:], close, **everything)
     assert {"Results", "Metadata", "SpeechStarted", "UtteranceEnd"} <= {frame["type"] for frame in frames}
+    assert {"ContextSuccess", "ContextFailure"} & {frame["type"] for frame in frames}
     assert {"ConfigureSuccess", "ConfigureFailure"} & {frame["type"] for frame in frames}
     converse(server, document, bytes(64_000), {"type": "Finalize", "channel": 1}, close, **stereo)
     converse(server, document)  # silence, up to Metadata and 1011

@@ -54,7 +54,7 @@ streams = st.lists(
     max_size=3,
 ).map(
     lambda parts: SavedStream(
-        SavedInput(tuple(p[0] for p in parts), None, (2_500.0, 1.5)),
+        SavedInput(tuple(p[0] for p in parts), None, (2_500.0, 1.5), ("term",), (3,) * len(parts)),
         tuple(p[1] for p in parts),
         tuple(p[2] for p in parts),
         7,
@@ -78,7 +78,7 @@ def read(where: TicketService, text: str, tenant: bytes = TENANT) -> Ticket:
 def some_stream() -> SavedStream:
     channel = SavedChannel(b"decoder", None, SavedPartials(None, (), 0, None, 0.0), 0.0, 1.0, 2.0, True, None, 0, b"")
     return SavedStream(
-        SavedInput((SavedCutter(0, 0, 1_280, False),), None, (2_500.0, 0.0)), (channel,), (b"x" * 99,), 3
+        SavedInput((SavedCutter(0, 0, 1_280, False),), None, (2_500.0, 0.0), (), (0,)), (channel,), (b"x" * 99,), 3
     )
 
 

@@ -122,7 +122,6 @@ def test_an_unknown_field_of_an_event_is_named(event: str) -> None:
 
 UNSUPPORTED = {
     "session.include": ["item.input_audio_transcription.logprobs"],
-    "session.audio.input.transcription.prompt": "names of plants",
     "session.audio.input.turn_detection.idle_timeout_ms": 5_000,
     "session.audio.input.turn_detection.eagerness": "low",
     "session.audio.input.turn_detection.type": "semantic_vad",

@@ -1,0 +1,63 @@
+"""Names that the language model does not know, with the shipped model: found by what the agent said before."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from loadtest.benchmarks.keyterms.__main__ import decode, with_closing_silence
+from loadtest.benchmarks.keyterms.cases import Case, synthetic_cases
+from model.acoustic import load_own, log_probs_of
+from model.config import ModelConfig
+from model.ctc.beam import BeamDecoder
+from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.words import LogProbs
+from model.decoder import make_decoder
+from model.evaluation.scoring import TermScore, score_terms
+from server.recognition.context import rare_terms
+from tests.support.needs import need_programs
+
+SENTENCES = 80
+LEAST_RECALL = 0.5
+AGENT = (
+    "Thank you for calling, am I speaking to Ms. {}?",
+    "I see here a reservation under the name of {}, is that you?",
+    "So that would be Mr. {} at the same address as before, correct?",
+    "Let me check the account of {} for you, one moment please.",
+)
+
+
+@cache
+def spoken() -> tuple[list[Case], list[LogProbs], BeamDecoder, ModelConfig]:
+    need_programs("espeak-ng", "flite")
+    model = load_own(None, precision="int8", threads=1)
+    decoder = make_decoder(config=model.config, decoder="beam")
+    assert isinstance(decoder, BeamDecoder)
+    assert decoder.lm is not None
+    cases = synthetic_cases(decoder.lm.__contains__, SENTENCES, 1)
+    return cases, list(log_probs_of(model, with_closing_silence(model.config, cases))), decoder, model.config
+
+
+def score(biases: list[Bias]) -> TermScore:
+    cases, outputs, decoder, config = spoken()
+    texts = decode(decoder, config, outputs, biases)
+    scores = (score_terms(c.reference, text, c.said, c.said) for c, text in zip(cases, texts, strict=True))
+    return sum(scores, TermScore())
+
+
+@pytest.mark.parametrize("named", ["the same name", "another name"])
+def test_a_name_that_the_agent_said_is_found_and_no_other_is_made_of_it(named: str) -> None:
+    cases, _, decoder, _ = spoken()
+    shift = 0 if named == "the same name" else 7
+    heads = [cases[(i + shift) % len(cases)].said[0].title() for i in range(len(cases))]
+    terms = [rare_terms(AGENT[i % len(AGENT)].format(name), decoder) for i, name in enumerate(heads)]
+    with_context = score([Bias.of([(term, None) for term in each]) for each in terms])
+    without = score([NO_BIAS] * len(cases))
+    assert without.recalled == 0, "unknown names"
+    if shift:
+        assert with_context.recalled == with_context.false_terms == 0
+        assert with_context.other_errors <= 1.05 * without.other_errors
+    else:
+        assert with_context.recalled >= LEAST_RECALL * with_context.terms
+        assert with_context.other_errors < without.other_errors
