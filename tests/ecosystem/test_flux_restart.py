@@ -14,7 +14,7 @@ from tests.ecosystem.driving import Driver, Event
 from tests.ecosystem.recordings import Spoken, text
 from tests.ecosystem.relay import Relay
 from tests.ecosystem.serving import KEY, ServerProcess
-from tests.ecosystem.test_livekit import END, FINAL, finish, said
+from tests.ecosystem.test_livekit import END, FINAL, said
 from tests.ecosystem.test_pipecat import finals
 from tests.ecosystem.wire_rules import check_turns
 
@@ -46,7 +46,7 @@ def restart(
             relay = relays[name]
             relay.wait(lambda relay=relay: len(relay.connections) == 2 and relay.connections[1].frames)
             driver.say(go=True)
-        yield relays, {"livekit": finish(livekit, relays["livekit"], ends=2), "pipecat": pipecat.rest()}
+        yield relays, {name: driver.rest() for name, driver in drivers.items()}
 
 
 def in_turn(relay: Relay, word: str) -> bool:

@@ -167,8 +167,7 @@ def test_turns_of_the_flux_protocol(server: ServerProcess, relay: Before, liveki
     before = relay(server)
     steps = [("push", spoken("order", 2.0)), ("wait", END), ("push", spoken("porch_fan", 2.0)), ("wait", END, 2)]
     options = {"model": "flux-general-en", "eager_eot_threshold": 0.5}
-    livekit.begin("stream", host=before.host, key=KEY, steps=steps, options=options, turns=True)
-    events = finish(livekit, before, ends=2)
+    events = livekit.run("stream", host=before.host, key=KEY, steps=steps, options=options, turns=True)
     assert said(events) == text("order", "porch_fan")
     for turn in (events[: [e["event"] for e in events].index(END) + 1], events):
         names = order_of(turn)
@@ -193,7 +192,7 @@ def test_options_of_turns_change_in_the_stream(
     events = livekit.until(lambda event: event["event"] == END)
     before.wait(lambda: any(frame["type"] == "ConfigureSuccess" for frame in before.connections[0].frames))
     livekit.say(go=True)
-    events += finish(livekit, before)
+    events += livekit.rest()
     assert said(events) == text("order", "porch_fan")
     stream = before.only()
     turns = check_turns(stream, text("order", "porch_fan"))

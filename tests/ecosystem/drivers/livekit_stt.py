@@ -51,11 +51,12 @@ async def stream(
     Then the input ends.
 
     Left to itself the client notices its end only at its next keep-alive, up to 5 s later: so it ends on a signal.
+    That of turns ends when the server closes.
     """
     async with aiohttp.ClientSession() as session:
         client, happened = make(host, key, session, options or {}, turns=turns), Happened()
         speech = client.stream()
-        doing = asyncio.create_task(take_steps(speech, steps, happened, lines))
+        doing = asyncio.create_task(take_steps(speech, steps, happened, lines, ends_itself=turns))
         try:
             async for event in speech:
                 tell_event(event)
@@ -68,7 +69,12 @@ async def stream(
 
 
 async def take_steps(
-    speech: stt.SpeechStream, steps: list[list[Any]], happened: Happened, lines: asyncio.Queue[str]
+    speech: stt.SpeechStream,
+    steps: list[list[Any]],
+    happened: Happened,
+    lines: asyncio.Queue[str],
+    *,
+    ends_itself: bool,
 ) -> None:
     for name, *arguments in steps:
         if name == "push":
@@ -83,8 +89,9 @@ async def take_steps(
         elif name == "signal":
             await lines.get()
     speech.end_input()
-    await lines.get()
-    await speech.aclose()
+    if not ends_itself:
+        await lines.get()
+        await speech.aclose()
 
 
 def tell_event(event: stt.SpeechEvent) -> None:
