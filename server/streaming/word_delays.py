@@ -30,11 +30,10 @@ class WordDelays:
         now_stable = len(words) if isinstance(event, Final) else event.stable_words
         if len(words) > shown or now_stable > stable or (final and words):
             since_s = event.start_s + event.duration_s + self._clock() - timing.arrived_s
-            delays_s = [since_s - word.end_s for word in words]
-            self._by_kind["shown"].observe_all(delays_s[shown:])
-            self._by_kind["stable"].observe_all(delays_s[stable:now_stable])
-            if final:
-                self._by_kind["final"].observe_all(delays_s)
-                self._time_to_final.observe(delays_s[-1])
+            self._by_kind["shown"].observe_all([since_s - word.end_s for word in words[shown:]])
+            self._by_kind["stable"].observe_all([since_s - word.end_s for word in words[stable:now_stable]])
+            if final and words:
+                self._by_kind["final"].observe_all([since_s - word.end_s for word in words])
+                self._time_to_final.observe(since_s - words[-1].end_s)
         counted = (0, 0) if final else (max(shown, len(words)), max(stable, now_stable))
         self._counted[event.channel] = counted
