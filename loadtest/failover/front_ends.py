@@ -158,8 +158,9 @@ class KilledFrontEnd:
         """Return the seconds from the kill until this holds; None if it does not."""
         loop = asyncio.get_running_loop()
         while loop.time() - self.killed_at < GIVE_UP_S:
-            if await asyncio.to_thread(holds):
-                return round(loop.time() - self.killed_at, 3)
+            with contextlib.suppress(OSError):  # the supervisor gave a request to the killed one
+                if await asyncio.to_thread(holds):
+                    return round(loop.time() - self.killed_at, 3)
             await asyncio.sleep(LOOK_S)
         return None
 
