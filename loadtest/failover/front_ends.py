@@ -2,8 +2,8 @@
 
 `python -m loadtest.failover.front_ends --loss front-end` plays plain and resumable streams in real time over two front
 ends and kills one; `--loss supervisor` kills the supervisor under plain streams; `--loss balance` counts the
-connections of four front ends before and after one is killed. Writes `loadtest/results/front_end_kill.json` and `.md`,
-or `supervisor_kill` or `front_ends_balance`.
+connections of four front ends before and after one is killed. Writes `front_end_kill`, `supervisor_kill` or
+`front_ends_balance`, as JSON and Markdown, into `loadtest/results`.
 """
 
 from __future__ import annotations
