@@ -76,6 +76,7 @@ SLOW = (
     "deploy/test_alertmanager.py",
     "deploy/test_chart_pod.py",
     "ecosystem/test_restart.py",
+    "server/recognition/test_context_recall.py",
 )
 """Files that take 6 to 140 seconds, about the longest first: `make test` leaves them out, `make test-all` runs them."""
 

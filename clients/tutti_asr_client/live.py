@@ -66,6 +66,14 @@ class ListenClient:
         """Favor the rare words of what another speaker said; answered by `ContextSuccess` or `ContextFailure`."""
         await self._control("Context", text=said)
 
+    async def rewind(self, seconds: float, keyterms: Sequence[str] = (), channel: int | None = None) -> None:
+        """Decode the finals of the last seconds again; answered by `Results` with `correction`, or `RewindFailure`.
+
+        For a stream with `rewind` in its query.
+        """
+        only = {} if channel is None else {"channel": channel}
+        await self._control("Rewind", seconds=seconds, keyterms=list(keyterms), **only)
+
     async def keep_alive(self) -> None:
         """Reset the server's idle timer without sending audio."""
         await self._control("KeepAlive")

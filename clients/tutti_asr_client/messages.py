@@ -59,6 +59,7 @@ class Results(msgspec.Struct, frozen=True, tag="Results"):
     from_finalize: bool = False
     channel_index: tuple[int, int] = (0, 1)
     tutti: StepTimings | None = None
+    correction: bool = False  # an answer to `rewind`: it replaces all words from `start` on
 
     @property
     def cursor_s(self) -> float:
@@ -125,6 +126,13 @@ class ContextFailure(msgspec.Struct, frozen=True, tag="ContextFailure"):
     description: str = ""
 
 
+class RewindFailure(msgspec.Struct, frozen=True, tag="RewindFailure"):
+    """Answer to Rewind: refused, the finals before stand."""
+
+    code: str = ""
+    description: str = ""
+
+
 class ConfigureFailure(msgspec.Struct, frozen=True, tag="ConfigureFailure"):
     """Answer to Configure: refused, the key terms are unchanged."""
 
@@ -163,6 +171,7 @@ Message = (
     | ConfigureFailure
     | ContextSuccess
     | ContextFailure
+    | RewindFailure
     | Ticket
     | Resumed
     | ResumeRefused

@@ -22,8 +22,9 @@ import numpy as np
 
 from model.ctc.beam import BeamDecoder, BeamState
 from model.ctc.bias import NO_BIAS, Bias
-from model.ctc.kept_frames import FrameKeeper, KeptFrames, take_mean
+from model.ctc.kept_frames import KeptFrames, take_mean
 from model.ctc.rescoring import CONTEXT, Rescorer, best_words
+from model.ctc.rewind import Onset, keeper_of, state_at
 from model.ctc.search import layout as at
 from model.ctc.search.saved_beam import Memory
 from model.ctc.words import PCM, FrameAudio, LogProbs, SecondPass, Word, digest_of
@@ -36,8 +37,6 @@ LEAD_S = 2.0
 
 CONTEXT_S = 2.0
 """Seconds of audio before the first frame of the second pass, as context for the reader."""
-
-Onset = tuple[float, float, int]  # BLANK_P, LETTER_P and BLANK_LAST of the hypothesis at the start of a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ class OpenText:
 
     frames: KeptFrames
     lm_state: int | None  # of the second pass's language model at its start; None: there is no such model
-    onset: Onset
+    onset: Onset | None
     last_end: int
     bias: Bias
     before: tuple[str, ...]  # the last words taken
@@ -107,10 +106,7 @@ class TwoPassDecoder:
             raise ValueError("both searches must have the same symbols, frame duration and kept share of a frame")
         self.first, self.second = first, second
         self.frame_s, self.supports_bias = first.frame_s, first.supports_bias
-        symbols = first.symbols
-        writes = (symbols.table[: len(first.vocabulary), at.ROLE] != at.NEVER).astype(np.uint8)  # (V,)
-        writes[symbols.blank] = 1
-        self._keeper = FrameKeeper(writes, symbols.blank, limits)
+        self._keeper = keeper_of(first)
         self._kept = round(KEPT_S / self.frame_s)
         self._lead = round(LEAD_S / self.frame_s)
         self._context = 0 if second.lm is None else second.lm.order - 1
@@ -231,7 +227,7 @@ class TwoPassDecoder:
         text = OpenText(
             frames=state.kept.since(begin),
             lm_state=self._lm_state(state.context),
-            onset=state.onset if at_start and state.onset is not None else (0.0, -math.inf, begin - 1),
+            onset=state.onset if at_start else None,
             last_end=state.taken_end,
             bias=first.bias,
             before=state.context,
@@ -248,17 +244,11 @@ class TwoPassDecoder:
 
     def _search(self, text: OpenText) -> tuple[Word, ...]:
         """Search an open text; return its words."""
-        second, symbols = self.second, self.second.symbols
-        state = second.start(0, text.bias)
-        memory = Memory(state.block, second.beams)
-        if text.lm_state is not None:
-            memory.nodes[0, at.LM_STATE] = text.lm_state
-        memory.nodes[0, at.HYPOTHESIS] = 0
-        memory.hypotheses_f[0, [at.BLANK_P, at.LETTER_P]] = text.onset[:2]
-        memory.hypotheses[0, at.BLANK_LAST] = text.onset[2]
-        memory.header[at.FRAMES] = state.frames = text.frames.begin
-        state.last_end = text.last_end
-        log_probs = text.frames.log_probs(len(second.vocabulary), symbols.blank)  # (1, T, V)
+        second = self.second
+        state = state_at(
+            second, text.frames.begin, text.bias, lm_state=text.lm_state, onset=text.onset, last_end=text.last_end
+        )
+        log_probs = text.frames.log_probs(len(second.vocabulary), second.symbols.blank)  # (1, T, V)
         self._mix(log_probs[0], text.frames.begin, text.audio)
         second.search([state], log_probs)
         if self._rescorer is None:

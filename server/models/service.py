@@ -13,6 +13,8 @@ from pydantic import SecretStr
 
 from batching.thread.step_token import StepToken
 from model.config import OWN_ARCHITECTURE
+from model.ctc.beam import BeamDecoder
+from model.ctc.rewind import RewindDecoder
 from model.ctc.words import Decoder
 from model.described import DescribedModel
 from model.description import ModelDescription
@@ -48,6 +50,7 @@ class ModelService:
     decoder: Decoder
     grammars: Mapping[str, Decoder]
     accurate: Decoder | None  # for streams that ask for accurate finals; None: not available
+    rewind: Decoder | None  # for streams whose finals can be decoded again; None: not available
     finals: Finals  # of streams that do not ask
     recognizer: Recognizer
     metrics: ModelMetrics
@@ -77,6 +80,8 @@ class ModelService:
         """Return the decoder of a stream with these options."""
         if options.grammar:
             return self.grammars[options.grammar]
+        if options.rewind_s and self.rewind is not None:
+            return self.rewind
         fast = (options.finals or self.finals) == "fast" or options.resumable or options.tell_stable
         return self.decoder if self.accurate is None or fast else self.accurate
 
@@ -105,6 +110,22 @@ class ModelService:
             )
         if kinds and resumable:
             raise BadParameter("redact: cannot be combined with resumable, whose tickets hold unmasked text")
+
+    def check_rewind(self, seconds: float, others: Mapping[str, object]) -> None:
+        """Check that finals can be decoded again, together with the `others` asked for, by parameter.
+
+        Raises: BadParameter.
+        """
+        if not seconds:
+            return
+        if self.rewind is None:
+            raise BadParameter(
+                f"rewind: model {self.name!r} is not decoded by beam search over letters or phones, which it needs; "
+                "leave it out"
+            )
+        for name, value in others.items():
+            if value:
+                raise BadParameter(f"rewind: cannot be combined with {name}; leave one of the two out")
 
     def check_grammar(self, name: str) -> None:
         """Check that this model has a grammar; "" is no grammar. Raises: BadParameter."""
@@ -180,6 +201,7 @@ class ServiceBuilder:
             model.decoder,
             model.grammars,
             model.accurate,
+            RewindDecoder(model.decoder) if isinstance(model.decoder, BeamDecoder) else None,
             self._settings.finals,
             recognizer,
             metrics,

@@ -68,6 +68,20 @@ class Final:
 
 
 @dataclass(frozen=True, slots=True)
+class Correction:
+    """Words of finals, decoded again with other key terms; they replace all words from `start_s` on.
+
+    `before` are the words before them in the same sentence, if there are any.
+    """
+
+    channel: int
+    start_s: float
+    duration_s: float
+    words: tuple[Word, ...]
+    before: tuple[Word, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class UtteranceGap:
     """No word followed the last one, whose text is frozen, for the time that the client asked for."""
 
@@ -91,7 +105,7 @@ class StreamBroken:
     error: Exception
 
 
-Event = SpeechStarted | Partial | Final | UtteranceGap | Closed | StreamBroken
+Event = SpeechStarted | Partial | Final | Correction | UtteranceGap | Closed | StreamBroken
 
 
 class StepTiming(msgspec.Struct, frozen=True, gc=False):

@@ -65,6 +65,7 @@ class SessionOptions:
     grammar: str = ""  # by name, of those that the model has; "": none
     finals: Finals | None = None  # None: as the server has them
     redact: frozenset[Redaction] = frozenset()  # numbers that are masked in all results
+    rewind_s: float = 0.0  # of finals that can be decoded again; not if resumable, redacted or with a second pass
     spoken_order: bool = False  # finals of several channels in the order in which they were said; not if resumable
     receipts: bool = False  # finals have the digest of the audio that they depend on
 
@@ -174,6 +175,18 @@ class Session:
             return  # the saved state contains this change, or a later one
         self._keyterms.replace_phrases(phrases, self.audio_s)
         self._set_bias()
+
+    def rewind(self, seconds: float, phrases: Sequence[str], channel: int | None = None) -> list[Event]:
+        """Decode the finals of the last seconds again, with further key terms; return the corrections that are due.
+
+        Others follow the steps on their way. Raises: KeytermsTooOften; BiasError for too many phrases.
+        """
+        assert 0 < seconds <= self.options.rewind_s, "checked by the protocol"
+        own = self.keyterms
+        added = [phrase for phrase in dict.fromkeys(phrases) if phrase not in own.phrases]
+        bias = self._keyterms.for_rewind(added, seconds, self.audio_s).bias
+        asked = self.channels if channel is None else (self.channels[channel],)
+        return self._shown(self._order.add([event for each in asked for event in each.rewind(seconds, bias)]))
 
     def set_keyterms(self, keyterms: Keyterms) -> None:
         """Bias the audio that follows, on all channels; audio received before keeps the old terms."""

@@ -24,6 +24,7 @@ from tutti_asr_client.messages import (
     ContextSuccess,
     Metadata,
     Results,
+    RewindFailure,
     StepTimings,
     Word,
     decode,
@@ -70,6 +71,7 @@ def test_only_this_machine_is_loopback() -> None:
 
 def test_messages_of_unknown_type_are_skipped_and_malformed_ones_raise() -> None:
     assert decode('{"type":"Unheard","x":1}') is None
+    assert decode('{"type":"RewindFailure","request_id":"r","code":"c","description":"d"}') == RewindFailure("c", "d")
     assert decode('{"type":"ContextSuccess","request_id":"r","keyterms":["a"]}') == ContextSuccess(("a",))
     assert decode('{"type":"ConfigureSuccess","request_id":"r","keyterms":["a b"]}') == ConfigureSuccess(("a b",))
     assert decode('{"type":"ConfigureFailure","code":"C"}') == ConfigureFailure("C")

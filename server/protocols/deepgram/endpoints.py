@@ -72,6 +72,8 @@ class QueryReader:
         )
         request = replace(request, redact=request.redact | redact)
         model.check_finals(request.finals, request.without_accurate)
+        if live:
+            model.check_rewind(request.rewind_s, request.without_rewind)
         model.check_redaction(request.redact, resumable=live and request.resumable)
         if request.receipt and not receipts:
             raise BadParameter("receipt: only live streams at /v1/listen have receipts; leave it out")

@@ -32,6 +32,8 @@ from server.protocols.deepgram.messages import (
     Metadata,
     Results,
     ResultsMetadata,
+    Rewind,
+    RewindFailure,
     SpeechStartedOut,
     StepReport,
     UtteranceEnd,
@@ -44,6 +46,7 @@ from server.protocols.deepgram.receipts import StreamReceipts
 from server.protocols.deepgram.transcript import Transcript
 from server.recognition.events import (
     Closed,
+    Correction,
     Event,
     Final,
     FinalReason,
@@ -115,6 +118,28 @@ class DeepgramStream(Connection):
                 self._decode_queue.then(lambda: self._configure(action))
             case Context(said):
                 self._decode_queue.then(lambda: self._put(OutFrame(in_context(self._session, self._projector, said))))
+
+            case Rewind():
+                self._decode_queue.then(lambda: self._rewind(action))
+
+    def _rewind(self, asked: Rewind) -> None:
+        session = self._session
+        most_s, code = session.options.rewind_s, ConfigureCode.NOT_SUPPORTED
+        if not most_s:
+            why = "rewind: this stream keeps nothing to decode again; set rewind=10 in the query"
+        elif not 0 < asked.seconds <= most_s:
+            why = f"seconds: {asked.seconds:g} is not valid; must be above 0 and at most {most_s:g} (rewind)"
+        else:
+            try:
+                events = session.rewind(asked.seconds, asked.keyterms, asked.channel)
+            except KeytermsTooOften as error:
+                why, code = str(error), ConfigureCode.ALREADY_PENDING
+            except BiasError as error:
+                why, code = f"keyterms: {error}", ConfigureCode.KEYTERM_LIMIT_EXCEEDED
+            else:
+                self.on_events(events, None)
+                return
+        self._put(OutFrame(self._projector.not_rewound(code, why)))
 
     def _configure(self, asked: Configure) -> None:
         self._put(OutFrame(configure(self._session, self._projector, asked)))
@@ -229,6 +254,8 @@ class Projector:
         match event:
             case Partial() | Final():
                 return self._results(event, timing, write_s)
+            case Correction():
+                return self._correction(event)
             case SpeechStarted():
                 started = SpeechStartedOut((event.channel, self._channels), _seconds(event.time_s))
                 return _encode(started) if self.request.vad_events else None
@@ -274,6 +301,26 @@ class Projector:
     def no_context(self, code: ConfigureCode, description: str) -> bytes:
         """Return the answer to a refused Context."""
         return _encode(ContextFailure(self.request_id, code, description))
+
+    def not_rewound(self, code: ConfigureCode, description: str) -> bytes:
+        """Return the answer to a refused Rewind."""
+        return _encode(RewindFailure(self.request_id, code, description))
+
+    def _correction(self, event: Correction) -> bytes:
+        channel, _ = self._transcripts[event.channel].correction(event.words, [word.text for word in event.before])
+        return _encode(
+            Results(
+                (event.channel, self._channels),
+                _seconds(event.start_s),
+                _seconds(event.duration_s),
+                is_final=True,
+                speech_final=False,
+                from_finalize=False,
+                channel=channel,
+                metadata=self._metadata,
+                correction=True,
+            )
+        )
 
     def _results(self, event: Partial | Final, timing: StepTiming | None, write_s: float) -> bytes:
         transcript = self._transcripts[event.channel]

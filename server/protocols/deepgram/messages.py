@@ -100,6 +100,7 @@ class Results(msgspec.Struct, tag_field="type", tag="Results"):
     tutti: StepReport | UnsetType = UNSET
     overlap: bool | UnsetType = UNSET  # ours, of finals with `utterances`
     receipt: str | UnsetType = UNSET  # ours, of finals with `receipt`: a JWS
+    correction: bool | UnsetType = UNSET  # ours, of the answer to a `Rewind`: it replaces all words from `start` on
 
 
 class ResultsMetadata(msgspec.Struct):
@@ -207,6 +208,14 @@ class ContextFailure(msgspec.Struct, tag_field="type", tag="ContextFailure"):
     description: str
 
 
+class RewindFailure(msgspec.Struct, tag_field="type", tag="RewindFailure"):
+    """Ours: nothing was decoded again."""
+
+    request_id: str
+    code: ConfigureCode
+    description: str
+
+
 class KeepAlive(msgspec.Struct, tag_field="type", tag="KeepAlive", frozen=True):
     """Reset the idle timer."""
 
@@ -256,10 +265,18 @@ class Context(msgspec.Struct, tag_field="type", tag="Context", frozen=True):
     text: str
 
 
-MAX_CHARACTERS = 32_768  # of a text frame: twice the largest set of key terms, escaped
-TYPES = "KeepAlive, Finalize, CloseStream, Configure, Context"
+class Rewind(msgspec.Struct, tag_field="type", tag="Rewind", frozen=True):
+    """Ours: decode the finals of the last seconds again, with further key terms."""
 
-Action = KeepAlive | Finalize | CloseStream | Configure | Context
+    seconds: float
+    keyterms: list[str] = []
+    channel: int | None = None
+
+
+MAX_CHARACTERS = 32_768  # of a text frame: twice the largest set of key terms, escaped
+TYPES = "KeepAlive, Finalize, CloseStream, Configure, Context, Rewind"
+
+Action = KeepAlive | Finalize | CloseStream | Configure | Context | Rewind
 _decode = msgspec.json.Decoder(Action).decode
 
 
@@ -294,6 +311,6 @@ def parse_frame(text: str, channels: int) -> Action:
         raise BadFrame(f"unknown message type, or a field of the wrong type; valid types: {TYPES}") from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadFrame("the message is not a JSON object") from error
-    if isinstance(action, Finalize) and action.channel is not None and not 0 <= action.channel < channels:
+    if isinstance(action, Finalize | Rewind) and action.channel is not None and not 0 <= action.channel < channels:
         raise BadFrame(f"channel: {action.channel} is not valid; must be from 0 to {channels - 1}")
     return action

@@ -16,6 +16,7 @@ SAMPLE_RATES = range(8_000, 48_001)
 DOWNMIX_CHANNELS = range(1, 9)
 MAX_MS = 3_600_000
 BUDGETS_MS = range(20, 10_001)  # below other streams' budgets: priority over them; above an upload's: no effect
+REWINDS_S = range(31)  # the search keeps 30 s
 
 
 def _whole(allowed: range) -> Schema:
@@ -135,6 +136,10 @@ PARAMETERS = (
         "adds `tutti.latency` to each result caused by audio: the parts of its latency", live_only=True, ours=True),
     Parameter("latency_budget_ms", _whole(BUDGETS_MS), "the server's", "target latency of a step, in ms.",
         f"target latency of a live step, {BUDGETS_MS[0]:,} to {BUDGETS_MS[-1]:,} ms",
+        live_only=True, ours=True),
+    Parameter("rewind", _whole(REWINDS_S), "0", "seconds of finals that `Rewind` can decode again.",
+        "seconds of finals that a `Rewind` message can decode again with other key terms; cannot be combined with "
+        "`grammar`, `finals=accurate`, `redact` or `resumable`; refused if the model is not decoded by beam search",
         live_only=True, ours=True),
     Parameter("resumable", BOOLEAN, "`false`", "tickets for resuming a lost stream.",
         "sends tickets with which a stream continues after a lost connection, on any replica; only with `linear16`, "

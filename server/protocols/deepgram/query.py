@@ -19,6 +19,7 @@ from server.protocols.deepgram.parameters import (
     DOWNMIX_CHANNELS,
     MAX_MS,
     NUMBER,
+    REWINDS_S,
     SAMPLE_RATES,
     TABLE,
     Kind,
@@ -82,8 +83,15 @@ class ListenRequest:
     utterances: bool
     utterance_split_s: float
     receipt: bool
+    rewind_s: float
     tags: tuple[str, ...]
     ignored: tuple[str, ...]
+
+    @property
+    def without_rewind(self) -> dict[str, object]:
+        """Options that exclude `rewind`: no ticket holds what it keeps, numbers may begin before the new words."""
+        names = {"grammar": self.grammar, "finals=accurate": self.finals == "accurate", "redact": self.redact}
+        return names | {"resumable": self.resumable}
 
     @property
     def switches(self) -> dict[str, bool]:
@@ -122,6 +130,7 @@ class ListenRequest:
             redact=self.redact,
             spoken_order=self.utterances,
             receipts=self.receipt,
+            rewind_s=self.rewind_s,
         )
 
 
@@ -169,6 +178,7 @@ def parse_query(
         utterances=_boolean(query, UTTERANCES),
         receipt=_boolean(query, RECEIPT),
         utterance_split_s=float(query.get("utt_split", SPLIT_S)),
+        rewind_s=float(_integer(query, "rewind", REWINDS_S, default=0)),
         tags=tuple([_shown(value) for name, value in given if name == "tag"][:MAX_TAGS]),
         ignored=named(ignored),
     )

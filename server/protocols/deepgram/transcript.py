@@ -26,7 +26,7 @@ class Transcript:
 
     def __init__(self, style: Style, *, punctuated: bool) -> None:
         self._sentences = Sentences(style) if style.punctuate or style.numerals else None
-        self._punctuated = punctuated
+        self._style, self._punctuated = style, punctuated
         self._words: Sequence[Word] | None = None  # of the last partial; the same tuple means the same text
         self._shown: list[tuple[Word, str]] = []  # words and their displayed text in the previous frame
         self._parts: list[bytes] = []  # the same as JSON
@@ -62,6 +62,14 @@ class Transcript:
         """Return a segment as JSON, and its number of displayed words; `ends` as in `Sentences`."""
         self._words = None
         return self._encoded(words, None if self._sentences is None else self._sentences.final(words, ends=ends))
+
+    def correction(self, words: Sequence[Word], before: Sequence[str]) -> tuple[msgspec.Raw, int]:
+        """Return words of earlier segments, decoded again, as JSON, and their number; `before` as in `restore`."""
+        if self._sentences is None:
+            return self._encoded(words, None)
+        sentences = Sentences(self._style)
+        sentences.opening = tuple(before)
+        return self._encoded(words, sentences.final(words, ends=True))
 
     def _encoded(self, words: Sequence[Word], formatted: Sequence[FormattedWord] | None) -> tuple[msgspec.Raw, int]:
         shown = [(w, w.text) for w in words] if formatted is None else [(f.word, f.text) for f in formatted]

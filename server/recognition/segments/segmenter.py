@@ -9,15 +9,17 @@ from enum import Enum, auto
 from functools import partial
 
 from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.rewind import KEPT_S, RewindDecoder, RewindState
 from model.ctc.words import Decoder, DecoderState, SecondPass, TwoPass, Word
 from model.description import ModelDescription
 from server.audio.pcm import PCM
-from server.recognition.events import Event, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
+from server.recognition.events import Correction, Event, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
 from server.recognition.pending_finals import PendingFinal, Result
 from server.recognition.saved_state import SavedChannel
 from server.recognition.segments.channel_settings import ChannelSettings, PendingChanges
 from server.recognition.segments.endpointing import EndpointRules, VoiceActivity
 from server.recognition.segments.partials import PartialFilter, WordPlacer, placed
+from server.recognition.segments.rewinding import Part, Rewind, Rewinding
 from server.recognition.segments.segment_audio import SegmentAudio
 from server.recognition.segments.speech_gate import Levels, SpeechGate
 from server.recognition.steps import Marker, StepTag
@@ -54,7 +56,8 @@ class Segmenter:
         self._decoder = decoder
         self._two_pass = decoder if isinstance(decoder, TwoPass) else None
         self._audio = None if self._two_pass is None else SegmentAudio(config)
-        self._gate = SpeechGate(config)
+        self._rewinding = Rewinding(decoder) if isinstance(decoder, RewindDecoder) else None
+        self._gate = SpeechGate(config, KEPT_S if self._rewinding is not None else 0.0)
         self._delay_frames, self._frame_s = config.delay_frames, config.frame_s
         self._settings = PendingChanges(ChannelSettings(bias, rules))
         self._rules = rules  # the current ones
@@ -176,6 +179,30 @@ class Segmenter:
             self._decoder.set_bias(self.state, current.bias)
             self._read = None  # words that only the earlier key terms contain are spelled anew
 
+    # Corrections
+
+    def rewind(self, seconds: float, bias: Bias) -> list[Event]:
+        """Decode the finals of the last seconds of the audio sent so far again, with these key terms.
+
+        Returns the correction, unless steps are on their way: it follows them. For a decoder that can.
+        """
+        assert self._rewinding is not None, "checked by the session"
+        asked = Rewind(self.steps_sent, seconds, bias)
+        if self.steps_sent == self._steps_answered:
+            return [self._corrected(asked)]
+        self._rewinding.waiting.append(asked)
+        return []
+
+    def _corrected(self, asked: Rewind) -> Correction:
+        assert self._rewinding is not None, "only asked for then"
+        return self._rewinding.correction(self.index, self._part, self.cursor_s, asked)
+
+    @property
+    def _part(self) -> Part:
+        """Its present decoder state, up to the end of the last final."""
+        assert isinstance(self.state, RewindState), "of a decoder that can decode again"
+        return Part(self.state, self._base_s, self._start_s, self._gate.frozen())
+
     # Flushes and the end
 
     def flushing(self) -> None:
@@ -220,6 +247,8 @@ class Segmenter:
             self._end_flush(FinalReason.CLOSE, events)
         if self._settings.waiting:
             self._apply_changes()
+        while self._rewinding is not None and self._rewinding.due(self._steps_answered):
+            events.append(self._corrected(self._rewinding.waiting.popleft()))
         return events
 
     def _detect_text(self, events: list[Result]) -> None:
@@ -305,6 +334,8 @@ class Segmenter:
         if isinstance(final, PendingFinal) or final.words or not self._left_out(reason):
             events.append(final)
         if reason is not FinalReason.CLOSE:
+            if self._rewinding is not None:
+                self._rewinding.flushed(self._part)
             self._decoder.release(self.state)
             # The next step starts the model afresh too.
             self.state = self._decoder.start(self._delay_frames, self._settings.current.bias)

@@ -59,7 +59,9 @@ class Levels:
 class SpeechGate:
     """Owns the levels of a channel's open segment and of what lies just before it, and the verdicts on its words."""
 
-    def __init__(self, config: ModelDescription) -> None:
+    def __init__(self, config: ModelDescription, keep_s: float = 0.0) -> None:
+        """`keep_s`: how long the levels of taken words are kept, for `frozen`."""
+        self._keep_s = CONTEXT_S + keep_s
         step_s = config.step_samples / config.sample_rate
         self._per_step = max(1, round(step_s / LEVEL_S))
         self._rate, self._lead_s = self._per_step / step_s, config.lead_samples / config.sample_rate
@@ -107,7 +109,7 @@ class SpeechGate:
     def taken(self, until_s: float) -> None:
         """Forget the audio of words that end before `until_s`, in the decoder's time."""
         self._forget_words()
-        self._drop(int((until_s - CONTEXT_S + self._lead_s) * self._rate))
+        self._drop(int((until_s - self._keep_s + self._lead_s) * self._rate))
 
     def restart(self) -> None:
         """Start anew with the decoder state: the next step is its first."""

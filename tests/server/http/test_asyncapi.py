@@ -59,6 +59,7 @@ def test_real_frames_of_every_type_match(live_server: Start, document: AsyncApiD
         {"type": "Configure", "keyterms": ["again"]},
         {"type": "Configure", "keyterms": None, "features": {"x": True}},
         {"type": "Context", "text": "Am I speaking to Ms. Kowalczyk?"},
+        {"type": "Rewind", "seconds": 5},
     )
     too_many = {"type": "Configure", "keyterms": ["word " * 30]}
     stereo = {"channels": 2, "multichannel": "true"}

@@ -12,6 +12,7 @@ from model.acoustic import load_own, log_probs_of
 from model.config import ModelConfig
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.rewind import RewindDecoder
 from model.ctc.words import LogProbs
 from model.decoder import make_decoder
 from model.evaluation.scoring import TermScore, score_terms
@@ -61,3 +62,17 @@ def test_a_name_that_the_agent_said_is_found_and_no_other_is_made_of_it(named: s
     else:
         assert with_context.recalled >= LEAST_RECALL * with_context.terms
         assert with_context.other_errors < without.other_errors
+
+
+def test_a_name_that_becomes_known_later_is_found_by_decoding_again() -> None:
+    cases, outputs, decoder, config = spoken()
+    rewinding, total = RewindDecoder(decoder), TermScore()
+    for case, log_probs in zip(cases, outputs, strict=True):
+        state = rewinding.start(config.delay_frames)
+        rewinding.advance([state], log_probs[None])
+        rewinding.take(state)
+        again = rewinding.rewind(state, 0.0, Bias.of([(case.said[0], None)]))
+        rewinding.release(state)
+        text = "" if again is None else " ".join(word.text for word in again.words)
+        total += score_terms(case.reference, text, case.said, case.said)
+    assert total.recalled >= LEAST_RECALL * total.terms

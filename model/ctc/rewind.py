@@ -1,0 +1,210 @@
+"""Beam search that can decode the last seconds of taken text again, with other key terms and without the network.
+
+The frames of the last `KEPT_S` are kept in compact form (`kept_frames`), 80 bytes for a second of speech, and so are
+the words that were taken. Text is searched again from a word boundary, in the context of the words before it. The same
+key terms from the start of a state give the same words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from model.ctc.beam import BeamDecoder, BeamState
+from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.kept_frames import FrameKeeper, KeptFrames
+from model.ctc.search import layout as at
+from model.ctc.search.saved_beam import Memory
+from model.ctc.words import LogProbs, Word, digest_of
+
+KEPT_S = 30.0
+"""Seconds of frames that a stream keeps."""
+
+Onset = tuple[float, float, int]  # BLANK_P, LETTER_P and BLANK_LAST of the hypothesis at the start of a text
+
+
+def state_at(
+    search: BeamDecoder, begin: int, bias: Bias, *, lm_state: int | None, onset: Onset | None, last_end: int
+) -> BeamState:
+    """Return a state that continues at frame `begin`, in this context.
+
+    `lm_state` None is the start of a text, `onset` None silence before it; `last_end` is the frame in which the last
+    word ended.
+    """
+    state = search.start(0, bias)
+    memory = Memory(state.block, search.beams)
+    if lm_state is not None:
+        memory.nodes[0, at.LM_STATE] = lm_state
+    memory.nodes[0, at.HYPOTHESIS] = 0
+    onset = (0.0, -math.inf, begin - 1) if onset is None else onset
+    memory.hypotheses_f[0, [at.BLANK_P, at.LETTER_P]] = onset[:2]
+    memory.hypotheses[0, at.BLANK_LAST] = onset[2]
+    memory.header[at.FRAMES] = state.frames = begin
+    state.last_end = last_end
+    return state
+
+
+def keeper_of(search: BeamDecoder) -> FrameKeeper:
+    """Return a keeper of the symbols that a search reads."""
+    symbols = search.symbols
+    writes = (symbols.table[: len(search.vocabulary), at.ROLE] != at.NEVER).astype(np.uint8)  # (V,)
+    writes[symbols.blank] = 1
+    return FrameKeeper(writes, symbols.blank, search.limits)
+
+
+@dataclass(slots=True, eq=False)
+class RewindState:
+    """Decoder state of one stream. What was taken can be decoded again even after the state is released."""
+
+    first: BeamState
+    kept: KeptFrames = field(default_factory=KeptFrames)
+    taken: deque[Word] = field(default_factory=deque)  # the last words
+    whole: bool = True  # whether these are all words since the start
+    until: int = 0  # frame up to which the text was taken
+
+    @property
+    def frames(self) -> int:
+        """Output frames decoded so far."""
+        return self.first.frames
+
+    @property
+    def silence_frames(self) -> int:
+        """Frames since the last letter."""
+        return self.first.silence_frames
+
+    @property
+    def has_text(self) -> bool:
+        """Whether the open segment contains a letter."""
+        return self.first.has_text
+
+    @property
+    def revision(self) -> int:
+        """A number that increases whenever the words change."""
+        return self.first.revision
+
+
+@dataclass(frozen=True, slots=True)
+class Rewound:
+    """Words of taken text from `start_s` to `end_s`, decoded again; `before` are the words before them."""
+
+    start_s: float
+    end_s: float
+    words: tuple[Word, ...]
+    before: tuple[Word, ...]
+
+
+class RewindDecoder:
+    """A `Decoder` with the words of its search, whose taken text can be decoded again."""
+
+    supports_bias = True
+
+    def __init__(self, search: BeamDecoder) -> None:
+        self.search, self.frame_s = search, search.frame_s
+        self._keeper = keeper_of(search)
+        self._kept = round(KEPT_S / self.frame_s)
+        self._context = 0 if search.lm is None else search.lm.order - 1
+
+    @property
+    def digest(self) -> str:
+        """Digest of everything that its results depend on."""
+        return digest_of(f"rewind {self._kept}", self.search.digest)
+
+    def warm_up(self) -> None:
+        """Compile all entry points, or load them from disk, so that the first stream need not wait."""
+        self.search.warm_up()
+        state = self.start(0)
+        size = len(self.search.vocabulary)
+        self.advance([state], np.full((1, 8, size), -math.log(size), np.float32))
+        self.release(state)
+
+    def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> RewindState:
+        """Return a new state that ignores the first `skip_frames` frames."""
+        return RewindState(self.search.start(skip_frames, bias))
+
+    def set_bias(self, state: RewindState, bias: Bias) -> None:
+        """As the search does."""
+        self.search.set_bias(state.first, bias)
+
+    def word_log_prob(self, word: str) -> float:
+        """As the search has it."""
+        return self.search.word_log_prob(word)
+
+    def release(self, state: RewindState) -> None:
+        """Free the memory of a state's search; what was taken stays. Raises: ReleasedState."""
+        self.search.release(state.first)
+
+    def advance(self, states: Sequence[RewindState], log_probs: LogProbs) -> None:
+        """Decode (B, T, V) more frames, row b into `states[b]`. Raises: ValueError, ReleasedState."""
+        log_probs = self.search.own(log_probs)
+        before = [state.frames for state in states]
+        self.search.search([state.first for state in states], log_probs)
+        new = ((state.kept, state.frames - frames) for state, frames in zip(states, before, strict=True))
+        self._keeper.keep(new, log_probs)
+        for state in states:
+            self._forget(state)
+
+    def words(self, state: RewindState) -> tuple[Word, ...]:
+        """Words of the open segment; the last one may be unfinished."""
+        return self.search.words(state.first)
+
+    def stable_words(self, state: RewindState) -> int:
+        """Number of leading `words` that can no longer change."""
+        return self.search.stable_words(state.first)
+
+    def take(self, state: RewindState, count: int | None = None) -> tuple[Word, ...]:
+        """Remove and return the first `count` words (None: all) of the open segment."""
+        everything = count is None or count >= len(self.words(state))
+        taken = self.search.take(state.first, count)
+        state.taken += taken
+        if everything:
+            state.until = state.frames
+        elif taken:
+            state.until = self._frame(taken[-1].end_s)
+        return taken
+
+    def rewind(self, state: RewindState, since_s: float, bias: Bias) -> Rewound | None:
+        """Decode taken text again, from its first word that begins at or after `since_s`; None if nothing is kept."""
+        kept, words = state.kept, state.taken
+        earlier = [word for word in words if word.start_s < since_s or self._frame(word.start_s) < kept.begin]
+        ended = self._frame(earlier[-1].end_s) if earlier else 0
+        begin = max(kept.begin, ended)
+        if begin >= state.until:
+            return None
+        context = tuple(word.text for word in earlier[-self._context :] if self._context)
+        first = state_at(self.search, begin, bias, lm_state=self._lm_state(state, context), onset=None, last_end=ended)
+        log_probs = kept.since(begin).log_probs(len(self.search.vocabulary), self.search.symbols.blank)  # (1, T, V)
+        self.search.search([first], np.ascontiguousarray(log_probs[:, : state.until - begin]))
+        found = self.search.take(first)
+        self.search.release(first)
+        return Rewound(begin * self.frame_s, state.until * self.frame_s, found, tuple(earlier))
+
+    def _lm_state(self, state: RewindState, context: Sequence[str]) -> int | None:
+        lm = self.search.lm
+        if lm is None:
+            return None
+        return lm.state_after(context, bos=state.whole and len(context) < self._context)
+
+    def _frame(self, seconds: float) -> int:
+        return round(seconds / self.frame_s)
+
+    def _forget(self, state: RewindState) -> None:
+        """Drop frames that are too old, and words before them except their context."""
+        begin = state.frames - self._kept
+        if begin <= state.kept.begin:
+            return
+        state.kept.drop(begin)
+        while len(state.taken) > self._context and self._frame(state.taken[self._context].start_s) < begin:
+            state.taken.popleft()
+            state.whole = False
+
+    def save(self, state: RewindState) -> bytes:
+        """Not supported: what is kept is in no ticket. Raises: NotImplementedError."""
+        raise NotImplementedError
+
+    def load(self, saved: bytes, bias: Bias = NO_BIAS) -> RewindState:
+        """Not supported. Raises: NotImplementedError."""
+        raise NotImplementedError
