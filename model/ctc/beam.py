@@ -21,6 +21,7 @@ does not depend on vocabulary, beams or language model; a server compiles it if 
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -163,6 +164,16 @@ class BeamDecoder:
         )  # fmt: skip
         self._out_words, self._out_symbols, self._out_sums = out_offsets(beams)
         self._start_state = lm.start_state if lm is not None else 0
+
+    def narrowed(self, beams: int, reach: float) -> BeamDecoder:
+        """Return this search with fewer hypotheses, for states of its own."""
+        narrow = copy.copy(self)
+        narrow.beams = min(beams, self.beams)
+        narrow.limits = self.limits.copy()
+        narrow.limits[2] = min(reach, self.limits[2])
+        narrow._setup = self._setup._replace(beams=narrow.beams, limits=narrow.limits)
+        narrow._out_words, narrow._out_symbols, narrow._out_sums = out_offsets(narrow.beams)
+        return narrow
 
     def warm_up(self) -> None:
         """Compile all entry points, or load them from disk, so that the first stream need not wait."""

@@ -1,16 +1,16 @@
-"""Beam search that can decode the last seconds of taken text again, with other key terms and without the network.
+"""Beam search that can look for key terms in the last seconds of taken text again, without the network.
 
 The frames of the last `KEPT_S` are kept in compact form (`kept_frames`), 80 bytes for a second of speech, and so are
-the words that were taken. Text is searched again from a word boundary, in the context of the words before it. The same
-key terms from the start of a state give the same words.
+the words that were taken. A narrow search decodes them again from a word boundary, in the context of the words before
+it. Where it finds a key term, the term replaces the words that were taken for it; all other words stay.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -23,6 +23,10 @@ from model.ctc.words import LogProbs, Word, digest_of
 
 KEPT_S = 30.0
 """Seconds of frames that a stream keeps."""
+BEAMS, REACH = 48, 7.0
+"""Width of the search for key terms: a third of the time of the usual one. Source: docs/decisions/decoding.md."""
+COVERED = 0.5
+"""Share of a taken word that a key term covers where it replaces it."""
 
 Onset = tuple[float, float, int]  # BLANK_P, LETTER_P and BLANK_LAST of the hypothesis at the start of a text
 
@@ -89,7 +93,7 @@ class RewindState:
 
 @dataclass(frozen=True, slots=True)
 class Rewound:
-    """Words of taken text from `start_s` to `end_s`, decoded again; `before` are the words before them."""
+    """Words of taken text from `start_s` to `end_s`, with the key terms in it; `before` are the words before them."""
 
     start_s: float
     end_s: float
@@ -98,12 +102,14 @@ class Rewound:
 
 
 class RewindDecoder:
-    """A `Decoder` with the words of its search, whose taken text can be decoded again."""
+    """A `Decoder` with the words of its search, in whose taken text key terms can be found later."""
 
     supports_bias = True
 
-    def __init__(self, search: BeamDecoder) -> None:
+    def __init__(self, search: BeamDecoder, again: BeamDecoder | None = None) -> None:
+        """`again`: the search for key terms; by default a narrower one with the same language model."""
         self.search, self.frame_s = search, search.frame_s
+        self._again = again or search.narrowed(BEAMS, REACH)
         self._keeper = keeper_of(search)
         self._kept = round(KEPT_S / self.frame_s)
         self._context = 0 if search.lm is None else search.lm.order - 1
@@ -111,7 +117,7 @@ class RewindDecoder:
     @property
     def digest(self) -> str:
         """Digest of everything that its results depend on."""
-        return digest_of(f"rewind {self._kept}", self.search.digest)
+        return digest_of(f"rewind {self._kept}", self.search.digest, self._again.digest)
 
     def warm_up(self) -> None:
         """Compile all entry points, or load them from disk, so that the first stream need not wait."""
@@ -167,20 +173,34 @@ class RewindDecoder:
         return taken
 
     def rewind(self, state: RewindState, since_s: float, bias: Bias) -> Rewound | None:
-        """Decode taken text again, from its first word that begins at or after `since_s`; None if nothing is kept."""
+        """Find key terms in taken text from its first word on that begins at or after `since_s`.
+
+        None if nothing is kept of it.
+        """
         kept, words = state.kept, state.taken
         earlier = [word for word in words if word.start_s < since_s or self._frame(word.start_s) < kept.begin]
-        ended = self._frame(earlier[-1].end_s) if earlier else 0
-        begin = max(kept.begin, ended)
+        begin = max(kept.begin, self._frame(earlier[-1].end_s) if earlier else 0)
         if begin >= state.until:
             return None
-        context = tuple(word.text for word in earlier[-self._context :] if self._context)
-        first = state_at(self.search, begin, bias, lm_state=self._lm_state(state, context), onset=None, last_end=ended)
-        log_probs = kept.since(begin).log_probs(len(self.search.vocabulary), self.search.symbols.blank)  # (1, T, V)
-        self.search.search([first], np.ascontiguousarray(log_probs[:, : state.until - begin]))
-        found = self.search.take(first)
-        self.search.release(first)
-        return Rewound(begin * self.frame_s, state.until * self.frame_s, found, tuple(earlier))
+        taken = tuple(words)[len(earlier) :]
+        for term in _terms_in(self.decode_again(state, begin, earlier, bias), bias):
+            taken = _with_term(taken, term)
+        return Rewound(begin * self.frame_s, state.until * self.frame_s, taken, tuple(earlier))
+
+    def decode_again(self, state: RewindState, begin: int, before: Sequence[Word], bias: Bias) -> tuple[Word, ...]:
+        """Return the words of the search for key terms, from frame `begin` on to the end of the taken text.
+
+        `before` are the words before that frame.
+        """
+        again = self._again
+        context = tuple(word.text for word in before[-self._context :] if self._context)
+        last_end = self._frame(before[-1].end_s) if before else 0
+        first = state_at(again, begin, bias, lm_state=self._lm_state(state, context), onset=None, last_end=last_end)
+        log_probs = state.kept.since(begin).log_probs(len(again.vocabulary), again.symbols.blank)  # (1, T, V)
+        again.search([first], np.ascontiguousarray(log_probs[:, : state.until - begin]))
+        words = again.take(first)
+        again.release(first)
+        return words
 
     def _lm_state(self, state: RewindState, context: Sequence[str]) -> int | None:
         lm = self.search.lm
@@ -208,3 +228,27 @@ class RewindDecoder:
     def load(self, saved: bytes, bias: Bias = NO_BIAS) -> RewindState:
         """Not supported. Raises: NotImplementedError."""
         raise NotImplementedError
+
+
+def _terms_in(words: Sequence[Word], bias: Bias) -> Iterator[tuple[Word, ...]]:
+    """Yield the key terms among words, the longest ones first where several begin."""
+    phrases = sorted((tuple(phrase.split()) for phrase, weight in bias.phrases if weight > 0), key=len, reverse=True)
+    at = 0
+    while at < len(words):
+        size = next((len(p) for p in phrases if tuple(w.text for w in words[at : at + len(p)]) == p), 0)
+        if size:
+            yield tuple(words[at : at + size])
+        at += max(1, size)
+
+
+def _with_term(words: tuple[Word, ...], term: tuple[Word, ...]) -> tuple[Word, ...]:
+    """Return words with a key term in the place of those that it covers."""
+    begin_s, end_s = term[0].start_s, term[-1].end_s
+    kept = [word for word in words if not _covered(word, begin_s, end_s)]
+    before = [replace(word, end_s=min(word.end_s, begin_s)) for word in kept if word.start_s < begin_s]
+    after = [replace(word, start_s=max(word.start_s, end_s)) for word in kept if word.start_s >= begin_s]
+    return (*before, *term, *after)
+
+
+def _covered(word: Word, begin_s: float, end_s: float) -> bool:
+    return min(word.end_s, end_s) - max(word.start_s, begin_s) > COVERED * (word.end_s - word.start_s)

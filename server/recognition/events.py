@@ -69,7 +69,7 @@ class Final:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Words of finals, decoded again with other key terms; they replace all words from `start_s` on.
+    """Words of finals, with key terms that were found later; they replace all words from `start_s` on.
 
     `before` are the words before them in the same sentence, if there are any.
     """

@@ -266,7 +266,7 @@ class Context(msgspec.Struct, tag_field="type", tag="Context", frozen=True):
 
 
 class Rewind(msgspec.Struct, tag_field="type", tag="Rewind", frozen=True):
-    """Ours: decode the finals of the last seconds again, with further key terms."""
+    """Ours: look for further key terms in the finals of the last seconds."""
 
     seconds: float
     keyterms: list[str] = []

@@ -137,8 +137,8 @@ PARAMETERS = (
     Parameter("latency_budget_ms", _whole(BUDGETS_MS), "the server's", "target latency of a step, in ms.",
         f"target latency of a live step, {BUDGETS_MS[0]:,} to {BUDGETS_MS[-1]:,} ms",
         live_only=True, ours=True),
-    Parameter("rewind", _whole(REWINDS_S), "0", "seconds of finals that `Rewind` can decode again.",
-        "seconds of finals that a `Rewind` message can decode again with other key terms; cannot be combined with "
+    Parameter("rewind", _whole(REWINDS_S), "0", "seconds of finals in which `Rewind` finds key terms.",
+        "seconds of finals in which a `Rewind` message can look for further key terms later; cannot be combined with "
         "`grammar`, `finals=accurate`, `redact` or `resumable`; refused if the model is not decoded by beam search",
         live_only=True, ours=True),
     Parameter("resumable", BOOLEAN, "`false`", "tickets for resuming a lost stream.",

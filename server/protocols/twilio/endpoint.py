@@ -149,6 +149,8 @@ class TwilioEndpoint:
         _check_form(query)
         listen = [pair for pair in pairs if pair not in own]
         request, model = await self._queries.read(listen, live=True, redact=redaction_of(socket))
+        if request.rewind_s:
+            raise BadParameter("rewind: /v1/twilio has no Rewind messages; leave it out, or stream to /v1/listen")
         rate = model.config.sample_rate
         options = replace(request.live_options(rate), sample_rate=rate, channels=channels, multichannel=channels > 1)
         session = model.session(options, replica.limits)

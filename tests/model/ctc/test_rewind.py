@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -22,17 +24,47 @@ def decode(made: RewindDecoder, rows: np.ndarray, state: RewindState | None = No
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), frames=st.integers(5, 60), beams=st.sampled_from((4, 32)), lm=st.booleans())
-def test_the_same_key_terms_from_the_start_give_the_same_words_to_the_bit(
+def test_the_same_search_from_the_start_gives_the_same_words_to_the_bit(
     seed: int, frames: int, beams: int, lm: bool
 ) -> None:
-    made, rows = RewindDecoder(decoder(beams, lm=lm)), speech_like(seed, frames)
+    search = decoder(beams, lm=lm)
+    made, rows = RewindDecoder(search, search), speech_like(seed, frames)
     state = decode(made, rows)
     taken = made.take(state)
     decode(made, speech_like(seed + 1, 9), state)  # what came later does not count
+    if state.until:
+        assert made.decode_again(state, 0, (), NO_BIAS) == taken
     again = made.rewind(state, 0.0, NO_BIAS)
-    assert (() if again is None else again.words) == taken
     made.release(state)
-    assert made.rewind(state, 0.0, NO_BIAS) == again, "a released state can still be decoded again"
+    assert made.rewind(state, 0.0, NO_BIAS) == again, "words of a released state can still be corrected"
+
+
+def test_a_narrowed_search_is_one_that_was_made_so() -> None:
+    wide, rows = decoder(32), speech_like(7, 60)
+    words = []
+    for search in (wide.narrowed(4, 5.0), decoder(4, reach=5.0)):
+        state = search.start(0)
+        search.advance([state], rows[None].copy())
+        words.append(search.take(state))
+        assert search.beams == 4
+    assert words[0] == words[1]
+    assert wide.beams == 32
+    assert wide.narrowed(64, 20.0).digest == wide.digest
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(10, 80), st.sets(st.sampled_from(["ab", "ba", "ca", "a", "ab ba"])))
+def test_only_words_in_the_place_of_a_key_term_change(seed: int, frames: int, terms: set[str]) -> None:
+    made = RewindDecoder(decoder(16, lm=False))
+    state = decode(made, speech_like(seed, frames))
+    taken = made.take(state)
+    again = made.rewind(state, 0.0, Bias.of([(term, 1.0) for term in sorted(terms)]))
+    words = () if again is None else again.words
+    spelled = {part for term in terms for part in term.split()}
+    assert [w for w in words if w.text not in spelled and w.text not in {t.text for t in taken}] == []
+    assert all(one.end_s <= two.start_s + 1e-9 for one, two in pairwise(words))
+    if not terms:
+        assert words == taken
 
 
 def test_the_words_are_those_of_the_search_alone() -> None:
@@ -66,6 +98,7 @@ def test_a_key_term_changes_the_words_after_the_boundary_and_nothing_before() ->
     assert again is not None
     assert [word.text for word in again.before] == [taken[0].text]
     assert [word.text for word in again.words] == ["cb", "ab"]
+    assert again.words[1] == taken[2], "as it was taken"
     assert again.start_s == pytest.approx(taken[0].end_s)
     assert again.words[0].start_s >= taken[0].end_s
     unchanged = made.rewind(state, taken[1].start_s, NO_BIAS)

@@ -18,6 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.sync.server import ServerConnection, serve
 
+from model.ctc.beam import BeamDecoder
 from server.audio.pcm import PCM
 from server.audio.raw import mulaw_table
 from server.errors import CloseReason
@@ -32,7 +33,7 @@ from tests.support.servers.adapters import RATE, audio_of, frames_of, other_acti
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.shouting import ShoutingDecoder
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.spelling import CONFIG, silence, spell
 
 Start = Callable[..., LiveServer]
 Json = dict[str, Any]
@@ -287,6 +288,14 @@ def test_an_invalid_parameter_of_a_call_is_refused_by_name(live_server: Start, q
         dial(live_server(), f"?{reply}{query}")
     assert refused.value.response.status_code == 400
     assert refused.value.response.headers["dg-error"].startswith(query.partition("=")[0] + ": ")
+
+
+def test_a_call_has_no_corrections_and_says_so(live_server: Start) -> None:
+    search = BeamDecoder(CONFIG.vocabulary, CONFIG.frame_s, beams=4)
+    with pytest.raises(InvalidStatus) as refused:
+        dial(live_server(decoder=search), "?reply=true&rewind=5")
+    assert refused.value.response.status_code == 400
+    assert refused.value.response.headers["dg-error"].startswith("rewind: /v1/twilio has no Rewind messages")
 
 
 def test_ignored_parameters_of_calls_are_listed_in_the_answer_and_logged_once(live_server: Start) -> None:
