@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ from server.recognition.events import Final
 from server.recognition.session import Limits
 from tests.support.servers.shouting import ShoutingDecoder
 from tests.support.servers.spelling import CONFIG, silence, spell
-from tests.support.streams.resume_bench import Client, Configure, Control, Finalize, ResumableBench
+from tests.support.streams.resume_bench import Client, Configure, Context, Control, Finalize, ResumableBench
 
 LIMITS = Limits(silence_endpoint_ms=900.0, max_utterance_s=3.0, max_backlog_s=1e9)
 BEAM = BeamDecoder(CONFIG.vocabulary, CONFIG.frame_s, beams=8)
+CONTEXT_S = 0.8  # short, so that context begins and ends within a script
 DECODERS = {"greedy": None, "beam": BEAM, "shouting": ShoutingDecoder()}
 
 words = st.text("abcde ", min_size=1, max_size=10)
@@ -30,6 +32,7 @@ def scripts(draw: st.DrawFn, channels: int, rate: int) -> list[np.ndarray | Cont
     controls = st.one_of(
         st.sampled_from([Finalize()] + [Finalize(channel) for channel in range(channels)]),
         st.lists(words.filter(str.strip), max_size=2).map(lambda phrases: Configure(tuple(phrases))),
+        st.lists(st.text("abcde", min_size=3, max_size=5), max_size=2).map(lambda names: Context(" ".join(names))),
     )
     sounds = st.one_of(words.map(lambda text: spell(text, rate)), st.floats(0, 1.5).map(lambda s: silence(s, rate)))
     script: list[np.ndarray | Control] = []
@@ -44,8 +47,9 @@ def scripts(draw: st.DrawFn, channels: int, rate: int) -> list[np.ndarray | Cont
 def check(script: list[Any], seed: int, losses: int, **options: Any) -> Client:
     options |= {"limits": LIMITS, "utterance_end_ms": 700}
     whole, moved = Client(script, seed, **options), Client(script, seed, **options)
-    whole.run(0)
-    moved.run(losses)
+    with patch("server.recognition.session.CONTEXT_S", CONTEXT_S):
+        whole.run(0)
+        moved.run(losses)
     assert moved.finals == whole.finals
     assert moved.ends == whole.ends
     return moved
@@ -119,6 +123,29 @@ def test_scripts_do_resume_streams_and_repeat_results() -> None:
     clients = [check(script, seed, 4) for seed in range(20)]
     assert sum(client.moves for client in clients) > 60
     assert sum(client.repeated for client in clients) > 5
+
+
+def test_context_of_a_resumed_stream_ends_where_it_ends_in_an_unbroken_one() -> None:
+    whole, moved = (ResumableBench(limits=LIMITS, decoder=BEAM) for _ in range(2))
+    whole.session.replace_phrases(["own"])
+    with patch("server.recognition.session.CONTEXT_S", 4.0):
+        assert whole.session.add_context("bcade") == ("bcade",)
+    whole.send(silence(1.5))
+    whole.mark()
+    whole.answer()
+    moved.send(silence(1.8 - moved.restore(whole.saved[-1])))
+    whole.send(silence(0.3))
+    left = whole.session.channels[0].bias_steps
+    for bench in (whole, moved):
+        bench.answer()
+        (channel,) = bench.session.channels
+        assert bench.session.keyterms.context == ("bcade",)
+        assert channel.bias_steps == left > 0
+        assert channel.state.bias.phrases == (("bcade", 1.0), ("own", 1.0))
+        bench.send(silence(2.2))
+        bench.answer()
+        assert channel.state.bias.phrases == (("own", 1.0),)
+        assert bench.session.keyterms.context == ()
 
 
 def test_start_without_a_ticket_continues_time_and_count_of_finals() -> None:

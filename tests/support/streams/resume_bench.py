@@ -33,7 +33,14 @@ class Configure:
     phrases: tuple[str, ...]
 
 
-Control = Finalize | Configure
+@dataclass(frozen=True)
+class Context:
+    """The client's frame."""
+
+    text: str
+
+
+Control = Finalize | Configure | Context
 Script = Sequence["np.ndarray | Control"]  # audio is (S, C) int16
 
 
@@ -166,6 +173,8 @@ class Client:
     def _say(self, bench: ResumableBench, control: Control) -> None:
         if isinstance(control, Finalize):
             bench.finalize(control.channel)
+        elif isinstance(control, Context):
+            bench.session.add_context(control.text)
         else:
             bench.session.replace_phrases(control.phrases)
 

@@ -19,7 +19,7 @@ from server.models.selection import ModelNames
 from server.protocols.openai.items import MAX_CHARACTERS
 from server.protocols.openai.messages import COMPLETED, DELTA
 from server.protocols.openai.realtime import RealtimeAdapter
-from server.protocols.openai.settings import SessionSettings
+from server.protocols.openai.settings import MAX_PROMPT, SessionSettings
 from server.recognition.events import Closed, Final, FinalReason, Partial, SpeechStarted, StreamBroken
 from server.streaming.adapter import Bias, Endpoint, Flush
 from tests.support.servers.adapters import RATE, audio_of, frames_of, noise, other_actions, words
@@ -310,6 +310,18 @@ def test_keywords_are_key_terms_and_a_refusal_is_an_error() -> None:
     assert other_actions(talk.actions) == [Bias(("porch fan", "tutti"))]
     (error,) = talk.do(talk.adapter.bias_refused("too many"))
     assert error["error"]["param"] == "session.audio.input.transcription.keywords"
+
+
+def test_a_prompt_is_passed_on_with_the_keywords_and_shown() -> None:
+    talk = Talk()
+    talk.actions.clear()
+    talk.send("session.update", session=update(transcription={"prompt": "Am I speaking to Ms. Kowalczyk?"}))
+    assert other_actions(talk.actions) == [Bias((), "Am I speaking to Ms. Kowalczyk?")]
+    (error,) = talk.do(talk.adapter.bias_refused("too many"))
+    assert error["error"]["param"] == "session.audio.input.transcription.prompt"
+    talk.actions.clear()
+    talk.send("session.update", session=update(transcription={"prompt": "x" * (MAX_PROMPT + 1)}))
+    assert other_actions(talk.actions) == []
 
 
 BAD = [

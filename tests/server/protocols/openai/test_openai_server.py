@@ -19,6 +19,7 @@ from tests.support.servers.live_server import LiveServer
 from tests.support.servers.shouting import ShoutingDecoder
 from tests.support.servers.spelling import poison, silence, spell
 from tests.support.servers.uploaded import encoded
+from tests.support.servers.wavering import WaveringDecoder
 
 Start = Callable[..., LiveServer]
 Json = dict[str, Any]
@@ -118,6 +119,18 @@ def test_clear_discards_audio(live_server: Start) -> None:
         append(socket, spell("kept", RATE))
         tell(socket, "input_audio_buffer.commit")
         assert until(socket, ".completed")[-1]["transcript"] == "kept"
+
+
+def test_the_rare_words_of_a_prompt_are_key_terms(live_server: Start) -> None:
+    server = live_server(decoder=WaveringDecoder())  # to which all words are rare; it writes the key terms of a word
+    with dial(server) as socket:
+        manual(socket)
+        transcription = {"model": "any", "keywords": ["own"], "prompt": "Ms. Kowalczyk!"}
+        session = {"type": "transcription", "audio": {"input": {"transcription": transcription}}}
+        tell(socket, "session.update", session=session)
+        append(socket, np.concatenate([spell("one ", RATE), silence(2.0, RATE)]))
+        tell(socket, "input_audio_buffer.commit")
+        assert until(socket, ".completed")[-1]["transcript"].startswith("one+kowalczyk+own")
 
 
 def test_keywords_need_a_decoder_with_key_terms(live_server: Start) -> None:
