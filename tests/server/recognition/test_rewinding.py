@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -145,6 +147,15 @@ def test_what_excludes_rewind_is_refused_by_name(live_server: Start, other: dict
         pass
     assert refused.value.response.status_code == 400
     assert refused.value.response.headers["dg-error"].startswith(f"rewind: cannot be combined with {next(iter(other))}")
+
+
+def test_a_key_whose_streams_are_redacted_has_no_rewind(live_server: Start, tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"{hashlib.sha256(b'calls').hexdigest()} calls redact=pci\n")
+    server = live_server(decoder=beam(), api_keys_file=path)
+    with pytest.raises(InvalidStatus) as refused:
+        server.listen({"Authorization": "Token calls"}, rewind=5)
+    assert refused.value.response.headers["dg-error"].startswith("rewind: cannot be combined with redact")
 
 
 def test_rewind_is_refused_where_there_is_no_beam_search(live_server: Start) -> None:
