@@ -139,7 +139,8 @@ PARAMETERS = (
         live_only=True, ours=True),
     Parameter("rewind", _whole(REWINDS_S), "0", "seconds of finals in which `Rewind` finds key terms.",
         "seconds of finals in which a `Rewind` message can look for further key terms later; cannot be combined with "
-        "`grammar`, `finals=accurate`, `redact` or `resumable`; refused if the model is not decoded by beam search",
+        "`grammar`, `finals=accurate`, `redact`, `receipt` or `resumable`; refused if the model is not decoded by beam "
+        "search",
         live_only=True, ours=True),
     Parameter("resumable", BOOLEAN, "`false`", "tickets for resuming a lost stream.",
         "sends tickets with which a stream continues after a lost connection, on any replica; only with `linear16`, "
@@ -147,7 +148,8 @@ PARAMETERS = (
     Parameter("receipt", BOOLEAN, "`false`", "signed receipts of finals; refused for uploads.",
         "adds a signed `receipt` to each final and to the last message: digests of audio, model, key terms, settings "
         "and words, with which `tutti replay` derives the words again; only with `linear16`, `linear32`, `mulaw`, "
-        "`alaw`, and key terms cannot change; refused without a key of the server, and for uploads", ours=True),
+        "`alaw`, and key terms cannot change, nor `Context` add any; refused without a key of the server, and for "
+        "uploads", ours=True),
     Parameter("filler_words", BOOLEAN, "`false`", "Accepted; listed in `x-ignored-params` if true.",
         'accepted, and listed in `x-ignored-params`: words such as "uh" are not added or removed', kind=Kind.IGNORED),
     Parameter("no_delay", BOOLEAN, "–", "Accepted.", "accepted", kind=Kind.HARMLESS),

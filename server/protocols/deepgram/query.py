@@ -89,9 +89,9 @@ class ListenRequest:
 
     @property
     def without_rewind(self) -> dict[str, object]:
-        """Options that exclude `rewind`: no ticket holds what it keeps, numbers may begin before the new words."""
+        """Options that exclude `rewind`: nothing else holds what it keeps, numbers may begin before the new words."""
         names = {"grammar": self.grammar, "finals=accurate": self.finals == "accurate", "redact": self.redact}
-        return names | {"resumable": self.resumable}
+        return names | {"resumable": self.resumable, "receipt": self.receipt}
 
     @property
     def switches(self) -> dict[str, bool]:
