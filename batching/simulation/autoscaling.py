@@ -1,4 +1,4 @@
-"""Rule by which a HorizontalPodAutoscaler chooses the number of replicas, as a pure object that is told the time.
+"""Rule by which a HorizontalPodAutoscaler chooses the number of replicas; a pure object, to which time is given.
 
 Source: Kubernetes, pkg/controller/podautoscaler: `GetExternalPerPodMetricReplicas` and
 `normalizeDesiredReplicasWithBehaviors`. The numbers are those of deploy/helm/tutti; a test compares them.

@@ -40,12 +40,12 @@ class Overheads:
     path_s: float = 0.0
     """Round trip of a step outside all threads: sockets."""
     wake_s: float = 0.0
-    """From an event to the start of its work in a thread that sleeps: event loop, model thread or client."""
+    """Median from an event to the start of its work in a thread that sleeps: event loop, model thread or client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Distribution of a time around its mean: the `quantiles` of its ratio to the mean are in `shape`."""
+    """Distribution of a time: the `quantiles` of its ratio to a typical time are in `shape`."""
 
     quantiles: tuple[float, ...] = (0.5,)
     shape: tuple[float, ...] = (1.0,)
@@ -56,9 +56,9 @@ class Spread:
             raise ValueError(f"a spread needs one factor per quantile, has {len(self.shape)} for {len(self.quantiles)}")
 
     @classmethod
-    def of(cls, factors: Sequence[float] | NDArray[np.float64], quantiles: Sequence[float]) -> Spread:
-        """Return the spread of measured times or factors, whose mean is positive."""
-        shape = np.quantile(np.asarray(factors) / np.mean(factors), quantiles)
+    def of(cls, seconds: Sequence[float] | NDArray[np.float64], typical_s: float, quantiles: Sequence[float]) -> Spread:
+        """Return the spread of measured times around a typical one, which is positive."""
+        shape = np.quantile(np.asarray(seconds) / typical_s, quantiles)
         return cls(tuple(quantiles), tuple(float(factor) for factor in shape))
 
     def factors(self) -> list[float]:
@@ -71,8 +71,8 @@ class Spread:
 class Interference:
     """Additional time of a batch inside a server, compared with the engine alone.
 
-    The two threads share the interpreter lock, caches and memory, so the mean grows with the event loop's load:
-    `idle_s` + `busy_s` · (share of time in which the loop is busy).
+    The two threads share the interpreter lock, caches and memory, so the median grows with the event loop's load:
+    `idle_s` + `busy_s` · (share of time in which the loop is busy). Medians, since other programs disturb means more.
     """
 
     idle_s: float = 0.0
@@ -82,7 +82,7 @@ class Interference:
 
 @dataclass(frozen=True, slots=True)
 class Spreads:
-    """How single events differ from the means in `Overheads`."""
+    """How single events differ from the times in `Overheads`."""
 
     wake: Spread = Spread()
     """Of `wake_s`."""

@@ -68,7 +68,7 @@ class EventLoop:
         self.at_s = NEVER_S
         self.until_s = -1.0  # end of its last work
         self.busy_s = 0.0
-        self.streams = 0  # open; counted by whoever distributes the connections
+        self.streams = 0  # open; counted by the supervisor
         self._costs = costs
         self._models = models
         self._cores = cores

@@ -77,7 +77,7 @@ def calibrate(
     spreads = fit_spreads(windows)
     # without `--out`, which would contain a local path
     command = shlex.join(["tutti", "calibrate", "--decoder", decoder, "--precision", precision, "--device", device])
-    provenance = _provenance(model, _searched(model, decoder), command, others=others_of(windows.values()))
+    provenance = _provenance(model, searched(model, decoder), command, others=others_of(windows.values()))
     flush_steps = round(short.rows / SHORT_STREAMS) - 1
     return Calibration(provenance, step_s, table, overheads, interference, spreads, flush_steps)
 
@@ -101,7 +101,7 @@ def _measure_server(
         return windows, silent, loopback.short_streams(port, pid, audio[0], SHORT_STREAMS)
 
 
-def _searched(model: AcousticModel, decoder: DecoderName) -> str:
+def searched(model: AcousticModel, decoder: DecoderName) -> str:
     """Return greedy or beam: what the server does with this setting."""
     if decoder == "auto" and describe(model).published is not None:
         return "greedy"  # no language model is given
@@ -161,11 +161,9 @@ def fit_overheads(
     decode_s = min(decode_s, row_s - write_s)
     engine_s, engine_row_s = times.outside_s()
     lightest = windows[min(windows)]
-    handovers_s = _handovers_s(lightest)
-    wake_s = max(0.0, statistics.fmean(handovers_s) - engine_s)
+    wake_s = statistics.median(_handovers_s(lightest))
     light_s = min(statistics.median(window.round_trips_s) for window in windows.values())
-    wakes_s = WAKES * max(0.0, statistics.median(handovers_s) - engine_s)
-    known_s = row_s + batch_s + engine_s + table.median(1) + wakes_s
+    known_s = row_s + batch_s + engine_s + table.median(1) + WAKES * wake_s
     return Overheads(
         open_s=max(0.0, (short.loop_s - batch_s * short.batches - row_s * short.rows) / SHORT_STREAMS),
         receive_s=max(0.0, row_s - write_s - decode_s),
@@ -180,7 +178,7 @@ def fit_overheads(
 
 
 def fit_spreads(windows: dict[int, loopback.Window]) -> Spreads:
-    """Measure how single wake-ups and batches differ from the mean.
+    """Measure how single wake-ups and batches differ from what is typical.
 
     Wake-ups are those of the lightest load, decoding times those of the heaviest: compared with a line over their rows.
     """
@@ -189,7 +187,11 @@ def fit_spreads(windows: dict[int, loopback.Window]) -> Spreads:
     took_s = np.array([batch.decode_s for batch in heaviest.steps])
     line = _non_negative_fit(np.stack([rows, np.ones(len(rows))], axis=1), took_s.tolist())
     factors = took_s / np.maximum(rows * line[0] + line[1], 1e-9)
-    return Spreads(wake=Spread.of(_handovers_s(lightest), QUANTILES), loop=Spread.of(factors, QUANTILES))
+    wakes_s = _handovers_s(lightest)
+    return Spreads(
+        wake=Spread.of(wakes_s, statistics.median(wakes_s), QUANTILES),
+        loop=Spread.of(factors, statistics.fmean(factors), QUANTILES),
+    )
 
 
 def _handovers_s(window: loopback.Window) -> list[float]:
@@ -197,7 +199,7 @@ def _handovers_s(window: loopback.Window) -> list[float]:
 
 
 def fit_interference(windows: dict[int, loopback.Window], table: ServiceTable) -> Interference:
-    """Fit the time of batches beyond the engine's median: the mean by the loop's load, the spread at the highest load.
+    """Fit the time of batches beyond the engine's median: median by the loop's load, spread at the highest.
 
     The lightest load is omitted, because idle times between steps slow a machine down in other ways.
     """
@@ -206,11 +208,11 @@ def fit_interference(windows: dict[int, loopback.Window], table: ServiceTable) -
         medians = {rows: table.median(rows) for rows in {batch.rows for batch in window.steps}}
         busy.append(window.loop_s / WINDOW_S)
         longer.append([batch.step_s - medians[batch.rows] for batch in window.steps])
-    means = [statistics.fmean(found) for found in longer]
-    busy_s, idle_s = _non_negative_fit(np.stack([busy, np.ones(len(busy))], axis=1), means)
-    if means[-1] <= 0:
+    medians_s = [statistics.median(found) for found in longer]
+    busy_s, idle_s = _non_negative_fit(np.stack([busy, np.ones(len(busy))], axis=1), medians_s)
+    if medians_s[-1] <= 0:
         return Interference()
-    return Interference(idle_s, busy_s, Spread.of(longer[-1], QUANTILES))
+    return Interference(idle_s, busy_s, Spread.of(longer[-1], medians_s[-1], QUANTILES))
 
 
 def _non_negative_fit(done: NDArray[np.float64], seconds: Sequence[float]) -> list[float]:
