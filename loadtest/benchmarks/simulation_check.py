@@ -100,8 +100,12 @@ def _opened(level: LevelReport) -> int:
 
 
 def mean_stream_s(level: LevelReport) -> float:
-    """Return the mean length of a connection of this level, from their number."""
-    return level.streams * level.seconds / max(1, level.complete)
+    """Return the mean length of a stream that explains how many followed others in this level.
+
+    As many as there are streams open at its beginning, and follow none.
+    """
+    followed = _opened(level) - level.streams
+    return level.streams * (WARM_UP_S + level.seconds) / max(1, followed)
 
 
 def compare(rounds: Sequence[LevelReport], calibration: Path, client_us: Sequence[float]) -> Row:

@@ -184,6 +184,11 @@ def test_the_costs_of_a_generator_are_its_cpu_time_by_steps_and_connections_and_
     assert tick == pytest.approx(1_000, rel=0.05)
 
 
+def test_the_length_of_streams_is_that_of_the_connections_that_followed_others():
+    level = report(complete=50, cut=40)
+    assert simulation_check.mean_stream_s(level) == pytest.approx(40 * (10.0 + simulation_check.WARM_UP_S) / 50)
+
+
 def test_the_median_of_the_rounds_is_compared():
     from loadtest.generator.latencies import Latencies
 

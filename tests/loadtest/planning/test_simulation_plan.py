@@ -128,6 +128,20 @@ def test_the_command_predicts_levels_with_a_generator_on_the_same_machine(calibr
     assert all(b["latency_ms"]["p50"] > a["latency_ms"]["p50"] for a, b in zip(alone, with_client, strict=True))
 
 
+def test_the_command_knows_stereo_calls_two_models_front_ends_and_crowds(calibration):
+    def level(streams, *options):
+        command = ["plan", "--calibration", calibration, "--levels", str(streams), "--seconds", "4", "--json", *options]
+        done = runner.invoke(app, command)
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout.splitlines()[-1])["levels"][0]
+
+    mono = level(100)
+    assert level(50, "--channels", "2") == mono
+    assert level(100, "--models", "2")["mean_batch"] < 0.8 * mono["mean_batch"]
+    assert level(100, "--front-ends", "2")["loop_busy"] < 0.7 * mono["loop_busy"]
+    assert level(100, "--crowd", "100")["latency_ms"]["count"] > 1.2 * mono["latency_ms"]["count"]
+
+
 @pytest.mark.parametrize(
     "options", [["--calibration", "no such file"], ["--policy", "lazy"], ["--levels", "x"], ["--client-us", "1"]]
 )
