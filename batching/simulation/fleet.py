@@ -76,7 +76,7 @@ class Moment:
     failures: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Replica:
     ready_s: float
     open: int = 0  # calls

@@ -91,7 +91,8 @@ IN_WORDS = {  # defaults that help texts describe in words
     "unload_idle_minutes": {"never"},
 }
 OWN_DEFAULTS = {  # options with the name of a setting but another default
-    ("calibrate", "decoder"): "greedy",
+    ("plan", "models"): "1",  # the number of models, and of front ends, of a simulated replica
+    ("plan", "front_ends"): "0",
     ("evaluate", "decoder"): "as `tutti serve`",
     ("lm tune", "threads"): "2",
 }
