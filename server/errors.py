@@ -237,7 +237,6 @@ class TicketCode(StrEnum):
     MODEL = "TICKET_MODEL"
     TENANT = "TICKET_TENANT"
     REPLAYED = "TICKET_REPLAYED"
-    UNAVAILABLE = "RESUME_UNAVAILABLE"
 
 
 class TicketRefused(Exception):

@@ -121,8 +121,9 @@ class Settings(BaseSettings):
 
     # Speech and segments
 
-    vad: Literal["off", "silero"] = "off"
-    """Voice-activity detection; `silero` is the network of silero-vad 6, which ships with the program."""
+    vad: Literal["auto", "off", "silero"] = "auto"
+    """Voice activity by silero-vad 6, which ships with the program. `auto`: for streams that ask for starts of speech
+    or for turns. `silero`: for all streams, and endpoints need its silence, too."""
     min_endpoint_ms: float = Field(400.0, ge=0)
     """Least silence that ends a segment. Words have blank frames inside: a shorter silence would cut them."""
     accurate_endpoint_ms: float = Field(700.0, ge=0)

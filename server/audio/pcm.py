@@ -96,6 +96,11 @@ class Tiler:
                 tiles.append(self._take())
         return tiles
 
+    @property
+    def rest(self) -> PCM:
+        """The samples of the incomplete tile, (S,) int16."""
+        return self._tile[: self.filled].copy()
+
     def pad(self) -> PCM:
         """Return the incomplete tile padded with silence, (size,) int16, and start the next."""
         self._tile[self.filled :] = 0

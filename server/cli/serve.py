@@ -54,7 +54,9 @@ def serve(
     latency_budget_ms: Annotated[
         float | None, typer.Option(help="Deadline of a live step, ms. Default: {default}.")
     ] = None,
-    vad: Annotated[str | None, typer.Option(help="Voice activity detector: off or silero. Default: {default}.")] = None,
+    vad: Annotated[
+        str | None, typer.Option(help="Voice activity detector: auto, off or silero. Default: {default}.")
+    ] = None,
     threads: Annotated[
         int | None,
         typer.Option(help="Compute threads, which divide the rows of a batch. Default: all cores but one."),

@@ -26,6 +26,7 @@ from server.settings import Settings
 
 Load = Callable[[ModelEntry | None, Settings], "LoadedModel"]
 """Loads one model by its own settings; None stands for the one that no entry names."""
+VAD_HZ = 16_000  # sample rate of the voice-activity model
 
 
 def load_served(settings: Settings) -> tuple[tuple[LoadedModel, ...], LoadedVad | None]:

@@ -23,20 +23,20 @@ from server.access.keys import read_secrets
 from server.coordination.coordinator import Coordinator, Room
 from server.errors import BadParameter, SettingsError, of_setting
 from server.models.engine_source import EnginePlan
-from server.models.loading import LoadedModel, LoadedVad, ModelCard
+from server.models.loading import VAD_HZ, LoadedModel, LoadedVad, ModelCard
 from server.models.selection import SHOWN, is_english
 from server.operations.metrics import Metrics, ModelMetrics
 from server.recognition.decoding.second_pass import SecondPass
 from server.recognition.engines import Engines
 from server.recognition.recognizer import Recognizer
+from server.recognition.segments.endpointing import VoiceRules
 from server.recognition.session import Finals, Limits, Session, SessionOptions
 from server.resume.seal import read_keys
 from server.resume.tickets import TicketService
 from server.settings import Settings
 from server.text.redaction import Redaction
 
-MakeSession = Callable[[SessionOptions, ModelDescription, Decoder, Limits, int | None], Session]
-VAD_HZ = 16_000  # of silero's windows
+MakeSession = Callable[[SessionOptions, ModelDescription, Decoder, Limits, VoiceRules | None], Session]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class ModelService:
     recognizer: Recognizer
     metrics: ModelMetrics
     tickets: TicketService
-    window_samples: int | None
+    voice: VoiceRules | None  # None: no voice-activity model
     make_session: MakeSession
 
     @property
@@ -74,7 +74,10 @@ class ModelService:
         decoder = self.decoder_for(options)
         if decoder is self.accurate:
             limits = limits.with_accurate_finals()
-        return self.make_session(options, self.config, decoder, limits, self.window_samples)
+        voice = self.voice
+        if voice is not None and not (voice.ends_speech or options.speech_events):
+            voice = None
+        return self.make_session(options, self.config, decoder, limits, voice)
 
     def decoder_for(self, options: SessionOptions) -> Decoder:
         """Return the decoder of a stream with these options."""
@@ -180,12 +183,12 @@ class ServiceBuilder:
     def build(self, model: LoadedModel) -> ModelService:
         """Return the service of a model; nothing runs before its recognizer starts. Raises: SettingsError."""
         config, metrics = model.described.config, self._metrics.of_model(model.name)
-        window = self._window(model)
+        voice = self._voice(model)
         recognizer = Recognizer(
             config,
             model.decoder,
             metrics,
-            engines=self._engines(model, window),
+            engines=self._engines(model, voice),
             room=self._room(model.name, config, metrics),
             second_pass=self._second_pass,
             budget_s=self._settings.latency_budget_ms / 1_000,
@@ -206,7 +209,7 @@ class ServiceBuilder:
             recognizer,
             metrics,
             tickets,
-            window,
+            voice,
             self._make_session,
         )
 
@@ -227,25 +230,27 @@ class ServiceBuilder:
         """Stop what the models share."""
         self._second_pass.stop()
 
-    def _window(self, model: LoadedModel) -> int | None:
-        """Samples of a window of the voice-activity model. Raises: SettingsError."""
+    def _voice(self, model: LoadedModel) -> VoiceRules | None:
+        """Use of the voice-activity model; `auto` has none for another sample rate. Raises: SettingsError."""
         if self._vad_model is None:
             return None
-        rate = model.described.config.sample_rate
-        if rate != VAD_HZ:
+        rate, ends_speech = model.described.config.sample_rate, self._settings.vad == "silero"
+        if rate == VAD_HZ:
+            return VoiceRules(self._vad_model.step_samples, ends_speech=ends_speech)
+        if ends_speech:
             raise SettingsError(
-                f"vad: silero needs a model at {VAD_HZ} Hz, and {model.name!r} takes {rate} Hz; use --vad off"
+                f"vad: silero needs a model at {VAD_HZ} Hz, and {model.name!r} takes {rate} Hz; use --vad auto"
             )
-        return self._vad_model.step_samples
+        return None
 
-    def _engines(self, model: LoadedModel, window: int | None) -> Engines:
+    def _engines(self, model: LoadedModel, voice: VoiceRules | None) -> Engines:
         settings, clock = self._settings, self._clock
         described, vad = model.described, self._vad_model
         step_token = None if described.device.type == "cuda" else next(self._step_tokens)
         plan = EnginePlan.of(settings, described.config, f"model {model.name}")
         make_vad = None
-        if vad and window:
-            vad_plan = EnginePlan.of(settings, described.config, f"vad {model.name}", window)
+        if vad and voice:
+            vad_plan = EnginePlan.of(settings, described.config, f"vad {model.name}", voice.window_samples)
             make_vad = vad.engines.maker(vad_plan, next(self._step_tokens), clock)
         return Engines(
             model.engines.maker(plan, step_token, clock),
@@ -268,7 +273,7 @@ class ServiceBuilder:
         def setup() -> tuple[str, ...]:
             rules = (settings.min_endpoint_ms, settings.silence_endpoint_ms, settings.max_utterance_s)
             decoders = (model.decoder.digest, *(grammar.digest for grammar in model.grammars.values()))
-            return model.described.digest, model.described.precision, *decoders, repr(rules)
+            return model.described.digest, model.described.precision, *decoders, repr(rules), settings.vad
 
         return TicketService(
             self._resume_keys,

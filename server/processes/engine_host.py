@@ -28,7 +28,7 @@ from model.machine.instructions import instruction_set
 from model.machine.runtime import shorten_switches, steps_at_once
 from server.errors import ServerNotReady, UnknownModel
 from server.models.engine_source import BatchedModel, EnginePlan
-from server.models.loading import VadModel, load_acoustic
+from server.models.loading import VAD_HZ, VadModel, load_acoustic
 from server.operations.dependent_rows import warn_of_dependent_rows
 from server.operations.gc_schedule import freeze_loaded_objects, freeze_what_came
 from server.operations.merged_metrics import snapshot
@@ -72,7 +72,7 @@ class EngineHost:
         for name, (entry, _) in self._entries.items():
             if entry is None or not entry.on_demand:
                 await self._engine(MODEL + name)
-                if self._vad is not None:
+                if self._vad is not None and (await self._model(name)).config.sample_rate == VAD_HZ:
                     await self._engine(VAD + name)
         freeze_loaded_objects()
         self._channel.tell(messages.Ready())

@@ -57,24 +57,28 @@ class ActiveSession:
             self.fail(error)
 
     def export(self) -> None:
-        """Ask the engine for every stream's state after all work so far; `Session.exported` gets each of them."""
+        """Ask the engines for every stream's state after all work so far; `Session.exported` gets each of them."""
         if not self.open:
             return
         try:
-            for stream in self.speech.ids:
-                self.speech.engine.export(stream)
+            for streams in self._engines:
+                for stream in streams.ids:
+                    streams.engine.export(stream)
         except BatchingError as error:
             self.fail(error)
 
-    def restore(self, states: Sequence[bytes]) -> None:
-        """Start the streams from these states, by channel; before any work. Raises: WrongState."""
+    def restore(self, states: Sequence[bytes], voices: Sequence[bytes]) -> None:
+        """Start the streams of both models from these states, by channel; before any work. Raises: WrongState."""
         if not self.open:
             return
-        engine, ids = self.speech.engine, self.speech.ids
-        if any(len(state) != engine.state_bytes for state in states) or len(states) != len(ids):
-            raise WrongState("these are not this model's states")
-        for stream, state in zip(ids, states, strict=True):
-            engine.restore(stream, state)
+        pairs = [(self.speech, states)] if self.vad is None else [(self.speech, states), (self.vad, voices)]
+        for streams, given in pairs:
+            size = streams.engine.state_bytes
+            if any(len(state) != size for state in given) or len(given) != len(streams.ids):
+                raise WrongState("these are not this model's states")
+        for streams, given in pairs:
+            for stream, state in zip(streams.ids, given, strict=True):
+                streams.engine.restore(stream, state)
 
     def close(self) -> None:
         """Drop waiting work; decoder states are released now, slots when the engines have closed the streams."""
@@ -82,11 +86,14 @@ class ActiveSession:
             return
         self.open = False
         self._on_close(self)
-        for streams in (self.vad, self.speech):
-            if streams is not None:
-                for stream in streams.ids:
-                    streams.engine.close(stream)
+        for streams in self._engines:
+            for stream in streams.ids:
+                streams.engine.close(stream)
         self.session.release()
+
+    @property
+    def _engines(self) -> tuple[EngineStreams, ...]:
+        return (self.speech,) if self.vad is None else (self.vad, self.speech)
 
     def fail(self, error: Exception) -> None:
         """Close, and send `StreamBroken`, which nothing follows."""

@@ -100,15 +100,20 @@ class Engines:
             raise ServerNotReady("the engine is not ready")
         return self._speech
 
-    def open(self, count: int, *, budget_s: float, background: bool) -> tuple[EngineStreams, EngineStreams | None]:
-        """Open `count` streams in each engine. Raises: ServerNotReady, BatchingError if a model thread hangs."""
+    def open(
+        self, count: int, *, budget_s: float, background: bool, voice: bool = False
+    ) -> tuple[EngineStreams, EngineStreams | None]:
+        """Open `count` streams, with `voice` also in the VAD engine.
+
+        Raises: ServerNotReady, BatchingError if a model thread hangs.
+        """
 
         def opened(engine: EngineFront) -> EngineStreams:
             ids = tuple(engine.open(budget_s=budget_s, background=background) for _ in range(count))
             return EngineStreams(engine, ids)
 
         try:
-            return opened(self.require_warm()), None if self._vad is None else opened(self._vad)
+            return opened(self.require_warm()), opened(self._vad) if voice and self._vad is not None else None
         except EngineDown as error:
             raise ServerNotReady("the engine is down") from error
 

@@ -105,7 +105,8 @@ class Recognizer:
         self, session: Session, sink: EventSink, lease: StreamLease, *, background: bool, budget_s: float
     ) -> ActiveSession:
         try:
-            speech, vad = self.engines.open(len(session.channels), budget_s=budget_s, background=background)
+            count, voice = len(session.channels), session.has_voice
+            speech, vad = self.engines.open(count, budget_s=budget_s, background=background, voice=voice)
         except BaseException:
             lease.cancel()
             raise
@@ -157,13 +158,15 @@ class Recognizer:
 
     def _on_state(self, exported: StateExported) -> None:
         route = self._routes.get(exported.stream)
-        if route is not None and route.active.open:
-            route.active.sink.on_events(route.active.session.exported(route.channel, exported.state), None)
+        if route is not None:
+            self._decoder.take_state(route, exported.state)
 
     def _on_vad_event(self, event: EngineEvent) -> None:
         match event:
             case BatchDone():
                 self._decoder.take_voice(event, self._vad_routes)
+            case StateExported(stream, state=state) if stream in self._vad_routes:
+                self._decoder.take_state(self._vad_routes[stream], state, voice=True)
             case StreamClosed(stream):
                 lease = self._vad_leases.pop(stream, None)
                 if lease is not None:

@@ -15,6 +15,9 @@ from server.recognition.events import Event, Final
 from server.recognition.saved_state import SavedChannel, SavedInput, SavedStream
 from server.recognition.steps import Marker, StepTag, Work
 
+States = tuple[bytes, bytes]
+"""A channel's state of the model, and of the voice-activity model, empty without one."""
+
 
 class ResultOrder(Protocol):
     """When the results of a session go out."""
@@ -81,7 +84,7 @@ class _Mark:
     """Place of a ticket: the input side there, and the state of each channel once it is known."""
 
     audio: SavedInput
-    channels: list[tuple[bytes, SavedChannel] | None]
+    channels: list[tuple[States, SavedChannel] | None]
 
     @property
     def complete(self) -> bool:
@@ -119,9 +122,10 @@ class AudioOrder:
     def send(self, work: list[Work]) -> None:
         """Sort work by its audio, however that was cut into messages, flushes last; append its steps."""
         work.sort(key=_audio_first)
-        self._order += [piece.channel for piece in work]
-        self.waiting += len(work)
-        self.unmarked += len(work)
+        steps = [piece.channel for piece in work if isinstance(piece.tag, StepTag)]
+        self._order += steps
+        self.waiting += len(steps)
+        self.unmarked += len(steps)
 
     def mark(self, audio: SavedInput) -> None:
         """Append the place of a ticket; `exported` takes the state of every channel there."""
@@ -147,10 +151,10 @@ class AudioOrder:
         self._early[channel].append(results)
         return self._due()
 
-    def exported(self, channel: int, state: bytes, saved: SavedChannel) -> None:
-        """Take one channel's state for the oldest mark that lacks it; `add` returns what is due then."""
+    def exported(self, channel: int, states: States, saved: SavedChannel) -> None:
+        """Take one channel's states for the oldest mark that lacks it; `add` returns what is due then."""
         mark = next(mark for mark in self._incomplete if mark.channels[channel] is None)
-        mark.channels[channel] = state, saved
+        mark.channels[channel] = states, saved
         if mark.complete:
             self._incomplete.remove(mark)
 
@@ -182,8 +186,9 @@ class AudioOrder:
         self.finals += sum(isinstance(event, Final) for event in events)
 
     def _reach(self, mark: _Mark) -> None:
-        states, channels = zip(*(channel for channel in mark.channels if channel is not None), strict=True)
-        self._saved = SavedStream(mark.audio, channels, states, self.finals)
+        pairs, channels = zip(*(channel for channel in mark.channels if channel is not None), strict=True)
+        states, voices = zip(*pairs, strict=True)
+        self._saved = SavedStream(mark.audio, channels, states, voices if all(voices) else (), self.finals)
 
 
 def _audio_first(piece: Work) -> tuple[bool, int]:

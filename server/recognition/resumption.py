@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from server.recognition.audio_digest import AudioDigest
 from server.recognition.keyterms import CurrentKeyterms
 from server.recognition.result_order import AudioOrder
-from server.recognition.saved_state import SavedInput, SavedStream
+from server.recognition.saved_state import SavedChannel, SavedInput, SavedStream
 from server.recognition.segments.segmenter import Segmenter
 from server.recognition.steps import StepCutter
 
@@ -46,9 +46,9 @@ class Resumption:
         context = self._keyterms.current.context
         self.order.mark(SavedInput(cutters, phrases, allowance, context, steps, digest))
 
-    def exported(self, channel: Segmenter, state: bytes) -> None:
-        """Take the engine's state of one channel, decoded up to the oldest mark that lacks it."""
-        self.order.exported(channel.index, state, channel.saved(self._keyterms.initial.bias))
+    def exported(self, channel: Segmenter, state: bytes, voice: bytes) -> None:
+        """Take the engines' states of one channel, decoded up to the oldest mark that lacks them."""
+        self.order.exported(channel.index, (state, voice), channel.saved(self._keyterms.initial.bias))
 
     def replay_from_s(self, saved: SavedInput) -> float:
         """Stream time from which the client must send its audio again."""
@@ -64,8 +64,10 @@ class Resumption:
 
         The caller restores the model's states. Raises: ValueError, ModelError; nothing has changed then.
         """
+        if any((channel.speech is None) != (one.voice is None) for channel, one in self._paired(saved)):
+            raise ValueError("only one of the two has a voice-activity model")
         default = self._keyterms.initial.bias
-        paired = list(zip(self._channels, saved.channels, strict=True))
+        paired = self._paired(saved)
         states = [channel.restored_state(one, default) for channel, one in paired]
         audio = saved.audio
         restore_keyterms = self._keyterms.restoring(audio.phrases, audio.allowance, audio.context)
@@ -81,11 +83,14 @@ class Resumption:
                 self._digest.restore(saved.audio.digest, begin)
             for cutter, place in zip(self._cutters, saved.audio.cutters, strict=True):
                 cutter.restore(place, begin)
-            for (channel, one), (state, bias) in zip(paired, states, strict=True):
-                channel.restore(one, state, bias)
+            for (channel, one), (state, bias), cutter in zip(paired, states, self._cutters, strict=True):
+                channel.restore(one, state, bias, cutter.window_end)
             keyterms = self._keyterms.current
             for channel, left in steps:
                 if left:
                     channel.set_bias(keyterms.bias, left, keyterms.without_context.bias)
 
         return restore
+
+    def _paired(self, saved: SavedStream) -> list[tuple[Segmenter, SavedChannel]]:
+        return list(zip(self._channels, saved.channels, strict=True))

@@ -16,6 +16,8 @@ class SavedCutter(msgspec.Struct, array_like=True, frozen=True):
     base_sample: int  # model-rate samples before the last flush
     pushed: int  # model-rate samples in whole steps since then
     reset: bool  # the next step starts the model afresh
+    window_end: int  # model-rate samples in whole windows of the voice-activity model
+    window_rest: bytes  # samples after them, int16
 
 
 class SavedPartials(msgspec.Struct, array_like=True, frozen=True):
@@ -26,6 +28,13 @@ class SavedPartials(msgspec.Struct, array_like=True, frozen=True):
     stable: int
     sent_s: float | None
     last_end_s: float
+
+
+class SavedVoice(msgspec.Struct, array_like=True, frozen=True):
+    """State of `VoiceActivity`."""
+
+    speaking: bool
+    silent_windows: int
 
 
 class SavedChannel(msgspec.Struct, array_like=True, frozen=True):
@@ -41,6 +50,8 @@ class SavedChannel(msgspec.Struct, array_like=True, frozen=True):
     last_word_end_s: float | None
     levels_from: int  # of `SpeechGate`
     levels: bytes
+    started_s: float | None  # start of the voice of the open utterance
+    voice: SavedVoice | None  # None: no voice-activity model
 
 
 class SavedDigest(msgspec.Struct, array_like=True, frozen=True):
@@ -77,4 +88,5 @@ class SavedStream(msgspec.Struct, array_like=True, frozen=True):
     audio: SavedInput
     channels: tuple[SavedChannel, ...]
     states: tuple[bytes, ...]  # of the model, by channel
+    voices: tuple[bytes, ...]  # of the voice-activity model, by channel; empty without one
     finals: int  # before this point, over all channels

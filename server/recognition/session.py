@@ -21,7 +21,7 @@ from server.recognition.keyterms import NO_KEYTERMS, CurrentKeyterms, Keyterms
 from server.recognition.pending_finals import PendingFinal, PendingFinals, marked
 from server.recognition.result_order import AudioOrder, ImmediateOrder, ResultOrder
 from server.recognition.resumption import Resumption
-from server.recognition.segments.endpointing import EndpointRules, VoiceActivity
+from server.recognition.segments.endpointing import EndpointRules, VoiceActivity, VoiceRules
 from server.recognition.segments.segmenter import Closing, Segmenter
 from server.recognition.spoken_order import OpenSpeech, SpokenOrder
 from server.recognition.steps import Marker, StepCutter, StepTag, Work
@@ -62,6 +62,7 @@ class SessionOptions:
     utterance_end_ms: float | None = None
     keyterms: Keyterms = NO_KEYTERMS
     resumable: bool = False
+    speech_events: bool = False  # the client reads `SpeechStarted`
     grammar: str = ""  # by name, of those that the model has; "": none
     finals: Finals | None = None  # None: as the server has them
     redact: frozenset[Redaction] = frozenset()  # numbers that are masked in all results
@@ -99,23 +100,22 @@ class Session:
         config: ModelDescription,
         decoder: Decoder,
         limits: Limits,
-        window_samples: int | None = None,  # None: no voice-activity model
+        voice: VoiceRules | None = None,  # None: no voice-activity model
     ) -> None:
         self.options = options
         self._max_backlog_s = limits.max_backlog_s
         self._min_endpoint_ms = limits.min_endpoint_ms
         self._step_s = config.step_samples / config.sample_rate
         rules = _rules(options, limits)
-        speech = [VoiceActivity(window_samples, config.sample_rate) if window_samples else None for _ in self._indices]
+        speech = [VoiceActivity(voice, config.sample_rate) if voice else None for _ in self._indices]
         self.supports_keyterms = decoder.supports_bias
         self._decoder = decoder
         self._keyterms = CurrentKeyterms(options.keyterms)
         bias = options.keyterms.bias
         self.channels = tuple(Segmenter(i, config, decoder, rules, bias=bias, speech=speech[i]) for i in self._indices)
-        # The state of a voice-activity model is not saved, so a stream that has one cannot be resumed.
-        resumable = options.resumable and not window_samples
+        resumable = options.resumable
         margin_s = MARGIN_S if resumable and options.streams > 1 else 0.0  # for the same order in every run
-        rate = options.sample_rate
+        rate, window_samples = options.sample_rate, voice and voice.window_samples
         self._cutters = tuple(StepCutter(i, rate, config, window_samples, margin_s=margin_s) for i in self._indices)
         self._digest = AudioDigest(options.channels, options.streams, rate) if options.receipts else None
         self.steps = 0  # answered
@@ -280,10 +280,15 @@ class Session:
         """Whether its state can be saved and restored."""
         return self.resumption is not None
 
-    def exported(self, channel: Segmenter, state: bytes) -> list[Event]:
-        """Take the engine's state of one channel, decoded up to a mark; return the events that are due."""
+    @property
+    def has_voice(self) -> bool:
+        """Whether a voice-activity model takes its windows."""
+        return self.channels[0].speech is not None
+
+    def exported(self, channel: Segmenter, state: bytes, voice: bytes = b"") -> list[Event]:
+        """Take the engines' states of one channel, decoded up to a mark; return the events that are due."""
         assert self.resumption is not None, "only what was marked is exported"
-        self.resumption.exported(channel, state)
+        self.resumption.exported(channel, state, voice)
         return self.released()
 
     def released(self) -> list[Event]:

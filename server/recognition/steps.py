@@ -53,6 +53,9 @@ class Work(msgspec.Struct, frozen=True):
 class StepCutter:
     """Cuts one channel into steps, and into voice-activity windows where `window_samples` is given.
 
+    A step's audio goes into windows when the step is returned, so the windows of a stream are a function of its steps.
+    They come before the step that completes them. Silence of a flush is in no window.
+
     A resampler holds back a varying amount of audio. With `margin_s`, longer than that, a step of resampled audio is
     returned once this much audio after it was received: a moment that depends on the audio alone.
     """
@@ -78,7 +81,7 @@ class StepCutter:
         self._windows = Tiler(window_samples) if window_samples else None
         self._window_samples = window_samples or 0
         self._plain = self._resampler is None and self._lead is None and self._windows is None
-        self._window_end = 0
+        self.window_end = 0  # model-rate samples in whole windows
         self._received = 0  # samples, at the client's rate
         self._flushed = 0  # of them, those before the last flush
         self._base_s = 0.0  # stream time of the last flush
@@ -113,7 +116,8 @@ class StepCutter:
 
     def saved(self) -> SavedCutter:
         """Return the position after the last whole step."""
-        return SavedCutter(self._flushed, self._base_sample, self._pushed, self._reset)
+        rest = b"" if self._windows is None else self._windows.rest.tobytes()
+        return SavedCutter(self._flushed, self._base_sample, self._pushed, self._reset, self.window_end, rest)
 
     def replay_from(self, saved: SavedCutter) -> int:
         """Return the sample, at the client's rate, from which a client must send its audio again for this position."""
@@ -127,6 +131,9 @@ class StepCutter:
         self._skip_in = saved.flushed + start - received
         self._flushed, self._base_s = saved.flushed, saved.flushed / self._sample_rate
         self._base_sample, self._pushed, self._reset = saved.base_sample, saved.pushed, saved.reset
+        if self._windows is not None:
+            self.window_end = saved.window_end
+            self._windows.push(np.frombuffer(saved.window_rest, np.int16))
 
     def _primed_start(self, saved: SavedCutter) -> tuple[int, int]:
         stepped = max(0, saved.pushed - self._lead_samples)
@@ -158,6 +165,8 @@ class StepCutter:
             self._config.steps_of(samples) - self._pushed // step,
             # A marker is carried by a step, so at least one is needed.
         )
+        if self._steps.filled:
+            work += self._windows_of(self._steps.rest)
         tiles = [self._steps.pad()] if self._steps.filled else []
         tiles += [np.zeros(step, np.int16)] * (count - len(tiles))
         end_s = self.received_s
@@ -193,16 +202,23 @@ class StepCutter:
         self._complete += [(tile, now) for tile in self._steps.push(pcm)]
         while self._complete and (flushing or self._may_go(len(self._complete[0][0]))):
             tile, complete_s = self._complete.popleft()
+            work += self._windows_of(tile)
             self._pushed += len(tile)
             # A resampler may round up: no step ends after the audio that was received.
             stepped = self._stepped
             end_s = min(self._base_s + stepped / self._config.sample_rate, received_s)
             tag = StepTag(self._base_sample + stepped, end_s, Marker.AUDIO, complete_s)
             work.append(Work(self._channel, tile, tag, self._take_reset()))
-        if self._windows is not None:
-            for tile in self._windows.push(pcm):
-                self._window_end += self._window_samples
-                work.append(Work(self._channel, tile, WindowTag(self._window_end)))
+        return work
+
+    def _windows_of(self, step: PCM) -> list[Work]:
+        """Return the windows that the samples of the next step complete; its part of the lead is left out."""
+        if self._windows is None:
+            return []
+        work: list[Work] = []
+        for tile in self._windows.push(step[max(0, self._lead_samples - self._pushed) :]):
+            self.window_end += self._window_samples
+            work.append(Work(self._channel, tile, WindowTag(self.window_end)))
         return work
 
     def _may_go(self, samples: int) -> bool:

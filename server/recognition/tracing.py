@@ -25,6 +25,7 @@ from server.errors import CloseReason
 from server.operations.logs import current_request_id
 from server.recognition.events import Event, Final, StepTiming
 from server.recognition.pending_finals import PendingFinal
+from server.recognition.segments.endpointing import VoiceRules
 from server.recognition.segments.segmenter import Segmenter
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import StepTag, Work
@@ -54,7 +55,7 @@ class Tracing:
         config: ModelDescription,
         decoder: Decoder,
         limits: Limits,
-        window_samples: int | None,
+        voice: VoiceRules | None,
     ) -> Session:
         """Make a session, as `Session` does."""
         attributes: dict[str, str | int | bool] = {
@@ -64,7 +65,7 @@ class Tracing:
             "tutti.interim_results": options.partials,
         }
         span = self._tracer.start_span("recognise", kind=SpanKind.SERVER, attributes=attributes)
-        return TracedSession(span, options, config, decoder, limits, window_samples)
+        return TracedSession(span, options, config, decoder, limits, voice)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Send the waiting spans, for at most `timeout_s`."""

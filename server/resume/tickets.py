@@ -151,7 +151,9 @@ class TicketService:
         """Read and check a client's ticket; `refuse_if_used` comes after it. Raises: TicketRefused."""
         ticket = read_ticket(text, self._seal)
         if ticket.model != self.model:  # before the tenant check, because another query may have chosen another model
-            raise TicketRefused(TicketCode.MODEL, "the ticket is for another model, precision or decoder")
+            raise TicketRefused(
+                TicketCode.MODEL, "the ticket is for another model, precision, decoder or voice-activity setting"
+            )
         if ticket.tenant != tenant:
             raise TicketRefused(TicketCode.TENANT, "the ticket belongs to another API key or another query")
         if not -AHEAD_S <= self._clock() - ticket.issued_s <= self._ttl_s:

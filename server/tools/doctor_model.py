@@ -28,8 +28,7 @@ from model.published.published_model import PublishedModel
 from model.segment_model import other_of
 from server.configuration.variables import spelled
 from server.models.engine_source import TILE_ROWS
-from server.models.loading import load_vad
-from server.models.service import VAD_HZ
+from server.models.loading import VAD_HZ, load_vad
 from server.settings import Settings
 from server.tools.doctor import Check, Finding, fail, ok, warn
 from server.tools.doctor_machine import GIB, free_memory
@@ -311,7 +310,10 @@ def _voice_activity(settings: Settings, served: AcousticModel) -> Iterator[Findi
     except ModelError as error:
         yield fail("voice activity", str(error), f"install what is missing, or set {spelled('vad', 'off')}")
         return
-    if rate != VAD_HZ:
+    if rate != VAD_HZ and settings.vad == "auto":
+        advice = f"`SpeechStarted` comes with the first word: it has {rate} Hz, and the detector needs {VAD_HZ}"
+        yield warn("voice activity", "not used for this model", advice)
+    elif rate != VAD_HZ:
         found = f"{settings.vad} needs {VAD_HZ} Hz, this model has {rate} Hz"
         yield fail("voice activity", found, f"set {spelled('vad', 'off')}")
     else:

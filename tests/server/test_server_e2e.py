@@ -295,7 +295,7 @@ class LevelVad:
 
 def test_results_with_voice_activity_do_not_depend_on_which_engine_is_faster(live_server: Start) -> None:
     vad = LevelVad()
-    server = live_server(vad_model=vad)
+    server = live_server(vad_model=vad, vad="silero")
     hum = np.full(8_000, 100, np.int16)
     audio = np.concatenate([silence(0.5), spell("yes"), hum, silence(1.0), spell("no"), silence(1.0)])
     runs: list[list[Any]] = []

@@ -125,6 +125,7 @@ class ListenRequest:
             utterance_end_ms=self.utterance_end_ms,
             keyterms=self.keyterms,
             resumable=self.resumable,
+            speech_events=self.vad_events,
             grammar=self.grammar,
             finals=self.finals,
             redact=self.redact,

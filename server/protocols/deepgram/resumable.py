@@ -142,7 +142,7 @@ class Resuming:
     def __init__(
         self, session: Session, projector: Projector, tickets: TicketService, *, tenant: bytes, metrics: Metrics
     ) -> None:
-        """A session that is not resumable (one with a voice activity model) issues no tickets."""
+        """A session that is not resumable issues no tickets."""
         self._session = session
         self._projector = projector
         self._tickets = tickets
@@ -214,8 +214,6 @@ class Resuming:
 
     async def read(self, text: str) -> Ticket:
         """Read and check a client's ticket; waits for whether it was used. Raises: TicketRefused."""
-        if self._session.resumption is None:
-            raise TicketRefused(TicketCode.UNAVAILABLE, "resuming is not available on this server")
         ticket = self._tickets.take(text, self._tenant)
         await self._tickets.refuse_if_used(ticket)
         return ticket
@@ -244,7 +242,7 @@ class Resuming:
             raise TicketRefused(TicketCode.MALFORMED, "invalid ticket: another number of channels")
         try:
             complete_restore = session.resumption.restoring(stream)
-            recognition.restore(stream.states)
+            recognition.restore(stream.states, stream.voices)
         except WrongState as error:
             raise TicketRefused(TicketCode.MODEL, "the ticket was issued for another model") from error
         except (ValueError, ModelError) as error:

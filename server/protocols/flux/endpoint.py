@@ -46,6 +46,7 @@ class FluxEndpoint:
             partials=True,
             every_step=True,
             endpointing_ms=silence_ms(request.rules),
+            speech_events=True,
             keyterms=request.keyterms,
             redact=redact,
         )

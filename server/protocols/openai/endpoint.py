@@ -80,7 +80,9 @@ class RealtimeEndpoint:
     def _session(self, model: ModelService, redact: frozenset[Redaction]) -> Session:
         """Raises: BadParameter."""
         rate, silence_ms = model.config.sample_rate, float(SILENCE_MS)
-        options = SessionOptions(rate, partials=True, tell_stable=True, endpointing_ms=silence_ms, redact=redact)
+        options = SessionOptions(
+            rate, partials=True, tell_stable=True, endpointing_ms=silence_ms, speech_events=True, redact=redact
+        )
         return model.session(options, self._replica.limits)
 
     async def _open_model(

@@ -45,21 +45,37 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """From an engine stream back to its channel. `held` are rows, with outputs (T, V), that wait for the
-    voice-activity model.
+    """From an engine stream back to its channel.
+
+    `held` are rows, with outputs (T, V), and states for tickets that wait for the voice-activity model; `voices` are
+    that model's states, of which each belongs to one of these.
     """
 
     active: ActiveSession
     channel: Segmenter
-    held: deque[tuple[Row, Outputs]] = field(default_factory=deque)
+    held: deque[tuple[Row, Outputs] | bytes] = field(default_factory=deque)
+    voices: deque[bytes] = field(default_factory=deque)
 
-    @property
-    def due(self) -> bool:
-        """Whether the session is open and the voice-activity model has answered for the oldest held row's audio."""
+    def take_row(self) -> tuple[Row, Outputs] | None:
+        """Return the oldest held row, once the voice-activity model has answered for its audio."""
         speech = self.channel.speech
         if not self.held or speech is None or not self.active.open:
-            return False
-        return speech.covers(self.held[0][0].tag.end_sample)
+            return None
+        oldest = self.held[0]
+        if isinstance(oldest, bytes) or not speech.covers(oldest[0].tag.end_sample):
+            return None
+        self.held.popleft()
+        return oldest
+
+    def take_states(self) -> tuple[bytes, bytes] | None:
+        """Return the states of both models that are next, once both are there."""
+        if not (self.active.open and self.voices and self.held):
+            return None
+        oldest = self.held[0]
+        if not isinstance(oldest, bytes):
+            return None
+        self.held.popleft()
+        return oldest, self.voices.popleft()
 
 
 Routes = Mapping[int, Route]
@@ -122,11 +138,26 @@ class BatchDecoder:
                 voiced[stream] = route
         self._decode_held(voiced.values())
 
+    def take_state(self, route: Route, state: bytes, *, voice: bool = False) -> None:
+        """Take a state for a ticket, of the model or of the voice-activity model; rows before it are decoded first."""
+        if route.channel.speech is None:
+            _send_states(route, state)
+        elif voice:
+            route.voices.append(state)
+            _hand_over(route)
+        else:
+            route.held.append(state)
+            _hand_over(route)
+
     def _decode_held(self, routes: Collection[Route]) -> None:
-        """Decode the held rows that are due, one step of a channel at a time."""
-        while due := [(route, route.held.popleft()) for route in routes if route.due]:
+        """Decode the held rows that are due, one step of a channel at a time; hand over the states between them."""
+        for route in routes:
+            _hand_over(route)
+        while due := [(route, taken) for route in routes if (taken := route.take_row()) is not None]:
             outputs = np.stack([outputs for _, (_, outputs) in due])  # (B, T, V)
             self._decode([(route, row) for route, (row, _) in due], outputs)
+            for route, _ in due:
+                _hand_over(route)
 
     def _decode(self, due: Sequence[tuple[Route, Row]], outputs: Outputs) -> None:
         """Advance each channel by one step, outputs (B, T, V), and send each session its events.
@@ -196,6 +227,17 @@ class BatchDecoder:
         for events, timing in active.session.resolve(final, outcome.words):
             if active.open:  # the events of an earlier step may have ended it
                 active.sink.on_events(events, None if timing is None else _later(timing, now))
+
+
+def _hand_over(route: Route) -> None:
+    """Send the states that are next."""
+    while (states := route.take_states()) is not None:
+        _send_states(route, *states)
+
+
+def _send_states(route: Route, state: bytes, voice: bytes = b"") -> None:
+    if route.active.open:
+        route.active.sink.on_events(route.active.session.exported(route.channel, state, voice), None)
 
 
 def _unless_closed(active: ActiveSession, final: PendingFinal) -> tuple[Word, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from server.recognition.saved_state import SavedVoice
+
 OVERTIME_S = 5.0  # beyond its maximum length, for a segment whose only word is unfinished
 
 
@@ -45,12 +47,21 @@ SPEECH_ABOVE = 0.5
 SILENCE_BELOW = 0.35
 
 
+@dataclass(frozen=True, slots=True)
+class VoiceRules:
+    """Use of a voice-activity model: the samples of its window, and whether endpoints need its silence, too."""
+
+    window_samples: int
+    ends_speech: bool = True
+
+
 class VoiceActivity:
     """Speech and silence as a function of audio time."""
 
-    def __init__(self, window_samples: int, sample_rate: int) -> None:
-        self._window_samples = window_samples
-        self._window_s = window_samples / sample_rate
+    def __init__(self, rules: VoiceRules, sample_rate: int) -> None:
+        self.ends_speech = rules.ends_speech
+        self._window_samples = rules.window_samples
+        self._window_s = rules.window_samples / sample_rate
         self._ahead: deque[tuple[int, float]] = deque()  # (end sample, probability), not yet counted
         self._known = 0  # samples whose probability is known
         self.speaking = False
@@ -60,6 +71,14 @@ class VoiceActivity:
     def silence_s(self) -> float:
         """Length of the silence up to the sample last followed to."""
         return self._silent_windows * self._window_s
+
+    def saved(self) -> SavedVoice:
+        """Return a snapshot, after `follow` and before windows of later steps count."""
+        return SavedVoice(self.speaking, self._silent_windows)
+
+    def restore(self, saved: SavedVoice, known: int) -> None:
+        """Continue from a snapshot, made where the windows up to sample `known` were counted."""
+        self.speaking, self._silent_windows, self._known = saved.speaking, saved.silent_windows, known
 
     def take(self, end_sample: int, probability: float) -> None:
         """Take the probability of speech in the window that ends at `end_sample`."""

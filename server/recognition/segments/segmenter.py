@@ -24,6 +24,7 @@ from server.recognition.segments.segment_audio import SegmentAudio
 from server.recognition.segments.speech_gate import Levels, SpeechGate
 from server.recognition.steps import Marker, StepTag
 
+TRAIL_S = 1.0  # of voice: words that it begins with are decoded by then
 PAUSE_S = 0.3  # of silence: no word is unfinished there, so a segment that is too long is cut after all of its words
 
 
@@ -71,7 +72,8 @@ class Segmenter:
         self._base_s = 0.0  # stream time at which the decoder state started
         self._start_s = 0.0  # where the open segment starts
         self.cursor_s = 0.0  # end of the last step that was decoded
-        self._speaking = False
+        self._speaking = False  # a word was recognized since the last endpoint
+        self._started_s: float | None = None  # start of the voice of the open utterance, or of the next one
         self._last_word_end_s: float | None = None  # of the words frozen last, until a gap or new text follows them
         self._flushes: deque[list[FinalReason]] = deque()  # on their way, each with the empty finals that follow it
         self._closing = Closing.NO
@@ -91,6 +93,11 @@ class Segmenter:
     def decoded_s(self) -> float:
         """Stream time up to which words are known: the model's delay earlier than the cursor. Infinity at the end."""
         return math.inf if self.closed else self._base_s + self.state.frames * self._frame_s
+
+    @property
+    def quiet_s(self) -> float:
+        """Silence up to the cursor: by the voice-activity model, or else since the last letter."""
+        return self._silence_s() if self.speech is None else self.speech.silence_s
 
     @property
     def closed(self) -> bool:
@@ -125,6 +132,8 @@ class Segmenter:
             last_word_end_s=self._last_word_end_s,
             levels_from=levels_from,
             levels=levels,
+            started_s=self._started_s,
+            voice=None if self.speech is None else self.speech.saved(),
         )
 
     def restored_state(self, saved: SavedChannel, default: Bias) -> tuple[DecoderState, Bias]:
@@ -132,14 +141,17 @@ class Segmenter:
         bias = default if saved.bias is None else Bias.of(saved.bias)
         return self._decoder.load(saved.decoder, bias), bias
 
-    def restore(self, saved: SavedChannel, state: DecoderState, bias: Bias) -> None:
-        """Continue from a snapshot; of a channel that has received no audio."""
+    def restore(self, saved: SavedChannel, state: DecoderState, bias: Bias, voiced: int) -> None:
+        """Continue from a snapshot; of a channel that has received no audio. `voiced`: samples in whole windows."""
         self.release()
+        if self.speech is not None and saved.voice is not None:
+            self.speech.restore(saved.voice, voiced)
         self.state, self._settings = state, PendingChanges(ChannelSettings(bias, self._rules))
         self._partials.restore(saved.partials)
         self._gate.restore(saved.levels_from, saved.levels)
         self._base_s, self._start_s, self.cursor_s = saved.base_s, saved.start_s, saved.cursor_s
         self._speaking, self._last_word_end_s = saved.speaking, saved.last_word_end_s
+        self._started_s = saved.started_s
 
     def start_at(self, stream_s: float) -> None:
         """Let the stream time begin at `stream_s`."""
@@ -234,10 +246,9 @@ class Segmenter:
         if self._audio is not None:
             self._audio.answered()
         self.cursor_s = tag.end_s
-        if self.speech is None:
-            self._detect_text(events)
-        else:
+        if self.speech is not None:
             self._detect_voice(self.speech, tag, events)
+        self._detect_text(events)
         if tag.marker is Marker.AUDIO:
             if not self._detect_gap(events):
                 self._extend_segment(events)
@@ -252,10 +263,11 @@ class Segmenter:
         return events
 
     def _detect_text(self, events: list[Result]) -> None:
-        """Without a voice-activity model, the first word after an endpoint is the start of speech."""
+        """The first word after an endpoint is the start of speech, unless its voice was."""
         if not self._speaking and self.state.has_text and (words := self._words()):
             self._speaking = True
-            events.append(SpeechStarted(self.index, self._absolute(words[0]).start_s))
+            if self._started_s is None:
+                events.append(SpeechStarted(self.index, self._absolute(words[0]).start_s))
 
     def _detect_voice(self, speech: VoiceActivity, tag: StepTag, events: list[Result]) -> None:
         before_s = speech.follow(tag.end_sample)
@@ -263,7 +275,9 @@ class Segmenter:
             start_s = max(0.0, self.cursor_s - before_s)
             if not self.state.has_text:
                 self._end_gap(start_s, events)  # text trails the voice: the gap comes before the speech that ends it
-            events.append(SpeechStarted(self.index, start_s))
+            if not self._speaking or self._started_s is not None:  # else the first word came before the voice
+                events.append(SpeechStarted(self.index, start_s))
+            self._started_s = start_s
         if speech.silence_s >= self._rules.quiet_s:
             speech.quiet()
 
@@ -278,9 +292,17 @@ class Segmenter:
             events.append(self._final(FinalReason.MAX_LEN))
         elif has_text:
             self._last_word_end_s = None
-        if self.speech is None or not self.speech.speaking:
+        if not self._voice_leads:
             self._end_gap(self._base_s + self.state.frames * self._frame_s, events)
         return freezes
+
+    @property
+    def _voice_leads(self) -> bool:
+        """Whether voice has begun whose words may still come: a gap ends at its start, or is none."""
+        speech, started_s = self.speech, self._started_s
+        if speech is None or not speech.speaking:
+            return False
+        return speech.ends_speech or (started_s is not None and self.cursor_s - started_s < TRAIL_S)
 
     def _end_gap(self, until_s: float, events: list[Result]) -> None:
         needed_s, last_s = self._rules.utterance_gap_s, self._last_word_end_s
@@ -366,10 +388,18 @@ class Segmenter:
         self._placer.restart()
         self._partials.restart(end_s)
         if reason is not FinalReason.MAX_LEN:
-            self._speaking = False
+            self._end_utterance(words)
         if words:
             self._last_word_end_s = words[-1].end_s
         return pending or final
+
+    def _end_utterance(self, words: tuple[Word, ...]) -> None:
+        """Let the next word, or voice, start speech; voice that began after these words is that of the next ones."""
+        self._speaking = False
+        started_s, speech = self._started_s, self.speech
+        if started_s is not None and speech is not None:
+            goes_on = speech.speaking and (not words or started_s >= words[-1].end_s)
+            self._started_s = started_s if goes_on else None
 
     def _words(self) -> tuple[Word, ...]:
         """Words of the open segment that pass the gate, in decoder time, as they were at the state's last revision."""
@@ -411,7 +441,7 @@ class Segmenter:
         return placed(word, *self._place)
 
     def _voiceless_s(self) -> float | None:
-        return None if self.speech is None else self.speech.silence_s
+        return self.speech.silence_s if self.speech is not None and self.speech.ends_speech else None
 
     def _silence_s(self) -> float:
         return self.state.silence_frames * self._frame_s

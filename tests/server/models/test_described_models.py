@@ -149,7 +149,7 @@ def test_the_window_of_the_voice_activity_model_is_known_without_it(monkeypatch:
     assert vad is not None
     monkeypatch.delattr(SileroVad, "load")
     assert vad_step_samples(Settings(vad="silero")) == vad.step_samples == 512
-    assert vad_step_samples(Settings()) is None
+    assert vad_step_samples(Settings(vad="off")) is None
 
 
 def test_an_engine_that_is_loaded_here_has_no_gpu_on_a_cpu() -> None:

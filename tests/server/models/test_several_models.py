@@ -239,7 +239,7 @@ class EightKilohertz:
 
 def test_voice_activity_is_refused_for_a_model_of_another_rate(live_server: Start) -> None:
     with pytest.raises(SettingsError, match=r"^vad: silero needs a model at 16000 Hz, and 'telephone' takes 8000 Hz"):
-        live_server(model=EightKilohertz(), vad_model=type("Vad", (), {"step_samples": 512})())
+        live_server(model=EightKilohertz(), vad="silero", vad_model=type("Vad", (), {"step_samples": 512})())
 
 
 def test_two_models_of_one_name_are_refused(live_server: Start) -> None:

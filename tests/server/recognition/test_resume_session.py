@@ -73,6 +73,17 @@ def test_two_resumed_channels_answered_in_any_order(decoder: str, data: st.DataO
     check(script, seed, losses, channels=2, multichannel=True, decoder=DECODERS[decoder])
 
 
+@pytest.mark.parametrize("rate", [16_000, 8_000])
+@pytest.mark.parametrize("voice", [True, "auto"])
+@settings(max_examples=20, deadline=None)
+@given(data=st.data(), seed=st.integers(0, 2**32), losses=st.integers(1, 5))
+def test_resumed_streams_with_a_voice_activity_model(
+    voice: bool | str, rate: int, data: st.DataObject, seed: int, losses: int
+) -> None:
+    script = data.draw(scripts(1, rate))
+    check(script, seed, losses, voice=voice, sample_rate=rate)
+
+
 @pytest.mark.parametrize("rate", [8_000, 44_100, 48_000])
 @settings(max_examples=30, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**32), losses=st.integers(1, 4), channels=st.integers(1, 2))

@@ -254,29 +254,44 @@ def test_used_ticket_is_refused_and_resuming_gives_a_new_one_at_once(pair: Any) 
 
 
 class LevelVad:
-    """A voice detector for which every nonzero sample is speech."""
+    """A voice detector for which a window is speech if it, or the one before it, has a nonzero sample."""
 
     step_samples = 512
     input_spec = (step_samples,), np.int16
-    state_spec: Mapping[str, Row] = {}
+    state_spec: Mapping[str, Row] = {"loud": ((1,), np.bool_)}
 
     def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> ArraySlots:
         return ArraySlots(self, capacity=capacity, largest=largest)
 
     def step(self, inputs: Array, state: State) -> tuple[Array, State]:
-        return 0.1 + 0.8 * (inputs != 0).any(axis=1, keepdims=True).astype(np.float32), state
+        loud = (inputs != 0).any(axis=1, keepdims=True)
+        return 0.1 + 0.8 * (loud | state["loud"]).astype(np.float32), {"loud": loud}
 
 
-def test_with_a_vad_model_only_the_stream_time_resumes(live_server: Start) -> None:
-    server = live_server(resume_keys=(KEY,), vad_model=LevelVad())
-    with server.listen(resumable="true") as client:
-        assert refused(client, "AAAA") == "RESUME_UNAVAILABLE"
-        client.say("Resume", from_s=5, finals=2)
-        assert client.receive()["audio_s"] == 5
-        client.send(np.concatenate([spell("text"), silence(2)]))
-        frames = client.finish()
-    assert transcript(frames) == "text"
-    assert not [frame for frame in frames if frame["type"] == "Ticket"]
+@pytest.mark.parametrize("rate", [16_000, 8_000])
+@pytest.mark.parametrize("vad", ["auto", "silero"])
+def test_streams_with_a_voice_activity_model_resume(vad: str, rate: int) -> None:
+    """A hum between the words has no letter: starts of speech and, with `silero`, endpoints depend on its windows."""
+    hum = np.full(rate // 2, 100, np.int16)
+    audio = np.concatenate([part for text in TEXTS for part in (hum, spell(text, rate), hum, silence(1.3, rate))])
+    query = {"vad_events": "true", "utterance_end_ms": "800"}
+    with ExitStack() as stack:
+        one, two = (
+            stack.enter_context(LiveServer(resume_keys=(KEY,), vad_model=LevelVad(), vad=vad)) for _ in range(2)
+        )
+        whole = unbroken(one, audio[:, None], rate, **query)
+        moved = check((one, two), audio[:, None], rate, [0.7, 2.33, 4.1, 6.91, 8.8], **query)
+    assert moved.events == whole.events
+    assert [e["type"] for e in whole.events].count("SpeechStarted") >= len(TEXTS)
+
+
+def test_a_ticket_of_a_server_with_another_voice_activity_setting_is_refused() -> None:
+    with ExitStack() as stack:
+        one, two = (stack.enter_context(LiveServer(resume_keys=(KEY,), vad=vad)) for vad in ("auto", "off"))
+        received = ResumingClient([one], speech()[:, None], 16_000).run(())
+        assert received.ticket is not None
+        with two.listen(resumable="true") as client:
+            assert refused(client, received.ticket["ticket"]) == "TICKET_MODEL"
 
 
 # The wire

@@ -14,7 +14,7 @@ from server.access.keys import read_secrets
 from server.coordination.local import LocalCoordinator
 from server.coordination.used_tickets import AHEAD_S
 from server.errors import SettingsError, TicketCode, TicketRefused
-from server.recognition.saved_state import SavedChannel, SavedCutter, SavedInput, SavedPartials, SavedStream
+from server.recognition.saved_state import SavedChannel, SavedCutter, SavedInput, SavedPartials, SavedStream, SavedVoice
 from server.resume import tickets
 from server.resume.seal import KEY_BYTES, OVERHEAD_BYTES, Seal, Unsealed, new_key, read_keys
 from server.resume.tickets import Ticket, TicketService, read_ticket, tenant_digest, write_ticket
@@ -35,6 +35,7 @@ interims = st.builds(
     st.none() | times,
     times,
 )
+cutters = st.builds(SavedCutter, counts, counts, counts, st.booleans(), counts, st.binary(max_size=1_022))
 channels = st.builds(
     SavedChannel,
     st.binary(max_size=200),
@@ -47,9 +48,11 @@ channels = st.builds(
     st.none() | times,
     counts,
     st.binary(max_size=200),
+    st.none() | times,
+    st.none() | st.builds(SavedVoice, st.booleans(), counts),
 )
 streams = st.lists(
-    st.tuples(st.builds(SavedCutter, counts, counts, counts, st.booleans()), channels, st.binary(max_size=500)),
+    st.tuples(cutters, channels, st.binary(max_size=500)),
     min_size=1,
     max_size=3,
 ).map(
@@ -57,6 +60,7 @@ streams = st.lists(
         SavedInput(tuple(p[0] for p in parts), None, (2_500.0, 1.5), ("term",), (3,) * len(parts)),
         tuple(p[1] for p in parts),
         tuple(p[2] for p in parts),
+        tuple(p[2] for p in parts if p[1].voice is not None),
         7,
     )
 )
@@ -76,9 +80,15 @@ def read(where: TicketService, text: str, tenant: bytes = TENANT) -> Ticket:
 
 
 def some_stream() -> SavedStream:
-    channel = SavedChannel(b"decoder", None, SavedPartials(None, (), 0, None, 0.0), 0.0, 1.0, 2.0, True, None, 0, b"")
+    channel = SavedChannel(
+        b"decoder", None, SavedPartials(None, (), 0, None, 0.0), 0.0, 1.0, 2.0, True, None, 0, b"", None, None
+    )
     return SavedStream(
-        SavedInput((SavedCutter(0, 0, 1_280, False),), None, (2_500.0, 0.0), (), (0,)), (channel,), (b"x" * 99,), 3
+        SavedInput((SavedCutter(0, 0, 1_280, False, 0, b""),), None, (2_500.0, 0.0), (), (0,)),
+        (channel,),
+        (b"x" * 99,),
+        (),
+        3,
     )
 
 

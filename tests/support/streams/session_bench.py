@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, Literal
 
 from model.config import ModelConfig
 from model.ctc.words import Decoder
@@ -13,6 +13,7 @@ from server.errors import CloseReason
 from server.recognition.events import Event, Final, Partial
 from server.recognition.keyterms import Keyterms
 from server.recognition.pending_finals import PendingFinal
+from server.recognition.segments.endpointing import VoiceRules
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import StepTag, WindowTag, Work
 from tests.support.servers.array_slots import State, fresh_state
@@ -28,7 +29,7 @@ class SessionBench:
         self,
         *,
         limits: Limits | None = None,
-        voice: bool = False,
+        voice: bool | Literal["auto"] = False,
         decoder: Decoder | None = None,
         config: ModelConfig | None = None,
         **options: Any,
@@ -36,8 +37,8 @@ class SessionBench:
         self.model = SpellingModel()
         self.decoder = decoder or spelling_decoder()
         asked = SessionOptions(**({"sample_rate": CONFIG.sample_rate, "partials": True} | options))
-        window = WINDOW if voice else None
-        self.session = Session(asked, config or self.model.config, self.decoder, limits or Limits(), window)
+        rules = VoiceRules(WINDOW, ends_speech=voice is True) if voice else None
+        self.session = Session(asked, config or self.model.config, self.decoder, limits or Limits(), rules)
         self._reader = PlainReader(PlainCodec.S16, asked.sample_rate, asked.channels)
         self.events: list[Event] = []
         self.opened: list[PendingFinal] = []

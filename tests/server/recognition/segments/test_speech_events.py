@@ -8,6 +8,7 @@ import pytest
 from model.config import ModelConfig
 from server.recognition.events import Final, FinalReason, SpeechStarted, UtteranceGap
 from server.recognition.session import Limits
+from server.recognition.steps import Work
 from tests.support.servers.spelling import CONFIG, silence, spell
 from tests.support.streams.session_bench import SessionBench
 
@@ -76,6 +77,61 @@ def test_with_voice_activity_a_gap_precedes_the_speech_that_ends_it() -> None:
     kinds = [type(e) for e in bench.events if isinstance(e, SpeechStarted | UtteranceGap)]
     assert kinds == [SpeechStarted, UtteranceGap, SpeechStarted, SpeechStarted, UtteranceGap]
     assert bench.text() == "one two six"
+
+
+def test_with_auto_the_voice_starts_speech_and_endpoints_are_those_of_the_words() -> None:
+    """Events change no transcript: with a hum after the words, the final comes as it does without the model."""
+    hum = np.full(16_000, 100, np.int16)
+    audio = np.concatenate([silence(0.512), hum[:8_000], spell("yes"), hum, silence(3.0)])
+    runs = [SessionBench(voice=voice) for voice in (False, "auto")]
+    for bench in runs:
+        bench.send(audio)
+        bench.answer()
+    assert runs[0].finals() == runs[1].finals()
+    assert [e.time_s for e in runs[0].events if isinstance(e, SpeechStarted)] == pytest.approx([1.012], abs=0.04)
+    assert [e.time_s for e in runs[1].events if isinstance(e, SpeechStarted)] == pytest.approx([0.512], abs=0.033)
+
+
+def test_a_start_by_voice_comes_within_a_step_and_a_window() -> None:
+    bench = SessionBench(voice="auto")
+    onset_s = 0.5
+    bench.send(np.concatenate([silence(onset_s), spell("yes"), silence(1.0)]))
+    while not bench.events:
+        bench.answer(1)
+    assert isinstance(bench.events[0], SpeechStarted)
+    assert bench.session.channels[0].cursor_s <= onset_s + 0.032 + 0.08
+    assert bench.session.channels[0].quiet_s == 0.0
+    bench.answer()
+    assert bench.session.channels[0].quiet_s == pytest.approx(1.0, abs=0.08)
+
+
+class DeafBench(SessionBench):
+    """A voice-activity model that finds no speech before sample `from_sample`."""
+
+    from_sample = 10**9
+
+    def _hear(self, piece: Work) -> None:
+        deaf = piece.tag.end_sample <= self.from_sample  # type: ignore[union-attr]
+        super()._hear(Work(piece.channel, np.zeros_like(piece.pcm) if deaf else piece.pcm, piece.tag))
+
+
+def test_words_start_speech_where_the_model_finds_none_and_its_late_voice_adds_nothing() -> None:
+    audio = np.concatenate([silence(0.4), spell("one two"), silence(1.0)])
+    deaf, late = DeafBench(voice="auto"), DeafBench(voice="auto")
+    late.from_sample = 16_000 * 8 // 10
+    for bench in (deaf, late):
+        bench.send(audio)
+        bench.answer()
+        assert [e.time_s for e in bench.events if isinstance(e, SpeechStarted)] == pytest.approx([0.4])
+
+
+def test_a_voice_without_words_delays_a_gap_for_a_second_at_most() -> None:
+    hum = np.full(3 * 16_000, 100, np.int16)
+    bench = SessionBench(voice="auto", utterance_end_ms=1_000)
+    bench.send(np.concatenate([spell("one"), silence(0.6), hum]))
+    bench.answer()
+    kinds = [type(e) for e in bench.events if isinstance(e, SpeechStarted | UtteranceGap)]
+    assert kinds == [SpeechStarted, SpeechStarted, UtteranceGap]
 
 
 DOUBTING = ModelConfig(lookahead=CONFIG.lookahead)  # a network that may hear words in noise
