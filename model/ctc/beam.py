@@ -65,6 +65,7 @@ from model.machine.compiled import DoubleArray
 MAX_KEPT_SYMBOLS = 63  # a hypothesis has one bit for each
 KEPT_SHARE = 0.998  # 0.99 in Amodei et al. 2016, section 7.3; the gain of more is in model/LOG.md
 KEPT_SYMBOLS = 40  # Source: the same section
+AGREEING = 64  # open words whose agreement is computed
 REACH = 10.0  # dropping hypotheses this far below the best saves a third of the time of 256. Source: model/LOG.md
 
 
@@ -181,6 +182,7 @@ class BeamDecoder:
         rows = np.full((1, 2, len(self.vocabulary)), -math.log(len(self.vocabulary)), np.float32)
         self.search([state], rows)
         kernel.write_best(state.address, self._setup)
+        self.agreement(state)
         self.release(self.load(self.save(state), state.bias))
         self.set_bias(state, NO_BIAS)
         kernel.take_words(state.address, self.beams, 0, np.empty(kernel.REPORT, np.int64))
@@ -307,6 +309,13 @@ class BeamDecoder:
     def stable_words(self, state: BeamState) -> int:
         """Number of leading `words` that can no longer change, because all hypotheses share them."""
         return len(state.committed)
+
+    def agreement(self, state: BeamState) -> list[float]:
+        """Share of the hypotheses' weight, 0 to 1, that agrees on the words up to each one of `words`."""
+        shares = np.empty(AGREEING, np.float64)
+        count = kernel.write_agreement(state.opened(), self._setup, shares) if state.has_text else 0
+        open_shares: list[float] = shares[:count].tolist()
+        return [1.0] * len(state.committed) + open_shares
 
     def take(self, state: BeamState, count: int | None = None) -> tuple[Word, ...]:
         """Remove and return the first `count` words; None: all words of the best hypothesis if the text ends here.

@@ -180,6 +180,10 @@ class TwoPassDecoder:
         """Number of leading `words` that can no longer change."""
         return self.first.stable_words(state.first)
 
+    def agreement(self, state: TwoPassState) -> list[float]:
+        """Share of the first pass's weight that agrees on the words up to each one of `words`."""
+        return self.first.agreement(state.first)
+
     def take(self, state: TwoPassState, count: int | None = None) -> tuple[Word, ...]:
         """Remove and return the first `count` words (None: all) of the open segment by the first pass."""
         first, held = state.first, self.words(state)

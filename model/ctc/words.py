@@ -139,6 +139,14 @@ class RatesWords(Protocol):
 
 
 @runtime_checkable
+class Agreeing(Protocol):
+    """Optional capability of a decoder with several hypotheses, detected by attribute: how far they agree."""
+
+    def agreement(self, state: Any) -> Sequence[float]:
+        """Share of the hypotheses' weight, 0 to 1, that agrees on the words up to each of `words`; not of all words."""
+
+
+@runtime_checkable
 class TwoPass(Protocol):
     """Optional capability of a decoder, detected by attribute: a second pass over the open segment."""
 

@@ -37,6 +37,7 @@ class View:
 class _Token:
     text: str
     first_s: float
+    text_s: float  # when it was shown with this text
     stable_s: float | None = None
 
 
@@ -51,6 +52,7 @@ class Stability:
     finals: int = 0
     shown_to_stable_s: list[float] = field(default_factory=list)
     end_to_stable_s: list[float] = field(default_factory=list)
+    end_to_shown_s: list[float] = field(default_factory=list)  # with its final text
 
     def follow(self, views: Iterable[View]) -> None:
         """Add the messages of one stream."""
@@ -75,6 +77,7 @@ class Stability:
             "final_words": self.finals,
             "shown_to_stable_ms": _spread(self.shown_to_stable_s),
             "word_end_to_stable_ms": _spread(self.end_to_stable_s),
+            "word_end_to_shown_ms": _spread(self.end_to_shown_s),
         }
 
     def _show(self, tokens: list[_Token], view: View) -> None:
@@ -92,7 +95,7 @@ class Stability:
         self.broken += token.stable_s is not None
         last = place == len(tokens) - 1
         if last and word.text.startswith(token.text):
-            token.text = word.text
+            token.text, token.text_s = word.text, view.cursor_s
             return
         self.changed += 1
         self.inside += not last
@@ -100,7 +103,7 @@ class Stability:
 
     def _new(self, word: ShownWord, view: View) -> _Token:
         self.shown += 1
-        return _Token(word.text, view.cursor_s)
+        return _Token(word.text, view.cursor_s, view.cursor_s)
 
     def _take_back(self, tokens: Sequence[_Token]) -> None:
         """Count words that are no longer shown as changed."""
@@ -113,6 +116,7 @@ class Stability:
             assert token.stable_s is not None
             self.shown_to_stable_s.append(token.stable_s - token.first_s)
             self.end_to_stable_s.append(token.stable_s - word.end_s)
+            self.end_to_shown_s.append(token.text_s - word.end_s)
         self.finals += len(words)
         del tokens[: len(words)]
 

@@ -67,6 +67,9 @@ def evaluate(
             "--partials", help="Also measure partial results: words that change after being shown, and delays."
         ),
     ] = False,
+    interim_stability: Annotated[
+        str | None, typer.Option(help="Which words partial results have: low or high. Default: low.")
+    ] = None,
     url: UrlOption = None,
     as_json: JsonOption = False,
     texts: Annotated[Path | None, typer.Option(help="Write all transcripts to this file, as JSON lines.")] = None,
@@ -93,6 +96,7 @@ def evaluate(
     query: dict[str, Any] = {"keyterm": tuple(keyterm or ())}
     query |= {"grammar": grammar} if grammar else {}
     query |= {"finals": finals} if finals else {}
+    query |= {"interim_stability": interim_stability} if interim_stability else {}
     query |= {"language": language} if language and url is not None else {}
     asked = Asked(manifest, concurrency, query, texts, partials, as_json, _codecs(codec), part.value, normalize.value)
     ours: dict[str, Any] = {"precision": precision, "decoder": decoder, "beams": beams, "lm": lm, "device": device}

@@ -30,6 +30,15 @@ class SavedPartials(msgspec.Struct, array_like=True, frozen=True):
     last_end_s: float
 
 
+class SavedSettled(msgspec.Struct, array_like=True, frozen=True):
+    """State of `SettledWords`."""
+
+    texts: tuple[str, ...]
+    since_s: tuple[float, ...]
+    before_s: float
+    shown: int
+
+
 class SavedVoice(msgspec.Struct, array_like=True, frozen=True):
     """State of `VoiceActivity`."""
 
@@ -52,6 +61,7 @@ class SavedChannel(msgspec.Struct, array_like=True, frozen=True):
     levels: bytes
     started_s: float | None  # start of the voice of the open utterance
     voice: SavedVoice | None  # None: no voice-activity model
+    settled: SavedSettled | None  # None: all words are shown
 
 
 class SavedDigest(msgspec.Struct, array_like=True, frozen=True):

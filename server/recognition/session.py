@@ -34,6 +34,8 @@ MAX_BACKLOG_S = IN_FLIGHT_S + 2 * BLOCK_S  # of an upload
 
 Finals = Literal["fast", "accurate"]  # accurate: ended segments are read again by another network
 FINALS: tuple[Finals, ...] = get_args(Finals)
+InterimStability = Literal["low", "high"]  # low: partials have all words; high: only those that are settled
+INTERIM_STABILITIES: tuple[InterimStability, ...] = get_args(InterimStability)
 SHOWN = 64  # characters of what was asked
 
 
@@ -47,6 +49,14 @@ def finals_of(asked: str) -> Finals | None:
     return None
 
 
+def interim_stability_of(asked: str) -> InterimStability:
+    """Return which words interims have, as a client says it. Raises: BadParameter."""
+    for each in INTERIM_STABILITIES:
+        if asked == each:
+            return each
+    raise BadParameter(f"interim_stability: {asked[:SHOWN]!r} is not one of {', '.join(INTERIM_STABILITIES)}")
+
+
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
     """Options of one connection. `multichannel` recognizes each channel by itself; otherwise they are mixed down."""
@@ -58,6 +68,7 @@ class SessionOptions:
     every_step: bool = False
     tell_stable: bool = False
     partial_interval_ms: float = 0.0
+    interim_stability: InterimStability = "low"
     endpointing_ms: float | None = DEFAULT_ENDPOINTING_MS
     utterance_end_ms: float | None = None
     keyterms: Keyterms = NO_KEYTERMS
@@ -115,7 +126,7 @@ class Session:
         self.channels = tuple(Segmenter(i, config, decoder, rules, bias=bias, speech=speech[i]) for i in self._indices)
         resumable = options.resumable
         margin_s = MARGIN_S if resumable and options.streams > 1 else 0.0  # for the same order in every run
-        rate, window_samples = options.sample_rate, voice and voice.window_samples
+        rate, window_samples = options.sample_rate, None if voice is None else voice.window_samples
         self._cutters = tuple(StepCutter(i, rate, config, window_samples, margin_s=margin_s) for i in self._indices)
         self._digest = AudioDigest(options.channels, options.streams, rate) if options.receipts else None
         self.steps = 0  # answered
@@ -405,5 +416,6 @@ def _rules(options: SessionOptions, limits: Limits) -> EndpointRules:
         partials=options.partials,
         every_step=options.every_step,
         tell_stable=options.tell_stable,
+        settled_only=options.interim_stability == "high",
         partial_interval_s=options.partial_interval_ms / 1_000,
     )

@@ -1,6 +1,6 @@
 """Turns of one speaker from recognized words and silence, for Deepgram's Flux protocol. Pure; time is audio time.
 
-A turn begins with its first word and ends after silence, after a timeout, or when the client ends it. The score of an
+A turn begins with its voice, or with its first word, and ends after silence, after a timeout, or when the client ends it. The score of an
 end of turn is `s / (s + HALF_SCORE_S)` after `s` seconds of silence. It grows with silence, is 0.5 after 0.3 s, 0.7
 (the default threshold) after 0.7 s, and never reaches 1. It is not calibrated yet.
 """
@@ -15,6 +15,7 @@ from model.ctc.words import Word
 
 HALF_SCORE_S = 0.3  # silence whose score is 0.5; the default threshold then means 0.7 s
 UPDATE_S = 0.25  # Source: Deepgram's page on the state machine of Flux
+WORDLESS_S = 2.0  # from its voice on, after which a turn without a word ends
 MAX_WORDS = 2_000  # of a turn: every update repeats all of them
 
 
@@ -102,6 +103,13 @@ class Turns:
         self._start_s = 0.0
         self._sent_s = 0.0  # audio time of the last event
 
+    def begin(self, start_s: float) -> list[TurnEvent]:
+        """Begin a turn with its voice at `start_s`, unless one is open; its words come with `advance`."""
+        if self.state is not TurnState.NONE:
+            return []
+        self.state, self._start_s = TurnState.SPEAKING, start_s
+        return [self._event(TurnKind.START, max(start_s, self._sent_s), (), 0.0)]
+
     def advance(
         self, until_s: float, closed: Sequence[Word], open_words: Sequence[Word] = (), *, end: Trigger | None = None
     ) -> list[TurnEvent]:
@@ -142,9 +150,9 @@ class Turns:
     def _end_by_silence(self, until_s: float, words: Sequence[Word]) -> Trigger | None:
         if len(words) >= MAX_WORDS:
             return Trigger.TIMEOUT
-        if words and until_s - words[-1].end_s < self.rules.end_delay_s:
-            return None
-        return self.rules.trigger
+        if not words:
+            return Trigger.TIMEOUT if until_s - self._start_s >= WORDLESS_S else None
+        return self.rules.trigger if until_s - words[-1].end_s >= self.rules.end_delay_s else None
 
     def _is_eager(self, words: Sequence[Word], score: float) -> bool:
         threshold = self.rules.eager_threshold

@@ -39,6 +39,9 @@ from model.machine.compiled import ZERO, DoubleArray, FloatArray, IntArray, Long
 REPORT_FRAMES, REPORT_SILENCE, REPORT_CHANGES, REPORT_TEXT, REPORT_WORDS = range(5)
 REPORT = 5
 
+NEAR = 4.0  # nats: hypotheses with less of the best one's weight, 2 %, are left out of `write_agreement`
+HASH_BASE = 1_000_003
+
 Table = tuple[int, int, int]  # of a `Bias`
 
 
@@ -148,6 +151,40 @@ def write_ending(address: int, setup: Setup, hypothesis: int) -> int:
 
 
 @entry_point
+def write_agreement(address: int, setup: Setup, shares: DoubleArray) -> int:
+    """Write the share of the weight that agrees up to each open word of the best hypothesis; return their number.
+
+    A hypothesis agrees if its words are the same ones. Its weight is the probability of its text if that ends here. At
+    most `len(shares)` words are compared.
+    """
+    stream = stream_at(address, setup.beams)
+    texts = texts_of(setup, stream.header)
+    count = min(_write_path(texts, stream, stream.header[at.BEST], False), len(shares))
+    keys, others = np.empty(count, np.int64), np.empty(count, np.int64)
+    _write_keys(stream, count, keys)
+    for word in range(count):
+        shares[word] = 0.0
+    hypotheses = stream.header[at.HYPOTHESES]
+    scores, most, total = np.empty(hypotheses, np.float64), -np.inf, 0.0
+    for h in range(hypotheses):
+        scores[h] = _score_ended(texts, stream, h)
+        most = max(most, scores[h])
+    for h in range(hypotheses):
+        if scores[h] > -np.inf and scores[h] >= most - NEAR:
+            weight = exp(scores[h] - most)
+            total += weight
+            words = min(_write_path(texts, stream, h, True), count)
+            _write_keys(stream, words, others)
+            word = 0
+            while word < words and others[word] == keys[word]:
+                shares[word] += weight
+                word += 1
+    for word in range(count):
+        shares[word] = shares[word] / total if total > 0.0 else 0.0
+    return int(count)
+
+
+@entry_point
 def sum_of_logs(a: float, b: float) -> float:
     """Logarithm of the sum of two probabilities, from their logarithms; bit-identical on all processors."""
     return float(add_logs(a, b))
@@ -254,6 +291,19 @@ def _score_ended(texts: Texts, stream: Stream, h: int) -> float:
 @compiled
 def _alive(stream: Stream, node: int) -> int:
     return int(stream.nodes_i[node, at.HYPOTHESIS]) if node >= 0 else -1
+
+
+@compiled
+def _write_keys(stream: Stream, count: int, keys: LongArray) -> None:
+    """Write a number for each of the first `count` written words: its own, or one below 0 made of its symbols."""
+    symbol = 0
+    for word in range(count):
+        key = np.int64(0)
+        for _ in range(stream.out_words[word, at.OUT_PIECES]):
+            key = key * HASH_BASE + stream.out_symbols[symbol] + 1
+            symbol += 1
+        known = np.int64(stream.out_words[word, at.OUT_WORD])
+        keys[word] = known if known >= 0 else -1 - abs(key)
 
 
 @compiled

@@ -8,7 +8,7 @@ from typing import Any
 
 from server.audio.formats import Encoding
 from server.protocols.features import FEATURES, OTHER_VERSION, RECEIPT, UTTERANCES
-from server.recognition.session import DEFAULT_ENDPOINTING_MS, FINALS
+from server.recognition.session import DEFAULT_ENDPOINTING_MS, FINALS, INTERIM_STABILITIES
 
 Schema = dict[str, Any]
 
@@ -125,6 +125,10 @@ PARAMETERS = (
         "partial results, each time the words change", live_only=True),
     Parameter("interim_interval_ms", MILLISECONDS, "0", "at most one partial per this much audio, in ms.",
         "at most one partial of a segment per this much audio, in ms", live_only=True, ours=True),
+    Parameter("interim_stability", {"enum": list(INTERIM_STABILITIES)}, "`low`",
+        "whether interims end before words that may still change.",
+        "`high`: interims end before a word that may still change, so fewer words are shown and replaced, and a word "
+        "comes a little later; `low`: interims have all words", live_only=True, ours=True),
     Parameter("utterance_end_ms", {"anyOf": [_whole(range(1, MAX_MS + 1)), {"const": False}]}, "off",
         "`UtteranceEnd` after this silence, in ms.", "sends `UtteranceEnd` after this silence, in ms", live_only=True),
     Parameter("vad_events", BOOLEAN, "`false`", "`SpeechStarted`.", "sends `SpeechStarted`", live_only=True),

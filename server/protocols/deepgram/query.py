@@ -41,7 +41,14 @@ from server.protocols.features import (
     whole_number,
 )
 from server.recognition.keyterms import NO_KEYTERMS, Keyterms, Keyword
-from server.recognition.session import DEFAULT_ENDPOINTING_MS, Finals, SessionOptions, finals_of
+from server.recognition.session import (
+    DEFAULT_ENDPOINTING_MS,
+    Finals,
+    InterimStability,
+    SessionOptions,
+    finals_of,
+    interim_stability_of,
+)
 from server.text.formatting import Style
 from server.text.redaction import Redaction
 
@@ -69,6 +76,7 @@ class ListenRequest:
     stable_words: bool
     latency: bool
     interim_interval_ms: float
+    interim_stability: InterimStability
     latency_budget_ms: float | None
     vad_events: bool
     endpointing_ms: float | None
@@ -121,6 +129,7 @@ class ListenRequest:
             every_step=self.step_results,
             tell_stable=self.stable_words,
             partial_interval_ms=self.interim_interval_ms,
+            interim_stability=self.interim_stability,
             endpointing_ms=self.endpointing_ms,
             utterance_end_ms=self.utterance_end_ms,
             keyterms=self.keyterms,
@@ -164,6 +173,7 @@ def parse_query(
         stable_words=_boolean(query, "stable_words"),
         latency=_boolean(query, "latency"),
         interim_interval_ms=float(_integer(query, "interim_interval_ms", range(MAX_MS + 1), default=0)),
+        interim_stability=interim_stability_of(query.get("interim_stability", "low")),
         latency_budget_ms=_latency_budget(query),
         vad_events=_boolean(query, "vad_events"),
         # No word may last over a pause between two utterances.

@@ -32,7 +32,7 @@ from server.protocols.flux.messages import (
     word_out,
 )
 from server.protocols.flux.query import FluxRequest
-from server.recognition.events import Event, Final, FinalReason, Partial, StepTiming, StreamBroken
+from server.recognition.events import Event, Final, FinalReason, Partial, SpeechStarted, StepTiming, StreamBroken
 from server.recognition.turns import Trigger, TurnEvent, TurnKind, TurnRules, Turns
 from server.streaming.adapter import Action, Actions, Bias, Endpoint, Finish, Flush, PlainInput, Reject, SendFrame
 from server.streaming.outbox import FrameKind
@@ -93,6 +93,9 @@ class FluxAdapter:
     def event(self, event: Event, timing: StepTiming | None) -> Actions:  # noqa: ARG002 - an adapter's
         """Convert a recognition event into turn events."""
         match event:
+            case SpeechStarted(time_s=time_s):
+                self._change_rules(time_s)
+                turns = self._turns.begin(time_s)
             case Partial(start_s=start_s, duration_s=duration_s, words=words):
                 self._change_rules(start_s + duration_s)
                 turns = self._turns.advance(start_s + duration_s, (), words)

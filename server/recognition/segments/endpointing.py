@@ -22,6 +22,7 @@ class EndpointRules:
     partials: bool
     every_step: bool
     tell_stable: bool  # a word that became stable is news, even where no word changed
+    settled_only: bool  # partials end before a word that may still change
     partial_interval_s: float  # of audio, at least, from one partial of a segment to the next
 
     def ends_words(self, silence_s: float, voiceless_s: float | None) -> bool:

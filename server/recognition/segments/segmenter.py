@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
 
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.rewind import KEPT_S, RewindDecoder, RewindState
-from model.ctc.words import Decoder, DecoderState, SecondPass, TwoPass, Word
+from model.ctc.words import Agreeing, Decoder, DecoderState, SecondPass, TwoPass, Word
 from model.description import ModelDescription
 from server.audio.pcm import PCM
 from server.recognition.events import Correction, Event, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
@@ -21,6 +22,7 @@ from server.recognition.segments.endpointing import EndpointRules, VoiceActivity
 from server.recognition.segments.partials import PartialFilter, WordPlacer, placed
 from server.recognition.segments.rewinding import Part, Rewind, Rewinding
 from server.recognition.segments.segment_audio import SegmentAudio
+from server.recognition.segments.settled_words import SettledWords
 from server.recognition.segments.speech_gate import Levels, SpeechGate
 from server.recognition.steps import Marker, StepTag
 
@@ -67,6 +69,7 @@ class Segmenter:
         self._steps_answered = 0
         self.state: DecoderState = decoder.start(self._delay_frames, bias)
         self._partials = PartialFilter(tell_stable=rules.tell_stable, interval_s=rules.partial_interval_s)
+        self._settled = SettledWords() if rules.settled_only else None
         self._placer = WordPlacer()
         self._read: tuple[int, tuple[Word, ...]] | None = None  # a revision of the state, and `_words` there
         self._base_s = 0.0  # stream time at which the decoder state started
@@ -93,11 +96,6 @@ class Segmenter:
     def decoded_s(self) -> float:
         """Stream time up to which words are known: the model's delay earlier than the cursor. Infinity at the end."""
         return math.inf if self.closed else self._base_s + self.state.frames * self._frame_s
-
-    @property
-    def quiet_s(self) -> float:
-        """Silence up to the cursor: by the voice-activity model, or else since the last letter."""
-        return self._silence_s() if self.speech is None else self.speech.silence_s
 
     @property
     def closed(self) -> bool:
@@ -134,6 +132,7 @@ class Segmenter:
             levels=levels,
             started_s=self._started_s,
             voice=None if self.speech is None else self.speech.saved(),
+            settled=None if self._settled is None else self._settled.saved(),
         )
 
     def restored_state(self, saved: SavedChannel, default: Bias) -> tuple[DecoderState, Bias]:
@@ -149,6 +148,8 @@ class Segmenter:
         self.state, self._settings = state, PendingChanges(ChannelSettings(bias, self._rules))
         self._partials.restore(saved.partials)
         self._gate.restore(saved.levels_from, saved.levels)
+        if self._settled is not None and saved.settled is not None:
+            self._settled.restore(saved.settled)
         self._base_s, self._start_s, self.cursor_s = saved.base_s, saved.start_s, saved.cursor_s
         self._speaking, self._last_word_end_s = saved.speaking, saved.last_word_end_s
         self._started_s = saved.started_s
@@ -156,7 +157,7 @@ class Segmenter:
     def start_at(self, stream_s: float) -> None:
         """Let the stream time begin at `stream_s`."""
         self._base_s = self._start_s = self.cursor_s = stream_s
-        self._partials.restart(stream_s)
+        self._restart_partials(stream_s)
 
     # Settings
 
@@ -325,15 +326,16 @@ class Segmenter:
                 events.append(self._final(FinalReason.ENDPOINT, until_s=until_s))
                 return
         stable = self._decoder.stable_words(self.state)
+        shown = None if self._settled is None else self._settle(self._settled, stable)
         paused = has_text and self._silence_s() >= PAUSE_S
         if rules.cuts(self.cursor_s - self._start_s, whole_words=not has_text or paused or stable > 0):
             events.append(self._final(FinalReason.MAX_LEN, None if paused else stable or None))
         elif rules.every_step:
-            events.append(self._partial(stable))
+            events.append(self._partial(stable, shown))
         elif rules.partials and self._partials.due(
-            self.state.revision, stable if rules.tell_stable else 0, self.cursor_s
+            self.state.revision, (stable if rules.tell_stable else 0) + (shown or 0), self.cursor_s
         ):
-            partial = self._partial(stable)
+            partial = self._partial(stable, shown)
             if self._partials.is_news(partial):
                 events.append(partial)
 
@@ -386,7 +388,7 @@ class Segmenter:
         pending = PendingFinal(final, decode) if words and decode is not None else None
         self._start_s = end_s
         self._placer.restart()
-        self._partials.restart(end_s)
+        self._restart_partials(end_s)
         if reason is not FinalReason.MAX_LEN:
             self._end_utterance(words)
         if words:
@@ -425,12 +427,31 @@ class Segmenter:
         again = self._two_pass.second_pass(self.state, self._audio.decoded())
         return None if again is None else partial(_second_words, again, self._gate.frozen(), self._place)
 
-    def _partial(self, stable: int) -> Partial:
+    def _restart_partials(self, end_s: float) -> None:
+        self._partials.restart(end_s)
+        if self._settled is not None:
+            self._settled.restart(end_s)
+
+    def _settle(self, settled: SettledWords, stable: int) -> int:
+        """Return how many of the decoder's words are settled; a decoder with one hypothesis agrees with itself."""
+        words = self._decoder.words(self.state) if self.state.has_text else ()
+        decoder = self._decoder
+
+        def agreement() -> Sequence[float]:
+            return decoder.agreement(self.state) if isinstance(decoder, Agreeing) else (1.0,) * len(words)
+
+        return settled.count(words, stable, agreement, self.cursor_s)
+
+    def _partial(self, stable: int, shown: int | None) -> Partial:
+        """Return a partial with the first `shown` of the decoder's words, None for all."""
         duration_s = self.cursor_s - self._start_s
         if not self.state.has_text:
             return Partial(self.index, self._start_s, duration_s, (), 0)
         words = self._placer.place(self._words(), self._base_s, self._start_s, self.cursor_s)
-        return Partial(self.index, self._start_s, duration_s, words, self._gate.said(stable))
+        said = self._gate.said(stable)
+        return Partial(
+            self.index, self._start_s, duration_s, words if shown is None else words[: self._gate.said(shown)], said
+        )
 
     @property
     def _place(self) -> tuple[float, float, float]:

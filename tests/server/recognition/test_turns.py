@@ -10,6 +10,7 @@ from model.ctc.words import Word
 from server.recognition.turns import (
     MAX_WORDS,
     UPDATE_S,
+    WORDLESS_S,
     Trigger,
     TurnEvent,
     TurnKind,
@@ -21,8 +22,10 @@ from server.recognition.turns import (
 )
 
 STEP_S = 0.08
-# A step: a word is recognized, the last open word changes, words are closed, the client ends the turn, or silence.
-STEPS = st.lists(st.sampled_from(["word", "change", "close", "force", "quiet", "quiet", "quiet"]), max_size=120)
+# A step: voice begins, a word is recognized, the last open word changes, words are closed, the client ends the turn, or silence.
+STEPS = st.lists(
+    st.sampled_from(["voice", "word", "change", "close", "force", "quiet", "quiet", "quiet"]), max_size=120
+)
 RULES = st.builds(
     TurnRules,
     end_threshold=st.floats(0.5, 1.0),
@@ -35,6 +38,8 @@ def run(rules: TurnRules, steps: list[str]) -> list[TurnEvent]:
     turns, open_words, events = Turns(rules), list[Word](), list[TurnEvent]()
     for number, step in enumerate(steps):
         until_s, closed, end = (number + 1) * STEP_S, list[Word](), None
+        if step == "voice":
+            events += turns.begin(until_s - 0.05)
         if step == "word":
             open_words.append(Word(f"w{number}", until_s - STEP_S, until_s, 0.9))
         elif step == "change" and open_words:
@@ -110,6 +115,20 @@ def test_the_default_threshold_ends_a_turn_after_0_7_s_of_silence() -> None:
 
 def test_a_request_to_end_without_an_open_turn_is_ignored() -> None:
     assert run(TurnRules(), ["quiet", "force", "quiet"]) == []
+
+
+def test_a_turn_begins_with_its_voice_and_its_words_follow() -> None:
+    start, *rest = run(TurnRules(), ["quiet", "voice", *["quiet"] * 6, "word"])
+    assert (start.kind, start.words, start.start_s) == (TurnKind.START, (), pytest.approx(2 * STEP_S - 0.05))
+    assert {event.kind for event in rest} == {TurnKind.UPDATE}
+    assert rest[-1].words
+
+
+def test_a_turn_without_a_word_ends_after_two_seconds() -> None:
+    events = run(TurnRules(), ["voice"] + ["quiet"] * 40)
+    end = events[-1]
+    assert (end.kind, end.words, end.trigger) == (TurnKind.END, (), Trigger.TIMEOUT)
+    assert end.end_s - end.start_s == pytest.approx(WORDLESS_S, abs=STEP_S)
 
 
 def test_a_turn_has_a_greatest_length() -> None:

@@ -47,13 +47,16 @@ PIPECAT = (
                 endpointing_ms=300,
                 utterance_end_ms=1_000,
                 keyterms=Keyterms.of(["foo bar", "baz"]),
+                speech_events=True,
             ),
             (),
         ),
-        (LIVEKIT, SessionOptions(16_000, partials=True, endpointing_ms=25), ("filler_words",)),
+        (LIVEKIT, SessionOptions(16_000, partials=True, endpointing_ms=25, speech_events=True), ("filler_words",)),
         (PIPECAT, SessionOptions(16_000, partials=True), ()),
         (RAW + "&stable_words=true", SessionOptions(16_000, tell_stable=True), ()),
         (RAW + "&interim_interval_ms=200", SessionOptions(16_000, partial_interval_ms=200), ()),
+        (RAW + "&interim_stability=high", SessionOptions(16_000, interim_stability="high"), ()),
+        (RAW + "&vad_events=true", SessionOptions(16_000, speech_events=True), ()),
         (RAW + "&endpointing=false", SessionOptions(16_000, endpointing_ms=None), ()),
         (RAW + "&endpointing=true", SessionOptions(16_000, endpointing_ms=10), ()),
         (RAW + "&interim_results=1&step_results=True", SessionOptions(16_000, partials=True, every_step=True), ()),
@@ -102,6 +105,7 @@ def test_a_query_becomes_options(text: str, options: SessionOptions, ignored: tu
         (RAW + "&endpointing=-1", "endpointing"),
         (RAW + "&utterance_end_ms=0", "utterance_end_ms"),
         (RAW + "&interim_interval_ms=-1", "interim_interval_ms"),
+        (RAW + "&interim_stability=medium", "interim_stability"),
         (RAW + "&stable_words=3", "stable_words"),
         (RAW + "&callback=http://elsewhere", "callback"),
         (RAW + "&callback_method=put", "callback"),
@@ -144,7 +148,7 @@ def test_no_parameter_of_the_table_is_reported_as_ignored() -> None:
         parameter.name: "1" if parameter.schema.get("type") in ("integer", "number", "string", "array") else "false"
         for parameter in PARAMETERS
     } | form
-    values |= {"latency_budget_ms": "20", "finals": "fast"}
+    values |= {"latency_budget_ms": "20", "finals": "fast", "interim_stability": "low"}
     assert query(urlencode(values)).ignored == ()
 
 

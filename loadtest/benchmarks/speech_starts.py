@@ -1,0 +1,190 @@
+"""Delay of `SpeechStarted` on recordings, in audio time, false starts on noise, and the detector's processor time.
+
+    python -m loadtest.benchmarks.speech_starts --manifest dev.jsonl --noise noise.jsonl
+
+Each recording comes after a second of its own quietest 0.2 s. Two onsets are taken as the truth: the beginning of the
+first 20 ms whose level is within `LOUD_DB` of the recording's loudest tenth and of the 40 ms after it ("level"), and
+the beginning of silero's first window of speech ("silero"). A recording that is not `QUIET_DB` quieter before its onset
+is left out. The delay is from the onset to the end of the step with which the message comes: latency of the server is
+not in it. Every stream is recognized as a live one is, with the shipped model, in this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from loadtest.program import carry_out
+from loadtest.reports.environment import describe
+from model.acoustic import load_model
+from model.recordings import read_manifest, read_pcm
+from model.vad import SileroVad
+from server.settings import Settings
+from server.tools.local import LocalTranscriber, open_local
+from tutti_asr_client.messages import Results, SpeechStarted
+
+RATE, WINDOW = SileroVad.sample_rate, SileroVad.step_samples
+LEVEL = RATE // 50  # samples of a level
+LOUD_DB, QUIET_DB = 25.0, 15.0
+LEAD_S = 1.0
+SPEECH_ABOVE = 0.5
+TOGETHER = 16  # recordings at a time
+BATCHES = (1, 16, 64)
+ROUNDS = 15
+
+Audio = NDArray[np.int16]
+
+
+def with_quiet(pcm: Audio) -> Audio:
+    """Return a recording (S,) after `LEAD_S` of its quietest 0.2 s, forward and backward in turn."""
+    size = RATE // 5
+    starts = range(0, max(1, len(pcm) - size), size // 4)
+    energies = [float(np.mean(pcm[start : start + size].astype(np.float64) ** 2)) for start in starts]
+    quiet = pcm[starts[int(np.argmin(energies))] :][:size]
+    lead = np.concatenate([quiet[:: 1 - 2 * (turn % 2)] for turn in range(round(LEAD_S * RATE / size))])
+    return np.concatenate([lead, pcm])
+
+
+def level_onset(pcm: Audio) -> float | None:
+    """Return the start of speech by level in seconds; None if the recording is not quiet before it."""
+    blocks = pcm[: len(pcm) // LEVEL * LEVEL].reshape(-1, LEVEL).astype(np.float64)
+    levels = 10 * np.log10(np.mean(blocks**2, axis=1) + 1.0)
+    loud = np.percentile(levels, 90) - LOUD_DB
+    above = levels > loud
+    starts = np.flatnonzero(above[:-2] & above[1:-1] & above[2:])
+    if not len(starts) or starts[0] == 0:
+        return None
+    quieter = np.percentile(levels, 90) - np.max(levels[: starts[0]]) >= LOUD_DB
+    rises = np.max(levels[starts[0] : starts[0] + 10]) - np.median(levels[: starts[0]]) >= QUIET_DB
+    return float(starts[0] * LEVEL / RATE) if quieter and rises else None
+
+
+def silero_onset(vad: SileroVad, pcm: Audio) -> float | None:
+    """Return the beginning of the first window of speech in seconds."""
+    slots = vad.slots(capacity=1, largest=1)
+    slots.reset(0)
+    for number in range(len(pcm) // WINDOW):
+        slots.inputs[0] = pcm[number * WINDOW : (number + 1) * WINDOW]
+        if slots.run([0])[0, 0] > SPEECH_ABOVE:
+            return number * WINDOW / RATE
+    return None
+
+
+async def _pieces(pcm: Audio) -> AsyncIterator[bytes]:
+    for start in range(0, len(pcm), RATE // 10):
+        yield pcm[start : start + RATE // 10].tobytes()
+
+
+async def starts_of(transcriber: LocalTranscriber, pcm: Audio) -> list[float]:
+    """Return the audio time at which each `SpeechStarted` comes: the end of its step."""
+    found: list[float] = []
+    waiting = 0
+    async for message in transcriber.stream(_pieces(pcm)):
+        if isinstance(message, SpeechStarted):
+            waiting += 1
+        elif isinstance(message, Results) and waiting:
+            found += [message.start + message.duration] * waiting
+            waiting = 0
+    return found
+
+
+async def all_starts(vad: str, recordings: Sequence[Audio]) -> list[list[float]]:
+    """Recognize recordings with a setting of `vad`."""
+    gate = asyncio.Semaphore(TOGETHER)
+    settings = Settings.model_validate({"vad": vad, "precision": "int8", "max_streams": TOGETHER})
+    async with open_local(settings, vad_events=True) as transcriber:
+
+        async def one(pcm: Audio) -> list[float]:
+            async with gate:
+                return await starts_of(transcriber, pcm)
+
+        return list(await asyncio.gather(*map(one, recordings)))
+
+
+def delays(starts: Sequence[Sequence[float]], onsets: Sequence[float | None]) -> dict[str, object]:
+    """Return figures of the first start at or after each onset; an earlier one is a false start."""
+    found: list[float] = []
+    early = missed = 0
+    for times, onset in zip(starts, onsets, strict=True):
+        if onset is None:
+            continue
+        early += any(at <= onset for at in times)
+        after = [at - onset for at in times if at > onset]
+        if after:
+            found.append(after[0])
+        else:
+            missed += 1
+    p50, p95 = np.percentile(found, [50, 95]) * 1e3
+    return {
+        "recordings": len(found) + missed,
+        "median_ms": round(float(p50)),
+        "p95_ms": round(float(p95)),
+        "missed": missed,
+        "before_the_onset": early,
+    }
+
+
+def processor_ms() -> dict[str, dict[str, float]]:
+    """Return processor ms of a stream's second by rows of a batch: detector and 8-bit network, in turn, medians."""
+    vad, model = SileroVad.load(), load_model(None, device="cpu", precision="int8")
+    noise = np.random.default_rng(1)
+    figures: dict[str, dict[str, float]] = {}
+    for rows in BATCHES:
+        pairs = [
+            (made, made.inputs.shape[1] / RATE) for made in (m.slots(capacity=rows, largest=rows) for m in (vad, model))
+        ]
+        times: list[list[float]] = [[], []]
+        for _ in range(ROUNDS):
+            for (slots, step_s), taken in zip(pairs, times, strict=True):
+                slots.inputs[:rows] = noise.integers(-3_000, 3_000, slots.inputs[:rows].shape)
+                began = time.process_time()
+                slots.run(range(rows))
+                taken.append((time.process_time() - began) / rows / step_s * 1e3)
+        silero, network = (float(np.median(taken)) for taken in times)
+        figures[str(rows)] = {"silero": round(silero, 3), "network": round(network, 3)}
+    return figures
+
+
+def measure(command: str, manifest: Path, noise: Path | None, most: int) -> int:
+    """Print the figures, the last line as JSON."""
+    recordings = [with_quiet(read_pcm(each.audio, RATE)) for each in read_manifest(manifest)[:most]]
+    vad = SileroVad.load()
+    onsets = {"level": [level_onset(pcm) for pcm in recordings]}
+    onsets["silero"] = [silero_onset(vad, pcm) for pcm in recordings]
+    sounds = [] if noise is None else [read_pcm(each.audio, RATE) for each in read_manifest(noise, texts=False)]
+    result: dict[str, Any] = {"command": command, "vad": {}}
+    for setting in ("off", "auto"):
+        starts = asyncio.run(all_starts(setting, recordings))
+        figures: dict[str, Any] = {name: delays(starts, truth) for name, truth in onsets.items()}
+        if sounds:
+            count = sum(len(times) for times in asyncio.run(all_starts(setting, sounds)))
+            hours = sum(map(len, sounds)) / RATE / 3_600
+            figures["noise"] = {"starts": count, "hours": round(hours, 2), "starts_an_hour": round(count / hours, 1)}
+        result["vad"][setting] = figures
+        typer.echo(f"{setting}: {json.dumps(figures)}")
+    result["processor_ms_a_stream_second"] = processor_ms()
+    result["environment"] = msgspec.to_builtins(describe(1))
+    typer.echo(json.dumps(result))
+    return 0
+
+
+def main(
+    manifest: Annotated[Path, typer.Option(help="Recordings as JSON lines.")],
+    noise: Annotated[Path | None, typer.Option(help="Recordings without speech, as JSON lines.")] = None,
+    most: Annotated[int, typer.Option(help="Number of recordings at most.")] = 300,
+) -> None:
+    """Measure starts of speech."""
+    carry_out("loadtest.benchmarks.speech_starts", lambda command: measure(command, manifest, noise, most))
+
+
+if __name__ == "__main__":
+    typer.run(main)

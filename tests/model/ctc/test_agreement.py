@@ -1,0 +1,66 @@
+"""How far the hypotheses agree on the best words: by compiled code as by the texts of all of them."""
+
+import math
+
+import numpy as np
+import pytest
+
+from model.ctc.beam import BeamDecoder
+from model.ctc.greedy import GreedyDecoder
+from model.ctc.words import Agreeing
+from tests.support.decoding.beam_toys import LETTERS, random_log_probs, toy_lm
+from tests.support.decoding.phone_toys import OUTPUTS, phone_decoder
+
+NEAR = 4.0
+
+
+def expected(decoder, state):
+    """Return the same shares, made of the text of each hypothesis."""
+    mine = [word.text for word in decoder.words(state)]
+    scores = decoder.ending_scores(state)
+    weights = {}
+    for h, score in enumerate(scores):
+        if score > -np.inf and score >= max(scores) - NEAR:
+            text = decoder.ending_texts(state, h)
+            weights[text] = weights.get(text, 0.0) + math.exp(score - max(scores))
+    total = sum(weights.values())
+    return [
+        sum(weight for text, weight in weights.items() if list(text[: count + 1]) == mine[: count + 1]) / total
+        for count in range(len(mine))
+    ]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_phones_agree_by_the_words_of_all_near_hypotheses(seed):
+    decoder = phone_decoder(beams=16)
+    rows = np.concatenate(
+        [np.full((14, len(LETTERS)), -3, np.float32), random_log_probs(seed, 14, OUTPUTS - len(LETTERS))], axis=1
+    )
+    check(decoder, rows)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_letters_agree_by_the_spelled_words_of_all_near_hypotheses(seed):
+    decoder = BeamDecoder(LETTERS, 0.04, beams=16, lm=toy_lm())
+    check(decoder, random_log_probs(seed, 14, len(LETTERS)))
+
+
+def check(decoder, rows):
+    state, seen = decoder.start(0), set()
+    for row in rows:
+        decoder.advance([state], row[None, None])
+        before = decoder.words(state)
+        shares = decoder.agreement(state)
+        assert decoder.words(state) == before
+        committed = decoder.stable_words(state)
+        assert shares[:committed] == [1.0] * committed
+        assert shares == pytest.approx(expected(decoder, state), abs=1e-9)
+        assert shares == sorted(shares, reverse=True)
+        seen |= set(shares)
+    assert any(0.0 < share < 0.99 for share in seen), "nothing was open"
+    decoder.release(state)
+
+
+def test_a_decoder_with_one_hypothesis_does_not_offer_it():
+    assert isinstance(phone_decoder(), Agreeing)
+    assert not isinstance(GreedyDecoder(LETTERS, 0.04), Agreeing)
