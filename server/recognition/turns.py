@@ -1,8 +1,8 @@
 """Turns of one speaker from recognized words and silence, for Deepgram's Flux protocol. Pure; time is audio time.
 
-A turn begins with its voice, or with its first word, and ends after silence, after a timeout, or when the client ends it. The score of an
-end of turn is `s / (s + HALF_SCORE_S)` after `s` seconds of silence. It grows with silence, is 0.5 after 0.3 s, 0.7
-(the default threshold) after 0.7 s, and never reaches 1. It is not calibrated yet.
+A turn begins with its voice, or with its first word, and ends after silence, after a timeout, or when the client ends
+it. The score of an end of turn is `s / (s + HALF_SCORE_S)` after `s` seconds of silence. It grows with silence, is 0.5
+after 0.3 s, 0.7 (the default threshold) after 0.7 s, and never reaches 1. It is not calibrated yet.
 """
 
 from __future__ import annotations

@@ -299,7 +299,7 @@ class Segmenter:
 
     @property
     def _voice_leads(self) -> bool:
-        """Whether voice has begun whose words may still come: a gap ends at its start, or is none."""
+        """Whether voice has begun whose words may still come: they may end a gap or prevent it."""
         speech, started_s = self.speech, self._started_s
         if speech is None or not speech.speaking:
             return False

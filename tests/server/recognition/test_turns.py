@@ -22,7 +22,8 @@ from server.recognition.turns import (
 )
 
 STEP_S = 0.08
-# A step: voice begins, a word is recognized, the last open word changes, words are closed, the client ends the turn, or silence.
+# A step: voice begins, a word is recognized, the last open word changes, words are closed, the client ends the turn, or
+# silence.
 STEPS = st.lists(
     st.sampled_from(["voice", "word", "change", "close", "force", "quiet", "quiet", "quiet"]), max_size=120
 )

@@ -37,24 +37,24 @@ class Steps:
 
 
 def test_the_last_word_needs_less_agreement_the_longer_it_stands() -> None:
-    for share, steps in ((1.0, 1), (0.9, 1), (0.8, 2), (0.6, 3), (0.5, None)):
+    for share, steps in ((1.0, 1), (0.92, 1), (0.8, 2), (0.7, 3), (0.6, 4), (0.5, None)):
         bench = Steps()
         counts = [bench.step("one", share) for _ in range(8)]
         assert (counts.index(1) if 1 in counts else None) == steps, share
 
 
 def test_a_word_that_others_follow_needs_no_time() -> None:
-    assert Steps().step("one two", 0.72, 0.72) == 1
+    assert Steps().step("one two", 0.8, 0.8) == 1
     assert Steps().step("one two three", 1.0, 0.7, 0.5) == 1
     bench = Steps()
-    assert [bench.step("one two", 0.66, 0.3) for _ in range(2)] == [0, 1]
+    assert [bench.step("one two", 0.7, 0.3) for _ in range(2)] == [0, 1]
     bench = Steps()
-    assert [bench.step("one two", 0.5, 0.3) for _ in range(6)] == [0, 0, 0, 0, 0, 1]
+    assert [bench.step("one two", 0.55, 0.3) for _ in range(6)] == [0, 0, 0, 0, 0, 1]
 
 
 def test_a_shown_word_stays_until_the_text_changes() -> None:
     bench = Steps()
-    assert [bench.step("one", 0.9) for _ in range(2)] == [0, 1]
+    assert [bench.step("one", 0.95) for _ in range(2)] == [0, 1]
     assert bench.step("one", 0.1) == 1
     assert bench.step("one two", 0.1, 0.1) == 1
     assert bench.step("won two", 0.1, 0.1) == 0
@@ -69,7 +69,7 @@ def test_agreement_is_asked_for_only_where_a_word_is_not_shown() -> None:
 
 
 def test_long_steps_do_not_delay_a_word_by_a_whole_one() -> None:
-    assert Steps(step_s=0.32).step("one", 0.6) == 1
+    assert Steps(step_s=0.32).step("one", 0.7) == 1
 
 
 def test_a_restored_state_continues_as_the_saved_one() -> None:
