@@ -142,12 +142,9 @@ class BatchDecoder:
         """Take a state for a ticket, of the model or of the voice-activity model; rows before it are decoded first."""
         if route.channel.speech is None:
             _send_states(route, state)
-        elif voice:
-            route.voices.append(state)
-            _hand_over(route)
-        else:
-            route.held.append(state)
-            _hand_over(route)
+            return
+        (route.voices if voice else route.held).append(state)
+        self._decode_held([route])
 
     def _decode_held(self, routes: Collection[Route]) -> None:
         """Decode the held rows that are due, one step of a channel at a time; hand over the states between them."""

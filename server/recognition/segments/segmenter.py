@@ -264,10 +264,13 @@ class Segmenter:
         return events
 
     def _detect_text(self, events: list[Result]) -> None:
-        """The first word after an endpoint is the start of speech, unless its voice was."""
+        """The first word after an endpoint starts speech, if no model is asked for its voice.
+
+        Or if the voice goes on from before the endpoint, as in loud surroundings: it does not begin anew then.
+        """
         if not self._speaking and self.state.has_text and (words := self._words()):
             self._speaking = True
-            if self._started_s is None:
+            if self._started_s is None and (self.speech is None or self.speech.speaking):
                 events.append(SpeechStarted(self.index, self._absolute(words[0]).start_s))
 
     def _detect_voice(self, speech: VoiceActivity, tag: StepTag, events: list[Result]) -> None:
@@ -276,8 +279,7 @@ class Segmenter:
             start_s = max(0.0, self.cursor_s - before_s)
             if not self.state.has_text:
                 self._end_gap(start_s, events)  # text trails the voice: the gap comes before the speech that ends it
-            if not self._speaking or self._started_s is not None:  # else the first word came before the voice
-                events.append(SpeechStarted(self.index, start_s))
+            events.append(SpeechStarted(self.index, start_s))
             self._started_s = start_s
         if speech.silence_s >= self._rules.quiet_s:
             speech.quiet()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -78,6 +79,22 @@ def test_streams_of_two_front_ends_have_the_words_of_one_process(
 ) -> None:
     check(asyncio.run(two.play(played)), texts)
     assert len(two.processes(FRONT_END)) == 2
+
+
+def test_starts_of_speech_are_those_of_one_process_and_such_streams_are_resumable(
+    two: FrontEnds, played: list[Audio]
+) -> None:
+    def received(server: FrontEnds) -> list[dict[str, Any]]:
+        with opened(server, f"{RAW}&vad_events=true&resumable=true") as client:
+            client.send(played[0].pcm.tobytes())
+            client.send('{"type":"CloseStream"}')
+            return [json.loads(frame) for frame in client]
+
+    with FrontEnds(0) as one:
+        alone, served = received(one), received(two)
+    starts = [[each["timestamp"] for each in frames if each["type"] == "SpeechStarted"] for frames in (alone, served)]
+    assert starts[0] == starts[1] != []
+    assert "Ticket" in {each["type"] for each in served}
 
 
 def test_connections_are_shared_out_evenly(two: FrontEnds) -> None:

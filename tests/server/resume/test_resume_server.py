@@ -285,6 +285,17 @@ def test_streams_with_a_voice_activity_model_resume(vad: str, rate: int) -> None
     assert [e["type"] for e in whole.events].count("SpeechStarted") >= len(TEXTS)
 
 
+def test_steps_after_a_ticket_do_not_wait_once_both_states_are_there(live_server: Start) -> None:
+    """All audio at once, then the end: the last event of the voice-activity engine is its state."""
+    server = live_server(resume_keys=(KEY,), vad_model=LevelVad())
+    for _ in range(5):
+        with server.listen(resumable="true", vad_events="true") as client:
+            client.send(np.concatenate([spell("text"), silence(2)]))
+            frames = client.finish()
+        assert transcript(frames) == "text"
+        assert [frame for frame in frames if frame["type"] == "Ticket"]
+
+
 def test_a_ticket_of_a_server_with_another_voice_activity_setting_is_refused() -> None:
     with ExitStack() as stack:
         one, two = (stack.enter_context(LiveServer(resume_keys=(KEY,), vad=vad)) for vad in ("auto", "off"))

@@ -112,14 +112,24 @@ class DeafBench(SessionBench):
         super()._hear(Work(piece.channel, np.zeros_like(piece.pcm) if deaf else piece.pcm, piece.tag))
 
 
-def test_words_start_speech_where_the_model_finds_none_and_its_late_voice_adds_nothing() -> None:
-    audio = np.concatenate([silence(0.4), spell("one two"), silence(1.0)])
+def test_words_without_a_voice_start_no_speech() -> None:
+    """They are mostly words in noise: text alone starts speech three times as often there."""
+    audio = np.concatenate([silence(0.4), spell("one two three"), silence(1.0)])
     deaf, late = DeafBench(voice="auto"), DeafBench(voice="auto")
-    late.from_sample = 16_000 * 8 // 10
-    for bench in (deaf, late):
+    late.from_sample = 16_000
+    for bench, starts in ((deaf, []), (late, [0.992])):
         bench.send(audio)
         bench.answer()
-        assert [e.time_s for e in bench.events if isinstance(e, SpeechStarted)] == pytest.approx([0.4])
+        assert bench.text() == "one two three"
+        assert [e.time_s for e in bench.events if isinstance(e, SpeechStarted)] == pytest.approx(starts, abs=0.033)
+
+
+def test_each_utterance_starts_in_a_voice_that_never_pauses() -> None:
+    hum = np.full(16_000, 100, np.int16)
+    bench = SessionBench(voice="auto")
+    bench.send(np.concatenate([spell("one"), hum, spell("two"), hum]))
+    bench.answer()
+    assert [e.time_s for e in bench.events if isinstance(e, SpeechStarted)] == pytest.approx([0.0, 1.24], abs=0.05)
 
 
 def test_a_voice_without_words_delays_a_gap_for_a_second_at_most() -> None:
