@@ -6,8 +6,7 @@ Each recording comes after a second of its own quietest 0.2 s. Several onsets ar
 silero's first window of speech, and that of the first 60 ms whose levels are 15, 20 or 25 dB below the recording's
 loudest tenth at most. Lower levels are often breath, or hiss before the voice. For these, a recording that is not
 `QUIET_DB` quieter before its onset is left out. The delay is from the onset to the end of the step with which the
-message comes: the latency of a server is not in it. Every stream is recognized as a live one is, with the shipped
-model, in this process.
+message comes: the latency of the server, which this program starts, is not in it.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from numpy.typing import NDArray
 
 from loadtest.program import carry_out
 from loadtest.reports.environment import describe
+from loadtest.served import served_process
 from model.acoustic import load_model
 from model.recordings import read_manifest, read_pcm
 from model.vad import SileroVad
-from server.settings import Settings
-from server.tools.local import LocalTranscriber, open_local
+from tutti_asr_client.files.transcriber import RemoteTranscriber
 from tutti_asr_client.messages import Results, SpeechStarted
 
 RATE, WINDOW = SileroVad.sample_rate, SileroVad.step_samples
@@ -88,7 +87,7 @@ async def _pieces(pcm: Audio) -> AsyncIterator[bytes]:
         yield pcm[start : start + RATE // 10].tobytes()
 
 
-async def starts_of(transcriber: LocalTranscriber, pcm: Audio) -> list[float]:
+async def starts_of(transcriber: RemoteTranscriber, pcm: Audio) -> list[float]:
     """Return the audio time at which each `SpeechStarted` comes: the end of its step."""
     found: list[float] = []
     waiting = 0
@@ -101,17 +100,21 @@ async def starts_of(transcriber: LocalTranscriber, pcm: Audio) -> list[float]:
     return found
 
 
-async def all_starts(vad: str, recordings: Sequence[Audio]) -> list[list[float]]:
-    """Recognize recordings with a setting of `vad`."""
-    gate = asyncio.Semaphore(TOGETHER)
-    settings = Settings.model_validate({"vad": vad, "precision": "int8", "max_streams": TOGETHER})
-    async with open_local(settings, vad_events=True) as transcriber:
+async def _all_starts(url: str, recordings: Sequence[Audio]) -> list[list[float]]:
+    gate, transcriber = asyncio.Semaphore(TOGETHER), RemoteTranscriber(url, vad_events=True)
 
-        async def one(pcm: Audio) -> list[float]:
-            async with gate:
-                return await starts_of(transcriber, pcm)
+    async def one(pcm: Audio) -> list[float]:
+        async with gate:
+            return await starts_of(transcriber, pcm)
 
-        return list(await asyncio.gather(*map(one, recordings)))
+    return list(await asyncio.gather(*map(one, recordings)))
+
+
+def all_starts(vad: str, recordings: Sequence[Audio]) -> list[list[float]]:
+    """Recognize recordings on a server with this `--vad`."""
+    options = ("--vad", vad, "--precision", "int8", "--max-streams", str(2 * TOGETHER), "--front-ends", "0")
+    with served_process(options) as (url, _):
+        return asyncio.run(_all_starts(url, recordings))
 
 
 def delays(starts: Sequence[Sequence[float]], onsets: Sequence[float | None]) -> dict[str, object]:
@@ -167,10 +170,10 @@ def measure(command: str, manifest: Path, noise: Path | None, most: int) -> int:
     sounds = [] if noise is None else [read_pcm(each.audio, RATE) for each in read_manifest(noise, texts=False)]
     result: dict[str, Any] = {"command": command, "vad": {}}
     for setting in ("off", "auto"):
-        starts = asyncio.run(all_starts(setting, recordings))
+        starts = all_starts(setting, recordings)
         figures: dict[str, Any] = {name: delays(starts, truth) for name, truth in onsets.items()}
         if sounds:
-            count = sum(len(times) for times in asyncio.run(all_starts(setting, sounds)))
+            count = sum(len(times) for times in all_starts(setting, sounds))
             hours = sum(map(len, sounds)) / RATE / 3_600
             figures["noise"] = {"starts": count, "hours": round(hours, 2), "starts_an_hour": round(count / hours, 1)}
         result["vad"][setting] = figures
