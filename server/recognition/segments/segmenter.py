@@ -266,7 +266,7 @@ class Segmenter:
     def _detect_text(self, events: list[Result]) -> None:
         """The first word after an endpoint starts speech, if no model is asked for its voice.
 
-        Or if the voice goes on from before the endpoint, as in loud surroundings: it does not begin anew then.
+        Or if the voice continues from before the endpoint, as in loud surroundings: it does not begin anew then.
         """
         if not self._speaking and self.state.has_text and (words := self._words()):
             self._speaking = True
