@@ -37,6 +37,8 @@ SLOW = (
     "model/training/acoustic/test_machines.py",
     "server/models/test_two_languages.py",
     "server/http/test_browser_page.py",
+    "loadtest/programs/test_receipts_program.py",
+    "server/receipts/test_replay.py",
     "server/protocols/test_upload_places.py",
     "server/http/test_browser_refusals.py",
     "model/training/acoustic/test_training.py",

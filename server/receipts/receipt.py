@@ -120,11 +120,10 @@ class ReceiptChain:
         self._setup, self._digests = setup, digests
         self._count, self._previous = 0, ""
 
-    def final(self, event: Final, words: Sequence[ShownWord]) -> bytes:
-        """Return the payload of a final with the words of its message; `event.audio` is known."""
+    def final(self, event: Final, times_s: tuple[float, float], words: Sequence[ShownWord]) -> bytes:
+        """Return the payload of a final with start, duration and words of its message; `event.audio` is known."""
         assert event.audio is not None, "the session has receipts"
-        start_s, duration_s = round(event.start_s, 6), round(event.duration_s, 6)
-        text = FinalText(event.channel, start_s, duration_s, event.reason, len(words), text_digest(words))
+        text = FinalText(event.channel, *times_s, event.reason, len(words), text_digest(words))
         return self._next(event.audio, final=text)
 
     def end(self, mark: AudioMark, reason: str) -> bytes:

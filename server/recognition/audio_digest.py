@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -46,24 +46,21 @@ class AudioDigest:
         self._channels = channels
         self._frame_bytes = SAMPLE_BYTES * channels
         self._rate = sample_rate
-        self._begin = self._hashed = 0  # samples of each channel
+        self._begin = self._hashed = self._received = 0  # samples of each channel
         self._chain = b""  # digest up to `_hashed`, the end of a block
-        self._pending = bytearray()  # what came after it
+        self._pending: list[bytes] = [b""]  # what came after it; arrays, until they are joined
         self._skip = 0  # samples received again that were hashed before the state was saved
         self._open: list[deque[int]] = [deque() for _ in range(streams)]  # ends of steps on their way
         self._sent = 0  # end of the last of them
         self._answered = [0] * streams
-
-    @property
-    def _received(self) -> int:
-        return self._hashed + len(self._pending) // self._frame_bytes
 
     def receive(self, samples: PCM) -> None:
         """Take (S, C) int16."""
         if self._skip:
             skipped = min(self._skip, len(samples))
             self._skip, samples = self._skip - skipped, samples[skipped:]
-        self._pending += np.ascontiguousarray(samples, "<i2").data
+        self._pending.append(cast(bytes, np.ascontiguousarray(samples, "<i2")))  # joined as bytes, without a copy now
+        self._received += len(samples)
 
     def send(self, work: Sequence[Work]) -> None:
         """Note the steps that go to the engine."""
@@ -78,19 +75,18 @@ class AudioDigest:
         self._answered[channel] = end = self._open[channel].popleft()
         if end - self._hashed >= BLOCK:
             hashed, self._chain = self._whole_blocks(min(self._answered))
-            del self._pending[: (hashed - self._hashed) * self._frame_bytes]
-            self._hashed = hashed
+            self._drop(hashed)
         return end
 
     def mark(self, end: int | None = None) -> AudioMark:
         """Return the audio up to the end of a step that is answered now, or of all that was received."""
         end = self._received if end is None else end
-        audio = bytes(self._pending[: max(0, end - self._hashed) * self._frame_bytes])
+        audio = self._audio(max(0, end - self._hashed))
         return AudioMark(self._begin, end, digest_of(audio, self._channels, self._chain))
 
     def start_at(self, sample: int) -> None:
         """Begin at a later sample of the stream; no audio was received."""
-        self._begin = self._hashed = sample
+        self._begin = self._hashed = self._received = sample
 
     def saved(self) -> SavedDigest:
         """Return the end of the last block that is complete within the steps sent so far."""
@@ -99,6 +95,7 @@ class AudioDigest:
     def restore(self, saved: SavedDigest, received: int) -> None:
         """Continue at a saved position; audio comes from sample `received` on, at or before it."""
         self._begin, self._hashed, self._chain = saved.begin, saved.end, saved.chain
+        self._received = saved.end
         self._skip = saved.end - received
 
     def _whole_blocks(self, end: int) -> tuple[int, bytes]:
@@ -106,5 +103,16 @@ class AudioDigest:
         count = max(0, end - self._hashed) // BLOCK * BLOCK
         if not count:
             return self._hashed, self._chain
-        audio = bytes(self._pending[: count * self._frame_bytes])
-        return self._hashed + count, digest_of(audio, self._channels, self._chain)
+        return self._hashed + count, digest_of(self._audio(count), self._channels, self._chain)
+
+    def _drop(self, hashed: int) -> None:
+        """Forget the samples up to a block's end."""
+        if hashed > self._hashed:
+            self._pending = [self._pending[0][(hashed - self._hashed) * self._frame_bytes :]]
+            self._hashed = hashed
+
+    def _audio(self, count: int) -> bytes:
+        """Return the first samples after the hashed ones."""
+        if len(self._pending) != 1:
+            self._pending = [b"".join(self._pending)]
+        return self._pending[0][: count * self._frame_bytes]

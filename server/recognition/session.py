@@ -328,7 +328,7 @@ class Session:
         results = channel.decoded(tag)
         if self._digest is not None:
             end = self._digest.answered(channel.index)
-            results = marked(results, partial(self._digest.mark, end))
+            results = marked(results, partial(self._digest.mark, end)) if results else results
         events = self._shown(self._order.answered(channel.index, results))
         return events if self._closing is None else self._with_end(events)
 

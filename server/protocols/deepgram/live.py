@@ -330,14 +330,15 @@ class Projector:
         else:
             reason = event.reason
             channel, words = transcript.final(event.words, ends=reason is not FinalReason.MAX_LEN)
+        start_s, duration_s = _seconds(event.start_s), _seconds(event.duration_s)
         receipt: str | UnsetType = UNSET
         if self.receipts is not None and isinstance(event, Final):
-            receipt = self.receipts.final(event, transcript.words)
+            receipt = self.receipts.final(event, (start_s, duration_s), transcript.words)
         return _encode(
             Results(
                 (event.channel, self._channels),
-                _seconds(event.start_s),
-                _seconds(event.duration_s),
+                start_s,
+                duration_s,
                 reason is not None,  # is_final
                 reason is not None and reason is not FinalReason.MAX_LEN,  # speech_final
                 reason is FinalReason.FINALIZE,  # from_finalize

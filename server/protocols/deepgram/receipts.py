@@ -33,9 +33,9 @@ class StreamReceipts:
         self.chain = chain
         self._keys = keys
 
-    def final(self, event: Final, words: Sequence[ShownWord]) -> str:
-        """Return the receipt of a final with the words of its message."""
-        return self._keys.sign(self.chain.final(event, words))
+    def final(self, event: Final, times_s: tuple[float, float], words: Sequence[ShownWord]) -> str:
+        """Return the receipt of a final with start, duration and words of its message."""
+        return self._keys.sign(self.chain.final(event, times_s, words))
 
     def end(self, mark: AudioMark, reason: str) -> str:
         """Return the receipt of the stream's end."""

@@ -78,6 +78,13 @@ def test_a_client_can_compute_the_digest_of_the_audio_and_the_words(server: Live
     assert hashlib.sha256(lines.encode()).hexdigest() == entry.receipt.final.sha256
 
 
+def test_times_between_microseconds_are_those_of_the_message(server: LiveServer, keys: Any) -> None:
+    """A sample of 16 kHz is 62.5 µs."""
+    for count in (1, 3, 5):
+        found = recorded(record(server, np.concatenate([speech(), speech()[:count]])))
+        assert check_recorded(found, keys[1]) == []
+
+
 def test_without_receipt_there_is_none(server: LiveServer) -> None:
     with server.listen() as client:
         client.send(speech())
