@@ -2,8 +2,8 @@
 
 `python -m loadtest.receipts` starts a server, streams recordings in real time with `receipt=true` and several options,
 stores audio and messages, and runs `tutti audit` over all of them here, as on a processor with AVX2 alone, and as on
-any x86-64. It also compares the CPU time of the server with and without receipts, in rounds that alternate. Writes
-`loadtest/results/receipts.json` and `.md`.
+any x86-64. It also compares the CPU time of the server with and without receipts, in rounds that alternate. Writes a
+document and a page to the folder of the results.
 """
 
 from __future__ import annotations
