@@ -8,15 +8,12 @@ the digest: `digest_of` is the definition.
 from __future__ import annotations
 
 import hashlib
-from collections import deque
-from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from server.audio.pcm import PCM
 from server.recognition.saved_state import SavedDigest
-from server.recognition.steps import StepTag, Work
 
 BLOCK = 4_000  # samples of each channel; a resumed client sends this much again, at most: half a second at 8 kHz
 SAMPLE_BYTES = 2
@@ -48,54 +45,47 @@ class AudioDigest:
         self._rate = sample_rate
         self._begin = self._hashed = self._received = 0  # samples of each channel
         self._chain = b""  # digest up to `_hashed`, the end of a block
-        self._pending: list[bytes] = [b""]  # what came after it; arrays, until they are joined
+        self._pending: list[Any] = [b""]  # what came after it: bytes, then arrays until they are joined
         self._skip = 0  # samples received again that were hashed before the state was saved
-        self._open: list[deque[int]] = [deque() for _ in range(streams)]  # ends of steps on their way
-        self._sent = 0  # end of the last of them
-        self._answered = [0] * streams
+        self._due_s = BLOCK / sample_rate  # end of the next block
+        self._answered_s = [0.0] * streams
 
     def receive(self, samples: PCM) -> None:
         """Take (S, C) int16."""
         if self._skip:
             skipped = min(self._skip, len(samples))
             self._skip, samples = self._skip - skipped, samples[skipped:]
-        self._pending.append(cast(bytes, np.ascontiguousarray(samples, "<i2")))  # joined as bytes, without a copy now
+        self._pending.append(samples)
         self._received += len(samples)
 
-    def send(self, work: Sequence[Work]) -> None:
-        """Note the steps that go to the engine."""
-        for piece in work:
-            if isinstance(piece.tag, StepTag):
-                end = round(piece.tag.end_s * self._rate)
-                self._open[piece.channel].append(end)
-                self._sent = max(self._sent, end)
+    def answered(self, channel: int, end_s: float) -> None:
+        """Note that a channel's steps are answered up to this time; marks of it are not before that."""
+        self._answered_s[channel] = end_s
+        if end_s >= self._due_s:
+            hashed, self._chain = self._whole_blocks(round(min(self._answered_s) * self._rate))
+            if hashed > self._hashed:
+                self._pending = [self._pending[0][(hashed - self._hashed) * self._frame_bytes :]]
+                self._continue_at(hashed)
 
-    def answered(self, channel: int) -> int:
-        """Note that this channel's oldest step is answered; return its end, for `mark`."""
-        self._answered[channel] = end = self._open[channel].popleft()
-        if end - self._hashed >= BLOCK:
-            hashed, self._chain = self._whole_blocks(min(self._answered))
-            self._drop(hashed)
-        return end
-
-    def mark(self, end: int | None = None) -> AudioMark:
-        """Return the audio up to the end of a step that is answered now, or of all that was received."""
-        end = self._received if end is None else end
+    def mark(self, end_s: float | None = None) -> AudioMark:
+        """Return the audio up to the end of a step that is answered now, or all that was received."""
+        end = self._received if end_s is None else round(end_s * self._rate)
         audio = self._audio(max(0, end - self._hashed))
         return AudioMark(self._begin, end, digest_of(audio, self._channels, self._chain))
 
     def start_at(self, sample: int) -> None:
         """Begin at a later sample of the stream; no audio was received."""
-        self._begin = self._hashed = self._received = sample
+        self._begin = self._received = sample
+        self._continue_at(sample)
 
-    def saved(self) -> SavedDigest:
-        """Return the end of the last block that is complete within the steps sent so far."""
-        return SavedDigest(self._begin, *self._whole_blocks(self._sent))
+    def saved(self, end: int) -> SavedDigest:
+        """Return the end of the last block that is complete before a sample; no later mark is before that."""
+        return SavedDigest(self._begin, *self._whole_blocks(end))
 
     def restore(self, saved: SavedDigest, received: int) -> None:
         """Continue at a saved position; audio comes from sample `received` on, at or before it."""
-        self._begin, self._hashed, self._chain = saved.begin, saved.end, saved.chain
-        self._received = saved.end
+        self._begin, self._chain, self._received = saved.begin, saved.chain, saved.end
+        self._continue_at(saved.end)
         self._skip = saved.end - received
 
     def _whole_blocks(self, end: int) -> tuple[int, bytes]:
@@ -105,14 +95,16 @@ class AudioDigest:
             return self._hashed, self._chain
         return self._hashed + count, digest_of(self._audio(count), self._channels, self._chain)
 
-    def _drop(self, hashed: int) -> None:
-        """Forget the samples up to a block's end."""
-        if hashed > self._hashed:
-            self._pending = [self._pending[0][(hashed - self._hashed) * self._frame_bytes :]]
-            self._hashed = hashed
+    def _continue_at(self, hashed: int) -> None:
+        self._hashed, self._due_s = hashed, (hashed + BLOCK) / self._rate
 
     def _audio(self, count: int) -> bytes:
         """Return the first samples after the hashed ones."""
         if len(self._pending) != 1:
-            self._pending = [b"".join(self._pending)]
-        return self._pending[0][: count * self._frame_bytes]
+            self._pending = [b"".join([self._pending[0], *map(_bytes_of, self._pending[1:])])]
+        audio: bytes = self._pending[0]
+        return audio[: count * self._frame_bytes]
+
+
+def _bytes_of(samples: PCM) -> memoryview:
+    return np.ascontiguousarray(samples, "<i2").data

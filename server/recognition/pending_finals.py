@@ -35,13 +35,12 @@ Result = Event | PendingFinal
 
 def marked(results: list[Any], mark: Callable[[], AudioMark]) -> list[Any]:
     """Return the results of a step or of none; each final has the mark of the audio that it depends on."""
-    if not any(isinstance(result, Final | PendingFinal) for result in results):
-        return results
-    audio = mark()
-    for result in results:
-        if isinstance(result, PendingFinal):
-            result.first = replace(result.first, audio=audio)
-    return [replace(result, audio=audio) if isinstance(result, Final) else result for result in results]
+    for at, result in enumerate(results):
+        if isinstance(result, Final):
+            results[at] = replace(result, audio=mark())
+        elif isinstance(result, PendingFinal):
+            result.first = replace(result.first, audio=mark())
+    return results
 
 
 @dataclass(eq=False, slots=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from server.recognition.audio_digest import AudioDigest
 from server.recognition.keyterms import CurrentKeyterms
 from server.recognition.result_order import AudioOrder
@@ -40,11 +42,13 @@ class Resumption:
     def mark(self) -> None:
         """Save the input side after all steps so far; `Session.exported` takes the engine's state of each channel."""
         phrases, allowance = self._keyterms.saved()
-        digest = None if self._digest is None else self._digest.saved()
         cutters = tuple(cutter.saved() for cutter in self._cutters)
         steps = tuple(channel.bias_steps for channel in self._channels)
-        context = self._keyterms.current.context
-        self.order.mark(SavedInput(cutters, phrases, allowance, context, steps, digest))
+        digest = None
+        if self._digest is not None:
+            pairs = zip(self._cutters, cutters, strict=True)
+            digest = self._digest.saved(min(cutter.stepped_to(place) for cutter, place in pairs))
+        self.order.mark(SavedInput(cutters, phrases, allowance, self._keyterms.current.context, steps, digest))
 
     def exported(self, channel: Segmenter, state: bytes, voice: bytes) -> None:
         """Take the engines' states of one channel, decoded up to the oldest mark that lacks them."""

@@ -327,8 +327,8 @@ class Session:
         self.steps += 1
         results = channel.decoded(tag)
         if self._digest is not None:
-            end = self._digest.answered(channel.index)
-            results = marked(results, partial(self._digest.mark, end)) if results else results
+            self._digest.answered(channel.index, tag.end_s)
+            results = marked(results, partial(self._digest.mark, tag.end_s)) if results else results
         events = self._shown(self._order.answered(channel.index, results))
         return events if self._closing is None else self._with_end(events)
 
@@ -376,8 +376,6 @@ class Session:
     def _send(self, work: list[Work]) -> None:
         """Note what goes to the engines, in its order."""
         self._order.send(work)
-        if self._digest is not None:
-            self._digest.send(work)
         for piece in work:
             if isinstance(piece.tag, StepTag):
                 self.channels[piece.channel].sent(piece.pcm)

@@ -123,6 +123,11 @@ class StepCutter:
         """Return the sample, at the client's rate, from which a client must send its audio again for this position."""
         return saved.flushed + self._primed_start(saved)[0]
 
+    def stepped_to(self, saved: SavedCutter) -> int:
+        """Return the sample, at the client's rate, up to which whole steps were made; further ones end later."""
+        stepped = max(0, saved.pushed - self._lead_samples)
+        return saved.flushed + stepped * self._sample_rate // self._config.sample_rate
+
     def restore(self, saved: SavedCutter, received: int) -> None:
         """Continue at a saved position; audio comes from sample `received` on, at or before `replay_from`."""
         start, self._skip_out = self._primed_start(saved)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from importlib.metadata import version
 
 from model.ctc.beam import BeamDecoder
@@ -73,7 +74,13 @@ def setup_of(model: ModelService, request: ListenRequest, given: Pairs, limits: 
     kept += [("redact", kind) for kind in sorted(request.redact)]
     kind, beams = _search(decoder)
     info = ModelInfo(model.name, model.card.version, model.described.precision, kind, beams)
-    return Setup(version("tutti-asr"), info, tuple(kept), _settings(model, limits, vad))
+    return Setup(_software(), info, tuple(kept), _settings(model, limits, vad))
+
+
+@cache
+def _software() -> str:
+    """Return the version of this program; the look-up reads files."""
+    return version("tutti-asr")
 
 
 def _settings(model: ModelService, limits: Limits, vad: str) -> dict[str, float | str | None]:

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.recognition.audio_digest import BLOCK, AudioDigest, digest_of
-from server.recognition.steps import Marker, StepTag, Work
+from server.recognition.audio_digest import BLOCK, AudioDigest, AudioMark, digest_of
 
 RATE, STEP = 8_000, 640
 DICE = np.random.default_rng(3)
 AUDIO = DICE.integers(-9_000, 9_000, (3 * BLOCK + 777, 2), dtype=np.int16)
 
 
-def steps(channel: int, *ends: int) -> list[Work]:
-    return [Work(channel, AUDIO[:0, 0], StepTag(0, end / RATE, Marker.AUDIO, 0.0)) for end in ends]
+def step(digest: AudioDigest, end: int, channel: int = 0) -> AudioMark:
+    digest.answered(channel, end / RATE)
+    return digest.mark(end / RATE)
 
 
 def test_the_definition_is_a_chain_over_blocks() -> None:
@@ -37,13 +37,11 @@ def test_marks_are_those_of_the_definition_for_any_messages_and_any_delay(cuts: 
     for until in [*sorted(cuts), len(AUDIO)]:
         digest.receive(AUDIO[received:until])
         received = until
-        while sent < len(ends) and ends[sent] <= received:
-            digest.send(steps(0, ends[sent]))
-            sent += 1
+        sent = sum(end <= received for end in ends)
         while len(answered) < sent - late:
-            answered.append(digest.mark(digest.answered(0)))
-    while len(answered) < sent:
-        answered.append(digest.mark(digest.answered(0)))
+            answered.append(step(digest, ends[len(answered)]))
+    while len(answered) < len(ends):
+        answered.append(step(digest, ends[len(answered)]))
     assert [mark.end for mark in answered] == ends
     assert [mark.digest for mark in answered] == [digest_of(AUDIO[:end].tobytes(), 2) for end in ends]
     assert digest.mark() == (0, len(AUDIO), digest_of(AUDIO.tobytes(), 2))
@@ -53,9 +51,8 @@ def test_a_channel_that_is_answered_late_keeps_the_marks_of_its_steps() -> None:
     digest = AudioDigest(2, 2, RATE)
     digest.receive(AUDIO)
     ends = list(range(STEP, len(AUDIO), STEP))
-    digest.send(steps(0, *ends) + steps(1, *ends))
     for channel in (0, 1):
-        found = [digest.mark(digest.answered(channel)).digest for _ in ends]
+        found = [step(digest, end, channel).digest for end in ends]
         assert found == [digest_of(AUDIO[:end].tobytes(), 2) for end in ends]
 
 
@@ -63,8 +60,7 @@ def test_a_channel_that_is_answered_late_keeps_the_marks_of_its_steps() -> None:
 def test_a_saved_digest_goes_on_from_the_start_of_its_block(at: int) -> None:
     first = AudioDigest(2, 1, RATE)
     first.receive(AUDIO[: at + 100])
-    first.send(steps(0, at))
-    saved = first.saved()
+    saved = first.saved(at)
     assert saved.end == at // BLOCK * BLOCK
     second = AudioDigest(2, 1, RATE)
     begin = max(0, saved.end - 60)  # as far back as a resampler needs
@@ -72,21 +68,19 @@ def test_a_saved_digest_goes_on_from_the_start_of_its_block(at: int) -> None:
     second.receive(AUDIO[begin : begin + 30])
     second.receive(AUDIO[begin + 30 :])
     assert second.mark() == (0, len(AUDIO), digest_of(AUDIO.tobytes(), 2))
-    assert first.mark(first.answered(0)).digest == digest_of(AUDIO[:at].tobytes(), 2), "saving changes nothing"
+    assert step(first, at).digest == digest_of(AUDIO[:at].tobytes(), 2), "saving changes nothing"
 
 
 def test_a_stream_that_begins_later_has_a_digest_of_its_own() -> None:
     digest = AudioDigest(2, 1, RATE)
     digest.start_at(5_000)
     digest.receive(AUDIO)
-    digest.send(steps(0, 5_000 + STEP))
-    assert digest.mark(digest.answered(0)) == (5_000, 5_000 + STEP, digest_of(AUDIO[:STEP].tobytes(), 2))
+    assert step(digest, 5_000 + STEP) == (5_000, 5_000 + STEP, digest_of(AUDIO[:STEP].tobytes(), 2))
 
 
 def test_memory_is_bounded_by_the_open_steps() -> None:
     digest = AudioDigest(1, 1, RATE)
     for second in range(60):
         digest.receive(AUDIO[:RATE, :1])
-        digest.send(steps(0, (second + 1) * RATE))
-        digest.answered(0)
+        digest.answered(0, second + 1)
         assert len(digest._audio(10**9)) < 2 * 2 * BLOCK
