@@ -17,6 +17,7 @@ from server.recognition.saved_state import SavedDigest
 
 BLOCK = 4_000  # samples of each channel; a resumed client sends this much again, at most: half a second at 8 kHz
 SAMPLE_BYTES = 2
+PIECE_BYTES = 2_000  # hashlib gives up the interpreter's lock for more, which costs more than hashing it
 
 
 class AudioMark(NamedTuple):
@@ -31,7 +32,10 @@ def digest_of(audio: bytes, channels: int = 1, before: bytes = b"") -> bytes:
     """Return the digest of interleaved 16-bit samples; `before` is that of the whole blocks before them."""
     size, digest = BLOCK * SAMPLE_BYTES * channels, before
     for start in range(0, len(audio), size):
-        digest = hashlib.sha256(digest + audio[start : start + size]).digest()
+        block = hashlib.sha256(digest)
+        for at in range(start, min(start + size, len(audio)), PIECE_BYTES):
+            block.update(audio[at : min(at + PIECE_BYTES, start + size)])
+        digest = block.digest()
     return digest or hashlib.sha256().digest()
 
 
