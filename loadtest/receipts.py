@@ -163,7 +163,7 @@ def audit(folder: Path, keys: Path, processor: str) -> Audited:
     done = subprocess.run(  # noqa: S603 - our own command
         command,
         cwd=ROOT,
-        env=environment | PROCESSORS[processor],
+        env={**environment, **PROCESSORS[processor]},
         capture_output=True,
         text=True,
         check=False,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from server.recognition.audio_digest import AudioDigest
 from server.recognition.keyterms import CurrentKeyterms
 from server.recognition.result_order import AudioOrder
