@@ -161,6 +161,7 @@ class ServiceBuilder:
             room=self._room(model.name, config, metrics),
             second_pass=self._second_pass,
             budget_s=self._settings.latency_budget_ms / 1_000,
+            fork_slots=self._settings.forks_here,
             clock=self._clock,
         )
         tickets = self._tickets(model)

@@ -28,6 +28,7 @@ ENDPOINT_S = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3
 RATIO = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 OUTCOMES = ("completed", "client_abort", "idle_timeout", "error", "drained")
 REASONS = ("auth", "quota", "rate", "capacity", "uploads", "draining", "bad_request", "error")
+FORK_OUTCOMES = ("done", "refused", "failed")
 STAGES = ("step", "decode", "vad", "engine")
 LIVE = ("deepgram", "flux", "vosk", "openai", "twilio")
 PROTOCOLS = (*LIVE, "upload")
@@ -171,6 +172,11 @@ class Metrics:
             "tutti_messages_skipped", "Client messages that were not understood", ["protocol"], registry=registry
         )
         self.skipped = {name: skipped.labels(name) for name in LIVE}
+        self.turn_words_differing = Counter(
+            "tutti_turn_words_differing",
+            "Words of ended turns that the stream itself recognized otherwise afterwards",
+            registry=registry,
+        )
         self.slow_consumers = Counter(
             "tutti_slow_consumer_closes", "Connections closed because results were not read", registry=registry
         )
@@ -246,6 +252,12 @@ class _ModelFamilies:
             ["model"],
             registry=registry,
         )
+        self.forks = Counter(
+            "tutti_forks",
+            "Forks of streams in pauses; refused: no slot was spare",
+            ["model", "outcome"],
+            registry=registry,
+        )
 
 
 class ModelMetrics:
@@ -271,6 +283,7 @@ class ModelMetrics:
         self.second_wait = families.second_wait.labels(name)
         self.second_decode = families.second_decode.labels(name)
         self.second_failures = families.second_failures.labels(name)
+        self.forks = {outcome: families.forks.labels(name, outcome) for outcome in FORK_OUTCOMES}
         self.errors = errors
         self.failed_steps = 0  # of stage "step", for the watchdog: a Counter can only be read by collecting it
 

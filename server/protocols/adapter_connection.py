@@ -20,6 +20,7 @@ from server.streaming.adapter import (
     Actions,
     Adapter,
     Bias,
+    Differing,
     Endpoint,
     Finish,
     Flush,
@@ -135,6 +136,8 @@ class AdapterConnection(Connection):
                 self._transition(ConnectionEvent.NOT_UNDERSTOOD, close=close)
             case Skip(why):
                 self._skip(why)
+            case Differing(words):
+                self._metrics.turn_words_differing.inc(words)
             case Bias() | Endpoint() | Switch():
                 self._set(action)
 
@@ -149,8 +152,10 @@ class AdapterConnection(Connection):
         match action:
             case Bias(phrases):
                 self._bias(phrases)
-            case Endpoint(silence_ms):
+            case Endpoint(silence_ms, fork_after_s):
                 self._session.set_endpointing(silence_ms)
+                if fork_after_s is not None:
+                    self._session.set_fork_after(fork_after_s)
             case Switch():
                 self._wait_for(self._switch(action))
 

@@ -11,6 +11,9 @@ from server.recognition.events import Event, StepTiming, StreamBroken
 from server.recognition.session import Session
 from server.recognition.steps import StepTag, Work
 
+FORK = "fork"
+"""Tag of an export from which a fork begins."""
+
 
 class EventSink(Protocol):
     """Receives a session's events: a connection, an upload, the in-process client."""
@@ -51,6 +54,8 @@ class ActiveSession:
             for piece in work:
                 if isinstance(piece.tag, StepTag):
                     speech.engine.push(speech.ids[piece.channel], piece.pcm, tag=piece.tag, reset=piece.reset)
+                    if piece.forks:
+                        speech.engine.export(speech.ids[piece.channel], FORK)
                 elif vad is not None:
                     vad.engine.push(vad.ids[piece.channel], piece.pcm, tag=piece.tag)
         except BatchingError as error:

@@ -72,6 +72,26 @@ class UtteranceGap:
     last_word_end_s: float
 
 
+class Silence(msgspec.Struct, frozen=True):
+    """Silence at the end of a step, by the level of its audio; 0 during speech. Before the step's other events."""
+
+    channel: int
+    end_s: float
+    silence_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """Words of the open segment as a flush at `end_s` would give them; the stream itself continues.
+
+    After the other events of the step that ends there. None: the fork was refused, or failed.
+    """
+
+    channel: int
+    end_s: float
+    words: tuple[Word, ...] | None
+
+
 @dataclass(frozen=True, slots=True)
 class Closed:
     """Every channel is flushed; nothing follows."""
@@ -87,7 +107,7 @@ class StreamBroken:
     error: Exception
 
 
-Event = SpeechStarted | Partial | Final | UtteranceGap | Closed | StreamBroken
+Event = SpeechStarted | Partial | Final | UtteranceGap | Silence | Forked | Closed | StreamBroken
 
 
 class StepTiming(msgspec.Struct, frozen=True, gc=False):

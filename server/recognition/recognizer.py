@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from batching.events import BatchDone, EngineEvent, EngineStopped, StateExported, StreamClosed, StreamFailed, WarmedUp
@@ -12,10 +12,11 @@ from server.coordination.coordinator import Room
 from server.coordination.model_room import StreamLease
 from server.errors import EngineDead
 from server.operations.metrics import ModelMetrics
-from server.recognition.active_session import ActiveSession, EventSink
+from server.recognition.active_session import FORK, ActiveSession, EventSink
 from server.recognition.decoding.batch_decoder import BatchDecoder, Route
 from server.recognition.decoding.second_pass import Outcome, SecondPass
 from server.recognition.engines import Engines
+from server.recognition.forks import Forks
 from server.recognition.session import Session
 
 BACKGROUND_BUDGET_S = 10.0  # uploads wait for live streams, but no longer than this
@@ -34,9 +35,10 @@ class Recognizer:
         room: Room,
         second_pass: SecondPass,
         budget_s: float,
+        fork_slots: int,
         clock: Callable[[], float],
     ) -> None:
-        """All models of the process share `second_pass`."""
+        """All models of the process share `second_pass`. `fork_slots`: forks at a time."""
         self.engines = engines
         self.room = room
         self._step_s = config.step_samples / config.sample_rate
@@ -45,6 +47,7 @@ class Recognizer:
         self._budget_s = budget_s
         self._clock = clock
         self._routes: dict[int, Route] = {}
+        self._forks = Forks(self._routes, metrics, slots=fork_slots, budget_s=budget_s)
         self._vad_routes: dict[int, Route] = {}
         self._leases: dict[int, StreamLease] = {}  # of streams that the speech engine has not reported closed
         self._vad_leases: dict[int, StreamLease] = {}
@@ -121,6 +124,7 @@ class Recognizer:
 
     def _on_session_closed(self, active: ActiveSession) -> None:
         self.room.ended(len(active.speech.ids))
+        self._forks.drop(active)
         for stream in active.speech.ids:
             del self._routes[stream]
         if active.vad is not None:
@@ -157,7 +161,11 @@ class Recognizer:
 
     def _on_state(self, exported: StateExported) -> None:
         route = self._routes.get(exported.stream)
-        if route is not None and route.active.open:
+        if route is None or not isinstance(route.active, ActiveSession) or not route.active.open:
+            return
+        if exported.tag is FORK:
+            self._forks.start(route.active, route.channel, exported.state)
+        else:
             route.active.sink.on_events(route.active.session.exported(route.channel, exported.state), None)
 
     def _on_vad_event(self, event: EngineEvent) -> None:
@@ -188,8 +196,22 @@ class Recognizer:
         """Feed the capacity estimate. A step waits for this thread on its way in, and again on its way out."""
         now = self._clock()
         added_s = batch.step_s + 2 * (now - batch.started_s - batch.step_s)
-        live_ages_s = [wait_s + added_s for wait_s in batch.live_wait_s]
-        self.room.ran(len(batch.streams), batch.step_s, live_ages_s, batch.steps, batch.rows_in_all)
+        waits_s, forked = self._without_forks(batch) if self._forks.running else (batch.live_wait_s, 0)
+        live_ages_s = [wait_s + added_s for wait_s in waits_s]
+        self.room.ran(len(batch.streams), batch.step_s, live_ages_s, batch.steps, batch.rows_in_all, forked)
+
+    def _without_forks(self, batch: BatchDone) -> tuple[Sequence[float], int]:
+        """Return the waits of live steps that belong to no fork, and the number of steps of forks.
+
+        Steps of a fork are pushed together and run one after another, so their waits say nothing of the load.
+        """
+        forks = self._forks.running
+        forked = sum([stream in forks for stream in batch.streams])
+        # With steps of uploads in the batch it is not known which rows the waits belong to.
+        if not forked or len(batch.live_wait_s) != len(batch.streams):
+            return batch.live_wait_s, forked
+        pairs = zip(batch.streams, batch.live_wait_s, strict=True)
+        return [wait_s for stream, wait_s in pairs if stream not in forks], forked
 
     def _on_second_pass(self, outcome: Outcome) -> None:
         self.room.waited(outcome.wait_s)

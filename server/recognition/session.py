@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+import msgspec
 import numpy as np
 
 from model.ctc.words import Decoder, TwoPass, Word
 from model.description import ModelDescription
 from server.audio.pcm import BLOCK_S, MARGIN_S, PCM, downmix
 from server.errors import BacklogExceeded, BadParameter, CloseReason
-from server.recognition.events import Closed, Event, Final, FinalReason, Partial, StepTiming
+from server.recognition.events import Closed, Event, Final, FinalReason, Partial, Silence, StepTiming
 from server.recognition.keyterms import NO_KEYTERMS, CurrentKeyterms, Keyterms
-from server.recognition.pending_finals import PendingFinal, PendingFinals
+from server.recognition.pending_finals import Pending, PendingFinals, PendingFork, Result
 from server.recognition.result_order import AudioOrder, ImmediateOrder, ResultOrder
 from server.recognition.resumption import Resumption
 from server.recognition.segments.endpointing import EndpointRules, VoiceActivity
+from server.recognition.segments.pauses import Heard, LevelMeter, Pauses
 from server.recognition.segments.segmenter import Closing, Segmenter
 from server.recognition.spoken_order import OpenSpeech, SpokenOrder
 from server.recognition.steps import Marker, StepCutter, StepTag, Work
@@ -63,6 +66,7 @@ class SessionOptions:
     finals: Finals | None = None  # None: as the server has them
     redact: frozenset[Redaction] = frozenset()  # numbers that are masked in all results
     spoken_order: bool = False  # finals of several channels in the order in which they were said; not if resumable
+    fork_after_s: float | None = None  # of silence: `Silence` and `Forked`, where the stream can be forked; one channel
 
     @property
     def streams(self) -> int:
@@ -125,8 +129,12 @@ class Session:
         self._redactor = Redactor(options.redact, options.streams) if options.redact else None
         assert not (resumable and options.spoken_order), "refused by `ListenRequest.live_options`"
         self._spoken = SpokenOrder(options.streams) if options.spoken_order and options.streams > 1 else None
-        self.pending: PendingFinals | None = None  # of a decoder with a second pass
-        if isinstance(decoder, TwoPass):
+        self._pauses: Pauses | None = None
+        if options.fork_after_s is not None and _forks(options, window_samples):
+            self._pauses = Pauses(LevelMeter(config), options.fork_after_s)
+        self._forks: deque[PendingFork] = deque()  # whose state the engine has not exported yet
+        self.pending: PendingFinals | None = None  # of a decoder with a second pass, or of a stream that is forked
+        if isinstance(decoder, TwoPass) or self._pauses is not None:
             self._order = self.pending = PendingFinals(options.streams, self._order)
 
     @property
@@ -177,6 +185,11 @@ class Session:
         assert not self.resumable, "it is not saved"
         for channel in self.channels:
             channel.set_endpoint(max(silence_ms, self._min_endpoint_ms) / 1_000)
+
+    def set_fork_after(self, silence_s: float) -> None:
+        """Fork the stream in pauses of the audio that follows after this silence, if it is forked at all."""
+        if self._pauses is not None:
+            self._pauses.fork_after_s = silence_s
 
     def release(self) -> None:
         """Release the decoder states. Once, when nothing is decoded any more."""
@@ -260,15 +273,29 @@ class Session:
         A final with a second pass, and what follows it on its channel, waits for `resolve`.
         """
         self.steps += 1
-        events = self._shown(self._order.answered(channel.index, channel.decoded(tag)))
+        results = channel.decoded(tag)
+        if self._pauses is not None:
+            results = self._with_pause(self._pauses.answered(), results)
+        events = self._shown(self._order.answered(channel.index, results))
         return events if self._closing is None else self._with_end(events)
 
-    def resolve(
-        self, final: PendingFinal, words: tuple[Word, ...] | None
-    ) -> list[tuple[list[Event], StepTiming | None]]:
-        """Take the words of a second pass, None if it failed; return the events that waited, step by step."""
-        assert self.pending is not None, "its final came from here"
-        answers = [(self._shown(events), timing) for events, timing in self.pending.resolve(final, words)]
+    def next_fork(self) -> PendingFork:
+        """Return the oldest fork that was not returned yet, once the engine has exported the state for it."""
+        return self._forks.popleft()
+
+    def _with_pause(self, heard: Heard, results: list[Result]) -> list[Result]:
+        """Return the results of a step with its silence, and with the fork that begins after it."""
+        results.insert(0, Silence(0, heard.end_s, heard.silence_s))
+        if heard.fork:
+            fork = PendingFork(0, heard.end_s, heard.fork)
+            self._forks.append(fork)
+            results.append(fork)
+        return results
+
+    def resolve(self, pending: Pending, words: tuple[Word, ...] | None) -> list[tuple[list[Event], StepTiming | None]]:
+        """Take the words of a second pass or a fork, None if it failed; return the events that waited, step by step."""
+        assert self.pending is not None, "it came from here"
+        answers = [(self._shown(events), timing) for events, timing in self.pending.resolve(pending, words)]
         if answers:
             self._with_end(answers[-1][0])
         return answers
@@ -303,11 +330,20 @@ class Session:
         return OpenSpeech(min(channel.first_word_s, pending_s), channel.decoded_s)
 
     def _send(self, work: list[Work]) -> None:
-        """Note what goes to the engines, in its order."""
+        """Note what goes to the engines, in its order; mark the steps after which the stream is forked."""
         self._order.send(work)
+        if self._pauses is not None:
+            work[:] = [self._watched(piece, self._pauses) for piece in work]
         for piece in work:
             if isinstance(piece.tag, StepTag):
                 self.channels[piece.channel].sent(piece.pcm)
+
+    def _watched(self, step: Work, pauses: Pauses) -> Work:
+        tag = step.tag
+        assert isinstance(tag, StepTag), "a stream with a voice-activity model is not forked"
+        forks = tag.marker is Marker.AUDIO and pauses.forks(step.pcm)
+        pauses.sent(tag.end_s, self._cutters[0].flush_of(step) if forks else ())
+        return msgspec.structs.replace(step, forks=True) if forks else step
 
     def _with_end(self, events: list[Event]) -> list[Event]:
         if self._closing is not None and all(channel.closed for channel in self.channels) and self._order.finishes():
@@ -325,6 +361,11 @@ def _redacted(event: Event, redactor: Redactor) -> Event:
         case Final():
             return replace(event, words=redactor.final(event.channel, event.words))
     return event
+
+
+def _forks(options: SessionOptions, window_samples: int | None) -> bool:
+    """Whether a stream can be forked: its ticket would lack the pauses, and a redactor takes segments in order."""
+    return not (window_samples or options.resumable or options.redact or options.streams > 1)
 
 
 def _rules(options: SessionOptions, limits: Limits) -> EndpointRules:

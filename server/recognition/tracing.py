@@ -24,7 +24,7 @@ from model.description import ModelDescription
 from server.errors import CloseReason
 from server.operations.logs import current_request_id
 from server.recognition.events import Event, Final, StepTiming
-from server.recognition.pending_finals import PendingFinal
+from server.recognition.pending_finals import Pending
 from server.recognition.segments.segmenter import Segmenter
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import StepTag, Work
@@ -86,11 +86,9 @@ class TracedSession(Session):
         """As `Session`."""
         return self._recorded(super().decoded(channel, tag))
 
-    def resolve(
-        self, final: PendingFinal, words: tuple[Word, ...] | None
-    ) -> list[tuple[list[Event], StepTiming | None]]:
+    def resolve(self, pending: Pending, words: tuple[Word, ...] | None) -> list[tuple[list[Event], StepTiming | None]]:
         """As `Session`."""
-        return [(self._recorded(events), timing) for events, timing in super().resolve(final, words)]
+        return [(self._recorded(events), timing) for events, timing in super().resolve(pending, words)]
 
     def finalize(self, channel: int | None, now: float) -> tuple[list[Work], list[Event]]:
         """As `Session`."""

@@ -73,9 +73,20 @@ class Bias:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Set the silence that ends utterances in the audio that follows; at least the operator's minimum."""
+    """Set the silence that ends utterances in the audio that follows; at least the operator's minimum.
+
+    `fork_after_s`: the silence after which the stream is forked, if it is; None: no change.
+    """
 
     silence_ms: float
+    fork_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Differing:
+    """Count words of an ended turn that the stream itself recognized otherwise afterwards."""
+
+    words: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +103,7 @@ class Switch:
     refused: Callable[[str], Actions]
 
 
-Action = SendFrame | PushAudio | Flush | Finish | Reject | Skip | Bias | Endpoint | Switch
+Action = SendFrame | PushAudio | Flush | Finish | Reject | Skip | Bias | Endpoint | Differing | Switch
 Actions = Iterable[Action]
 
 

@@ -43,7 +43,9 @@ from server.recognition.events import (
     Event,
     Final,
     FinalReason,
+    Forked,
     Partial,
+    Silence,
     SpeechStarted,
     StepTiming,
     StreamBroken,
@@ -201,6 +203,8 @@ class Projector:
                 return self._summary(event)
             case StreamBroken():
                 return _encode(Error(ErrorVariant.INTERNAL, "recognition failed on this stream"))
+            case Silence() | Forked():
+                return None  # of streams that are forked: of turns
             case _:
                 assert_never(event)
 

@@ -1,8 +1,9 @@
 """Adapter of Deepgram's Flux protocol: audio and control messages in, turn events out.
 
-Silence alone ends turns. An endpoint of the recognizer comes after the silence of the end threshold, so a segment's
-text is final when its turn ends; a turn may have several segments. While an early end stands, every update repeats its
-words: LiveKit cancels an answer begun early when an update has other words.
+Silence alone ends turns. The stream is forked in each pause, and the fork's words are those of the early end and of the
+end. Without a fork, an endpoint of the recognizer comes after the silence of the end threshold, so a segment's text is
+final when its turn ends; a turn may have several segments. While an early end stands, every update repeats its words:
+LiveKit cancels an answer begun early when an update has other words.
 """
 
 from __future__ import annotations
@@ -30,9 +31,20 @@ from server.protocols.flux.messages import (
     word_out,
 )
 from server.protocols.flux.query import FluxRequest
-from server.recognition.events import Event, Final, FinalReason, Partial, StepTiming, StreamBroken
+from server.recognition.events import Event, Final, FinalReason, Forked, Partial, Silence, StepTiming, StreamBroken
 from server.recognition.turns import Trigger, TurnEvent, TurnKind, TurnRules, Turns
-from server.streaming.adapter import Action, Actions, Bias, Endpoint, Finish, Flush, PlainInput, Reject, SendFrame
+from server.streaming.adapter import (
+    Action,
+    Actions,
+    Bias,
+    Differing,
+    Endpoint,
+    Finish,
+    Flush,
+    PlainInput,
+    Reject,
+    SendFrame,
+)
 from server.streaming.outbox import FrameKind
 from server.text.formatting import FormattedWord, Sentences
 
@@ -44,11 +56,13 @@ _ENDS = (FinalReason.FINALIZE, FinalReason.CLOSE)
 class FluxAdapter:
     """Adapter of one connection."""
 
-    def __init__(self, request: FluxRequest, request_id: str, *, model_rate: int, english: bool) -> None:
-        """`english`: format with the English tagger."""
+    def __init__(
+        self, request: FluxRequest, request_id: str, *, model_rate: int, english: bool, delay_s: float
+    ) -> None:
+        """`english`: format with the English tagger; `delay_s`: that of the model, as in `Turns`."""
         self._input = PlainInput(request.codec, request.rate, model_rate)
         self._style = replace(request.style, english=english)
-        self._turns = Turns(request.rules)
+        self._turns = Turns(request.rules, delay_s=delay_s)
         self._rules = request.rules  # of audio that comes now
         self._changes: deque[tuple[float, TurnRules]] = deque()  # each with the audio received before it, seconds
         self._phrases = request.phrases
@@ -86,6 +100,11 @@ class FluxAdapter:
     def event(self, event: Event, timing: StepTiming | None) -> Actions:  # noqa: ARG002 - an adapter's
         """Convert a recognition event into turn events."""
         match event:
+            case Silence(end_s=end_s, silence_s=silence_s):
+                self._change_rules(end_s)
+                turns = self._turns.hear(end_s, silence_s)
+            case Forked(end_s=end_s, words=words):
+                turns = [] if words is None else self._turns.fork(end_s, words)
             case Partial(start_s=start_s, duration_s=duration_s, words=words):
                 self._change_rules(start_s + duration_s)
                 turns = self._turns.advance(start_s + duration_s, (), words)
@@ -97,7 +116,11 @@ class FluxAdapter:
                 return (self._error(FluxCode.INTERNAL, "recognition failed on this stream"),)
             case _:
                 return ()
-        return [self._turn(turn) for turn in turns]
+        actions: list[Action] = [self._turn(turn) for turn in turns]
+        if self._turns.differing:
+            actions.append(Differing(self._turns.differing))
+            self._turns.differing = 0
+        return actions
 
     def _change_rules(self, until_s: float) -> None:
         """Change the rules of audio up to `until_s` that a `Configure` came before, however late it is recognized."""
@@ -126,7 +149,7 @@ class FluxAdapter:
         if rules != self._rules:
             self._rules = rules
             self._changes.append((self._input.received_s, rules))
-            yield Endpoint(silence_ms(rules))
+            yield Endpoint(silence_ms(rules), rules.fork_after_s)
         yield self._send(ConfigureSuccess, thresholds=thresholds_of(rules), keyterms=self._phrases)
 
     def _turn(self, turn: TurnEvent) -> SendFrame:

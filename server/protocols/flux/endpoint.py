@@ -46,14 +46,16 @@ class FluxEndpoint:
             partials=True,
             every_step=True,
             endpointing_ms=silence_ms(request.rules),
+            fork_after_s=request.rules.fork_after_s,
             keyterms=request.keyterms,
             redact=redact,
         )
+        delay_s = model.config.delay_frames * model.config.frame_s
         session = model.session(options, replica.limits)
         stream = AdapterConnection(
             socket,
             session,
-            FluxAdapter(request, request_id, model_rate=rate, english=model.english),
+            FluxAdapter(request, request_id, model_rate=rate, english=model.english, delay_s=delay_s),
             replica.connection_context(replica.settings.quiet_timeout_s),
             protocol="flux",
             encoding=request.encoding,

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -15,10 +16,10 @@ from numpy.typing import NDArray
 from batching.events import BatchDone
 from model.ctc.words import Decoder, Word
 from server.operations.metrics import ModelMetrics
-from server.recognition.active_session import ActiveSession
+from server.recognition.active_session import EventSink
 from server.recognition.decoding.second_pass import Outcome, SecondPass
-from server.recognition.events import StepTiming
-from server.recognition.pending_finals import PendingFinal, PendingFinals
+from server.recognition.events import Event, StepTiming
+from server.recognition.pending_finals import Pending, PendingFinal, PendingFinals
 from server.recognition.segments.segmenter import Segmenter
 from server.recognition.steps import StepTag, WindowTag
 
@@ -43,13 +44,50 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     batch: BatchTiming
 
 
+class StepResults(Protocol):
+    """Makes events of steps' results: a `Session`, or that of a fork."""
+
+    @property
+    def pending(self) -> PendingFinals | None:
+        """Results that wait."""
+
+    def decoded(self, channel: Segmenter, tag: StepTag) -> list[Event]:
+        """Return the events of one step's result; the channel's decoder state has been advanced over it."""
+
+    def resolve(self, pending: Pending, words: tuple[Word, ...] | None) -> list[tuple[list[Event], StepTiming | None]]:
+        """Take the words of a second pass, None if it failed; return the events that waited, step by step."""
+
+
+class StreamOwner(Protocol):
+    """Owner of an engine stream: an `ActiveSession`, or a fork."""
+
+    @property
+    def open(self) -> bool:
+        """Whether it still takes results."""
+
+    @property
+    def background(self) -> bool:
+        """Whether it is an upload."""
+
+    @property
+    def session(self) -> StepResults:
+        """Takes the results."""
+
+    @property
+    def sink(self) -> EventSink:
+        """Gets the events."""
+
+    def fail(self, error: Exception) -> None:
+        """End it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """From an engine stream back to its channel. `held` are rows, with outputs (T, V), that wait for the
     voice-activity model.
     """
 
-    active: ActiveSession
+    active: StreamOwner
     channel: Segmenter
     held: deque[tuple[Row, Outputs]] = field(default_factory=deque)
 
@@ -179,7 +217,7 @@ class BatchDecoder:
             self._second_pass.submit(partial(_unless_closed, active, final), done, background=active.background)
             self._metrics.second_queue.set(self._second_pass.waiting)
 
-    def _resolve(self, active: ActiveSession, final: PendingFinal, outcome: Outcome) -> None:
+    def _resolve(self, active: StreamOwner, final: PendingFinal, outcome: Outcome) -> None:
         """Send a final, and what waited for it."""
         metrics = self._metrics
         metrics.second_queue.set(self._second_pass.waiting)
@@ -198,7 +236,7 @@ class BatchDecoder:
                 active.sink.on_events(events, None if timing is None else _later(timing, now))
 
 
-def _unless_closed(active: ActiveSession, final: PendingFinal) -> tuple[Word, ...]:
+def _unless_closed(active: StreamOwner, final: PendingFinal) -> tuple[Word, ...]:
     """Run the second pass, unless the session is closed."""
     return final.decode() if active.open else ()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from copy import copy
 from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
@@ -120,6 +121,20 @@ class Segmenter:
             levels_from=levels_from,
             levels=levels,
         )
+
+    def fork(self) -> Segmenter:
+        """Return a channel that continues from the last step decoded with one flush: the caller sends its steps.
+
+        Its final has the words that a flush of this channel would have there. Release both.
+        """
+        twin = copy(self)
+        twin.state = self._decoder.copy(self.state)
+        twin._settings = PendingChanges(self._settings.current)
+        twin._gate = self._gate.copy()
+        twin._audio = None if self._audio is None else self._audio.copy()
+        twin._partials, twin._placer = copy(self._partials), copy(self._placer)
+        twin._flushes, twin._closing = deque([[]]), Closing.WITH_FINAL
+        return twin
 
     def restored_state(self, saved: SavedChannel, default: Bias) -> tuple[DecoderState, Bias]:
         """Return the arguments of `restore`, and change nothing. Raises: ValueError, ModelError."""
