@@ -81,15 +81,28 @@ class Silence(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Forked:
-    """Words of the open segment as a flush at `end_s` would give them; the stream itself continues.
+class ForkWords:
+    """Words of the open segment as a flush would give them.
 
-    After the other events of the step that ends there. None: the fork was refused, or failed.
+    `running`: the words as a partial would show them, once the stream is decoded up to `known_s`. The words of a
+    segment that ends may be others, because its text is known to end there.
+    """
+
+    words: tuple[Word, ...]
+    running: tuple[Word, ...]
+    known_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """Result of a fork at `end_s`, after the other events of the step that ends there; the stream itself continues.
+
+    None: the fork was refused, or failed.
     """
 
     channel: int
     end_s: float
-    words: tuple[Word, ...] | None
+    found: ForkWords | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from model.ctc.words import TwoPass, Word
 from server.operations.metrics import ModelMetrics
 from server.recognition.active_session import ActiveSession
 from server.recognition.decoding.batch_decoder import Route
-from server.recognition.events import Event, Final, StepTiming
-from server.recognition.pending_finals import Pending, PendingFinals, PendingFork, Words
+from server.recognition.events import Event, Final, ForkWords, StepTiming
+from server.recognition.pending_finals import PendingFinal, PendingFinals, PendingFork
 from server.recognition.result_order import ImmediateOrder
 from server.recognition.segments.segmenter import Segmenter
-from server.recognition.steps import StepTag
+from server.recognition.steps import Marker, StepTag
 
 
 class Fork:
@@ -35,7 +35,7 @@ class Fork:
         channel: Segmenter,
         place: PendingFork,
         stream: int,
-        on_end: Callable[[Fork, Words | None], None],
+        on_end: Callable[[Fork, ForkWords | None], None],
     ) -> None:
         """`channel`: of the fork alone; `place`: in the results of `origin`; `stream`: its id in the engine.
 
@@ -45,24 +45,30 @@ class Fork:
         self.open = True
         self.session = self.sink = self
         self.pending = PendingFinals(1, ImmediateOrder()) if isinstance(channel.decoder, TwoPass) else None
+        self._running: tuple[Word, ...] = ()  # before the segment ends, as known up to `_known_s`
+        self._known_s = 0.0
         self._on_end = on_end
 
     def decoded(self, channel: Segmenter, tag: StepTag) -> list[Any]:
         """Return the events of one step's result; a final with a second pass waits for it."""
+        if tag.marker is Marker.CLOSE:
+            self._running, self._known_s = channel.open_words, channel.known_s
         results = channel.decoded(tag)
         return results if self.pending is None else self.pending.answered(0, results)
 
-    def resolve(self, pending: Pending, words: tuple[Word, ...] | None) -> list[tuple[list[Event], StepTiming | None]]:
+    def resolve(
+        self, final: PendingFinal, words: tuple[Word, ...] | None
+    ) -> list[tuple[list[Event], StepTiming | None]]:
         """Take the words of the second pass, None if it failed; return the events that waited."""
         assert self.pending is not None, "its final came from here"
-        return self.pending.resolve(pending, words)
+        return self.pending.resolve(final, words)
 
     def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
         """End with the final."""
         del timing
         for event in events:
             if isinstance(event, Final):
-                self._on_end(self, event.words)
+                self._on_end(self, ForkWords(event.words, self._running, self._known_s))
 
     def fail(self, error: Exception) -> None:
         """End without words."""
@@ -118,10 +124,10 @@ class Forks:
         for fork in [fork for fork in self._running.values() if fork.origin is origin]:
             self._close(fork)
 
-    def _end(self, fork: Fork, words: Words | None) -> None:
+    def _end(self, fork: Fork, found: ForkWords | None) -> None:
         self._close(fork)
-        self._metrics.forks["failed" if words is None else "done"].inc()
-        _resolve(fork.origin, fork.place, words)
+        self._metrics.forks["failed" if found is None else "done"].inc()
+        _resolve(fork.origin, fork.place, found)
 
     def _close(self, fork: Fork) -> None:
         fork.open = False
@@ -130,10 +136,10 @@ class Forks:
         fork.channel.release()
 
 
-def _resolve(origin: ActiveSession, place: PendingFork, words: Words | None) -> None:
+def _resolve(origin: ActiveSession, place: PendingFork, found: ForkWords | None) -> None:
     """Give a session the words of its fork, None for a refused one, and send what waited for them."""
     if not origin.open:
         return
-    for events, timing in origin.session.resolve(place, words):
+    for events, timing in origin.session.resolve_fork(place, found):
         if origin.open:  # the events of an earlier step may have ended it
             origin.sink.on_events(events, timing)

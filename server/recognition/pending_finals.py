@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from model.ctc.words import Word
-from server.recognition.events import Event, Final, Forked, StepTiming, UtteranceGap
+from server.recognition.events import Event, Final, Forked, ForkWords, StepTiming, UtteranceGap
 from server.recognition.result_order import ResultOrder
 from server.recognition.steps import Work
 
@@ -43,9 +43,9 @@ class PendingFork:
     steps: tuple[Work, ...]  # of silence, to run in the fork
     resolved: Forked | None = None
 
-    def resolve(self, words: Words | None) -> None:
+    def resolve(self, found: ForkWords | None) -> None:
         """Take the fork's words; None if it was refused or failed."""
-        self.resolved = Forked(self.channel, self.end_s, words)
+        self.resolved = Forked(self.channel, self.end_s, found)
 
 
 Pending = PendingFinal | PendingFork
@@ -151,10 +151,17 @@ class PendingFinals:
         pending = (one.first.words[0].start_s for one in results if isinstance(one, PendingFinal))
         return next(pending, math.inf)
 
-    def resolve(self, pending: Pending, words: Words | None) -> list[tuple[list[Event], StepTiming | None]]:
-        """Take the words of a second pass or a fork, None if it failed; return the events that waited, step by step."""
-        pending.resolve(words)
-        index = pending.channel
+    def resolve(self, final: PendingFinal, words: Words | None) -> list[tuple[list[Event], StepTiming | None]]:
+        """Take a second pass's words, None if it failed; return the events that waited, step by step."""
+        final.resolve(words)
+        return self._due(final.channel)
+
+    def resolve_fork(self, fork: PendingFork, found: ForkWords | None) -> list[tuple[list[Event], StepTiming | None]]:
+        """Take a fork's words, None if it was refused or failed; return the events that waited, step by step."""
+        fork.resolve(found)
+        return self._due(fork.channel)
+
+    def _due(self, index: int) -> list[tuple[list[Event], StepTiming | None]]:
         here = self._channels[index]
         answers: list[tuple[list[Event], StepTiming | None]] = []
         while here.held and here.held[0].resolved:

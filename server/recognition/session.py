@@ -15,9 +15,9 @@ from model.ctc.words import Decoder, TwoPass, Word
 from model.description import ModelDescription
 from server.audio.pcm import BLOCK_S, MARGIN_S, PCM, downmix
 from server.errors import BacklogExceeded, BadParameter, CloseReason
-from server.recognition.events import Closed, Event, Final, FinalReason, Partial, Silence, StepTiming
+from server.recognition.events import Closed, Event, Final, FinalReason, ForkWords, Partial, Silence, StepTiming
 from server.recognition.keyterms import NO_KEYTERMS, CurrentKeyterms, Keyterms
-from server.recognition.pending_finals import Pending, PendingFinals, PendingFork, Result
+from server.recognition.pending_finals import PendingFinal, PendingFinals, PendingFork, Result
 from server.recognition.result_order import AudioOrder, ImmediateOrder, ResultOrder
 from server.recognition.resumption import Resumption
 from server.recognition.segments.endpointing import EndpointRules, VoiceActivity
@@ -292,10 +292,22 @@ class Session:
             results.append(fork)
         return results
 
-    def resolve(self, pending: Pending, words: tuple[Word, ...] | None) -> list[tuple[list[Event], StepTiming | None]]:
-        """Take the words of a second pass or a fork, None if it failed; return the events that waited, step by step."""
-        assert self.pending is not None, "it came from here"
-        answers = [(self._shown(events), timing) for events, timing in self.pending.resolve(pending, words)]
+    def resolve(
+        self, final: PendingFinal, words: tuple[Word, ...] | None
+    ) -> list[tuple[list[Event], StepTiming | None]]:
+        """Take the words of a second pass, None if it failed; return the events that waited, step by step."""
+        assert self.pending is not None, "its final came from here"
+        return self._resolved(self.pending.resolve(final, words))
+
+    def resolve_fork(self, fork: PendingFork, found: ForkWords | None) -> list[tuple[list[Event], StepTiming | None]]:
+        """Take a fork's words, None if it was refused or failed; return the events that waited, step by step."""
+        assert self.pending is not None, "its place came from here"
+        return self._resolved(self.pending.resolve_fork(fork, found))
+
+    def _resolved(
+        self, answers: list[tuple[list[Event], StepTiming | None]]
+    ) -> list[tuple[list[Event], StepTiming | None]]:
+        answers = [(self._shown(events), timing) for events, timing in answers]
         if answers:
             self._with_end(answers[-1][0])
         return answers

@@ -19,12 +19,11 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import Span, SpanKind
 
-from model.ctc.words import Decoder, Word
+from model.ctc.words import Decoder
 from model.description import ModelDescription
 from server.errors import CloseReason
 from server.operations.logs import current_request_id
 from server.recognition.events import Event, Final, StepTiming
-from server.recognition.pending_finals import Pending
 from server.recognition.segments.segmenter import Segmenter
 from server.recognition.session import Limits, Session, SessionOptions
 from server.recognition.steps import StepTag, Work
@@ -86,9 +85,11 @@ class TracedSession(Session):
         """As `Session`."""
         return self._recorded(super().decoded(channel, tag))
 
-    def resolve(self, pending: Pending, words: tuple[Word, ...] | None) -> list[tuple[list[Event], StepTiming | None]]:
+    def _resolved(
+        self, answers: list[tuple[list[Event], StepTiming | None]]
+    ) -> list[tuple[list[Event], StepTiming | None]]:
         """As `Session`."""
-        return [(self._recorded(events), timing) for events, timing in super().resolve(pending, words)]
+        return [(self._recorded(events), timing) for events, timing in super()._resolved(answers)]
 
     def finalize(self, channel: int | None, now: float) -> tuple[list[Work], list[Event]]:
         """As `Session`."""

@@ -16,6 +16,7 @@ from difflib import SequenceMatcher
 from enum import Enum, StrEnum
 
 from model.ctc.words import Word
+from server.recognition.events import ForkWords
 
 HALF_SCORE_S = 0.3  # silence whose score is 0.5; the default threshold then means 0.7 s
 UPDATE_S = 0.25  # Source: Deepgram's page on the state machine of Flux
@@ -93,11 +94,19 @@ class TurnEvent:
 
 @dataclass(slots=True)
 class _Fork:
-    """Words of a turn up to `end_s`, as a flush there gives them."""
+    """Words of a turn up to `end_s`, as a flush there gives them, and as the stream shows them where it is as far."""
 
     end_s: float
     words: tuple[Word, ...]
-    stands: bool = True  # until speech comes back, or the stream's own words are others
+    running: tuple[Word, ...]
+    known_s: float  # up to which the stream is decoded when it is as far
+    stands: bool = True  # until speech comes back
+    checked: bool = False
+
+    def differing(self, own: Sequence[Word], *, closed: bool) -> int:
+        """Return how many words of the stream itself, all `closed` or not, are others; called once it is as far."""
+        self.checked = True
+        return _differing(_texts(self.words if closed else self.running), _texts(own))
 
 
 def score_of(silence_s: float) -> float:
@@ -157,7 +166,7 @@ class Turns:
         self._closed += self._new(closed)
         opened = self._new(open_words)
         self._own = (*self._closed, *opened)
-        self._check_fork(decoded_s)
+        self._check_fork(decoded_s, closed=not opened)
         words = self._own if end is not None else self._shown(decoded_s)
         if self.state is TurnState.NONE and not words:
             return []
@@ -173,12 +182,12 @@ class Turns:
             events.append(self._event(TurnKind.UPDATE, until_s, words))
         return events
 
-    def fork(self, end_s: float, words: Sequence[Word]) -> list[TurnEvent]:
+    def fork(self, end_s: float, found: ForkWords) -> list[TurnEvent]:
         """Take the words of the open segment as a flush at `end_s`, up to where all events came, gives them."""
-        turn = (*self._closed, *self._new(words))
+        turn = (*self._closed, *self._new(found.words))
         if not turn:
             return []
-        self._fork = _Fork(end_s, turn)
+        self._fork = _Fork(end_s, turn, (*self._closed, *self._new(found.running)), found.known_s)
         events = self._changed(end_s, turn)
         end = self._end_by_silence(end_s, turn, closed=False)
         if end is not None:
@@ -197,21 +206,27 @@ class Turns:
         if ended is None:
             return
         self._old += tuple(word for word in closed if word.start_s < self._ended_s)
-        if decoded_s >= ended.end_s - _ROUNDING:
-            old = (*self._old, *(word for word in open_words if word.start_s < self._ended_s))
-            self.differing += _differing(_texts(ended.words), _texts(old))
+        if decoded_s >= ended.known_s - _ROUNDING:
+            opened = [word for word in open_words if word.start_s < self._ended_s]
+            self.differing += ended.differing((*self._old, *opened), closed=not opened)
             self._ended, self._old = None, ()
 
-    def _check_fork(self, decoded_s: float) -> None:
-        """Drop the fork if the stream, decoded as far, has other words."""
+    def _check_fork(self, decoded_s: float, *, closed: bool) -> None:
+        """Drop the fork if the stream, decoded as far, has other words, or later begins a word after it."""
         fork = self._fork
-        if fork is not None and decoded_s >= fork.end_s - _ROUNDING and _texts(self._own) != _texts(fork.words):
-            self._fork = None
+        if fork is None or decoded_s < fork.known_s - _ROUNDING:
+            return
+        if not fork.checked:
+            differing = fork.differing(self._own, closed=closed)
+            self.differing += differing
+            fork.stands = fork.stands and not differing
+        elif self._own and self._own[-1].start_s >= fork.end_s:
+            fork.stands = False
 
     def _shown(self, decoded_s: float) -> tuple[Word, ...]:
         """Return the words of the turn: those of the fork until the stream is decoded as far."""
         fork = self._fork
-        return self._own if fork is None or not (fork.stands or decoded_s < fork.end_s - _ROUNDING) else fork.words
+        return fork.words if fork is not None and (fork.stands or decoded_s < fork.known_s - _ROUNDING) else self._own
 
     def _changed(self, until_s: float, words: tuple[Word, ...]) -> list[TurnEvent]:
         """Begin a turn, or continue one whose words differ from those of its early end."""
@@ -262,7 +277,7 @@ class Turns:
         event = self._event(TurnKind.END, until_s, words, trigger)
         fork = self._fork
         if fork is not None and fork.stands and words is fork.words:
-            self._ended_s, self._ended = fork.end_s, fork
+            self._ended_s, self._ended = fork.end_s, None if fork.checked else fork
             self._old = tuple(self._closed)
         self.state = TurnState.NONE
         self._index += 1

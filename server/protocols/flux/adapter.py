@@ -103,8 +103,8 @@ class FluxAdapter:
             case Silence(end_s=end_s, silence_s=silence_s):
                 self._change_rules(end_s)
                 turns = self._turns.hear(end_s, silence_s)
-            case Forked(end_s=end_s, words=words):
-                turns = [] if words is None else self._turns.fork(end_s, words)
+            case Forked(end_s=end_s, found=found):
+                turns = [] if found is None else self._turns.fork(end_s, found)
             case Partial(start_s=start_s, duration_s=duration_s, words=words):
                 self._change_rules(start_s + duration_s)
                 turns = self._turns.advance(start_s + duration_s, (), words)

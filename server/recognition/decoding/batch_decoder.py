@@ -19,7 +19,7 @@ from server.operations.metrics import ModelMetrics
 from server.recognition.active_session import EventSink
 from server.recognition.decoding.second_pass import Outcome, SecondPass
 from server.recognition.events import Event, StepTiming
-from server.recognition.pending_finals import Pending, PendingFinal, PendingFinals
+from server.recognition.pending_finals import PendingFinal, PendingFinals
 from server.recognition.segments.segmenter import Segmenter
 from server.recognition.steps import StepTag, WindowTag
 
@@ -54,7 +54,9 @@ class StepResults(Protocol):
     def decoded(self, channel: Segmenter, tag: StepTag) -> list[Event]:
         """Return the events of one step's result; the channel's decoder state has been advanced over it."""
 
-    def resolve(self, pending: Pending, words: tuple[Word, ...] | None) -> list[tuple[list[Event], StepTiming | None]]:
+    def resolve(
+        self, final: PendingFinal, words: tuple[Word, ...] | None
+    ) -> list[tuple[list[Event], StepTiming | None]]:
         """Take the words of a second pass, None if it failed; return the events that waited, step by step."""
 
 

@@ -85,9 +85,19 @@ class Segmenter:
         return self._absolute(words[0]).start_s if words else math.inf
 
     @property
+    def open_words(self) -> tuple[Word, ...]:
+        """The open segment's words as a partial has them."""
+        return tuple([self._absolute(word) for word in self._words()]) if self.state.has_text else ()
+
+    @property
+    def known_s(self) -> float:
+        """Stream time up to which words are known: the model's delay earlier than the cursor."""
+        return self._base_s + self.state.frames * self._frame_s
+
+    @property
     def decoded_s(self) -> float:
-        """Stream time up to which words are known: the model's delay earlier than the cursor. Infinity at the end."""
-        return math.inf if self.closed else self._base_s + self.state.frames * self._frame_s
+        """As `known_s`; infinity at the end."""
+        return math.inf if self.closed else self.known_s
 
     @property
     def closed(self) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pytest
 
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.words import Decoder

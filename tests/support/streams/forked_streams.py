@@ -100,7 +100,8 @@ class Stream:
     @property
     def forks(self) -> dict[float, tuple[Word, ...] | None]:
         """Words of its forks by their place; None: refused."""
-        return {event.end_s: event.words for event in self.events if isinstance(event, Forked)}
+        forked = [event for event in self.events if isinstance(event, Forked)]
+        return {event.end_s: None if event.found is None else event.found.words for event in forked}
 
     @property
     def own(self) -> list[Event]:
