@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from loadtest.rulers.settings import Ruler
 from server.cli.errors import bad_option, fail, refuse
 from server.cli.options import (
     DeviceOption,
@@ -21,19 +23,34 @@ from server.cli.options import (
     settings_from,
 )
 
+DEFAULT_STREAMS = "10,50,100"
+NOT_OF_RULERS = ("seconds", "plot", "policy_label", "stream_seconds", "churn", "retry", "uploads", "explain")
+ONLY_OF_RULERS = ("recordings", "as_csv")
+
 
 def loadtest(
+    context: typer.Context,
     *,
     url: Annotated[
         str, typer.Option(help="Server to load. Only load servers that you operate.", callback=server_url)
     ] = "ws://127.0.0.1:8080",
-    streams: Annotated[str, typer.Option(help="Load levels: numbers of live streams, with commas.")] = "10,50,100",
+    ruler: Annotated[
+        Ruler | None, typer.Option(help="Measure this figure of voice agents instead: docs/voice-agents.md.")
+    ] = None,
+    streams: Annotated[
+        str | None,
+        typer.Option(help="Numbers of live streams, with commas. Default: 10,50,100; with --ruler 1,100,300."),
+    ] = None,
+    recordings: Annotated[
+        int | None, typer.Option(help="With --ruler: measured recordings at each level, at least. Default: 100.")
+    ] = None,
     seconds: Annotated[float, typer.Option(help="Seconds measured at each level.", min=0.1, max=3_600)] = 20.0,
     manifest: Annotated[
         Path | None,
         typer.Option(help="Recordings as JSON lines, optionally with `language`. Default: the shipped recordings."),
     ] = None,
     as_json: JsonOption = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="With --ruler: print comma-separated values.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Plot percentiles and distributions to this PNG file.")] = None,
     seed: Annotated[int, typer.Option(help="Random seed for start times and recordings.")] = 1,
     api_key: KeyOption = None,
@@ -53,17 +70,27 @@ def loadtest(
     """Load a server with open-loop live streams in real time, check every transcript, report latencies."""
     from loadtest.errors import BadSettings
     from loadtest.generator.arrivals import Arrivals
-    from loadtest.generator.settings import LoadSettings, parse_streams
+    from loadtest.generator.settings import LoadSettings
     from loadtest.measurement.run import run_loadtest
+    from loadtest.rulers.run import run_ruler
+    from loadtest.rulers.settings import RECORDINGS, STREAMS, RulerSettings
 
+    _refuse_others(context, NOT_OF_RULERS if ruler is not None else ONLY_OF_RULERS, ruler)
     try:
-        levels = parse_streams(streams)
-    except BadSettings as error:
-        raise bad_option("--streams", streams, str(error)) from error
-    try:
+        if ruler is not None:
+            of_ruler = RulerSettings(
+                url=url,
+                ruler=ruler,
+                streams=STREAMS if streams is None else _levels(streams),
+                recordings=RECORDINGS if recordings is None else recordings,
+                manifest=manifest,
+                seed=seed,
+                api_key=api_key,
+            )
+            raise typer.Exit(run_ruler(of_ruler, as_json=as_json, as_csv=as_csv))
         settings = LoadSettings(
             url=url,
-            streams=levels,
+            streams=_levels(streams or DEFAULT_STREAMS),
             seconds=seconds,
             manifest=manifest,
             seed=seed,
@@ -78,6 +105,25 @@ def loadtest(
     except BadSettings as error:
         refuse(error)
     raise typer.Exit(run_loadtest(settings, as_json=as_json, plot_path=plot))
+
+
+def _levels(streams: str) -> tuple[int, ...]:
+    from loadtest.errors import BadSettings
+    from loadtest.generator.settings import parse_streams
+
+    try:
+        return parse_streams(streams)
+    except BadSettings as error:
+        raise bad_option("--streams", streams, str(error)) from error
+
+
+def _refuse_others(context: typer.Context, names: Sequence[str], ruler: Ruler | None) -> None:
+    """Refuse options that have no effect with, or without, --ruler."""
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = "--" + name.removeprefix("as_").replace("_", "-")
+            refuse(f"{option}: needs --ruler" if ruler is None else f"{option}: cannot be combined with --ruler")
 
 
 def demo() -> None:

@@ -1,0 +1,247 @@
+"""Real-time playing of recordings as a microphone delivers them: pieces of 20 ms, then silence until the take is over.
+
+Owns the schedule of the sends and the number of live streams. A `Take` decides what is sent in addition to the audio,
+and what is measured. The clock of a recording starts when its connection is open, so a sample at `t` seconds is due at
+the start plus `t`, and a piece is sent when its last sample is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from loadtest.generator.connection import Dialer
+from loadtest.generator.frames import BINARY, TEXT, masked
+from loadtest.generator.latencies import Latencies
+from loadtest.generator.pacer import Pacer
+from loadtest.generator.settings import SAMPLE_RATE
+from tutti_asr_client.errors import Refused
+
+PIECE_S = 0.02  # Source: pipecat's stt-benchmark, `chunk_duration_ms`
+PIECE_SAMPLES = round(PIECE_S * SAMPLE_RATE)
+SILENCE_S = 10.0  # after a recording, at most. Source: stt-benchmark, `max_silence_timeout_secs`
+SPREAD_S = 3.0  # the streams of a level begin at random times within this period, which is not measured
+CLOSE_WITHIN_S = 10.0  # for the last connections of a level
+
+SILENCE = masked(BINARY, bytes(2 * PIECE_SAMPLES))
+CLOSE_STREAM = masked(TEXT, b'{"type":"CloseStream"}')
+
+
+class Take(Protocol):
+    """One recording on its own connection."""
+
+    language: str  # requested; empty: the server's default
+    frames: tuple[bytes, ...]  # the recording's pieces, masked; the last one is filled with zeros
+
+    def started(self, start_s: float) -> None:
+        """The connection is open; the recording's first sample is due at this clock time."""
+        ...
+
+    def after(self, piece: int, due_s: float) -> bytes | None:
+        """Return a masked control frame to send after this piece; pieces after the recording are silence."""
+        ...
+
+    def message(self, frame: bytes, now: float) -> None:
+        """A text message was received."""
+        ...
+
+    @property
+    def over(self) -> bool:
+        """Whether everything was measured."""
+        ...
+
+
+@dataclass(slots=True)
+class Played:
+    """Result of a level: the measured takes that are over, and what went wrong."""
+
+    takes: list[Take] = field(default_factory=list)
+    problems: Counter[str] = field(default_factory=Counter)
+    lag: Latencies = field(default_factory=Latencies)  # of the sends after their due times
+    cpu_cores: float = 0.0  # of this process
+
+
+async def play(
+    takes: Iterator[Take],
+    streams: int,
+    wanted: int,
+    dialer: Dialer,
+    rng: random.Random,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    spread_s: float = SPREAD_S,
+) -> Played:
+    """Play takes on `streams` live connections until `wanted` that began after the warm-up have ended.
+
+    The others play on meanwhile, so that the load is constant. An exception in a take ends the level.
+    """
+    level = _Level(takes, wanted, dialer, clock, clock() + (spread_s if streams > 1 else 0.0))
+    begun_s, cpu_s = clock(), time.process_time()
+    for _ in range(streams):
+        level.begin(clock() + (rng.random() * spread_s if streams > 1 else 0.0))
+    try:
+        await level.done.wait()
+        level.played.cpu_cores = (time.process_time() - cpu_s) / max(clock() - begun_s, PIECE_S)
+    finally:
+        await level.end()
+    return level.played
+
+
+class _Level:
+    """The live streams of one level."""
+
+    def __init__(
+        self, takes: Iterator[Take], wanted: int, dialer: Dialer, clock: Callable[[], float], measured_from_s: float
+    ) -> None:
+        self.played = Played()
+        self.done = asyncio.Event()
+        self.dialer, self.clock = dialer, clock
+        self.pacer = Pacer(asyncio.get_running_loop(), clock)
+        self._takes, self._wanted, self._measured_from_s = takes, wanted, measured_from_s
+        self._counted = self._ended = 0
+        self._players: set[_Player] = set()
+        self._quiet = asyncio.Event()
+
+    def begin(self, start_s: float) -> None:
+        """Dial the next take at this time."""
+        if self.done.is_set():
+            return
+        measured = start_s >= self._measured_from_s and self._counted < self._wanted
+        self._counted += measured
+        player = _Player(next(self._takes), self, measured=measured)
+        self._players.add(player)
+        self.pacer.at(start_s, player.dial)
+
+    def finished(self, player: _Player, problem: str | None) -> None:
+        """A take is over, or has failed: begin the next one."""
+        if player.measured:
+            self._ended += 1
+            if problem is None:
+                self.played.takes.append(player.take)
+        if problem is not None:
+            self.played.problems[problem] += 1
+        if self._ended >= self._wanted:
+            self.done.set()
+        # A refused stream must not become a busy loop of handshakes.
+        self.begin(self.clock() + (PIECE_S if problem is None else 1.0))
+
+    def closed(self, player: _Player) -> None:
+        """A connection has ended."""
+        self._players.discard(player)
+        if not self._players:
+            self._quiet.set()
+
+    async def end(self) -> None:
+        """Close all connections."""
+        self.done.set()
+        self.pacer.close()
+        for player in tuple(self._players):
+            player.leave()
+        if self._players:
+            try:
+                await asyncio.wait_for(self._quiet.wait(), CLOSE_WITHIN_S)
+            except TimeoutError:
+                for player in tuple(self._players):
+                    player.abort()
+
+
+class _Player:
+    """Plays one take on its own connection."""
+
+    def __init__(self, take: Take, level: _Level, *, measured: bool) -> None:
+        self.take = take
+        self.measured = measured
+        self._level = level
+        self._connection = level.dialer.connection(self, take.language)
+        self._opening: asyncio.Task[None] | None = None
+        self._start_s = 0.0
+        self._piece = 0
+        self._over = False
+
+    def dial(self) -> None:
+        self._opening = asyncio.get_running_loop().create_task(self._open())
+
+    async def _open(self) -> None:
+        try:
+            await self._level.dialer.open(self._connection)
+        except OSError as error:
+            self._finish(f"cannot connect: {error.strerror or error}")
+            self._level.closed(self)
+
+    def opened(self, now: float) -> None:
+        """The server has accepted the stream."""
+        self._start_s = now
+        self.take.started(now)
+        self._tick()
+
+    def message(self, frame: bytes, now: float) -> None:
+        """A text message was received."""
+        if not self._over:
+            self.take.message(frame, now)
+            if self.take.over:
+                self._finish(None)
+
+    def refused(self, refusal: Refused, now: float) -> None:  # noqa: ARG002 - a listener's
+        """The server refused the handshake."""
+        self._finish(f"refused: {refusal}")
+        self._level.closed(self)
+
+    def closed(self, code: int, reason: str, now: float) -> None:  # noqa: ARG002 - a listener's
+        """The connection has ended."""
+        self._finish(f"closed with {code} {reason}".rstrip())
+        self._level.closed(self)
+
+    def leave(self) -> None:
+        """Close the stream before its take is over; without a connection, forget it."""
+        self._over = True
+        if self._connection.is_open:
+            self._connection.send(CLOSE_STREAM)
+        elif self._opening is None or self._opening.done():
+            self._level.closed(self)
+
+    def abort(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+        self._connection.abort()
+
+    def _due_s(self) -> float:
+        return self._start_s + (self._piece + 1) * PIECE_S
+
+    def _tick(self) -> None:
+        """Send the pieces that are due."""
+        level, take = self._level, self.take
+        while not self._over and self._connection.is_open:
+            due_s, now = self._due_s(), level.clock()
+            if due_s > now:
+                level.pacer.at(due_s, self._tick)
+                return
+            played = self._piece < len(take.frames)
+            if (self._piece - len(take.frames)) * PIECE_S > SILENCE_S:
+                self._finish(f"nothing to measure within {SILENCE_S:g} s of silence")
+                return
+            self._connection.send(take.frames[self._piece] if played else SILENCE)
+            level.played.lag.add(now - due_s)
+            control = take.after(self._piece, due_s)
+            if control is not None:
+                self._connection.send(control)
+            self._piece += 1
+            if take.over:
+                self._finish(None)
+
+    def _finish(self, problem: str | None) -> None:
+        if not self._over:
+            self._over = True
+            if self._connection.is_open:
+                self._connection.send(CLOSE_STREAM)
+            self._level.finished(self, problem)
+
+
+def pieces(samples: bytes) -> tuple[bytes, ...]:
+    """Return 16-bit audio as masked frames of one piece each; the last one is filled with zeros."""
+    size = 2 * PIECE_SAMPLES
+    return tuple(masked(BINARY, samples[at : at + size].ljust(size, b"\0")) for at in range(0, len(samples), size))

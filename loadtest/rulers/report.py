@@ -1,0 +1,124 @@
+"""Report of a ruler: each figure with the two points between which it is measured; table, CSV, JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from loadtest.measurement.report import LAG_WARNING_MS
+from loadtest.reports.environment import Environment
+from loadtest.reports.pages import number
+from loadtest.rulers.settings import Ruler
+
+PERCENTILES = (50, 95, 99)
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One figure: percentiles by linear interpolation, maximum and mean, in ms; None without measurements."""
+
+    name: str
+    starts: str
+    ends: str
+    count: int
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    max: float | None = None
+    mean: float | None = None
+
+
+class RulerLevel(msgspec.Struct, frozen=True):
+    """The figures at one number of live streams."""
+
+    streams: int
+    recordings: int  # measured ones
+    failed: int  # recordings that gave no measurement
+    figures: tuple[Figure, ...]
+    problems: dict[str, int]
+    generator_lag_p99_ms: float | None
+    generator_cpu_cores: float
+
+
+class RulerDocument(msgspec.Struct, frozen=True):
+    """The JSON document of a ruler."""
+
+    ruler: Ruler
+    levels: tuple[RulerLevel, ...]
+    distinct_recordings: int
+    environment: Environment
+    notes: tuple[str, ...] = ()
+
+    def encoded(self) -> str:
+        """Return one line of JSON."""
+        return msgspec.json.encode(self).decode()
+
+
+def figure(name: str, starts: str, ends: str, seconds: Sequence[float]) -> Figure:
+    """Return the figure of these measurements."""
+    if not seconds:
+        return Figure(name, starts, ends, 0)
+    p50, p95, p99 = np.percentile(np.asarray(seconds, np.float64), PERCENTILES)  # linear interpolation
+    ms = [round(float(each) * 1e3, 1) for each in (p50, p95, p99, max(seconds), np.mean(seconds))]
+    return Figure(name, starts, ends, len(seconds), *ms)
+
+
+def faults(level: RulerLevel) -> list[str]:
+    """Return the faults of a level; empty if its figures are valid."""
+    found = [f"{level.failed} recordings without a measurement"] if level.failed else []
+    return found + [f"{each.name}: nothing was measured" for each in level.figures if not each.count]
+
+
+COLUMNS = ("streams", "figure", "starts at", "ends at", "p50", "p95", "p99", "max", "mean", "count")
+
+
+def rows(document: RulerDocument) -> list[tuple[str, ...]]:
+    """Return a row for each figure of each level; times in ms."""
+    found = []
+    for level in document.levels:
+        for each in level.figures:
+            values = (number(value) for value in (each.p50, each.p95, each.p99, each.max, each.mean))
+            found.append((str(level.streams), each.name, each.starts, each.ends, *values, str(each.count)))
+    return found
+
+
+def as_csv(document: RulerDocument) -> str:
+    """Return the rows as comma-separated values."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(rows(document))
+    return text.getvalue()
+
+
+def print_table(document: RulerDocument, console: Console) -> None:
+    """Print the rows, then remarks on each level."""
+    table = Table(title=f"{document.ruler}, ms; {document.distinct_recordings} recordings", title_justify="left")
+    for column, name in enumerate(COLUMNS):
+        table.add_column(name, justify="left" if 1 <= column <= 3 else "right")
+    for row in rows(document):
+        table.add_row(*row)
+    console.print(table)
+    for level in document.levels:
+        _print_remarks(level, console)
+    for note in document.notes:
+        console.print(note, highlight=False)
+    place = document.environment
+    line = f"{place.hardware}, {place.cores} cores, Python {place.python}, commit {place.commit}, {place.date}"
+    console.print(line, style="dim", highlight=False, soft_wrap=True)
+
+
+def _print_remarks(level: RulerLevel, console: Console) -> None:
+    for fault in faults(level):
+        console.print(f"{level.streams} streams: {fault}", style="red", highlight=False)
+    for problem, count in level.problems.items():
+        console.print(f"  {count} × {problem}", highlight=False, markup=False)
+    lag_ms = level.generator_lag_p99_ms
+    if lag_ms is not None and lag_ms > LAG_WARNING_MS:
+        late = f"{level.streams} streams: the generator was late: p99 {lag_ms:.1f} ms; the figures include this"
+        console.print(late, style="yellow", highlight=False)

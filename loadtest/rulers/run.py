@@ -1,0 +1,126 @@
+"""`tutti loadtest --ruler`: measures a running server with one ruler, level by level."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import typer
+import uvloop
+from rich.console import Console
+
+from loadtest.generator.connection import Dialer
+from loadtest.program import EXIT_BAD, EXIT_OK, exit_code
+from loadtest.reports import environment
+from loadtest.rulers import report
+from loadtest.rulers.playing import Played, Take, play
+from loadtest.rulers.recordings import Spoken, endless, read
+from loadtest.rulers.report import Figure, RulerDocument, RulerLevel
+from loadtest.rulers.settings import Ruler, RulerSettings
+from loadtest.rulers.ttfs import Ttfs
+from loadtest.rulers.word_delay import WordDelay
+from tutti_asr_client.address import QueryValue, listen_url
+from tutti_asr_client.errors import Unreachable
+
+Progress = Callable[[str], None]
+MOST_DISTINCT = 1_000
+
+
+class RulerKind(Protocol):
+    """A ruler with its recordings."""
+
+    @property
+    def query(self) -> Mapping[str, QueryValue]:
+        """Query of each connection."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Path of the endpoint."""
+        ...
+
+    @property
+    def recordings(self) -> int:
+        """Number of distinct recordings that are played."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks for the report."""
+        ...
+
+    def takes(self, order: Iterator[int]) -> Iterator[Take]:
+        """Yield takes of the recordings in this order."""
+        ...
+
+    def figures(self, played: Played) -> tuple[Figure, ...]:
+        """Return the figures of a level."""
+        ...
+
+
+RULERS: Mapping[Ruler, Callable[[Sequence[Spoken]], RulerKind]] = {
+    Ruler.TTFS: Ttfs,
+    Ruler.WORD_DELAY: WordDelay,
+}
+
+
+def run_ruler(settings: RulerSettings, *, as_json: bool = False, as_csv: bool = False) -> int:
+    """Measure and print a table, or progress on stderr and the document as JSON or CSV; returns the exit code."""
+    console = Console(stderr=as_json or as_csv)
+    return exit_code("loadtest", lambda: _run_and_report(settings, console, as_json=as_json, as_csv=as_csv))
+
+
+def _run_and_report(settings: RulerSettings, console: Console, *, as_json: bool, as_csv: bool) -> int:
+    document = measure(settings, console.print)
+    report.print_table(document, console)
+    if as_json:
+        typer.echo(document.encoded())
+    if as_csv:
+        typer.echo(report.as_csv(document), nl=False)
+    return EXIT_BAD if any(report.faults(level) for level in document.levels) else EXIT_OK
+
+
+def measure(settings: RulerSettings, progress: Progress) -> RulerDocument:
+    """Run all levels. Raises: LoadTestError, ClientError."""
+    progress(f"{settings.ruler}: preparing the recordings")
+    kind = RULERS[settings.ruler](read(settings.manifest, MOST_DISTINCT, settings.seed))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        levels = runner.run(_levels(kind, settings, progress))
+    described = environment.describe(settings.seed)
+    return RulerDocument(settings.ruler, tuple(levels), kind.recordings, described, kind.notes)
+
+
+async def _levels(kind: RulerKind, settings: RulerSettings, progress: Progress) -> list[RulerLevel]:
+    headers = {} if settings.api_key is None else {"Authorization": f"Token {settings.api_key}"}
+    url = listen_url(settings.url, kind.query).replace("/v1/listen", kind.path)
+    try:
+        dialer = await Dialer.to(url, headers, time.perf_counter)
+    except OSError as error:
+        raise Unreachable(settings.url, str(error)) from error
+    levels = []
+    for streams in settings.streams:
+        wanted = max(settings.recordings, streams)
+        progress(f"{streams} streams, {wanted} recordings")
+        gc.collect()
+        gc.freeze()  # a full collection during a level would add to the figures
+        rng = random.Random(f"{settings.seed}/{streams}")
+        played = await play(kind.takes(endless(kind.recordings, rng)), streams, wanted, dialer, rng)
+        levels.append(_level(kind, streams, wanted, played))
+    return levels
+
+
+def _level(kind: RulerKind, streams: int, wanted: int, played: Played) -> RulerLevel:
+    lag = played.lag.spread()
+    return RulerLevel(
+        streams=streams,
+        recordings=len(played.takes),
+        failed=wanted - len(played.takes),
+        figures=kind.figures(played),
+        problems=dict(played.problems),
+        generator_lag_p99_ms=None if lag is None else lag.p99,
+        generator_cpu_cores=round(played.cpu_cores, 2),
+    )

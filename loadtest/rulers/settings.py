@@ -1,0 +1,41 @@
+"""Settings of a ruler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from loadtest.errors import BadSettings
+from loadtest.generator.settings import MAX_STREAMS
+
+STREAMS = (1, 100, 300)
+RECORDINGS = 100  # Source: the number of samples of pipecat's stt-benchmark
+MAX_RECORDINGS = 100_000
+
+
+class Ruler(StrEnum):
+    """What is measured."""
+
+    TTFS = "ttfs"
+    WORD_DELAY = "word-delay"
+
+
+@dataclass(frozen=True, slots=True)
+class RulerSettings:
+    """A ruler at consecutive levels of live streams, each with at least `recordings` measured ones."""
+
+    url: str
+    ruler: Ruler
+    streams: tuple[int, ...] = STREAMS
+    recordings: int = RECORDINGS
+    manifest: Path | None = None  # None: the shipped recordings
+    seed: int = 1
+    api_key: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises: BadSettings."""
+        if not self.streams or not all(1 <= streams <= MAX_STREAMS for streams in self.streams):
+            raise BadSettings(f"streams {self.streams}: must be from 1 to {MAX_STREAMS}")
+        if not 1 <= self.recordings <= MAX_RECORDINGS:
+            raise BadSettings(f"recordings {self.recordings}: must be from 1 to {MAX_RECORDINGS}")

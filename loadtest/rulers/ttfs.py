@@ -1,0 +1,119 @@
+"""Time to the final segment (TTFS), as pipecat's stt-benchmark measures it.
+
+Pieces of 20 ms in real time, then silence. When silero reports that speech stopped, after 0.2 s of silence, the client
+sends `Finalize`; the time runs from 0.2 s before that to the arrival of the final with `from_finalize`. A recording
+with several stops is measured at the last one, as there. Source: pipecat-ai/stt-benchmark; pipecat-ai 1.14.0,
+`services/stt_service.py` and `services/deepgram/stt.py`, whose query this is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from loadtest.errors import BadManifest
+from loadtest.generator.frames import TEXT, masked
+from loadtest.generator.settings import SAMPLE_RATE
+from loadtest.rulers.playing import Played, pieces
+from loadtest.rulers.recordings import Spoken
+from loadtest.rulers.report import Figure, figure
+from loadtest.rulers.voice import STOP_S, Voice
+from tutti_asr_client.address import QueryValue
+
+QUERY: dict[str, QueryValue] = {
+    "encoding": "linear16",
+    "sample_rate": SAMPLE_RATE,
+    "channels": 1,
+    "interim_results": True,
+    "punctuate": True,
+}
+TAIL_S = 2.0  # of silence, in which the last stop is found
+FINALIZE = masked(TEXT, b'{"type":"Finalize"}')
+STARTS, ENDS = "silero's stop less 0.2 s", "last final, from_finalize"
+
+
+class _Message(msgspec.Struct, frozen=True):
+    type: str
+    is_final: bool = False
+    from_finalize: bool = False
+
+
+_decoder = msgspec.json.Decoder(_Message)
+
+
+class FinalTake:
+    """A recording with a `Finalize` at each stop; `ttfs_s` is known at its end."""
+
+    def __init__(self, frames: tuple[bytes, ...], stops: Sequence[int], language: str = "") -> None:
+        """`stops` are pieces, ascending."""
+        self.frames, self.language = frames, language
+        self.ttfs_s: float | None = None
+        self._stops = frozenset(stops)
+        self._last = stops[-1]
+        self._unanswered = 0
+        self._speech_end_s: float | None = None
+
+    def started(self, start_s: float) -> None:
+        """Nothing is measured from the start."""
+
+    def after(self, piece: int, due_s: float) -> bytes | None:
+        """Return a `Finalize` after a stop."""
+        if piece not in self._stops:
+            return None
+        self._unanswered += 1
+        if piece == self._last:
+            self._speech_end_s = due_s - STOP_S
+        return FINALIZE
+
+    def message(self, frame: bytes, now: float) -> None:
+        """Each `Finalize` is answered by one final with `from_finalize`, in order."""
+        message = _decoder.decode(frame)
+        if not (message.is_final and message.from_finalize):
+            return
+        self._unanswered -= 1
+        if self._speech_end_s is not None and not self._unanswered:
+            self.ttfs_s = now - self._speech_end_s
+
+    @property
+    def over(self) -> bool:
+        """Whether the last `Finalize` was answered."""
+        return self.ttfs_s is not None
+
+
+class Ttfs:
+    """The ruler: prepares each recording once."""
+
+    query = QUERY
+    path = "/v1/listen"
+
+    def __init__(self, spoken: Sequence[Spoken]) -> None:
+        """Find the stops of all recordings. Raises: BadManifest if there are none."""
+        voice, silence = Voice(), np.zeros(round(TAIL_S * SAMPLE_RATE), np.int16)
+        found = [(each, voice.stops(np.concatenate([each.samples, silence])).pieces) for each in spoken]
+        self._played = [(pieces(each.samples.tobytes()), stops, each.language) for each, stops in found if stops]
+        if not self._played:
+            raise BadManifest("silero found no speech in these recordings; use others")
+        self.silent = len(found) - len(self._played)
+
+    @property
+    def recordings(self) -> int:
+        """Number of recordings with a stop."""
+        return len(self._played)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks for the report."""
+        return (f"{self.silent} recordings were left out: silero found no speech in them",) if self.silent else ()
+
+    def takes(self, order: Iterator[int]) -> Iterator[FinalTake]:
+        """Yield takes of the recordings in this order."""
+        for number in order:
+            frames, stops, language = self._played[number]
+            yield FinalTake(frames, stops, language)
+
+    def figures(self, played: Played) -> tuple[Figure, ...]:
+        """Return the figure of a level."""
+        found = [take.ttfs_s for take in played.takes if isinstance(take, FinalTake) and take.ttfs_s is not None]
+        return (figure("ttfs", STARTS, ENDS, found),)
