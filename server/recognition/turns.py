@@ -3,9 +3,8 @@
 A turn begins with its first word and ends after silence, after a timeout, or when the client ends it. Where the stream
 is forked in its pauses, silence is that of the audio, and the words of a fork are those of the early end and of the
 end; the stream's own words, which are the model's delay later, then belong to the ended turn. Without a fork silence
-counts as far as the words are known, so both come later by that delay. The score of an
-end of turn is `s / (s + HALF_SCORE_S)` after `s` seconds of silence. It grows with silence, is 0.5 after 0.3 s, 0.7
-(the default threshold) after 0.7 s, and never reaches 1. It is not calibrated yet.
+counts as far as the words are known, so both come later by that delay. The score of an end of turn is that of
+`model.turn_ends.score`: it grows with silence, and with the answer of a turn model if there is one.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from difflib import SequenceMatcher
 from enum import Enum, StrEnum
 
 from model.ctc.words import Word
+from model.turn_ends.score import delay_of, score_of
 from server.recognition.events import ForkWords
 
-HALF_SCORE_S = 0.3  # silence whose score is 0.5; the default threshold then means 0.7 s
 UPDATE_S = 0.25  # Source: Deepgram's page on the state machine of Flux
 MAX_WORDS = 2_000  # of a turn: every update repeats all of them
 MIN_FORK_S = 0.1  # of silence before a fork: a shorter pause is one inside a word
@@ -62,10 +61,9 @@ class TurnRules:
     eager_threshold: float | None = None
     timeout_s: float = 5.0
 
-    @property
-    def end_delay_s(self) -> float:
-        """Silence that ends a turn."""
-        return min(delay_of(self.end_threshold), self.timeout_s)
+    def end_delay_s(self, answer: float | None = None) -> float:
+        """Return the silence that ends a turn, after this answer of the turn model."""
+        return min(delay_of(self.end_threshold, answer), self.timeout_s)
 
     @property
     def fork_after_s(self) -> float:
@@ -73,10 +71,9 @@ class TurnRules:
         first = self.end_threshold if self.eager_threshold is None else self.eager_threshold
         return max(min(delay_of(first), self.timeout_s), MIN_FORK_S)
 
-    @property
-    def trigger(self) -> Trigger:
-        """Cause of an end by silence: the timeout if it is shorter than the delay of the threshold."""
-        return Trigger.TIMEOUT if self.timeout_s < delay_of(self.end_threshold) else Trigger.MODEL
+    def trigger(self, answer: float | None = None) -> Trigger:
+        """Return the cause of an end by silence: the timeout if it is shorter than the delay of the threshold."""
+        return Trigger.TIMEOUT if self.timeout_s < delay_of(self.end_threshold, answer) else Trigger.MODEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,23 +106,13 @@ class _Fork:
         return _differing(_texts(self.words if closed else self.running), _texts(own))
 
 
-def score_of(silence_s: float) -> float:
-    """Return the score of an end of turn after this silence, from 0 to less than 1."""
-    silence_s = max(silence_s, 0.0)
-    return silence_s / (silence_s + HALF_SCORE_S)
-
-
-def delay_of(score: float) -> float:
-    """Return the silence after which the score is reached; infinite for 1."""
-    return float("inf") if score >= 1.0 else score * HALF_SCORE_S / (1.0 - score)
-
-
 class Turns:
     """Turn machine of one stream. Call `hear`, `advance` and `fork` with the recognition events, in order."""
 
     def __init__(self, rules: TurnRules, *, delay_s: float = 0.0) -> None:
         """`delay_s`: audio after a word that the model has received, too, when it writes the word."""
         self.rules = rules  # may be replaced at any time
+        self.answer: float | None = None  # of the turn model, about the present silence
         self.state = TurnState.NONE
         self.differing = 0  # words of ended turns that the stream itself has written otherwise
         self._delay_s = delay_s
@@ -250,11 +237,11 @@ class Turns:
         """Return the cause of an end: silence of the audio after a fork, or after words that are all `closed`."""
         if closed and len(words) >= MAX_WORDS:
             return Trigger.TIMEOUT
-        delay_s = self.rules.end_delay_s
+        delay_s = self.rules.end_delay_s(self.answer)
         forked = self._fork is not None and self._fork.stands and self._silence_s >= delay_s - _ROUNDING
         if not forked and not (closed and (not words or until_s - words[-1].end_s >= delay_s)):
             return None
-        return self.rules.trigger
+        return self.rules.trigger(self.answer)
 
     def _is_eager(self, decoded_s: float, words: Sequence[Word]) -> bool:
         """Whether the early end is due: by the silence of the audio after a fork, else by that of the words."""
@@ -263,14 +250,14 @@ class Turns:
             return False
         stands = self._fork is not None and self._fork.stands
         silence_s = self._silence_s if stands else decoded_s - max(words[-1].end_s, self._spoken_s)
-        return silence_s >= delay_of(threshold) - _ROUNDING
+        return silence_s >= delay_of(threshold, self.answer) - _ROUNDING
 
     def _event(
         self, kind: TurnKind, until_s: float, words: tuple[Word, ...], trigger: Trigger | None = None
     ) -> TurnEvent:
         self._sent_s = until_s
         known_s = until_s - self._delay_s - words[-1].end_s if words else 0.0
-        score = score_of(max(self._silence_s, known_s))
+        score = score_of(max(self._silence_s, known_s), self.answer)
         return TurnEvent(kind, self._index, self._start_s, until_s, words, score, trigger)
 
     def _end(self, until_s: float, words: tuple[Word, ...], trigger: Trigger) -> TurnEvent:

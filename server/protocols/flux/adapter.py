@@ -202,4 +202,4 @@ class FluxAdapter:
 
 def silence_ms(rules: TurnRules) -> float:
     """Return the silence after which the recognizer ends a segment: that which ends the turn."""
-    return min(rules.end_delay_s * 1_000, MAX_SILENCE_MS)
+    return min(rules.end_delay_s() * 1_000, MAX_SILENCE_MS)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.ctc.words import Word
+from model.turn_ends.score import delay_of
 from server.recognition.turns import (
     MAX_WORDS,
     UPDATE_S,
@@ -16,8 +17,6 @@ from server.recognition.turns import (
     TurnRules,
     Turns,
     TurnState,
-    delay_of,
-    score_of,
 )
 
 STEP_S = 0.08
@@ -88,13 +87,6 @@ def test_inside_a_turn_no_two_events_are_further_apart_than_an_update_and_a_step
         last_s = event.end_s
 
 
-@given(score=st.floats(0.3, 0.99))
-def test_the_score_grows_with_silence_and_its_delay_is_its_inverse(score: float) -> None:
-    assert score_of(delay_of(score)) == pytest.approx(score)
-    assert score_of(delay_of(score) + 0.1) > score
-    assert score_of(-1.0) == 0.0
-
-
 def test_a_threshold_of_one_ends_turns_only_by_the_timeout() -> None:
     rules = TurnRules(end_threshold=1.0, timeout_s=2.0)
     (end,) = [event for event in run(rules, ["word", "close"] + ["quiet"] * 60) if event.kind is TurnKind.END]
@@ -102,10 +94,16 @@ def test_a_threshold_of_one_ends_turns_only_by_the_timeout() -> None:
     assert end.end_s == pytest.approx(STEP_S + 2.0, abs=STEP_S)
 
 
-def test_the_default_threshold_ends_a_turn_after_0_7_s_of_silence() -> None:
-    (end,) = [event for event in run(TurnRules(), ["word", "close"] + ["quiet"] * 40) if event.kind is TurnKind.END]
-    assert end.trigger is Trigger.MODEL
-    assert end.end_s == pytest.approx(STEP_S + 0.7, abs=STEP_S)
+@pytest.mark.parametrize("answer", [None, 0.1, 0.9])
+def test_a_turn_ends_after_the_silence_of_its_threshold_and_of_the_answer_of_the_turn_model(
+    answer: float | None,
+) -> None:
+    turns, delay_s = Turns(TurnRules()), delay_of(TurnRules().end_threshold, answer)
+    turns.answer = answer
+    turns.advance(0.0, [Word("yes", -0.1, 0.0, 0.9)])
+    ends = [event for step in range(1, 60) for event in turns.advance(step * STEP_S, []) if event.trigger is not None]
+    assert ends[0].trigger is Trigger.MODEL
+    assert delay_s <= ends[0].end_s < delay_s + STEP_S + 1e-6
 
 
 def test_a_request_to_end_without_an_open_turn_is_ignored() -> None:
