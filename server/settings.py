@@ -124,6 +124,8 @@ class Settings(BaseSettings):
 
     vad: Literal["off", "silero"] = "off"
     """Voice-activity detection; `silero` is the network of silero-vad 6, which ships with the program."""
+    turn_model: Path | None = None
+    """Graph of Smart Turn's form, asked in pauses whether the turn is over: docs/voice-agents.md. By default none."""
     min_endpoint_ms: float = Field(400.0, ge=0)
     """Least silence that ends a segment. Words have blank frames inside: a shorter silence would cut them."""
     accurate_endpoint_ms: float = Field(700.0, ge=0)

@@ -19,6 +19,7 @@ class Ruler(StrEnum):
 
     TTFS = "ttfs"
     WORD_DELAY = "word-delay"
+    TURNS = "turns"
 
 
 @dataclass(frozen=True, slots=True)

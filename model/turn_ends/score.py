@@ -43,8 +43,8 @@ class Odds:
         return self.base + self.per_s * silence_s + self.per_answer * log_odds(answer)
 
 
-SILENCE = Odds(-0.8, 4.0)
-WITH_ANSWER = Odds(-0.8, 4.0, 0.5)
+SILENCE = Odds(-1.302, 4.653)
+WITH_ANSWER = Odds(-1.662, 4.791, 0.384)
 
 
 def log_odds(probability: float) -> float:

@@ -2,7 +2,7 @@
 
 Any graph of Smart Turn's form: one input `input_features`, float32 (B, 80, 800), Whisper's log-mel spectrum; the first
 output is the probability, (B, 1), though it may be named `logits`. `smart-turn-v3.2-cpu.onnx` (BSD 2-Clause) is in the
-package pipecat-ai. It has no state between questions. Batches save no time on a CPU, so it takes one question at a time.
+package pipecat-ai. It has no state between questions. Batches save no time on a CPU, so questions come one by one.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class TurnModel:
         if len(inputs) != 1 or not _fits(*inputs[0]):
             shown = ", ".join(f"{name} {kind} {list(shape)}" for name, kind, shape in inputs)
             raise CheckpointError(
-                f"turn model {graph.path}: input is {shown}; expected {INPUT} tensor(float) [batch, {BANDS}, {FRAMES}], "
-                "as Smart Turn v3 has"
+                f"turn model {graph.path}: input is {shown}; expected {INPUT} tensor(float) "
+                f"[batch, {BANDS}, {FRAMES}], as Smart Turn v3 has"
             )
         try:
             answer = self._run(log_mel(np.zeros(0, np.int16)))
@@ -69,4 +69,6 @@ def _fits(name: str, kind: str, shape: Sequence[int | str | None]) -> bool:
     """Whether an input is that of a turn model; an axis of any size fits."""
     if name != INPUT or kind != "tensor(float)" or len(shape) != 3:
         return False
-    return all(not isinstance(size, int) or size == wanted for size, wanted in zip(shape, (1, BANDS, FRAMES), strict=True))
+    return all(
+        not isinstance(size, int) or size == wanted for size, wanted in zip(shape, (1, BANDS, FRAMES), strict=True)
+    )

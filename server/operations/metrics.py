@@ -29,6 +29,7 @@ RATIO = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 OUTCOMES = ("completed", "client_abort", "idle_timeout", "error", "drained")
 REASONS = ("auth", "quota", "rate", "capacity", "uploads", "draining", "bad_request", "error")
 FORK_OUTCOMES = ("done", "refused", "failed")
+TURN_RESULTS = ("answered", "late", "refused", "failed")
 STAGES = ("step", "decode", "vad", "engine")
 LIVE = ("deepgram", "flux", "vosk", "openai", "twilio")
 PROTOCOLS = (*LIVE, "upload")
@@ -177,6 +178,8 @@ class Metrics:
             "Words of ended turns that the stream itself recognized otherwise afterwards",
             registry=registry,
         )
+        questions = Counter("tutti_turn_questions", "Questions to the turn model", ["result"], registry=registry)
+        self.turn_questions = {name: questions.labels(name) for name in TURN_RESULTS}
         self.slow_consumers = Counter(
             "tutti_slow_consumer_closes", "Connections closed because results were not read", registry=registry
         )

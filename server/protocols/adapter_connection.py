@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from starlette.websockets import WebSocket
 from batching.errors import BatchingError
 from model.ctc.bias import BiasError
 from server.audio.formats import Encoding
-from server.errors import CLOSES, CloseReason, KeytermsTooOften, Refused
+from server.errors import CLOSES, CloseReason, KeytermsTooOften, Refused, ServerFull
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Event, StepTiming
 from server.recognition.session import Session
@@ -152,10 +153,13 @@ class AdapterConnection(Connection):
         match action:
             case Bias(phrases):
                 self._bias(phrases)
-            case Endpoint(silence_ms, fork_after_s):
-                self._session.set_endpointing(silence_ms)
+            case Endpoint(silence_ms, scored, fork_after_s):
+                self._session.set_endpointing(silence_ms, scored)
                 if fork_after_s is not None:
                     self._session.set_fork_after(fork_after_s)
+                if scored is not None and self._recognition is not None:
+                    with contextlib.suppress(ServerFull):  # the score is that of silence alone
+                        self._recognition.ask_in_pauses()
             case Switch():
                 self._wait_for(self._switch(action))
 

@@ -106,6 +106,14 @@ class Forked:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnAnswered:
+    """The turn model's answer about the pause that lasts; None: the pause is over, and no answer counts."""
+
+    channel: int
+    probability: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
     """Every channel is flushed; nothing follows."""
 
@@ -120,7 +128,7 @@ class StreamBroken:
     error: Exception
 
 
-Event = SpeechStarted | Partial | Final | UtteranceGap | Silence | Forked | Closed | StreamBroken
+Event = SpeechStarted | Partial | Final | UtteranceGap | Silence | Forked | TurnAnswered | Closed | StreamBroken
 
 
 class StepTiming(msgspec.Struct, frozen=True, gc=False):

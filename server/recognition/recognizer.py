@@ -18,6 +18,7 @@ from server.recognition.decoding.second_pass import Outcome, SecondPass
 from server.recognition.engines import Engines
 from server.recognition.forks import Forks
 from server.recognition.session import Session
+from server.recognition.turn_questions import TurnQuestions
 
 BACKGROUND_BUDGET_S = 10.0  # uploads wait for live streams, but no longer than this
 
@@ -37,8 +38,12 @@ class Recognizer:
         budget_s: float,
         fork_slots: int,
         clock: Callable[[], float],
+        questions: TurnQuestions | None = None,
     ) -> None:
-        """All models of the process share `second_pass`. `fork_slots`: forks at a time."""
+        """All models of the process share `second_pass`, and `questions` to a turn model if there is one.
+
+        `fork_slots`: forks at a time.
+        """
         self.engines = engines
         self.room = room
         self._step_s = config.step_samples / config.sample_rate
@@ -46,6 +51,7 @@ class Recognizer:
         self._metrics = metrics
         self._budget_s = budget_s
         self._clock = clock
+        self._questions = questions
         self._routes: dict[int, Route] = {}
         self._forks = Forks(self._routes, metrics, slots=fork_slots, budget_s=budget_s)
         self._vad_routes: dict[int, Route] = {}
@@ -99,10 +105,17 @@ class Recognizer:
         """Open the session once it has entered. One that is refused or cancelled holds no slot and no state."""
         try:
             lease = await entering
-            return self._activate(session, sink, lease, background=background, budget_s=budget_s)
+            active = self._activate(session, sink, lease, background=background, budget_s=budget_s)
         except BaseException:
             session.release()
             raise
+        if session.options.scored_end is not None:
+            try:
+                active.ask_in_pauses()
+            except BaseException:
+                active.close()
+                raise
+        return active
 
     def _activate(
         self, session: Session, sink: EventSink, lease: StreamLease, *, background: bool, budget_s: float
@@ -112,7 +125,9 @@ class Recognizer:
         except BaseException:
             lease.cancel()
             raise
-        active = ActiveSession(session, sink, speech, vad, self._on_session_closed, background=background)
+        active = ActiveSession(
+            session, sink, speech, vad, self._on_session_closed, background=background, questions=self._questions
+        )
         routes = [Route(active, channel) for channel in session.channels]
         self._routes.update(zip(speech.ids, routes, strict=True))
         self._leases.update(dict.fromkeys(speech.ids, lease))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -17,10 +17,11 @@ from server.audio.pcm import BLOCK_S, MARGIN_S, PCM, downmix
 from server.errors import BacklogExceeded, BadParameter, CloseReason
 from server.recognition.events import Closed, Event, Final, FinalReason, ForkWords, Partial, Silence, StepTiming
 from server.recognition.keyterms import NO_KEYTERMS, CurrentKeyterms, Keyterms
+from server.recognition.pause_questions import Ask, PauseQuestions
 from server.recognition.pending_finals import PendingFinal, PendingFinals, PendingFork, Result
 from server.recognition.result_order import AudioOrder, ImmediateOrder, ResultOrder
 from server.recognition.resumption import Resumption
-from server.recognition.segments.endpointing import EndpointRules, VoiceActivity
+from server.recognition.segments.endpointing import EndpointRules, ScoredEnd, VoiceActivity
 from server.recognition.segments.pauses import Heard, LevelMeter, Pauses
 from server.recognition.segments.segmenter import Closing, Segmenter
 from server.recognition.spoken_order import OpenSpeech, SpokenOrder
@@ -59,6 +60,7 @@ class SessionOptions:
     tell_stable: bool = False
     partial_interval_ms: float = 0.0
     endpointing_ms: float | None = DEFAULT_ENDPOINTING_MS
+    scored_end: ScoredEnd | None = None  # of utterances, but not before `endpointing_ms`; not if resumable
     utterance_end_ms: float | None = None
     keyterms: Keyterms = NO_KEYTERMS
     resumable: bool = False
@@ -101,10 +103,11 @@ class Session:
         window_samples: int | None = None,  # None: no voice-activity model
     ) -> None:
         self.options = options
+        self._config = config
         self._max_backlog_s = limits.max_backlog_s
         self._min_endpoint_ms = limits.min_endpoint_ms
         self._step_s = config.step_samples / config.sample_rate
-        rules = _rules(options, limits)
+        rules = _rules(options, limits, config.delay_frames * config.frame_s)
         speech = [VoiceActivity(window_samples, config.sample_rate) if window_samples else None for _ in self._indices]
         self.supports_keyterms = decoder.supports_bias
         self._keyterms = CurrentKeyterms(options.keyterms)
@@ -127,6 +130,8 @@ class Session:
         # Tickets hold the open text as it was recognized, so a redacted stream has none.
         assert not (resumable and options.redact), "refused by `ModelService.check_redaction`"
         self._redactor = Redactor(options.redact, options.streams) if options.redact else None
+        assert not (resumable and options.scored_end), "refused by `ListenRequest.live_options`"
+        self._questions: tuple[PauseQuestions, ...] = ()  # to a turn model, by channel
         assert not (resumable and options.spoken_order), "refused by `ListenRequest.live_options`"
         self._spoken = SpokenOrder(options.streams) if options.spoken_order and options.streams > 1 else None
         self._pauses: Pauses | None = None
@@ -180,11 +185,21 @@ class Session:
         for channel in self.channels:
             channel.set_bias(self._keyterms.current.bias)
 
-    def set_endpointing(self, silence_ms: float) -> None:
-        """End utterances of the audio that follows after `silence_ms`, or the operator's minimum. Not if resumable."""
+    def set_endpointing(self, silence_ms: float, scored: ScoredEnd | None = None) -> None:
+        """End utterances of the audio that follows after `silence_ms`, or the operator's minimum, and as `scored` says.
+
+        Not if resumable.
+        """
         assert not self.resumable, "it is not saved"
         for channel in self.channels:
-            channel.set_endpoint(max(silence_ms, self._min_endpoint_ms) / 1_000)
+            channel.set_endpoint(max(silence_ms, self._min_endpoint_ms) / 1_000, scored)
+
+    def ask_in_pauses(self, ask: Ask, late: Callable[[], None]) -> None:
+        """Ask a turn model about the pauses of the audio that follows; `late` counts answers that are not used."""
+        if not self._questions:
+            self._questions = tuple(
+                PauseQuestions(channel, LevelMeter(self._config), ask, late) for channel in self.channels
+            )
 
     def set_fork_after(self, silence_s: float) -> None:
         """Fork the stream in pauses of the audio that follows after this silence, if it is forked at all."""
@@ -349,6 +364,8 @@ class Session:
         for piece in work:
             if isinstance(piece.tag, StepTag):
                 self.channels[piece.channel].sent(piece.pcm)
+                if self._questions and piece.tag.marker is Marker.AUDIO:
+                    self._questions[piece.channel].sent(piece.pcm)
 
     def _watched(self, step: Work, pauses: Pauses) -> Work:
         tag = step.tag
@@ -380,7 +397,7 @@ def _forks(options: SessionOptions, window_samples: int | None) -> bool:
     return not (window_samples or options.resumable or options.redact or options.streams > 1)
 
 
-def _rules(options: SessionOptions, limits: Limits) -> EndpointRules:
+def _rules(options: SessionOptions, limits: Limits, lookahead_s: float) -> EndpointRules:
     asked_ms, gap_ms = options.endpointing_ms, options.utterance_end_ms
     quiet_s = max(asked_ms or 0.0, limits.min_endpoint_ms) / 1_000
     silence_ms = limits.silence_endpoint_ms
@@ -394,4 +411,6 @@ def _rules(options: SessionOptions, limits: Limits) -> EndpointRules:
         every_step=options.every_step,
         tell_stable=options.tell_stable,
         partial_interval_s=options.partial_interval_ms / 1_000,
+        scored=options.scored_end,
+        lookahead_s=lookahead_s,
     )

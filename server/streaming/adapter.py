@@ -17,6 +17,7 @@ import numpy as np
 from server.audio.pcm import PCM, ChannelResampler
 from server.audio.raw import PlainCodec, PlainReader
 from server.recognition.events import Event, StepTiming
+from server.recognition.segments.endpointing import ScoredEnd
 from server.streaming.outbox import FrameKind
 
 
@@ -75,10 +76,12 @@ class Bias:
 class Endpoint:
     """Set the silence that ends utterances in the audio that follows; at least the operator's minimum.
 
-    `fork_after_s`: the silence after which the stream is forked, if it is; None: no change.
+    With `scored`, the score of an end of turn ends them, but not before that silence. `fork_after_s`: the silence after
+    which the stream is forked, if it is; None: no change.
     """
 
     silence_ms: float
+    scored: ScoredEnd | None = None
     fork_after_s: float | None = None
 
 

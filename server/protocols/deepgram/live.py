@@ -49,6 +49,7 @@ from server.recognition.events import (
     SpeechStarted,
     StepTiming,
     StreamBroken,
+    TurnAnswered,
     UtteranceGap,
 )
 from server.recognition.session import Session
@@ -203,8 +204,8 @@ class Projector:
                 return self._summary(event)
             case StreamBroken():
                 return _encode(Error(ErrorVariant.INTERNAL, "recognition failed on this stream"))
-            case Silence() | Forked():
-                return None  # of streams that are forked: of turns
+            case Silence() | Forked() | TurnAnswered():
+                return None  # for streams of turns
             case _:
                 assert_never(event)
 

@@ -1,9 +1,9 @@
 """Adapter of Deepgram's Flux protocol: audio and control messages in, turn events out.
 
-Silence alone ends turns. The stream is forked in each pause, and the fork's words are those of the early end and of the
-end. Without a fork, an endpoint of the recognizer comes after the silence of the end threshold, so a segment's text is
-final when its turn ends; a turn may have several segments. While an early end stands, every update repeats its words:
-LiveKit cancels an answer begun early when an update has other words.
+The score of an end of turn ends turns. The stream is forked in each pause, and the fork's words are those of the early
+end and of the end. Without a fork, the score ends the recognizer's segments, too, so a segment's text is final when its
+turn ends; a turn may have several segments. While an early end stands, every update repeats its words: LiveKit cancels
+an answer begun early when an update has other words.
 """
 
 from __future__ import annotations
@@ -31,7 +31,18 @@ from server.protocols.flux.messages import (
     word_out,
 )
 from server.protocols.flux.query import FluxRequest
-from server.recognition.events import Event, Final, FinalReason, Forked, Partial, Silence, StepTiming, StreamBroken
+from server.recognition.events import (
+    Event,
+    Final,
+    FinalReason,
+    Forked,
+    Partial,
+    Silence,
+    StepTiming,
+    StreamBroken,
+    TurnAnswered,
+)
+from server.recognition.segments.endpointing import ScoredEnd
 from server.recognition.turns import Trigger, TurnEvent, TurnKind, TurnRules, Turns
 from server.streaming.adapter import (
     Action,
@@ -48,7 +59,6 @@ from server.streaming.adapter import (
 from server.streaming.outbox import FrameKind
 from server.text.formatting import FormattedWord, Sentences
 
-MAX_SILENCE_MS = 60_000.0
 _FORMATTED = (TurnKind.EAGER, TurnKind.END)
 _ENDS = (FinalReason.FINALIZE, FinalReason.CLOSE)
 
@@ -112,6 +122,9 @@ class FluxAdapter:
                 self._change_rules(start_s + duration_s)
                 end = Trigger.MANUAL if reason in _ENDS else None
                 turns = self._turns.advance(start_s + duration_s, words, end=end)
+            case TurnAnswered(probability=probability):
+                self._turns.answer = probability
+                return ()
             case StreamBroken():
                 return (self._error(FluxCode.INTERNAL, "recognition failed on this stream"),)
             case _:
@@ -149,7 +162,7 @@ class FluxAdapter:
         if rules != self._rules:
             self._rules = rules
             self._changes.append((self._input.received_s, rules))
-            yield Endpoint(silence_ms(rules), rules.fork_after_s)
+            yield Endpoint(0.0, scored_end(rules), rules.fork_after_s)
         yield self._send(ConfigureSuccess, thresholds=thresholds_of(rules), keyterms=self._phrases)
 
     def _turn(self, turn: TurnEvent) -> SendFrame:
@@ -200,6 +213,6 @@ class FluxAdapter:
         return number
 
 
-def silence_ms(rules: TurnRules) -> float:
-    """Return the silence after which the recognizer ends a segment: that which ends the turn."""
-    return min(rules.end_delay_s() * 1_000, MAX_SILENCE_MS)
+def scored_end(rules: TurnRules) -> ScoredEnd:
+    """Return the rule by which the recognizer ends a segment: that of the turn."""
+    return ScoredEnd(rules.end_threshold, rules.timeout_s)

@@ -9,7 +9,7 @@ from server.access.keys import Credentials
 from server.errors import BadParameter
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.features import SHOWN, redaction
-from server.protocols.flux.adapter import FluxAdapter, silence_ms
+from server.protocols.flux.adapter import FluxAdapter, scored_end
 from server.protocols.flux.query import ENGLISH, parse_query
 from server.protocols.handshake import Admitted, serve
 from server.recognition.session import SessionOptions
@@ -45,7 +45,8 @@ class FluxEndpoint:
             rate,
             partials=True,
             every_step=True,
-            endpointing_ms=silence_ms(request.rules),
+            endpointing_ms=0.0,  # the operator's minimum
+            scored_end=scored_end(request.rules),
             fork_after_s=request.rules.fork_after_s,
             keyterms=request.keyterms,
             redact=redact,

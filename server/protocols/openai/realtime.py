@@ -181,8 +181,8 @@ class RealtimeAdapter:
             self._input = self._new_input()
         if before.keywords != self._settings.keywords:
             yield Bias(self._settings.keywords)
-        if before.silence_ms != self._settings.silence_ms:
-            yield Endpoint(self._settings.silence_ms)
+        if (before.silence_ms, before.scored_end) != (self._settings.silence_ms, self._settings.scored_end):
+            yield Endpoint(self._settings.silence_ms, self._settings.scored_end)
         yield self._send("session.updated", session=self._description())
 
     def _other_model(self, event: ClientEvent, after: SessionSettings) -> Switch:
@@ -202,7 +202,7 @@ class RealtimeAdapter:
         self._input = self._new_input()
         if settings.keywords:
             yield Bias(settings.keywords)
-        yield Endpoint(settings.silence_ms)
+        yield Endpoint(settings.silence_ms, settings.scored_end)
         yield self._send("session.updated", session=self._description())
 
     def _not_switched(self, event: ClientEvent, why: str) -> Actions:

@@ -13,11 +13,11 @@ from model.ctc.bias import Bias
 from model.ctc.words import Decoder, DecoderState, SecondPass, TwoPass, Word
 from model.description import ModelDescription
 from server.audio.pcm import PCM
-from server.recognition.events import Event, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
+from server.recognition.events import Event, Final, FinalReason, Partial, SpeechStarted, TurnAnswered, UtteranceGap
 from server.recognition.pending_finals import PendingFinal, Result
 from server.recognition.saved_state import SavedChannel
 from server.recognition.segments.channel_settings import ChannelSettings, PendingChanges
-from server.recognition.segments.endpointing import EndpointRules, VoiceActivity
+from server.recognition.segments.endpointing import EndpointRules, ScoredEnd, VoiceActivity
 from server.recognition.segments.partials import PartialFilter, WordPlacer, placed
 from server.recognition.segments.segment_audio import SegmentAudio
 from server.recognition.segments.speech_gate import Levels, SpeechGate
@@ -61,6 +61,8 @@ class Segmenter:
         self._rules = rules  # the current ones
         self.steps_sent = 0  # to the engine
         self._steps_answered = 0
+        self._answers: deque[tuple[int, float | None]] = deque()  # of the turn model, each with the step it follows
+        self._answer: float | None = None  # the present one
         self.state: DecoderState = decoder.start(self._delay_frames, bias)
         self._partials = PartialFilter(tell_stable=rules.tell_stable, interval_s=rules.partial_interval_s)
         self._placer = WordPlacer()
@@ -171,9 +173,9 @@ class Segmenter:
         """Bias the words of the steps to come; steps on their way keep the old bias, however late they are answered."""
         self._change(replace(self._settings.latest, bias=bias))
 
-    def set_endpoint(self, silence_s: float) -> None:
+    def set_endpoint(self, silence_s: float, scored: ScoredEnd | None) -> None:
         """End utterances of the steps to come after `silence_s`. Not saved: for streams that are not resumable."""
-        rules = replace(self._settings.latest.rules, endpoint_s=silence_s, quiet_s=silence_s)
+        rules = replace(self._settings.latest.rules, endpoint_s=silence_s, quiet_s=silence_s, scored=scored)
         self._change(replace(self._settings.latest, rules=rules))
 
     def _change(self, settings: ChannelSettings) -> None:
@@ -188,6 +190,16 @@ class Segmenter:
         if current.bias is not before.bias:
             self._decoder.set_bias(self.state, current.bias)
             self._read = None  # words that only the earlier key terms contain are spelled anew
+
+    def take_answer(self, answer: float | None, after_step: int) -> bool:
+        """Let an answer of the turn model count after a step, numbered from 1; None ends the effect of the last one.
+
+        Return whether it is in time: no later step is answered.
+        """
+        if self._steps_answered > after_step:
+            return False
+        self._answers.append((after_step, answer))
+        return True
 
     # Flushes and the end
 
@@ -220,6 +232,9 @@ class Segmenter:
         if self._audio is not None:
             self._audio.answered()
         self.cursor_s = tag.end_s
+        while self._answers and self._answers[0][0] <= self._steps_answered:
+            self._answer = self._answers.popleft()[1]
+            events.append(TurnAnswered(self.index, self._answer))
         if self.speech is None:
             self._detect_text(events)
         else:
@@ -300,7 +315,7 @@ class Segmenter:
                 events.append(partial)
 
     def _at_endpoint(self) -> bool:
-        return self._rules.ends_words(self._silence_s(), self._voiceless_s())
+        return self._rules.ends_words(self._silence_s(), self._voiceless_s(), self._answer)
 
     def _silent_until_s(self) -> float:
         """Where a segment without text may end.

@@ -1,0 +1,165 @@
+"""Report of ends of turns: curves of one or more scores, and what one gains over another, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from loadtest.rulers.turns.policies import (
+    CUTS,
+    DELAYS_S,
+    Firings,
+    Outcome,
+    SpanSet,
+    figures,
+    held_out,
+    least_cut,
+)
+
+RESAMPLES, SEED = 400, 1
+CONFIDENCE = 0.9
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A policy and what it does; shares from 0 to 1, times in ms."""
+
+    threshold: float
+    least_delay_ms: int
+    timeout_ms: int
+    delay_ms: int
+    cut: float
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """Figures of one set of spans: each that of the best policy on the same spans."""
+
+    ends: float
+    holds: float
+    cut_at_delay_ms: dict[int, float | None]
+    delay_ms_at_cut: dict[float, int | None]
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """The figures of a score on all spans, on the held-out part, and on pairs with equally many words.
+
+    `held_out` are the policies that were chosen on part A for a mean delay, applied to part B: figures that a user can
+    expect, without knowing the best policy in advance.
+    """
+
+    name: str
+    all: Figures
+    part_b: Figures
+    equal_words: Figures
+    held_out: dict[int, Point | None]
+
+
+def curve(name: str, spans: SpanSet, firings: Firings) -> Curve:
+    """Measure one score."""
+    tuned = spans.part("A").sweep(firings)
+    chosen = held_out(tuned, firings, spans.part("B"))
+    return Curve(
+        name,
+        _figures(spans, firings),
+        _figures(spans.part("B"), firings),
+        _figures(spans.of_equal_length(), firings),
+        {_ms(delay_s): None if found is None else _point(found) for delay_s, found in chosen.items()},
+    )
+
+
+def compared(spans: SpanSet, before: Firings, after: Firings) -> dict[str, object]:
+    """Return by mean delay the share of cut holds that the second score removes on part B, with an interval.
+
+    Policies are the best of each score on part A. Speakers are drawn for the interval.
+    """
+    held = spans.part("B")
+    groups = np.array([span.group for span in spans.spans])
+    names = np.unique(groups[[span.part == "B" for span in spans.spans]])
+    draws = np.random.default_rng(SEED)
+    weights = [_drawn(groups, names[draws.integers(len(names), size=len(names))]) for _ in range(RESAMPLES)]
+    found: dict[str, object] = {}
+    for delay_s in DELAYS_S:
+        chosen = [least_cut(spans.part("A").sweep(each), delay_s) for each in (before, after)]
+        if chosen[0] is None or chosen[1] is None:
+            continue
+        policies = chosen[0].policy, chosen[1].policy
+        outcomes = [held.outcome(p, f) for p, f in zip(policies, (before, after), strict=True)]
+        removed = [
+            _removed(*(held.drawn(w).outcome(p, f) for p, f in zip(policies, (before, after), strict=True)))
+            for w in weights
+        ]
+        limits = np.quantile(removed, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+        found[f"{_ms(delay_s)} ms"] = {
+            "removed": round(_removed(*outcomes), 3),
+            "interval": [round(float(limit), 3) for limit in limits],
+            "before": _point(outcomes[0]),
+            "after": _point(outcomes[1]),
+        }
+    return found
+
+
+def print_curves(curves: Sequence[Curve], console: Console) -> None:
+    """Print a table: a row for each score and set of spans."""
+    table = Table()
+    for heading in ("score", "spans", "ends", "holds"):
+        table.add_column(heading, justify="left" if heading in ("score", "spans") else "right")
+    for delay_s in DELAYS_S:
+        table.add_column(f"cut at {_ms(delay_s)} ms", justify="right")
+    for cut in CUTS:
+        table.add_column(f"delay at {cut:.0%} cut", justify="right")
+    for each in curves:
+        for name, found in (("all", each.all), ("part B", each.part_b), ("equal words", each.equal_words)):
+            table.add_row(each.name, name, f"{found.ends:.0f}", f"{found.holds:.0f}", *_cells(found))
+        chosen = [_held_cell(point) for point in each.held_out.values()]
+        table.add_row(each.name, "part B, tuned on A", "", "", *chosen, *("" for _ in CUTS))
+    console.print(table)
+
+
+def _cells(found: Figures) -> list[str]:
+    cuts = ["–" if cut is None else f"{cut:.1%}" for cut in found.cut_at_delay_ms.values()]
+    return cuts + ["–" if ms is None else f"{ms} ms" for ms in found.delay_ms_at_cut.values()]
+
+
+def _held_cell(point: Point | None) -> str:
+    return "–" if point is None else f"{point.cut:.1%} ({point.delay_ms} ms)"
+
+
+def _figures(spans: SpanSet, firings: Firings) -> Figures:
+    found, (ends, holds) = figures(spans.sweep(firings)), spans.sizes
+    cuts: Mapping[float, float | None] = found.cut_at_delay
+    return Figures(
+        round(ends, 1),
+        round(holds, 1),
+        {_ms(delay_s): None if cut is None else round(cut, 4) for delay_s, cut in cuts.items()},
+        {cut: None if delay_s is None else _ms(delay_s) for cut, delay_s in found.delay_at_cut.items()},
+    )
+
+
+def _point(outcome: Outcome) -> Point:
+    policy = outcome.policy
+    return Point(
+        policy.threshold,
+        _ms(policy.least_delay_s),
+        _ms(policy.timeout_s),
+        _ms(outcome.delay_s),
+        round(outcome.cut, 4),
+    )
+
+
+def _removed(before: Outcome, after: Outcome) -> float:
+    return 1.0 - after.cut / before.cut if before.cut else 0.0
+
+
+def _drawn(groups: NDArray[np.str_], names: NDArray[np.str_]) -> NDArray[np.float64]:
+    """Return how often the group of each span was drawn, (N,)."""
+    found, times = np.unique(names, return_counts=True)
+    counts = dict(zip(found.tolist(), times.tolist(), strict=True))
+    return np.array([counts.get(group, 0) for group in groups.tolist()], np.float64)
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1_000)
