@@ -23,7 +23,9 @@ FORKS = int(os.environ.get("TUTTI_TEST_FORKS", "0"))
 """Number of forks in the long test; by default it is short."""
 
 
-def check(model: Any, decoder: Decoder, recordings: Sequence[PCM], forks: int, *, slots: int = 16) -> int:
+def check(
+    model: Any, decoder: Decoder, recordings: Sequence[PCM], forks: int, *, slots: int = 16, losses: float = 0.0
+) -> int:
     """Fork these streams at random steps; compare each stream with one that never forked, and each fork with a flush.
 
     Returns: the number of forks that ran.
@@ -33,8 +35,9 @@ def check(model: Any, decoder: Decoder, recordings: Sequence[PCM], forks: int, *
     for _ in range(forks):
         stream = streams[dice.integers(len(streams))]
         stream.places.add(int(dice.integers(1, (len(stream.audio) + lead) // size + 1)))
-    forked = ForkedStreams(model, decoder, slots=slots)
+    forked = ForkedStreams(model, decoder, slots=slots, losses=losses)
     forked.run(streams, seed=1)
+    assert not losses or forked.engines.engine.lost
     alone = [Stream(stream.audio, set(), stream.by_flush) for stream in streams]
     ForkedStreams(model, decoder).run(alone, seed=2)
     flushed = [
@@ -79,6 +82,10 @@ def test_streams_do_not_notice_forks_whose_text_is_that_of_a_flush() -> None:
 def test_where_no_slot_is_spare_forks_are_refused_and_streams_go_on() -> None:
     assert check(SpellingModel(), spelling_decoder(), texts(90), forks=200, slots=1) > 10
     assert check(SpellingModel(), spelling_decoder(), texts(30), forks=50, slots=0) == 0
+
+
+def test_an_engine_that_is_lost_changes_no_stream_and_no_fork() -> None:
+    assert check(SpellingModel(), spelling_decoder(), texts(60), forks=150, losses=0.05) > 80
 
 
 def test_no_decoder_state_of_a_fork_is_left() -> None:

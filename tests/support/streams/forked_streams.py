@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,17 +32,53 @@ from server.recognition.session import Limits, Session, SessionOptions
 from server.settings import Settings
 from tests.support.servers.fakes import FakeClock
 from tests.support.streams.driven_engine import DrivenEngine
+from tests.support.streams.wire_bench import DrivenServedEngine, Recovering
 
 Outputs = list[NDArray[Any]]
 SLOTS = 16
 NEVER_S = 1e9
+SETTLED = 5  # rounds of messages until every command is answered
+MakeEngine = Callable[[Callable[[EngineEvent], None]], Any]
+
+
+class MortalEngine:
+    """A front end's engine on the other side of a socket, which is lost now and then; driven as `DrivenEngine`."""
+
+    def __init__(self, slots: Callable[[], Any], losses: float, deliver: Callable[[EngineEvent], None]) -> None:
+        self._slots, self._losses = slots, losses
+        self._dice = np.random.default_rng(7)
+        self._served = DrivenServedEngine(slots())
+        self._front = Recovering(self._served)
+        self._front.engine._deliver = deliver
+        self.lost = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._front.engine, name)  # the calls of sessions
+
+    def turn(self) -> None:
+        """Move what waits in the sockets, run a batch, and lose the engine now and then."""
+        self._front.move()
+        self._served.turn()
+        if self._dice.random() < self._losses:
+            self._front.lose()
+            self._served = DrivenServedEngine(self._slots())
+            self._front.connect(self._served)
+            self.lost += 1
+        self._front.move()
+
+    def settle(self) -> None:
+        """Run until nothing moves."""
+        for _ in range(SETTLED):
+            self._front.move()
+            self._served.settle()
+        self._front.move()
 
 
 class _Engines:
     """The speech engine alone, without a warm-up."""
 
-    def __init__(self, slots: Any) -> None:
-        self.engine = DrivenEngine(slots, self._take)
+    def __init__(self, make_engine: MakeEngine) -> None:
+        self.engine = make_engine(self._take)
         self._on_event: Callable[[EngineEvent], None] = lambda _: None
         self.seen: Callable[[BatchDone], None] = lambda _: None
 
@@ -49,7 +86,7 @@ class _Engines:
         del on_vad
         self._on_event = on_speech
 
-    def require_warm(self) -> DrivenEngine:
+    def require_warm(self) -> Any:
         return self.engine
 
     def open(self, count: int, *, budget_s: float, background: bool) -> tuple[EngineStreams, None]:
@@ -117,9 +154,18 @@ class Stream:
 class ForkedStreams:
     """A model, its decoder, and the streams that run on it; `slots` is the number of spare ones."""
 
-    def __init__(self, model: Any, decoder: Decoder, *, open_at_once: int = 64, slots: int = SLOTS) -> None:
+    def __init__(
+        self, model: Any, decoder: Decoder, *, open_at_once: int = 64, slots: int = SLOTS, losses: float = 0.0
+    ) -> None:
+        """`losses`: probability that a pass of the engine is its last, and another one takes over."""
         self._model, self._decoder, self._most = model, decoder, open_at_once
-        self.engines: Any = _Engines(model.slots(capacity=open_at_once + slots, largest=open_at_once))
+
+        def state_slots() -> Any:
+            return model.slots(capacity=open_at_once + slots, largest=open_at_once)
+
+        self.engines: Any = _Engines(
+            partial(MortalEngine, state_slots, losses) if losses else partial(DrivenEngine, state_slots())
+        )
         self.metrics = Metrics(max_batch=open_at_once, max_streams=open_at_once)
         clock = FakeClock()
         coordinator = LocalCoordinator(Settings(max_streams=open_at_once), clock)
