@@ -9,6 +9,7 @@ counts as far as the words are known, so both come later by that delay. The scor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -125,7 +126,7 @@ class Turns:
         self._spoken_s = 0.0  # audio time at which speech came back last, by the level
         self._own: tuple[Word, ...] = ()  # words of the turn by the stream itself, as far as it is decoded
         self._fork: _Fork | None = None  # the last one of the turn
-        self._ended_s = 0.0  # words that begin before belong to an ended turn
+        self._ended_s = -math.inf  # words that begin before belong to an ended turn
         self._ended: _Fork | None = None  # of the turn that ended last, until the stream has decoded as far
         self._old: tuple[Word, ...] = ()  # words of that turn by the stream itself: closed ones
 

@@ -11,6 +11,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from model.turn_ends.score import score_of
 from server.settings import Settings
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
@@ -119,7 +120,7 @@ def test_a_fork_gives_the_words_of_the_early_end_and_of_the_end_before_the_strea
     """The model writes a letter 0.12 s late, and the early end comes after 0.2 s of silence of the audio."""
     server = live_server()
     audio = [voiced("hello there").tobytes(), silence(1.0).tobytes(), voiced("you").tobytes(), silence(2.0).tobytes()]
-    turns = check_wire(converse(server, *audio, CLOSE, query="&eager_eot_threshold=0.4"))
+    turns = check_wire(converse(server, *audio, CLOSE, query=scores(eager=0.2, end=0.7)))
     assert ends(turns) == [("Hello, there.", "model"), ("You.", "model")]
     spoken_s = len(audio[0]) / 2 / 16_000
     times = {turn["event"]: turn["audio_window_end"] - spoken_s for turn in reversed(turns) if not turn["turn_index"]}
@@ -135,7 +136,7 @@ def test_without_a_spare_slot_turns_end_by_the_words_of_the_stream(
     monkeypatch.setattr(Settings, "forks_here", property(lambda _: 0))
     server = live_server()
     audio = [voiced("hello there").tobytes(), silence(2.0).tobytes()]
-    turns = check_wire(converse(server, *audio, CLOSE, query="&eager_eot_threshold=0.4"))
+    turns = check_wire(converse(server, *audio, CLOSE, query=scores(eager=0.2, end=0.7)))
     assert ends(turns) == [("Hello, there.", "model")]
     assert "EagerEndOfTurn" in [turn["event"] for turn in turns]
     assert forks(server) == (0, 1)
@@ -143,11 +144,16 @@ def test_without_a_spare_slot_turns_end_by_the_words_of_the_stream(
 
 def test_a_configure_changes_the_silence_after_which_a_stream_is_forked(live_server: Start) -> None:
     server = live_server()
-    configure = json.dumps({"type": "Configure", "thresholds": {"eager_eot_threshold": 0.6}})
+    configure = json.dumps({"type": "Configure", "thresholds": {"eager_eot_threshold": score_of(0.45)}})
     audio = [voiced("one two").tobytes(), silence(1.5).tobytes()]
-    received = converse(server, configure, *audio, CLOSE, query="&eager_eot_threshold=0.4")
+    received = converse(server, configure, *audio, CLOSE, query=scores(eager=0.2, end=0.7))
     (eager,) = [turn for turn in check_wire(received) if turn["event"] == "EagerEndOfTurn"]
     assert eager["audio_window_end"] - len(audio[0]) / 2 / 16_000 == pytest.approx(0.45, abs=0.081)
+
+
+def scores(*, eager: float, end: float) -> str:
+    """Return the thresholds for an early end and an end after these silences."""
+    return f"&eager_eot_threshold={score_of(eager):.6f}&eot_threshold={score_of(end):.6f}"
 
 
 def forks(server: LiveServer) -> tuple[float, float]:

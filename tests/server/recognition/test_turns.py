@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.ctc.words import Word
-from model.turn_ends.score import delay_of
+from model.turn_ends.score import delay_of, score_of
 from server.recognition.events import ForkWords
 from server.recognition.turns import (
     MAX_WORDS,
@@ -154,7 +154,7 @@ def test_a_turn_has_a_greatest_length() -> None:
     assert (start.kind, end.kind, end.trigger) == (TurnKind.START, TurnKind.END, Trigger.TIMEOUT)
 
 
-EAGER = TurnRules(end_threshold=0.7, eager_threshold=0.4)  # silences of 0.7 and 0.2 s
+EAGER = TurnRules(end_threshold=score_of(0.7), eager_threshold=score_of(0.2))
 
 
 def kinds(events: list[TurnEvent]) -> list[str]:
@@ -205,7 +205,7 @@ def test_other_words_of_the_stream_take_the_early_end_back_and_are_counted() -> 
 
 
 def test_words_of_an_ended_turn_are_dropped_from_the_stream_and_compared() -> None:
-    turns = Turns(TurnRules(end_threshold=0.5), delay_s=DELAY_S)  # 0.3 s of silence
+    turns = Turns(TurnRules(end_threshold=score_of(0.3)), delay_s=DELAY_S)
     turns.hear(0.4, 0.32)
     old = Word("a", 0.0, 0.1, 1.0), Word("b", 0.1, 0.2, 1.0)
     (start, end) = turns.fork(0.4, ForkWords(old, old, 0.48))
