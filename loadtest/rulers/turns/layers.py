@@ -2,8 +2,10 @@
 
     python -m loadtest.rulers.turns.layers --manifest dev.jsonl --turn-model smart-turn-v3.2-cpu.onnx
 
-As in eot-bench, time is the time of the audio: the turn model is asked at 0.2 s of silence, and its answer counts from
-there on. The printed odds are the constants of `model.turn_ends.score`.
+As in eot-bench, time is the time of the audio, without any computation: an answer counts from 0.2 s of silence on. The
+turn model is asked at 0.1 s of silero's silence, which is 0.2 s by the level of the audio, as the server asks. The
+printed odds are the constants of `model.turn_ends.score`: those of part A. What a layer gains is told for each half of
+the speakers with odds and policies of the other half.
 """
 
 from __future__ import annotations
@@ -21,17 +23,18 @@ from rich.console import Console
 
 from loadtest.program import EXIT_OK, carry_out
 from loadtest.rulers.turns.policies import Firings, Span, SpanSet
-from loadtest.rulers.turns.report import Curve, compared, curve, print_curves
+from loadtest.rulers.turns.report import Curve, Fold, Gain, compared, curve, print_curves
 from loadtest.rulers.turns.silences import RATE, Turn, turns_of
 from model.errors import ModelError
 from model.recordings import read_manifests
 from model.turn_ends.score import EVEN, Odds, log_odds
 from model.turn_ends.turn_model import TurnModel
 
-ASKED_S = 0.2  # of silence, after which the turn model is asked
+ASKED_S = 0.1  # of silence, after which the turn model is asked
+FROM_S = 0.2  # of silence, from which its answer counts
 STEP_S = 0.05  # of silence, between two rows of the fit
 UNTIL_S = 1.0  # of silence, up to which the odds are fitted
-THRESHOLDS = tuple(step / 50 for step in range(15, 50))  # 0.3 to 0.98
+THRESHOLDS = tuple(step / 100 for step in range(20, 99))
 RIGHT_AT = (0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -78,12 +81,12 @@ def observe(turns: Sequence[Turn], model: TurnModel | None) -> Observed:
     return Observed(tuple(spans), tuple(answers))
 
 
-def fitted(observed: Observed, *, heard: bool) -> Odds:
-    """Fit the odds to part A by logistic regression, one row for each span and `STEP_S` of silence that it lasts."""
+def fitted(observed: Observed, part: str, *, heard: bool) -> Odds:
+    """Fit the odds to one part by logistic regression, one row for each span and `STEP_S` of silence that it lasts."""
     rows, ends = list[tuple[float, float, float]](), list[float]()
     for span, answer in zip(observed.spans, observed.answers, strict=True):
-        for silence_s in np.arange(ASKED_S, UNTIL_S + STEP_S / 2, STEP_S):
-            if span.part == "A" and (span.length_s is None or silence_s < span.length_s):
+        for silence_s in np.arange(FROM_S, UNTIL_S + STEP_S / 2, STEP_S):
+            if span.part == part and (span.length_s is None or silence_s < span.length_s):
                 rows.append((1.0, float(silence_s), log_odds(answer) if heard else 0.0))
                 ends.append(float(span.length_s is None))
     found = _regression(np.array(rows)[:, : 3 if heard else 2], np.array(ends))
@@ -103,7 +106,7 @@ def _regression(rows: NDArray[np.float64], ends: NDArray[np.float64]) -> NDArray
 def firings(observed: Observed, odds: Odds) -> Firings:
     """Return when each threshold is reached in each span; not before the model can be asked."""
     return {
-        threshold: np.array([max(ASKED_S, odds.delay_s(threshold, answer)) for answer in observed.answers])
+        threshold: np.array([max(FROM_S, odds.delay_s(threshold, answer)) for answer in observed.answers])
         for threshold in THRESHOLDS
     }
 
@@ -118,31 +121,40 @@ def right(spans: Sequence[Span], fired: Mapping[float, NDArray[np.float64]], thr
     return round(sum(reached) / max(len(reached), 1), 3)
 
 
-def layer_of(name: str, observed: Observed, *, heard: bool) -> tuple[Layer, Firings]:
+def layer_of(name: str, observed: Observed, *, heard: bool) -> Layer:
     """Fit one layer and measure it."""
-    odds = fitted(observed, heard=heard)
+    odds = fitted(observed, "A", heard=heard)
     fired = firings(observed, odds)
     calibrated = tuple(
         Right(each, right(observed.spans, fired, each, "A"), right(observed.spans, fired, each, "B"))
         for each in RIGHT_AT
     )
     measured = curve(name, SpanSet(observed.spans), fired)
-    return Layer(name, odds.base, odds.per_s, odds.per_answer, calibrated, measured), fired
+    return Layer(name, odds.base, odds.per_s, odds.per_answer, calibrated, measured)
+
+
+def gains(observed: Observed) -> dict[int, Gain]:
+    """Return what the turn model gains over silence alone, on speakers that nothing was fitted to."""
+    spans = SpanSet(observed.spans)
+    folds = []
+    for tuned, held in (("A", "B"), ("B", "A")):
+        before, after = (firings(observed, fitted(observed, tuned, heard=heard)) for heard in (False, True))
+        folds.append(Fold(spans.part(tuned), spans.part(held), before, after))
+    return compared(folds)
 
 
 def measure(
     manifests: Sequence[Path], turn_model: Path | None, without: Sequence[str], progress: Callable[[str], None]
-) -> tuple[list[Layer], dict[str, object]]:
+) -> tuple[list[Layer], dict[int, Gain]]:
     """Return the layers, and what the turn model gains over silence alone. Raises: ModelError."""
     turns = turns_of([each for each in read_manifests(manifests) if each.source not in without])
     model = None if turn_model is None else TurnModel.load(turn_model)
     progress(f"{len(turns)} recordings")
     observed = observe(turns, model)
-    silence, fired = layer_of("silence", observed, heard=False)
+    silence = layer_of("silence", observed, heard=False)
     if model is None:
         return [silence], {}
-    heard, fired_heard = layer_of("silence and turn model", observed, heard=True)
-    return [silence, heard], compared(SpanSet(observed.spans), fired, fired_heard)
+    return [silence, layer_of("silence and turn model", observed, heard=True)], gains(observed)
 
 
 def main(
@@ -154,9 +166,9 @@ def main(
 
     def work(command: str) -> int:
         console = Console(stderr=True)
-        layers, gains = measure(manifest, turn_model, without or [], console.print)
+        layers, found = measure(manifest, turn_model, without or [], console.print)
         print_curves([layer.curve for layer in layers], console)
-        typer.echo(msgspec.json.encode({"command": command, "layers": layers, "gains": gains}).decode())
+        typer.echo(msgspec.json.encode({"command": command, "layers": layers, "gains": found}).decode())
         return EXIT_OK
 
     carry_out(__spec__.name, work, ModelError)

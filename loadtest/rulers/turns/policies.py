@@ -107,15 +107,26 @@ class SpanSet:
 
     def outcome(self, policy: Policy, firings: Firings) -> Outcome:
         """Apply one policy."""
-        acts = np.minimum(np.maximum(firings[policy.threshold], policy.least_delay_s), policy.timeout_s)
-        ends, holds = self.sizes
-        cut = float(((acts < self.lengths - ROUNDING) * self._holds).sum()) / max(holds, ROUNDING)
-        return Outcome(policy, float((acts * self._ends).sum()) / max(ends, ROUNDING), cut)
+        timeouts = np.array([policy.timeout_s])
+        delays, cuts = self._outcomes(np.maximum(firings[policy.threshold], policy.least_delay_s), timeouts)
+        return Outcome(policy, float(delays[0]), float(cuts[0]))
 
     def sweep(self, firings: Firings) -> list[Outcome]:
         """Apply every policy of the grid."""
-        grid = itertools.product(firings, LEAST_DELAYS_S, TIMEOUTS_S)
-        return [self.outcome(Policy(*each), firings) for each in grid if each[1] <= each[2]]
+        found = list[Outcome]()
+        for threshold, least_s in itertools.product(firings, LEAST_DELAYS_S):
+            timeouts_s = [timeout_s for timeout_s in TIMEOUTS_S if timeout_s >= least_s]
+            delays, cuts = self._outcomes(np.maximum(firings[threshold], least_s), np.array(timeouts_s))
+            each = zip(timeouts_s, delays.tolist(), cuts.tolist(), strict=True)
+            found += [Outcome(Policy(threshold, least_s, timeout_s), d, cut) for timeout_s, d, cut in each]
+        return found
+
+    def _outcomes(self, fired: Floats, timeouts_s: Floats) -> tuple[Floats, Floats]:
+        """Return mean delays and shares cut, (T,) each, of acting when fired, (N,), or at the timeouts, (T,)."""
+        acts = np.minimum(fired, timeouts_s[:, None])  # (T, N)
+        ends, holds = self.sizes
+        cuts = (acts < self.lengths - ROUNDING) @ self._holds / max(holds, ROUNDING)
+        return acts @ self._ends / max(ends, ROUNDING), cuts
 
 
 def least_cut(outcomes: Sequence[Outcome], delay_s: float) -> Outcome | None:
@@ -153,8 +164,10 @@ def firings_of_words(spans: Sequence[Span]) -> Firings:
 
 
 def area_under_curve(spans: Sequence[Span], score: Sequence[float]) -> float:
-    """Return the probability that an end has a greater score than a hold; a tie counts half."""
+    """Return the probability that an end has a greater score than a hold; a tie counts half. One half without both."""
     ends = [s for s, span in zip(score, spans, strict=True) if span.length_s is None]
     holds = [s for s, span in zip(score, spans, strict=True) if span.length_s is not None and span.length_s >= HOLD_S]
+    if not ends or not holds:
+        return 0.5
     wins = np.sign(np.subtract.outer(np.array(ends, np.float64), np.array(holds, np.float64)))
     return float((wins + 1).mean() / 2)

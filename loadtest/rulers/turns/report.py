@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -13,8 +14,11 @@ from rich.table import Table
 from loadtest.rulers.turns.policies import (
     CUTS,
     DELAYS_S,
+    ROUNDING,
     Firings,
+    Floats,
     Outcome,
+    Policy,
     SpanSet,
     figures,
     held_out,
@@ -58,6 +62,15 @@ class Curve(msgspec.Struct, frozen=True):
     held_out: dict[int, Point | None]
 
 
+class Gain(msgspec.Struct, frozen=True):
+    """Share of cut holds that a score removes, with an interval; shares cut and mean delays before and after."""
+
+    removed: float
+    interval: tuple[float, float]
+    cut: tuple[float, float]
+    delay_ms: tuple[int, int]
+
+
 def curve(name: str, spans: SpanSet, firings: Firings) -> Curve:
     """Measure one score."""
     tuned = spans.part("A").sweep(firings)
@@ -71,35 +84,59 @@ def curve(name: str, spans: SpanSet, firings: Firings) -> Curve:
     )
 
 
-def compared(spans: SpanSet, before: Firings, after: Firings) -> dict[str, object]:
-    """Return by mean delay the share of cut holds that the second score removes on part B, with an interval.
+class Fold(NamedTuple):
+    """Two scores that were fitted to one part of the spans, to be compared on the other."""
 
-    Policies are the best of each score on part A. Speakers are drawn for the interval.
+    tuned: SpanSet
+    held: SpanSet
+    before: Firings
+    after: Firings
+
+
+def compared(folds: Sequence[Fold]) -> dict[int, Gain]:
+    """Return by mean delay, in ms, the share of cut holds that the second score removes on held-out parts.
+
+    Policies are the best of each score on the part that it was fitted to. Speakers are drawn for the interval.
     """
-    held = spans.part("B")
-    groups = np.array([span.group for span in spans.spans])
-    names = np.unique(groups[[span.part == "B" for span in spans.spans]])
+    sweeps = [(fold.tuned.sweep(fold.before), fold.tuned.sweep(fold.after)) for fold in folds]
+    groups = np.array([span.group for span in folds[0].held.spans])
     draws = np.random.default_rng(SEED)
+    names = np.unique(groups)
     weights = [_drawn(groups, names[draws.integers(len(names), size=len(names))]) for _ in range(RESAMPLES)]
-    found: dict[str, object] = {}
+    found = dict[int, Gain]()
     for delay_s in DELAYS_S:
-        chosen = [least_cut(spans.part("A").sweep(each), delay_s) for each in (before, after)]
-        if chosen[0] is None or chosen[1] is None:
-            continue
-        policies = chosen[0].policy, chosen[1].policy
-        outcomes = [held.outcome(p, f) for p, f in zip(policies, (before, after), strict=True)]
-        removed = [
-            _removed(*(held.drawn(w).outcome(p, f) for p, f in zip(policies, (before, after), strict=True)))
-            for w in weights
-        ]
-        limits = np.quantile(removed, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-        found[f"{_ms(delay_s)} ms"] = {
-            "removed": round(_removed(*outcomes), 3),
-            "interval": [round(float(limit), 3) for limit in limits],
-            "before": _point(outcomes[0]),
-            "after": _point(outcomes[1]),
-        }
+        chosen = [(least_cut(before, delay_s), least_cut(after, delay_s)) for before, after in sweeps]
+        policies = [(old.policy, new.policy) for old, new in chosen if old is not None and new is not None]
+        if len(policies) == len(folds):
+            found[_ms(delay_s)] = _gain(folds, policies, weights)
     return found
+
+
+def _gain(folds: Sequence[Fold], policies: Sequence[tuple[Policy, Policy]], weights: Sequence[Floats]) -> Gain:
+    def outcomes(drawn: Floats | None) -> tuple[Outcome, Outcome]:
+        """Return the outcomes of both scores on all held-out spans."""
+        held = [fold.held if drawn is None else fold.held.drawn(drawn) for fold in folds]
+        by_fold = zip(folds, held, policies, strict=True)
+        each = [(spans.outcome(old, f.before), spans.outcome(new, f.after)) for f, spans, (old, new) in by_fold]
+        return _pooled([old for old, _ in each], held), _pooled([new for _, new in each], held)
+
+    before, after = outcomes(None)
+    removed = [_removed(*outcomes(drawn)) for drawn in weights]
+    limits = np.quantile(removed, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return Gain(
+        round(_removed(before, after), 3),
+        (round(float(limits[0]), 3), round(float(limits[1]), 3)),
+        (round(before.cut, 4), round(after.cut, 4)),
+        (_ms(before.delay_s), _ms(after.delay_s)),
+    )
+
+
+def _pooled(outcomes: Sequence[Outcome], held: Sequence[SpanSet]) -> Outcome:
+    """Return the outcome on several sets of spans together."""
+    ends, holds = (np.array([spans.sizes[which] for spans in held]) for which in (0, 1))
+    delays, cuts = np.array([each.delay_s for each in outcomes]), np.array([each.cut for each in outcomes])
+    delay_s = float(delays @ ends) / max(float(ends.sum()), ROUNDING)
+    return Outcome(outcomes[0].policy, delay_s, float(cuts @ holds) / max(float(holds.sum()), ROUNDING))
 
 
 def print_curves(curves: Sequence[Curve], console: Console) -> None:

@@ -138,10 +138,11 @@ def test_a_turn_ends_after_the_silence_of_its_threshold_and_of_the_answer_of_the
 ) -> None:
     turns, delay_s = Turns(TurnRules()), delay_of(TurnRules().end_threshold, answer)
     turns.answer = answer
-    turns.advance(0.0, [Word("yes", -0.1, 0.0, 0.9)])
-    ends = [event for step in range(1, 60) for event in turns.advance(step * STEP_S, []) if event.trigger is not None]
+    turns.advance(1.0, [Word("yes", 0.9, 1.0, 0.9)])
+    times_s = [1.0 + step * STEP_S for step in range(1, 60)]
+    ends = [event for until_s in times_s for event in turns.advance(until_s, []) if event.trigger is not None]
     assert ends[0].trigger is Trigger.MODEL
-    assert delay_s <= ends[0].end_s < delay_s + STEP_S + 1e-6
+    assert delay_s <= ends[0].end_s - 1.0 + 1e-6 < delay_s + STEP_S + 1e-5
 
 
 def test_a_request_to_end_without_an_open_turn_is_ignored() -> None:
