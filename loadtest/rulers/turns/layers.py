@@ -4,8 +4,8 @@
 
 As in eot-bench, time is the time of the audio, without any computation: an answer counts from 0.2 s of silence on. The
 turn model is asked at 0.1 s of silero's silence, which is 0.2 s by the level of the audio, as the server asks. The
-printed odds are the constants of `model.turn_ends.score`: those of part A. What a layer gains is told for each half of
-the speakers with odds and policies of the other half.
+printed odds are the constants of `model.turn_ends.score`: those of part A. What a layer gains is measured on each half
+of the speakers with odds and policies of the other half.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rich.console import Console
 
 from loadtest.program import EXIT_OK, carry_out
 from loadtest.rulers.turns.policies import Firings, Span, SpanSet
-from loadtest.rulers.turns.report import Curve, Fold, Gain, compared, curve, print_curves
+from loadtest.rulers.turns.report import Curve, Fold, Gain, compared, curve, draw_curves, print_curves
 from loadtest.rulers.turns.silences import RATE, Turn, turns_of
 from model.errors import ModelError
 from model.recordings import read_manifests
@@ -81,15 +81,15 @@ def observe(turns: Sequence[Turn], model: TurnModel | None) -> Observed:
     return Observed(tuple(spans), tuple(answers))
 
 
-def fitted(observed: Observed, part: str, *, heard: bool) -> Odds:
+def fitted(observed: Observed, part: str, *, with_answer: bool) -> Odds:
     """Fit the odds to one part by logistic regression, one row for each span and `STEP_S` of silence that it lasts."""
     rows, ends = list[tuple[float, float, float]](), list[float]()
     for span, answer in zip(observed.spans, observed.answers, strict=True):
         for silence_s in np.arange(FROM_S, UNTIL_S + STEP_S / 2, STEP_S):
             if span.part == part and (span.length_s is None or silence_s < span.length_s):
-                rows.append((1.0, float(silence_s), log_odds(answer) if heard else 0.0))
+                rows.append((1.0, float(silence_s), log_odds(answer) if with_answer else 0.0))
                 ends.append(float(span.length_s is None))
-    found = _regression(np.array(rows)[:, : 3 if heard else 2], np.array(ends))
+    found = _regression(np.array(rows)[:, : 3 if with_answer else 2], np.array(ends))
     return Odds(*(round(float(each), 3) for each in found))
 
 
@@ -121,9 +121,9 @@ def right(spans: Sequence[Span], fired: Mapping[float, NDArray[np.float64]], thr
     return round(sum(reached) / max(len(reached), 1), 3)
 
 
-def layer_of(name: str, observed: Observed, *, heard: bool) -> Layer:
+def layer_of(name: str, observed: Observed, *, with_answer: bool) -> Layer:
     """Fit one layer and measure it."""
-    odds = fitted(observed, "A", heard=heard)
+    odds = fitted(observed, "A", with_answer=with_answer)
     fired = firings(observed, odds)
     calibrated = tuple(
         Right(each, right(observed.spans, fired, each, "A"), right(observed.spans, fired, each, "B"))
@@ -138,7 +138,9 @@ def gains(observed: Observed) -> dict[int, Gain]:
     spans = SpanSet(observed.spans)
     folds = []
     for tuned, held in (("A", "B"), ("B", "A")):
-        before, after = (firings(observed, fitted(observed, tuned, heard=heard)) for heard in (False, True))
+        before, after = (
+            firings(observed, fitted(observed, tuned, with_answer=with_answer)) for with_answer in (False, True)
+        )
         folds.append(Fold(spans.part(tuned), spans.part(held), before, after))
     return compared(folds)
 
@@ -151,15 +153,16 @@ def measure(
     model = None if turn_model is None else TurnModel.load(turn_model)
     progress(f"{len(turns)} recordings")
     observed = observe(turns, model)
-    silence = layer_of("silence", observed, heard=False)
+    silence = layer_of("silence", observed, with_answer=False)
     if model is None:
         return [silence], {}
-    return [silence, layer_of("silence and turn model", observed, heard=True)], gains(observed)
+    return [silence, layer_of("silence and turn model", observed, with_answer=True)], gains(observed)
 
 
 def main(
     manifest: Annotated[list[Path], typer.Option(help="Recordings as JSON lines with `audio` and `text`; repeatable.")],
     turn_model: Annotated[Path | None, typer.Option(help="Graph of Smart Turn's form. Default: silence alone.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot the curves to this PNG file.")] = None,
     without: Annotated[list[str] | None, typer.Option(help="Source of the manifests to leave out; repeatable.")] = None,
 ) -> NoReturn:
     """Fit the score to part A, compare its layers on part B; the last line is one JSON document."""
@@ -167,7 +170,10 @@ def main(
     def work(command: str) -> int:
         console = Console(stderr=True)
         layers, found = measure(manifest, turn_model, without or [], console.print)
-        print_curves([layer.curve for layer in layers], console)
+        curves = [layer.curve for layer in layers]
+        print_curves(curves, console)
+        if plot is not None:
+            draw_curves(curves, plot)
         typer.echo(msgspec.json.encode({"command": command, "layers": layers, "gains": found}).decode())
         return EXIT_OK
 

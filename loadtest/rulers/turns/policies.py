@@ -141,6 +141,16 @@ def least_delay(outcomes: Sequence[Outcome], cut: float) -> Outcome | None:
     return min(fitting, key=lambda outcome: (outcome.delay_s, outcome.cut), default=None)
 
 
+def frontier(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return the outcomes with fewer holds cut than all that are faster, by mean delay."""
+    found, least = list[Outcome](), 2.0
+    for outcome in sorted(outcomes, key=lambda outcome: (outcome.delay_s, outcome.cut)):
+        if outcome.cut < least:
+            found.append(outcome)
+            least = outcome.cut
+    return found
+
+
 def figures(outcomes: Sequence[Outcome]) -> Figures:
     """Return the figures of a sweep: each is that of the best policy on the same spans."""
     cuts = {delay_s: least_cut(outcomes, delay_s) for delay_s in DELAYS_S}

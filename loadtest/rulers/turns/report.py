@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from loadtest.measurement.plot import picture
 from loadtest.rulers.turns.policies import (
     CUTS,
     DELAYS_S,
@@ -21,6 +23,7 @@ from loadtest.rulers.turns.policies import (
     Policy,
     SpanSet,
     figures,
+    frontier,
     held_out,
     least_cut,
 )
@@ -52,7 +55,8 @@ class Curve(msgspec.Struct, frozen=True):
     """The figures of a score on all spans, on the held-out part, and on pairs with equally many words.
 
     `held_out` are the policies that were chosen on part A for a mean delay, applied to part B: figures that a user can
-    expect, without knowing the best policy in advance.
+    expect, without knowing the best policy in advance. `frontier`: mean delays in ms and shares of all holds cut, of
+    the policies that no faster one beats.
     """
 
     name: str
@@ -60,6 +64,7 @@ class Curve(msgspec.Struct, frozen=True):
     part_b: Figures
     equal_words: Figures
     held_out: dict[int, Point | None]
+    frontier: tuple[tuple[int, float], ...]
 
 
 class Gain(msgspec.Struct, frozen=True):
@@ -81,6 +86,7 @@ def curve(name: str, spans: SpanSet, firings: Firings) -> Curve:
         _figures(spans.part("B"), firings),
         _figures(spans.of_equal_length(), firings),
         {_ms(delay_s): None if found is None else _point(found) for delay_s, found in chosen.items()},
+        tuple((_ms(each.delay_s), round(each.cut, 4)) for each in frontier(spans.sweep(firings))),
     )
 
 
@@ -137,6 +143,17 @@ def _pooled(outcomes: Sequence[Outcome], held: Sequence[SpanSet]) -> Outcome:
     delays, cuts = np.array([each.delay_s for each in outcomes]), np.array([each.cut for each in outcomes])
     delay_s = float(delays @ ends) / max(float(ends.sum()), ROUNDING)
     return Outcome(outcomes[0].policy, delay_s, float(cuts @ holds) / max(float(holds.sum()), ROUNDING))
+
+
+def draw_curves(curves: Sequence[Curve], path: Path) -> None:
+    """Plot the share of holds cut against the mean delay, a line for each score."""
+    with picture(path, 1, 1, (6.4, 4.0)) as (axes,):
+        for each in curves:
+            delays_ms, cuts = zip(*each.frontier, strict=True)
+            axes.step(delays_ms, [100 * cut for cut in cuts], where="post", label=each.name)
+        axes.set(
+            xlabel="mean delay after the end of a turn, ms", ylabel="holds cut, %", xlim=(200, 1_200), ylim=(0, None)
+        )
 
 
 def print_curves(curves: Sequence[Curve], console: Console) -> None:

@@ -15,7 +15,7 @@ import typer
 import uvloop
 from rich.console import Console
 
-from loadtest.errors import BadManifest
+from loadtest.errors import BadManifest, NoReference
 from loadtest.generator.connection import Dialer
 from loadtest.generator.recordings import shipped_manifest
 from loadtest.program import EXIT_BAD, EXIT_OK
@@ -132,7 +132,11 @@ async def _dialer(settings: RulerSettings, threshold: float) -> Dialer:
 
 
 def _level(streams: int, measured: _Measured) -> TurnLevel:
+    """Raises: NoReference."""
     spans, fired = observed(measured.taken)
+    if not spans:
+        problem = next(iter(measured.problems), "the server ended no stream")
+        raise NoReference(f"{streams} streams: no recording was played at every threshold: {problem}")
     words = firings_of_words(spans)
     return TurnLevel(
         streams=streams,

@@ -21,8 +21,8 @@ QUIET = RATE // 5  # samples of the quietest part
 QUIETS = 10  # times that it is put after the recording
 ABOVE, BELOW = 0.5, 0.35  # probabilities at which speech begins and ends
 SHORTEST = 3  # windows of speech; less is no speech
-SHORTEST_S = 0.1  # of silence; less is none
-WITHOUT_ENDS = ("librispeech",)  # sources whose utterances end inside sentences, so that their ends are none
+SHORTEST_S = 0.1  # of silence that counts
+WITHOUT_ENDS = ("librispeech",)  # sources whose utterances end inside sentences, so those are no ends
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from loadtest.rulers.turns.policies import (
     held_out,
     least_delay,
 )
-from loadtest.rulers.turns.report import Fold, compared, curve
+from loadtest.rulers.turns.report import Fold, compared, curve, draw_curves
 from loadtest.rulers.turns.silences import silences_of, speech, with_quiet
 
 
@@ -78,7 +79,7 @@ def test_the_control_fires_at_a_number_of_words() -> None:
     assert area_under_curve(spans, [each.words for each in spans]) == 0.75
 
 
-def test_a_score_that_knows_holds_removes_all_cuts_and_an_equal_one_removes_nothing() -> None:
+def test_a_score_that_knows_holds_removes_all_cuts_and_an_equal_one_removes_nothing(tmp_path: Path) -> None:
     groups = [(part, f"{part}{number}") for part in "AB" for number in range(6)]
     each = [span(length_s, part, group=group) for part, group in groups for length_s in (None, 0.9)]
     spans, ends = SpanSet(each), np.array([one.length_s is None for one in each])
@@ -90,9 +91,12 @@ def test_a_score_that_knows_holds_removes_all_cuts_and_an_equal_one_removes_noth
         assert gain.removed == removed
         assert gain.interval == (removed, removed)
         assert gain.cut == (1.0, 1.0 - removed)
-    point = curve("knows", spans, knows).held_out[300]
-    assert point is not None
-    assert point.cut == 0.0
+    found = curve("knows", spans, knows)
+    assert found.held_out[300] is not None
+    assert found.held_out[300].cut == 0.0
+    assert found.frontier[0] == (0, 0.0)
+    draw_curves([found, curve("silence", spans, silence)], tmp_path / "turns.png")
+    assert (tmp_path / "turns.png").stat().st_size > 1_000
 
 
 def test_speech_has_hysteresis_and_blips_are_none() -> None:
