@@ -18,6 +18,7 @@ from loadtest.generator.connection import Dialer
 from loadtest.program import EXIT_BAD, EXIT_OK, exit_code
 from loadtest.reports import environment
 from loadtest.rulers import report
+from loadtest.rulers.early_end import EarlyEnd
 from loadtest.rulers.playing import Played, Take, play
 from loadtest.rulers.recordings import Spoken, endless, read
 from loadtest.rulers.report import Figure, RulerDocument, RulerLevel
@@ -67,6 +68,7 @@ class RulerKind(Protocol):
 RULERS: Mapping[Ruler, Callable[[Sequence[Spoken]], RulerKind]] = {
     Ruler.TTFS: Ttfs,
     Ruler.WORD_DELAY: WordDelay,
+    Ruler.EARLY_END: EarlyEnd,
 }
 
 

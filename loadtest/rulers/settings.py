@@ -20,6 +20,7 @@ class Ruler(StrEnum):
     TTFS = "ttfs"
     WORD_DELAY = "word-delay"
     TURNS = "turns"
+    EARLY_END = "early-end"
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,13 +47,25 @@ class Turn:
                 yield Span(name, group, self.part, start_s, length_s, words(start_s))
 
 
+class Listener:
+    """Finds the silences of recordings, one after another."""
+
+    def __init__(self) -> None:
+        """Raises: ModelError."""
+        self._vad = SileroVad.load().slots(capacity=1, largest=1)
+
+    def silences(self, pcm: PCM) -> tuple[tuple[float, float | None], ...]:
+        """Return the silences of (S,) int16, as `Turn.silences`; none without speech."""
+        self._vad.reset(0)
+        return silences_of(speech([_step(self._vad, window) for window in _windows(pcm)]))
+
+
 def turns_of(utterances: Sequence[Utterance]) -> list[Turn]:
     """Read recordings and find their silences; those without speech are left out. Raises: AudioError, ModelError."""
-    vad, found = SileroVad.load().slots(capacity=1, largest=1), list[Turn]()
+    listener, found = Listener(), list[Turn]()
     for utterance, part in zip(utterances, parts_of(utterances), strict=True):
         pcm = with_quiet(read_pcm(utterance.audio, RATE))
-        vad.reset(0)
-        silences = silences_of(speech([_step(vad, window) for window in _windows(pcm)]))
+        silences = listener.silences(pcm)
         if silences:
             found.append(Turn(utterance, part, pcm, silences))
     return found

@@ -1,6 +1,6 @@
 """Forks of the shipped model in 8 bits and in floats, and of a published model of each family.
 
-`TUTTI_TEST_FORKS=10000` makes as many forks of each model; by default the test is short.
+`TUTTI_TEST_FORKS=10000`, with `--timeout=0`, makes as many forks of each model; by default the test is short.
 """
 
 from __future__ import annotations
