@@ -22,7 +22,7 @@ from server.recognition.pending_finals import PendingFinal, PendingFinals, Pendi
 from server.recognition.result_order import AudioOrder, ImmediateOrder, ResultOrder
 from server.recognition.resumption import Resumption
 from server.recognition.segments.endpointing import EndpointRules, ScoredEnd, VoiceActivity
-from server.recognition.segments.pauses import Heard, LevelMeter, Pauses
+from server.recognition.segments.pauses import LevelMeter, Pauses, StepSilence
 from server.recognition.segments.segmenter import Closing, Segmenter
 from server.recognition.spoken_order import OpenSpeech, SpokenOrder
 from server.recognition.steps import Marker, StepCutter, StepTag, Work
@@ -298,11 +298,11 @@ class Session:
         """Return the oldest fork that was not returned yet, once the engine has exported the state for it."""
         return self._forks.popleft()
 
-    def _with_pause(self, heard: Heard, results: list[Result]) -> list[Result]:
+    def _with_pause(self, known: StepSilence, results: list[Result]) -> list[Result]:
         """Return the results of a step with its silence, and with the fork that begins after it."""
-        results.insert(0, Silence(0, heard.end_s, heard.silence_s))
-        if heard.fork:
-            fork = PendingFork(0, heard.end_s, heard.fork)
+        results.insert(0, Silence(0, known.end_s, known.silence_s))
+        if known.fork:
+            fork = PendingFork(0, known.end_s, known.fork)
             self._forks.append(fork)
             results.append(fork)
         return results

@@ -17,7 +17,7 @@ from server.audio.pcm import PCM
 from server.recognition.segments.speech_gate import LEVEL_S, level_limits
 from server.recognition.steps import Work
 
-# Chosen on read speech of 125 speakers (loadtest/LOG.md): the end of speech is found in 98.6 % of its recordings.
+# Source: loadtest/LOG.md, "2026-11-28: silence by the level of the audio, for forks (kept)".
 ABOVE_FLOOR_DB = 9  # level of speech over the lowest of the last `FLOOR_S`
 BELOW_LOUDEST_DB = 30  # level of silence under the loudest, which is forgotten by `FORGOTTEN_DB_PER_S`
 FLOOR_S = 3.0
@@ -70,7 +70,7 @@ class LevelMeter:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class StepSilence:
     """What is known of a step before its result: the silence at its end, and the steps of a fork from there."""
 
     end_s: float
@@ -91,7 +91,7 @@ class Pauses:
         self._meter = meter
         self._silence_s = 0.0
         self._spoken = False  # since the last fork
-        self._heard: deque[Heard] = deque()  # of steps that are not answered yet
+        self._unanswered: deque[StepSilence] = deque()  # of steps that are not answered yet
 
     def forks(self, step: PCM) -> bool:
         """Take a step that is sent to the engine; return whether the stream is forked after it."""
@@ -104,8 +104,8 @@ class Pauses:
 
     def sent(self, end_s: float, fork: tuple[Work, ...] = ()) -> None:
         """Note the step that was taken last, or a step of a flush."""
-        self._heard.append(Heard(end_s, self._silence_s, fork))
+        self._unanswered.append(StepSilence(end_s, self._silence_s, fork))
 
-    def answered(self) -> Heard:
+    def answered(self) -> StepSilence:
         """Return what is known of the oldest step that is not answered yet."""
-        return self._heard.popleft()
+        return self._unanswered.popleft()

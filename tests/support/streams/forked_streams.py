@@ -119,7 +119,7 @@ class _RandomPlaces(Pauses):
 
 @dataclass(eq=False)
 class Stream:
-    """One stream: what it was given, and what came of it."""
+    """One stream: its input, and its results."""
 
     audio: PCM
     places: set[int]  # steps after which it is forked

@@ -58,7 +58,7 @@ def test_the_end_of_speech_is_found_in_every_shipped_recording() -> None:
 
 
 class Script:
-    """Silence as told."""
+    """Silences as given."""
 
     def __init__(self, silences_s: list[float]) -> None:
         self._silences_s = silences_s
