@@ -17,11 +17,11 @@ from server.audio.pcm import BLOCK_S, MARGIN_S, PCM, downmix
 from server.errors import BacklogExceeded, BadParameter, CloseReason
 from server.recognition.events import Closed, Event, Final, FinalReason, ForkWords, Partial, Silence, StepTiming
 from server.recognition.keyterms import NO_KEYTERMS, CurrentKeyterms, Keyterms
-from server.recognition.pause_questions import Ask, PauseQuestions
 from server.recognition.pending_finals import PendingFinal, PendingFinals, PendingFork, Result
 from server.recognition.result_order import AudioOrder, ImmediateOrder, ResultOrder
 from server.recognition.resumption import Resumption
 from server.recognition.segments.endpointing import EndpointRules, ScoredEnd, VoiceActivity
+from server.recognition.segments.pause_questions import Ask, PauseQuestions
 from server.recognition.segments.pauses import LevelMeter, Pauses, StepSilence
 from server.recognition.segments.segmenter import Closing, Segmenter
 from server.recognition.spoken_order import OpenSpeech, SpokenOrder

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -25,7 +26,7 @@ WAITING = 3  # questions for each thread: about as many as it answers before the
 TOO_OLD_S = 0.2
 QUESTIONS_PER_S = 0.5  # of a talking stream: 19 pauses of 200 ms a minute, some of which last
 LOAD = 0.6  # share of the threads' time that admitted streams may take
-WARM_UP = 8  # questions, of which the fastest is the cost: others may have waited for a core
+WARM_UP = 5  # questions, whose median processor time is the cost
 
 Done = Callable[[float], None]
 Count = Callable[[str], object]
@@ -56,16 +57,21 @@ class TurnQuestions:
         count: Count,
         clock: Callable[[], float],
         *,
+        busy_clock: Callable[[], float] = time.thread_time,
         processes: int = 1,
         threads: int | None = None,
     ) -> None:
-        """`load` is called once a thread; half the cores are used, shared by `processes`. Raises: ModelError."""
+        """`load` is called once a thread; half the cores are used, shared by `processes`.
+
+        `busy_clock`: processor time of this thread, which does not grow while other programs have the cores. Raises:
+        ModelError.
+        """
         threads = threads or max(1, usable_cores() // (2 * processes))
         self._models = [load() for _ in range(threads)]
         self._count, self._clock = count, clock
         self._waiting: queue.Queue[_Question | None] = queue.Queue(maxsize=WAITING * threads)
         self._threads: list[threading.Thread] = []
-        self.cost_s = _cost_s(self._models[0], clock)
+        self.cost_s = _cost_s(self._models[0], busy_clock)
         self.room = max(1, int(LOAD * threads / (self.cost_s * QUESTIONS_PER_S)))
         self.streams = 0
 
@@ -121,11 +127,11 @@ class TurnQuestions:
             done(answer)
 
 
-def _cost_s(model: Answering, clock: Callable[[], float]) -> float:
-    """Return the seconds of the fastest of some questions."""
+def _cost_s(model: Answering, busy_clock: Callable[[], float]) -> float:
+    """Return the median processor time of a question, in seconds."""
     times = []
     for _ in range(WARM_UP):
-        began_s = clock()
+        began_s = busy_clock()
         model.probability(np.zeros(0, np.int16))
-        times.append(clock() - began_s)
-    return max(min(times), 1e-3)
+        times.append(busy_clock() - began_s)
+    return max(sorted(times)[WARM_UP // 2], 1e-3)

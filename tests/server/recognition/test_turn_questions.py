@@ -45,7 +45,7 @@ class _Bench:
         self.clock = FakeClock()
         self.model = _Model(self.clock)
         self.counted = Counter[str]()
-        self.questions = TurnQuestions(lambda: self.model, self._count, self.clock, threads=1)
+        self.questions = TurnQuestions(lambda: self.model, self._count, self.clock, busy_clock=self.clock, threads=1)
         self.changed = asyncio.Event()
 
     def _count(self, result: str) -> None:
