@@ -93,7 +93,7 @@ class ActiveSession:
             return
         questions.enter(len(self.session.channels))
         self._asks = True
-        self.session.ask_in_pauses(questions.ask, questions.late)
+        self.session.ask_in_pauses(questions.ask)
 
     def close(self) -> None:
         """Drop waiting work; decoder states are released now, slots when the engines have closed the streams."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -194,12 +194,10 @@ class Session:
         for channel in self.channels:
             channel.set_endpoint(max(silence_ms, self._min_endpoint_ms) / 1_000, scored)
 
-    def ask_in_pauses(self, ask: Ask, late: Callable[[], None]) -> None:
-        """Ask a turn model about the pauses of the audio that follows; `late` counts answers that are not used."""
+    def ask_in_pauses(self, ask: Ask) -> None:
+        """Ask a turn model about the pauses of the audio that follows."""
         if not self._questions:
-            self._questions = tuple(
-                PauseQuestions(channel, LevelMeter(self._config), ask, late) for channel in self.channels
-            )
+            self._questions = tuple(PauseQuestions(channel, LevelMeter(self._config), ask) for channel in self.channels)
 
     def set_fork_after(self, silence_s: float) -> None:
         """Fork the stream in pauses of the audio that follows after this silence, if it is forked at all."""

@@ -28,7 +28,8 @@ QUESTIONS_PER_S = 0.5  # of a talking stream: 19 pauses of 200 ms a minute, some
 LOAD = 0.6  # share of the threads' time that admitted streams may take
 WARM_UP = 5  # questions, whose median processor time is the cost
 
-Done = Callable[[float], None]
+Done = Callable[[float], bool]
+"""Takes an answer; returns whether it is in time."""
 Count = Callable[[str], object]
 """Counts a question by its result: `answered`, `late`, `refused` or `failed`."""
 
@@ -97,10 +98,6 @@ class TurnQuestions:
         except queue.Full:
             self._count("refused")
 
-    def late(self) -> None:
-        """Count an answer that came too late to be used."""
-        self._count("late")
-
     def stop(self) -> None:
         """Let each thread end after its current question; waiting ones are dropped."""
         with contextlib.suppress(queue.Empty):
@@ -122,9 +119,7 @@ class TurnQuestions:
                 question.loop.call_soon_threadsafe(self._deliver, question.done, answer, result)
 
     def _deliver(self, done: Done, answer: float | None, result: str) -> None:
-        self._count(result)
-        if answer is not None:
-            done(answer)
+        self._count("late" if answer is not None and not done(answer) else result)
 
 
 def _cost_s(model: Answering, busy_clock: Callable[[], float]) -> float:

@@ -16,9 +16,12 @@ ASK_S = (0.2, 0.6)  # of silence, after which the model is asked: once a pause, 
 ANSWER_STEPS = 2  # from the step of a question to the one after which its answer counts: 160 ms
 ROUNDING = 1e-6
 
-Done = Callable[[float], None]
+Done = Callable[[float], bool]
 Ask = Callable[[PCM, Done], None]
-"""Asks the turn model about the end of these samples; the function gets the answer later, or is never called."""
+"""Asks the turn model about the end of these samples; the function gets the answer later, or is never called.
+
+The function returns whether the answer is in time.
+"""
 
 
 class Answered(Protocol):
@@ -59,9 +62,9 @@ class PauseQuestions:
     dropped.
     """
 
-    def __init__(self, channel: Answered, meter: SilenceMeter, ask: Ask, late: Callable[[], None]) -> None:
+    def __init__(self, channel: Answered, meter: SilenceMeter, ask: Ask) -> None:
         self._channel, self._meter = channel, meter
-        self._ask, self._late = ask, late
+        self._ask = ask
         self._audio = LastAudio()
         self._pause = 0  # number of the present pause
         self._asked = 0  # questions in it
@@ -79,6 +82,5 @@ class PauseQuestions:
             self._asked += 1
             self._ask(self._audio.samples, partial(self._answered, self._pause, number + ANSWER_STEPS))
 
-    def _answered(self, pause: int, after_step: int, answer: float) -> None:
-        if pause == self._pause and not self._channel.take_answer(answer, after_step):
-            self._late()
+    def _answered(self, pause: int, after_step: int, answer: float) -> bool:
+        return pause == self._pause and self._channel.take_answer(answer, after_step)

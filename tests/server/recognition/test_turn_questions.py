@@ -59,6 +59,16 @@ class _Bench:
                 await self.changed.wait()
 
 
+def taking(answers: list[float], *, in_time: bool = True) -> Callable[[float], bool]:
+    """Return what keeps an answer and says whether it is in time."""
+
+    def take(answer: float) -> bool:
+        answers.append(answer)
+        return in_time
+
+    return take
+
+
 def in_loop(work: Callable[[], Coroutine[None, None, None]]) -> Callable[[], None]:
     """Return a test that runs this one in an event loop."""
 
@@ -73,7 +83,7 @@ def in_loop(work: Callable[[], Coroutine[None, None, None]]) -> Callable[[], Non
 async def test_an_answer_comes_on_the_event_loop_and_a_failed_question_has_none() -> None:
     bench, answers = _Bench(), list[float]()
     for audio in (AUDIO, AUDIO[:0], AUDIO[:2]):
-        bench.questions.ask(audio, answers.append)
+        bench.questions.ask(audio, taking(answers))
         assert bench.model.begun.acquire(timeout=WAIT_S)
     await bench.until(lambda: bench.counted.total() == 3)
     assert answers == [0.3, 0.2]
@@ -82,13 +92,22 @@ async def test_an_answer_comes_on_the_event_loop_and_a_failed_question_has_none(
 
 
 @in_loop
+async def test_an_answer_that_is_not_in_time_counts_as_late() -> None:
+    bench = _Bench()
+    bench.questions.ask(AUDIO, taking([], in_time=False))
+    await bench.until(lambda: bench.counted.total() == 1)
+    assert bench.counted == {"late": 1}
+    bench.questions.stop()
+
+
+@in_loop
 async def test_a_question_that_finds_the_queue_full_or_waits_too_long_has_no_answer() -> None:
     bench, answers = _Bench(), list[float]()
     bench.model.free.clear()
-    bench.questions.ask(AUDIO, answers.append)
+    bench.questions.ask(AUDIO, taking(answers))
     assert bench.model.begun.acquire(timeout=WAIT_S)  # it is out of the queue
     for _ in range(WAITING + 2):
-        bench.questions.ask(AUDIO, answers.append)
+        bench.questions.ask(AUDIO, taking(answers))
     assert bench.counted == {"refused": 2}
     bench.clock.advance(2 * TOO_OLD_S)
     bench.model.free.set()
