@@ -3,7 +3,8 @@
 Pure: batches and times are arguments. The estimate is the lowest of three bounds:
 
 - The model. Under eager dispatch a batch holds the steps that arrived during the last one, so batches of `b` rows that
-  take T(b) seconds carry b * step / T(b) streams, and a step waits for one batch and runs in the next.
+  take T(b) seconds carry b * step / T(b) streams, and a step waits for one batch and runs in the next. Where streams
+  are forked, the silent steps of the forks are rows too: the bound falls by the ratio of all rows to those of streams.
 - The event loop, which receives results and sends steps: the same formula with the time that its thread computes, or
   waits for a core, for a batch of `b` rows. With several models, its time is divided among them by rows.
 - Pressure. More than two late steps in a hundred, or other work that waits for long, mean too many streams, whatever
@@ -102,7 +103,8 @@ class _Period:
     rows: int = 0
     step_s: float = 0.0
     undisturbed_s: float = 0.0  # time of the same batches in the warm-up
-    live: int = 0  # rows of live streams
+    live: int = 0  # rows of live streams, without those of their forks
+    forked: int = 0  # rows of forks
     late: int = 0  # of `live`
     waited_s: float = 0.0  # longest wait for other work that a live stream's result needs
     asked: int = 0  # streams that requested admission
@@ -136,6 +138,7 @@ class Capacity:
         """Processes whose streams share the engine, each with about the same number."""
         self._batch, self._slowdown = ServiceTimes(), 1.0
         self._loop, self._loop_slowdown = ServiceTimes(loop), 1.0
+        self._rows_each = 1.0  # rows of a live stream in the time of a step: above 1 where streams are forked
         self._period: _Period | None = None
         self._steady = True  # whether the last period was: work left by a crowd is done in the period after it
         self._pressed = 0  # consecutive periods with too many late steps
@@ -150,11 +153,20 @@ class Capacity:
         for rows, seconds in step_s.items():
             self._batch.learn(rows, seconds)
 
-    def ran(self, rows: int, step_s: float, live_ages_s: Sequence[float], steps: int = 1, rows_in_all: int = 0) -> None:
+    def ran(  # noqa: PLR0917 - one call a batch
+        self,
+        rows: int,
+        step_s: float,
+        live_ages_s: Sequence[float],
+        steps: int = 1,
+        rows_in_all: int = 0,
+        forked: int = 0,
+    ) -> None:
         """Add a batch: its time in the model, and the ages of its live steps when they were answered.
 
         The time of a chunk (`steps` > 1) is not used, because it says nothing about single steps. `rows` are of this
-        process; `rows_in_all` of all that share the engine, 0 if there is no other.
+        process; `rows_in_all` of all that share the engine, 0 if there is no other. `forked`: rows of forks of live
+        streams, whose ages are left out.
         """
         rows_in_all = rows_in_all or rows
         if not self._batch.known and steps == 1:
@@ -167,6 +179,7 @@ class Capacity:
                 period.step_s += step_s
                 period.undisturbed_s += self._batch.extrapolate(rows_in_all)
             period.live += len(live_ages_s)
+            period.forked += forked
             period.late += sum([age_s > limit_s for age_s in live_ages_s])
 
     def waited(self, seconds: float) -> None:
@@ -219,6 +232,8 @@ class Capacity:
         elif period.batches < MIN_BATCHES:
             self._slowdown = _forgotten(self._slowdown, elapsed_s)
             self._loop_slowdown = _forgotten(self._loop_slowdown, elapsed_s)
+        if period.live:
+            self._rows_each += FOLLOW * (1.0 + period.forked / period.live - self._rows_each)
         self._steady = period.steady
         self._press(period, streams, elapsed_s)
         return True
@@ -247,8 +262,8 @@ class Capacity:
             batch_s = self._slowdown * self._batch.extrapolate(rows)
             loop_s = self._loop_slowdown * self._loop.extrapolate(own)
             if 2 * batch_s + loop_s <= self._objective_s:
-                model = HEADROOM * rows * self._step_s / max(batch_s, MIN_BATCH_S)
-                return model, HEADROOM * own * self._step_s / max(loop_s, MIN_BATCH_S)
+                share = HEADROOM * self._step_s / self._rows_each
+                return share * rows / max(batch_s, MIN_BATCH_S), share * own / max(loop_s, MIN_BATCH_S)
         return 0.0, 0.0
 
     @property

@@ -20,6 +20,7 @@ from server.configuration.variables import listed
 
 SHIPPED_ON_DEMAND = (ModelEntry(name="tutti-mandarin", path=Path("tutti-mandarin"), on_demand=True),)
 AUTO_SLOTS = 1_024  # more streams than one replica carries
+FORK_SLOTS = 16  # a fork lasts 10 to 30 ms: 300 streams with 20 pauses a minute have 3 at a time
 
 
 def url_of(*schemes: str) -> AfterValidator:
@@ -124,6 +125,8 @@ class Settings(BaseSettings):
     vad: Literal["auto", "off", "silero"] = "auto"
     """Voice activity by silero-vad 6, which ships with the program. `auto`: for streams that ask for starts of speech
     or for turns. `silero`: for all streams, and endpoints need its silence, too."""
+    turn_model: Path | None = None
+    """Graph of Smart Turn's form, asked in pauses whether the turn is over: docs/voice-agents.md. By default none."""
     min_endpoint_ms: float = Field(400.0, ge=0)
     """Least silence that ends a segment. Words have blank frames inside: a shorter silence would cut them."""
     accurate_endpoint_ms: float = Field(700.0, ge=0)
@@ -334,8 +337,18 @@ class Settings(BaseSettings):
         return self.max_uploads * self.max_channels
 
     @property
+    def forks_here(self) -> int:
+        """Forks at a time of one process and model."""
+        return max(1, FORK_SLOTS // self.processes)
+
+    @property
+    def fork_slots(self) -> int:
+        """Slots of a model for forks, as many as all processes use, so that they never take a stream's."""
+        return self.forks_here * self.processes
+
+    @property
     def all_slots(self) -> int:
-        """Slots of a model."""
+        """Slots of a model for streams."""
         return self.slots + self.upload_slots
 
 

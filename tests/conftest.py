@@ -57,6 +57,7 @@ SLOW = (
     "ecosystem/test_clients_page.py",
     "loadtest/planning/test_simulation_plan.py",
     "loadtest/planning/test_sizing.py",
+    "server/recognition/test_fork_models.py",
     "model/lexicon/test_shipped_lexicon.py",
     "loadtest/programs/test_long_stream.py",
     "model/int8/test_arm64.py",

@@ -13,15 +13,18 @@ import typer
 import uvloop
 from rich.console import Console
 
+from loadtest.errors import BadSettings
 from loadtest.generator.connection import Dialer
 from loadtest.program import EXIT_BAD, EXIT_OK, exit_code
 from loadtest.reports import environment
 from loadtest.rulers import report
+from loadtest.rulers.early_end import EarlyEnd
 from loadtest.rulers.playing import Played, Take, play
 from loadtest.rulers.recordings import Spoken, endless, read
 from loadtest.rulers.report import Figure, RulerDocument, RulerLevel
 from loadtest.rulers.settings import Ruler, RulerSettings
 from loadtest.rulers.ttfs import Ttfs
+from loadtest.rulers.turns.run import run_turns
 from loadtest.rulers.word_delay import WordDelay
 from tutti_asr_client.address import QueryValue, listen_url
 from tutti_asr_client.errors import Unreachable
@@ -66,6 +69,7 @@ class RulerKind(Protocol):
 RULERS: Mapping[Ruler, Callable[[Sequence[Spoken]], RulerKind]] = {
     Ruler.TTFS: Ttfs,
     Ruler.WORD_DELAY: WordDelay,
+    Ruler.EARLY_END: EarlyEnd,
 }
 
 
@@ -76,6 +80,10 @@ def run_ruler(settings: RulerSettings, *, as_json: bool = False, as_csv: bool = 
 
 
 def _run_and_report(settings: RulerSettings, console: Console, *, as_json: bool, as_csv: bool) -> int:
+    if settings.ruler is Ruler.TURNS:
+        if as_csv:
+            raise BadSettings("--csv: not available with --ruler turns; use --json")
+        return run_turns(settings, console, as_json=as_json)
     document = measure(settings, console.print)
     report.print_table(document, console)
     if as_json:

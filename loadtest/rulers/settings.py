@@ -19,6 +19,8 @@ class Ruler(StrEnum):
 
     TTFS = "ttfs"
     WORD_DELAY = "word-delay"
+    TURNS = "turns"
+    EARLY_END = "early-end"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
@@ -266,6 +266,15 @@ class BeamDecoder:
         state.taken, state.last_end = read.taken, read.last_end
         state.committed = [Word(*word) for word in read.committed]
         return state
+
+    def copy(self, state: BeamState) -> BeamState:
+        """Return an independent copy of a state. Raises: ReleasedState.
+
+        The only addresses in a block are those of the tables of key terms, which both states keep alive.
+        """
+        state.opened()
+        block = state.block.copy()
+        return replace(state, block=block, address=block.ctypes.data, committed=list(state.committed))
 
     def advance(self, states: Sequence[BeamState], log_probs: LogProbs) -> None:
         """Decode (B, T, outputs) more frames, row b into `states[b]`. Raises: ValueError, ReleasedState."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
@@ -111,6 +111,12 @@ class GreedyDecoder:
         fields = msgspec.structs.asdict(read)
         del fields["version"]
         return GreedyState(**fields)
+
+    def copy(self, state: GreedyState) -> GreedyState:
+        """Return an independent copy of a state. Raises: ValueError for a released one."""
+        if state.released:
+            raise ValueError("this decoder state was already released")
+        return replace(state, closed=list(state.closed), symbols=list(state.symbols))
 
     def advance(self, states: Sequence[GreedyState], log_probs: LogProbs) -> None:
         """Decode (B, T, outputs) more frames, the columns of the vocabulary first, row b into `states[b]`."""

@@ -143,6 +143,11 @@ class RewindDecoder:
         """Free the memory of a state's search; what was taken stays. Raises: ReleasedState."""
         self.search.release(state.first)
 
+    def copy(self, state: RewindState) -> RewindState:
+        """Return an independent copy of a state. Raises: ReleasedState."""
+        kept, taken = state.kept.since(state.kept.begin), deque(state.taken)
+        return replace(state, first=self.search.copy(state.first), kept=kept, taken=taken)
+
     def advance(self, states: Sequence[RewindState], log_probs: LogProbs) -> None:
         """Decode (B, T, V) more frames, row b into `states[b]`. Raises: ValueError, ReleasedState."""
         log_probs = self.search.own(log_probs)

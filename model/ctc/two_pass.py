@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -270,6 +270,10 @@ class TwoPassDecoder:
         rows = reader.read(audio.pcm[(first - audio.frame) * reader.frame_samples :])
         rows = self.second.own(rows[None])[0, max(0, begin - first) :]  # (T', V), T' <= T
         take_mean(log_probs[len(log_probs) - len(rows) :], rows)
+
+    def copy(self, state: TwoPassState) -> TwoPassState:
+        """Return an independent copy of a state. Raises: ReleasedState."""
+        return replace(state, first=self.first.copy(state.first), kept=state.kept.since(state.kept.begin))
 
     def save(self, state: TwoPassState) -> bytes:
         """Not supported: a resumable stream has no second pass. Raises: NotImplementedError."""

@@ -120,6 +120,9 @@ class Decoder(Protocol):
     def load(self, saved: bytes, bias: Bias = NO_BIAS) -> Any:
         """Deserialize a saved state; `bias` must be given again. Raises: ValueError for damaged or foreign bytes."""
 
+    def copy(self, state: Any) -> Any:
+        """Return an independent copy of a state, key terms included; release both."""
+
     def words(self, state: Any) -> tuple[Word, ...]:
         """Words of the open segment; the last one may be unfinished."""
 

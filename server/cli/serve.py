@@ -57,6 +57,10 @@ def serve(
     vad: Annotated[
         str | None, typer.Option(help="Voice activity detector: auto, off or silero. Default: {default}.")
     ] = None,
+    turn_model: Annotated[
+        Path | None,
+        typer.Option(help="ONNX graph of Smart Turn's form, asked in pauses whether the turn is over. Default: none."),
+    ] = None,
     threads: Annotated[
         int | None,
         typer.Option(help="Compute threads, which divide the rows of a batch. Default: all cores but one."),

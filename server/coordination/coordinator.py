@@ -59,10 +59,19 @@ class Room(Protocol):
     def warmed_up(self, step_s: Mapping[int, float]) -> None:
         """Take the service times by batch size that the warm-up measured."""
 
-    def ran(self, rows: int, step_s: float, live_ages_s: Sequence[float], steps: int, rows_in_all: int = 0) -> None:
+    def ran(  # noqa: PLR0917 - one call a batch
+        self,
+        rows: int,
+        step_s: float,
+        live_ages_s: Sequence[float],
+        steps: int,
+        rows_in_all: int = 0,
+        forked: int = 0,
+    ) -> None:
         """Take a batch: rows, its time in the model, the ages of its live steps when answered, steps of each stream.
 
-        `rows` are of this process; `rows_in_all` of all that share the engine, 0 if there is no other.
+        `rows` are of this process; `rows_in_all` of all that share the engine, 0 if there is no other. `forked`: rows
+        of forks, whose ages are left out.
         """
 
     def waited(self, seconds: float) -> None:

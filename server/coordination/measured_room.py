@@ -53,13 +53,22 @@ class MeasuredRoom(ModelRoom):
         self._capacity.warmed_up(step_s)
         self.update()
 
-    def ran(self, rows: int, step_s: float, live_ages_s: Sequence[float], steps: int, rows_in_all: int = 0) -> None:
+    def ran(  # noqa: PLR0917 - one call a batch
+        self,
+        rows: int,
+        step_s: float,
+        live_ages_s: Sequence[float],
+        steps: int,
+        rows_in_all: int = 0,
+        forked: int = 0,
+    ) -> None:
         """Take a batch: rows, its time in the model, the ages of its live steps when answered, steps of each stream.
 
-        `rows` are of this process; `rows_in_all` of all that share the engine, 0 if there is no other.
+        `rows` are of this process; `rows_in_all` of all that share the engine, 0 if there is no other. `forked`: rows
+        of forks, whose ages are left out.
         """
         self._machine.rows += rows
-        self._capacity.ran(rows, step_s, live_ages_s, steps, rows_in_all)
+        self._capacity.ran(rows, step_s, live_ages_s, steps, rows_in_all, forked)
         self.look()
 
     def waited(self, seconds: float) -> None:

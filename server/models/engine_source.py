@@ -46,7 +46,7 @@ class EnginePlan:
     """Sizes and rules of one engine. They follow from settings and description, so every process gets the same."""
 
     name: str
-    capacity: int  # streams
+    capacity: int  # streams, and their forks
     largest: int  # rows of a batch
     tile_rows: int | None
     policy: Policy
@@ -56,12 +56,13 @@ class EnginePlan:
     @classmethod
     def of(cls, settings: Settings, config: ModelDescription, name: str, step_samples: int | None = None) -> EnginePlan:
         """Return the plan of a model's engine; `step_samples`: of the voice-activity engine, whose steps are others."""
+        forks = settings.fork_slots if step_samples is None else 0
         step_samples = step_samples or config.step_samples
         longest_s = max(settings.max_backlog_s, MAX_BACKLOG_S)
         flushes = FLUSHES * (config.flush_steps + 2)
         return cls(
             name=name,
-            capacity=settings.all_slots,
+            capacity=settings.all_slots + forks,
             largest=settings.max_batch,
             tile_rows=TILE_ROWS if settings.reproducible else None,
             policy=Policy(settings.policy),

@@ -31,12 +31,14 @@ from server.recognition.engines import Engines
 from server.recognition.recognizer import Recognizer
 from server.recognition.segments.endpointing import VoiceRules
 from server.recognition.session import Finals, Limits, Session, SessionOptions
+from server.recognition.turn_questions import TurnQuestions
 from server.resume.seal import read_keys
 from server.resume.tickets import TicketService
 from server.settings import Settings
 from server.text.redaction import Redaction
 
 MakeSession = Callable[[SessionOptions, ModelDescription, Decoder, Limits, VoiceRules | None], Session]
+TURN_HZ = 16_000  # of a turn model's audio
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,7 @@ class ServiceBuilder:
         *,
         coordinator: Coordinator,
     ) -> None:
-        """Raises: SettingsError."""
+        """Raises: SettingsError, ModelError."""
         self._settings = settings
         self._vad_model = vad_model
         self._metrics = metrics
@@ -170,6 +172,7 @@ class ServiceBuilder:
         self._coordinator = coordinator
         self._step_tokens = itertools.cycle([StepToken() for _ in range(steps_at_once(settings.threads))])
         self._second_pass = SecondPass(clock, processes=settings.processes)
+        self._questions = _questions(settings, metrics, clock)
         keys = resume_keys(settings)
         self._own_key = not keys
         self._resume_keys = keys or [os.urandom(32)]
@@ -192,7 +195,9 @@ class ServiceBuilder:
             room=self._room(model.name, config, metrics),
             second_pass=self._second_pass,
             budget_s=self._settings.latency_budget_ms / 1_000,
+            fork_slots=self._settings.forks_here,
             clock=self._clock,
+            questions=self._questions_of(model),
         )
         tickets = self._tickets(model)
         self._describe(model)
@@ -229,6 +234,17 @@ class ServiceBuilder:
     def stop(self) -> None:
         """Stop what the models share."""
         self._second_pass.stop()
+        if self._questions is not None:
+            self._questions.stop()
+
+    def _questions_of(self, model: LoadedModel) -> TurnQuestions | None:
+        """Raises: SettingsError."""
+        rate = model.described.config.sample_rate
+        if self._questions is not None and rate != TURN_HZ:
+            raise SettingsError(
+                f"turn_model: needs a model at {TURN_HZ} Hz, and {model.name!r} takes {rate} Hz; leave it out"
+            )
+        return self._questions
 
     def _voice(self, model: LoadedModel) -> VoiceRules | None:
         """Use of the voice-activity model; `auto` has none for another sample rate. Raises: SettingsError."""
@@ -283,6 +299,19 @@ class ServiceBuilder:
             use=self._coordinator,
             own_key=self._own_key,
         )
+
+
+def _questions(settings: Settings, metrics: Metrics, clock: Callable[[], float]) -> TurnQuestions | None:
+    """Return the questions to the turn model, if there is one. Raises: ModelError."""
+    path = settings.turn_model
+    if path is None:
+        return None
+    from model.turn_ends.turn_model import TurnModel
+
+    counters = metrics.turn_questions
+    return TurnQuestions(
+        lambda: TurnModel.load(path), lambda result: counters[result].inc(), clock, processes=settings.processes
+    )
 
 
 def resume_keys(settings: Settings) -> list[bytes]:

@@ -46,6 +46,8 @@ DELAY_S = (
 RATIO = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 OUTCOMES = ("completed", "client_abort", "idle_timeout", "error", "drained")
 REASONS = ("auth", "quota", "rate", "capacity", "uploads", "draining", "bad_request", "error")
+FORK_OUTCOMES = ("done", "refused", "failed")
+TURN_RESULTS = ("answered", "late", "refused", "failed")
 STAGES = ("step", "decode", "vad", "engine")
 LIVE = ("deepgram", "flux", "vosk", "openai", "twilio")
 PROTOCOLS = (*LIVE, "upload")
@@ -189,6 +191,13 @@ class Metrics:
             "tutti_messages_skipped", "Client messages that were not understood", ["protocol"], registry=registry
         )
         self.skipped = {name: skipped.labels(name) for name in LIVE}
+        self.turn_words_differing = Counter(
+            "tutti_turn_words_differing",
+            "Words of ended turns that the stream itself recognized otherwise afterwards",
+            registry=registry,
+        )
+        questions = Counter("tutti_turn_questions", "Questions to the turn model", ["result"], registry=registry)
+        self.turn_questions = {name: questions.labels(name) for name in TURN_RESULTS}
         self.slow_consumers = Counter(
             "tutti_slow_consumer_closes", "Connections closed because results were not read", registry=registry
         )
@@ -274,6 +283,12 @@ class _ModelFamilies:
             ["model"],
             registry=registry,
         )
+        self.forks = Counter(
+            "tutti_forks",
+            "Forks of streams in pauses; refused: no slot was spare",
+            ["model", "outcome"],
+            registry=registry,
+        )
 
 
 class ModelMetrics:
@@ -299,6 +314,7 @@ class ModelMetrics:
         self.second_wait = families.second_wait.labels(name)
         self.second_decode = families.second_decode.labels(name)
         self.second_failures = families.second_failures.labels(name)
+        self.forks = {outcome: families.forks.labels(name, outcome) for outcome in FORK_OUTCOMES}
         self.errors = errors
         self.failed_steps = 0  # of stage "step", for the watchdog: a Counter can only be read by collecting it
 

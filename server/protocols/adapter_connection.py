@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from starlette.websockets import WebSocket
 from batching.errors import BatchingError
 from model.ctc.bias import BiasError
 from server.audio.formats import Encoding
-from server.errors import CLOSES, CloseReason, KeytermsTooOften, Refused
+from server.errors import CLOSES, CloseReason, KeytermsTooOften, Refused, ServerFull
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Event, StepTiming
 from server.recognition.keyterms import fitting
@@ -21,6 +22,7 @@ from server.streaming.adapter import (
     Actions,
     Adapter,
     Bias,
+    Differing,
     Endpoint,
     Finish,
     Flush,
@@ -136,6 +138,8 @@ class AdapterConnection(Connection):
                 self._transition(ConnectionEvent.NOT_UNDERSTOOD, close=close)
             case Skip(why):
                 self._skip(why)
+            case Differing(words):
+                self._metrics.turn_words_differing.inc(words)
             case Bias() | Endpoint() | Switch():
                 self._set(action)
 
@@ -150,8 +154,13 @@ class AdapterConnection(Connection):
         match action:
             case Bias(phrases, prompt):
                 self._bias(phrases, prompt)
-            case Endpoint(silence_ms):
-                self._session.set_endpointing(silence_ms)
+            case Endpoint(silence_ms, scored, fork_after_s):
+                self._session.set_endpointing(silence_ms, scored)
+                if fork_after_s is not None:
+                    self._session.set_fork_after(fork_after_s)
+                if scored is not None and self._recognition is not None:
+                    with contextlib.suppress(ServerFull):  # the score is that of silence alone
+                        self._recognition.ask_in_pauses()
             case Switch():
                 self._wait_for(self._switch(action))
 

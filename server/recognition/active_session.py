@@ -10,6 +10,10 @@ from server.recognition.engines import EngineStreams
 from server.recognition.events import Event, StepTiming, StreamBroken
 from server.recognition.session import Session
 from server.recognition.steps import StepTag, Work
+from server.recognition.turn_questions import TurnQuestions
+
+FORK = "fork"
+"""Tag of an export from which a fork begins."""
 
 
 class EventSink(Protocol):
@@ -34,13 +38,17 @@ class ActiveSession:
         on_close: Callable[[ActiveSession], None],
         *,
         background: bool = False,
+        questions: TurnQuestions | None = None,
     ) -> None:
+        """`questions`: to the turn model, for sessions that ask in pauses."""
         self.session = session
         self.sink = sink
         self.background = background
         self.speech, self.vad = speech, vad
         self.open = True
         self._on_close = on_close
+        self._questions = questions
+        self._asks = False
 
     def push(self, work: Sequence[Work]) -> None:
         """Hand work to the engines, in order. The session is broken if an engine cannot take it."""
@@ -51,6 +59,8 @@ class ActiveSession:
             for piece in work:
                 if isinstance(piece.tag, StepTag):
                     speech.engine.push(speech.ids[piece.channel], piece.pcm, tag=piece.tag, reset=piece.reset)
+                    if piece.forks:
+                        speech.engine.export(speech.ids[piece.channel], FORK)
                 elif vad is not None:
                     vad.engine.push(vad.ids[piece.channel], piece.pcm, tag=piece.tag)
         except BatchingError as error:
@@ -80,11 +90,22 @@ class ActiveSession:
             for stream, state in zip(streams.ids, given, strict=True):
                 streams.engine.restore(stream, state)
 
+    def ask_in_pauses(self) -> None:
+        """Ask the turn model about pauses from now on. Without one, nothing. Raises: ServerFull."""
+        questions = self._questions
+        if questions is None or self._asks or not self.open:
+            return
+        questions.enter(len(self.session.channels))
+        self._asks = True
+        self.session.ask_in_pauses(questions.ask)
+
     def close(self) -> None:
         """Drop waiting work; decoder states are released now, slots when the engines have closed the streams."""
         if not self.open:
             return
         self.open = False
+        if self._asks and self._questions is not None:
+            self._questions.leave(len(self.session.channels))
         self._on_close(self)
         for streams in self._engines:
             for stream in streams.ids:

@@ -89,6 +89,47 @@ class UtteranceGap:
     last_word_end_s: float
 
 
+class Silence(msgspec.Struct, frozen=True):
+    """Silence at the end of a step, by the level of its audio; 0 during speech. Before the step's other events."""
+
+    channel: int
+    end_s: float
+    silence_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ForkWords:
+    """Words of the open segment as a flush would give them.
+
+    `running`: the words as a partial would show them, once the stream is decoded up to `known_s`. The words of a
+    segment that ends may be others, because its text is known to end there.
+    """
+
+    words: tuple[Word, ...]
+    running: tuple[Word, ...]
+    known_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """Result of a fork at `end_s`, after the other events of the step that ends there; the stream itself continues.
+
+    None: the fork was refused, or failed.
+    """
+
+    channel: int
+    end_s: float
+    found: ForkWords | None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnAnswered:
+    """The turn model's answer about the pause that lasts; None: the pause is over, and no answer counts."""
+
+    channel: int
+    probability: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class Closed:
     """Every channel is flushed; nothing follows."""
@@ -105,7 +146,18 @@ class StreamBroken:
     error: Exception
 
 
-Event = SpeechStarted | Partial | Final | Correction | UtteranceGap | Closed | StreamBroken
+Event = (
+    SpeechStarted
+    | Partial
+    | Final
+    | Correction
+    | UtteranceGap
+    | Silence
+    | Forked
+    | TurnAnswered
+    | Closed
+    | StreamBroken
+)
 
 
 class StepTiming(msgspec.Struct, frozen=True, gc=False):

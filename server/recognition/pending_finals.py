@@ -1,4 +1,4 @@
-"""Finals whose segments get a second pass, and the order of a channel's results while they are pending. Pure."""
+"""Results that wait, finals for their second pass and forks for their words, and what follows them. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from model.ctc.words import Word
 from server.recognition.audio_digest import AudioMark
-from server.recognition.events import Event, Final, StepTiming, UtteranceGap
+from server.recognition.events import Event, Final, Forked, ForkWords, StepTiming, UtteranceGap
 from server.recognition.result_order import ResultOrder
 from server.recognition.steps import Work
 
@@ -25,12 +25,34 @@ class PendingFinal:
     decode: Callable[[], Words]  # the second pass: the segment's words in stream time; on any thread
     resolved: Final | None = None
 
+    @property
+    def channel(self) -> int:
+        """Channel of the segment."""
+        return self.first.channel
+
     def resolve(self, words: Words | None) -> None:
         """Take the second pass's words. The first pass's stand if it failed (None) or found none."""
         self.resolved = replace(self.first, words=words) if words else self.first
 
 
-Result = Event | PendingFinal
+@dataclass(eq=False, slots=True)
+class PendingFork:
+    """The place of a fork among the results, at `end_s`; `resolved` once its words are known, or it was refused."""
+
+    channel: int
+    end_s: float
+    steps: tuple[Work, ...]  # of silence, to run in the fork
+    resolved: Forked | None = None
+
+    def resolve(self, found: ForkWords | None) -> None:
+        """Take the fork's words; None if it was refused or failed."""
+        self.resolved = Forked(self.channel, self.end_s, found)
+
+
+Pending = PendingFinal | PendingFork
+Result = Event | Pending
+Due = Iterator[tuple[list[Event], StepTiming | None]]
+"""Events that waited, step by step."""
 
 
 def marked(results: list[Any], mark: Callable[[], AudioMark]) -> list[Any]:
@@ -53,18 +75,21 @@ class _Held:
 
     @property
     def resolved(self) -> bool:
-        return all(one.resolved for one in self.results if isinstance(one, PendingFinal))
+        return all(one.resolved for one in self.results if isinstance(one, Pending))
 
 
 @dataclass(eq=False, slots=True)
 class _Channel:
-    """The results of one channel from its oldest pending final on."""
+    """The results of one channel from its oldest pending one on."""
 
     held: deque[_Held] = field(default_factory=deque)
     ends_s: tuple[float, float] | None = None  # of the last final's last word: in the first pass, and as sent
 
     def sent(self, result: Result) -> Event:
         """Return a result as it is sent: a final as resolved, a gap with the end time of the word that was sent."""
+        if isinstance(result, PendingFork):
+            assert result.resolved is not None, "only resolved forks are sent"
+            return result.resolved
         if isinstance(result, PendingFinal):
             assert result.resolved is not None, "only resolved finals are sent"
             self.ends_s = result.first.words[-1].end_s, result.resolved.words[-1].end_s
@@ -75,7 +100,7 @@ class _Channel:
 
 
 class PendingFinals:
-    """A `ResultOrder` in which a pending final holds back what follows on its channel; the rest is another order's."""
+    """A `ResultOrder` in which a pending result holds back what follows on its channel; the rest is another order's."""
 
     def __init__(self, channels: int, order: ResultOrder) -> None:
         self._order = order
@@ -84,7 +109,7 @@ class PendingFinals:
         self.by_audio = order.by_audio
 
     def __bool__(self) -> bool:
-        """Whether any result waits for a second pass."""
+        """Whether any result waits."""
         return any(channel.held for channel in self._channels)
 
     @property
@@ -98,10 +123,10 @@ class PendingFinals:
 
     def answered(self, channel: int, results: list[Any]) -> list[Event]:
         """Take a step's results; return the events that are due."""
-        here, new = self._channels[channel], [one for one in results if isinstance(one, PendingFinal)]
+        here, new = self._channels[channel], [one for one in results if isinstance(one, Pending)]
         if new or here.held:
             here.held.append(_Held(results, is_step=True))
-            self._new += new
+            self._new += [one for one in new if isinstance(one, PendingFinal)]
             return []
         return self._order.answered(channel, [here.sent(one) for one in results])
 
@@ -139,13 +164,20 @@ class PendingFinals:
         finals = (one.first if isinstance(one, PendingFinal) else one for one in results)
         return next((one.words[0].start_s for one in finals if isinstance(one, Final) and one.words), math.inf)
 
-    def resolve(self, final: PendingFinal, words: Words | None) -> Iterator[tuple[list[Event], StepTiming | None]]:
+    def resolve(self, final: PendingFinal, words: Words | None) -> Due:
         """Take a second pass's words, None if it failed; give the events that waited, step by step.
 
         What was not given yet still waits: `first_word_s` counts it.
         """
         final.resolve(words)
-        index = final.first.channel
+        return self._due(final.channel)
+
+    def resolve_fork(self, fork: PendingFork, found: ForkWords | None) -> Due:
+        """Take a fork's words, None if it was refused or failed; give the events that waited, step by step."""
+        fork.resolve(found)
+        return self._due(fork.channel)
+
+    def _due(self, index: int) -> Due:
         here = self._channels[index]
         while here.held and here.held[0].resolved:
             held = here.held.popleft()

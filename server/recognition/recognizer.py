@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from batching.events import BatchDone, EngineEvent, EngineStopped, StateExported, StreamClosed, StreamFailed, WarmedUp
@@ -12,11 +13,13 @@ from server.coordination.coordinator import Room
 from server.coordination.model_room import StreamLease
 from server.errors import EngineDead
 from server.operations.metrics import ModelMetrics
-from server.recognition.active_session import ActiveSession, EventSink
+from server.recognition.active_session import FORK, ActiveSession, EventSink
 from server.recognition.decoding.batch_decoder import BatchDecoder, Route
 from server.recognition.decoding.second_pass import Outcome, SecondPass
 from server.recognition.engines import Engines
+from server.recognition.forks import Forks
 from server.recognition.session import Session
+from server.recognition.turn_questions import TurnQuestions
 
 BACKGROUND_BUDGET_S = 10.0  # uploads wait for live streams, but no longer than this
 
@@ -34,9 +37,14 @@ class Recognizer:
         room: Room,
         second_pass: SecondPass,
         budget_s: float,
+        fork_slots: int,
         clock: Callable[[], float],
+        questions: TurnQuestions | None = None,
     ) -> None:
-        """All models of the process share `second_pass`."""
+        """All models of the process share `second_pass`, and `questions` to a turn model if there is one.
+
+        `fork_slots`: forks at a time.
+        """
         self.engines = engines
         self.room = room
         self._step_s = config.step_samples / config.sample_rate
@@ -44,7 +52,9 @@ class Recognizer:
         self._metrics = metrics
         self._budget_s = budget_s
         self._clock = clock
+        self._questions = questions
         self._routes: dict[int, Route] = {}
+        self._forks = Forks(self._routes, metrics, slots=fork_slots, budget_s=budget_s)
         self._vad_routes: dict[int, Route] = {}
         self._leases: dict[int, StreamLease] = {}  # of streams that the speech engine has not reported closed
         self._vad_leases: dict[int, StreamLease] = {}
@@ -96,10 +106,17 @@ class Recognizer:
         """Open the session once it has entered. One that is refused or cancelled holds no slot and no state."""
         try:
             lease = await entering
-            return self._activate(session, sink, lease, background=background, budget_s=budget_s)
+            active = self._activate(session, sink, lease, background=background, budget_s=budget_s)
         except BaseException:
             session.release()
             raise
+        if session.options.scored_end is not None:
+            try:
+                active.ask_in_pauses()
+            except BaseException:
+                active.close()
+                raise
+        return active
 
     def _activate(
         self, session: Session, sink: EventSink, lease: StreamLease, *, background: bool, budget_s: float
@@ -110,7 +127,9 @@ class Recognizer:
         except BaseException:
             lease.cancel()
             raise
-        active = ActiveSession(session, sink, speech, vad, self._on_session_closed, background=background)
+        active = ActiveSession(
+            session, sink, speech, vad, self._on_session_closed, background=background, questions=self._questions
+        )
         routes = [Route(active, channel) for channel in session.channels]
         self._routes.update(zip(speech.ids, routes, strict=True))
         self._leases.update(dict.fromkeys(speech.ids, lease))
@@ -122,6 +141,7 @@ class Recognizer:
 
     def _on_session_closed(self, active: ActiveSession) -> None:
         self.room.ended(len(active.speech.ids))
+        self._forks.drop(active)
         for stream in active.speech.ids:
             del self._routes[stream]
         if active.vad is not None:
@@ -158,8 +178,13 @@ class Recognizer:
 
     def _on_state(self, exported: StateExported) -> None:
         route = self._routes.get(exported.stream)
-        if route is not None:
+        if route is None:
+            return
+        if exported.tag is not FORK:
             self._decoder.take_state(route, exported.state)
+        elif isinstance(route.active, ActiveSession) and route.active.open:
+            start = partial(self._forks.start, route.active, route.channel, exported.state)
+            self._decoder.after_rows(route, start)
 
     def _on_vad_event(self, event: EngineEvent) -> None:
         match event:
@@ -191,8 +216,22 @@ class Recognizer:
         """Feed the capacity estimate. A step waits for this thread on its way in, and again on its way out."""
         now = self._clock()
         added_s = batch.step_s + 2 * (now - batch.started_s - batch.step_s)
-        live_ages_s = [wait_s + added_s for wait_s in batch.live_wait_s]
-        self.room.ran(len(batch.streams), batch.step_s, live_ages_s, batch.steps, batch.rows_in_all)
+        waits_s, forked = self._without_forks(batch) if self._forks.running else (batch.live_wait_s, 0)
+        live_ages_s = [wait_s + added_s for wait_s in waits_s]
+        self.room.ran(len(batch.streams), batch.step_s, live_ages_s, batch.steps, batch.rows_in_all, forked)
+
+    def _without_forks(self, batch: BatchDone) -> tuple[Sequence[float], int]:
+        """Return the waits of live steps that belong to no fork, and the number of steps of forks.
+
+        Steps of a fork are pushed together and run one after another, so their waits say nothing of the load.
+        """
+        forks = self._forks.running
+        forked = sum([stream in forks for stream in batch.streams])
+        # With steps of uploads in the batch it is not known which rows the waits belong to.
+        if not forked or len(batch.live_wait_s) != len(batch.streams):
+            return batch.live_wait_s, forked
+        pairs = zip(batch.streams, batch.live_wait_s, strict=True)
+        return [wait_s for stream, wait_s in pairs if stream not in forks], forked
 
     def _on_second_pass(self, outcome: Outcome) -> None:
         self.room.waited(outcome.wait_s)

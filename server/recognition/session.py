@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, get_args
 
+import msgspec
 import numpy as np
 
 from model.ctc.words import Decoder, TwoPass, Word
@@ -16,12 +18,14 @@ from server.audio.pcm import BLOCK_S, MARGIN_S, PCM, downmix
 from server.errors import BacklogExceeded, BadParameter, CloseReason
 from server.recognition.audio_digest import AudioDigest
 from server.recognition.context import CONTEXT_S, rare_terms
-from server.recognition.events import Closed, Event, Final, FinalReason, Partial, StepTiming
+from server.recognition.events import Closed, Event, Final, FinalReason, ForkWords, Partial, Silence, StepTiming
 from server.recognition.keyterms import NO_KEYTERMS, CurrentKeyterms, Keyterms
-from server.recognition.pending_finals import PendingFinal, PendingFinals, marked
+from server.recognition.pending_finals import PendingFinal, PendingFinals, PendingFork, Result, marked
 from server.recognition.result_order import AudioOrder, ImmediateOrder, ResultOrder
 from server.recognition.resumption import Resumption
-from server.recognition.segments.endpointing import EndpointRules, VoiceActivity, VoiceRules
+from server.recognition.segments.endpointing import EndpointRules, ScoredEnd, VoiceActivity, VoiceRules
+from server.recognition.segments.pause_questions import Ask, PauseQuestions
+from server.recognition.segments.pauses import LevelMeter, Pauses, StepSilence
 from server.recognition.segments.segmenter import Closing, Segmenter
 from server.recognition.spoken_order import OpenSpeech, SpokenOrder
 from server.recognition.steps import Marker, StepCutter, StepTag, Work
@@ -70,6 +74,7 @@ class SessionOptions:
     partial_interval_ms: float = 0.0
     interim_stability: InterimStability = "low"
     endpointing_ms: float | None = DEFAULT_ENDPOINTING_MS
+    scored_end: ScoredEnd | None = None  # of utterances, but not before `endpointing_ms`; not if resumable
     utterance_end_ms: float | None = None
     keyterms: Keyterms = NO_KEYTERMS
     resumable: bool = False
@@ -80,6 +85,7 @@ class SessionOptions:
     rewind_s: float = 0.0  # of finals that can be decoded again; not if resumable, redacted or with a second pass
     spoken_order: bool = False  # finals of several channels in the order in which they were said; not if resumable
     receipts: bool = False  # finals have the digest of the audio that they depend on
+    fork_after_s: float | None = None  # of silence: `Silence` and `Forked`, where the stream can be forked; one channel
 
     @property
     def streams(self) -> int:
@@ -114,10 +120,11 @@ class Session:
         voice: VoiceRules | None = None,  # None: no voice-activity model
     ) -> None:
         self.options = options
+        self._config = config
         self._max_backlog_s = limits.max_backlog_s
         self._min_endpoint_ms = limits.min_endpoint_ms
         self._step_s = config.step_samples / config.sample_rate
-        rules = _rules(options, limits)
+        rules = _rules(options, limits, config.delay_frames * config.frame_s)
         speech = [VoiceActivity(voice, config.sample_rate) if voice else None for _ in self._indices]
         self.supports_keyterms = decoder.supports_bias
         self._decoder = decoder
@@ -147,10 +154,16 @@ class Session:
         # Tickets hold the open text as it was recognized, so a redacted stream has none.
         assert not (resumable and options.redact), "refused by `ModelService.check_redaction`"
         self._redactor = Redactor(options.redact, options.streams) if options.redact else None
+        assert not (resumable and options.scored_end), "refused by `ListenRequest.live_options`"
+        self._questions: tuple[PauseQuestions, ...] = ()  # to a turn model, by channel
         assert not (resumable and options.spoken_order), "refused by `ListenRequest.live_options`"
         self._spoken = SpokenOrder(options.streams) if options.spoken_order and options.streams > 1 else None
-        self.pending: PendingFinals | None = None  # of a decoder with a second pass
-        if isinstance(decoder, TwoPass):
+        self._pauses: Pauses | None = None
+        if options.fork_after_s is not None and _forks(options):
+            self._pauses = Pauses(LevelMeter(config), options.fork_after_s)
+        self._forks: deque[PendingFork] = deque()  # whose state the engine has not exported yet
+        self.pending: PendingFinals | None = None  # of a decoder with a second pass, or of a stream that is forked
+        if isinstance(decoder, TwoPass) or self._pauses is not None:
             self._order = self.pending = PendingFinals(options.streams, self._order)
 
     @property
@@ -227,11 +240,24 @@ class Session:
             steps = channel.bias_steps if context_steps is None else context_steps
             channel.set_bias(keyterms.bias if steps else after, steps, after)
 
-    def set_endpointing(self, silence_ms: float) -> None:
-        """End utterances of the audio that follows after `silence_ms`, or the operator's minimum. Not if resumable."""
+    def set_endpointing(self, silence_ms: float, scored: ScoredEnd | None = None) -> None:
+        """End utterances of the audio that follows after `silence_ms`, or the operator's minimum, and as `scored` says.
+
+        Not if resumable.
+        """
         assert not self.resumable, "it is not saved"
         for channel in self.channels:
-            channel.set_endpoint(max(silence_ms, self._min_endpoint_ms) / 1_000)
+            channel.set_endpoint(max(silence_ms, self._min_endpoint_ms) / 1_000, scored)
+
+    def ask_in_pauses(self, ask: Ask) -> None:
+        """Ask a turn model about the pauses of the audio that follows."""
+        if not self._questions:
+            self._questions = tuple(PauseQuestions(channel, LevelMeter(self._config), ask) for channel in self.channels)
+
+    def set_fork_after(self, silence_s: float) -> None:
+        """Fork the stream in pauses of the audio that follows after this silence, if it is forked at all."""
+        if self._pauses is not None:
+            self._pauses.fork_after_s = silence_s
 
     def release(self) -> None:
         """Release the decoder states. Once, when nothing is decoded any more."""
@@ -329,15 +355,40 @@ class Session:
         if self._digest is not None:
             self._digest.answered(channel.index, tag.end_s)
             results = marked(results, partial(self._digest.mark, tag.end_s)) if results else results
+        if self._pauses is not None:
+            results = self._with_pause(self._pauses.answered(), results)
         events = self._shown(self._order.answered(channel.index, results))
         return events if self._closing is None else self._with_end(events)
+
+    def next_fork(self) -> PendingFork:
+        """Return the oldest fork that was not returned yet, once the engine has exported the state for it."""
+        return self._forks.popleft()
+
+    def _with_pause(self, known: StepSilence, results: list[Result]) -> list[Result]:
+        """Return the results of a step with its silence, and with the fork that begins after it."""
+        results.insert(0, Silence(0, known.end_s, known.silence_s))
+        if known.fork:
+            fork = PendingFork(0, known.end_s, known.fork)
+            self._forks.append(fork)
+            results.append(fork)
+        return results
 
     def resolve(
         self, final: PendingFinal, words: tuple[Word, ...] | None
     ) -> list[tuple[list[Event], StepTiming | None]]:
         """Take the words of a second pass, None if it failed; return the events that waited, step by step."""
         assert self.pending is not None, "its final came from here"
-        answers = [(self._shown(events), timing) for events, timing in self.pending.resolve(final, words)]
+        return self._resolved(self.pending.resolve(final, words))
+
+    def resolve_fork(self, fork: PendingFork, found: ForkWords | None) -> list[tuple[list[Event], StepTiming | None]]:
+        """Take a fork's words, None if it was refused or failed; return the events that waited, step by step."""
+        assert self.pending is not None, "its place came from here"
+        return self._resolved(self.pending.resolve_fork(fork, found))
+
+    def _resolved(
+        self, due: Iterable[tuple[list[Event], StepTiming | None]]
+    ) -> list[tuple[list[Event], StepTiming | None]]:
+        answers = [(self._shown(events), timing) for events, timing in due]
         if answers:
             self._with_end(answers[-1][0])
         return answers
@@ -374,13 +425,25 @@ class Session:
         return OpenSpeech(min(channel.first_word_s, pending_s), channel.decoded_s)
 
     def _send(self, work: list[Work]) -> None:
-        """Note what goes to the engines, in its order."""
+        """Note what goes to the engines, in its order; mark the steps after which the stream is forked."""
         self._order.send(work)
+        if self._pauses is not None:
+            work[:] = [self._watched(piece, self._pauses) for piece in work]
         for piece in work:
             if isinstance(piece.tag, StepTag):
                 self.channels[piece.channel].sent(piece.pcm)
+                if self._questions and piece.tag.marker is Marker.AUDIO:
+                    self._questions[piece.channel].sent(piece.pcm)
         if self.keyterms.context and not any(channel.bias_steps for channel in self.channels):
             self._keyterms.forget_context()
+
+    def _watched(self, step: Work, pauses: Pauses) -> Work:
+        tag = step.tag
+        if not isinstance(tag, StepTag):
+            return step
+        forks = tag.marker is Marker.AUDIO and pauses.forks(step.pcm)
+        pauses.sent(tag.end_s, self._cutters[0].flush_of(step) if forks else ())
+        return msgspec.structs.replace(step, forks=True) if forks else step
 
     def _with_end(self, events: list[Event]) -> list[Event]:
         if self._closing is not None and all(channel.closed for channel in self.channels) and self._order.finishes():
@@ -401,7 +464,12 @@ def _redacted(event: Event, redactor: Redactor) -> Event:
     return event
 
 
-def _rules(options: SessionOptions, limits: Limits) -> EndpointRules:
+def _forks(options: SessionOptions) -> bool:
+    """Whether a stream can be forked: its ticket would lack the pauses, and a redactor takes segments in order."""
+    return not (options.resumable or options.redact or options.streams > 1)
+
+
+def _rules(options: SessionOptions, limits: Limits, lookahead_s: float) -> EndpointRules:
     asked_ms, gap_ms = options.endpointing_ms, options.utterance_end_ms
     quiet_s = max(asked_ms or 0.0, limits.min_endpoint_ms) / 1_000
     silence_ms = limits.silence_endpoint_ms
@@ -416,4 +484,6 @@ def _rules(options: SessionOptions, limits: Limits) -> EndpointRules:
         tell_stable=options.tell_stable,
         settled_only=options.interim_stability == "high",
         partial_interval_s=options.partial_interval_ms / 1_000,
+        scored=options.scored_end,
+        lookahead_s=lookahead_s,
     )

@@ -42,12 +42,16 @@ class WindowTag(msgspec.Struct, frozen=True, gc=False):
 
 
 class Work(msgspec.Struct, frozen=True):
-    """One piece of audio for an engine, (S,) int16; `reset` starts its recurrent state afresh."""
+    """One piece of audio for an engine, (S,) int16; `reset` starts its recurrent state afresh.
+
+    `forks`: the stream is forked after this step.
+    """
 
     channel: int
     pcm: PCM
     tag: StepTag | WindowTag
     reset: bool = False
+    forks: bool = False
 
 
 class StepCutter:
@@ -162,18 +166,12 @@ class StepCutter:
     def flush(self, marker: Marker, now: float) -> list[Work]:
         """Return steps for all audio received; the last one, whose result completes the text, carries `marker`."""
         work = self._cut(self._resampler.flush(), now, flushing=True) if self._resampler else []
-        step = self._config.step_samples
         samples = max(0, self._pushed + self._steps.filled - self._lead_samples)
         end_sample = self._base_sample + samples
-        count = max(
-            1,
-            self._config.steps_of(samples) - self._pushed // step,
-            # A marker is carried by a step, so at least one is needed.
-        )
         if self._steps.filled:
             work += self._windows_of(self._steps.rest)
         tiles = [self._steps.pad()] if self._steps.filled else []
-        tiles += [np.zeros(step, np.int16)] * (count - len(tiles))
+        tiles += self._silence(self._silent_steps(samples, self._pushed) - len(tiles))
         end_s = self.received_s
         for number, tile in enumerate(tiles, start=1):
             tag = StepTag(end_sample, end_s, marker if number == len(tiles) else Marker.FLUSH, now)
@@ -183,6 +181,35 @@ class StepCutter:
         self._base_sample, self._pushed = end_sample, 0
         self._reset = True
         return work
+
+    def flush_of(self, step: Work) -> tuple[Work, ...]:
+        """Return the steps of silence that would flush the audio up to a step cut since the last flush.
+
+        They are those of a stream that ends there; the position of this one does not change.
+        """
+        tag = step.tag
+        assert isinstance(tag, StepTag), "windows of voice activity are not flushed"
+        samples = tag.end_sample - self._base_sample
+        tiles = self._silence(self._silent_steps(samples, samples + self._lead_samples))
+        last = len(tiles) - 1
+        return tuple([
+            Work(
+                self._channel,
+                tile,
+                StepTag(tag.end_sample, tag.end_s, Marker.CLOSE if number == last else Marker.FLUSH, tag.arrived_s),
+            )
+            for number, tile in enumerate(tiles)
+        ])  # fmt: skip
+
+    def _silent_steps(self, samples: int, pushed: int) -> int:
+        """Steps of a flush after `samples` of audio, `pushed` of them, with the lead, in whole steps.
+
+        At least one, because a marker is carried by a step.
+        """
+        return max(1, self._config.steps_of(samples) - pushed // self._config.step_samples)
+
+    def _silence(self, steps: int) -> list[PCM]:
+        return [np.zeros(self._config.step_samples, np.int16)] * steps
 
     def _cut_plain(self, pcm: PCM, now: float) -> list[Work]:
         """Do as `_cut` at the model's rate without lead and windows: for most streams, at a third of the time."""

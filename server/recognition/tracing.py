@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -19,12 +19,11 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import Span, SpanKind
 
-from model.ctc.words import Decoder, Word
+from model.ctc.words import Decoder
 from model.description import ModelDescription
 from server.errors import CloseReason
 from server.operations.logs import current_request_id
 from server.recognition.events import Event, Final, StepTiming
-from server.recognition.pending_finals import PendingFinal
 from server.recognition.segments.endpointing import VoiceRules
 from server.recognition.segments.segmenter import Segmenter
 from server.recognition.session import Limits, Session, SessionOptions
@@ -87,11 +86,11 @@ class TracedSession(Session):
         """As `Session`."""
         return self._recorded(super().decoded(channel, tag))
 
-    def resolve(
-        self, final: PendingFinal, words: tuple[Word, ...] | None
+    def _resolved(
+        self, due: Iterable[tuple[list[Event], StepTiming | None]]
     ) -> list[tuple[list[Event], StepTiming | None]]:
         """As `Session`."""
-        return [(self._recorded(events), timing) for events, timing in super().resolve(final, words)]
+        return [(self._recorded(events), timing) for events, timing in super()._resolved(due)]
 
     def finalize(self, channel: int | None, now: float) -> tuple[list[Work], list[Event]]:
         """As `Session`."""

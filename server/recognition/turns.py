@@ -1,22 +1,29 @@
 """Turns of one speaker from recognized words and silence, for Deepgram's Flux protocol. Pure; time is audio time.
 
 A turn begins with its voice, or with its first word, and ends after silence, after a timeout, or when the client ends
-it. The score of an end of turn is `s / (s + HALF_SCORE_S)` after `s` seconds of silence. It grows with silence, is 0.5
-after 0.3 s, 0.7 (the default threshold) after 0.7 s, and never reaches 1. It is not calibrated yet.
+it. Where the stream is forked in its pauses, silence is that of the audio, and the words of a fork are those of the
+early end and of the end; the stream's own words, which are the model's delay later, then belong to the ended turn.
+Without a fork silence counts as far as the words are known, so both come later by that delay. The score of an end of
+turn is that of `model.turn_ends.score`: it grows with silence, and with the answer of a turn model if there is one.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from enum import Enum, StrEnum
 
 from model.ctc.words import Word
+from model.turn_ends.score import delay_of, score_of
+from server.recognition.events import ForkWords
 
-HALF_SCORE_S = 0.3  # silence whose score is 0.5; the default threshold then means 0.7 s
 UPDATE_S = 0.25  # Source: Deepgram's page on the state machine of Flux
 WORDLESS_S = 2.0  # from its voice on, after which a turn without a word ends
 MAX_WORDS = 2_000  # of a turn: every update repeats all of them
+MIN_FORK_S = 0.1  # of silence before a fork: a shorter pause is one inside a word
+_ROUNDING = 1e-6  # of sums of seconds
 
 
 class TurnState(Enum):
@@ -56,15 +63,19 @@ class TurnRules:
     eager_threshold: float | None = None
     timeout_s: float = 5.0
 
-    @property
-    def end_delay_s(self) -> float:
-        """Silence that ends a turn."""
-        return min(delay_of(self.end_threshold), self.timeout_s)
+    def end_delay_s(self, answer: float | None = None) -> float:
+        """Return the silence that ends a turn, after this answer of the turn model."""
+        return min(delay_of(self.end_threshold, answer), self.timeout_s)
 
     @property
-    def trigger(self) -> Trigger:
-        """Cause of an end by silence: the timeout if it is shorter than the delay of the threshold."""
-        return Trigger.TIMEOUT if self.timeout_s < delay_of(self.end_threshold) else Trigger.MODEL
+    def fork_after_s(self) -> float:
+        """Silence after which the words of a turn are needed: for its early end, or else for its end."""
+        first = self.end_threshold if self.eager_threshold is None else self.eager_threshold
+        return max(min(delay_of(first), self.timeout_s), MIN_FORK_S)
+
+    def trigger(self, answer: float | None = None) -> Trigger:
+        """Return the cause of an end by silence: the timeout if it is shorter than the delay of the threshold."""
+        return Trigger.TIMEOUT if self.timeout_s < delay_of(self.end_threshold, answer) else Trigger.MODEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,35 +91,66 @@ class TurnEvent:
     trigger: Trigger | None = None
 
 
-def score_of(silence_s: float) -> float:
-    """Return the score of an end of turn after this silence, from 0 to less than 1."""
-    silence_s = max(silence_s, 0.0)
-    return silence_s / (silence_s + HALF_SCORE_S)
+@dataclass(slots=True)
+class _Fork:
+    """Words of a turn up to `end_s`, as a flush there gives them, and as the stream shows them where it is as far."""
 
+    end_s: float
+    words: tuple[Word, ...]
+    running: tuple[Word, ...]
+    known_s: float  # up to which the stream is decoded when it is as far
+    stands: bool = True  # until speech comes back
+    checked: bool = False
 
-def delay_of(score: float) -> float:
-    """Return the silence after which the score is reached; infinite for 1."""
-    return float("inf") if score >= 1.0 else score * HALF_SCORE_S / (1.0 - score)
+    def differing(self, own: Sequence[Word], *, closed: bool) -> int:
+        """Return how many words of the stream itself, all `closed` or not, are others; called once it is as far."""
+        self.checked = True
+        return _differing(_texts(self.words if closed else self.running), _texts(own))
 
 
 class Turns:
-    """Turn machine of one stream. Call `advance` with the words of each recognition event, in order."""
+    """Turn machine of one stream. Call `hear`, `advance` and `fork` with the recognition events, in order."""
 
-    def __init__(self, rules: TurnRules) -> None:
+    def __init__(self, rules: TurnRules, *, delay_s: float = 0.0) -> None:
+        """`delay_s`: audio after a word that the model has received, too, when it writes the word."""
         self.rules = rules  # may be replaced at any time
+        self.answer: float | None = None  # of the turn model, about the present silence
         self.state = TurnState.NONE
+        self.differing = 0  # words of ended turns that the stream itself has written otherwise
+        self._delay_s = delay_s
         self._index = 0
         self._closed: list[Word] = []  # words of the turn that can no longer change
         self._eager: tuple[str, ...] = ()  # texts of the last early end
         self._start_s = 0.0
         self._sent_s = 0.0  # audio time of the last event
+        self._silence_s = 0.0  # at the end of the audio, by its level
+        self._spoken_s = 0.0  # audio time at which speech came back last, by the level
+        self._own: tuple[Word, ...] = ()  # words of the turn by the stream itself, as far as it is decoded
+        self._fork: _Fork | None = None  # the last one of the turn
+        self._ended_s = -math.inf  # words that begin before belong to an ended turn
+        self._ended: _Fork | None = None  # of the turn that ended last, until the stream has decoded as far
+        self._old: tuple[Word, ...] = ()  # words of that turn by the stream itself: closed ones
+
+    def hear(self, until_s: float, silence_s: float) -> list[TurnEvent]:
+        """Take the silence at the end of the audio; return the events of speech that came back."""
+        back = silence_s < self._silence_s
+        self._silence_s = silence_s
+        if not back:
+            return []
+        self._spoken_s = until_s
+        if self._fork is not None:
+            self._fork.stands = False
+        return self._resumed(until_s, self._shown(until_s - self._delay_s))
 
     def begin(self, start_s: float) -> list[TurnEvent]:
-        """Begin a turn with its voice at `start_s`, unless one is open; its words come with `advance`."""
-        if self.state is not TurnState.NONE:
+        """Begin a turn with its voice at `start_s`, unless one is open; its words come with `advance`.
+
+        A voice that began in a turn that has ended begins none.
+        """
+        if self.state is not TurnState.NONE or start_s < self._ended_s:
             return []
         self.state, self._start_s = TurnState.SPEAKING, start_s
-        return [self._event(TurnKind.START, max(start_s, self._sent_s), (), 0.0)]
+        return [self._event(TurnKind.START, max(start_s, self._sent_s), ())]
 
     def advance(
         self, until_s: float, closed: Sequence[Word], open_words: Sequence[Word] = (), *, end: Trigger | None = None
@@ -118,57 +160,137 @@ class Turns:
         `closed` are new words that can no longer change, `open_words` all that still can. `end` ends an open turn; with
         it there are no open words.
         """
-        self._closed += closed
-        words = (*self._closed, *open_words)
+        decoded_s = until_s if end is not None else until_s - self._delay_s
+        self._compare(decoded_s, closed, open_words)
+        self._closed += self._new(closed)
+        opened = self._new(open_words)
+        self._own = (*self._closed, *opened)
+        self._check_fork(decoded_s, closed=not opened)
+        words = self._own if end is not None else self._shown(decoded_s)
         if self.state is TurnState.NONE and not words:
             return []
-        score = score_of(until_s - words[-1].end_s) if words else 0.0
-        events = self._changed(until_s, words, score)
-        if end is None and not open_words:
-            end = self._end_by_silence(until_s, words)
+        events = self._changed(until_s, words)
+        if end is None:
+            end = self._end_by_silence(until_s, words, closed=not opened)
         if end is not None:
-            events.append(self._event(TurnKind.END, until_s, words, score, end))
-            self._reset()
+            events.append(self._end(until_s, words, end))
             return events
-        if not events and self._is_eager(words, score):
-            self.state, self._eager = TurnState.AWAITING, _texts(words)
-            events.append(self._event(TurnKind.EAGER, until_s, words, score))
+        if not events and self._is_eager(decoded_s, words):
+            events.append(self._early_end(until_s, words))
         if not events and until_s - self._sent_s >= UPDATE_S:
-            events.append(self._event(TurnKind.UPDATE, until_s, words, score))
+            events.append(self._event(TurnKind.UPDATE, until_s, words))
         return events
 
-    def _changed(self, until_s: float, words: tuple[Word, ...], score: float) -> list[TurnEvent]:
+    def fork(self, end_s: float, found: ForkWords) -> list[TurnEvent]:
+        """Take the words of the open segment as a flush at `end_s`, up to where all events came, gives them."""
+        turn = (*self._closed, *self._new(found.words))
+        if not turn:
+            return []
+        self._fork = _Fork(end_s, turn, (*self._closed, *self._new(found.running)), found.known_s)
+        events = self._changed(end_s, turn)
+        end = self._end_by_silence(end_s, turn, closed=False)
+        if end is not None:
+            return [*events, self._end(end_s, turn, end)]
+        if self._is_eager(end_s, turn):
+            events.append(self._early_end(end_s, turn))
+        return events
+
+    def _new(self, words: Sequence[Word]) -> list[Word]:
+        """Return the words that belong to no ended turn."""
+        return [word for word in words if word.start_s >= self._ended_s]
+
+    def _compare(self, decoded_s: float, closed: Sequence[Word], open_words: Sequence[Word]) -> None:
+        """Count the words of the ended turn that the stream itself has written otherwise, once it is decoded as far."""
+        ended = self._ended
+        if ended is None:
+            return
+        self._old += tuple(word for word in closed if word.start_s < self._ended_s)
+        if decoded_s >= ended.known_s - _ROUNDING:
+            opened = [word for word in open_words if word.start_s < self._ended_s]
+            self.differing += ended.differing((*self._old, *opened), closed=not opened)
+            self._ended, self._old = None, ()
+
+    def _check_fork(self, decoded_s: float, *, closed: bool) -> None:
+        """Drop the fork if the stream, decoded as far, has other words, or later begins a word after it."""
+        fork = self._fork
+        if fork is None or decoded_s < fork.known_s - _ROUNDING:
+            return
+        if not fork.checked:
+            differing = fork.differing(self._own, closed=closed)
+            self.differing += differing
+            fork.stands = fork.stands and not differing
+        elif self._own and self._own[-1].start_s >= fork.end_s:
+            fork.stands = False
+
+    def _shown(self, decoded_s: float) -> tuple[Word, ...]:
+        """Return the words of the turn: those of the fork until the stream is decoded as far."""
+        fork = self._fork
+        return fork.words if fork is not None and (fork.stands or decoded_s < fork.known_s - _ROUNDING) else self._own
+
+    def _changed(self, until_s: float, words: tuple[Word, ...]) -> list[TurnEvent]:
         """Begin a turn, or continue one whose words differ from those of its early end."""
         if self.state is TurnState.NONE:
             self.state, self._start_s = TurnState.SPEAKING, min(words[0].start_s, until_s)
-            return [self._event(TurnKind.START, until_s, words, score)]
-        if self.state is TurnState.AWAITING and _texts(words) != self._eager:
-            self.state = TurnState.SPEAKING
-            return [self._event(TurnKind.RESUMED, until_s, words, score)]
-        return []
+            return [self._event(TurnKind.START, until_s, words)]
+        return self._resumed(until_s, words) if _texts(words) != self._eager else []
 
-    def _end_by_silence(self, until_s: float, words: Sequence[Word]) -> Trigger | None:
-        if len(words) >= MAX_WORDS:
+    def _resumed(self, until_s: float, words: tuple[Word, ...]) -> list[TurnEvent]:
+        """Take an early end back."""
+        if self.state is not TurnState.AWAITING:
+            return []
+        self.state = TurnState.SPEAKING
+        return [self._event(TurnKind.RESUMED, until_s, words)]
+
+    def _early_end(self, until_s: float, words: tuple[Word, ...]) -> TurnEvent:
+        self.state, self._eager = TurnState.AWAITING, _texts(words)
+        return self._event(TurnKind.EAGER, until_s, words)
+
+    def _end_by_silence(self, until_s: float, words: Sequence[Word], *, closed: bool) -> Trigger | None:
+        """Return the cause of an end: silence of the audio after a fork, or after words that are all `closed`."""
+        if closed and len(words) >= MAX_WORDS:
             return Trigger.TIMEOUT
         if not words:
             return Trigger.TIMEOUT if until_s - self._start_s >= WORDLESS_S else None
-        return self.rules.trigger if until_s - words[-1].end_s >= self.rules.end_delay_s else None
+        delay_s = self.rules.end_delay_s(self.answer)
+        forked = self._fork is not None and self._fork.stands and self._silence_s >= delay_s - _ROUNDING
+        if not forked and not (closed and until_s - words[-1].end_s >= delay_s):
+            return None
+        return self.rules.trigger(self.answer)
 
-    def _is_eager(self, words: Sequence[Word], score: float) -> bool:
+    def _is_eager(self, decoded_s: float, words: Sequence[Word]) -> bool:
+        """Whether the early end is due: by the silence of the audio after a fork, else by that of the words."""
         threshold = self.rules.eager_threshold
-        return self.state is TurnState.SPEAKING and threshold is not None and bool(words) and score >= threshold
+        if self.state is not TurnState.SPEAKING or threshold is None or not words:
+            return False
+        stands = self._fork is not None and self._fork.stands
+        silence_s = self._silence_s if stands else decoded_s - max(words[-1].end_s, self._spoken_s)
+        return silence_s >= delay_of(threshold, self.answer) - _ROUNDING
 
     def _event(
-        self, kind: TurnKind, until_s: float, words: tuple[Word, ...], score: float, trigger: Trigger | None = None
+        self, kind: TurnKind, until_s: float, words: tuple[Word, ...], trigger: Trigger | None = None
     ) -> TurnEvent:
         self._sent_s = until_s
+        known_s = until_s - self._delay_s - words[-1].end_s if words else 0.0
+        score = score_of(max(self._silence_s, known_s), self.answer)
         return TurnEvent(kind, self._index, self._start_s, until_s, words, score, trigger)
 
-    def _reset(self) -> None:
+    def _end(self, until_s: float, words: tuple[Word, ...], trigger: Trigger) -> TurnEvent:
+        event = self._event(TurnKind.END, until_s, words, trigger)
+        fork = self._fork
+        if fork is not None and fork.stands and words is fork.words:
+            self._ended_s, self._ended = fork.end_s, None if fork.checked else fork
+            self._old = tuple(self._closed)
         self.state = TurnState.NONE
         self._index += 1
-        self._closed, self._eager = [], ()
+        self._closed, self._eager, self._own, self._fork = [], (), (), None
+        return event
 
 
 def _texts(words: Sequence[Word]) -> tuple[str, ...]:
     return tuple(word.text for word in words)
+
+
+def _differing(ours: Sequence[str], others: Sequence[str]) -> int:
+    """Return the number of our words that the others lack at their place, and of others that we lack."""
+    blocks = SequenceMatcher(None, ours, others, autojunk=False).get_matching_blocks()
+    return max(len(ours), len(others)) - sum(block.size for block in blocks)

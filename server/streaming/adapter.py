@@ -17,6 +17,7 @@ import numpy as np
 from server.audio.pcm import PCM, ChannelResampler
 from server.audio.raw import PlainCodec, PlainReader
 from server.recognition.events import Event, StepTiming
+from server.recognition.segments.endpointing import ScoredEnd
 from server.streaming.outbox import FrameKind
 
 
@@ -77,9 +78,22 @@ class Bias:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Set the silence that ends utterances in the audio that follows; at least the operator's minimum."""
+    """Set the silence that ends utterances in the audio that follows; at least the operator's minimum.
+
+    With `scored`, the score of an end of turn ends them, but not before that silence. `fork_after_s`: the silence after
+    which the stream is forked, if it is; None: no change.
+    """
 
     silence_ms: float
+    scored: ScoredEnd | None = None
+    fork_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Differing:
+    """Count words of an ended turn that the stream itself recognized otherwise afterwards."""
+
+    words: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +110,7 @@ class Switch:
     refused: Callable[[str], Actions]
 
 
-Action = SendFrame | PushAudio | Flush | Finish | Reject | Skip | Bias | Endpoint | Switch
+Action = SendFrame | PushAudio | Flush | Finish | Reject | Skip | Bias | Endpoint | Differing | Switch
 Actions = Iterable[Action]
 
 

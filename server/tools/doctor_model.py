@@ -29,6 +29,7 @@ from model.segment_model import other_of
 from server.configuration.variables import spelled
 from server.models.engine_source import TILE_ROWS
 from server.models.loading import VAD_HZ, load_vad
+from server.models.service import TURN_HZ
 from server.settings import Settings
 from server.tools.doctor import Check, Finding, fail, ok, warn
 from server.tools.doctor_machine import GIB, free_memory
@@ -101,6 +102,7 @@ def _one_model(settings: Settings, chosen: str) -> Iterator[Finding]:
         yield _caches(served.weight_bytes)
     yield from _invariance(settings, served)
     yield from _voice_activity(settings, served)
+    yield from _turn_model(settings, served)
     yield from _decoder(settings, served)
 
 
@@ -318,6 +320,24 @@ def _voice_activity(settings: Settings, served: AcousticModel) -> Iterator[Findi
         yield fail("voice activity", found, f"set {spelled('vad', 'off')}")
     else:
         yield ok("voice activity", settings.vad)
+
+
+def _turn_model(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
+    """Check that the turn model can be loaded and has the model's sample rate."""
+    if settings.turn_model is None:
+        return
+    from model.turn_ends.turn_model import TurnModel
+
+    rate = served.config.sample_rate
+    try:
+        TurnModel.load(settings.turn_model)
+    except ModelError as error:
+        yield fail("turn model", str(error), "set a file of Smart Turn's form, or none")
+        return
+    if rate != TURN_HZ:
+        yield fail("turn model", f"it needs {TURN_HZ} Hz, this model has {rate} Hz", "set none")
+    else:
+        yield ok("turn model", str(settings.turn_model))
 
 
 CHECKS: tuple[Check, ...] = (weights, model)

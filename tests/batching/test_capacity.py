@@ -243,3 +243,22 @@ def test_a_bound_rises_equally_in_long_and_in_short_periods(bound: float, possib
         stepwise = _lifted(stepwise, possible, part, RESERVE)
     assert stepwise == pytest.approx(whole)
     assert bound <= whole <= bound + max(1.0, GROWTH * possible) * sum(parts) + 1e-6
+
+
+def test_rows_of_forks_lower_the_bounds_by_their_share() -> None:
+    """Ten rows a batch, two of them of forks: a stream needs 1.25 rows in the time of a step."""
+    capacity = make()
+    capacity.warmed_up(line(0.001, 0.0001))
+    before, now = capacity.possible(), T0
+    for _ in range(40):
+        now += PERIOD_S
+        for _ in range(MIN_BATCHES):
+            capacity.ran(10, 0.002, [0.01] * 8, forked=2)
+        capacity.look(now, 0.0, 0)
+    assert capacity.possible() == pytest.approx(before / 1.25, rel=0.01)
+    for _ in range(40):
+        now += PERIOD_S
+        for _ in range(MIN_BATCHES):
+            capacity.ran(10, 0.002, [0.01] * 10)
+        capacity.look(now, 0.0, 0)
+    assert capacity.possible() == pytest.approx(before, rel=0.01)

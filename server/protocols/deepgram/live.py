@@ -50,10 +50,13 @@ from server.recognition.events import (
     Event,
     Final,
     FinalReason,
+    Forked,
     Partial,
+    Silence,
     SpeechStarted,
     StepTiming,
     StreamBroken,
+    TurnAnswered,
     UtteranceGap,
 )
 from server.recognition.session import Session
@@ -251,22 +254,26 @@ class Projector:
 
         `timing` is that of the step that caused the event, `write_s` the time that the previous frame took to write.
         """
+        frame: bytes | None = None
         match event:
             case Partial() | Final():
-                return self._results(event, timing, write_s)
+                frame = self._results(event, timing, write_s)
             case Correction():
-                return self._correction(event)
+                frame = self._correction(event)
             case SpeechStarted():
                 started = SpeechStartedOut((event.channel, self._channels), _seconds(event.time_s))
-                return _encode(started) if self.request.vad_events else None
+                frame = _encode(started) if self.request.vad_events else None
             case UtteranceGap():
-                return _encode(UtteranceEnd((event.channel, self._channels), _seconds(event.last_word_end_s)))
+                frame = _encode(UtteranceEnd((event.channel, self._channels), _seconds(event.last_word_end_s)))
             case Closed():
-                return self._summary(event)
+                frame = self._summary(event)
             case StreamBroken():
-                return _encode(Error(ErrorVariant.INTERNAL, "recognition failed on this stream"))
+                frame = _encode(Error(ErrorVariant.INTERNAL, "recognition failed on this stream"))
+            case Silence() | Forked() | TurnAnswered():
+                pass  # for streams of turns
             case _:
                 assert_never(event)
+        return frame
 
     @property
     def openings(self) -> tuple[tuple[str, ...], ...]:

@@ -15,6 +15,7 @@ Schema = dict[str, Any]
 SAMPLE_RATES = range(8_000, 48_001)
 DOWNMIX_CHANNELS = range(1, 9)
 MAX_MS = 3_600_000
+SMART = "smart"  # value of `endpointing`
 BUDGETS_MS = range(20, 10_001)  # below other streams' budgets: priority over them; above an upload's: no effect
 REWINDS_S = range(31)  # the search keeps 30 s
 
@@ -118,9 +119,11 @@ PARAMETERS = (
         "cannot be combined with `resumable`"),
     Parameter("utt_split", NUMBER, "0.8", "Silence in seconds that separates utterances, for uploads.",
         "silence in seconds that separates two utterances of an upload"),
-    Parameter("endpointing", {"anyOf": [MILLISECONDS, BOOLEAN]}, f"{DEFAULT_ENDPOINTING_MS:g} ms",
+    Parameter("endpointing", {"anyOf": [MILLISECONDS, BOOLEAN, {"const": SMART}]}, f"{DEFAULT_ENDPOINTING_MS:g} ms",
         "Silence that ends an utterance, in ms; off by default for uploads without `utterances`.",
-        "silence that ends an utterance, at least the server's minimum; `false`: off"),
+        "silence that ends an utterance, at least the server's minimum; `false`: off; `smart` (ours, live streams "
+        "only): the score of an end of turn, with the turn model if the server has one. `smart` cannot be combined "
+        "with `resumable`"),
     Parameter("interim_results", BOOLEAN, "`false`", "Partial results.",
         "partial results, each time the words change", live_only=True),
     Parameter("interim_interval_ms", MILLISECONDS, "0", "at most one partial per this much audio, in ms.",

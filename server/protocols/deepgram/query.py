@@ -21,6 +21,7 @@ from server.protocols.deepgram.parameters import (
     NUMBER,
     REWINDS_S,
     SAMPLE_RATES,
+    SMART,
     TABLE,
     Kind,
 )
@@ -41,6 +42,7 @@ from server.protocols.features import (
     whole_number,
 )
 from server.recognition.keyterms import NO_KEYTERMS, Keyterms, Keyword
+from server.recognition.segments.endpointing import SMART_END
 from server.recognition.session import (
     DEFAULT_ENDPOINTING_MS,
     Finals,
@@ -80,6 +82,7 @@ class ListenRequest:
     latency_budget_ms: float | None
     vad_events: bool
     endpointing_ms: float | None
+    smart_end: bool
     utterance_end_ms: float | None
     style: Style
     punctuated_words: bool
@@ -121,6 +124,8 @@ class ListenRequest:
             raise BadParameter(f"receipt: requires one of encoding={', '.join(sorted(PLAIN))}")
         if self.resumable and self.utterances:
             raise BadParameter("utterances: cannot be combined with resumable; leave one of the two out")
+        if self.resumable and self.smart_end:
+            raise BadParameter(f"endpointing: {SMART} cannot be combined with resumable; leave one of the two out")
         return SessionOptions(
             sample_rate=self.form.decoded_rate(model_rate),
             channels=self.form.decoded_channels(multichannel=self.multichannel),
@@ -131,6 +136,7 @@ class ListenRequest:
             partial_interval_ms=self.interim_interval_ms,
             interim_stability=self.interim_stability,
             endpointing_ms=self.endpointing_ms,
+            scored_end=SMART_END if self.smart_end else None,
             utterance_end_ms=self.utterance_end_ms,
             keyterms=self.keyterms,
             resumable=self.resumable,
@@ -163,6 +169,9 @@ def parse_query(
     if not live:
         ignored |= {name for name, value in given if name in LIVE_ONLY and value.casefold() not in OFF}
     multichannel = _boolean(query, "multichannel")
+    smart_end = query.get("endpointing", "").casefold() == SMART
+    if smart_end and not live:
+        raise BadParameter(f"endpointing: {SMART} is for live streams; set milliseconds")
     channels = _integer(query, "channels", range(1, max_channels + 1) if multichannel else DOWNMIX_CHANNELS, default=1)
     return ListenRequest(
         form=_form(query, channels),
@@ -177,7 +186,8 @@ def parse_query(
         latency_budget_ms=_latency_budget(query),
         vad_events=_boolean(query, "vad_events"),
         # No word may last over a pause between two utterances.
-        endpointing_ms=_endpointing(query, default_endpointing or _boolean(query, UTTERANCES)),
+        endpointing_ms=0.0 if smart_end else _endpointing(query, default_endpointing or _boolean(query, UTTERANCES)),
+        smart_end=smart_end,
         utterance_end_ms=_utterance_end(query),
         style=_style(query, english=english),
         punctuated_words=any(_boolean(query, name) for name in _FORMATTING),

@@ -1,8 +1,9 @@
 """Adapter of Deepgram's Flux protocol: audio and control messages in, turn events out.
 
-Silence alone ends turns. An endpoint of the recognizer comes after the silence of the end threshold, so a segment's
-text is final when its turn ends; a turn may have several segments. While an early end stands, every update repeats its
-words: LiveKit cancels an answer begun early when an update has other words.
+The score of an end of turn ends turns. The stream is forked in each pause, and the fork's words are those of the early
+end and of the end. Without a fork, the score ends the recognizer's segments, too, so a segment's text is final when its
+turn ends; a turn may have several segments. While an early end stands, every update repeats its words: LiveKit cancels
+an answer begun early when an update has other words.
 """
 
 from __future__ import annotations
@@ -32,13 +33,35 @@ from server.protocols.flux.messages import (
     word_out,
 )
 from server.protocols.flux.query import FluxRequest
-from server.recognition.events import Event, Final, FinalReason, Partial, SpeechStarted, StepTiming, StreamBroken
+from server.recognition.events import (
+    Event,
+    Final,
+    FinalReason,
+    Forked,
+    Partial,
+    Silence,
+    SpeechStarted,
+    StepTiming,
+    StreamBroken,
+    TurnAnswered,
+)
+from server.recognition.segments.endpointing import ScoredEnd
 from server.recognition.turns import Trigger, TurnEvent, TurnKind, TurnRules, Turns
-from server.streaming.adapter import Action, Actions, Bias, Endpoint, Finish, Flush, PlainInput, Reject, SendFrame
+from server.streaming.adapter import (
+    Action,
+    Actions,
+    Bias,
+    Differing,
+    Endpoint,
+    Finish,
+    Flush,
+    PlainInput,
+    Reject,
+    SendFrame,
+)
 from server.streaming.outbox import FrameKind
 from server.text.formatting import FormattedWord, Sentences
 
-MAX_SILENCE_MS = 60_000.0
 _FORMATTED = (TurnKind.EAGER, TurnKind.END)
 _ENDS = (FinalReason.FINALIZE, FinalReason.CLOSE)
 
@@ -47,15 +70,21 @@ class FluxAdapter:
     """Adapter of one connection."""
 
     def __init__(
-        self, request: FluxRequest, request_id: str, *, model_rate: int, languages: tuple[str, ...] = ("en",)
+        self,
+        request: FluxRequest,
+        request_id: str,
+        *,
+        model_rate: int,
+        delay_s: float,
+        languages: tuple[str, ...] = ("en",),
     ) -> None:
-        """`languages` are the model's; English is formatted with the English tagger."""
+        """`languages` are the model's; English is formatted with the English tagger. `delay_s`: as in `Turns`."""
         english = is_english(languages)
         self._languages = UNSET if english and not request.multilingual else list(request.hints[:1] or languages[:1])
         self._hinted = list(request.hints) or UNSET
         self._input = PlainInput(request.codec, request.rate, model_rate)
         self._style = replace(request.style, english=english)
-        self._turns = Turns(request.rules)
+        self._turns = Turns(request.rules, delay_s=delay_s)
         self._rules = request.rules  # of audio that comes now
         self._changes: deque[tuple[float, TurnRules]] = deque()  # each with the audio received before it, seconds
         self._phrases = request.phrases
@@ -96,6 +125,11 @@ class FluxAdapter:
             case SpeechStarted(time_s=time_s):
                 self._change_rules(time_s)
                 turns = self._turns.begin(time_s)
+            case Silence(end_s=end_s, silence_s=silence_s):
+                self._change_rules(end_s)
+                turns = self._turns.hear(end_s, silence_s)
+            case Forked(end_s=end_s, found=found):
+                turns = [] if found is None else self._turns.fork(end_s, found)
             case Partial(start_s=start_s, duration_s=duration_s, words=words):
                 self._change_rules(start_s + duration_s)
                 turns = self._turns.advance(start_s + duration_s, (), words)
@@ -103,11 +137,18 @@ class FluxAdapter:
                 self._change_rules(start_s + duration_s)
                 end = Trigger.MANUAL if reason in _ENDS else None
                 turns = self._turns.advance(start_s + duration_s, words, end=end)
+            case TurnAnswered(probability=probability):
+                self._turns.answer = probability
+                return ()
             case StreamBroken():
                 return (self._error(FluxCode.INTERNAL, "recognition failed on this stream"),)
             case _:
                 return ()
-        return [self._turn(turn) for turn in turns]
+        actions: list[Action] = [self._turn(turn) for turn in turns]
+        if self._turns.differing:
+            actions.append(Differing(self._turns.differing))
+            self._turns.differing = 0
+        return actions
 
     def _change_rules(self, until_s: float) -> None:
         """Change the rules of audio up to `until_s` that a `Configure` came before, however late it is recognized."""
@@ -136,7 +177,7 @@ class FluxAdapter:
         if rules != self._rules:
             self._rules = rules
             self._changes.append((self._input.received_s, rules))
-            yield Endpoint(silence_ms(rules))
+            yield Endpoint(0.0, scored_end(rules), rules.fork_after_s)
         yield self._send(ConfigureSuccess, thresholds=thresholds_of(rules), keyterms=self._phrases)
 
     def _turn(self, turn: TurnEvent) -> SendFrame:
@@ -189,6 +230,6 @@ class FluxAdapter:
         return number
 
 
-def silence_ms(rules: TurnRules) -> float:
-    """Return the silence after which the recognizer ends a segment: that which ends the turn."""
-    return min(rules.end_delay_s * 1_000, MAX_SILENCE_MS)
+def scored_end(rules: TurnRules) -> ScoredEnd:
+    """Return the rule by which the recognizer ends a segment: that of the turn."""
+    return ScoredEnd(rules.end_threshold, rules.timeout_s)

@@ -9,7 +9,7 @@ from server.access.keys import Credentials
 from server.errors import BadParameter
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.features import SHOWN, redaction
-from server.protocols.flux.adapter import FluxAdapter, silence_ms
+from server.protocols.flux.adapter import FluxAdapter, scored_end
 from server.protocols.flux.query import ENGLISH, language_of, parse_query
 from server.protocols.handshake import Admitted, serve
 from server.recognition.session import SessionOptions
@@ -45,16 +45,19 @@ class FluxEndpoint:
             rate,
             partials=True,
             every_step=True,
-            endpointing_ms=silence_ms(request.rules),
             speech_events=True,
+            endpointing_ms=0.0,  # the operator's minimum
+            scored_end=scored_end(request.rules),
+            fork_after_s=request.rules.fork_after_s,
             keyterms=request.keyterms,
             redact=redact,
         )
+        delay_s = model.config.delay_frames * model.config.frame_s
         session = model.session(options, replica.limits)
         stream = AdapterConnection(
             socket,
             session,
-            FluxAdapter(request, request_id, model_rate=rate, languages=model.languages),
+            FluxAdapter(request, request_id, model_rate=rate, languages=model.languages, delay_s=delay_s),
             replica.connection_context(replica.settings.quiet_timeout_s),
             protocol="flux",
             encoding=request.encoding,

@@ -181,8 +181,8 @@ class RealtimeAdapter:
             self._input = self._new_input()
         if (before.keywords, before.prompt) != (self._settings.keywords, self._settings.prompt):
             yield Bias(self._settings.keywords, self._settings.prompt)
-        if before.silence_ms != self._settings.silence_ms:
-            yield Endpoint(self._settings.silence_ms)
+        if (before.silence_ms, before.scored_end) != (self._settings.silence_ms, self._settings.scored_end):
+            yield Endpoint(self._settings.silence_ms, self._settings.scored_end)
         yield self._send("session.updated", session=self._description())
 
     def _other_model(self, event: ClientEvent, after: SessionSettings) -> Switch:
@@ -202,7 +202,7 @@ class RealtimeAdapter:
         self._input = self._new_input()
         if settings.keywords or settings.prompt:
             yield Bias(settings.keywords, settings.prompt)
-        yield Endpoint(settings.silence_ms)
+        yield Endpoint(settings.silence_ms, settings.scored_end)
         yield self._send("session.updated", session=self._description())
 
     def _not_switched(self, event: ClientEvent, why: str) -> Actions:

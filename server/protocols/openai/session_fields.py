@@ -30,7 +30,7 @@ Tree = Mapping[str, Any]  # field name to its kind, or to the tree of an object'
 TURNS: Tree = {
     "type": READ, "silence_duration_ms": READ, "threshold": HARMLESS, "prefix_padding_ms": HARMLESS,
     "create_response": HARMLESS, "interrupt_response": HARMLESS,
-    "idle_timeout_ms": UNSUPPORTED, "eagerness": UNSUPPORTED,
+    "eagerness": READ, "idle_timeout_ms": UNSUPPORTED,
 }  # fmt: skip
 TRANSCRIPTION: Tree = {
     "model": READ, "language": READ, "languages": READ, "keywords": READ, "delay": HARMLESS, "prompt": READ,
@@ -43,7 +43,6 @@ INPUT: Tree = {
 }
 SESSION: Tree = {"type": READ, "include": UNSUPPORTED, "audio": {"input": INPUT}}
 INSTEAD = {
-    "eagerness": "set silence_duration_ms",
     "idle_timeout_ms": "leave it out; the server's own idle timeout applies",
 }
 _OFF: tuple[object, ...] = (None, "", [], {})  # values that request nothing

@@ -17,6 +17,7 @@ from server.errors import BadFrame, BadParameter
 from server.models.selection import ModelNames
 from server.protocols.features import unsupported_feature
 from server.protocols.openai.session_fields import checked, unsupported, walk
+from server.recognition.segments.endpointing import ScoredEnd
 
 RATE = 24_000  # Hz, the default for audio/pcm
 TELEPHONE_RATE = 8_000
@@ -48,11 +49,23 @@ class TranscriptionIn(msgspec.Struct, frozen=True):
     prompt: str | None = None
 
 
+Eagerness = Literal["low", "medium", "high", "auto"]
+# Source of the timeouts: OpenAI's guide to voice activity detection. The thresholds: docs/voice-agents.md.
+_MEDIUM = ScoredEnd(0.93, 4.0)
+EAGERNESS: dict[Eagerness, ScoredEnd] = {
+    "low": ScoredEnd(0.97, 8.0),
+    "medium": _MEDIUM,
+    "high": ScoredEnd(0.85, 2.0),
+    "auto": _MEDIUM,
+}
+
+
 class TurnDetection(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a turn of speech ends: after silence, for both types."""
+    """How a turn of speech ends: after silence (server_vad), or by the score of its end (semantic_vad)."""
 
     type: Literal["server_vad", "semantic_vad"]
     silence_duration_ms: int | None = None
+    eagerness: Eagerness | None = None
     threshold: Annotated[float, Meta(ge=0, le=1)] | None = None
     prefix_padding_ms: Annotated[int, Meta(ge=0)] | None = None
     create_response: bool | None = None
@@ -121,7 +134,7 @@ class SessionSettings:
         """
         try:
             fields = msgspec.json.decode(raw)
-            ignored = [] if _other_type(fields) else list(checked(list(walk(fields)), lenient=lenient))
+            ignored = () if _other_type(fields) else checked(list(walk(fields)), lenient=lenient)
             asked = msgspec.convert(fields, SessionIn)
         except msgspec.ValidationError as error:
             why, _, at = str(error).partition(" - at `$")
@@ -129,12 +142,7 @@ class SessionSettings:
         except (msgspec.MsgspecError, RecursionError) as error:
             raise BadFrame(f"session: {error}") from error
         given = asked.audio.input
-        if given.turn_detection and given.turn_detection.type == "semantic_vad":
-            path = "session.audio.input.turn_detection"
-            if not lenient:
-                raise unsupported(f"{path}.type", what="semantic_vad (with eagerness) is ")
-            ignored.append(f"{path}.type")
-        settings = replace(self, ignored=tuple(ignored))
+        settings = replace(self, ignored=ignored)
         if given.format is not UNSET:
             settings = replace(settings, format=given.format.type, rate=_rate(given.format))
         if given.transcription:
@@ -146,8 +154,17 @@ class SessionSettings:
     @property
     def silence_ms(self) -> float:
         """Silence in ms that ends an utterance, whether or not it ends a turn."""
+        if self.scored_end is not None:
+            return 0.0  # the operator's minimum
         asked_ms = None if self.turns is None else self.turns.silence_duration_ms
         return float(SILENCE_MS if asked_ms is None else asked_ms)
+
+    @property
+    def scored_end(self) -> ScoredEnd | None:
+        """Rule by which the score of an end of turn ends utterances; None with server_vad."""
+        if self.turns is None or self.turns.type == "server_vad":
+            return None
+        return EAGERNESS[self.turns.eagerness or "auto"]
 
     def described(self, session_id: str, min_silence_ms: float) -> dict[str, object]:
         """Return the session as sent to the client; `min_silence_ms` is the shortest silence that ends a turn."""
@@ -157,6 +174,8 @@ class SessionSettings:
             if self.turns.type == "server_vad":
                 silence_ms = round(max(self.silence_ms, min_silence_ms))
                 turns |= {"threshold": 0.5, "prefix_padding_ms": 0, "silence_duration_ms": silence_ms}
+            else:
+                turns["eagerness"] = self.turns.eagerness or "auto"
         pcm = {"type": self.format, "rate": self.rate} if self.format == "audio/pcm" else {"type": self.format}
         transcription: dict[str, object] = {"model": self.model or self.served, "language": self.language}
         if self.languages:
@@ -222,9 +241,15 @@ def _with_transcription(
 
 
 def _turns(given: TurnDetection | None) -> TurnDetection | None:
-    if given is not None and given.silence_duration_ms is not None and given.silence_duration_ms not in SILENCES_MS:
-        raise BadFrame(
-            "session.audio.input.turn_detection.silence_duration_ms: "
-            f"{given.silence_duration_ms} is not valid; must be from {SILENCES_MS[0]} to {SILENCES_MS[-1]}"
-        )
+    """Raises: BadFrame."""
+    if given is None:
+        return None
+    path, silence_ms = "session.audio.input.turn_detection", given.silence_duration_ms
+    if given.type == "semantic_vad" and silence_ms is not None:
+        raise BadFrame(f"{path}.silence_duration_ms: cannot be combined with semantic_vad; set eagerness instead")
+    if given.type == "server_vad" and given.eagerness is not None:
+        raise BadFrame(f"{path}.eagerness: cannot be combined with server_vad; set silence_duration_ms instead")
+    if silence_ms is not None and silence_ms not in SILENCES_MS:
+        allowed = f"from {SILENCES_MS[0]} to {SILENCES_MS[-1]}"
+        raise BadFrame(f"{path}.silence_duration_ms: {silence_ms} is not valid; must be {allowed}")
     return given

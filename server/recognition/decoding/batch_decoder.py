@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -15,9 +16,9 @@ from numpy.typing import NDArray
 from batching.events import BatchDone
 from model.ctc.words import Decoder, Word
 from server.operations.metrics import ModelMetrics
-from server.recognition.active_session import ActiveSession
+from server.recognition.active_session import ActiveSession, EventSink
 from server.recognition.decoding.second_pass import Outcome, SecondPass
-from server.recognition.events import StepTiming
+from server.recognition.events import Event, StepTiming
 from server.recognition.pending_finals import PendingFinal, PendingFinals
 from server.recognition.segments.segmenter import Segmenter
 from server.recognition.steps import StepTag, WindowTag
@@ -43,29 +44,76 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     batch: BatchTiming
 
 
+class StepResults(Protocol):
+    """Makes events of steps' results: a `Session`, or that of a fork."""
+
+    @property
+    def pending(self) -> PendingFinals | None:
+        """Results that wait."""
+
+    def decoded(self, channel: Segmenter, tag: StepTag) -> list[Event]:
+        """Return the events of one step's result; the channel's decoder state has been advanced over it."""
+
+    def resolve(
+        self, final: PendingFinal, words: tuple[Word, ...] | None
+    ) -> list[tuple[list[Event], StepTiming | None]]:
+        """Take the words of a second pass, None if it failed; return the events that waited, step by step."""
+
+
+class StreamOwner(Protocol):
+    """Owner of an engine stream: an `ActiveSession`, or a fork."""
+
+    @property
+    def open(self) -> bool:
+        """Whether it still takes results."""
+
+    @property
+    def background(self) -> bool:
+        """Whether it is an upload."""
+
+    @property
+    def session(self) -> StepResults:
+        """Takes the results."""
+
+    @property
+    def sink(self) -> EventSink:
+        """Gets the events."""
+
+    def fail(self, error: Exception) -> None:
+        """End it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """From an engine stream back to its channel.
 
-    `held` are rows, with outputs (T, V), and states for tickets that wait for the voice-activity model; `voices` are
-    that model's states, of which each belongs to one of these.
+    `held` are rows, with outputs (T, V), and states for tickets that wait for the voice-activity model, and functions
+    to be called after the rows before them; `voices` are that model's states, each for one of the states held.
     """
 
-    active: ActiveSession
+    active: StreamOwner
     channel: Segmenter
-    held: deque[tuple[Row, Outputs] | bytes] = field(default_factory=deque)
+    held: deque[tuple[Row, Outputs] | bytes | Callable[[], None]] = field(default_factory=deque)
     voices: deque[bytes] = field(default_factory=deque)
 
     def take_row(self) -> tuple[Row, Outputs] | None:
-        """Return the oldest held row, once the voice-activity model has answered for its audio."""
-        speech = self.channel.speech
-        if not self.held or speech is None or not self.active.open:
-            return None
-        oldest = self.held[0]
-        if isinstance(oldest, bytes) or not speech.covers(oldest[0].tag.end_sample):
-            return None
-        self.held.popleft()
-        return oldest
+        """Return the oldest held row, if the session is open and the voice-activity model has answered for its audio.
+
+        Functions before it are called.
+        """
+        while self.held and self.active.open:
+            oldest = self.held[0]
+            if isinstance(oldest, bytes):
+                return None
+            if isinstance(oldest, tuple):
+                speech = self.channel.speech
+                if speech is None or not speech.covers(oldest[0].tag.end_sample):
+                    return None
+                self.held.popleft()
+                return oldest
+            self.held.popleft()
+            oldest()
+        return None
 
     def take_states(self) -> tuple[bytes, bytes] | None:
         """Return the states of both models that are next, once both are there."""
@@ -146,6 +194,11 @@ class BatchDecoder:
         (route.voices if voice else route.held).append(state)
         self._decode_held([route])
 
+    def after_rows(self, route: Route, act: Callable[[], None]) -> None:
+        """Call a function once all rows of this stream that have come are decoded."""
+        route.held.append(act)
+        self._decode_held([route])
+
     def _decode_held(self, routes: Collection[Route]) -> None:
         """Decode the held rows that are due, one step of a channel at a time; hand over the states between them."""
         for route in routes:
@@ -207,7 +260,7 @@ class BatchDecoder:
             self._second_pass.submit(partial(_unless_closed, active, final), done, background=active.background)
             self._metrics.second_queue.set(self._second_pass.waiting)
 
-    def _resolve(self, active: ActiveSession, final: PendingFinal, outcome: Outcome) -> None:
+    def _resolve(self, active: StreamOwner, final: PendingFinal, outcome: Outcome) -> None:
         """Send a final, and what waited for it."""
         metrics = self._metrics
         metrics.second_queue.set(self._second_pass.waiting)
@@ -234,10 +287,11 @@ def _hand_over(route: Route) -> None:
 
 def _send_states(route: Route, state: bytes, voice: bytes = b"") -> None:
     if route.active.open:
+        assert isinstance(route.active, ActiveSession), "a fork has no tickets"
         route.active.sink.on_events(route.active.session.exported(route.channel, state, voice), None)
 
 
-def _unless_closed(active: ActiveSession, final: PendingFinal) -> tuple[Word, ...]:
+def _unless_closed(active: StreamOwner, final: PendingFinal) -> tuple[Word, ...]:
     """Run the second pass, unless the session is closed."""
     return final.decode() if active.open else ()
 

@@ -5,9 +5,25 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from model.turn_ends.score import delay_of
 from server.recognition.saved_state import SavedVoice
 
 OVERTIME_S = 5.0  # beyond its maximum length, for a segment whose only word is unfinished
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredEnd:
+    """An utterance ends once the score of an end of turn reaches a threshold, or after a timeout whatever the score."""
+
+    threshold: float
+    timeout_s: float
+
+    def delay_s(self, answer: float | None) -> float:
+        """Return the silence in the audio after which it ends, after this answer of the turn model."""
+        return min(delay_of(self.threshold, answer), self.timeout_s)
+
+
+SMART_END = ScoredEnd(0.9, 3.0)  # of `endpointing=smart`
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +40,17 @@ class EndpointRules:
     tell_stable: bool  # a word that became stable is news, even where no word changed
     settled_only: bool  # partials end before a word that may still change
     partial_interval_s: float  # of audio, at least, from one partial of a segment to the next
+    scored: ScoredEnd | None = None  # ends utterances, but not before `endpoint_s`
+    lookahead_s: float = 0.0  # of the model: in the audio, a silence is longer by this than the recognizer hears
 
-    def ends_words(self, silence_s: float, voiceless_s: float | None) -> bool:
-        """Whether this silence after words ends the utterance, and with it the segment."""
-        return _lasts(self.endpoint_s, silence_s, voiceless_s)
+    def ends_words(self, silence_s: float, voiceless_s: float | None, answer: float | None = None) -> bool:
+        """Whether this silence after words, as the recognizer hears it, ends the utterance, and with it the segment.
+
+        `answer` is the turn model's about this silence.
+        """
+        if not _lasts(self.endpoint_s, silence_s, voiceless_s):
+            return False
+        return self.scored is None or silence_s + self.lookahead_s >= self.scored.delay_s(answer)
 
     def ends_silence(self, silent_s: float, voiceless_s: float | None) -> bool:
         """Whether this silence closes a segment that has no words."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from copy import copy
 from itertools import islice
 
 import numpy as np
@@ -38,6 +39,12 @@ class SegmentAudio:
         steps = list(islice(self._steps, self._answered - self._first))
         pcm = np.concatenate(steps) if steps else np.zeros(0, np.int16)
         return FrameAudio(pcm, self._first * self._frames)
+
+    def copy(self) -> SegmentAudio:
+        """Return an independent copy of what was decoded; steps that are not answered are not in it."""
+        twin = copy(self)
+        twin._steps = deque(islice(self._steps, self._answered - self._first))
+        return twin
 
     def taken(self) -> None:
         """All words up to here were sent: keep what the next segment begins with."""

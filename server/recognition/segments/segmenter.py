@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
@@ -14,11 +15,20 @@ from model.ctc.rewind import KEPT_S, RewindDecoder, RewindState
 from model.ctc.words import Agreeing, Decoder, DecoderState, SecondPass, TwoPass, Word
 from model.description import ModelDescription
 from server.audio.pcm import PCM
-from server.recognition.events import Correction, Event, Final, FinalReason, Partial, SpeechStarted, UtteranceGap
+from server.recognition.events import (
+    Correction,
+    Event,
+    Final,
+    FinalReason,
+    Partial,
+    SpeechStarted,
+    TurnAnswered,
+    UtteranceGap,
+)
 from server.recognition.pending_finals import PendingFinal, Result
 from server.recognition.saved_state import SavedChannel
 from server.recognition.segments.channel_settings import ChannelSettings, PendingChanges
-from server.recognition.segments.endpointing import EndpointRules, VoiceActivity
+from server.recognition.segments.endpointing import EndpointRules, ScoredEnd, VoiceActivity
 from server.recognition.segments.partials import PartialFilter, WordPlacer, placed
 from server.recognition.segments.rewinding import Part, Rewind, Rewinding
 from server.recognition.segments.segment_audio import SegmentAudio
@@ -67,6 +77,8 @@ class Segmenter:
         self._bias_until: tuple[int, Bias] | None = None  # steps sent up to which the bias holds, and the next one
         self.steps_sent = 0  # to the engine
         self._steps_answered = 0
+        self._answers: deque[tuple[int, float | None]] = deque()  # of the turn model, each with the step it follows
+        self._answer: float | None = None  # the present one
         self.state: DecoderState = decoder.start(self._delay_frames, bias)
         self._partials = PartialFilter(tell_stable=rules.tell_stable, interval_s=rules.partial_interval_s)
         self._settled = SettledWords() if rules.settled_only else None
@@ -93,9 +105,19 @@ class Segmenter:
         return self._absolute(words[0]).start_s if words else math.inf
 
     @property
+    def open_words(self) -> tuple[Word, ...]:
+        """The open segment's words as a partial has them."""
+        return tuple([self._absolute(word) for word in self._words()]) if self.state.has_text else ()
+
+    @property
+    def known_s(self) -> float:
+        """Stream time up to which words are known: the model's delay earlier than the cursor."""
+        return self._base_s + self.state.frames * self._frame_s
+
+    @property
     def decoded_s(self) -> float:
-        """Stream time up to which words are known: the model's delay earlier than the cursor. Infinity at the end."""
-        return math.inf if self.closed else self._base_s + self.state.frames * self._frame_s
+        """As `known_s`; infinity at the end."""
+        return math.inf if self.closed else self.known_s
 
     @property
     def closed(self) -> bool:
@@ -134,6 +156,21 @@ class Segmenter:
             voice=None if self.speech is None else self.speech.saved(),
             settled=None if self._settled is None else self._settled.saved(),
         )
+
+    def fork(self) -> Segmenter:
+        """Return a channel that continues from the last step decoded with one flush: the caller sends its steps.
+
+        Its final has the words that a flush of this channel would have there. Release both.
+        """
+        twin = copy(self)
+        twin.state, twin.speech, twin._rewinding = self._decoder.copy(self.state), None, None
+        twin._settings = PendingChanges(self._settings.current)
+        twin._gate = self._gate.copy()
+        twin._audio = None if self._audio is None else self._audio.copy()
+        twin._partials, twin._placer = copy(self._partials), copy(self._placer)
+        twin._settled, twin._answers = None, deque()
+        twin._flushes, twin._closing = deque([[]]), Closing.WITH_FINAL
+        return twin
 
     def restored_state(self, saved: SavedChannel, default: Bias) -> tuple[DecoderState, Bias]:
         """Return the arguments of `restore`, and change nothing. Raises: ValueError, ModelError."""
@@ -174,9 +211,9 @@ class Segmenter:
         """Steps to come for which the bias holds, if `set_bias` set a number; else 0."""
         return 0 if self._bias_until is None else self._bias_until[0] - self.steps_sent
 
-    def set_endpoint(self, silence_s: float) -> None:
+    def set_endpoint(self, silence_s: float, scored: ScoredEnd | None) -> None:
         """End utterances of the steps to come after `silence_s`. Not saved: for streams that are not resumable."""
-        rules = replace(self._settings.latest.rules, endpoint_s=silence_s, quiet_s=silence_s)
+        rules = replace(self._settings.latest.rules, endpoint_s=silence_s, quiet_s=silence_s, scored=scored)
         self._change(replace(self._settings.latest, rules=rules))
 
     def _change(self, settings: ChannelSettings) -> None:
@@ -216,6 +253,18 @@ class Segmenter:
         assert isinstance(self.state, RewindState), "of a decoder that can decode again"
         return Part(self.state, self._base_s, self._start_s, self._gate.frozen())
 
+    # Answers of the turn model
+
+    def take_answer(self, answer: float | None, after_step: int) -> bool:
+        """Let an answer of the turn model count after a step, numbered from 1; None ends the effect of the last one.
+
+        Return whether it is in time: no later step is answered.
+        """
+        if self._steps_answered > after_step:
+            return False
+        self._answers.append((after_step, answer))
+        return True
+
     # Flushes and the end
 
     def flushing(self) -> None:
@@ -247,6 +296,9 @@ class Segmenter:
         if self._audio is not None:
             self._audio.answered()
         self.cursor_s = tag.end_s
+        while self._answers and self._answers[0][0] <= self._steps_answered:
+            self._answer = self._answers.popleft()[1]
+            events.append(TurnAnswered(self.index, self._answer))
         if self.speech is not None:
             self._detect_voice(self.speech, tag, events)
         self._detect_text(events)
@@ -342,7 +394,7 @@ class Segmenter:
                 events.append(partial)
 
     def _at_endpoint(self) -> bool:
-        return self._rules.ends_words(self._silence_s(), self._voiceless_s())
+        return self._rules.ends_words(self._silence_s(), self._voiceless_s(), self._answer)
 
     def _silent_until_s(self) -> float:
         """Where a segment without text may end.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -67,7 +68,7 @@ class SpeechGate:
         self._rate, self._lead_s = self._per_step / step_s, config.lead_samples / config.sample_rate
         self._delay_s = config.delay_frames * config.frame_s
         self._half = round(HALF_PERIOD_S * config.sample_rate)
-        self._limits = _limits(config.step_samples // self._per_step)
+        self._limits = level_limits(config.step_samples // self._per_step)
         self._values = bytearray()  # of all steps sent, from level `_first` of the decoder state on
         self._first = 0
         self._doubts = config.doubts_steady_audio
@@ -121,6 +122,12 @@ class SpeechGate:
         """Return the number of the first level kept, and all levels decoded from there on."""
         return self._first, bytes(self._values[: self._answered - self._first])
 
+    def copy(self) -> SpeechGate:
+        """Return an independent gate that knows what was decoded; steps that are not answered are not in it."""
+        twin = copy(self)
+        twin.restore(*self.saved())
+        return twin
+
     def restore(self, first: int, values: bytes) -> None:
         """Continue from what `saved` returned."""
         self._forget_words()
@@ -140,7 +147,7 @@ class SpeechGate:
 
 
 @functools.cache
-def _limits(samples: int) -> NDArray[np.float64]:
+def level_limits(samples: int) -> NDArray[np.float64]:
     """Least energies of the levels from 1 on, for levels of this many samples; whole numbers, the same everywhere."""
     ratios: Sequence[Decimal] = [Decimal(10) ** (Decimal(SILENT_DB + level) / 10) for level in range(LEVELS)]
     return np.array([int(ratio * samples) + 1 for ratio in ratios], np.float64)

@@ -1,4 +1,4 @@
-"""Serialized decoder states: a restored stream gives bit-identical results."""
+"""Serialized and copied decoder states: the stream that continues gives bit-identical results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def snapshot(decoder: Decoder, state: Any) -> tuple[Any, ...]:
 
 
 def run(decoder: Decoder, rows: np.ndarray, bias: Bias, takes: list[int | None], moves: set[int]) -> list[Any]:
-    """Decode step by step; at some steps take words, at others save and restore the state."""
+    """Decode step by step; at some steps take words, at others save, restore and copy the state."""
     state = decoder.start(3, bias)
     results: list[Any] = []
     for number, first in enumerate(range(0, len(rows), STEP)):
@@ -46,7 +46,10 @@ def run(decoder: Decoder, rows: np.ndarray, bias: Bias, takes: list[int | None],
             moved = decoder.load(saved, held)
             assert snapshot(decoder, moved) == snapshot(decoder, state)
             decoder.release(state)
-            state = moved
+            state = decoder.copy(moved)
+            decoder.advance([moved], rows[None, :STEP])  # as a decoded fork: the copy does not change
+            decoder.take(moved)
+            decoder.release(moved)
     return [*results, decoder.take(state)]
 
 

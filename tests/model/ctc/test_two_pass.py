@@ -120,6 +120,21 @@ def test_key_terms_count_in_the_second_search_too() -> None:
     assert texts(searched(biased, decode(biased, rows, bias=term))) != texts(searched(plain, decode(plain, rows)))
 
 
+@settings(max_examples=20, deadline=None)
+@given(seed=seeds, frames=st.integers(5, 40), more=st.integers(1, 20))
+def test_a_copy_and_its_original_are_independent(seed: int, frames: int, more: int) -> None:
+    made, rows = both(4, 32), speech_like(seed, frames + more)
+    state, alone = decode(made, rows[:frames]), decode(made, rows)
+    twin = made.copy(state)
+    made.advance([state], rows[None, :1])
+    made.take(state)
+    made.release(state)
+    for number in range(frames, frames + more):
+        made.advance([twin], rows[None, number : number + 1])
+    assert made.words(twin) == made.words(alone)
+    assert searched(made, twin) == searched(made, alone)
+
+
 def test_without_words_there_is_nothing_to_search() -> None:
     made = both(1, 8, lm=False)
     state = decode(made, log_probs(spell("______")))

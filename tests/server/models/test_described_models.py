@@ -120,7 +120,7 @@ def test_a_server_makes_the_engine_of_a_model_by_its_source(live_server: Callabl
         finals = [frame for frame in client.finish() if frame["type"] == "Results" and frame["is_final"]]
     assert transcript(finals) == "no one"
     assert source.plans == [EnginePlan.of(server.settings, acoustic.config, "model spelling")]
-    assert (source.plans[0].capacity, source.plans[0].step_s) == (server.settings.all_slots, 0.08)
+    assert (source.plans[0].capacity, source.plans[0].step_s) == (5 + server.settings.upload_slots + 16, 0.08)
 
 
 def test_the_plan_of_a_voice_activity_engine_has_its_own_steps() -> None:
@@ -128,7 +128,8 @@ def test_the_plan_of_a_voice_activity_engine_has_its_own_steps() -> None:
     speech, vad = EnginePlan.of(settings, config, "a"), EnginePlan.of(settings, config, "a", 512)
     assert (speech.step_s, vad.step_s) == (0.08, 0.032)
     assert vad.max_queued > speech.max_queued
-    assert replace(vad, step_s=speech.step_s, max_queued=speech.max_queued) == speech
+    assert speech.capacity == vad.capacity + settings.fork_slots
+    assert replace(vad, step_s=speech.step_s, max_queued=speech.max_queued, capacity=speech.capacity) == speech
 
 
 def test_models_are_loaded_by_the_function_that_is_given() -> None:

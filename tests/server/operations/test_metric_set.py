@@ -58,6 +58,8 @@ TABLE: dict[str, tuple[str, set[str]]] = {
     "tutti_second_decode_wait_seconds": ("histogram", {"model"}),
     "tutti_second_decode_queue": ("gauge", {"model"}),
     "tutti_second_decode_failures": ("counter", {"model"}),
+    "tutti_forks": ("counter", {"model", "outcome"}),
+    "tutti_turn_words_differing": ("counter", set()),
     "tutti_handshake_seconds": ("histogram", set()),
     "tutti_session_duration_seconds": ("histogram", set()),
     "tutti_batch_size": ("histogram", {"model"}),

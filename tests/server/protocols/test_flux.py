@@ -10,10 +10,12 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from model.turn_ends.score import score_of
+from server.settings import Settings
 from tests.support.clients.flux_wire_rules import check_flux
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.spelling import silence, spell, voiced
 from tests.support.servers.two_models import two_models
 
 Start = Callable[..., LiveServer]
@@ -58,7 +60,7 @@ def test_silence_ends_turns_and_close_stream_ends_the_open_one(live_server: Star
 
 def test_turn_events_do_not_depend_on_how_the_audio_is_split(live_server: Start) -> None:
     server = live_server()
-    audio = b"".join(part.tobytes() for part in (spell("one"), silence(1.5), spell("two"), silence(1.5)))
+    audio = b"".join(part.tobytes() for part in (voiced("one"), silence(1.5), voiced("two"), silence(1.5)))
     whole, split = [
         [
             {name: value for name, value in turn.items() if name != "request_id"}
@@ -77,6 +79,54 @@ def test_an_early_end_precedes_the_end_with_the_same_text(live_server: Start) ->
     events = [turn["event"] for turn in turns]
     assert events.index("EagerEndOfTurn") < events.index("EndOfTurn")
     assert events.count("EndOfTurn") == 1
+
+
+def test_a_fork_gives_the_words_of_the_early_end_and_of_the_end_before_the_stream_has_them(
+    live_server: Start,
+) -> None:
+    """The model writes a letter 0.12 s late, and the early end comes after 0.2 s of silence of the audio."""
+    server = live_server()
+    audio = [voiced("hello there").tobytes(), silence(1.0).tobytes(), voiced("you").tobytes(), silence(2.0).tobytes()]
+    turns = check_flux(converse(server, *audio, CLOSE, query=scores(eager=0.2, end=0.7)))
+    assert ends(turns) == [("Hello, there.", "model"), ("You.", "model")]
+    spoken_s = len(audio[0]) / 2 / 16_000
+    times = {turn["event"]: turn["audio_window_end"] - spoken_s for turn in reversed(turns) if not turn["turn_index"]}
+    assert times["EagerEndOfTurn"] == pytest.approx(0.2, abs=0.081)
+    assert times["EndOfTurn"] == pytest.approx(0.7, abs=0.081)
+    assert forks(server) == (2, 0)
+    assert server.metric("tutti_turn_words_differing_total") == 0
+
+
+def test_without_a_spare_slot_turns_end_by_the_words_of_the_stream(
+    live_server: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Settings, "forks_here", property(lambda _: 0))
+    server = live_server()
+    audio = [voiced("hello there").tobytes(), silence(2.0).tobytes()]
+    turns = check_flux(converse(server, *audio, CLOSE, query=scores(eager=0.2, end=0.7)))
+    assert ends(turns) == [("Hello, there.", "model")]
+    assert "EagerEndOfTurn" in [turn["event"] for turn in turns]
+    assert forks(server) == (0, 1)
+
+
+def test_a_configure_changes_the_silence_after_which_a_stream_is_forked(live_server: Start) -> None:
+    server = live_server()
+    configure = json.dumps({"type": "Configure", "thresholds": {"eager_eot_threshold": score_of(0.45)}})
+    audio = [voiced("one two").tobytes(), silence(1.5).tobytes()]
+    received = converse(server, configure, *audio, CLOSE, query=scores(eager=0.2, end=0.7))
+    (eager,) = [turn for turn in check_flux(received) if turn["event"] == "EagerEndOfTurn"]
+    assert eager["audio_window_end"] - len(audio[0]) / 2 / 16_000 == pytest.approx(0.45, abs=0.081)
+
+
+def scores(*, eager: float, end: float) -> str:
+    """Return the thresholds for an early end and an end after these silences."""
+    return f"&eager_eot_threshold={score_of(eager):.6f}&eot_threshold={score_of(end):.6f}"
+
+
+def forks(server: LiveServer) -> tuple[float, float]:
+    """Forks that were done, and those refused."""
+    done, refused = [server.metric(f'tutti_forks_total{{model="spelling",outcome="{o}"}}') for o in ("done", "refused")]
+    return done, refused
 
 
 def test_a_threshold_of_one_leaves_the_timeout(live_server: Start) -> None:

@@ -57,6 +57,7 @@ class Bench:
             room=slow,
             second_pass=SecondPass(clock),
             budget_s=0.1,
+            fork_slots=1,
             clock=clock,
         )
 

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.ctc.words import Word
+from model.turn_ends.score import delay_of, score_of
+from server.recognition.events import ForkWords
 from server.recognition.turns import (
     MAX_WORDS,
     UPDATE_S,
@@ -17,16 +19,24 @@ from server.recognition.turns import (
     TurnRules,
     Turns,
     TurnState,
-    delay_of,
-    score_of,
 )
 
 STEP_S = 0.08
+DELAY_S = 0.32
 # A step: voice begins, a word is recognized, the last open word changes, words are closed, the client ends the turn, or
 # silence.
 STEPS = st.lists(
     st.sampled_from(["voice", "word", "change", "close", "force", "quiet", "quiet", "quiet"]), max_size=120
 )
+# With forks: speech by the level of the audio as well, and forks that find what was recognized, one word more, others
+# words, or nothing.
+FORKED = st.lists(
+    st.sampled_from([
+        "voice", "word", "change", "close", "force", "speech", "fork", "fork more", "fork other", "fork none",
+        "quiet", "quiet", "quiet", "quiet", "quiet",
+    ]),
+    max_size=150,
+)  # fmt: skip
 RULES = st.builds(
     TurnRules,
     end_threshold=st.floats(0.5, 1.0),
@@ -35,21 +45,39 @@ RULES = st.builds(
 )
 
 
-def run(rules: TurnRules, steps: list[str]) -> list[TurnEvent]:
-    turns, open_words, events = Turns(rules), list[Word](), list[TurnEvent]()
+def run(rules: TurnRules, steps: list[str], delay_s: float = 0.0) -> list[TurnEvent]:
+    """Words are known `delay_s` late; with forks the audio is silent by its level but for "speech"."""
+    turns, open_words, events = Turns(rules, delay_s=delay_s), list[Word](), list[TurnEvent]()
+    silence_s = 0.0
     for number, step in enumerate(steps):
         until_s, closed, end = (number + 1) * STEP_S, list[Word](), None
         if step == "voice":
             events += turns.begin(until_s - 0.05)
+        if delay_s:
+            silence_s = 0.0 if step == "speech" else silence_s + STEP_S
+            events += turns.hear(until_s, silence_s)
         if step == "word":
-            open_words.append(Word(f"w{number}", until_s - STEP_S, until_s, 0.9))
+            open_words.append(Word(f"w{number}", until_s - delay_s - STEP_S, until_s - delay_s, 0.9))
         elif step == "change" and open_words:
             open_words[-1] = Word(f"c{number}", open_words[-1].start_s, open_words[-1].end_s, 0.9)
         elif step in ("close", "force"):
             closed, open_words = open_words, []
             end = Trigger.MANUAL if step == "force" else None
         events += turns.advance(until_s, closed, open_words, end=end)
+        if step.startswith("fork"):
+            events += turns.fork(until_s, found(step, number, open_words, until_s, delay_s))
     return events
+
+
+def found(step: str, number: int, open_words: list[Word], until_s: float, delay_s: float) -> ForkWords:
+    words = list(open_words)
+    if step == "fork none":
+        words.clear()
+    elif step == "fork more":
+        words.append(Word(f"f{number}", until_s - delay_s, until_s - STEP_S, 0.9))
+    elif step == "fork other":
+        words = [Word(f"o{number}", word.start_s, word.end_s, 0.9) for word in words]
+    return ForkWords(tuple(words), tuple(words), until_s + STEP_S)
 
 
 def texts(event: TurnEvent) -> list[str]:
@@ -58,8 +86,17 @@ def texts(event: TurnEvent) -> list[str]:
 
 @given(rules=RULES, steps=STEPS)
 def test_events_follow_the_state_machine_and_keep_the_eager_text(rules: TurnRules, steps: list[str]) -> None:
+    check_rules(run(rules, steps))
+
+
+@given(rules=RULES, steps=FORKED)
+def test_events_of_a_stream_that_is_forked_follow_the_same_rules(rules: TurnRules, steps: list[str]) -> None:
+    check_rules(run(rules, steps, DELAY_S))
+
+
+def check_rules(events: list[TurnEvent]) -> None:
     index, eager, state = 0, None, TurnState.NONE
-    for event in run(rules, steps):
+    for event in events:
         assert event.index == index
         assert event.start_s <= event.end_s
         assert 0 <= event.score < 1
@@ -82,23 +119,16 @@ def test_events_follow_the_state_machine_and_keep_the_eager_text(rules: TurnRule
             index, state = index + 1, TurnState.NONE
 
 
-@given(rules=RULES, steps=STEPS)
+@given(rules=RULES, steps=FORKED, delay_s=st.sampled_from([0.0, DELAY_S]))
 def test_inside_a_turn_no_two_events_are_further_apart_than_an_update_and_a_step(
-    rules: TurnRules, steps: list[str]
+    rules: TurnRules, steps: list[str], delay_s: float
 ) -> None:
     last_s = None
-    for event in run(rules, steps):
+    for event in run(rules, steps, delay_s):
         if event.kind is not TurnKind.START:
             assert last_s is not None
             assert event.end_s - last_s < UPDATE_S + STEP_S + 1e-6
         last_s = event.end_s
-
-
-@given(score=st.floats(0.3, 0.99))
-def test_the_score_grows_with_silence_and_its_delay_is_its_inverse(score: float) -> None:
-    assert score_of(delay_of(score)) == pytest.approx(score)
-    assert score_of(delay_of(score) + 0.1) > score
-    assert score_of(-1.0) == 0.0
 
 
 def test_a_threshold_of_one_ends_turns_only_by_the_timeout() -> None:
@@ -108,10 +138,17 @@ def test_a_threshold_of_one_ends_turns_only_by_the_timeout() -> None:
     assert end.end_s == pytest.approx(STEP_S + 2.0, abs=STEP_S)
 
 
-def test_the_default_threshold_ends_a_turn_after_0_7_s_of_silence() -> None:
-    (end,) = [event for event in run(TurnRules(), ["word", "close"] + ["quiet"] * 40) if event.kind is TurnKind.END]
-    assert end.trigger is Trigger.MODEL
-    assert end.end_s == pytest.approx(STEP_S + 0.7, abs=STEP_S)
+@pytest.mark.parametrize("answer", [None, 0.1, 0.9])
+def test_a_turn_ends_after_the_silence_of_its_threshold_and_of_the_answer_of_the_turn_model(
+    answer: float | None,
+) -> None:
+    turns, delay_s = Turns(TurnRules()), delay_of(TurnRules().end_threshold, answer)
+    turns.answer = answer
+    turns.advance(1.0, [Word("yes", 0.9, 1.0, 0.9)])
+    times_s = [1.0 + step * STEP_S for step in range(1, 60)]
+    ends = [event for until_s in times_s for event in turns.advance(until_s, []) if event.trigger is not None]
+    assert ends[0].trigger is Trigger.MODEL
+    assert delay_s <= ends[0].end_s - 1.0 + 1e-6 < delay_s + STEP_S + 1e-5
 
 
 def test_a_request_to_end_without_an_open_turn_is_ignored() -> None:
@@ -136,3 +173,67 @@ def test_a_turn_has_a_greatest_length() -> None:
     words = [Word("a", 0.0, 1.0, 1.0)] * MAX_WORDS
     start, end = Turns(TurnRules()).advance(1.0, words)
     assert (start.kind, end.kind, end.trigger) == (TurnKind.START, TurnKind.END, Trigger.TIMEOUT)
+
+
+EAGER = TurnRules(end_threshold=score_of(0.7), eager_threshold=score_of(0.2))
+
+
+def kinds(events: list[TurnEvent]) -> list[str]:
+    return [event.kind.name for event in events if event.kind is not TurnKind.UPDATE]
+
+
+SPEECH = ["speech"] * 6
+
+
+def test_a_fork_ends_the_turn_by_the_silence_of_the_audio() -> None:
+    events = run(EAGER, [*SPEECH, "word", "quiet", "fork", *["quiet"] * 20], DELAY_S)
+    assert kinds(events) == ["START", "EAGER", "END"]
+    start, eager, end = [event for event in events if event.kind is not TurnKind.UPDATE]
+    spoken_s = len(SPEECH) * STEP_S
+    assert texts(start) == texts(eager) == texts(end) == ["w6"]
+    assert eager.end_s == pytest.approx(spoken_s + 3 * STEP_S)
+    assert end.end_s == pytest.approx(spoken_s + 9 * STEP_S)  # the first step end after 0.7 s
+
+
+def test_updates_repeat_the_early_words_until_the_stream_is_decoded_as_far() -> None:
+    events = run(EAGER, [*SPEECH, "word", "quiet", "fork more", *["quiet"] * 8], DELAY_S)
+    kinds_and_texts = [(event.kind.name, texts(event)) for event in events]
+    assert kinds_and_texts == [
+        ("START", ["w6"]),
+        ("EAGER", ["w6", "f8"]),
+        ("UPDATE", ["w6", "f8"]),
+        ("RESUMED", ["w6"]),
+        ("EAGER", ["w6"]),
+    ]
+
+
+def test_speech_that_comes_back_takes_the_early_end_back_at_once() -> None:
+    events = run(EAGER, [*SPEECH, "word", "quiet", "fork", "quiet", "speech", "quiet"], DELAY_S)
+    assert kinds(events) == ["START", "EAGER", "RESUMED"]
+    assert events[-1].end_s == pytest.approx((len(SPEECH) + 5) * STEP_S)
+
+
+def test_other_words_of_the_stream_take_the_early_end_back_and_are_counted() -> None:
+    turns = Turns(EAGER, delay_s=DELAY_S)
+    word, other = Word("a", 0.0, 0.1, 1.0), Word("b", 0.0, 0.1, 1.0)
+    turns.hear(0.32, 0.24)
+    turns.fork(0.32, ForkWords((word,), (word,), 0.4))
+    assert turns.state is TurnState.AWAITING
+    (update,) = turns.advance(0.64, (), [other])
+    assert (update.kind, texts(update)) == (TurnKind.UPDATE, ["a"]), "the stream is not decoded as far as the fork"
+    (resumed,) = turns.advance(0.72, (), [other])
+    assert (resumed.kind, texts(resumed), turns.differing) == (TurnKind.RESUMED, ["b"], 1)
+
+
+def test_words_of_an_ended_turn_are_dropped_from_the_stream_and_compared() -> None:
+    turns = Turns(TurnRules(end_threshold=score_of(0.3)), delay_s=DELAY_S)
+    turns.hear(0.4, 0.32)
+    old = Word("a", 0.0, 0.1, 1.0), Word("b", 0.1, 0.2, 1.0)
+    (start, end) = turns.fork(0.4, ForkWords(old, old, 0.48))
+    assert (start.kind, end.kind, end.trigger) == (TurnKind.START, TurnKind.END, Trigger.MODEL)
+    assert not turns.advance(0.48, (), old[:1])
+    assert not turns.advance(0.8, (), (old[0], Word("c", 0.1, 0.2, 1.0)))
+    assert turns.differing == 1
+    new = Word("d", 0.9, 1.0, 1.0)
+    (start,) = turns.advance(1.4, old, [new])
+    assert (start.kind, start.index, texts(start)) == (TurnKind.START, 1, ["d"])

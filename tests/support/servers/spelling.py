@@ -45,6 +45,12 @@ def spell(text: str, rate: int = CONFIG.sample_rate) -> PCM:
     return np.repeat(np.array(levels, np.int16), FRAME * rate // CONFIG.sample_rate)
 
 
+def voiced(text: str) -> PCM:
+    """Return audio of `text` after a step of silence, that is louder than that by its level, as speech is."""
+    audio = spell(text)
+    return np.concatenate([silence(0.08), audio + np.where(np.arange(len(audio)) % 2, 300, -300).astype(np.int16)])
+
+
 def silence(seconds: float, rate: int = CONFIG.sample_rate) -> PCM:
     """Return audio without text."""
     return np.zeros(round(seconds * rate), np.int16)

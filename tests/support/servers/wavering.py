@@ -65,6 +65,12 @@ class WaveringDecoder:
         self._check(state)
         self.open.remove(id(state))
 
+    def copy(self, state: WaveringState) -> WaveringState:
+        self._check(state)
+        twin = replace(state, inner=self._greedy.copy(state.inner), closed=list(state.closed))
+        self.open.add(id(twin))
+        return twin
+
     def advance(self, states: Sequence[WaveringState], log_probs: LogProbs) -> None:
         for row, state in enumerate(states):
             self._check(state)

@@ -14,6 +14,7 @@ from server.protocols.deepgram.messages import MAX_CHARACTERS, CloseStream, Conf
 from server.protocols.deepgram.parameters import PARAMETERS, TABLE
 from server.protocols.deepgram.query import BIASING
 from server.recognition.keyterms import Keyterms
+from server.recognition.segments.endpointing import SMART_END
 from server.recognition.session import SessionOptions
 from tests.support.servers.listen_query import RAW, query
 
@@ -212,3 +213,13 @@ def test_a_text_frame_becomes_an_action(text: str, action: object) -> None:
 def test_an_invalid_text_frame_is_refused(text: str) -> None:
     with pytest.raises(BadFrame):
         parse_frame(text, channels=2)
+
+
+def test_smart_endpointing_is_a_score_and_not_a_time() -> None:
+    options = query(f"{RAW}&endpointing=smart").live_options(16_000)
+    assert (options.endpointing_ms, options.scored_end) == (0.0, SMART_END)
+    assert query(f"{RAW}&endpointing=300").live_options(16_000).scored_end is None
+    with pytest.raises(BadParameter, match="endpointing: smart cannot be combined with resumable"):
+        query(f"{RAW}&endpointing=smart&resumable=true").live_options(16_000)
+    with pytest.raises(BadParameter, match="endpointing: smart is for live streams"):
+        query(f"{RAW}&endpointing=smart", live=False)

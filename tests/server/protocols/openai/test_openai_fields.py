@@ -17,7 +17,7 @@ from server.protocols.openai.messages import FIELDS, MAX_AUDIO_BYTES, MAX_EVENT_
 from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.session_fields import SESSION, FieldKind, Tree
 from server.protocols.openai.settings import SessionSettings
-from server.streaming.adapter import Bias, Switch
+from server.streaming.adapter import Bias, Endpoint, Switch
 from tests.support.servers.adapters import RATE, audio_of, frames_of, other_actions
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
@@ -123,8 +123,6 @@ def test_an_unknown_field_of_an_event_is_named(event: str) -> None:
 UNSUPPORTED = {
     "session.include": ["item.input_audio_transcription.logprobs"],
     "session.audio.input.turn_detection.idle_timeout_ms": 5_000,
-    "session.audio.input.turn_detection.eagerness": "low",
-    "session.audio.input.turn_detection.type": "semantic_vad",
     "session.audio.input.transcription.language": "multi",
     "session.audio.input.transcription.model": "gpt-4o-transcribe-diarize",
 }
@@ -148,11 +146,35 @@ def test_an_unsupported_field_is_refused_by_its_path_unless_the_server_is_lenien
         assert update(nested(path, None))["type"] == "session.updated", "null requests nothing"
 
 
-def test_semantic_vad_and_its_eagerness_are_named() -> None:
-    error = update(of_input(turn_detection={"type": "semantic_vad", "eagerness": "low"}))["error"]
-    assert error["code"] == "unsupported_parameter"
-    assert error["param"].startswith("session.audio.input.turn_detection.")
-    assert "eagerness" in error["message"]
+def test_semantic_vad_is_echoed_with_its_eagerness() -> None:
+    for given, echoed in (({}, "auto"), ({"eagerness": None}, "auto"), ({"eagerness": "low"}, "low")):
+        session = update(of_input(turn_detection={"type": "semantic_vad", **given}))["session"]
+        assert session["audio"]["input"]["turn_detection"] == {"type": "semantic_vad", "eagerness": echoed}
+        assert "ignored_params" not in session
+
+
+def test_the_eagerness_of_semantic_vad_is_the_score_that_ends_a_turn() -> None:
+    talk = adapter()
+    ends = {}
+    for eagerness in ("high", "medium", "auto", "low"):
+        turns = {"type": "semantic_vad", "eagerness": eagerness}
+        _, actions = send(talk, {"type": "session.update", "session": of_input(turn_detection=turns)})
+        for end in actions:
+            ends[eagerness] = end.scored
+    assert list(ends) == ["high", "medium", "low"], "auto is medium: nothing changes"
+    for answer in (None, 0.1, 0.9):
+        assert ends["high"].delay_s(answer) < ends["medium"].delay_s(answer) < ends["low"].delay_s(answer)
+    _, (back,) = send(talk, {"type": "session.update", "session": of_input(turn_detection={"type": "server_vad"})})
+    assert back == Endpoint(500.0)
+
+
+@pytest.mark.parametrize(
+    "turns", [{"type": "semantic_vad", "silence_duration_ms": 300}, {"type": "server_vad", "eagerness": "low"}]
+)
+def test_a_field_of_the_other_kind_of_turn_detection_is_refused(turns: dict[str, Any]) -> None:
+    error = update(of_input(turn_detection=turns))["error"]
+    assert error["param"].rpartition(".")[2] in turns
+    assert "cannot be combined" in error["message"]
 
 
 HARMLESS = {
@@ -178,6 +200,7 @@ WRONG = [
     ("session.audio.input.turn_detection.prefix_padding_ms", (-1, 0.5, "600")),
     ("session.audio.input.turn_detection.silence_duration_ms", (-1, 0, 10**9, "500", 0.5)),
     ("session.audio.input.turn_detection.create_response", ("true", 1)),
+    ("session.audio.input.turn_detection.eagerness", ("eager", 1, "")),
     ("session.audio.input.turn_detection.type", ("none", "", 1, None)),
     ("session.audio.input.noise_reduction.type", ("loud", 1)),
     ("session.audio.input.noise_reduction.strength", (-1, 2, "x")),

@@ -1,0 +1,117 @@
+"""Delay of Flux's early end of turn, `EagerEndOfTurn`, and of `EndOfTurn`, from the end of speech.
+
+Each recording is followed by two seconds of its own quietest 200 ms. The end of speech is where silero's last silence
+begins, as for `--ruler turns`. An early end that comes before that is one of a pause inside the turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from loadtest.errors import BadManifest
+from loadtest.generator.settings import SAMPLE_RATE
+from loadtest.rulers.playing import Played, pieces
+from loadtest.rulers.recordings import Spoken
+from loadtest.rulers.report import Figure, figure
+from loadtest.rulers.turns.silences import Listener, with_quiet
+from loadtest.rulers.turns.takes import CONFIGURE, LINGER
+from tutti_asr_client.address import QueryValue
+
+QUERY: dict[str, QueryValue] = {
+    "model": "flux-general-en",
+    "encoding": "linear16",
+    "sample_rate": SAMPLE_RATE,
+    "eager_eot_threshold": 0.5,  # Source: pipecat-ai 1.14.0, `enable_eager_end_of_turn`
+}
+BEFORE_S = 0.1  # before silero's end of speech, in which an end still belongs to it: a window is 32 ms
+STARTS = "silero's end of speech"
+
+
+class _Message(msgspec.Struct, frozen=True):
+    type: str
+    event: str = ""
+
+
+_decoder = msgspec.json.Decoder(_Message)
+
+
+class EarlyTake:
+    """A recording with quiet after it, and the arrivals of its events after the end of speech."""
+
+    def __init__(self, frames: tuple[bytes, ...], end_s: float, language: str) -> None:
+        """`end_s`: the end of speech in the recording."""
+        self.frames, self.language = frames, language
+        self.over = False
+        self.early_s: float | None = None
+        self.ended_s: float | None = None
+        self.resumed_s: float | None = None  # the first time that an early end was taken back
+        self._end_s = end_s
+        self._start_s = 0.0
+
+    def started(self, start_s: float) -> None:
+        """The connection is open."""
+        self._start_s = start_s
+
+    def after(self, piece: int, due_s: float) -> bytes | None:  # noqa: ARG002 - a take's
+        """Return a `Configure` once everything was sent: its answer comes after all events."""
+        return CONFIGURE if piece == len(self.frames) + LINGER else None
+
+    def message(self, frame: bytes, now: float) -> None:
+        """Note the first event of each kind after the end of speech."""
+        message = _decoder.decode(frame)
+        self.over = self.over or message.type == "ConfigureSuccess"
+        after_s = now - self._start_s - self._end_s
+        if after_s < -BEFORE_S or self.ended_s is not None:
+            return
+        if message.event == "EagerEndOfTurn" and self.early_s is None:
+            self.early_s = after_s
+        elif message.event == "TurnResumed" and self.early_s is not None and self.resumed_s is None:
+            self.resumed_s = after_s
+        elif message.event == "EndOfTurn":
+            self.ended_s = after_s
+
+
+class EarlyEnd:
+    """The ruler: prepares each recording once."""
+
+    query = QUERY
+    path = "/v2/listen"
+
+    def __init__(self, spoken: Sequence[Spoken]) -> None:
+        """Find the end of speech of all recordings. Raises: BadManifest if there is none."""
+        listener = Listener()
+        quiet = [(with_quiet(each.samples), each.language) for each in spoken]
+        found = [(pcm, listener.silences(pcm), language) for pcm, language in quiet]
+        self._played = [
+            (pieces(pcm.tobytes()), silences[-1][0], language) for pcm, silences, language in found if silences
+        ]
+        if not self._played:
+            raise BadManifest("silero found no speech in these recordings; use others")
+        self.silent = len(found) - len(self._played)
+
+    @property
+    def recordings(self) -> int:
+        """Number of recordings with an end of speech."""
+        return len(self._played)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks for the report."""
+        return (f"{self.silent} recordings were left out: silero found no speech in them",) if self.silent else ()
+
+    def takes(self, order: Iterator[int]) -> Iterator[EarlyTake]:
+        """Yield takes of the recordings in this order."""
+        for number in order:
+            yield EarlyTake(*self._played[number])
+
+    def figures(self, played: Played) -> tuple[Figure, ...]:
+        """Return the figures of a level."""
+        takes = [take for take in played.takes if isinstance(take, EarlyTake)]
+        kinds = (
+            ("early-end", "first EagerEndOfTurn", [take.early_s for take in takes]),
+            ("taken-back", "TurnResumed after it", [take.resumed_s for take in takes]),
+            ("end", "EndOfTurn", [take.ended_s for take in takes]),
+        )
+        return tuple(figure(name, STARTS, ends, [s for s in found if s is not None]) for name, ends, found in kinds)

@@ -1,0 +1,145 @@
+"""Forks: what a flush after one of a stream's steps would give, while the stream itself continues.
+
+A fork begins with the model's state and the decoder's after that step. It is a stream of the engine with one of a few
+spare slots, and runs the steps of silence that a flush would push: so its words are, to the bit of their
+log-probabilities, those of a stream that ends there. The stream itself never runs a step for it.
+
+A fork that finds no slot, or fails, is refused; its stream notices nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from batching.errors import BatchingError
+from model.ctc.words import TwoPass, Word
+from server.operations.metrics import ModelMetrics
+from server.recognition.active_session import ActiveSession
+from server.recognition.decoding.batch_decoder import Route
+from server.recognition.events import Event, Final, ForkWords, StepTiming
+from server.recognition.pending_finals import PendingFinal, PendingFinals, PendingFork
+from server.recognition.result_order import ImmediateOrder
+from server.recognition.segments.segmenter import Segmenter
+from server.recognition.steps import Marker, StepTag
+
+
+class Fork:
+    """One fork that runs: the session, the sink and the owner of its steps, as `BatchDecoder` uses them."""
+
+    background = False
+
+    def __init__(
+        self,
+        origin: ActiveSession,
+        channel: Segmenter,
+        place: PendingFork,
+        stream: int,
+        on_end: Callable[[Fork, ForkWords | None], None],
+    ) -> None:
+        """`channel`: of the fork alone; `place`: in the results of `origin`; `stream`: its id in the engine.
+
+        `on_end` gets its words, None if it failed; once, unless it is dropped.
+        """
+        self.origin, self.channel, self.place, self.stream = origin, channel, place, stream
+        self.open = True
+        self.session = self.sink = self
+        self.pending = PendingFinals(1, ImmediateOrder()) if isinstance(channel.decoder, TwoPass) else None
+        self._running: tuple[Word, ...] = ()  # before the segment ends, as known up to `_known_s`
+        self._known_s = 0.0
+        self._on_end = on_end
+
+    def decoded(self, channel: Segmenter, tag: StepTag) -> list[Any]:
+        """Return the events of one step's result; a final with a second pass waits for it."""
+        if tag.marker is Marker.CLOSE:
+            self._running, self._known_s = channel.open_words, channel.known_s
+        results = channel.decoded(tag)
+        return results if self.pending is None else self.pending.answered(0, results)
+
+    def resolve(
+        self, final: PendingFinal, words: tuple[Word, ...] | None
+    ) -> list[tuple[list[Event], StepTiming | None]]:
+        """Take the words of the second pass, None if it failed; return the events that waited."""
+        assert self.pending is not None, "its final came from here"
+        return list(self.pending.resolve(final, words))
+
+    def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
+        """End with the final."""
+        del timing
+        for event in events:
+            if isinstance(event, Final):
+                self._on_end(self, ForkWords(event.words, self._running, self._known_s))
+
+    def fail(self, error: Exception) -> None:
+        """End without words."""
+        del error
+        if self.open:
+            self._on_end(self, None)
+
+
+class Forks:
+    """The forks of one model's streams in this process; at most `slots` run at a time."""
+
+    def __init__(self, routes: dict[int, Route], metrics: ModelMetrics, *, slots: int, budget_s: float) -> None:
+        """`routes`: by engine stream; the forks add and remove their own."""
+        self._routes = routes
+        self._metrics = metrics
+        self._slots, self._budget_s = slots, budget_s
+        self._running: dict[int, Fork] = {}
+
+    @property
+    def running(self) -> Collection[int]:
+        """Engine streams of the forks that run."""
+        return self._running.keys()
+
+    def start(self, origin: ActiveSession, channel: Segmenter, state: bytes) -> None:
+        """Start the channel's oldest fork from the model's state, exported after the step that was decoded last."""
+        pending = origin.session.next_fork()
+        if len(self._running) >= self._slots or not self._started(origin, channel, pending, state):
+            self._metrics.forks["refused"].inc()
+            _resolve(origin, pending, None)
+
+    def _started(self, origin: ActiveSession, channel: Segmenter, pending: PendingFork, state: bytes) -> bool:
+        """Open a stream for a fork and queue its steps. Returns: False if the engine cannot take it."""
+        engine = origin.speech.engine
+        try:
+            stream = engine.open(budget_s=self._budget_s)
+        except BatchingError:
+            return False
+        fork = Fork(origin, channel.fork(), pending, stream, self._end)
+        self._running[stream] = fork
+        self._routes[stream] = Route(fork, fork.channel)
+        try:
+            engine.restore(stream, state)
+            for step in pending.steps:
+                fork.channel.sent(step.pcm)
+                engine.push(stream, step.pcm, tag=step.tag)
+        except BatchingError:
+            self._close(fork)
+            return False
+        return True
+
+    def drop(self, origin: ActiveSession) -> None:
+        """Close the forks of a session that ends."""
+        for fork in [fork for fork in self._running.values() if fork.origin is origin]:
+            self._close(fork)
+
+    def _end(self, fork: Fork, found: ForkWords | None) -> None:
+        self._close(fork)
+        self._metrics.forks["failed" if found is None else "done"].inc()
+        _resolve(fork.origin, fork.place, found)
+
+    def _close(self, fork: Fork) -> None:
+        fork.open = False
+        del self._running[fork.stream], self._routes[fork.stream]
+        fork.origin.speech.engine.close(fork.stream)
+        fork.channel.release()
+
+
+def _resolve(origin: ActiveSession, place: PendingFork, found: ForkWords | None) -> None:
+    """Give a session the words of its fork, None for a refused one, and send what waited for them."""
+    if not origin.open:
+        return
+    for events, timing in origin.session.resolve_fork(place, found):
+        if origin.open:  # the events of an earlier step may have ended it
+            origin.sink.on_events(events, timing)

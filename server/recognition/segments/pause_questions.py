@@ -1,0 +1,86 @@
+"""Questions to a turn model about the pauses of one channel, and the place of their answers among its steps. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from model.turn_ends.whisper_features import SAMPLES
+from server.audio.pcm import PCM
+from server.recognition.segments.pauses import SilenceMeter
+
+ASK_S = (0.2, 0.6)  # of silence, after which the model is asked: once a pause, and once more if it lasts
+ANSWER_STEPS = 2  # from the step of a question to the one after which its answer counts: 160 ms
+ROUNDING = 1e-6
+
+Done = Callable[[float], bool]
+Ask = Callable[[PCM, Done], None]
+"""Asks the turn model about the end of these samples; the function gets the answer later, or is never called.
+
+The function returns whether the answer is in time.
+"""
+
+
+class Answered(Protocol):
+    """The channel, as far as answers concern it."""
+
+    steps_sent: int
+
+    def take_answer(self, answer: float | None, after_step: int) -> bool:
+        """Let an answer count after a step; return whether it is in time."""
+
+
+class LastAudio:
+    """The last 8 s of a channel's audio at 16 kHz."""
+
+    def __init__(self) -> None:
+        self._buffer = np.zeros(2 * SAMPLES, np.int16)
+        self._filled = 0
+
+    @property
+    def samples(self) -> PCM:
+        """A copy, (S,) int16; less than 8 s at the beginning."""
+        return self._buffer[max(0, self._filled - SAMPLES) : self._filled].copy()
+
+    def add(self, step: PCM) -> None:
+        """Append a step, (S,); the buffer is moved once in 8 s."""
+        if self._filled + len(step) > len(self._buffer):
+            kept = self.samples
+            self._buffer[: len(kept)] = kept
+            self._filled = len(kept)
+        self._buffer[self._filled : self._filled + len(step)] = step
+        self._filled += len(step)
+
+
+class PauseQuestions:
+    """Asks about the pauses of one channel.
+
+    An answer counts after a fixed number of steps, so that events depend on the audio alone; one that arrives later is
+    dropped.
+    """
+
+    def __init__(self, channel: Answered, meter: SilenceMeter, ask: Ask) -> None:
+        self._channel, self._meter = channel, meter
+        self._ask = ask
+        self._audio = LastAudio()
+        self._pause = 0  # number of the present pause
+        self._asked = 0  # questions in it
+        self._silence_s = 0.0
+
+    def sent(self, step: PCM) -> None:
+        """Take a step of audio, which the channel has sent to the engine."""
+        self._audio.add(step)
+        before_s, self._silence_s = self._silence_s, self._meter.push(step)
+        number = self._channel.steps_sent
+        if self._silence_s < before_s and self._asked:
+            self._pause, self._asked = self._pause + 1, 0
+            self._channel.take_answer(None, number)
+        if self._asked < len(ASK_S) and self._silence_s >= ASK_S[self._asked] - ROUNDING:
+            self._asked += 1
+            self._ask(self._audio.samples, partial(self._answered, self._pause, number + ANSWER_STEPS))
+
+    def _answered(self, pause: int, after_step: int, answer: float) -> bool:
+        return pause == self._pause and self._channel.take_answer(answer, after_step)

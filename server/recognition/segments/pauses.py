@@ -1,0 +1,111 @@
+"""Silence at the end of a channel's audio, by its level alone, without the delay of the recognizer. Pure.
+
+Audio is silent while its level is near the lowest of the last seconds, or far below the loudest: one of both is enough,
+because a quiet room has its floor far below speech, and a loud one has speech little above its floor. Levels are whole
+numbers of a step's own samples, so silence depends neither on the batch nor on how the audio was cut into messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from model.description import ModelDescription
+from model.levels import band_levels
+from server.audio.pcm import PCM
+from server.recognition.segments.speech_gate import LEVEL_S, level_limits
+from server.recognition.steps import Work
+
+# Source: loadtest/LOG.md, "2026-11-28: silence by the level of the audio, for forks (kept)".
+ABOVE_FLOOR_DB = 9  # level of speech over the lowest of the last `FLOOR_S`
+BELOW_LOUDEST_DB = 30  # level of silence under the loudest, which is forgotten by `FORGOTTEN_DB_PER_S`
+FLOOR_S = 3.0
+FORGOTTEN_DB_PER_S = 10.0
+CLICK_LEVELS = 1  # most levels in a row that are no speech however loud they are
+DIFFERENCE = 1  # samples: levels are those of the change from one sample to the next, which has no constant offset
+
+
+class SilenceMeter(Protocol):
+    """Measures the silence at the end of a channel's audio, step by step."""
+
+    def push(self, step: PCM) -> float:
+        """Take a step (S,); return the seconds of silence at its end, 0 during speech."""
+
+
+class LevelMeter:
+    """A `SilenceMeter` by the level of the audio."""
+
+    def __init__(self, config: ModelDescription) -> None:
+        step_s = config.step_samples / config.sample_rate
+        self._per_step = max(1, round(step_s / LEVEL_S))
+        self._level_s = step_s / self._per_step
+        self._limits = level_limits(config.step_samples // self._per_step)
+        self._kept = round(FLOOR_S / self._level_s)
+        self._lowest: deque[tuple[int, int]] = deque()  # (number, level): later levels that could become the lowest
+        self._loudest = 0.0
+        self._number = 0  # of the next level
+        self._loud = 0  # levels of speech in a row, the last ones
+        self._silent = 0  # levels since the last one of speech
+
+    def push(self, step: PCM) -> float:
+        """Take a step (S,); return the seconds of silence at its end, 0 during speech."""
+        for level in band_levels(step, self._per_step, DIFFERENCE, self._limits):
+            self._take(level)
+        return self._silent * self._level_s
+
+    def _take(self, level: int) -> None:
+        lowest = self._lowest
+        while lowest and lowest[-1][1] >= level:
+            lowest.pop()
+        lowest.append((self._number, level))
+        if lowest[0][0] <= self._number - self._kept:
+            lowest.popleft()
+        self._number += 1
+        self._loudest = max(level, self._loudest - FORGOTTEN_DB_PER_S * self._level_s)
+        floor = max(1, lowest[0][1])  # digital silence is lower than any room
+        loud = level >= max(floor + ABOVE_FLOOR_DB, self._loudest - BELOW_LOUDEST_DB)
+        self._loud = self._loud + 1 if loud else 0
+        self._silent = 0 if self._loud > CLICK_LEVELS else self._silent + 1
+
+
+@dataclass(frozen=True, slots=True)
+class StepSilence:
+    """What is known of a step before its result: the silence at its end, and the steps of a fork from there."""
+
+    end_s: float
+    silence_s: float
+    fork: tuple[Work, ...] = ()
+    """Steps of silence that flush the audio up to here; none where no fork begins."""
+
+
+class Pauses:
+    """Pauses in the steps of one channel, and the step in each of them after which the stream is forked.
+
+    A pause has at most one fork: at the end of the first step with `fork_after_s` of silence.
+    """
+
+    def __init__(self, meter: SilenceMeter, fork_after_s: float) -> None:
+        self.fork_after_s = fork_after_s
+        """Of the steps to come."""
+        self._meter = meter
+        self._silence_s = 0.0
+        self._spoken = False  # since the last fork
+        self._unanswered: deque[StepSilence] = deque()  # of steps that are not answered yet
+
+    def forks(self, step: PCM) -> bool:
+        """Take a step that is sent to the engine; return whether the stream is forked after it."""
+        before_s, self._silence_s = self._silence_s, self._meter.push(step)
+        self._spoken = self._spoken or self._silence_s < before_s or not self._silence_s
+        forks = self._spoken and self._silence_s >= self.fork_after_s
+        if forks:
+            self._spoken = False
+        return forks
+
+    def sent(self, end_s: float, fork: tuple[Work, ...] = ()) -> None:
+        """Note the step that was taken last, or a step of a flush."""
+        self._unanswered.append(StepSilence(end_s, self._silence_s, fork))
+
+    def answered(self) -> StepSilence:
+        """Return what is known of the oldest step that is not answered yet."""
+        return self._unanswered.popleft()
