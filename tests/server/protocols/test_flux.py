@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
@@ -13,9 +15,10 @@ from websockets.sync.client import ClientConnection, connect
 from model.turn_ends.score import score_of
 from server.settings import Settings
 from tests.support.clients.flux_wire_rules import check_flux
+from tests.support.servers.array_slots import Array, ArraySlots, Row, State
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import silence, spell, voiced
+from tests.support.servers.spelling import CONFIG, silence, spell, voiced
 from tests.support.servers.two_models import two_models
 
 Start = Callable[..., LiveServer]
@@ -95,6 +98,40 @@ def test_a_fork_gives_the_words_of_the_early_end_and_of_the_end_before_the_strea
     assert times["EndOfTurn"] == pytest.approx(0.7, abs=0.081)
     assert forks(server) == (2, 0)
     assert server.metric("tutti_turn_words_differing_total") == 0
+
+
+class LateVad:
+    """A voice detector that answers once its gate is open."""
+
+    step_samples = 512
+    input_spec = (step_samples,), np.int16
+    state_spec: Mapping[str, Row] = {}
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+
+    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> ArraySlots:
+        return ArraySlots(self, capacity=capacity, largest=largest)
+
+    def step(self, inputs: Array, state: State) -> tuple[Array, State]:
+        self.gate.wait(WAIT_S)
+        return 0.1 + 0.8 * (inputs != 0).any(axis=1, keepdims=True).astype(np.float32), state
+
+
+def test_a_stream_is_forked_after_the_rows_that_wait_for_the_voice_activity_model(live_server: Start) -> None:
+    audio = np.concatenate([voiced("hello there"), silence(1.5), voiced("you"), silence(2.0)])
+    vad = LateVad()
+    server = live_server(vad_model=vad, vad="silero")
+    rows = server.replica.models.default.metrics.batch_rows
+    enough = rows.value + len(audio) // CONFIG.step_samples
+    with dial(server, scores(eager=0.2, end=0.7)) as socket:
+        socket.send(audio.tobytes())
+        server.wait_until(lambda: rows.value >= enough)
+        vad.gate.set()
+        socket.send(CLOSE)
+        turns = check_flux(list(messages(socket)))
+    assert [turn["transcript"] for turn in turns if turn["event"] == "EagerEndOfTurn"] == ["Hello, there.", "You."]
+    assert forks(server) == (2, 0)
 
 
 def test_without_a_spare_slot_turns_end_by_the_words_of_the_stream(
