@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, get_args
 
-import msgspec
 import numpy as np
 
 from model.ctc.words import Decoder, TwoPass, Word
@@ -18,14 +16,14 @@ from server.audio.pcm import BLOCK_S, MARGIN_S, PCM, downmix
 from server.errors import BacklogExceeded, BadParameter, CloseReason
 from server.recognition.audio_digest import AudioDigest
 from server.recognition.context import CONTEXT_S, rare_terms
-from server.recognition.events import Closed, Event, Final, FinalReason, ForkWords, Partial, Silence, StepTiming
+from server.recognition.events import Closed, Event, Final, FinalReason, ForkWords, Partial, StepTiming
 from server.recognition.keyterms import NO_KEYTERMS, CurrentKeyterms, Keyterms
-from server.recognition.pending_finals import PendingFinal, PendingFinals, PendingFork, Result, marked
+from server.recognition.pending_finals import PendingFinal, PendingFinals, PendingFork, marked
 from server.recognition.result_order import AudioOrder, ImmediateOrder, ResultOrder
 from server.recognition.resumption import Resumption
 from server.recognition.segments.endpointing import EndpointRules, ScoredEnd, VoiceActivity, VoiceRules
 from server.recognition.segments.pause_questions import Ask, PauseQuestions
-from server.recognition.segments.pauses import LevelMeter, Pauses, StepSilence
+from server.recognition.segments.pauses import LevelMeter, Pauses
 from server.recognition.segments.segmenter import Closing, Segmenter
 from server.recognition.spoken_order import OpenSpeech, SpokenOrder
 from server.recognition.steps import Marker, StepCutter, StepTag, Work
@@ -161,7 +159,6 @@ class Session:
         self._pauses: Pauses | None = None
         if options.fork_after_s is not None and _forks(options):
             self._pauses = Pauses(LevelMeter(config), options.fork_after_s)
-        self._forks: deque[PendingFork] = deque()  # whose state the engine has not exported yet
         self.pending: PendingFinals | None = None  # of a decoder with a second pass, or of a stream that is forked
         if isinstance(decoder, TwoPass) or self._pauses is not None:
             self._order = self.pending = PendingFinals(options.streams, self._order)
@@ -356,22 +353,14 @@ class Session:
             self._digest.answered(channel.index, tag.end_s)
             results = marked(results, partial(self._digest.mark, tag.end_s)) if results else results
         if self._pauses is not None:
-            results = self._with_pause(self._pauses.answered(), results)
+            results = self._pauses.answered(results)
         events = self._shown(self._order.answered(channel.index, results))
         return events if self._closing is None else self._with_end(events)
 
     def next_fork(self) -> PendingFork:
         """Return the oldest fork that was not returned yet, once the engine has exported the state for it."""
-        return self._forks.popleft()
-
-    def _with_pause(self, known: StepSilence, results: list[Result]) -> list[Result]:
-        """Return the results of a step with its silence, and with the fork that begins after it."""
-        results.insert(0, Silence(0, known.end_s, known.silence_s))
-        if known.fork:
-            fork = PendingFork(0, known.end_s, known.fork)
-            self._forks.append(fork)
-            results.append(fork)
-        return results
+        assert self._pauses is not None, "only a stream with pauses is forked"
+        return self._pauses.next_fork()
 
     def resolve(
         self, final: PendingFinal, words: tuple[Word, ...] | None
@@ -428,7 +417,7 @@ class Session:
         """Note what goes to the engines, in its order; mark the steps after which the stream is forked."""
         self._order.send(work)
         if self._pauses is not None:
-            work[:] = [self._watched(piece, self._pauses) for piece in work]
+            work[:] = [self._pauses.sent(piece, self._cutters[0]) for piece in work]
         for piece in work:
             if isinstance(piece.tag, StepTag):
                 self.channels[piece.channel].sent(piece.pcm)
@@ -436,14 +425,6 @@ class Session:
                     self._questions[piece.channel].sent(piece.pcm)
         if self.keyterms.context and not any(channel.bias_steps for channel in self.channels):
             self._keyterms.forget_context()
-
-    def _watched(self, step: Work, pauses: Pauses) -> Work:
-        tag = step.tag
-        if not isinstance(tag, StepTag):
-            return step
-        forks = tag.marker is Marker.AUDIO and pauses.forks(step.pcm)
-        pauses.sent(tag.end_s, self._cutters[0].flush_of(step) if forks else ())
-        return msgspec.structs.replace(step, forks=True) if forks else step
 
     def _with_end(self, events: list[Event]) -> list[Event]:
         if self._closing is not None and all(channel.closed for channel in self.channels) and self._order.finishes():

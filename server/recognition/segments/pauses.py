@@ -8,14 +8,17 @@ numbers of a step's own samples, so silence depends neither on the batch nor on 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from model.description import ModelDescription
 from model.levels import band_levels
 from server.audio.pcm import PCM
+from server.recognition.events import Silence
+from server.recognition.pending_finals import PendingFork, Result
 from server.recognition.segments.speech_gate import LEVEL_S, level_limits
-from server.recognition.steps import Work
+from server.recognition.steps import Marker, StepCutter, StepTag, Work
 
 # Source: loadtest/LOG.md, "2026-11-28: silence by the level of the audio, for forks (kept)".
 ABOVE_FLOOR_DB = 9  # level of speech over the lowest of the last `FLOOR_S`
@@ -69,16 +72,6 @@ class LevelMeter:
         self._silent = 0 if self._loud > CLICK_LEVELS else self._silent + 1
 
 
-@dataclass(frozen=True, slots=True)
-class StepSilence:
-    """What is known of a step before its result: the silence at its end, and the steps of a fork from there."""
-
-    end_s: float
-    silence_s: float
-    fork: tuple[Work, ...] = ()
-    """Steps of silence that flush the audio up to here; none where no fork begins."""
-
-
 class Pauses:
     """Pauses in the steps of one channel, and the step in each of them after which the stream is forked.
 
@@ -91,10 +84,11 @@ class Pauses:
         self._meter = meter
         self._silence_s = 0.0
         self._spoken = False  # since the last fork
-        self._unanswered: deque[StepSilence] = deque()  # of steps that are not answered yet
+        self._unanswered: deque[tuple[Silence, PendingFork | None]] = deque()  # of steps
+        self._forks: deque[PendingFork] = deque()  # whose state the engine has not exported yet
 
     def forks(self, step: PCM) -> bool:
-        """Take a step that is sent to the engine; return whether the stream is forked after it."""
+        """Take a step of audio; return whether the stream is forked after it."""
         before_s, self._silence_s = self._silence_s, self._meter.push(step)
         self._spoken = self._spoken or self._silence_s < before_s or not self._silence_s
         forks = self._spoken and self._silence_s >= self.fork_after_s
@@ -102,10 +96,27 @@ class Pauses:
             self._spoken = False
         return forks
 
-    def sent(self, end_s: float, fork: tuple[Work, ...] = ()) -> None:
-        """Note the step that was taken last, or a step of a flush."""
-        self._unanswered.append(StepSilence(end_s, self._silence_s, fork))
+    def sent(self, step: Work, cutter: StepCutter) -> Work:
+        """Take a step that goes to the engine, of audio or of a flush; return it, marked if the stream is forked there.
 
-    def answered(self) -> StepSilence:
-        """Return what is known of the oldest step that is not answered yet."""
-        return self._unanswered.popleft()
+        `cutter`: its channel's.
+        """
+        tag, fork = step.tag, None
+        if not isinstance(tag, StepTag):
+            return step
+        if tag.marker is Marker.AUDIO and self.forks(step.pcm):
+            fork = PendingFork(step.channel, tag.end_s, cutter.flush_of(step))
+        self._unanswered.append((Silence(step.channel, tag.end_s, self._silence_s), fork))
+        return step if fork is None else msgspec.structs.replace(step, forks=True)
+
+    def answered(self, results: list[Result]) -> list[Result]:
+        """Return the results of the oldest step with its silence, and with the fork that begins after it."""
+        silence, fork = self._unanswered.popleft()
+        if fork is None:
+            return [silence, *results]
+        self._forks.append(fork)
+        return [silence, *results, fork]
+
+    def next_fork(self) -> PendingFork:
+        """Return the oldest fork that was not returned yet, once the engine has exported the state for it."""
+        return self._forks.popleft()

@@ -345,7 +345,9 @@ def test_row_held_for_the_vad_model_is_not_decoded_after_its_session_closed() ->
     active = session_on(SilentEngine(), bench.session, _NoSink())
     route = Route(active, channel)
     row = Row(StepTag(1_280, 0.08, Marker.AUDIO, 0.0), 0.0, BatchTiming(0.0, 0.0, 1))
-    route.held.append((row, np.zeros((2, 29), np.float32)))
+    held = row, np.zeros((2, 29), np.float32)
+    route.held.extend([held, held])
+    assert route.take_row() is held
     active.close()
     active.close()
     assert route.take_row() is None
