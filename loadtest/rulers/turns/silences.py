@@ -57,7 +57,8 @@ class Listener:
     def silences(self, pcm: PCM) -> tuple[tuple[float, float | None], ...]:
         """Return the silences of (S,) int16, as `Turn.silences`; none without speech."""
         self._vad.reset(0)
-        return silences_of(speech([_step(self._vad, window) for window in _windows(pcm)]))
+        spoken = speech([_step(self._vad, window) for window in _windows(pcm)])
+        return silences_of(spoken) if spoken else ()
 
 
 def turns_of(utterances: Sequence[Utterance]) -> list[Turn]:
