@@ -163,6 +163,10 @@ NOT_ADMIN = {
 }
 NOT_POSSIBLE = {"404": _text("Unknown model"), "409": _text("The model cannot be loaded or unloaded")}
 
+KEY_SET = {
+    "description": "The public keys that sign receipts; empty if none are signed",
+    "content": _content(_object(keys={"type": "array", "items": {"type": "object"}}), "application/jwk-set+json"),
+}
 OPERATIONS: dict[tuple[str, str], Schema] = {
     ("post", "/v1/listen"): {
         "parameters": [parameter.openapi() for parameter in PARAMETERS],
@@ -207,6 +211,7 @@ OPERATIONS: dict[tuple[str, str], Schema] = {
         },
         "security": BY_KEY_OR_TOKEN,
     },
+    ("get", "/.well-known/jwks.json"): {"responses": {"200": KEY_SET}},
     ("get", "/v1/status"): {"responses": {"200": _json("The replica", STATUS)}},
     ("get", "/healthz"): {"responses": {"200": _text("Alive")}},
     ("get", "/readyz"): {"responses": {"200": _text("Ready"), "503": _text("Not ready")}},
