@@ -36,6 +36,7 @@ class Plan:
     workers: int
     cpus: float = 1.0  # per process
     gpu: bool = False  # one per process
+    pin: bool = False  # each process to cores of its own
     max_failures: int = 3  # lost processes or nodes since the start; -1 for any number
 
 
@@ -68,7 +69,16 @@ def _work(given: dict[str, Plan]) -> None:
     plan = given["plan"]
     place = Place.of(os.environ)
     device = "cuda" if plan.gpu else "cpu"
-    train(plan.config, plan.recipe, plan.places, place=place, device=device, every=plan.every, announce=_say)
+    train(
+        plan.config,
+        plan.recipe,
+        plan.places,
+        place=place,
+        device=device,
+        every=plan.every,
+        pin=plan.pin,
+        announce=_say,
+    )
 
 
 def _say(line: str) -> None:
@@ -91,6 +101,7 @@ def main(
     address: Annotated[str, typer.Option(help="Address of the Ray cluster; `local` starts one here.")] = "auto",
     cpus: Annotated[float, typer.Option(help="CPUs per process.")] = 1.0,
     gpu: Annotated[bool, typer.Option("--gpu", help="Use one GPU per process.")] = False,
+    pin: Annotated[bool, typer.Option("--pin", help="Give each process cores of its own.")] = False,
     max_failures: Annotated[int, typer.Option(help="Lost processes or nodes before giving up; -1: no limit.")] = 3,
 ) -> None:
     """Train on a Ray cluster. The same command resumes from the last snapshot."""
@@ -105,7 +116,7 @@ def main(
         teachers=[path.resolve() for path in teacher or []],
     )
     ray.init(address=None if address == "local" else address, include_dashboard=False, logging_level=logging.WARNING)
-    run(Plan(config, chosen, files, Every(), workers, cpus=cpus, gpu=gpu, max_failures=max_failures))
+    run(Plan(config, chosen, files, Every(), workers, cpus=cpus, gpu=gpu, pin=pin, max_failures=max_failures))
     ray.shutdown()
 
 

@@ -36,6 +36,7 @@ def train(
             help="Processes of one thread each: 1, 2, 4, …; all give the same model. Default: one per core.", min=1
         ),
     ] = None,
+    pin: Annotated[bool, typer.Option("--pin", help="Give each process cores of its own (only CPUs).")] = False,
     validate_every: Annotated[int, typer.Option(help="Updates between validations.", min=1)] = 500,
     save_every: Annotated[int, typer.Option(help="Updates between snapshots.", min=1)] = 200,
     save_minutes: Annotated[float, typer.Option(help="Maximum minutes between snapshots.", min=0)] = 10,
@@ -64,6 +65,7 @@ def train(
             place=Place.of(os.environ),
             device=device,
             every=Every(validate_every, save_every, save_minutes * 60),
+            pin=pin,
             announce=typer.echo,
         )
     except ModelError as error:

@@ -26,6 +26,7 @@ from model.training.acoustic.data.transcripts import changed, spelled
 from model.training.acoustic.losses.denominator import compile_ahead
 from model.training.acoustic.parallel import launch
 from model.training.acoustic.parallel.launch import Place
+from model.training.acoustic.parallel.placement import described, pin
 from model.training.acoustic.parallel.team import Team
 from model.training.acoustic.recipe import Recipe
 from model.training.acoustic.reporting import Reporting
@@ -71,6 +72,7 @@ class Job:
     places: Places
     device: str
     every: Every
+    pin: bool
 
 
 def train(
@@ -82,14 +84,16 @@ def train(
     place: Place | None = None,
     device: str = "auto",
     every: Every | None = None,
+    pin: bool = False,
     announce: Callable[[str], None],
 ) -> Path:
     """Train, or resume an interrupted run; return the checkpoint's path.
 
     Starts `processes` on this machine, by default one per core or GPU; with `place`, this process is one of several
-    that were started elsewhere. Raises: ModelError; KeyboardInterrupt after an interrupted run has been saved.
+    that were started elsewhere. `pin`: give each process cores of its own. Raises: ModelError; KeyboardInterrupt after
+    an interrupted run has been saved.
     """
-    job = Job(config, recipe, places, device, every or Every())
+    job = Job(config, recipe, places, device, every or Every(), pin)
     work = partial(_work, job, announce)
     if place is not None:
         launch.processes_for(place.size, recipe.micro_batches, place.size)
@@ -133,6 +137,9 @@ def _work(job: Job, announce: Callable[[str], None], team: Team, stop: Event) ->
     """Work of one process: all train and validate, the first saves and reports. Returns whether it was interrupted."""
     if not team.leads:
         announce = _silent
+    pinned = job.pin and bool(team.locations)
+    if pinned:
+        pin(team.locations, team.rank)
     device = _device(job.device)
     if device.type == "cuda":
         device = torch.device("cuda", team.local_rank % torch.cuda.device_count())
@@ -163,7 +170,15 @@ def _work(job: Job, announce: Callable[[str], None], team: Team, stop: Event) ->
         else:
             trainer.fit_features()
     announce(f"{team.size} process(es), products in {trainer.precision}, {sum(trainer.sizes):,} weights")
+    if team.locations:
+        announce(_layout(team, pinned=pinned))
     return _Run(job, trainer, held_out, snapshots, announce).train()
+
+
+def _layout(team: Team, *, pinned: bool) -> str:
+    """Where the processes are, and how they add their gradients."""
+    sums = "recursive doubling" if team.halving_from is None else f"recursive halving from {team.halving_from:,} bytes"
+    return f"{described(team.locations)}{', pinned' if pinned else ''}; sums by {sums}"
 
 
 def _resume(trainer: Trainer, snapshots: Snapshots, announce: Callable[[str], None]) -> bool:

@@ -1,22 +1,25 @@
 """Communication between the processes of a run: sums, parts of a result, and objects; bit-exact, and timed.
 
-Sums continue the tree of `model.training.acoustic.parallel.tree` by recursive doubling: in round k, processes whose
-ranks differ in bit k exchange their buffers and both add them. The library's own reductions order their additions by
-the number of processes (gloo's all_reduce gives other bits for four than for one). GPU buffers pass through host
-memory: the order of NCCL's sums depends on the topology, and this way there is one path to test.
+Sums continue the tree of `model.training.acoustic.parallel.tree`: in round k, processes whose ranks differ in bit k
+exchange buffers and both add them (`model.training.acoustic.parallel.all_reduce`). The library's own reductions order
+their additions by the number of processes (gloo's all_reduce gives other bits for four than for one). GPU buffers pass
+through host memory: the order of NCCL's sums depends on the topology, and this way there is one path to test.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor, distributed
 
 from model.errors import TrainingError
+from model.training.acoustic.parallel.all_reduce import MEASURED, SIZES, crossover, doubling, halving
+from model.training.acoustic.parallel.placement import Location, order_by_host
 
 
 @dataclass(slots=True)
@@ -35,12 +38,18 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """Rank of this process among the processes of a run, whose number is a power of two."""
+    """Rank of this process among the processes of a run, whose number is a power of two.
+
+    `members` are the ranks in torch's process group by rank here, which differ after `placed`.
+    """
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0  # rank on its machine
     spent: Spent = field(default_factory=Spent)
+    members: tuple[int, ...] = ()  # empty: the same ranks
+    locations: tuple[Location, ...] = ()  # of all processes, by rank, after `placed`
+    halving_from: int | None = None  # bytes from which sums halve the buffer; None: never
 
     @property
     def leads(self) -> bool:
@@ -55,15 +64,52 @@ class Team:
         if self.size == 1:
             return own
         total = own.cpu()
-        other = torch.empty_like(total)
-        step = 1
-        while step < self.size:
-            self._exchange(total, other, self.rank ^ step)
-            began = time.perf_counter()
-            total.add_(other)
-            self.spent.exchange_s += time.perf_counter() - began
-            step *= 2
+        halved = self.halving_from is not None and total.nbytes >= self.halving_from and total.numel() >= self.size
+        began, waited_s, sent_s = time.perf_counter(), self.spent.wait_s, self.spent.exchange_s
+        (halving if halved else doubling)(total, self.rank, self.size, self._exchange)
+        waited_s = self.spent.wait_s - waited_s
+        self.spent.exchange_s = sent_s + time.perf_counter() - began - waited_s  # with the additions
         return total.to(own.device)
+
+    def placed(self) -> Team:
+        """Renumber the processes so that those of one machine have consecutive ranks; the first stays the first.
+
+        Near ranks exchange the largest buffers. Raises: TrainingError if another process has ended.
+        """
+        if self.size == 1:
+            return self
+        locations = self.objects(Location.here(self.local_rank))
+        order = order_by_host([each.host for each in locations])
+        found = tuple(locations[rank] for rank in order)
+        return replace(self, rank=order.index(self.rank), members=tuple(order), locations=found)
+
+    def measured(self) -> Team:
+        """Compare both algorithms at several sizes and choose the size from which the second one is used.
+
+        For two processes both send the same bytes and the second needs a round more, so it is not used. All processes
+        choose the same: each counts with the slowest process's times. Raises: TrainingError if another has ended.
+        """
+        if self.size <= 2:
+            return self
+        by_process = self.objects(self.time_of(SIZES, MEASURED))
+        slowest = {size: _slowest(times[size] for times in by_process) for size in SIZES}
+        return replace(self, halving_from=crossover(slowest))
+
+    def time_of(self, sizes: Sequence[int], times: int) -> dict[int, tuple[float, float]]:
+        """Median seconds of sums by doubling and by halving, for sizes in bytes; both take turns.
+
+        Raises: TrainingError if another process has ended.
+        """
+        found: dict[int, tuple[list[float], list[float]]] = {size: ([], []) for size in sizes}
+        for _ in range(times):
+            for size, seconds in found.items():
+                for algorithm, taken in zip((doubling, halving), seconds, strict=True):
+                    buffer = torch.zeros(size // 4)
+                    began = time.perf_counter()
+                    algorithm(buffer, self.rank, self.size, self._exchange)
+                    taken.append(time.perf_counter() - began)
+        self.spent.take()
+        return {size: (median(one), median(other)) for size, (one, other) in found.items()}
 
     def gather(self, joined: Tensor, bounds: Sequence[int]) -> None:
         """Collect the parts of all processes: process r has computed `joined[bounds[r] : bounds[r + 1]]`.
@@ -92,7 +138,7 @@ class Team:
             distributed.all_gather_object(found, own)
         except RuntimeError as error:
             raise TrainingError(f"another process of the run has ended: {error}") from error
-        return found
+        return [found[self._member(rank)] for rank in range(self.size)]
 
     def broadcast(self, content: bytes | None, source: int) -> bytes:
         """Content given by the process of rank `source`. Raises: TrainingError if another process has ended."""
@@ -101,12 +147,16 @@ class Team:
             return content
         given = [content if self.rank == source else None]
         try:
-            distributed.broadcast_object_list(given, src=source)
+            distributed.broadcast_object_list(given, src=self._member(source))
         except RuntimeError as error:
             raise TrainingError(f"another process of the run has ended: {error}") from error
         (found,) = given
         assert found is not None
         return found
+
+    def _member(self, rank: int) -> int:
+        """Rank in torch's process group."""
+        return self.members[rank] if self.members else rank
 
     def _exchange(self, mine: Tensor, theirs: Tensor, partner: int) -> None:
         """Exchange buffers, after exchanging one byte, whose duration is the waiting time."""
@@ -119,9 +169,15 @@ class Team:
 
     def _swap(self, mine: Tensor, theirs: Tensor, partner: int) -> None:
         try:
-            sending = distributed.isend(mine, partner)
-            distributed.recv(theirs, partner)
+            sending = distributed.isend(mine, self._member(partner))
+            distributed.recv(theirs, self._member(partner))
             if sending is not None:
                 sending.wait()
         except RuntimeError as error:
             raise TrainingError(f"process {partner} of the run has ended: {error}") from error
+
+
+def _slowest(times: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """Of both algorithms, the slowest process's time."""
+    one, other = zip(*times, strict=True)
+    return max(one), max(other)

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -13,8 +14,10 @@ import torch
 
 from model.errors import TrainingError
 from model.training.acoustic.parallel import launch
+from model.training.acoustic.parallel.all_reduce import SIZES
 from model.training.acoustic.parallel.heartbeat import ANSWERED_S, BEAT_S, EXIT_SILENT, Heartbeat
 from model.training.acoustic.parallel.launch import Place, processes_for
+from model.training.acoustic.parallel.placement import Location
 from model.training.acoustic.parallel.team import Team
 from model.training.acoustic.parallel.tree import TreeSum
 
@@ -80,7 +83,9 @@ def _share(folder: Path, team: Team, _: object) -> bool:
     joined[bounds[team.rank] : bounds[team.rank + 1]] = torch.arange(10)[bounds[team.rank] : bounds[team.rank + 1]]
     team.gather(joined, bounds)
     given = team.broadcast(b"of the last" if team.rank == team.size - 1 else None, team.size - 1)
-    found = [torch.equal(total, tree_sum(leaves(8))), joined.tolist(), team.objects(team.rank), given.decode()]
+    halved = replace(team, halving_from=0).sum(tree_sum(leaves(8)[team.rank * share : (team.rank + 1) * share]))
+    same = torch.equal(total, tree_sum(leaves(8))) and torch.equal(halved, total)
+    found = [same, joined.tolist(), team.objects(team.rank), given.decode()]
     (folder / f"{team.rank}.json").write_text(json.dumps([*found, torch.get_num_threads()]))
     return False
 
@@ -93,6 +98,36 @@ def test_sums_gathered_parts_and_objects_are_the_same_in_every_process_and_each_
     expected = [True, [float(i) for i in range(10)], list(range(processes)), "of the last", 1]
     for rank in range(processes):
         assert json.loads((tmp_path / f"{rank}.json").read_text()) == expected
+
+
+def _in_turn(folder: Path, team: Team, stop: object) -> bool:
+    """Place the processes as if they had been dealt out to two machines in turn, then do as `_share`."""
+    place = Location(f"node{team.rank % 2}", team.rank // 2, (0,))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Location, "here", lambda _: place)
+        placed = team.placed()
+    assert placed.locations[placed.rank] == place
+    return _share(folder, placed, stop)
+
+
+def test_processes_that_were_renumbered_by_machine_give_the_same_sums_parts_and_objects(tmp_path):
+    launch.run(4, partial(_in_turn, tmp_path))
+    for rank in range(4):
+        expected = [True, [float(i) for i in range(10)], [0, 1, 2, 3], "of the last", 1]
+        assert json.loads((tmp_path / f"{rank}.json").read_text()) == expected
+
+
+def _chosen(folder: Path, team: Team, _: object) -> bool:
+    (folder / f"{team.rank}.json").write_text(json.dumps([team.halving_from, len(team.locations)]))
+    return False
+
+
+def test_all_processes_choose_the_same_size_for_halving(tmp_path):
+    launch.run(4, partial(_chosen, tmp_path))
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
+    assert found == [found[0]] * 4
+    assert found[0][0] in (None, *SIZES)
+    assert found[0][1] == 4
 
 
 def _stop(folder: Path, team: Team, stop: launch.Event) -> bool:
