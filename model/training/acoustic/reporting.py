@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from model.torch_network.network import Network
+from model.training.acoustic.curves import weight_exponents
 from model.training.acoustic.curves.figures import Figures, Row
 from model.training.acoustic.curves.learning_curves import draw
 from model.training.acoustic.trainer import Progress
@@ -29,19 +31,19 @@ class Reporting:
         last_update: int,
         done: int,
         audio_s: float,
+        peak_flops: float,
         announce: Callable[[str], None],
     ) -> None:
-        """Open the report for checkpoint `out`: `done` of `last_update` updates are done, with `audio_s` of audio."""
-        self.name, self.picture, self.last_update, self.announce = (
-            out.stem,
-            out.with_suffix(".png"),
-            last_update,
-            announce,
-        )
+        """Open the report for checkpoint `out`: `done` of `last_update` updates are done, with `audio_s` of audio.
+
+        `peak_flops`: operations per second of the products of all processes together.
+        """
+        self.out, self.last_update, self.announce = out, last_update, announce
         self.figures = Figures(out.with_suffix(".csv"), sources, done)
         self._before_s = self.figures.elapsed_s
         self._began = self._row_at = time.monotonic()
         self._first = done
+        self._peak_flops = peak_flops
         self._audio_s = audio_s  # at the last row
         self._since: list[Progress] = []  # updates after the last row
 
@@ -63,9 +65,16 @@ class Reporting:
         self.announce(
             f"update {row['update']:.0f} validation loss {found.loss:.3f} WER {figures['wer']:.3f} ({by_source})"
         )
-        if importlib.util.find_spec("matplotlib") is not None:  # part of the extra `loadtest`
-            draw({self.name: self.figures.rows}, self.picture)
+        if _can_draw():
+            draw({self.out.stem: self.figures.rows}, self.out.with_suffix(".png"))
         self._row_at = time.monotonic()  # excludes the validation from the next row's speed
+
+    def weights(self, network: Network) -> None:
+        """Report the weights by binary exponent: a CSV file and a plot."""
+        counted = weight_exponents.exponents(network.parameters())
+        weight_exponents.write(counted, self.out.with_suffix(".weights.csv"))
+        if _can_draw():
+            weight_exponents.draw(counted, self.out.with_suffix(".weights.png"))
 
     def _add_row(self) -> None:
         now, latest = time.monotonic(), self._since[-1]
@@ -76,6 +85,7 @@ class Reporting:
             f"{part}_s": round(fmean(getattr(p.spent, part) for p in self._since), 4)
             for part in ("audio", "compute", "wait", "exchange", "step")
         }
+        flops = sum(p.flops for p in self._since) / elapsed_s
         row: Row = {
             "update": latest.update,
             "epoch": latest.epoch,
@@ -85,6 +95,8 @@ class Reporting:
             "learning_rate": latest.learning_rate,
             "gradient_norm": round(latest.norm, 5),
             "real_time_factor": round(audio_s / elapsed_s, 1),
+            "gflops": round(flops / 1e9, 3),
+            "share_of_peak": round(flops / self._peak_flops, 4),
             **spent,
         }
         self.figures.add(row)
@@ -94,7 +106,7 @@ class Reporting:
         self.announce(
             f"update {latest.update}/{self.last_update} epoch {latest.epoch} loss {row['loss']:.3f} "
             f"rate {latest.learning_rate:.2g} audio {row['heard_h']:.1f} h, {row['real_time_factor']:.0f} x real time, "
-            f"{elapsed_s / updates:.2f} s per update, {left_s / 60:.0f} min left"
+            f"{elapsed_s / updates:.2f} s per update, {row['share_of_peak']:.1%} of peak, {left_s / 60:.0f} min left"
         )
 
     def _latest(self) -> Row:
@@ -105,3 +117,8 @@ class Reporting:
         kept = ("update", "epoch", "heard_h")
         elapsed_s = round(self._before_s + time.monotonic() - self._began, 1)
         return {**{name: last[name] for name in kept if name in last}, "elapsed_s": elapsed_s}
+
+
+def _can_draw() -> bool:
+    """Whether matplotlib is installed, a part of the extra `training`."""
+    return importlib.util.find_spec("matplotlib") is not None

@@ -23,6 +23,7 @@ from model.torch_network.checkpoint import load_network, save_network
 from model.torch_network.network import Network
 from model.training.acoustic.data.corpus import Corpus
 from model.training.acoustic.data.transcripts import changed, spelled
+from model.training.acoustic.efficiency import product_peak
 from model.training.acoustic.losses.denominator import compile_ahead
 from model.training.acoustic.parallel import launch
 from model.training.acoustic.parallel.launch import Place
@@ -163,6 +164,7 @@ def _work(job: Job, announce: Callable[[str], None], team: Team, stop: Event) ->
     )
     if any(other != trainer.identity() for other in team.objects(trainer.identity())):
         raise TrainingError("the processes of the run have different recipes, models or recordings")
+    trainer.choose_sums()
     snapshots = Snapshots(job.places.snapshots)
     if not _resume(trainer, snapshots, announce):
         if start is not None:
@@ -171,8 +173,10 @@ def _work(job: Job, announce: Callable[[str], None], team: Team, stop: Event) ->
             trainer.fit_features()
     announce(f"{team.size} process(es), products in {trainer.precision}, {sum(trainer.sizes):,} weights")
     if team.locations:
-        announce(_layout(team, pinned=pinned))
-    return _Run(job, trainer, held_out, snapshots, announce).train()
+        announce(_layout(trainer.team, pinned=pinned))
+    peak = sum(team.objects(product_peak(trainer.precision, device)))
+    announce(f"peak of the products, measured now: {peak / 1e9:,.0f} GFLOP/s")
+    return _Run(job, trainer, held_out, snapshots, peak_flops=peak, announce=announce).train()
 
 
 def _layout(team: Team, *, pinned: bool) -> str:
@@ -210,7 +214,14 @@ class _Run:
     """Loop around the trainer: validates, saves and reports."""
 
     def __init__(
-        self, job: Job, trainer: Trainer, held_out: Corpus, snapshots: Snapshots, announce: Callable[[str], None]
+        self,
+        job: Job,
+        trainer: Trainer,
+        held_out: Corpus,
+        snapshots: Snapshots,
+        *,
+        peak_flops: float,
+        announce: Callable[[str], None],
     ) -> None:
         self.job, self.trainer, self.held_out, self.snapshots = job, trainer, held_out, snapshots
         self.announce = announce
@@ -223,6 +234,7 @@ class _Run:
                 last_update=job.recipe.last_update,
                 done=trainer.position.done,
                 audio_s=trainer.audio_s,
+                peak_flops=peak_flops,
                 announce=announce,
             )
         self.saved_at = time.monotonic()
@@ -252,6 +264,7 @@ class _Run:
         if self.reporting is not None:
             if found is not None:
                 self.reporting.validation(found)
+            self.reporting.weights(trainer.result)
             self._write_checkpoint(found)
 
     def _write_checkpoint(self, found: Validation | None) -> None:

@@ -29,6 +29,7 @@ from model.training.acoustic.data.batches import Batch, BatchMaker, Key
 from model.training.acoustic.data.corpus import Corpus
 from model.training.acoustic.data.draws import Purpose, draws
 from model.training.acoustic.data.epoch import MicroBatch, epoch_updates, part_of, timed
+from model.training.acoustic.efficiency import flops_of, flops_of_muon
 from model.training.acoustic.losses.distillation import Teachers
 from model.training.acoustic.moving_average import MovingAverage
 from model.training.acoustic.objective import FIGURES, Objective
@@ -66,7 +67,8 @@ class Spent:
 class Progress:
     """Result of one update, over all processes. `loss` is nats per letter, NaN if the gradient was not finite.
 
-    `audio_s` is the audio since the start of the run. `stopping`: a process was asked to stop, so all stop after this
+    `audio_s` is the audio since the start of the run, `flops` are the operations of this update's products.
+    `stopping`: a process was asked to stop, so all stop after this
     update.
     """
 
@@ -76,6 +78,7 @@ class Progress:
     norm: float
     learning_rate: float
     audio_s: float
+    flops: float
     spent: Spent
     stopping: bool
 
@@ -131,6 +134,7 @@ class Trainer:
             dtype=torch.bfloat16 if DTYPES[self.precision] == torch.bfloat16 else torch.float32,
             team=self.team,
         )
+        self._muon_flops = flops_of_muon([matrix.shape for matrix in self.optimizers.muon.matrices])
         self.schedule = Schedule(recipe.updates, recipe.warmup, recipe.decay)
         self.loss_scale = LossScale(self.precision)
         self._noises = repr([recording.audio.name for recording in noise])
@@ -143,6 +147,10 @@ class Trainer:
     def result(self) -> Network:
         """Network to validate and save."""
         return self.average.network
+
+    def choose_sums(self) -> None:
+        """Choose by measurement how the processes sum buffers of the gradients' size; the bits are the same."""
+        self.team = self.team.measured(4 * sum(self.sizes))
 
     def fit_features(self) -> None:
         """Set the features' mean and scale from augmented training audio.
@@ -236,7 +244,7 @@ class Trainer:
         own = TreeSum()
         for batch in batches:
             own.add(self._gradients(batch))
-        size = sum(self.sizes) + len(FIGURES) + 2
+        size = sum(self.sizes) + len(FIGURES) + 3
         for _ in range(len(batches), self.recipe.micro_batches // self.team.size):
             own.add(torch.zeros(size, device=self.device))  # this update has fewer micro-batches
         total = own.total()
@@ -245,7 +253,7 @@ class Trainer:
         total = self.team.sum(total)
         wait_s, exchange_s = self.team.spent.take()
         reduced = time.perf_counter()
-        *figures, update_audio_s, asked = total[sum(self.sizes) :].tolist()
+        *figures, gflop, update_audio_s, asked = total[sum(self.sizes) :].tolist()
         found = dict(zip(FIGURES, figures, strict=True))
         norm = self._apply(total[: sum(self.sizes)], found["letters"])
         learning_rate = self.recipe.matrix_lr * self.schedule(self.position.done)
@@ -260,10 +268,11 @@ class Trainer:
             step=time.perf_counter() - reduced - more_wait_s - gather_s,
         )
         loss = found["loss"] / found["letters"] if math.isfinite(norm) else math.nan
-        return Progress(after.done, epoch, loss, norm, learning_rate, self.audio_s, spent, bool(asked))
+        flops = 1e9 * gflop + self._muon_flops
+        return Progress(after.done, epoch, loss, norm, learning_rate, self.audio_s, flops, spent, bool(asked))
 
     def _gradients(self, batch: Batch) -> Tensor:
-        """Gradients of all parameters, figures, seconds of audio, and 0 for the stop request: (N,) float32."""
+        """Gradients of all parameters, figures, GFLOP, seconds of audio, 0 for the stop request: (N,) float32."""
         rng = draws(self.recipe.seed, Purpose.LEARNING, *batch.key)
         torch.manual_seed(int(rng.integers(2**62)))  # dropout
         pcm = batch.pcm.to(self.device)
@@ -276,7 +285,11 @@ class Trainer:
             grad = parameter.grad
             parts.append(grad.reshape(-1) if grad is not None else torch.zeros(size, device=self.device))
             parameter.grad = None
-        figures = [*losses.figures, batch.audio_s, 0.0]
+        rows, frames = features.shape[0], features.shape[1] // 4
+        flops = flops_of(self.network.config, self.recipe.views * rows, frames)
+        for teacher in self.teachers.networks if self.teachers is not None else ():
+            flops += flops_of(teacher.config, rows, frames, training=False)
+        figures = [*losses.figures, flops / 1e9, batch.audio_s, 0.0]
         return torch.cat([*parts, torch.tensor(figures, dtype=torch.float32, device=self.device)])
 
     def _apply(self, gradients: Tensor, targets: float) -> float:

@@ -17,6 +17,8 @@ COLUMNS = (
     "learning_rate",
     "gradient_norm",  # before clipping
     "real_time_factor",  # seconds of audio per second, since the previous row
+    "gflops",  # products per second of all processes, since the previous row
+    "share_of_peak",  # of the products' peak, measured at the start
     "audio_s",  # time of one process, mean per update: waiting for batches,
     "compute_s",  # gradients,
     "wait_s",  # waiting for other processes,

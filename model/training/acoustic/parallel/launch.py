@@ -145,7 +145,7 @@ def _work_together(place: Place, work: Work, stop: Event) -> bool:
     heartbeat.start()
     wait_s = BEAT_S
     try:
-        interrupted = work(team.placed().measured(), stop)
+        interrupted = work(team.placed(), stop)
         team.objects(None)  # wait until all are done, because the first process holds the store
         wait_s = ANSWERED_S
     finally:

@@ -83,16 +83,17 @@ class Team:
         found = tuple(locations[rank] for rank in order)
         return replace(self, rank=order.index(self.rank), members=tuple(order), locations=found)
 
-    def measured(self) -> Team:
-        """Compare both algorithms at several sizes and choose the size from which the second one is used.
+    def measured(self, largest: int) -> Team:
+        """Compare both algorithms at sizes up to `largest` bytes and choose the size from which halving is used.
 
-        For two processes both send the same bytes and the second needs a round more, so it is not used. All processes
-        choose the same: each counts with the slowest process's times. Raises: TrainingError if another has ended.
+        All processes choose the same: each counts with the slowest process's times. Raises: TrainingError if another
+        process has ended.
         """
-        if self.size <= 2:
+        if self.size == 1:
             return self
-        by_process = self.objects(self.time_of(SIZES, MEASURED))
-        slowest = {size: _slowest(times[size] for times in by_process) for size in SIZES}
+        sizes = [*(size for size in SIZES if size < largest), largest]
+        by_process = self.objects(self.time_of(sizes, MEASURED))
+        slowest = {size: _slowest(times[size] for times in by_process) for size in sizes}
         return replace(self, halving_from=crossover(slowest))
 
     def time_of(self, sizes: Sequence[int], times: int) -> dict[int, tuple[float, float]]:
