@@ -65,7 +65,7 @@ docs: export NO_MKDOCS_2_WARNING = 1
 docs: setup  ## build the documentation site in build/site
 	@$(BIN)/mkdocs build --strict
 
-bench: setup  ## latency against live streams under each policy; writes loadtest/results/capacity.*
+bench: setup  ## latency against live streams under each policy; writes loadtest/results/capacity.*; others: docs/developing.md
 	@$(BIN)/python -m loadtest.capacity
 
 clean:  ## remove what was made here, not the weights

@@ -1,7 +1,8 @@
 """Tables and pictures of docs/sizing.md: replicas, cores, memory, network and descriptors for a number of calls.
 
-`python -m loadtest.planning.sizing` writes the tables into the page, and the pictures. Replicas are those
-of `tutti plan` with its defaults; what a replica needs is from measurements.
+`python -m loadtest.planning.sizing` writes the tables into the page, and the picture of a day. Replicas are those
+of `tutti plan` with its defaults; what a replica needs is from measurements. The table and picture of policies are
+those of `loadtest.benchmarks.tradeoff`.
 """
 
 from __future__ import annotations
@@ -9,25 +10,21 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from batching.batcher import Policy
 from batching.simulation.autoscaling import ScalingRule
-from batching.simulation.calibration import Calibration, shipped
+from batching.simulation.calibration import shipped
 from batching.simulation.fleet import TICKS, FleetSettings
-from batching.simulation.planning import Serving, run_load
+from batching.simulation.planning import Serving
 from loadtest.planning.day import Day, by_hour, profile_of, simulate_day, usable_channels
 from loadtest.served import tutti
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "sizing.md"
-PICTURE = ROOT / "docs" / "images" / "sizing.png"
-MEASURED = ROOT / "loadtest" / "results" / "capacity.json"
+IMAGES = ROOT / "docs" / "images"
 
 CALLS = (100, 300, 1_000, 4_000)
 SLO_S, HEADROOM = 0.1, 0.2  # the defaults of `tutti plan`
@@ -47,24 +44,11 @@ HEADINGS = (
     "descriptors of a replica",
     "of the proxy",
 )
-LOADS = (25, 50, 100, 300)
-"""Streams on one replica in the picture."""
-
 MACHINES = ("--cores 2,4,8,16,64", "--cores 16 --gpu")
 USERS = 100_000
 FILLS = (0.7, 0.6, 0.5)
 UNBOUNDED = ScalingRule(most=1_000)
 """The chart's rule with as many replicas as the load needs: the default of `tutti plan --users`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Processor time and latency of a replica under a policy."""
-
-    streams: int
-    core_s_per_hour: float
-    """Core-seconds for an hour of audio."""
-    p98_ms: float
 
 
 @cache
@@ -99,43 +83,6 @@ def _row(calls: int, channels: int, usable: int) -> str:
         f"{DESCRIPTORS + 2 * calls:,}",
     )
     return f"| {' | '.join(cells)} |"
-
-
-def simulated(device: Calibration, policy: Policy) -> list[Load]:
-    """Simulate a replica at each load; overloads are left out."""
-    found = []
-    for streams in LOADS:
-        outcome = run_load(device, replace(Serving(), policy=policy), streams)
-        if outcome.stable and outcome.latency_ms is not None:
-            cores = outcome.model_busy + outcome.loop_busy
-            found.append(Load(streams, cores * 3600 / streams, outcome.latency_ms.p98))
-    return found
-
-
-def measured(policy: Policy) -> list[Load]:
-    """Return the levels of the kept measurement without failures, of a server with real clients."""
-    document: dict[str, Any] = msgspec.json.decode(MEASURED.read_bytes())
-    levels = document["comparison"]["runs"].get(policy.value, {}).get("levels", [])
-    return [
-        Load(
-            each["streams"], each["server"]["cpu_cores"] * 3600 / each["audio_s_per_s"], each["chunk_latency_ms"]["p98"]
-        )
-        for each in levels
-        if not each["refused"] and not each["failed"]
-    ]
-
-
-def loads_table() -> list[str]:
-    """Return the lines of the table of policies: simulated and measured loads of one replica."""
-    lines = ["| policy | streams | core-seconds an hour of audio | p98, ms | |", "|---|---:|---:|---:|---|"]
-    device = shipped()
-    for policy in (Policy.SINGLE, Policy.EAGER, Policy.DEADLINE):
-        for kind, loads in (("simulated", simulated(device, policy)), ("measured", measured(policy))):
-            lines += [
-                f"| `{policy.value}` | {load.streams} | {load.core_s_per_hour:.1f} | {load.p98_ms:.1f} | {kind} |"
-                for load in loads
-            ]
-    return lines
 
 
 def machines_table() -> list[str]:
@@ -189,59 +136,31 @@ def doubling_table() -> list[str]:
     return lines
 
 
-def draw(path: Path) -> None:
-    """Draw p98 against core-seconds by policy; simulated loads as lines, measured ones as squares."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
-    device = shipped()
-    for number, policy in enumerate((Policy.SINGLE, Policy.EAGER, Policy.DEADLINE)):
-        for loads, style, kind in (
-            (simulated(device, policy), "o-", "simulated"),
-            (measured(policy), "s", "measured"),
-        ):
-            if loads:
-                across = [load.core_s_per_hour for load in loads]
-                up = [load.p98_ms for load in loads]
-                axes.plot(across, up, style, color=f"C{number}", markersize=5, label=f"{policy.value}, {kind}")
-            for load in loads:
-                at = (load.core_s_per_hour, load.p98_ms)
-                axes.annotate(f"{load.streams}", at, (4, 4), textcoords="offset points", fontsize="x-small")
-    axes.set(xlabel="core-seconds for an hour of audio", ylabel="p98 of latency, ms", xscale="log", yscale="log")
-    axes.set_title("Numbers: streams on one replica", fontsize="small")
-    axes.grid(visible=True, which="both", alpha=0.25)
-    axes.legend(fontsize="small")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-
-
 def with_tables(page: str) -> str:
     """Return the page with current tables, which follow their marks."""
     tables = {
         "calls": table,
-        "policies": loads_table,
         "machines": machines_table,
         "a day": day_table,
         "targets": doubling_table,
     }
     for name, make in tables.items():
-        lines = make()
-        mark = f"<!-- table of {name} -->\n"
-        if page.count(mark) != 1:
-            raise ValueError(f"{PAGE}: {mark.strip()!r} must occur exactly once")
-        before, after = page.split(mark)
-        kept = re.sub(r"^\n(?:\|.*\n)*\n?", "", after)
-        page = before + mark + "\n" + "\n".join(lines) + "\n\n" + kept
+        page = placed(page, name, make())
     return page
+
+
+def placed(page: str, name: str, lines: Sequence[str]) -> str:
+    """Return the page with the lines of this table after its mark."""
+    mark = f"<!-- table of {name} -->\n"
+    if page.count(mark) != 1:
+        raise ValueError(f"{PAGE}: {mark.strip()!r} must occur exactly once")
+    before, after = page.split(mark)
+    kept = re.sub(r"^\n(?:\|.*\n)*\n?", "", after)
+    return before + mark + "\n" + "\n".join(lines) + "\n\n" + kept
 
 
 if __name__ == "__main__":
     PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    draw(PICTURE)
     from loadtest.planning.plan_plot import draw_day
 
-    draw_day(day_of("day", UNBOUNDED), PICTURE.with_name("day.png"))
+    draw_day(day_of("day", UNBOUNDED), IMAGES / "day.png")

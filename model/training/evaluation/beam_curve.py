@@ -3,7 +3,8 @@
 Usage: python -m model.training.evaluation.beam_curve --manifest ../shared/data/dev.jsonl --out loadtest/results/beams
 
 The acoustic model runs once over whole recordings; then each number of beams decodes them in turn, for several rounds.
-Writes OUT.json, OUT.md and OUT.svg. Times are medians over the rounds, in processor time of one thread, so that other
+Writes OUT.json, OUT.md and OUT.svg. With `--letters` each number of beams also searches the letters, with the language
+model and without the lexicon. Times are medians over the rounds, in processor time of one thread, so that other
 programs affect them only through the caches.
 """
 
@@ -23,7 +24,7 @@ from llvmlite import binding
 from model.acoustic import load_own
 from model.config import MAX_BEAMS
 from model.ctc.words import Decoder
-from model.decoder import SHIPPED_LM, make_decoder
+from model.decoder import SHIPPED_LM, Language, make_decoder, own_search
 from model.evaluation.parts import parts_of
 from model.evaluation.scoring import Score, by_source
 from model.machine.runtime import keep_kernels
@@ -130,6 +131,9 @@ def main(
     precision: Annotated[str, typer.Option(help="Precision of the acoustic model.")] = "int8",
     rounds: Annotated[int, typer.Option(help="Number of rounds.", min=1)] = 3,
     beams: Annotated[str, typer.Option(help="Numbers of beams, separated by commas.")] = ",".join(map(str, BEAMS)),
+    letters: Annotated[
+        bool, typer.Option("--letters", help="Also search letters, with the language model and without the lexicon.")
+    ] = False,
 ) -> None:
     """Write JSON, table and plot."""
     out.parent.mkdir(parents=True, exist_ok=True)  # fails early: decoding takes minutes
@@ -142,6 +146,8 @@ def main(
         name = path.name.partition(".")[0]
         for count in map(int, beams.split(",")):
             decoders[name, count] = make_decoder(config=config, decoder="beam", beams=count, lm=path)
+            if letters:
+                decoders[f"{name}, letters", count] = own_search(config, count, Language.load(path))
     points = measure(decoders, outputs, rounds, config.frame_s)
     facts = {
         "recordings": f"{len(outputs)}, {sum(len(item.log_probs) for item in outputs) * config.frame_s:.0f} s, whole",

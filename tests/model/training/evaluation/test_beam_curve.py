@@ -1,13 +1,15 @@
 """Curve of word error rate against beams: decoding, pooling, timing and output."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from model.recordings import Utterance
-from model.training.evaluation.beam_curve import draw, markdown, measure
+from model.training.evaluation.beam_curve import draw, main, markdown, measure
 from model.training.evaluation.outputs import RecordingOutput
+from tests.support.audio.speech import SAMPLES
 from tests.support.decoding.beam_toys import PLAIN, decoder
 from tests.support.decoding.ctc_symbols import log_probs, spell
 
@@ -61,3 +63,13 @@ def test_the_plot_is_deterministic(outputs, tmp_path):
     for name in ("a.svg", "b.svg"):
         draw(found, tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_letters_are_searched_next_to_phones(tmp_path):
+    few = tmp_path / "few.jsonl"
+    lines = [json.loads(line) for line in SAMPLES.read_text().splitlines()[:2]]
+    few.write_text("".join(json.dumps(line | {"audio": str(SAMPLES.parent / line["audio"])}) + "\n" for line in lines))
+    main(manifest=[few], out=tmp_path / "curve", rounds=1, beams="8", letters=True)
+    kept = json.loads((tmp_path / "curve.json").read_text())["points"]
+    assert [(point["lm"], point["beams"]) for point in kept] == [("tutti-words", 8), ("tutti-words, letters", 8)]
+    assert kept[0]["wer"] != kept[1]["wer"]

@@ -1,0 +1,102 @@
+"""Efficiency of small batches: speed of a step, and of its largest product, by rows, against the product's peak.
+
+All figures are from one run on one thread. Rows and precisions take turns, and each time is the median over all turns,
+in processor time of the thread, so that other programs affect ratios only through the caches. Persistent RNNs report
+the same figure for GPUs.
+Source: Diamos et al. 2016, http://proceedings.mlr.press/v48/diamos16.html.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from model.acoustic import OwnModel
+from model.evaluation.ceiling import BATCHES, step_operations
+
+TURNS = 5
+CALLS = 4  # timed calls of a turn; one more before them fetches the weights into the caches
+PEAK_ROWS = 512
+"""Rows of one more product, with which the peak is reached where batches are too small for it."""
+
+Work = tuple[str, str, int]  # precision, "step" or "product", rows
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Speed at a batch size: median milliseconds of a step; 10^9 operations a second of steps and of the product."""
+
+    step_ms: float
+    step_gflops: float
+    product_gflops: float
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """Speeds of one precision by rows. `peak_gflops`: of the fastest product of the run, at any number of rows."""
+
+    precision: str
+    peak_gflops: float
+    by_rows: dict[int, Rows]
+
+    def step_share(self, rows: int) -> float:
+        """Speed of a step as a fraction of the peak."""
+        return self.by_rows[rows].step_gflops / self.peak_gflops
+
+    def product_share(self, rows: int) -> float:
+        """Speed of the largest product of a step as a fraction of the peak."""
+        return self.by_rows[rows].product_gflops / self.peak_gflops
+
+
+def measure_small(models: Sequence[OwnModel], rows: Sequence[int] = BATCHES, turns: int = TURNS) -> list[Efficiency]:
+    """Time steps and products of each model; they differ in precision, and compute on the calling thread."""
+    works: dict[Work, Callable[[], object]] = {}
+    for count in rows:
+        for model in models:
+            works[model.precision, "step", count] = _step(model, count)
+            works[model.precision, "product", count] = model.recurrent_product(count)
+    works |= {(model.precision, "product", PEAK_ROWS): model.recurrent_product(PEAK_ROWS) for model in models}
+    seconds = _medians(works, turns)
+    return [_efficiency(model, seconds, rows) for model in models]
+
+
+def _step(model: OwnModel, rows: int) -> Callable[[], object]:
+    """A step of `rows` streams on noise."""
+    slots = model.slots(capacity=rows, largest=rows)
+    slots.inputs[:] = np.random.default_rng(1).integers(-8_000, 8_000, slots.inputs.shape)
+    return partial(slots.run, range(rows))
+
+
+def _medians(works: dict[Work, Callable[[], object]], turns: int) -> dict[Work, float]:
+    """Median seconds of each work."""
+    seconds: dict[Work, list[float]] = defaultdict(list)
+    for _ in range(turns):
+        for work, call in works.items():
+            call()
+            for _ in range(CALLS):
+                began = time.thread_time()
+                call()
+                seconds[work].append(time.thread_time() - began)
+    return {work: statistics.median(each) for work, each in seconds.items()}
+
+
+def _efficiency(model: OwnModel, seconds: dict[Work, float], rows: Sequence[int]) -> Efficiency:
+    """Speeds of one model."""
+    operations = 6.0 * model.config.hidden**2  # of the product, for a row
+
+    def product_gflops(count: int) -> float:
+        return operations * count / seconds[model.precision, "product", count] / 1e9
+
+    by_rows = {}
+    for count in rows:
+        step_s = seconds[model.precision, "step", count]
+        step_gflops = step_operations(model.config) * count / step_s / 1e9
+        by_rows[count] = Rows(round(step_s * 1e3, 4), round(step_gflops, 2), round(product_gflops(count), 2))
+    peak = max(product_gflops(count) for count in (*rows, PEAK_ROWS))
+    return Efficiency(model.precision, round(peak, 2), by_rows)

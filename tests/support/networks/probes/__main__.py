@@ -1,0 +1,16 @@
+"""`python -m tests.support.networks.probes KIND FOLDER SIZE` writes a probe, which `tutti serve --model` serves."""
+
+from pathlib import Path
+
+import typer
+
+from .making import make_probe
+
+
+def main(kind: str, folder: Path, size: str = "small"):
+    """Write a published model of random weights, for measurements: KIND and SIZE as for `make_probe`."""
+    typer.echo(f"wrote {make_probe(kind, folder, size=size).model}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
