@@ -53,9 +53,9 @@ def test_a_load_counts_where_it_was_carried() -> None:
 def test_the_table_has_a_row_for_each_network_and_load() -> None:
     lines = table(made())
     assert lines[2:] == [
-        "| ours | 2 | 36.0 | 18.0 | 10.0 | 80.0 |",
-        "| ours | 4 | – | 10.8 | – | 90.0 |",
-        "| theirs | 1 | 1800.0 | 900.0 | 20.0 | 30.0 |",
+        "| ours | 2 | 36.0 | 10.0 | 18.0 | 80.0 |",
+        "| ours | 4 | – | – | 10.8 | 90.0 |",
+        "| theirs | 1 | 1800.0 | 20.0 | 900.0 | 30.0 |",
     ]
     assert "`the command`" in markdown(made())
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from batching.batcher import Policy
 from batching.simulation.calibration import shipped
-from batching.simulation.planning import Serving, plan
+from batching.simulation.planning import Serving, plan, run_load
 from loadtest.planning import sizing
 
 
@@ -28,6 +30,10 @@ def test_a_page_without_a_mark_is_refused() -> None:
 
 
 def test_deadline_trades_latency_for_processor_time_at_low_load() -> None:
-    eager, deadline = (sizing.simulated(shipped(), policy)[0] for policy in (Policy.EAGER, Policy.DEADLINE))
-    assert deadline.core_s_per_hour < eager.core_s_per_hour
-    assert deadline.p98_ms > eager.p98_ms
+    eager, deadline = (
+        run_load(shipped(), replace(Serving(), policy=policy), 25) for policy in (Policy.EAGER, Policy.DEADLINE)
+    )
+    assert deadline.model_busy + deadline.loop_busy < eager.model_busy + eager.loop_busy
+    assert eager.latency_ms is not None
+    assert deadline.latency_ms is not None
+    assert deadline.latency_ms.p98 > eager.latency_ms.p98
