@@ -18,7 +18,7 @@ from server.models.loading import load_served
 from server.models.registry import STOP_TIMEOUT_S
 from server.operations.logs import take_request_id
 from server.protocols.deepgram.endpoints import created_now
-from server.protocols.deepgram.live import Projector
+from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import BIASING, parse_query
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Closed, Event, StepTiming, StreamBroken

@@ -16,7 +16,7 @@ from model.config import shipped_named
 from server.audio.decoder import open_decoder
 from server.errors import BadParameter, CloseReason, MediaError, RecognitionFailed
 from server.models.service import ModelService
-from server.protocols.deepgram.live import Projector
+from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import ListenRequest, parse_query
 from server.protocols.deepgram.receipts import StreamReceipts, digests_of
 from server.receipts.keys import ReceiptKeys

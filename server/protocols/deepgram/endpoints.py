@@ -17,7 +17,8 @@ from server.audio.decoder import open_decoder
 from server.errors import BadParameter, ClientGone, Refused
 from server.models.service import ModelService
 from server.operations.logs import take_request_id
-from server.protocols.deepgram.live import DeepgramStream, Projector
+from server.protocols.deepgram.live import DeepgramStream
+from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import BIASING, ListenRequest, check_query, parse_query
 from server.protocols.deepgram.receipts import Pairs, StreamReceipts, check_receipts, digests_of, setup_of
 from server.protocols.deepgram.resumable import ResumableStream

@@ -13,7 +13,8 @@ from model.errors import ModelError
 from server.audio.decode_queue import LiveDecoder
 from server.errors import BadFrame, TicketCode, TicketRefused
 from server.operations.metrics import Metrics
-from server.protocols.deepgram.live import DeepgramStream, Projector
+from server.protocols.deepgram.live import DeepgramStream
+from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.resume_messages import Resume, Resumed, ResumeRefused, TicketOut, parse_resume
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Event, Final, Partial, SpeechStarted, StepTiming, UtteranceGap

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from server.errors import BadFrame
-from server.protocols.deepgram.live import Projector
+from server.protocols.deepgram.projector import Projector
 from server.protocols.twilio.messages import (
     CallEvent,
     Media,

@@ -22,7 +22,7 @@ from server.audio.formats import Encoding
 from server.errors import BadParameter, Close, NotAuthorized
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.deepgram.endpoints import QueryReader, answer_headers, created_now
-from server.protocols.deepgram.live import Projector
+from server.protocols.deepgram.projector import Projector
 from server.protocols.features import SHOWN, boolean, check_given, check_single, whole_number
 from server.protocols.handshake import Admitted, serve
 from server.protocols.twilio.adapter import BOTH, TRACKS, TwilioAdapter

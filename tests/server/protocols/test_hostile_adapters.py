@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from server.models.loading import ModelCard
 from server.models.selection import ModelNames
-from server.protocols.deepgram.live import Projector
+from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import parse_query
 from server.protocols.flux.adapter import FluxAdapter
 from server.protocols.flux.query import parse_query as parse_flux_query

@@ -13,7 +13,8 @@ from server.audio.decoder import open_decoder
 from server.audio.pcm import PCM
 from server.models.loading import ModelCard
 from server.operations.metrics import Metrics
-from server.protocols.deepgram.live import DeepgramStream, Projector
+from server.protocols.deepgram.live import DeepgramStream
+from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import parse_query
 from server.recognition.events import StepTiming
 from server.recognition.session import Limits, Session

@@ -18,7 +18,8 @@ from server.coordination.local import LocalCoordinator
 from server.models.loading import ModelCard
 from server.operations.metrics import Metrics
 from server.protocols.adapter_connection import AdapterConnection
-from server.protocols.deepgram.live import DeepgramStream, Projector
+from server.protocols.deepgram.live import DeepgramStream
+from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import parse_query
 from server.protocols.deepgram.resumable import ResumableStream
 from server.recognition.session import Limits, Session

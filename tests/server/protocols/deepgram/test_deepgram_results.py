@@ -10,7 +10,7 @@ import pytest
 from model.ctc.words import Word
 from server.errors import CLOSES, CloseReason
 from server.models.loading import ModelCard
-from server.protocols.deepgram.live import MAX_ECHO, Projector
+from server.protocols.deepgram.projector import MAX_ECHO, Projector
 from server.protocols.deepgram.transcript import recording_answer
 from server.recognition.events import (
     Closed,

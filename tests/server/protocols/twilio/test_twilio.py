@@ -23,7 +23,7 @@ from server.audio.pcm import PCM
 from server.audio.raw import mulaw_table
 from server.errors import CloseReason
 from server.models.loading import ModelCard
-from server.protocols.deepgram.live import Projector
+from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import parse_query
 from server.protocols.twilio.adapter import TwilioAdapter
 from server.protocols.twilio.endpoint import signature

@@ -13,7 +13,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from server.models.loading import ModelCard
-from server.protocols.deepgram.live import Projector
+from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import parse_query
 from server.protocols.twilio.adapter import LAG_S, TwilioAdapter
 from server.streaming.adapter import PushAudio

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from server.models.loading import ModelCard
-from server.protocols.deepgram.live import Projector
+from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import parse_query
 from server.protocols.twilio.adapter import TwilioAdapter
 from server.streaming.adapter import Reject, Skip
