@@ -85,6 +85,7 @@ class _Channel:
     texts: list[str] = field(default_factory=list)  # number words of the unfinished number
     until_s: float = 0.0  # end of its last word
     labels: dict[str, int] = field(default_factory=dict)  # and its number under each label
+    partial: tuple[Sequence[Word], tuple[tuple[Word, ...], int]] | None = None  # since the last final: words, result
 
 
 class Redactor:
@@ -104,11 +105,17 @@ class Redactor:
         """Return the words of an unfinished segment, and how many of them precede its first number.
 
         Every number is masked, because more digits may follow; an unfinished last word that may become a number is
-        left out.
+        left out. The same tuple of words, as in steps without a new word, is read once.
         """
+        here = self._channels[channel]
+        if here.partial is None or here.partial[0] is not words:
+            here.partial = words, self._partial(here, words)
+        return here.partial[1]
+
+    def _partial(self, here: _Channel, words: Sequence[Word]) -> tuple[tuple[Word, ...], int]:
         if words and may_become_number(words[-1].text):
             words = words[:-1]
-        here, texts = self._channels[channel], [plain(word.text) for word in words]
+        texts = [plain(word.text) for word in words]
         numbers = self._numbers(here, words, texts, wary=True)
         if not numbers:
             return tuple(words), len(words)
@@ -116,6 +123,8 @@ class Redactor:
 
     def final(self, channel: int, words: Sequence[Word]) -> tuple[Word, ...]:
         """Return the words of a finished segment, each masked number as one word."""
+        for one in self._channels:
+            one.partial = None  # later numbers have other places
         here, texts = self._channels[channel], [plain(word.text) for word in words]
         numbers = self._numbers(here, words, texts)
         nearby = _digits_nearby(numbers)

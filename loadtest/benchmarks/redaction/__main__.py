@@ -22,12 +22,12 @@ from rich.console import Console
 
 from loadtest.benchmarks.redaction.numbers import Spoken, assembled, digit_words, read, sound_alikes, synthesized
 from loadtest.errors import BadSettings
-from loadtest.program import RESULTS, Folder, Seed, ServeOptions, carry_out
+from loadtest.program import RESULTS, Folder, Seed, ServeOptions, ServerUrl, carry_out
 from loadtest.receipts import cpu_seconds
 from loadtest.reports import environment, pages
 from loadtest.reports.criteria import Criterion, conclude, table
 from loadtest.reports.environment import Environment
-from loadtest.served import ALL_IN, ONE_PROCESS, served
+from loadtest.served import ALL_IN, ONE_PROCESS, server_at
 from model.errors import ModelError
 from model.recordings import read_manifest
 from tutti_asr_client.files.transcriber import RemoteTranscriber
@@ -228,6 +228,7 @@ def main(
     digits: Annotated[Path | None, typer.Option(help="Manifest of single digits that people read.")] = None,
     read_numbers: Annotated[Path | None, typer.Option(help="Manifest of telephone numbers that people read.")] = None,
     streams: Annotated[int, typer.Option(help="Streams at once.", min=1)] = 100,
+    url: ServerUrl = None,
     serve_option: ServeOptions = None,
     seed: Seed = 1,
     folder: Folder = RESULTS,
@@ -236,8 +237,8 @@ def main(
 
     def work(command: str) -> int:
         recordings = recordings_of(numbers, digits, read_numbers, seed)
-        with served([*ALL_IN, *ONE_PROCESS, *(serve_option or ())]) as url:
-            measured = measure(url, recordings, streams)
+        with server_at(url, [*ALL_IN, *ONE_PROCESS, *(serve_option or ())]) as address:
+            measured = measure(address, recordings, streams)
         bars, found = costs(measured.cpu_s), rows(recordings, measured.shown)
         place = environment.describe(seed)
         result = Redacted(command, tuple(bars), streams, tuple(found), tuple(measured.cpu_s), place)

@@ -133,3 +133,16 @@ def test_values_of_redact() -> None:
     for value in ("name", "pii", "phi", "pci,ssn", ""):
         with pytest.raises(BadParameter, match=r"^redact: .* not supported by this server; must be one of pci, ssn"):
             kinds_of([value])
+
+
+def test_the_same_interim_words_are_read_once_until_a_final_gives_numbers_other_places() -> None:
+    """Steps without a new word pass the same tuple."""
+    redactor = Redactor(PCI, 2)
+    words = spoken("it is four two")
+    first = redactor.partial(1, words)
+    assert shown(first[0]) == "it is [NUMBER_1]"
+    assert redactor.partial(1, words) is first
+    assert redactor.partial(1, spoken("it is four")) is not first
+    assert redactor.partial(1, words) == first
+    redactor.final(0, spoken(f"my card is {CARD.replace('eight eight', 'eight')}"))
+    assert shown(redactor.partial(1, words)[0]) == "it is [NUMBER_2]"
