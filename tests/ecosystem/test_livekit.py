@@ -20,11 +20,17 @@ from tests.support.networks.published import probe_of
 Before = Callable[[ServerProcess], Relay]
 START, INTERIM, FINAL, END = "START_OF_SPEECH", "INTERIM_TRANSCRIPT", "FINAL_TRANSCRIPT", "END_OF_SPEECH"
 PREFLIGHT = "PREFLIGHT_TRANSCRIPT"  # an early end of turn
+USAGE = "RECOGNITION_USAGE"
 
 
 def names_of(events: list[dict[str, Any]]) -> list[str]:
     """Return kinds of events, without interims, which a server under load drops, and without usage."""
-    return [event["event"] for event in events if event["event"] not in (INTERIM, "RECOGNITION_USAGE")]
+    return [event["event"] for event in events if event["event"] not in (INTERIM, USAGE)]
+
+
+def used_s(events: list[dict[str, Any]]) -> list[float]:
+    """Return the seconds of audio of each usage event."""
+    return [event["seconds"] for event in events if event["event"] == USAGE]
 
 
 def said(events: list[dict[str, Any]]) -> str:
@@ -53,6 +59,7 @@ def test_a_stream(server: ServerProcess, relay: Before, livekit: Driver, spoken:
     finals = [event for event in events if event["event"] == FINAL]
     assert finals[0]["text"][0].isupper()
     stream = before.only()
+    assert sum(used_s(events)) >= len(audio(*parts)) / BYTES_PER_S - 0.02  # or as long as the connection was open
     assert {event["request_id"] for event in finals} == {stream.headers["dg-request-id"]}
     assert [word for final in finals for word, *_ in final["words"]] == " ".join(f["text"] for f in finals).split()
     assert sum(frame["from_finalize"] for frame in stream.results) == 1
@@ -158,7 +165,7 @@ def test_with_a_published_model(relay: Before, livekit: Driver, spoken: Spoken) 
 
 def order_of(events: list[dict[str, Any]]) -> list[str]:
     """Return kinds of events in order, equal ones that follow each other once, without usage."""
-    names = [event["event"] for event in events if event["event"] != "RECOGNITION_USAGE"]
+    names = [event["event"] for event in events if event["event"] != USAGE]
     return [name for name, _ in itertools.groupby(names)]
 
 
@@ -169,6 +176,7 @@ def test_turns_of_the_flux_protocol(server: ServerProcess, relay: Before, liveki
     options = {"model": "flux-general-en", "eager_eot_threshold": 0.5}
     events = livekit.run("stream", host=before.host, key=KEY, steps=steps, options=options, turns=True)
     assert said(events) == text("order", "porch_fan")
+    assert sum(used_s(events)) == pytest.approx(len(audio("order", 2.0, "porch_fan", 2.0)) / BYTES_PER_S, abs=0.02)
     for turn in (events[: [e["event"] for e in events].index(END) + 1], events):
         names = order_of(turn)
         assert names[:3] == [START, INTERIM, PREFLIGHT]
@@ -177,6 +185,17 @@ def test_turns_of_the_flux_protocol(server: ServerProcess, relay: Before, liveki
     assert text("order") in early
     turns = check_turns(before.only(), text("order", "porch_fan"))
     assert early == [plain(turn["transcript"]) for turn in turns if turn["event"] == "EagerEndOfTurn"]
+
+
+def test_usage_by_openais_protocol(server: ServerProcess, relay: Before, livekit: Driver, spoken: Spoken) -> None:
+    """`livekit-plugins-openai`: the usage of each final is the time from the start of its speech to its end."""
+    before = relay(server)
+    parts = ("order", 1.6, "porch_fan", 1.6)
+    events = livekit.run("realtime", host=before.host, key=KEY, audio=spoken(*parts), finals=2)
+    assert said(events) == text("order", "porch_fan")
+    assert names_of(events) == [START, END, FINAL] * 2
+    for name, seconds in zip(("order", "porch_fan"), used_s(events), strict=True):
+        assert 0.5 < seconds < len(audio(name, 1.6)) / BYTES_PER_S
 
 
 def test_options_of_turns_change_in_the_stream(

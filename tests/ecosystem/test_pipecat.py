@@ -21,8 +21,13 @@ VOICE = Voice()
 
 
 def names_of(events: list[dict[str, Any]]) -> list[str]:
-    """Return kinds of events, without interims, which a server under load drops."""
-    return [event["event"] for event in events if event["event"] != "interim"]
+    """Return kinds of events, without interims, which a server under load drops, and without usage."""
+    return [event["event"] for event in events if event["event"] not in ("interim", "usage")]
+
+
+def used_s(events: list[dict[str, Any]]) -> float:
+    """Return the seconds of audio in its usage metrics."""
+    return float(sum(event["seconds"] for event in events if event["event"] == "usage"))
 
 
 def finals(events: list[dict[str, Any]]) -> list[tuple[str, bool]]:
@@ -44,6 +49,8 @@ def test_a_stream(server: ServerProcess, relay: Before, pipecat: Driver, spoken:
     assert names_of(events) == ["started"] + ["measured", "final"] * 2
     assert finals(events) == [(text("order"), True), (text("name"), True)]
     seconds = len(audio("order", "name")) / BYTES_PER_S
+    assert [event["event"] for event in events if event["event"] in ("usage", "final")] == ["usage", "final"] * 2
+    assert used_s(events) == pytest.approx(seconds, abs=0.02)  # its last piece may be shorter
     check_stream(before.only(), text("order", "name"), seconds=seconds, hung_up=True)
 
 

@@ -1,4 +1,4 @@
-"""Drives livekit-plugins-deepgram for test_livekit.py."""
+"""Drives livekit-plugins-deepgram and livekit-plugins-openai for test_livekit.py."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import aiohttp
 from lines import Happened, main, read_audio, tell
 from livekit import rtc
-from livekit.agents import APIError, APIStatusError, stt
-from livekit.plugins import deepgram
+from livekit.agents import APIError, APIStatusError, stt, utils
+from livekit.plugins import deepgram, openai
 
 RATE_HZ = 16_000
 FRAME_SAMPLES = RATE_HZ // 100  # as LiveKit's rooms deliver them
@@ -68,6 +68,23 @@ async def stream(
             await asyncio.gather(doing, return_exceptions=True)
 
 
+async def realtime(host: str, key: str, audio: str, finals: int, lines: asyncio.Queue[str]) -> None:
+    """A recording by OpenAI's Realtime protocol, up to the usage of this many final transcripts."""
+    async with utils.http_context.open():
+        client = openai.STT(base_url=f"http://{host}/v1", api_key=key, model="gpt-4o-transcribe", use_realtime=True)
+        client.on("error", tell_error)
+        speech, reported = client.stream(), 0
+        for frame in frames_of(audio):
+            speech.push_frame(frame)
+        async for event in speech:
+            tell_event(event)
+            reported += event.type is stt.SpeechEventType.RECOGNITION_USAGE
+            if reported == finals:
+                break
+        await speech.aclose()
+        await client.aclose()
+
+
 async def take_steps(
     speech: stt.SpeechStream,
     steps: list[list[Any]],
@@ -97,7 +114,8 @@ async def take_steps(
 def tell_event(event: stt.SpeechEvent) -> None:
     said = event.alternatives[0] if event.alternatives else None
     words = [(str(word), word.start_time, word.end_time) for word in (said.words or [])] if said else []
-    tell(event.type.name, text=said.text if said else "", words=words, request_id=event.request_id)
+    usage = {} if event.recognition_usage is None else {"seconds": event.recognition_usage.audio_duration}
+    tell(event.type.name, text=said.text if said else "", words=words, request_id=event.request_id, **usage)
 
 
 async def recognize(host: str, key: str, audio: str, lines: asyncio.Queue[str]) -> None:
@@ -110,4 +128,4 @@ async def recognize(host: str, key: str, audio: str, lines: asyncio.Queue[str]) 
 
 
 if __name__ == "__main__":
-    main(stream=stream, recognize=recognize)
+    main(stream=stream, recognize=recognize, realtime=realtime)

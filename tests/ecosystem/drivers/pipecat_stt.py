@@ -21,7 +21,7 @@ from pipecat.frames.frames import (
     VADUserStartedSpeakingFrame,
     VADUserStoppedSpeakingFrame,
 )
-from pipecat.metrics.metrics import TTFBMetricsData
+from pipecat.metrics.metrics import STTUsageMetricsData, TTFBMetricsData
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
@@ -49,8 +49,12 @@ class Sink(FrameProcessor):
             self._tell("eager", text=frame.text)
         elif isinstance(frame, TranscriptionFrame):
             self._tell("final", text=frame.text, finalized=frame.finalized)
-        elif isinstance(frame, MetricsFrame) and any(isinstance(d, TTFBMetricsData) for d in frame.data):
-            self._tell("measured")
+        elif isinstance(frame, MetricsFrame):
+            for measured in frame.data:
+                if isinstance(measured, TTFBMetricsData):
+                    self._tell("measured")
+                elif isinstance(measured, STTUsageMetricsData):
+                    self._tell("usage", seconds=measured.value.audio_seconds)
         await self.push_frame(frame, direction)
 
     def _tell(self, event: str, **more: Any) -> None:
@@ -82,7 +86,7 @@ async def stream(
         Pipeline([service, Sink(happened)]),
         cancel_on_idle_timeout=False,
         enable_rtvi=False,
-        params=PipelineParams(enable_metrics=True, send_initial_empty_metrics=False),
+        params=PipelineParams(enable_metrics=True, enable_usage_metrics=True, send_initial_empty_metrics=False),
     )
 
     @worker.event_handler("on_pipeline_error")
