@@ -21,6 +21,7 @@ SLOW = (
     "server/models/test_new_language.py",
     "ecosystem/test_lean_server.py",
     "deploy/test_ray_training.py",
+    "deploy/test_upgrade.py",
     "model/training/acoustic/test_processes.py",
     "gpu/test_interpreted.py",
     "deploy/test_ray.py",

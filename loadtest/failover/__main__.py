@@ -2,7 +2,8 @@
 
 `python -m loadtest.failover --proxy haproxy --fault kill` starts replicas and the shipped proxy, plays streams in real
 time, injects the fault, and compares the transcripts with a run without faults. Writes
-`loadtest/results/failover.json`, `.md` and `.png`.
+`loadtest/results/failover.json`, `.md` and `.png`. `--fault rolling --previous DIRECTORY` is an upgrade: replicas start
+from the checkout of an earlier version, and each restart starts this one.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from loadtest.program import EXIT_BAD, EXIT_OK, RESULTS, Folder, carry_out
 from loadtest.reports import pages
 from loadtest.reports.criteria import show, unmet
 from loadtest.reports.environment import describe
-from loadtest.served import ONE_PROCESS
+from loadtest.served import ROOT
 
 DIFFERENT_AUDIOS = 12
 """Number of distinct audios; each is first played without a fault, which takes time."""
@@ -52,6 +53,10 @@ NOTICED_WITHIN_S = 3.0
 
 SHARE_OF_DRAIN = 0.6
 """Length of a short plain stream as a share of the drain timeout, so that it ends within the drain."""
+
+
+CHEAP = {"TUTTI_FRONT_ENDS": "0", "TUTTI_DECODER": "greedy"}
+"""One process and a cheap decoder, since the replicas share the machine. Variables: 0.1.0 lacks the options."""
 
 
 class Fault(StrEnum):
@@ -75,6 +80,7 @@ class Plan:
     drain_timeout_s: float = 5.0
     plain: int = 6  # concurrent short plain streams, and total of long plain ones, while replicas are restarted
     seed: int = 1
+    previous: Path | None = None  # checkout of the version that the replicas run before --fault rolling
 
     def __post_init__(self) -> None:
         """Raises: BadSettings."""
@@ -86,11 +92,13 @@ class Plan:
             raise BadSettings(f"--fault-after-s {self.fault_after_s:g}: must be above {SPREAD_S:g}, below --stream-s")
         if self.fault is Fault.ROLLING and self.drain_timeout_s * SHARE_OF_DRAIN < 1.0:
             raise BadSettings(f"--drain-timeout-s {self.drain_timeout_s:g}: too short for --fault rolling")
+        if self.previous is not None and self.fault is not Fault.ROLLING:
+            raise BadSettings(f"--previous {self.previous}: requires --fault rolling")
 
     @property
     def serve_options(self) -> list[str]:
-        """Options of each replica: one thread and a cheap decoder, since the replicas share the machine."""
-        return [*ONE_PROCESS, "--decoder", "greedy", "--threads", "1", "--drain-timeout-s", str(self.drain_timeout_s)]
+        """Options of each replica, those that every version has."""
+        return ["--threads", "1", "--drain-timeout-s", str(self.drain_timeout_s)]
 
 
 @dataclass(slots=True)
@@ -182,7 +190,7 @@ class Run:
 
 async def failover(plan: Plan, command: str, progress: Callable[[str], None]) -> FaultRun:
     """Run a plan. Raises: LoadTestError."""
-    async with replicas(plan.replicas, plan.serve_options) as servers:
+    async with replicas(plan.replicas, plan.serve_options, CHEAP, plan.previous or ROOT) as servers:
         with PROXIES[plan.proxy].running([server.port for server in servers]) as proxy:
             played, references = await Run(proxy.url, plan, servers, progress).play()
     resumable = figures(played.resumable, references)
@@ -196,7 +204,7 @@ async def failover(plan: Plan, command: str, progress: Callable[[str], None]) ->
         command=command,
         replicas=plan.replicas,
         drain_timeout_s=plan.drain_timeout_s,
-        bars=tuple(judge(resumable, short)),
+        bars=tuple(judge(resumable, short, same_version=plan.previous is None)),
         resumable=resumable,
         short=short,
         long=long,
@@ -236,12 +244,15 @@ def main(
     drain_timeout_s: Annotated[float, typer.Option(help="Drain timeout of the replicas, seconds.")] = 5.0,
     plain: Annotated[int, typer.Option(help="Clients that cannot resume, of each length, with --fault rolling.")] = 6,
     seed: Annotated[int, typer.Option(help="Random seed for the recordings.")] = 1,
+    previous: Annotated[
+        Path | None, typer.Option(help="Checkout of an earlier version, which --fault rolling replaces by this one.")
+    ] = None,
     folder: Folder = RESULTS,
 ) -> None:
     """Inject a fault under live streams; check that nothing is lost, and measure the time to resume."""
 
     def work(command: str) -> int:
-        plan = Plan(proxy, fault, replicas, streams, stream_s, fault_after_s, drain_timeout_s, plain, seed)
+        plan = Plan(proxy, fault, replicas, streams, stream_s, fault_after_s, drain_timeout_s, plain, seed, previous)
         return run(plan, folder, command, Console(stderr=True))
 
     carry_out("loadtest.failover", work)

@@ -10,8 +10,9 @@ import secrets
 import signal
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO
 
 from loadtest import served
@@ -23,17 +24,23 @@ ENDS_WITHIN_S = 60.0
 
 @dataclass(slots=True)
 class Replica:
-    """A server on a fixed port; a restart replaces its process."""
+    """A server on a fixed port; a restart replaces its process.
+
+    `tree`: the checkout whose server is started; a restart starts that of this checkout.
+    """
 
     port: int
     options: Sequence[str]
     env: dict[str, str]
+    tree: Path = served.ROOT
     output: IO[bytes] = field(default_factory=tempfile.TemporaryFile)
     process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
         """Start and wait until it is ready. Raises: ServerNotReady."""
-        self.process = served.start(served.serve_command(self.port, self.options), self.output, self.env)
+        self.process = served.start(
+            served.serve_command(self.port, self.options), self.output, self.env, tree=self.tree
+        )
         await asyncio.to_thread(served.wait_until_ready, self.process, lambda: served.is_ready(self.port), self.output)
 
     def kill(self) -> None:
@@ -47,6 +54,7 @@ class Replica:
     async def restart(self, within_s: float) -> int:
         """Drain and start again, as a supervisor does. Returns: the exit code. Raises: ServerNotReady."""
         code = await self.drained(within_s)
+        self.tree = served.ROOT
         await self.start()
         return code
 
@@ -80,10 +88,15 @@ def environment() -> dict[str, str]:
 
 
 @contextlib.asynccontextmanager
-async def replicas(number: int, options: Sequence[str]) -> AsyncIterator[list[Replica]]:
-    """Start `number` replicas with a shared key for resume tickets; killed on exit. Raises: ServerNotReady."""
-    env = environment()
-    started = [Replica(served.free_port(), options, env) for _ in range(number)]
+async def replicas(
+    number: int, options: Sequence[str], variables: Mapping[str, str] | None = None, tree: Path = served.ROOT
+) -> AsyncIterator[list[Replica]]:
+    """Start `number` replicas with a shared key for resume tickets; killed on exit. Raises: ServerNotReady.
+
+    `variables` are added to their environment. `tree`: the checkout that they run until they are restarted.
+    """
+    env = environment() | dict(variables or {})
+    started = [Replica(served.free_port(), options, env, tree) for _ in range(number)]
     try:
         await asyncio.gather(*(replica.start() for replica in started))
         yield started

@@ -39,6 +39,7 @@ DATA = {
     "model/weights/tutti-words.arpa.gz",
     "model/weights/tutti-words.lexicon.gz",
     "server/asyncapi.yaml",
+    "server/tools/upgrading/releases.json",
     "server/web/index.html",
 }
 pytestmark = pytest.mark.timeout(300)
