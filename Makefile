@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo serve test test-all test-avx2 check format docs bench clean help
+.PHONY: setup demo serve test test-all test-avx2 check format docs bench release clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -67,6 +67,9 @@ docs: setup  ## build the documentation site in build/site
 
 bench: setup  ## latency against live streams under each policy; writes loadtest/results/capacity.*; others: docs/developing.md
 	@$(BIN)/python -m loadtest.capacity
+
+release: setup  ## build wheels, npm package, chart, image context, site, checksums and provenance of this commit in build/release
+	@$(BIN)/python -m deploy.release.build
 
 clean:  ## remove what was made here, not the weights
 	rm -rf $(VENV) build *.egg-info clients/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -22,6 +22,7 @@ SLOW = (
     "ecosystem/test_lean_server.py",
     "deploy/test_ray_training.py",
     "deploy/test_upgrade.py",
+    "deploy/test_release.py",
     "model/training/acoustic/test_processes.py",
     "gpu/test_interpreted.py",
     "deploy/test_ray.py",

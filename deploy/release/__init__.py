@@ -1,0 +1,1 @@
+"""Release: one version everywhere, and what `make release` builds from a commit."""

@@ -1,0 +1,192 @@
+"""Build a release from the current commit: `make release`, or `python -m deploy.release.build --out build/release`.
+
+Wheels, the npm package, the chart, the context of the images, the documentation site, their SHA-256 and a provenance
+file. The files of the commit are exported first, and every time in them is that of the commit, so a second run on the
+same machine gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import io
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version as installed
+from pathlib import Path
+
+from deploy.release.versions import ROOT, version
+
+WEB = ("tutti.js", "continuity.js")  # of server/web: the client, and what it imports
+IGNORE = "deploy/docker/Dockerfile.dockerignore"
+SUMS, PROVENANCE = "SHA256SUMS", "provenance.json"
+STATEMENT = "https://in-toto.io/Statement/v1"
+PREDICATE = "https://slsa.dev/provenance/v1"
+BUILD_TYPE = "make release"
+TOOLS = ("build", "setuptools", "mkdocs-material")  # those that decide the bytes
+
+
+class ReleaseError(Exception):
+    """The release cannot be built; the text says what to do."""
+
+
+def release(out: Path, root: Path = ROOT) -> list[Path]:
+    """Build everything into `out`, which is emptied first. Returns: all files. Raises: ReleaseError, ValueError."""
+    if changed := _git(root, "status", "--porcelain").splitlines():
+        raise ReleaseError(f"release: {len(changed)} files are not committed ({changed[0][3:]} …); commit them first")
+    commit = _git(root, "rev-parse", "HEAD")
+    epoch = int(_git(root, "log", "-1", "--format=%ct"))
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    with tempfile.TemporaryDirectory(prefix="tutti-release-") as name:
+        tree = Path(name) / "tree"
+        export(root, commit, tree)
+        number = version(tree)
+        environment = os.environ | {"SOURCE_DATE_EPOCH": str(epoch)}
+        build_wheels(tree, out, environment)
+        pack_npm(tree, out, Path(name) / "npm")
+        pack(out / f"tutti-{number}.tgz", files_in(tree / "deploy/helm/tutti", "tutti"), epoch)  # as `helm package`
+        pack(out / f"tutti-{number}-images.tar.gz", context(tree), epoch)
+        build_site(tree, Path(name) / "site", environment)
+        pack(out / f"tutti-{number}-site.tar.gz", files_in(Path(name) / "site", "site"), epoch)
+    built = sorted(out.iterdir())
+    sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in built}
+    (out / SUMS).write_text("".join(f"{digest}  {name}\n" for name, digest in sums.items()), encoding="utf-8")
+    statement = provenance(sums, commit, number, epoch)
+    (out / PROVENANCE).write_text(json.dumps(statement, indent=2) + "\n", encoding="utf-8")
+    return [*built, out / SUMS, out / PROVENANCE]
+
+
+def export(root: Path, commit: str, tree: Path) -> None:
+    """Write the files of a commit to `tree`."""
+    words = [_program("git"), "-C", str(root), "archive", commit]
+    done = subprocess.run(words, capture_output=True, check=True)  # noqa: S603 - of this repository
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        archive.extractall(tree, filter="data")
+
+
+def build_wheels(tree: Path, out: Path, environment: Mapping[str, str]) -> None:
+    """Build the wheels of server and client. Raises: ReleaseError."""
+    for source in (tree, tree / "clients"):
+        words = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(source)]
+        _run(words, tree, environment)
+
+
+def pack_npm(tree: Path, out: Path, folder: Path) -> None:
+    """Build the npm package of the JavaScript client. Raises: ReleaseError."""
+    shutil.copytree(tree / "deploy/release/npm", folder)
+    for path in (*(tree / "server/web" / name for name in WEB), tree / "LICENSE"):
+        shutil.copy(path, folder)
+    _run(
+        [_program("npm"), "pack", "--silent", "--offline", "--pack-destination", str(out.resolve())], folder, os.environ
+    )
+
+
+def build_site(tree: Path, folder: Path, environment: Mapping[str, str]) -> None:
+    """Build the documentation site. Raises: ReleaseError."""
+    words = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
+    _run(words, tree, {**environment, "NO_MKDOCS_2_WARNING": "1"})
+
+
+def context(tree: Path) -> dict[str, Path]:
+    """Return what `docker build -f deploy/docker/Dockerfile - < FILE` needs, by its name in the archive."""
+    lines = (tree / IGNORE).read_text(encoding="utf-8").splitlines()
+    left_out = tuple(line for line in lines if "/" in line and line[0] not in "!#*")
+    found = {name: tree / name for name in (IGNORE, IGNORE.removesuffix(".dockerignore"))}
+    for name in (line[1:] for line in lines if line.startswith("!")):
+        found |= files_in(tree / name, name) if (tree / name).is_dir() else {name: tree / name}
+    return {name: path for name, path in found.items() if not name.startswith(left_out)}
+
+
+def files_in(folder: Path, name: str) -> dict[str, Path]:
+    """Return the files in a folder by their names in an archive, below `name`."""
+    return {f"{name}/{path.relative_to(folder).as_posix()}": path for path in folder.rglob("*") if path.is_file()}
+
+
+def pack(target: Path, files: Mapping[str, Path], epoch: int) -> None:
+    """Write a tar.gz whose bytes depend on the files' names, bits of execution and contents, and on `epoch` alone."""
+    with (
+        target.open("wb") as raw,
+        gzip.GzipFile("", "wb", mtime=epoch, fileobj=raw) as packed,
+        tarfile.open(fileobj=packed, mode="w") as archive,
+    ):
+        for name, path in sorted(files.items()):
+            entry = tarfile.TarInfo(name)
+            data = path.read_bytes()
+            entry.size, entry.mtime = len(data), epoch
+            entry.mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
+            archive.addfile(entry, io.BytesIO(data))
+
+
+def provenance(sums: Mapping[str, str], commit: str, number: str, epoch: int) -> dict[str, object]:
+    """Return the in-toto statement. Source: in-toto Statement v1, SLSA provenance v1."""
+    return {
+        "_type": STATEMENT,
+        "subject": [{"name": name, "digest": {"sha256": digest}} for name, digest in sums.items()],
+        "predicateType": PREDICATE,
+        "predicate": {
+            "buildDefinition": {
+                "buildType": BUILD_TYPE,
+                "externalParameters": {"version": number},
+                "internalParameters": {"SOURCE_DATE_EPOCH": epoch},
+                "resolvedDependencies": [{"uri": "git+tutti", "digest": {"gitCommit": commit}}],
+            },
+            "runDetails": {
+                "builder": {
+                    "id": f"{platform.system()} {platform.machine()}",
+                    "version": {"python": platform.python_version()} | {name: installed(name) for name in TOOLS},
+                },
+            },
+        },
+    }
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise ReleaseError(f"release: {name} is not installed; install it")
+    return found
+
+
+def _git(root: Path, *words: str) -> str:
+    command = [_program("git"), "-C", str(root), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - of this repository
+    if done.returncode:
+        raise ReleaseError(f"release: git {words[0]}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def _run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+    done = subprocess.run(  # noqa: S603 - programs named in this file
+        words, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise ReleaseError(f"release: {' '.join(words[:4])} failed:\n{_tail(done.stdout + done.stderr)}")
+
+
+def _tail(text: str) -> str:
+    lines: Iterable[str] = text.strip().splitlines()[-20:]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Build and list the files."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "release")
+    try:
+        for path in release(parser.parse_args().out.resolve()):
+            print(f"{path.stat().st_size:>12,}  {path}")  # noqa: T201
+    except (ReleaseError, ValueError) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

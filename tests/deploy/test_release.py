@@ -1,0 +1,172 @@
+"""`make release`: one version everywhere; what is built, equal bytes on a second run, usable packages."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from email.parser import HeaderParser
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy.helm.render import CHART, render
+from deploy.release import build
+from deploy.release.build import PROVENANCE, SUMS, ReleaseError, release
+from deploy.release.versions import PLACES, set_version, version
+from tests.support.audio.speech import ROOT
+from tests.support.needs import need_package, need_programs
+from tests.support.servers.live_server import LiveServer
+
+NUMBER = version()
+FILES = {
+    f"tutti_asr-{NUMBER}-py3-none-any.whl",
+    f"tutti_asr_client-{NUMBER}-py3-none-any.whl",
+    f"tutti-asr-client-{NUMBER}.tgz",
+    f"tutti-{NUMBER}.tgz",
+    f"tutti-{NUMBER}-images.tar.gz",
+    f"tutti-{NUMBER}-site.tar.gz",
+}
+TALK = """
+import { TuttiStream } from "tutti-asr-client";
+const stream = new TuttiStream(process.argv[2], { sampleRate: 16000, resumable: true });
+let finals = 0;
+stream.on("Results", ({ isFinal }) => { finals += isFinal; });
+stream.open();
+stream.send(new Int16Array(32000));
+await stream.close();
+console.log(finals);
+process.exit(0);
+"""
+pytestmark = pytest.mark.timeout(400)
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "core.hooksPath=/dev/null"]
+    return subprocess.run(
+        ["git", "-C", folder, *identity, *words], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a repository with the files of this checkout, committed or not."""
+    need_programs("git", "npm", "node")
+    for package in ("build", "mkdocs"):
+        need_package(package)
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard").splitlines():
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    git(folder, "init", "--quiet")
+    git(folder, "add", "--all", "--force")
+    git(folder, "commit", "--quiet", "--message=release")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def released(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("released")
+    release(out, checkout)
+    return out
+
+
+def test_a_second_run_gives_the_same_bytes(released: Path, checkout: Path, tmp_path: Path) -> None:
+    assert {path.name for path in released.iterdir()} == FILES | {SUMS, PROVENANCE}
+    release(tmp_path, checkout)
+    assert [name.name for name in released.iterdir() if name.read_bytes() != (tmp_path / name.name).read_bytes()] == []
+
+
+def test_sums_and_provenance_name_every_file_and_the_commit(released: Path, checkout: Path) -> None:
+    subprocess.run(["sha256sum", "--check", "--strict", SUMS], cwd=released, capture_output=True, check=True)
+    pairs = [line.split("  ") for line in (released / SUMS).read_text().splitlines()]
+    sums = {name: digest for digest, name in pairs}
+    assert set(sums) == FILES
+    statement = json.loads((released / PROVENANCE).read_text())
+    assert {each["name"]: each["digest"]["sha256"] for each in statement["subject"]} == sums
+    [source] = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert source["digest"]["gitCommit"] == git(checkout, "rev-parse", "HEAD")
+    assert statement["predicateType"] == "https://slsa.dev/provenance/v1"
+
+
+def test_changes_that_are_not_committed_are_refused(checkout: Path, tmp_path: Path) -> None:
+    stray = checkout / "server" / "stray.py"
+    stray.touch()
+    try:
+        with pytest.raises(ReleaseError, match=r"1 files are not committed \(server/stray.py …\); commit them first"):
+            release(tmp_path / "out", checkout)
+    finally:
+        stray.unlink()
+
+
+def test_wheels_have_the_version_and_the_program(released: Path) -> None:
+    for path in released.glob("*.whl"):
+        archive = zipfile.ZipFile(path)
+        [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        assert HeaderParser().parsestr(archive.read(metadata).decode())["Version"] == NUMBER
+    assert "server/cli/__init__.py" in zipfile.ZipFile(released / f"tutti_asr-{NUMBER}-py3-none-any.whl").namelist()
+
+
+def test_the_npm_package_streams_in_node(
+    released: Path, tmp_path: Path, live_server: Callable[..., LiveServer]
+) -> None:
+    archive = released / f"tutti-asr-client-{NUMBER}.tgz"
+    words = ["npm", "install", "--silent", "--offline", "--no-audit", "--no-fund", str(archive)]
+    subprocess.run(words, cwd=tmp_path, check=True, timeout=60)
+    (tmp_path / "talk.mjs").write_text(TALK)
+    address = f"ws://{live_server().host}/v1/listen"
+    words = ["node", "--experimental-websocket", "talk.mjs", address]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 1
+
+
+def test_the_chart_archive_renders_as_the_folder(released: Path) -> None:
+    need_package("helm_python")
+    assert render({}, chart=released / f"tutti-{NUMBER}.tgz") == render({}, chart=CHART)
+
+
+def test_the_context_of_the_images_has_what_the_dockerfile_copies(released: Path) -> None:
+    with tarfile.open(released / f"tutti-{NUMBER}-images.tar.gz") as archive:
+        names = set(archive.getnames())
+    assert {"deploy/docker/Dockerfile", "deploy/docker/start.sh", "deploy/requirements.lock", "pyproject.toml"} <= names
+    assert {"server/cli/__init__.py", "clients/pyproject.toml", "model/weights/tutti-small.safetensors"} <= names
+    assert not [name for name in names if name.startswith(("tests/", "docs/", "loadtest/results/", ".git/"))]
+
+
+def test_the_site_has_its_pages(released: Path) -> None:
+    with tarfile.open(released / f"tutti-{NUMBER}-site.tar.gz") as archive:
+        assert {"site/index.html", "site/upgrading.html"} <= set(archive.getnames())
+
+
+def test_a_failing_program_is_named_with_its_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "false")
+    with pytest.raises(ReleaseError, match="false -m build --wheel failed"):
+        build.build_wheels(tmp_path, tmp_path, {})
+
+
+def test_the_version_is_written_to_every_place_and_disagreement_is_refused(tmp_path: Path) -> None:
+    for name in PLACES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    set_version("7.8.9", tmp_path)
+    assert version(tmp_path) == "7.8.9"
+    assert NUMBER not in (tmp_path / "docs/installing.md").read_text()
+    (tmp_path / "clients/pyproject.toml").write_text('version = "7.8.8"\n')
+    with pytest.raises(ValueError, match=r"clients/pyproject.toml: 7.8.8; .*run `python -m deploy.release.versions"):
+        version(tmp_path)
+    with pytest.raises(ValueError, match="must be three numbers such as"):
+        set_version("0.2.0rc1", tmp_path)
+
+
+def test_the_workflow_builds_by_the_same_command() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+    steps = workflow["jobs"]["release"]["steps"]
+    assert "make release" in [step.get("run", "").splitlines()[-1] for step in steps if "run" in step]
+    assert steps[-1]["with"]["path"] == "build/release/*"
