@@ -38,6 +38,7 @@ NOT_OF_THE_SERVER = {
     "TUTTI_STOP_GRACE",
     "TUTTI_API_KEY",
 }  # of proxies, compose, clients
+FLUSH_AND_CLOSE_S = 3 + 5  # docs/drain.md: the flush, and connections that do not close
 OWN = "tutti-asr-client"  # built from the checkout, like the program itself
 
 
@@ -77,6 +78,33 @@ def test_images_run_as_an_unprivileged_user_and_check_health_without_curl() -> N
         "a tag that can have a digest"
     )
     assert {"cpu", "cuda"} <= set(re.findall(r"^FROM .* AS (\S+)$", DOCKERFILE, re.MULTILINE))
+
+
+def test_labels_state_title_license_version_and_commit() -> None:
+    replica = DOCKERFILE.split("AS replica")[1].split("\nCOPY")[0]
+    labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', replica))
+    assert labels["licenses"] == PROJECT["project"]["license"]
+    assert (labels["title"], labels["version"], labels["revision"]) == ("tutti", "${VERSION}", "${COMMIT}")
+    assert "\nSTOPSIGNAL SIGTERM\n" in DOCKERFILE
+
+
+def test_documented_docker_runs_have_options_of_the_image_and_time_to_drain() -> None:
+    page = (ROOT / "docs" / "installing.md").read_text()
+    runs = re.findall(r"^docker run (.*)$", page, re.MULTILINE)
+    assert len(runs) == 2
+    settings = Settings()
+    needed_s = settings.drain_timeout_s + settings.drain_spread_s + FLUSH_AND_CLOSE_S
+    port = re.search(r"TUTTI_PORT=(\d+)", DOCKERFILE)
+    assert port
+    for run in runs:
+        assert f"-p {port[1]}:{port[1]}" in run
+        assert "--read-only --tmpfs /tmp" in run, "the image writes there alone"
+        stop = re.search(r"--stop-timeout (\d+)", run)
+        assert stop
+        assert int(stop[1]) > needed_s
+        assert set(re.findall(r"-e TUTTI_(\w+)=", run)) <= {name.upper() for name in Settings.model_fields}
+    assert "-v " in runs[1]
+    assert "-t tutti:cpu ." in page
 
 
 @pytest.mark.parametrize("name", LOCKS)

@@ -125,7 +125,7 @@ def record_setting(stage: Stage, instruction: str, value: str) -> None:
         stage.command = json.loads(value)
     elif instruction == "HEALTHCHECK":
         stage.healthcheck = json.loads(value.partition("CMD")[2])
-    elif instruction not in ("EXPOSE", "STOPSIGNAL"):
+    elif instruction not in ("EXPOSE", "LABEL", "STOPSIGNAL"):
         sys.exit(f"no rehearsal of {instruction}")
 
 
