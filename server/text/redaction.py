@@ -18,12 +18,12 @@ from stdnum.us import ssn
 
 from model.ctc.words import Word
 from server.errors import BadParameter
-from server.text.spoken_digits import Part, digits_of, may_become_number, parts, plain
+from server.text.spoken_digits import Part, digits_of, may_become_number, parts, plain, sounds_like_digit
 
 SHOWN = 64  # longest excerpt of client text in an error
 CONTEXT_S = 60.0  # after "card", "security code" or a card number: its expiry date and code are short numbers
 UNFINISHED_S = 30.0  # longest pause inside a number that is read in parts
-MAX_BETWEEN = 2  # words between two parts of a long number, of which one was misrecognized
+MAX_BETWEEN = 3  # words between two parts of a long number that was misrecognized, without words such as "and"
 LONG = 7  # digits of a long number
 MAX_PARTS = 64  # number words kept of an unfinished number
 CARD_LENGTHS = range(13, 20)  # Source: ISO/IEC 7812
@@ -76,6 +76,8 @@ class _Number:
     texts: list[str]  # its number words, with those of earlier segments
     continues: bool  # a number of an earlier segment
     finished: bool = False  # another word follows it
+    alike: int = 0  # words such as "for" among its number words, which may be digits
+    others_before: int = 0  # words between it and the number before that belong to neither
 
 
 @dataclass(slots=True)
@@ -141,18 +143,26 @@ class Redactor:
         found: list[_Number] = []
         current = _Number(0, 0, list(here.texts), continues=True) if continues else None
         ordinals = Redaction.AGGRESSIVE in self._kinds
+        alike = others = 0
         for at, part in enumerate(parts(texts, in_number=continues, ordinals=ordinals, wary=wary)):
             if part is Part.NUMBER:
                 if current is None:
                     current = _Number(0, 0, [], continues=False)
                 if not current.end:
-                    current.start = at
+                    current.start, current.others_before = at, others
                     found.append(current)
+                    alike = 0
                 current.end = at + 1
                 current.texts.append(texts[at])
-            elif part is Part.OTHER and current is not None:
-                current.finished = True
-                current = None
+                current.alike += alike
+                alike = others = 0
+            elif part is Part.LINK:
+                alike += sounds_like_digit(texts[at])
+            else:
+                others += 1
+                if current is not None:
+                    current.finished = True
+                    current = None
         return found
 
     def _masks(self, number: _Number, nearby: int, words: Sequence[Word], texts: Sequence[str]) -> bool:
@@ -224,9 +234,9 @@ def _digits_nearby(numbers: Sequence[_Number]) -> list[int]:
     counts: list[int] = []
     total = begin = 0
     for at, number in enumerate(numbers):
-        if at and number.start - numbers[at - 1].end > MAX_BETWEEN:
+        if number.others_before > MAX_BETWEEN:
             total, begin = 0, at
-        total += len(digits_of(number.texts))
+        total += len(digits_of(number.texts)) + number.alike
         counts[begin:] = [total] * (at + 1 - begin)
     return counts
 

@@ -49,6 +49,8 @@ _LINKS = {
 }  # fmt: skip
 """Words that do not end a number that is said in parts; "for", "to" and "ate" may be digits that were misheard."""
 
+_ALIKE = {"ate", "fore", "for", "to", "too", "tree", "won"}
+
 _PLAIN = {**_UNITS, **TEENS, **TENS, **dict.fromkeys(_POWERS, "")}
 _MARKS = ".,;:?!\"'()[]…-–—"
 _KNOWN = (*_PLAIN, *_LETTERS, *ORDINALS)
@@ -113,6 +115,11 @@ def _carries_digits(text: str) -> bool:
     if any(map(str.isdigit, text)):
         return True
     return "-" in text and any(piece in _PLAIN for piece in text.split("-"))
+
+
+def sounds_like_digit(text: str) -> bool:
+    """Whether a word, given as `plain` returns it, is often a misheard digit: "for", "to"."""
+    return text in _ALIKE
 
 
 def digits_of(texts: Sequence[str]) -> str:

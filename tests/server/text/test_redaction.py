@@ -146,3 +146,19 @@ def test_the_same_interim_words_are_read_once_until_a_final_gives_numbers_other_
     assert redactor.partial(1, words) == first
     redactor.final(0, spoken(f"my card is {CARD.replace('eight eight', 'eight')}"))
     assert shown(redactor.partial(1, words)[0]) == "it is [NUMBER_2]"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("my number is to double three to six one to one nine to die", "my number is to [NUMBER_1] to die"),
+        ("it is twenty seven to eight six four dashed four thanks", "it is [NUMBER_1] dashed [NUMBER_2] thanks"),
+        ("is for three seven dash for three to four x f t four oh six one thanks",
+         "is for [NUMBER_1] x f t [NUMBER_2] thanks"),
+        ("six four two three and then for a seven one seven four nine thanks",
+         "[NUMBER_1] and then for a [NUMBER_2] thanks"),
+    ],
+)  # fmt: skip
+def test_words_that_sound_like_digits_count_in_the_middle_of_a_number(text: str, expected: str) -> None:
+    """As the shipped model writes synthetic speech. At the edge of a number they are shown."""
+    assert final(text, [Redaction.PHONE]) == expected
