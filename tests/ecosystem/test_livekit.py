@@ -204,7 +204,7 @@ def test_options_of_turns_change_in_the_stream(
     """`update_options` sends `Configure` on the open connection: the second turn ends at the timeout."""
     before = relay(server)
     changed = {"eot_threshold": 0.9, "eot_timeout_ms": 600, "keyterms": ["porch fan"]}
-    steps = [("push", spoken("order", 2.0)), ("wait", END), ("update", changed), ("signal",)]
+    steps: list[tuple[Any, ...]] = [("push", spoken("order", 2.0)), ("wait", END), ("update", changed), ("signal",)]
     steps += [("push", spoken("porch_fan", 2.0)), ("wait", END, 2)]
     options = {"model": "flux-general-en"}
     livekit.begin("stream", host=before.host, key=KEY, steps=steps, options=options, turns=True)

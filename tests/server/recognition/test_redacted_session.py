@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loadtest.benchmarks.redaction.numbers import Kind, number, read_out
-from server.recognition.events import Partial
+from server.recognition.events import Final, Partial
 from server.text.redaction import Redaction
 from server.text.spoken_digits import Part, parts, plain
 from tests.support.servers.shouting import ShoutingDecoder
@@ -46,7 +46,7 @@ def test_no_digit_of_a_card_social_security_or_telephone_number_leaves_a_session
         bench.send(audio(words, rng))
         bench.close()
         bench.answer()
-        events = [*bench.partials(), *bench.finals()]
+        events: list[Partial | Final] = [*bench.partials(), *bench.finals()]
         assert "thanks a lot" in bench.text()
         assert "[" in bench.text()
         for event in events:
