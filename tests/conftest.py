@@ -82,6 +82,9 @@ SLOW = (
     "deploy/test_chart_pod.py",
     "ecosystem/test_restart.py",
     "server/recognition/test_context_recall.py",
+    "loadtest/benchmarks/test_training_scaling.py",
+    "loadtest/benchmarks/test_all_reduce.py",
+    "model/training/acoustic/test_variants.py",
 )
 """Files that take 6 to 140 seconds, about the longest first: `make test` leaves them out, `make test-all` runs them."""
 

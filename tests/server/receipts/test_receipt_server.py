@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +113,9 @@ def test_no_digit_of_a_masked_number_is_in_a_receipt(server: LiveServer, keys: A
     number = "four one one one two two two two three three three three four four four four"
     audio = np.concatenate([spell(f"my card {number}"), silence(1.5), spell("thanks"), silence(1)])
     frames = record(server, audio, redact="pci")
-    text = json.dumps(frames) + "".join(keys[1].verify(f["receipt"]).decode() for f in frames if "receipt" in f)
+    text = "".join(keys[1].verify(frame.pop("receipt")).decode() for frame in deepcopy(frames) if "receipt" in frame)
+    text += json.dumps([{name: value for name, value in frame.items() if name != "receipt"} for frame in frames])
+    text = re.sub("[0-9a-f]{64}", "", text)  # a digest has any digits by chance
     assert "[" in text
     assert not any(word in text for word in (number, "four one", "two two", "4111", "1111"))
     assert check_recorded(recorded(frames), keys[1]) == []

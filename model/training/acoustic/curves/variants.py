@@ -139,7 +139,7 @@ def markdown(name: str, variants: Sequence[Variant], target: float | None, comma
 
 
 def draw(name: str, variants: Sequence[Variant], target: float | None, path: Path) -> None:
-    """Plot the held-out loss by updates and word error rates; with a target, updates to it by value in place of these.
+    """Plot the held-out loss by updates and word error rates; with a target, updates to it by value instead.
 
     A dotted line shows what perfect scaling would be: twice the micro-batches, half the updates.
     """
@@ -170,7 +170,8 @@ def draw(name: str, variants: Sequence[Variant], target: float | None, path: Pat
         right.set(xlabel=name, ylabel=f"updates to a loss of {target:g}", xscale="log", yscale="log")
     for axes in (left, right):
         axes.grid(visible=True, alpha=0.25)
-        axes.legend(fontsize="x-small")
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize="x-small")
     figure.savefig(path, dpi=130)
     plt.close(figure)
 

@@ -9,6 +9,7 @@ from model.recordings import read_manifest
 from model.training.acoustic.curves import variants
 from model.training.acoustic.curves.variants import Point, Variant, compare, markdown, updates_to
 from model.training.acoustic.data.corpus import Corpus
+from model.training.acoustic.optimizer.optimizers import Schedule
 from model.training.acoustic.recipe import read_recipe
 from tests.support.training.tones import PLAIN, RATE, TINY, recipe, write_tones
 
@@ -96,7 +97,9 @@ def test_an_error_names_the_key_or_the_value(tmp_path, arguments, message):
     assert message in " ".join(done.output.replace("│", " ").split())
 
 
-def test_the_shipped_recipe_for_comparisons_keeps_its_learning_rate():
+def test_the_shipped_recipe_keeps_its_learning_rate_for_the_first_half():
+    """Runs to a target loss end within it."""
     _, chosen = read_recipe(variants.Path("tiny"))
-    assert chosen.decay == 0
-    assert chosen.warmup < chosen.updates / 10
+    rates = [Schedule(chosen.updates, chosen.warmup, chosen.decay)(update) for update in (50, 199, 399)]
+    assert rates[:2] == [1.0, 1.0]
+    assert rates[2] < 0.01
