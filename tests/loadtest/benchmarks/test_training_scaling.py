@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import pytest
+
 from loadtest.benchmarks import training_scaling
 from loadtest.benchmarks.training_scaling import Job, Measured, measure
 from tests.support.training.tones import TINY, recipe, write_tones
@@ -37,3 +39,11 @@ def test_all_kinds_of_runs_take_turns_and_the_page_has_a_prediction(tmp_path, mo
     page = training_scaling.markdown(found)
     assert "| 2 pinned | 2 | 100 | 40.0% |" in page
     assert "| 128 |" in page
+
+
+def test_on_a_busy_machine_at_most_half_of_an_exchange_counts_as_latency(tmp_path, monkeypatch):
+    rows = [[2.0, 100.0, 0.4, 0.0, 1.5, 0.1, 0.1, 0.3] for _ in range(4)]
+    monkeypatch.setattr(training_scaling, "measure", lambda *_: Measured("fp32", rows, 1_000_000, 5.0))
+    fitted = training_scaling.run(job(tmp_path), 2, 1, "command", lambda _: None).fitted
+    assert fitted.latency_s == pytest.approx(0.1 / 4)
+    assert fitted.bytes_per_s == pytest.approx(1_000_000 / 0.05)
