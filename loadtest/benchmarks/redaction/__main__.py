@@ -3,7 +3,8 @@
 `python -m loadtest.benchmarks.redaction` starts a server, speaks card, social security and telephone numbers by two
 synthesizers (and with recordings of digits that people read), and streams each of them without `redact` and with
 several kinds. The conditions alternate within each group of streams, so that other programs affect all of them; the
-cost is the median of the groups' ratios of the server's CPU time. Writes `loadtest/results/redaction.json` and `.md`.
+cost is the median of the groups' ratios of the server's CPU time. Writes the figures as
+JSON and Markdown to a folder, by default `loadtest/results/`.
 """
 
 from __future__ import annotations
