@@ -89,7 +89,7 @@ class _Engines:
     def require_warm(self) -> Any:
         return self.engine
 
-    def open(self, count: int, *, budget_s: float, background: bool) -> tuple[EngineStreams, None]:
+    def open(self, count: int, *, budget_s: float, background: bool, voice: bool) -> tuple[EngineStreams, None]:
         ids = tuple(self.engine.open(budget_s=budget_s, background=background) for _ in range(count))
         return EngineStreams(self.engine, ids), None
 
