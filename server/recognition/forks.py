@@ -44,7 +44,7 @@ class Fork:
         self.origin, self.channel, self.place, self.stream = origin, channel, place, stream
         self.open = True
         self.session = self.sink = self
-        self.pending = PendingFinals(1, ImmediateOrder()) if isinstance(channel.decoder, TwoPass) else None
+        self.pending = PendingFinals(1, ImmediateOrder()) if isinstance(channel.segment.decoder, TwoPass) else None
         self._running: tuple[Word, ...] = ()  # before the segment ends, as known up to `_known_s`
         self._known_s = 0.0
         self._on_end = on_end
@@ -52,7 +52,7 @@ class Fork:
     def decoded(self, channel: Segmenter, tag: StepTag) -> list[Any]:
         """Return the events of one step's result; a final with a second pass waits for it."""
         if tag.marker is Marker.CLOSE:
-            self._running, self._known_s = channel.open_words, channel.known_s
+            self._running, self._known_s = channel.segment.partial_words, channel.segment.known_s
         results = channel.decoded(tag)
         return results if self.pending is None else self.pending.answered(0, results)
 
@@ -133,7 +133,7 @@ class Forks:
         fork.open = False
         del self._running[fork.stream], self._routes[fork.stream]
         fork.origin.speech.engine.close(fork.stream)
-        fork.channel.release()
+        fork.channel.segment.release()
 
 
 def _resolve(origin: ActiveSession, place: PendingFork, found: ForkWords | None) -> None:

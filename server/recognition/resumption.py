@@ -41,7 +41,7 @@ class Resumption:
         """Save the input side after all steps so far; `Session.exported` takes the engine's state of each channel."""
         phrases, allowance = self._keyterms.saved()
         cutters = tuple(cutter.saved() for cutter in self._cutters)
-        steps = tuple(channel.bias_steps for channel in self._channels)
+        steps = tuple(channel.settings.bias_steps for channel in self._channels)
         digest = None
         if self._digest is not None:
             pairs = zip(self._cutters, cutters, strict=True)
@@ -66,7 +66,7 @@ class Resumption:
 
         The caller restores the model's states. Raises: ValueError, ModelError; nothing has changed then.
         """
-        if any((channel.speech is None) != (one.voice is None) for channel, one in self._paired(saved)):
+        if any((channel.utterance.speech is None) != (one.voice is None) for channel, one in self._paired(saved)):
             raise ValueError("only one of the two has a voice-activity model")
         default = self._keyterms.initial.bias
         paired = self._paired(saved)

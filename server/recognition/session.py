@@ -234,7 +234,7 @@ class Session:
         keyterms = self._keyterms.current
         after = keyterms.without_context.bias
         for channel in self.channels:
-            steps = channel.bias_steps if context_steps is None else context_steps
+            steps = channel.settings.bias_steps if context_steps is None else context_steps
             channel.set_bias(keyterms.bias if steps else after, steps, after)
 
     def set_endpointing(self, silence_ms: float, scored: ScoredEnd | None = None) -> None:
@@ -249,7 +249,9 @@ class Session:
     def ask_in_pauses(self, ask: Ask) -> None:
         """Ask a turn model about the pauses of the audio that follows."""
         if not self._questions:
-            self._questions = tuple(PauseQuestions(channel, LevelMeter(self._config), ask) for channel in self.channels)
+            self._questions = tuple(
+                PauseQuestions(channel.settings, LevelMeter(self._config), ask) for channel in self.channels
+            )
 
     def set_fork_after(self, silence_s: float) -> None:
         """Fork the stream in pauses of the audio that follows after this silence, if it is forked at all."""
@@ -259,7 +261,7 @@ class Session:
     def release(self) -> None:
         """Release the decoder states. Once, when nothing is decoded any more."""
         for channel in self.channels:
-            channel.release()
+            channel.segment.release()
 
     @property
     def closing(self) -> bool:
@@ -317,7 +319,7 @@ class Session:
     @property
     def has_voice(self) -> bool:
         """Whether a voice-activity model takes its windows."""
-        return self.channels[0].speech is not None
+        return self.channels[0].utterance.speech is not None
 
     def exported(self, channel: Segmenter, state: bytes, voice: bytes = b"") -> list[Event]:
         """Take the engines' states of one channel, decoded up to a mark; return the events that are due."""
@@ -338,7 +340,7 @@ class Session:
             self._digest.start_at(sample)
         for cutter, channel in zip(self._cutters, self.channels, strict=True):
             cutter.start_at(sample)
-            channel.start_at(cutter.received_s)
+            channel.segment.start_at(cutter.received_s)
 
     # Results
 
@@ -411,7 +413,7 @@ class Session:
         channel, pending_s = self.channels[index], math.inf
         if self.pending is not None:
             pending_s = self.pending.first_word_s(index)
-        return OpenSpeech(min(channel.first_word_s, pending_s), channel.decoded_s)
+        return OpenSpeech(min(channel.segment.first_word_s, pending_s), channel.decoded_s)
 
     def _send(self, work: list[Work]) -> None:
         """Note what goes to the engines, in its order; mark the steps after which the stream is forked."""
@@ -423,7 +425,7 @@ class Session:
                 self.channels[piece.channel].sent(piece.pcm)
                 if self._questions and piece.tag.marker is Marker.AUDIO:
                     self._questions[piece.channel].sent(piece.pcm)
-        if self.keyterms.context and not any(channel.bias_steps for channel in self.channels):
+        if self.keyterms.context and not any(channel.settings.bias_steps for channel in self.channels):
             self._keyterms.forget_context()
 
     def _with_end(self, events: list[Event]) -> list[Event]:

@@ -185,7 +185,7 @@ class Resuming:
             case Partial():
                 return event.start_s + event.duration_s <= self._had_s
             case SpeechStarted() | UtteranceGap():
-                return self._session.channels[event.channel].cursor_s <= self._had_s
+                return self._session.channels[event.channel].segment.cursor_s <= self._had_s
         return False
 
     def ticket(self, saved: SavedStream) -> bytes:

@@ -106,7 +106,7 @@ class Route:
             if isinstance(oldest, bytes):
                 return None
             if isinstance(oldest, tuple):
-                speech = self.channel.speech
+                speech = self.channel.utterance.speech
                 if speech is None or not speech.covers(oldest[0].tag.end_sample):
                     return None
                 self.held.popleft()
@@ -165,7 +165,7 @@ class BatchDecoder:
             if route is None or not isinstance(tag, StepTag):
                 continue
             row = Row(tag, batch.queue_wait_s[i], timing)
-            if route.channel.speech is None:
+            if route.channel.utterance.speech is None:
                 indices.append(i)
                 due.append((route, row))
             else:
@@ -181,14 +181,14 @@ class BatchDecoder:
         voiced: dict[int, Route] = {}
         for stream, tag, probability in zip(batch.streams, batch.tags, batch.outputs.reshape(-1), strict=True):
             route = routes.get(stream)
-            if route is not None and route.channel.speech is not None and isinstance(tag, WindowTag):
-                route.channel.speech.take(tag.end_sample, float(probability))
+            if route is not None and route.channel.utterance.speech is not None and isinstance(tag, WindowTag):
+                route.channel.utterance.speech.take(tag.end_sample, float(probability))
                 voiced[stream] = route
         self._decode_held(voiced.values())
 
     def take_state(self, route: Route, state: bytes, *, voice: bool = False) -> None:
         """Take a state for a ticket, of the model or of the voice-activity model; rows before it are decoded first."""
-        if route.channel.speech is None:
+        if route.channel.utterance.speech is None:
             _send_states(route, state)
             return
         (route.voices if voice else route.held).append(state)
@@ -242,14 +242,14 @@ class BatchDecoder:
 
     def _advance(self, channels: Sequence[Segmenter], outputs: Outputs) -> None:
         """Advance the states over their rows, those of each grammar together; most streams have none."""
-        others = {channel.decoder for channel in channels if channel.decoder is not self._decoder}
+        others = {channel.segment.decoder for channel in channels if channel.segment.decoder is not self._decoder}
         if not others:
-            self._decoder.advance([channel.state for channel in channels], outputs)
+            self._decoder.advance([channel.segment.state for channel in channels], outputs)
             return
         for decoder in (self._decoder, *others):
-            rows = [row for row, channel in enumerate(channels) if channel.decoder is decoder]
+            rows = [row for row, channel in enumerate(channels) if channel.segment.decoder is decoder]
             if rows:
-                decoder.advance([channels[row].state for row in rows], outputs[rows])
+                decoder.advance([channels[row].segment.state for row in rows], outputs[rows])
 
     def _start_second_pass(self, route: Route, pending: PendingFinals, timing: StepTiming) -> None:
         """Hand the finals that this step made to the threads; the step, and what follows it, waits for them."""

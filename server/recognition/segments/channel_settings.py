@@ -1,13 +1,17 @@
-"""Settings of a stretch of a channel's audio, and changes that wait for the audio before them. Pure."""
+"""Settings of a stretch of a channel's audio, and changes that wait for the audio before them. Pure.
+
+Key-term bias, endpoint rules and the answers of a turn model: each holds from a step of the channel on.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from model.ctc.bias import Bias
-from server.recognition.segments.endpointing import EndpointRules
+from model.ctc.bias import NO_BIAS, Bias
+from server.recognition.segments.endpointing import EndpointRules, ScoredEnd
 
 T = TypeVar("T")
 
@@ -45,3 +49,83 @@ class ChannelSettings:
 
     bias: Bias
     rules: EndpointRules
+
+
+class SettingsByStep:
+    """The settings of one channel by the steps that it sends and that are answered."""
+
+    def __init__(self, bias: Bias, rules: EndpointRules) -> None:
+        self.steps_sent = 0  # to the engine
+        self.steps_answered = 0
+        self.rules = rules  # the current ones
+        self._changes = PendingChanges(ChannelSettings(bias, rules))
+        self._bias_until: tuple[int, Bias] | None = None  # steps sent up to which the bias holds, and the next one
+        self._answers: deque[tuple[int, float | None]] = deque()  # of the turn model, each with the step it follows
+        self.answer: float | None = None  # the present one
+
+    @property
+    def bias(self) -> Bias:
+        """The bias of the steps that are answered now."""
+        return self._changes.current.bias
+
+    @property
+    def waiting(self) -> int:
+        """Changes that wait for steps before them."""
+        return len(self._changes.waiting)
+
+    @property
+    def bias_steps(self) -> int:
+        """Steps to come for which the bias holds, if `set_bias` set a number; else 0."""
+        return 0 if self._bias_until is None else self._bias_until[0] - self.steps_sent
+
+    def ended_bias(self) -> Bias | None:
+        """Return the bias of the steps to come where the number of steps of the present one is over."""
+        if self._bias_until is None or self.steps_sent != self._bias_until[0]:
+            return None
+        return self._bias_until[1]
+
+    def set_bias(self, bias: Bias, steps: int = 0, after: Bias = NO_BIAS) -> None:
+        """Set the bias of the steps to come; with `steps`, of that many: `after` is the bias of those that follow."""
+        self._bias_until = (self.steps_sent + steps, after) if steps else None
+        self._changes.change(replace(self._changes.latest, bias=bias), self.steps_sent)
+
+    def set_endpoint(self, silence_s: float, scored: ScoredEnd | None) -> None:
+        """End utterances of the steps to come after `silence_s`."""
+        rules = replace(self._changes.latest.rules, endpoint_s=silence_s, quiet_s=silence_s, scored=scored)
+        self._changes.change(replace(self._changes.latest, rules=rules), self.steps_sent)
+
+    def apply(self) -> bool:
+        """Make the changes current whose earlier steps are all answered; return whether the bias is another one."""
+        before = self._changes.current
+        self._changes.apply(self.steps_answered)
+        current = self._changes.current
+        self.rules = current.rules
+        return current.bias is not before.bias
+
+    def take_answer(self, answer: float | None, after_step: int) -> bool:
+        """Let an answer of the turn model count after a step, numbered from 1; None ends the effect of the last one.
+
+        Return whether it is in time: no later step is answered.
+        """
+        if self.steps_answered > after_step:
+            return False
+        self._answers.append((after_step, answer))
+        return True
+
+    def due_answers(self) -> list[float | None]:
+        """Return the answers that count from the present step on; the last of them becomes current."""
+        due: list[float | None] = []
+        while self._answers and self._answers[0][0] <= self.steps_answered:
+            self.answer = self._answers.popleft()[1]
+            due.append(self.answer)
+        return due
+
+    def fork(self) -> SettingsByStep:
+        """Return settings that continue from the last step answered, without the changes and answers to come."""
+        twin = copy(self)
+        twin._changes, twin._answers = PendingChanges(self._changes.current), deque()
+        return twin
+
+    def restore(self, bias: Bias) -> None:
+        """Continue with the bias of a snapshot."""
+        self._changes = PendingChanges(ChannelSettings(bias, self.rules))

@@ -25,7 +25,7 @@ The function returns whether the answer is in time.
 
 
 class Answered(Protocol):
-    """The channel, as far as answers concern it."""
+    """The steps of a channel, and the answers that count after them: its `SettingsByStep`."""
 
     steps_sent: int
 
@@ -62,8 +62,8 @@ class PauseQuestions:
     dropped.
     """
 
-    def __init__(self, channel: Answered, meter: SilenceMeter, ask: Ask) -> None:
-        self._channel, self._meter = channel, meter
+    def __init__(self, steps: Answered, meter: SilenceMeter, ask: Ask) -> None:
+        self._steps, self._meter = steps, meter
         self._ask = ask
         self._audio = LastAudio()
         self._pause = 0  # number of the present pause
@@ -74,13 +74,13 @@ class PauseQuestions:
         """Take a step of audio, which the channel has sent to the engine."""
         self._audio.add(step)
         before_s, self._silence_s = self._silence_s, self._meter.push(step)
-        number = self._channel.steps_sent
+        number = self._steps.steps_sent
         if self._silence_s < before_s and self._asked:
             self._pause, self._asked = self._pause + 1, 0
-            self._channel.take_answer(None, number)
+            self._steps.take_answer(None, number)
         if self._asked < len(ASK_S) and self._silence_s >= ASK_S[self._asked] - ROUNDING:
             self._asked += 1
             self._ask(self._audio.samples, partial(self._answered, self._pause, number + ANSWER_STEPS))
 
     def _answered(self, pause: int, after_step: int, answer: float) -> bool:
-        return pause == self._pause and self._channel.take_answer(answer, after_step)
+        return pause == self._pause and self._steps.take_answer(answer, after_step)

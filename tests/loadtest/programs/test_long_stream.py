@@ -66,6 +66,9 @@ def _is_ours(found: object) -> bool:
     return module.startswith(
         (
             "server.recognition.segments.segmenter",
+            "server.recognition.segments.open_segment",
+            "server.recognition.segments.utterance",
+            "server.recognition.segments.channel_settings",
             "server.recognition.session",
             "server.recognition.segments.partials",
             "server.bias",

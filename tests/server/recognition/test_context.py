@@ -96,7 +96,9 @@ def test_later_texts_add_words_and_restart_the_time() -> None:
     send(one, silence(2.0))
     assert one.session.keyterms.context == ("kowalczyk", "miller")
     one.session.replace_phrases(["own"])
-    assert one.session.channels[0].bias_steps == round((CONTEXT_S - 2.0) / STEP_S), "Configure does not lengthen it"
+    assert one.session.channels[0].settings.bias_steps == round((CONTEXT_S - 2.0) / STEP_S), (
+        "Configure does not lengthen it"
+    )
     send(one, silence(CONTEXT_S))
     assert one.session.keyterms == Keyterms.of(["own"])
 
@@ -123,7 +125,7 @@ def test_a_resumed_stream_keeps_the_context_for_the_rest_of_its_time() -> None:
     first.answer()
     keyterms, cutters = first.session._keyterms, first.session._cutters
     phrases, allowance = keyterms.saved()
-    steps = tuple(channel.bias_steps for channel in first.session.channels)
+    steps = tuple(channel.settings.bias_steps for channel in first.session.channels)
     saved = SavedInput(tuple(c.saved() for c in cutters), phrases, allowance, keyterms.current.context, steps)
     second.session._keyterms.restoring(saved.phrases, saved.allowance, saved.context)()
     assert second.session.keyterms.context == ("kowalczyk",)

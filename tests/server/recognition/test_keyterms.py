@@ -145,9 +145,9 @@ def test_pending_changes_are_bounded_by_pending_steps() -> None:
     for i in range(1_000):
         bench.configure(f"term {i}")
     (channel,) = bench.session.channels
-    assert len(channel._settings.waiting) == 1
+    assert channel.settings.waiting == 1
     bench.answer()
-    assert channel.state.bias.phrases == (("term nine hundred and ninety nine", 1.0),)
+    assert channel.segment.state.bias.phrases == (("term nine hundred and ninety nine", 1.0),)
 
 
 def test_changes_cost_their_characters_and_audio_restores_the_allowance() -> None:

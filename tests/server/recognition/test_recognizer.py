@@ -123,7 +123,7 @@ def test_the_steps_of_a_chunk_are_decoded_in_order_and_those_of_all_streams_toge
 def test_words_are_read_again_only_if_the_decoder_has_changed_them() -> None:
     bench = _Bench(streams=1)
     bench.answer(steps=2)
-    state: Any = bench.routes[0].channel.state
+    state: Any = bench.routes[0].channel.segment.state
     read = len(bench.decoder.read)
     state.revision -= FRAMES  # as it was before the step that comes
     bench.answer()
@@ -135,7 +135,7 @@ def test_words_are_read_again_only_if_the_decoder_has_changed_them() -> None:
 def test_failure_to_read_words_ends_every_stream_of_the_batch() -> None:
     """The rows after the failing one have no events either, so their streams cannot continue."""
     bench = _Bench(streams=3)
-    bench.decoder.fails_on = bench.routes[1].channel.state
+    bench.decoder.fails_on = bench.routes[1].channel.segment.state
     bench.answer()
     assert [[type(event) for event in sink.events] for sink in bench.sinks] == [[StreamBroken]] * 3
     assert bench.decoder.open == set()

@@ -146,16 +146,16 @@ def test_context_of_a_resumed_stream_ends_where_it_ends_in_an_unbroken_one() -> 
     whole.answer()
     moved.send(silence(1.8 - moved.restore(whole.saved[-1])))
     whole.send(silence(0.3))
-    left = whole.session.channels[0].bias_steps
+    left = whole.session.channels[0].settings.bias_steps
     for bench in (whole, moved):
         bench.answer()
         (channel,) = bench.session.channels
         assert bench.session.keyterms.context == ("bcade",)
-        assert channel.bias_steps == left > 0
-        assert channel.state.bias.phrases == (("bcade", 1.0), ("own", 1.0))
+        assert channel.settings.bias_steps == left > 0
+        assert channel.segment.state.bias.phrases == (("bcade", 1.0), ("own", 1.0))
         bench.send(silence(2.2))
         bench.answer()
-        assert channel.state.bias.phrases == (("own", 1.0),)
+        assert channel.segment.state.bias.phrases == (("own", 1.0),)
         assert bench.session.keyterms.context == ()
 
 

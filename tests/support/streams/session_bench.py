@@ -105,7 +105,7 @@ class SessionBench:
                 self._work[piece.channel].append(piece)
 
     def _hear(self, piece: Work) -> None:
-        speech = self.session.channels[piece.channel].speech
+        speech = self.session.channels[piece.channel].utterance.speech
         assert speech is not None
         speech.take(piece.tag.end_sample, 0.9 if piece.pcm.any() else 0.1)
 
@@ -115,7 +115,7 @@ class SessionBench:
         if piece.reset:
             self._states[index] = self._fresh()
         outputs, self._states[index] = self.model.step(piece.pcm[None], self._states[index])
-        self.decoder.advance([channel.state], outputs)
+        self.decoder.advance([channel.segment.state], outputs)
         self.events += self.session.decoded(channel, piece.tag)
         if self.session.pending is not None:
             self.opened += self.session.pending.take_new()

@@ -144,7 +144,7 @@ class ConnectionBench:
         if piece.reset:
             self._states[index] = self._fresh()
         outputs, self._states[index] = self.model.step(piece.pcm[None], self._states[index])
-        self._decoder.advance([channel.state], outputs)
+        self._decoder.advance([channel.segment.state], outputs)
         self.stream.on_events(self.session.decoded(channel, piece.tag), None)
 
     def _fresh(self) -> State:

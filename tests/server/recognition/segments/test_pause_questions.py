@@ -122,7 +122,7 @@ def test_the_answer_moves_the_end_of_an_utterance(answer: float | None) -> None:
     scored = ScoredEnd(0.97, 2.0)
     bench = SessionBench(scored_end=scored, endpointing_ms=0.0)
     if answer is not None:
-        assert bench.session.channels[0].take_answer(answer, 4)
+        assert bench.session.channels[0].settings.take_answer(answer, 4)
     bench.send(np.concatenate([spell("yes"), silence(3.0)]))
     bench.answer()
     (final,) = bench.finals()

@@ -99,7 +99,7 @@ def test_a_start_by_voice_comes_within_a_step_and_a_window() -> None:
     while not bench.events:
         bench.answer(1)
     assert isinstance(bench.events[0], SpeechStarted)
-    assert bench.session.channels[0].cursor_s <= onset_s + 0.032 + 0.08
+    assert bench.session.channels[0].segment.cursor_s <= onset_s + 0.032 + 0.08
 
 
 class DeafBench(SessionBench):

@@ -1,0 +1,242 @@
+"""The open segment of one channel: decoder state, words, partials and final, in stream time. No clock, no I/O."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from copy import copy
+from functools import partial
+
+from model.ctc.bias import Bias
+from model.ctc.rewind import KEPT_S, RewindDecoder, RewindState
+from model.ctc.words import Agreeing, Decoder, DecoderState, SecondPass, TwoPass, Word
+from model.description import ModelDescription
+from server.audio.pcm import PCM
+from server.recognition.events import Final, FinalReason, Partial
+from server.recognition.pending_finals import PendingFinal
+from server.recognition.saved_state import SavedChannel
+from server.recognition.segments.endpointing import EndpointRules
+from server.recognition.segments.partials import PartialFilter, WordPlacer, placed
+from server.recognition.segments.rewinding import Part
+from server.recognition.segments.segment_audio import SegmentAudio
+from server.recognition.segments.settled_words import SettledWords
+from server.recognition.segments.speech_gate import Levels, SpeechGate
+
+
+class OpenSegment:
+    """The audio since the end of the last final, and the decoder state with its words.
+
+    `release` it once, when the session is over: the decoder may keep its states in slots.
+    """
+
+    def __init__(
+        self, index: int, config: ModelDescription, decoder: Decoder, rules: EndpointRules, bias: Bias
+    ) -> None:
+        self.index = index  # of the channel
+        self.decoder = decoder
+        self._two_pass = decoder if isinstance(decoder, TwoPass) else None
+        self._audio = None if self._two_pass is None else SegmentAudio(config)
+        self.gate = SpeechGate(config, KEPT_S if isinstance(decoder, RewindDecoder) else 0.0)
+        self._delay_frames, self._frame_s = config.delay_frames, config.frame_s
+        self.state: DecoderState = decoder.start(self._delay_frames, bias)
+        self.partials = PartialFilter(tell_stable=rules.tell_stable, interval_s=rules.partial_interval_s)
+        self.settled = SettledWords() if rules.settled_only else None
+        self._placer = WordPlacer()
+        self._read: tuple[int, tuple[Word, ...]] | None = None  # a revision of the state, and `words` there
+        self.base_s = 0.0  # stream time at which the decoder state started
+        self.start_s = 0.0  # where the segment starts
+        self.cursor_s = 0.0  # end of the last step that was decoded
+
+    @property
+    def first_word_s(self) -> float:
+        """Start of the first word; infinity if it has none."""
+        words = self.words() if self.state.has_text else ()
+        return self.absolute(words[0]).start_s if words else math.inf
+
+    @property
+    def partial_words(self) -> tuple[Word, ...]:
+        """The words as a partial has them."""
+        return tuple([self.absolute(word) for word in self.words()]) if self.state.has_text else ()
+
+    @property
+    def known_s(self) -> float:
+        """Stream time up to which words are known: the model's delay earlier than the cursor."""
+        return self.base_s + self.state.frames * self._frame_s
+
+    @property
+    def silence_s(self) -> float:
+        """Silence after the last word, as the decoder hears it."""
+        return self.state.silence_frames * self._frame_s
+
+    @property
+    def part(self) -> Part:
+        """The present decoder state, up to the end of the last final; of a decoder that can decode again."""
+        assert isinstance(self.state, RewindState), "of a decoder that can decode again"
+        return Part(self.state, self.base_s, self.start_s, self.gate.frozen())
+
+    def silent_until_s(self, *, every_step: bool) -> float:
+        """Where a segment without text may end.
+
+        At most up to what is decoded, or the next word would begin before its segment; at least to the end of the last
+        result, because results never go back. A client that gets a result for every step has had all but this one.
+        """
+        if every_step:
+            return self.cursor_s
+        return max(self.start_s, self.partials.last_end_s, min(self.known_s, self.cursor_s))
+
+    # Steps
+
+    def sent(self, step: PCM) -> None:
+        """Note a step that is sent to the engine."""
+        self.gate.sent(step)
+        if self._audio is not None:
+            self._audio.add(step)
+
+    def answered(self, end_s: float) -> None:
+        """Note that the decoder state was advanced over the next step, which ends at `end_s`."""
+        self.gate.answered()
+        if self._audio is not None:
+            self._audio.answered()
+        self.cursor_s = end_s
+
+    def start_at(self, stream_s: float) -> None:
+        """Let the stream time begin at `stream_s`."""
+        self.base_s = self.start_s = self.cursor_s = stream_s
+        self._restart_partials(stream_s)
+
+    def set_bias(self, bias: Bias) -> None:
+        """Bias the words of the steps to come."""
+        self.decoder.set_bias(self.state, bias)
+        self._read = None  # words that only the earlier key terms contain are spelled anew
+
+    def restart(self, bias: Bias) -> None:
+        """Start the decoder anew after a flush: the next step starts the model afresh too."""
+        self.decoder.release(self.state)
+        self.state = self.decoder.start(self._delay_frames, bias)
+        self.gate.restart()
+        if self._audio is not None:
+            self._audio.restart()
+
+    def release(self) -> None:
+        """Give the decoder state back; nothing may be decoded any more."""
+        self.decoder.release(self.state)
+
+    # Words
+
+    def words(self) -> tuple[Word, ...]:
+        """Words that pass the gate, in decoder time, as they were at the state's last revision."""
+        revision = self.state.revision
+        if self._read is None or self._read[0] != revision:
+            self._read = revision, self.gate.speech(self.decoder.words(self.state))
+        return self._read[1]
+
+    def take(self, count: int | None) -> tuple[Word, ...]:
+        """Take the first `count` words, None for all, from the decoder; return those that pass the gate."""
+        taken = self.decoder.take(self.state, count)
+        words = self.gate.speech(taken)
+        self._read = None
+        self.gate.taken(self.state.frames * self._frame_s if count is None else taken[-1].end_s)
+        if count is None and self._audio is not None:
+            self._audio.taken()
+        return words
+
+    def absolute(self, word: Word) -> Word:
+        """Move a word of the decoder to stream time, inside the segment."""
+        return placed(word, *self._place)
+
+    @property
+    def _place(self) -> tuple[float, float, float]:
+        """Where the decoder's time begins, the segment and the audio that comes."""
+        return self.base_s, self.start_s, self.cursor_s
+
+    # Results
+
+    def close(
+        self, reason: FinalReason, count: int | None = None, until_s: float | None = None
+    ) -> Final | PendingFinal:
+        """Close the segment at the cursor, or earlier, with its first `count` words, None for all of them.
+
+        All of them get a second pass if the decoder has one. The next segment starts where this one ends.
+        """
+        end_s = self.cursor_s if until_s is None else until_s
+        decode = self._second_pass() if count is None else None
+        words = tuple(self.absolute(word) for word in self.take(count))
+        final = Final(self.index, self.start_s, end_s - self.start_s, words, reason)
+        self.start_s = end_s
+        self._placer.restart()
+        self._restart_partials(end_s)
+        return PendingFinal(final, decode) if words and decode is not None else final
+
+    def _second_pass(self) -> SecondPass | None:
+        """Return the second pass over the segment, if the decoder has one, with its words in stream time."""
+        if self._two_pass is None or self._audio is None:
+            return None
+        again = self._two_pass.second_pass(self.state, self._audio.decoded())
+        return None if again is None else partial(_second_words, again, self.gate.frozen(), self._place)
+
+    def settle(self, stable: int) -> int | None:
+        """Return how many of the decoder's words partials show, None for all; call it at every step.
+
+        The first `stable` words can no longer change. A decoder with one hypothesis agrees with itself.
+        """
+        if self.settled is None:
+            return None
+        words = self.decoder.words(self.state) if self.state.has_text else ()
+        decoder = self.decoder
+
+        def agreement() -> Sequence[float]:
+            return decoder.agreement(self.state) if isinstance(decoder, Agreeing) else (1.0,) * len(words)
+
+        return self.settled.count(words, stable, agreement, self.cursor_s)
+
+    def due_partial(self, rules: EndpointRules, stable: int, shown: int | None) -> Partial | None:
+        """Return the partial that is sent at this step, if one is, with the first `shown` of the decoder's words."""
+        if rules.every_step:
+            return self._partial(stable, shown)
+        fixed = (stable if rules.tell_stable else 0) + (shown or 0)
+        if not rules.partials or not self.partials.due(self.state.revision, fixed, self.cursor_s):
+            return None
+        found = self._partial(stable, shown)
+        return found if self.partials.is_news(found) else None
+
+    def _partial(self, stable: int, shown: int | None) -> Partial:
+        duration_s = self.cursor_s - self.start_s
+        if not self.state.has_text:
+            return Partial(self.index, self.start_s, duration_s, (), 0)
+        words = self._placer.place(self.words(), *self._place)
+        said = self.gate.said(stable)
+        return Partial(
+            self.index, self.start_s, duration_s, words if shown is None else words[: self.gate.said(shown)], said
+        )
+
+    def _restart_partials(self, end_s: float) -> None:
+        self.partials.restart(end_s)
+        if self.settled is not None:
+            self.settled.restart(end_s)
+
+    # Copies
+
+    def fork(self) -> OpenSegment:
+        """Return a segment that continues from the last step decoded. Release both."""
+        twin = copy(self)
+        twin.state = self.decoder.copy(self.state)
+        twin.gate = self.gate.copy()
+        twin._audio = None if self._audio is None else self._audio.copy()
+        twin.partials, twin._placer = copy(self.partials), copy(self._placer)
+        twin.settled = None
+        return twin
+
+    def restore(self, saved: SavedChannel, state: DecoderState) -> None:
+        """Continue from a snapshot with its decoder state."""
+        self.release()
+        self.state = state
+        self.partials.restore(saved.partials)
+        self.gate.restore(saved.levels_from, saved.levels)
+        if self.settled is not None and saved.settled is not None:
+            self.settled.restore(saved.settled)
+        self.base_s, self.start_s, self.cursor_s = saved.base_s, saved.start_s, saved.cursor_s
+
+
+def _second_words(again: SecondPass, levels: Levels, place: tuple[float, float, float]) -> tuple[Word, ...]:
+    """Run the second pass; return the words that pass the gate, in stream time."""
+    return tuple(placed(word, *place) for word in again() if levels.has_speech(word))
