@@ -19,7 +19,8 @@ from server.operations.drain import Drain, DrainTimes, OpenSessions
 from server.operations.key_metrics import KeyMetrics
 from server.operations.metrics import Metrics
 from server.receipts.keys import ReceiptKeys
-from server.recognition.session import Limits, Session
+from server.recognition.session import Session
+from server.recognition.session_options import Limits
 from server.settings import Settings
 from server.streaming.connection import ConnectionContext
 from server.streaming.flow_control import LiveLimits

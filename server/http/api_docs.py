@@ -32,7 +32,7 @@ from server.protocols.openai.answers import AnswerFormat, PlainAnswer, VerboseAn
 from server.protocols.openai.form import GRANULARITIES
 from server.protocols.openai.messages import ErrorBody
 from server.protocols.openai.transcriptions import TextDelta, TextDone
-from server.recognition.session import FINALS
+from server.recognition.session_options import FINALS
 
 JSON, PLAIN, EVENTS = "application/json", "text/plain", "text/event-stream"
 COMPONENTS = "#/components/schemas/"

@@ -20,7 +20,7 @@ from model.described import Describable
 from model.description import ModelDescription
 from server.operations.dependent_rows import warn_of_dependent_rows
 from server.recognition.engines import Deliver, MakeEngine, on_loop
-from server.recognition.session import MAX_BACKLOG_S
+from server.recognition.session_options import MAX_BACKLOG_S
 from server.settings import Settings
 
 TILE_ROWS = 16  # of `reproducible`: small enough not to waste much on a few streams, a full vector width on many

@@ -30,7 +30,8 @@ from server.recognition.decoding.second_pass import SecondPass
 from server.recognition.engines import Engines
 from server.recognition.recognizer import Recognizer
 from server.recognition.segments.endpointing import VoiceRules
-from server.recognition.session import Finals, Limits, Session, SessionOptions
+from server.recognition.session import Session
+from server.recognition.session_options import Finals, Limits, SessionOptions
 from server.recognition.turn_questions import TurnQuestions
 from server.resume.seal import read_keys
 from server.resume.tickets import TicketService

@@ -4,106 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Literal, get_args
 
 import numpy as np
 
 from model.ctc.words import Decoder, TwoPass, Word
 from model.description import ModelDescription
-from server.audio.pcm import BLOCK_S, MARGIN_S, PCM, downmix
-from server.errors import BacklogExceeded, BadParameter, CloseReason
+from server.audio.pcm import MARGIN_S, PCM, downmix
+from server.errors import BacklogExceeded, CloseReason
 from server.recognition.audio_digest import AudioDigest
 from server.recognition.context import CONTEXT_S, rare_terms
 from server.recognition.events import Closed, Event, Final, FinalReason, ForkWords, Partial, StepTiming
-from server.recognition.keyterms import NO_KEYTERMS, CurrentKeyterms, Keyterms
+from server.recognition.keyterms import CurrentKeyterms, Keyterms
 from server.recognition.pending_finals import PendingFinal, PendingFinals, PendingFork, marked
 from server.recognition.result_order import AudioOrder, ImmediateOrder, ResultOrder
 from server.recognition.resumption import Resumption
-from server.recognition.segments.endpointing import EndpointRules, ScoredEnd, VoiceActivity, VoiceRules
+from server.recognition.segments.endpointing import ScoredEnd, VoiceActivity, VoiceRules
 from server.recognition.segments.pause_questions import Ask, PauseQuestions
 from server.recognition.segments.pauses import LevelMeter, Pauses
 from server.recognition.segments.segmenter import Closing, Segmenter
+from server.recognition.session_options import Limits, SessionOptions, endpoint_rules
 from server.recognition.spoken_order import OpenSpeech, SpokenOrder
 from server.recognition.steps import Marker, StepCutter, StepTag, Work
-from server.text.redaction import Redaction, Redactor
-
-DEFAULT_ENDPOINTING_MS = 10.0  # Source: Deepgram's page on endpointing
-IN_FLIGHT_S = 4.0  # of an upload: enough to keep a row of every batch busy while the next block is decoded
-MAX_BACKLOG_S = IN_FLIGHT_S + 2 * BLOCK_S  # of an upload
-
-
-Finals = Literal["fast", "accurate"]  # accurate: ended segments are read again by another network
-FINALS: tuple[Finals, ...] = get_args(Finals)
-InterimStability = Literal["low", "high"]  # low: partials have all words; high: only those that are settled
-INTERIM_STABILITIES: tuple[InterimStability, ...] = get_args(InterimStability)
-SHOWN = 64  # characters of what was asked
-
-
-def finals_of(asked: str) -> Finals | None:
-    """Return how finals are to be made, as a client says it; None where it says nothing. Raises: BadParameter."""
-    for each in FINALS:
-        if asked == each:
-            return each
-    if asked:
-        raise BadParameter(f"finals: {asked[:SHOWN]!r} is not one of {', '.join(FINALS)}")
-    return None
-
-
-def interim_stability_of(asked: str) -> InterimStability:
-    """Return which words interims have, as a client says it. Raises: BadParameter."""
-    for each in INTERIM_STABILITIES:
-        if asked == each:
-            return each
-    raise BadParameter(f"interim_stability: {asked[:SHOWN]!r} is not one of {', '.join(INTERIM_STABILITIES)}")
-
-
-@dataclass(frozen=True, slots=True)
-class SessionOptions:
-    """Options of one connection. `multichannel` recognizes each channel by itself; otherwise they are mixed down."""
-
-    sample_rate: int
-    channels: int = 1
-    multichannel: bool = False
-    partials: bool = False
-    every_step: bool = False
-    tell_stable: bool = False
-    partial_interval_ms: float = 0.0
-    interim_stability: InterimStability = "low"
-    endpointing_ms: float | None = DEFAULT_ENDPOINTING_MS
-    scored_end: ScoredEnd | None = None  # of utterances, but not before `endpointing_ms`; not if resumable
-    utterance_end_ms: float | None = None
-    keyterms: Keyterms = NO_KEYTERMS
-    resumable: bool = False
-    speech_events: bool = False  # the client reads `SpeechStarted`
-    grammar: str = ""  # by name, of those that the model has; "": none
-    finals: Finals | None = None  # None: as the server has them
-    redact: frozenset[Redaction] = frozenset()  # numbers that are masked in all results
-    rewind_s: float = 0.0  # of finals that can be decoded again; not if resumable, redacted or with a second pass
-    spoken_order: bool = False  # finals of several channels in the order in which they were said; not if resumable
-    receipts: bool = False  # finals have the digest of the audio that they depend on
-    fork_after_s: float | None = None  # of silence: `Silence` and `Forked`, where the stream can be forked; one channel
-
-    @property
-    def streams(self) -> int:
-        """Channels that are recognized, each in a slot of its own."""
-        return self.channels if self.multichannel else 1
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits that the operator sets for every connection."""
-
-    min_endpoint_ms: float = 400.0
-    accurate_endpoint_ms: float = 700.0
-    silence_endpoint_ms: float | None = 2_400.0
-    max_utterance_s: float = 30.0
-    max_backlog_s: float = 30.0
-
-    def with_accurate_finals(self) -> Limits:
-        """The limits of a stream that has accurate finals: a pause ends its segments later."""
-        return replace(self, min_endpoint_ms=max(self.min_endpoint_ms, self.accurate_endpoint_ms))
+from server.text.redaction import Redactor
 
 
 class Session:
@@ -122,7 +46,7 @@ class Session:
         self._max_backlog_s = limits.max_backlog_s
         self._min_endpoint_ms = limits.min_endpoint_ms
         self._step_s = config.step_samples / config.sample_rate
-        rules = _rules(options, limits, config.delay_frames * config.frame_s)
+        rules = endpoint_rules(options, limits, config.delay_frames * config.frame_s)
         speech = [VoiceActivity(voice, config.sample_rate) if voice else None for _ in self._indices]
         self.supports_keyterms = decoder.supports_bias
         self._decoder = decoder
@@ -157,7 +81,7 @@ class Session:
         assert not (resumable and options.spoken_order), "refused by `ListenRequest.live_options`"
         self._spoken = SpokenOrder(options.streams) if options.spoken_order and options.streams > 1 else None
         self._pauses: Pauses | None = None
-        if options.fork_after_s is not None and _forks(options):
+        if options.fork_after_s is not None and options.can_fork:
             self._pauses = Pauses(LevelMeter(config), options.fork_after_s)
         self.pending: PendingFinals | None = None  # of a decoder with a second pass, or of a stream that is forked
         if isinstance(decoder, TwoPass) or self._pauses is not None:
@@ -445,28 +369,3 @@ def _redacted(event: Event, redactor: Redactor) -> Event:
         case Final():
             return replace(event, words=redactor.final(event.channel, event.words))
     return event
-
-
-def _forks(options: SessionOptions) -> bool:
-    """Whether a stream can be forked: its ticket would lack the pauses, and a redactor takes segments in order."""
-    return not (options.resumable or options.redact or options.streams > 1)
-
-
-def _rules(options: SessionOptions, limits: Limits, lookahead_s: float) -> EndpointRules:
-    asked_ms, gap_ms = options.endpointing_ms, options.utterance_end_ms
-    quiet_s = max(asked_ms or 0.0, limits.min_endpoint_ms) / 1_000
-    silence_ms = limits.silence_endpoint_ms
-    return EndpointRules(
-        endpoint_s=None if asked_ms is None else quiet_s,
-        silence_s=None if asked_ms is None or silence_ms is None else silence_ms / 1_000,
-        quiet_s=quiet_s,
-        utterance_gap_s=None if gap_ms is None else gap_ms / 1_000,
-        max_utterance_s=limits.max_utterance_s,
-        partials=options.partials,
-        every_step=options.every_step,
-        tell_stable=options.tell_stable,
-        settled_only=options.interim_stability == "high",
-        partial_interval_s=options.partial_interval_ms / 1_000,
-        scored=options.scored_end,
-        lookahead_s=lookahead_s,
-    )

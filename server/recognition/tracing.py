@@ -26,7 +26,8 @@ from server.operations.logs import current_request_id
 from server.recognition.events import Event, Final, StepTiming
 from server.recognition.segments.endpointing import VoiceRules
 from server.recognition.segments.segmenter import Segmenter
-from server.recognition.session import Limits, Session, SessionOptions
+from server.recognition.session import Session
+from server.recognition.session_options import Limits, SessionOptions
 from server.recognition.steps import StepTag, Work
 
 CLOSE_TIMEOUT_S = 2.0  # for the last spans to be sent

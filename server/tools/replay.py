@@ -31,7 +31,7 @@ from server.receipts.verification import (
 )
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import FinalReason
-from server.recognition.session import Limits, finals_of
+from server.recognition.session_options import Limits, finals_of
 from server.replica import Replica
 from server.settings import Settings
 from server.tools.local import AHEAD_S, FrameSink, open_replica

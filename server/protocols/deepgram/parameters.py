@@ -8,7 +8,7 @@ from typing import Any
 
 from server.audio.formats import Encoding
 from server.protocols.features import FEATURES, OTHER_VERSION, RECEIPT, UTTERANCES
-from server.recognition.session import DEFAULT_ENDPOINTING_MS, FINALS, INTERIM_STABILITIES
+from server.recognition.session_options import DEFAULT_ENDPOINTING_MS, FINALS, INTERIM_STABILITIES
 
 Schema = dict[str, Any]
 

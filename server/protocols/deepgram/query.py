@@ -43,7 +43,7 @@ from server.protocols.features import (
 )
 from server.recognition.keyterms import NO_KEYTERMS, Keyterms, Keyword
 from server.recognition.segments.endpointing import SMART_END
-from server.recognition.session import (
+from server.recognition.session_options import (
     DEFAULT_ENDPOINTING_MS,
     Finals,
     InterimStability,

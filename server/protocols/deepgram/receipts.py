@@ -18,7 +18,7 @@ from server.receipts.keys import ReceiptKeys
 from server.receipts.receipt import Digests, ModelInfo, ReceiptChain, Setup, ShownWord, json_digest
 from server.recognition.audio_digest import AudioMark
 from server.recognition.events import Final
-from server.recognition.session import Limits
+from server.recognition.session_options import Limits
 from server.text.spoken_digits import Part, parts, plain
 
 WITHOUT_EFFECT = frozenset({"model", "language", "tag", "latency", "latency_budget_ms"})

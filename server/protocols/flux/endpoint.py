@@ -12,7 +12,7 @@ from server.protocols.features import SHOWN, redaction
 from server.protocols.flux.adapter import FluxAdapter, scored_end
 from server.protocols.flux.query import ENGLISH, language_of, parse_query
 from server.protocols.handshake import Admitted, serve
-from server.recognition.session import SessionOptions
+from server.recognition.session_options import SessionOptions
 from server.replica import Replica
 
 

@@ -22,7 +22,8 @@ from server.protocols.openai.messages import error_body
 from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.settings import SILENCE_MS, SessionSettings
 from server.recognition.active_session import ActiveSession
-from server.recognition.session import Session, SessionOptions
+from server.recognition.session import Session
+from server.recognition.session_options import SessionOptions
 from server.replica import Replica
 from server.streaming.connection import Connection
 from server.text.redaction import Redaction

@@ -27,7 +27,7 @@ from server.protocols.features import (
     unsupported_feature,
 )
 from server.protocols.openai.answers import AnswerFormat
-from server.recognition.session import Finals, finals_of
+from server.recognition.session_options import Finals, finals_of
 from server.text.redaction import Redaction, kinds_of
 
 MAX_FIELDS = 256  # including key terms

@@ -21,7 +21,7 @@ from server.protocols.features import REDACT, ignored_header, read_query, redact
 from server.protocols.handshake import Admitted, render_refusal, serve
 from server.protocols.vosk.adapter import VoskAdapter
 from server.protocols.vosk.messages import RATES
-from server.recognition.session import SessionOptions, finals_of
+from server.recognition.session_options import SessionOptions, finals_of
 from server.replica import Replica
 
 QUERY = frozenset({"key", "sample_rate", "model", "language", "grammar", "finals", REDACT})

@@ -16,7 +16,8 @@ from server.recognition.active_session import ActiveSession
 from server.recognition.decoding.second_pass import SecondPass
 from server.recognition.engines import EngineStreams
 from server.recognition.recognizer import Recognizer
-from server.recognition.session import Limits, Session, SessionOptions
+from server.recognition.session import Session
+from server.recognition.session_options import Limits, SessionOptions
 from server.settings import Settings
 from tests.support.servers.fakes import FakeClock
 from tests.support.servers.spelling import CONFIG

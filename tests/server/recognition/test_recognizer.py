@@ -14,7 +14,8 @@ from server.operations.metrics import Metrics
 from server.recognition.decoding.batch_decoder import BatchDecoder, Route
 from server.recognition.decoding.second_pass import SecondPass
 from server.recognition.events import Event, Partial, StepTiming, StreamBroken
-from server.recognition.session import Limits, Session, SessionOptions
+from server.recognition.session import Session
+from server.recognition.session_options import Limits, SessionOptions
 from server.recognition.steps import Marker, StepTag
 from tests.support.servers.fakes import FakeClock
 from tests.support.servers.spelling import CONFIG

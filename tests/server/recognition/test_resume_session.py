@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from model.ctc.beam import BeamDecoder
 from server.recognition.events import Final
-from server.recognition.session import Limits
+from server.recognition.session_options import Limits
 from tests.support.servers.shouting import ShoutingDecoder
 from tests.support.servers.spelling import CONFIG, silence, spell
 from tests.support.streams.resume_bench import Client, Configure, Context, Control, Finalize, ResumableBench

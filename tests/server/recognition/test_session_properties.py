@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from server.errors import CloseReason
 from server.recognition.events import Closed, Event, Final, FinalReason, Partial
-from server.recognition.session import Limits
+from server.recognition.session_options import Limits
 from tests.support.servers.spelling import silence, spell
 from tests.support.streams.session_bench import SessionBench
 

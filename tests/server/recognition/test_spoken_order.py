@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from server.recognition.events import Closed, Final, Partial
-from server.recognition.session import Limits
+from server.recognition.session_options import Limits
 from tests.support.servers.shouting import ShoutingDecoder
 from tests.support.servers.spelling import FRAME, silence, spell
 from tests.support.streams.session_bench import SessionBench

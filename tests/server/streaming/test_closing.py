@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from server.errors import CLOSES, CloseReason, IllegalTransition
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.vosk.adapter import VoskAdapter
-from server.recognition.session import Limits
+from server.recognition.session_options import Limits
 from server.streaming.closing import STATES, TABLE, ConnectionEvent, State, next_state
 from server.streaming.flow_control import LiveLimits
 from server.streaming.outbox import OUTBOX_FRAMES

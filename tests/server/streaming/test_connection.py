@@ -17,7 +17,8 @@ from server.protocols.deepgram.live import DeepgramStream
 from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import parse_query
 from server.recognition.events import StepTiming
-from server.recognition.session import Limits, Session
+from server.recognition.session import Session
+from server.recognition.session_options import Limits
 from server.recognition.steps import StepTag, Work
 from server.streaming.connection import ConnectionContext
 from server.streaming.flow_control import LiveLimits

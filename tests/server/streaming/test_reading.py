@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from server.audio.packets import MAX_SILENT_BYTES
-from server.recognition.session import Limits
+from server.recognition.session_options import Limits
 from server.streaming.flow_control import HIGH_WATER, LOW_WATER, Backpressure, LiveLimits
 from tests.support.audio.live_containers import (
     chunk,

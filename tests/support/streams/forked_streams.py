@@ -28,7 +28,8 @@ from server.recognition.events import Closed, Event, Final, Forked, Silence, Ste
 from server.recognition.forks import Fork
 from server.recognition.recognizer import Recognizer
 from server.recognition.segments.pauses import Pauses
-from server.recognition.session import Limits, Session, SessionOptions
+from server.recognition.session import Session
+from server.recognition.session_options import Limits, SessionOptions
 from server.settings import Settings
 from tests.support.servers.fakes import FakeClock
 from tests.support.streams.driven_engine import DrivenEngine

@@ -14,7 +14,8 @@ from server.recognition.events import Event, Final, Partial
 from server.recognition.keyterms import Keyterms
 from server.recognition.pending_finals import PendingFinal
 from server.recognition.segments.endpointing import VoiceRules
-from server.recognition.session import Limits, Session, SessionOptions
+from server.recognition.session import Session
+from server.recognition.session_options import Limits, SessionOptions
 from server.recognition.steps import StepTag, WindowTag, Work
 from tests.support.servers.array_slots import State, fresh_state
 from tests.support.servers.spelling import CONFIG, SpellingModel, spelling_decoder

@@ -22,7 +22,8 @@ from server.protocols.deepgram.live import DeepgramStream
 from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import parse_query
 from server.protocols.deepgram.resumable import ResumableStream
-from server.recognition.session import Limits, Session
+from server.recognition.session import Session
+from server.recognition.session_options import Limits
 from server.recognition.steps import StepTag, Work
 from server.resume.tickets import TicketService
 from server.settings import Settings

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.audio.raw import alaw_table, mulaw_table
-from server.recognition.session import Limits
+from server.recognition.session_options import Limits
 from server.tools.evaluate import coded
 from tests.support.audio.media_files import container
 from tests.support.servers.spelling import silence, spell

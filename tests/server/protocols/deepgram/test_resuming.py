@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from server.errors import TicketCode, TicketRefused
-from server.recognition.session import Limits
+from server.recognition.session_options import Limits
 from tests.support.servers.spelling import spell
 from tests.support.streams.transport_bench import ConnectionBench
 

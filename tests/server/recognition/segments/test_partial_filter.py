@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.recognition.events import Event, Final, FinalReason, Partial
-from server.recognition.session import Limits
+from server.recognition.session_options import Limits
 from tests.support.servers.spelling import CONFIG, silence, spell
 from tests.support.servers.wavering import WaveringDecoder
 from tests.support.streams.session_bench import SessionBench

@@ -9,7 +9,7 @@ import pytest
 
 from server.audio.pcm import PCM
 from server.recognition.events import Final, FinalReason, Partial
-from server.recognition.session import Limits
+from server.recognition.session_options import Limits
 from tests.support.servers.spelling import CONFIG, silence, spell
 from tests.support.streams.session_bench import SessionBench
 

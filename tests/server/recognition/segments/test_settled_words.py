@@ -10,7 +10,7 @@ from model.evaluation.stability import ShownWord, Stability, View
 from server.errors import BadParameter
 from server.recognition.events import Final, Partial
 from server.recognition.segments.settled_words import SettledWords
-from server.recognition.session import interim_stability_of
+from server.recognition.session_options import interim_stability_of
 from tests.support.servers.spelling import silence, spell
 from tests.support.servers.wavering import WaveringDecoder
 from tests.support.streams.session_bench import SessionBench
