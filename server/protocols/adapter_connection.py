@@ -183,7 +183,7 @@ class AdapterConnection(Connection):
             return
         if session.supports_keyterms:
             try:
-                session.replace_phrases((*fitting(session.rare_terms(prompt), phrases), *phrases))
+                session.keyterms.replace_phrases((*fitting(session.keyterms.rare_terms(prompt), phrases), *phrases))
             except (BiasError, KeytermsTooOften) as error:
                 why = str(error)
             else:

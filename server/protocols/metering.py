@@ -31,7 +31,7 @@ def read_session(session: Session, style: Style | None) -> Reading:
     features = {
         "multichannel": options.multichannel,
         "interim_results": options.partials,
-        "keyterm": any(terms.phrases or terms.keywords for terms in (session.keyterms, options.keyterms)),
+        "keyterm": any(terms.phrases or terms.keywords for terms in (session.keyterms.current, options.keyterms)),
         "grammar": bool(options.grammar),
         "accurate": session.pending is not None,
         "redact": bool(options.redact),

@@ -1,8 +1,8 @@
-"""Key terms of a connection: phrases, weighted words, and the decoder's bias made of both. Pure."""
+"""Key terms: phrases, weighted words, and the decoder's bias made of both; the limit on changes of them. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from model.ctc.bias import NO_BIAS, Bias, BiasError
@@ -15,7 +15,6 @@ MAX_TERMS = 200
 MAX_CHARACTERS = 2_500
 MAX_CONTEXT_TERMS = 40  # from what other speakers said
 CHARACTERS_PER_S = 500.0  # of audio: 1 to 2 ms of building, about what decoding that second takes
-REWOUND_CHARACTERS = 150.0  # that a second of audio costs which is decoded again: 0.4 ms on the event loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,57 +117,3 @@ class ChangeAllowance:
             wait_s = (characters - self._left) / CHARACTERS_PER_S
             raise KeytermsTooOften(f"key terms change too often: send these again after {wait_s:.1f} s more of audio")
         self._left -= characters
-
-
-class CurrentKeyterms:
-    """The key terms of a connection as they change: `initial` are those of its query."""
-
-    def __init__(self, initial: Keyterms) -> None:
-        self.initial = self.current = initial
-        self._changes = ChangeAllowance()
-
-    def replace_phrases(self, phrases: Sequence[str], audio_s: float) -> None:
-        """Exchange the phrases, and keep the keywords. Raises: KeytermsTooOften; BiasError for too many phrases."""
-        self._spend(phrases, self.current.context, audio_s)
-        self.current = self.current.replaced(phrases)
-
-    def add_context(self, terms: Sequence[str], audio_s: float) -> None:
-        """Add terms of other speakers; the oldest ones give way. Raises: KeytermsTooOften."""
-        context = self.current.context_with(terms)
-        if set(context) != set(self.current.context):
-            self._spend(self.current.phrases, context, audio_s)
-            self.current = self.current.in_context(context)
-
-    def for_rewind(self, phrases: Sequence[str], seconds: float, audio_s: float) -> Keyterms:
-        """Return these terms and further phrases, to decode seconds of audio again. Raises: as `replace_phrases`."""
-        own = self.current
-        characters = checked_size((*own.phrases, *phrases), own.keywords)
-        self._changes.spend(characters + round(seconds * REWOUND_CHARACTERS), audio_s)
-        return own.replaced((*own.phrases, *phrases))
-
-    def forget_context(self) -> None:
-        """Drop the terms of other speakers."""
-        if self.current.context:
-            own = self.current.without_context
-            self.current = self.initial if own == self.initial else own
-
-    def _spend(self, phrases: Sequence[str], context: Sequence[str], audio_s: float) -> None:
-        characters = checked_size(phrases, self.current.keywords)
-        self._changes.spend(characters + sum(map(len, context)), audio_s)
-
-    def saved(self) -> tuple[tuple[str, ...] | None, tuple[float, float]]:
-        """Return the phrases, None if they are the initial ones, and the allowance for changes."""
-        return None if self.current is self.initial else self.current.phrases, self._changes.saved()
-
-    def restoring(
-        self, phrases: tuple[str, ...] | None, allowance: tuple[float, float], context: tuple[str, ...]
-    ) -> Callable[[], None]:
-        """Return a function that continues from a snapshot. Raises: BiasError; nothing has changed then."""
-        keyterms = self.current if phrases is None else self.current.replaced(phrases)
-        keyterms = keyterms.in_context(context) if context else keyterms
-
-        def restore() -> None:
-            self.current = keyterms
-            self._changes.restore(allowance)
-
-        return restore

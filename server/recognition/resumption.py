@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from server.recognition.audio_digest import AudioDigest
-from server.recognition.keyterms import CurrentKeyterms
 from server.recognition.result_order import AudioOrder
 from server.recognition.saved_state import SavedChannel, SavedInput, SavedStream
 from server.recognition.segments.segmenter import Segmenter
+from server.recognition.session_keyterms import SessionKeyterms
 from server.recognition.steps import StepCutter
 
 
@@ -19,7 +19,7 @@ class Resumption:
         self,
         channels: Sequence[Segmenter],
         cutters: Sequence[StepCutter],
-        keyterms: CurrentKeyterms,
+        keyterms: SessionKeyterms,
         order: AudioOrder,
         *,
         sample_rate: int,

@@ -14,9 +14,7 @@ from model.description import ModelDescription
 from server.audio.pcm import MARGIN_S, PCM, downmix
 from server.errors import BacklogExceeded, CloseReason
 from server.recognition.audio_digest import AudioDigest
-from server.recognition.context import CONTEXT_S, rare_terms
 from server.recognition.events import Closed, Event, Final, FinalReason, ForkWords, Partial, StepTiming
-from server.recognition.keyterms import CurrentKeyterms, Keyterms
 from server.recognition.pending_finals import PendingFinal, PendingFinals, PendingFork, marked
 from server.recognition.result_order import AudioOrder, ImmediateOrder, ResultOrder
 from server.recognition.resumption import Resumption
@@ -24,6 +22,7 @@ from server.recognition.segments.endpointing import ScoredEnd, VoiceActivity, Vo
 from server.recognition.segments.pause_questions import Ask, PauseQuestions
 from server.recognition.segments.pauses import LevelMeter, Pauses
 from server.recognition.segments.segmenter import Closing, Segmenter
+from server.recognition.session_keyterms import SessionKeyterms
 from server.recognition.session_options import Limits, SessionOptions, endpoint_rules
 from server.recognition.spoken_order import OpenSpeech, SpokenOrder
 from server.recognition.steps import Marker, StepCutter, StepTag, Work
@@ -49,14 +48,13 @@ class Session:
         rules = endpoint_rules(options, limits, config.delay_frames * config.frame_s)
         speech = [VoiceActivity(voice, config.sample_rate) if voice else None for _ in self._indices]
         self.supports_keyterms = decoder.supports_bias
-        self._decoder = decoder
-        self._keyterms = CurrentKeyterms(options.keyterms)
         bias = options.keyterms.bias
         self.channels = tuple(Segmenter(i, config, decoder, rules, bias=bias, speech=speech[i]) for i in self._indices)
         resumable = options.resumable
         margin_s = MARGIN_S if resumable and options.streams > 1 else 0.0  # for the same order in every run
         rate, window_samples = options.sample_rate, None if voice is None else voice.window_samples
         self._cutters = tuple(StepCutter(i, rate, config, window_samples, margin_s=margin_s) for i in self._indices)
+        self.keyterms = SessionKeyterms(options.keyterms, self.channels, self._cutters, decoder, self._step_s)
         self._digest = AudioDigest(options.channels, options.streams, rate) if options.receipts else None
         self.steps = 0  # answered
         self._closing: CloseReason | None = None
@@ -67,7 +65,7 @@ class Session:
             self.resumption = Resumption(
                 self.channels,
                 self._cutters,
-                self._keyterms,
+                self.keyterms,
                 order,
                 sample_rate=rate,
                 step_s=self._step_s,
@@ -106,60 +104,15 @@ class Session:
         """Audio sent to the engine whose results are not out, per channel."""
         return self._order.waiting * self._step_s / len(self.channels)
 
-    @property
-    def keyterms(self) -> Keyterms:
-        """The key terms of the audio that comes now."""
-        return self._keyterms.current
-
-    def replace_phrases(self, phrases: Sequence[str]) -> None:
-        """Bias the audio that follows towards other phrases, and the same keywords.
-
-        Raises: KeytermsTooOften; BiasError for too many phrases. The old ones stay then.
-        """
-        if any(cutter.replaying for cutter in self._cutters):
-            return  # the saved state contains this change, or a later one
-        self._keyterms.replace_phrases(phrases, self.audio_s)
-        self._set_bias()
-
     def rewind(self, seconds: float, phrases: Sequence[str], channel: int | None = None) -> list[Event]:
         """Decode the finals of the last seconds again, with further key terms; return the corrections that are due.
 
         Others follow the steps on their way. Raises: KeytermsTooOften; BiasError for too many phrases.
         """
         assert 0 < seconds <= self.options.rewind_s, "checked by the protocol"
-        own = self.keyterms
-        added = [phrase for phrase in dict.fromkeys(phrases) if phrase not in own.phrases]
-        bias = self._keyterms.for_rewind(added, seconds, self.audio_s).bias
+        bias = self.keyterms.bias_for_rewind(phrases, seconds)
         asked = self.channels if channel is None else (self.channels[channel],)
         return self._shown(self._order.add([event for each in asked for event in each.rewind(seconds, bias)]))
-
-    def set_keyterms(self, keyterms: Keyterms) -> None:
-        """Bias the audio that follows, on all channels; audio received before keeps the old terms."""
-        self._keyterms.current = keyterms
-        self._set_bias()
-
-    def add_context(self, text: str) -> tuple[str, ...]:
-        """Bias the next `CONTEXT_S` of audio towards the rare words of what another speaker said, too.
-
-        Returns all such words that count now; those of earlier texts count as long as the new ones.
-        Raises: KeytermsTooOften; nothing has changed then.
-        """
-        if not any(cutter.replaying for cutter in self._cutters):  # else as in `replace_phrases`
-            self._keyterms.add_context(self.rare_terms(text), self.audio_s)
-            self._set_bias(round(CONTEXT_S / self._step_s) if self.keyterms.context else 0)
-        return self.keyterms.context
-
-    def rare_terms(self, text: str) -> tuple[str, ...]:
-        """Return the words of a text that are rare for its decoder."""
-        return rare_terms(text, self._decoder)
-
-    def _set_bias(self, context_steps: int | None = None) -> None:
-        """Bias the audio that follows. Context counts for this many steps, None: as long as before."""
-        keyterms = self._keyterms.current
-        after = keyterms.without_context.bias
-        for channel in self.channels:
-            steps = channel.settings.bias_steps if context_steps is None else context_steps
-            channel.set_bias(keyterms.bias if steps else after, steps, after)
 
     def set_endpointing(self, silence_ms: float, scored: ScoredEnd | None = None) -> None:
         """End utterances of the audio that follows after `silence_ms`, or the operator's minimum, and as `scored` says.
@@ -233,7 +186,7 @@ class Session:
     @property
     def untouched(self) -> bool:
         """True before the first audio and the first change of settings."""
-        return self.audio_s == 0 and self.keyterms is self.options.keyterms and not self.closing
+        return self.audio_s == 0 and self.keyterms.current is self.options.keyterms and not self.closing
 
     @property
     def resumable(self) -> bool:
@@ -349,8 +302,7 @@ class Session:
                 self.channels[piece.channel].sent(piece.pcm)
                 if self._questions and piece.tag.marker is Marker.AUDIO:
                     self._questions[piece.channel].sent(piece.pcm)
-        if self.keyterms.context and not any(channel.settings.bias_steps for channel in self.channels):
-            self._keyterms.forget_context()
+        self.keyterms.sent()
 
     def _with_end(self, events: list[Event]) -> list[Event]:
         if self._closing is not None and all(channel.closed for channel in self.channels) and self._order.finishes():

@@ -20,15 +20,15 @@ def configure(session: Session, projector: Projector, asked: Configure) -> bytes
     problem, phrases = _problem(session, projector, asked), asked.keyterms
     if problem is not None:
         return projector.not_configured(*problem)
-    if phrases is None or tuple(phrases) == session.keyterms.phrases:
-        return projector.configured(session.keyterms.phrases)
+    if phrases is None or tuple(phrases) == session.keyterms.current.phrases:
+        return projector.configured(session.keyterms.current.phrases)
     try:
-        session.replace_phrases(phrases)
+        session.keyterms.replace_phrases(phrases)
     except KeytermsTooOften as error:
         return projector.not_configured(ConfigureCode.ALREADY_PENDING, str(error))
     except BiasError as error:
         return projector.not_configured(ConfigureCode.KEYTERM_LIMIT_EXCEEDED, str(error))
-    return projector.configured(session.keyterms.phrases)
+    return projector.configured(session.keyterms.current.phrases)
 
 
 def _problem(session: Session, projector: Projector, asked: Configure) -> tuple[ConfigureCode, str] | None:
@@ -37,7 +37,7 @@ def _problem(session: Session, projector: Projector, asked: Configure) -> tuple[
     if unsupported:
         names = ", ".join(unsupported)[:MAX_ECHO]
         return ConfigureCode.NOT_SUPPORTED, f"{names}: cannot be changed during a stream; only keyterms can"
-    if asked.keyterms is None or tuple(asked.keyterms) == session.keyterms.phrases:
+    if asked.keyterms is None or tuple(asked.keyterms) == session.keyterms.current.phrases:
         return None
     if projector.receipts is not None:
         return ConfigureCode.NOT_SUPPORTED, "keyterms: cannot be changed in a stream with receipts"
@@ -55,7 +55,7 @@ def in_context(session: Session, projector: Projector, said: str) -> bytes:
         why = "text: key terms are not supported with this model or decoder; leave it out"
         return projector.no_context(ConfigureCode.KEYTERMS_NOT_SUPPORTED, why)
     try:
-        return projector.context(session.add_context(said))
+        return projector.context(session.keyterms.add_context(said))
     except KeytermsTooOften as error:
         return projector.no_context(ConfigureCode.ALREADY_PENDING, str(error))
 

@@ -64,12 +64,12 @@ def send(one: SessionBench, audio: PCM, steps: int = 100) -> None:
 
 def test_context_counts_for_a_while_and_then_the_own_terms_alone() -> None:
     one = bench(keyterms=Keyterms.of(["own"]))
-    assert one.session.add_context("speaking to Kowalczyk") == ("kowalczyk",)
+    assert one.session.keyterms.add_context("speaking to Kowalczyk") == ("kowalczyk",)
     send(one, np.concatenate([spell("one "), silence(CONTEXT_S), spell("six "), silence(2.0)]))
     one.close()
     one.answer()
     assert one.text().split() == ["one+kowalczyk+own", "six+own"]
-    assert one.session.keyterms.context == ()
+    assert one.session.keyterms.current.context == ()
 
 
 def test_the_end_depends_on_the_audio_alone() -> None:
@@ -79,7 +79,7 @@ def test_the_end_depends_on_the_audio_alone() -> None:
     texts = []
     for steps in (1, 3, 300):
         one = bench()
-        one.session.add_context("Kowalczyk")
+        one.session.keyterms.add_context("Kowalczyk")
         send(one, words, steps)
         one.close()
         one.answer()
@@ -90,45 +90,45 @@ def test_the_end_depends_on_the_audio_alone() -> None:
 
 def test_later_texts_add_words_and_restart_the_time() -> None:
     one = bench()
-    one.session.add_context("Kowalczyk")
+    one.session.keyterms.add_context("Kowalczyk")
     send(one, silence(CONTEXT_S - 1))
-    assert one.session.add_context("Miller") == ("kowalczyk", "miller")
+    assert one.session.keyterms.add_context("Miller") == ("kowalczyk", "miller")
     send(one, silence(2.0))
-    assert one.session.keyterms.context == ("kowalczyk", "miller")
-    one.session.replace_phrases(["own"])
+    assert one.session.keyterms.current.context == ("kowalczyk", "miller")
+    one.session.keyterms.replace_phrases(["own"])
     assert one.session.channels[0].settings.bias_steps == round((CONTEXT_S - 2.0) / STEP_S), (
         "Configure does not lengthen it"
     )
     send(one, silence(CONTEXT_S))
-    assert one.session.keyterms == Keyterms.of(["own"])
+    assert one.session.keyterms.current == Keyterms.of(["own"])
 
 
 def test_the_oldest_words_give_way_and_rapid_texts_are_refused() -> None:
     one = bench()
     names = [f"{a}{b}" + 4 * "name" for a in "abcdefgh" for b in "ijklmnop"]
-    assert one.session.add_context(" ".join(names)) == tuple(names[-MAX_CONTEXT_TERMS:])
+    assert one.session.keyterms.add_context(" ".join(names)) == tuple(names[-MAX_CONTEXT_TERMS:])
     own = Keyterms.of(["y" * (MAX_CHARACTERS - 10)])
     assert own.in_context(["abcdef", "ghijkl"]).context == ("ghijkl",), "as much as there is room for"
     for name in names[:2]:
-        one.session.add_context(f"{name}er")
+        one.session.keyterms.add_context(f"{name}er")
     with pytest.raises(KeytermsTooOften):
-        one.session.add_context(" ".join(f"{name}est" for name in names))
-    assert len(one.session.keyterms.context) == MAX_CONTEXT_TERMS
+        one.session.keyterms.add_context(" ".join(f"{name}est" for name in names))
+    assert len(one.session.keyterms.current.context) == MAX_CONTEXT_TERMS
 
 
 def test_a_resumed_stream_keeps_the_context_for_the_rest_of_its_time() -> None:
     first, second = bench(resumable=True), bench(resumable=True)
-    first.session.add_context("Kowalczyk")
+    first.session.keyterms.add_context("Kowalczyk")
     first.send(silence(10.0))
     assert first.session.resumption is not None
     assert second.session.resumption is not None
     first.answer()
-    keyterms, cutters = first.session._keyterms, first.session._cutters
+    keyterms, cutters = first.session.keyterms, first.session._cutters
     phrases, allowance = keyterms.saved()
     steps = tuple(channel.settings.bias_steps for channel in first.session.channels)
     saved = SavedInput(tuple(c.saved() for c in cutters), phrases, allowance, keyterms.current.context, steps)
-    second.session._keyterms.restoring(saved.phrases, saved.allowance, saved.context)()
-    assert second.session.keyterms.context == ("kowalczyk",)
+    second.session.keyterms.restoring(saved.phrases, saved.allowance, saved.context)()
+    assert second.session.keyterms.current.context == ("kowalczyk",)
     assert saved.context_steps == (round((CONTEXT_S - 10.0) / STEP_S),)
 
 

@@ -154,16 +154,16 @@ def test_changes_cost_their_characters_and_audio_restores_the_allowance() -> Non
     """The event loop builds them: a client that changes all the time must not hold up its neighbours."""
     full = [f"word number {i}"[:12] for i in range(MAX_TERMS)]
     bench = SessionBench(decoder=WaveringDecoder())
-    bench.session.replace_phrases(full)
-    held = bench.session.keyterms
+    bench.session.keyterms.replace_phrases(full)
+    held = bench.session.keyterms.current
     with pytest.raises(KeytermsTooOften, match=r"after [0-9.]+ s more of audio"):
-        bench.session.replace_phrases(full[:-1])
-    assert bench.session.keyterms is held
-    bench.session.replace_phrases([])
+        bench.session.keyterms.replace_phrases(full[:-1])
+    assert bench.session.keyterms.current is held
+    bench.session.keyterms.replace_phrases([])
     bench.send(silence(1.0))
-    bench.session.replace_phrases(["y" * int(CHARACTERS_PER_S)])
+    bench.session.keyterms.replace_phrases(["y" * int(CHARACTERS_PER_S)])
     with pytest.raises(KeytermsTooOften):
-        bench.session.replace_phrases(["z" * int(CHARACTERS_PER_S)])
+        bench.session.keyterms.replace_phrases(["z" * int(CHARACTERS_PER_S)])
 
 
 def test_unspent_allowance_is_capped_at_one_full_set() -> None:
@@ -178,8 +178,8 @@ def test_too_many_terms_are_refused_and_cost_no_allowance() -> None:
     bench = SessionBench(decoder=WaveringDecoder())
     for phrases in (["x"] * (MAX_TERMS + 1), ["x" * (MAX_CHARACTERS + 1)]) * 3:
         with pytest.raises(BiasError):
-            bench.session.replace_phrases(phrases)
-    bench.session.replace_phrases(["x" * MAX_CHARACTERS])
+            bench.session.keyterms.replace_phrases(phrases)
+    bench.session.keyterms.replace_phrases(["x" * MAX_CHARACTERS])
 
 
 def test_a_flush_keeps_the_bias() -> None:

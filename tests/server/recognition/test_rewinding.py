@@ -105,9 +105,9 @@ def test_key_terms_of_a_request_count_for_it_alone() -> None:
     one = bench()
     one.send(np.concatenate([spell("one "), silence(1.5)]))
     one.answer()
-    before = one.session.keyterms
+    before = one.session.keyterms.current
     one.session.rewind(REWIND, ["name"])
-    assert one.session.keyterms is before
+    assert one.session.keyterms.current is before
 
 
 # Through a socket.

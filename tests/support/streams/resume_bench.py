@@ -174,9 +174,9 @@ class Client:
         if isinstance(control, Finalize):
             bench.finalize(control.channel)
         elif isinstance(control, Context):
-            bench.session.add_context(control.text)
+            bench.session.keyterms.add_context(control.text)
         else:
-            bench.session.replace_phrases(control.phrases)
+            bench.session.keyterms.replace_phrases(control.phrases)
 
     def _receive(self, events: Sequence[Event], first: int) -> None:
         finals = [event for event in events if isinstance(event, Final)]

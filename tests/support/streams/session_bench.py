@@ -61,7 +61,7 @@ class SessionBench:
 
     def configure(self, *phrases: str) -> None:
         """Receive `Configure` from the client."""
-        self.session.set_keyterms(Keyterms.of(phrases))
+        self.session.keyterms.set(Keyterms.of(phrases))
 
     def endpoint(self, silence_ms: float) -> None:
         """Receive a new utterance-end silence from the client."""

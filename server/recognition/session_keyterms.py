@@ -1,0 +1,123 @@
+"""The key terms of a session as they change, and the bias of its channels made of them. No clock, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from model.ctc.bias import Bias
+from model.ctc.words import Decoder
+from server.recognition.context import CONTEXT_S, rare_terms
+from server.recognition.keyterms import ChangeAllowance, Keyterms, checked_size
+from server.recognition.segments.segmenter import Segmenter
+from server.recognition.steps import StepCutter
+
+REWOUND_CHARACTERS = 150.0  # that a second of audio costs which is decoded again: 0.4 ms on the event loop
+
+
+class SessionKeyterms:
+    """The key terms of the audio that comes now, on all channels; audio received before keeps the old ones."""
+
+    def __init__(
+        self,
+        initial: Keyterms,
+        channels: Sequence[Segmenter],
+        cutters: Sequence[StepCutter],
+        decoder: Decoder,
+        step_s: float,
+    ) -> None:
+        """`initial` are those of the query, which the channels begin with."""
+        self.initial = self.current = initial
+        self._changes = ChangeAllowance()
+        self._channels, self._cutters = channels, cutters
+        self._decoder = decoder
+        self._step_s = step_s
+
+    @property
+    def _audio_s(self) -> float:
+        """Stream time of a change that comes now."""
+        return max([cutter.received_s for cutter in self._cutters])
+
+    @property
+    def _replaying(self) -> bool:
+        """Whether the state that was restored contains a change that comes now, or a later one."""
+        return any(cutter.replaying for cutter in self._cutters)
+
+    def replace_phrases(self, phrases: Sequence[str]) -> None:
+        """Bias the audio that follows towards other phrases, and the same keywords.
+
+        Raises: KeytermsTooOften; BiasError for too many phrases. The old ones stay then.
+        """
+        if self._replaying:
+            return
+        self._spend(phrases, self.current.context)
+        self.set(self.current.replaced(phrases))
+
+    def set(self, keyterms: Keyterms) -> None:
+        """Bias the audio that follows towards these terms, at no cost; context counts as long as before."""
+        self.current = keyterms
+        self._set_bias()
+
+    def add_context(self, text: str) -> tuple[str, ...]:
+        """Bias the next `CONTEXT_S` of audio towards the rare words of what another speaker said, too.
+
+        Returns all such words that count now; those of earlier texts count as long as the new ones, and the oldest
+        ones give way. Raises: KeytermsTooOften; nothing has changed then.
+        """
+        if not self._replaying:
+            context = self.current.context_with(self.rare_terms(text))
+            if set(context) != set(self.current.context):
+                self._spend(self.current.phrases, context)
+                self.current = self.current.in_context(context)
+            self._set_bias(round(CONTEXT_S / self._step_s) if self.current.context else 0)
+        return self.current.context
+
+    def rare_terms(self, text: str) -> tuple[str, ...]:
+        """Return the words of a text that are rare for its decoder."""
+        return rare_terms(text, self._decoder)
+
+    def bias_for_rewind(self, phrases: Sequence[str], seconds: float) -> Bias:
+        """Return the bias of these terms and further phrases, to decode seconds of audio again.
+
+        Raises: KeytermsTooOften; BiasError for too many phrases.
+        """
+        own = self.current
+        added = [phrase for phrase in dict.fromkeys(phrases) if phrase not in own.phrases]
+        characters = checked_size((*own.phrases, *added), own.keywords)
+        self._changes.spend(characters + round(seconds * REWOUND_CHARACTERS), self._audio_s)
+        return own.replaced((*own.phrases, *added)).bias
+
+    def sent(self) -> None:
+        """Note that steps were sent: drop the terms of other speakers once their number of steps is over."""
+        if self.current.context and not any(channel.settings.bias_steps for channel in self._channels):
+            own = self.current.without_context
+            self.current = self.initial if own == self.initial else own
+
+    def _spend(self, phrases: Sequence[str], context: Sequence[str]) -> None:
+        characters = checked_size(phrases, self.current.keywords)
+        self._changes.spend(characters + sum(map(len, context)), self._audio_s)
+
+    def _set_bias(self, context_steps: int | None = None) -> None:
+        """Bias the audio that follows. Context counts for this many steps, None: as long as before."""
+        after = self.current.without_context.bias
+        for channel in self._channels:
+            steps = channel.settings.bias_steps if context_steps is None else context_steps
+            channel.set_bias(self.current.bias if steps else after, steps, after)
+
+    # Resumable streams
+
+    def saved(self) -> tuple[tuple[str, ...] | None, tuple[float, float]]:
+        """Return the phrases, None if they are the initial ones, and the allowance for changes."""
+        return None if self.current is self.initial else self.current.phrases, self._changes.saved()
+
+    def restoring(
+        self, phrases: tuple[str, ...] | None, allowance: tuple[float, float], context: tuple[str, ...]
+    ) -> Callable[[], None]:
+        """Return a function that continues from a snapshot. Raises: BiasError; nothing has changed then."""
+        keyterms = self.current if phrases is None else self.current.replaced(phrases)
+        keyterms = keyterms.in_context(context) if context else keyterms
+
+        def restore() -> None:
+            self.current = keyterms
+            self._changes.restore(allowance)
+
+        return restore
