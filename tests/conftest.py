@@ -81,10 +81,10 @@ SLOW = (
     "deploy/test_alertmanager.py",
     "deploy/test_chart_pod.py",
     "ecosystem/test_restart.py",
-    "server/recognition/test_context_recall.py",
     "loadtest/benchmarks/test_training_scaling.py",
     "loadtest/benchmarks/test_all_reduce.py",
     "model/training/acoustic/test_variants.py",
+    "server/recognition/keyterms/test_context_recall.py",
 )
 """Files that take 6 to 140 seconds, about the longest first: `make test` leaves them out, `make test-all` runs them."""
 

@@ -15,7 +15,7 @@ from server.audio.formats import Encoding
 from server.errors import CLOSES, CloseReason, KeytermsTooOften, Refused, ServerFull
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Event, StepTiming
-from server.recognition.keyterms import fitting
+from server.recognition.keyterms.keyterms import fitting
 from server.recognition.session import Session
 from server.streaming.adapter import (
     Action,

@@ -29,7 +29,7 @@ from server.protocols.metering import read_session, subject_of
 from server.protocols.upload_places import GRACE_S, Place, Stage, UploadPlaces
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Closed, Event, Final, FinalReason, StepTiming, StreamBroken
-from server.recognition.keyterms import Keyterms
+from server.recognition.keyterms.keyterms import Keyterms
 from server.recognition.session import Session
 from server.recognition.session_options import IN_FLIGHT_S, MAX_BACKLOG_S, Finals, SessionOptions
 from server.replica import Replica

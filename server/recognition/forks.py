@@ -18,8 +18,8 @@ from server.operations.metrics import ModelMetrics
 from server.recognition.active_session import ActiveSession
 from server.recognition.decoding.batch_decoder import Route
 from server.recognition.events import Event, Final, ForkWords, StepTiming
-from server.recognition.pending_finals import PendingFinal, PendingFinals, PendingFork
-from server.recognition.result_order import ImmediateOrder
+from server.recognition.results.pending_finals import PendingFinal, PendingFinals, PendingFork
+from server.recognition.results.result_order import ImmediateOrder
 from server.recognition.segments.segmenter import Segmenter
 from server.recognition.steps import Marker, StepTag
 

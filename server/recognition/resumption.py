@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from server.recognition.audio_digest import AudioDigest
-from server.recognition.result_order import AudioOrder
+from server.recognition.keyterms.session_keyterms import SessionKeyterms
+from server.recognition.results.result_order import AudioOrder
 from server.recognition.saved_state import SavedChannel, SavedInput, SavedStream
 from server.recognition.segments.segmenter import Segmenter
-from server.recognition.session_keyterms import SessionKeyterms
 from server.recognition.steps import StepCutter
 
 

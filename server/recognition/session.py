@@ -15,16 +15,16 @@ from server.audio.pcm import MARGIN_S, PCM, downmix
 from server.errors import BacklogExceeded, CloseReason
 from server.recognition.audio_digest import AudioDigest
 from server.recognition.events import Closed, Event, Final, FinalReason, ForkWords, Partial, StepTiming
-from server.recognition.pending_finals import PendingFinal, PendingFinals, PendingFork, marked
-from server.recognition.result_order import AudioOrder, ImmediateOrder, ResultOrder
+from server.recognition.keyterms.session_keyterms import SessionKeyterms
+from server.recognition.results.pending_finals import PendingFinal, PendingFinals, PendingFork, marked
+from server.recognition.results.result_order import AudioOrder, ImmediateOrder, ResultOrder
+from server.recognition.results.spoken_order import OpenSpeech, SpokenOrder
 from server.recognition.resumption import Resumption
 from server.recognition.segments.endpointing import ScoredEnd, VoiceActivity, VoiceRules
 from server.recognition.segments.pause_questions import Ask, PauseQuestions
 from server.recognition.segments.pauses import LevelMeter, Pauses
 from server.recognition.segments.segmenter import Closing, Segmenter
-from server.recognition.session_keyterms import SessionKeyterms
 from server.recognition.session_options import Limits, SessionOptions, endpoint_rules
-from server.recognition.spoken_order import OpenSpeech, SpokenOrder
 from server.recognition.steps import Marker, StepCutter, StepTag, Work
 from server.text.redaction import Redactor
 

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from server.audio.pcm import BLOCK_S
 from server.errors import BadParameter
-from server.recognition.keyterms import NO_KEYTERMS, Keyterms
+from server.recognition.keyterms.keyterms import NO_KEYTERMS, Keyterms
 from server.recognition.segments.endpointing import EndpointRules, ScoredEnd
 from server.text.redaction import Redaction
 

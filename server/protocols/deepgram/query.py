@@ -41,7 +41,7 @@ from server.protocols.features import (
     unsupported_features,
     whole_number,
 )
-from server.recognition.keyterms import NO_KEYTERMS, Keyterms, Keyword
+from server.recognition.keyterms.keyterms import NO_KEYTERMS, Keyterms, Keyword
 from server.recognition.segments.endpointing import SMART_END
 from server.recognition.session_options import (
     DEFAULT_ENDPOINTING_MS,

@@ -16,7 +16,7 @@ from server.errors import BadParameter
 from server.models.selection import ModelNames, is_english
 from server.protocols.features import OFF, SHOWN, boolean, check_given, check_single, whole_number
 from server.protocols.flux.messages import rules_of
-from server.recognition.keyterms import Keyterms
+from server.recognition.keyterms.keyterms import Keyterms
 from server.recognition.turns import TurnRules
 from server.text.formatting import Style
 

@@ -15,7 +15,7 @@ from model.text.letters import unspellable
 from model.text.spelled import spoken
 from server.errors import BadFrame
 from server.protocols.features import NEVER_IGNORED, REDACT
-from server.recognition.keyterms import MAX_CHARACTERS, MAX_TERMS
+from server.recognition.keyterms.keyterms import MAX_CHARACTERS, MAX_TERMS
 
 RATES = range(8_000, 48_001)
 DEFAULT_RATE = 8_000  # as the reference server

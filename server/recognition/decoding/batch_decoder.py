@@ -19,7 +19,7 @@ from server.operations.metrics import ModelMetrics
 from server.recognition.active_session import ActiveSession, EventSink
 from server.recognition.decoding.second_pass import Outcome, SecondPass
 from server.recognition.events import Event, StepTiming
-from server.recognition.pending_finals import PendingFinal, PendingFinals
+from server.recognition.results.pending_finals import PendingFinal, PendingFinals
 from server.recognition.segments.segmenter import Segmenter
 from server.recognition.steps import StepTag, WindowTag
 

@@ -13,7 +13,7 @@ from model.ctc.words import Agreeing, Decoder, DecoderState, SecondPass, TwoPass
 from model.description import ModelDescription
 from server.audio.pcm import PCM
 from server.recognition.events import Final, FinalReason, Partial
-from server.recognition.pending_finals import PendingFinal
+from server.recognition.results.pending_finals import PendingFinal
 from server.recognition.saved_state import SavedChannel
 from server.recognition.segments.endpointing import EndpointRules
 from server.recognition.segments.partials import PartialFilter, WordPlacer, placed

@@ -16,7 +16,7 @@ from model.description import ModelDescription
 from model.levels import band_levels
 from server.audio.pcm import PCM
 from server.recognition.events import Silence
-from server.recognition.pending_finals import PendingFork, Result
+from server.recognition.results.pending_finals import PendingFork, Result
 from server.recognition.segments.speech_gate import LEVEL_S, level_limits
 from server.recognition.steps import Marker, StepCutter, StepTag, Work
 

@@ -13,7 +13,7 @@ from model.ctc.words import Decoder, DecoderState
 from model.description import ModelDescription
 from server.audio.pcm import PCM
 from server.recognition.events import Correction, Event, Final, FinalReason, TurnAnswered
-from server.recognition.pending_finals import PendingFinal, Result
+from server.recognition.results.pending_finals import PendingFinal, Result
 from server.recognition.saved_state import SavedChannel
 from server.recognition.segments.channel_settings import SettingsByStep
 from server.recognition.segments.endpointing import EndpointRules, ScoredEnd, VoiceActivity

@@ -9,7 +9,7 @@ from copy import copy
 
 from model.ctc.words import Word
 from server.recognition.events import SpeechStarted, UtteranceGap
-from server.recognition.pending_finals import Result
+from server.recognition.results.pending_finals import Result
 from server.recognition.saved_state import SavedChannel
 from server.recognition.segments.endpointing import EndpointRules, VoiceActivity
 from server.recognition.segments.open_segment import OpenSegment

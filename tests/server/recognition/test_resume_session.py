@@ -47,7 +47,7 @@ def scripts(draw: st.DrawFn, channels: int, rate: int) -> list[np.ndarray | Cont
 def check(script: list[Any], seed: int, losses: int, **options: Any) -> Client:
     options |= {"limits": LIMITS, "utterance_end_ms": 700}
     whole, moved = Client(script, seed, **options), Client(script, seed, **options)
-    with patch("server.recognition.session_keyterms.CONTEXT_S", CONTEXT_S):
+    with patch("server.recognition.keyterms.session_keyterms.CONTEXT_S", CONTEXT_S):
         whole.run(0)
         moved.run(losses)
     assert moved.finals == whole.finals
@@ -139,7 +139,7 @@ def test_scripts_do_resume_streams_and_repeat_results() -> None:
 def test_context_of_a_resumed_stream_ends_where_it_ends_in_an_unbroken_one() -> None:
     whole, moved = (ResumableBench(limits=LIMITS, decoder=BEAM) for _ in range(2))
     whole.session.keyterms.replace_phrases(["own"])
-    with patch("server.recognition.session_keyterms.CONTEXT_S", 4.0):
+    with patch("server.recognition.keyterms.session_keyterms.CONTEXT_S", 4.0):
         assert whole.session.keyterms.add_context("bcade") == ("bcade",)
     whole.send(silence(1.5))
     whole.mark()

@@ -11,8 +11,8 @@ from server.audio.pcm import PCM
 from server.audio.raw import PlainCodec, PlainReader
 from server.errors import CloseReason
 from server.recognition.events import Event, Final, Partial
-from server.recognition.keyterms import Keyterms
-from server.recognition.pending_finals import PendingFinal
+from server.recognition.keyterms.keyterms import Keyterms
+from server.recognition.results.pending_finals import PendingFinal
 from server.recognition.segments.endpointing import VoiceRules
 from server.recognition.session import Session
 from server.recognition.session_options import Limits, SessionOptions

@@ -13,7 +13,7 @@ from server.http.api_docs import ABOUT
 from server.protocols.deepgram.messages import MAX_CHARACTERS, CloseStream, Configure, Finalize, KeepAlive, parse_frame
 from server.protocols.deepgram.parameters import PARAMETERS, TABLE
 from server.protocols.deepgram.query import BIASING
-from server.recognition.keyterms import Keyterms
+from server.recognition.keyterms.keyterms import Keyterms
 from server.recognition.segments.endpointing import SMART_END
 from server.recognition.session_options import SessionOptions
 from tests.support.servers.listen_query import RAW, query

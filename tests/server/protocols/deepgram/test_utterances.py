@@ -11,7 +11,7 @@ from websockets.exceptions import InvalidStatus
 
 from server.protocols.deepgram.utterances import utterances
 from server.text.formatting import FormattedWord
-from tests.server.recognition.test_spoken_order import LONG, TALK
+from tests.server.recognition.results.test_spoken_order import LONG, TALK
 from tests.support.needs import need_package
 from tests.support.servers.adapters import words
 from tests.support.servers.live_server import Frame, LiveServer

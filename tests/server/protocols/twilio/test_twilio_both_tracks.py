@@ -18,7 +18,7 @@ from server.protocols.deepgram.query import parse_query
 from server.protocols.twilio.adapter import LAG_S, TwilioAdapter
 from server.streaming.adapter import PushAudio
 from tests.server.protocols.twilio.test_twilio import CONNECTED, STOP, dial, mulaw, start
-from tests.server.recognition.test_spoken_order import LONG, TALE_S, conversation
+from tests.server.recognition.results.test_spoken_order import LONG, TALE_S, conversation
 from tests.support.servers.adapters import RATE
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer

@@ -15,7 +15,7 @@ from server.errors import BadFrame, CloseReason
 from server.protocols.vosk.adapter import VoskAdapter
 from server.protocols.vosk.messages import key_terms, parse_frame
 from server.recognition.events import Closed, Final, FinalReason, Partial, SpeechStarted
-from server.recognition.keyterms import MAX_TERMS
+from server.recognition.keyterms.keyterms import MAX_TERMS
 from server.streaming.adapter import Bias, Finish, Flush, Reject, Skip
 from tests.support.servers.adapters import RATE, audio_of, frames_of, noise, other_actions, words
 

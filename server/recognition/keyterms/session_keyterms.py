@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from model.ctc.bias import Bias
 from model.ctc.words import Decoder
-from server.recognition.context import CONTEXT_S, rare_terms
-from server.recognition.keyterms import ChangeAllowance, Keyterms, checked_size
+from server.recognition.keyterms.context import CONTEXT_S, rare_terms
+from server.recognition.keyterms.keyterms import ChangeAllowance, Keyterms, checked_size
 from server.recognition.segments.segmenter import Segmenter
 from server.recognition.steps import StepCutter
 

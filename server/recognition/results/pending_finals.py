@@ -11,7 +11,7 @@ from typing import Any
 from model.ctc.words import Word
 from server.recognition.audio_digest import AudioMark
 from server.recognition.events import Event, Final, Forked, ForkWords, StepTiming, UtteranceGap
-from server.recognition.result_order import ResultOrder
+from server.recognition.results.result_order import ResultOrder
 from server.recognition.steps import Work
 
 Words = tuple[Word, ...]

@@ -18,7 +18,7 @@ from model.ctc.bias import NO_BIAS, BiasError
 from server.errors import BadParameter, KeytermsTooOften
 from server.protocols.deepgram.query import ListenRequest, parse_query
 from server.recognition.decoding.batch_decoder import BatchTiming, Route, Row
-from server.recognition.keyterms import (
+from server.recognition.keyterms.keyterms import (
     CHARACTERS_PER_S,
     MAX_CHARACTERS,
     MAX_TERMS,

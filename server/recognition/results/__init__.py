@@ -1,0 +1,1 @@
+"""Order of results: what waits for a second pass, a fork, a saved state, or another channel."""
