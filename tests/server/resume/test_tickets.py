@@ -14,7 +14,15 @@ from server.access.keys import read_secrets
 from server.coordination.local import LocalCoordinator
 from server.coordination.used_tickets import AHEAD_S
 from server.errors import SettingsError, TicketCode, TicketRefused
-from server.recognition.saved_state import SavedChannel, SavedCutter, SavedInput, SavedPartials, SavedStream, SavedVoice
+from server.recognition.saved_state import (
+    SavedChannel,
+    SavedCutter,
+    SavedInput,
+    SavedPartials,
+    SavedSettled,
+    SavedStream,
+    SavedVoice,
+)
 from server.resume import tickets
 from server.resume.seal import KEY_BYTES, OVERHEAD_BYTES, Seal, Unsealed, new_key, read_keys
 from server.resume.tickets import Ticket, TicketService, read_ticket, tenant_digest, write_ticket
@@ -50,6 +58,7 @@ channels = st.builds(
     st.binary(max_size=200),
     st.none() | times,
     st.none() | st.builds(SavedVoice, st.booleans(), counts),
+    st.none() | st.builds(SavedSettled, st.tuples(st.text(max_size=8)), st.tuples(times), times, counts),
 )
 streams = st.lists(
     st.tuples(cutters, channels, st.binary(max_size=500)),
@@ -81,7 +90,7 @@ def read(where: TicketService, text: str, tenant: bytes = TENANT) -> Ticket:
 
 def some_stream() -> SavedStream:
     channel = SavedChannel(
-        b"decoder", None, SavedPartials(None, (), 0, None, 0.0), 0.0, 1.0, 2.0, True, None, 0, b"", None, None
+        b"decoder", None, SavedPartials(None, (), 0, None, 0.0), 0.0, 1.0, 2.0, True, None, 0, b"", None, None, None
     )
     return SavedStream(
         SavedInput((SavedCutter(0, 0, 1_280, False, 0, b""),), None, (2_500.0, 0.0), (), (0,)),
