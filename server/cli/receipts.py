@@ -70,9 +70,7 @@ def receipt(
 
 
 def replay(
-    audio: Annotated[
-        Path, typer.Argument(help="Recording of the stream: its bytes as sent, or WAV.", exists=True, dir_okay=False)
-    ],
+    audio: Annotated[Path, typer.Argument(help="Recording of the stream: its bytes as sent, or WAV.")],
     receipts: MessagesArgument,
     *,
     keys: KeysOption = None,
@@ -88,17 +86,16 @@ def replay(
     Exits with 1 if anything differs, and names it: signature, order of finals, audio, model, decoder, language model,
     key terms, settings, words.
     """
-    recorded = _read(receipts)
     settings = _settings(lm, model_for(language, model), device, threads)
+    if not audio.is_file():
+        fail(f"{audio}: no such file")
+    recorded = _read(receipts)
     found = _run(_differences(settings, _keys(keys), recorded, audio))
     _report(found, len(recorded.finals), keys, as_json=as_json)
 
 
 def audit(
-    folder: Annotated[
-        Path,
-        typer.Argument(help="Folder with NAME.vcon.json or NAME.jsonl next to NAME.wav.", exists=True, file_okay=False),
-    ],
+    folder: Annotated[Path, typer.Argument(help="Folder with NAME.vcon.json or NAME.jsonl next to NAME.wav.")],
     *,
     share: Annotated[float, typer.Option(help="Share of the streams that is replayed.", min=0.0, max=1.0)] = 1.0,
     day: Annotated[
@@ -117,6 +114,8 @@ def audit(
     if day and not re.fullmatch(r"\d{4}-\d{2}-\d{2}", day):
         raise typer.BadParameter(f"--day {day[:32]!r}: must be a day such as 2026-11-27, in UTC")
     settings = _settings(lm, model_for(language, model), device, threads)
+    if not folder.is_dir():
+        fail(f"{folder}: no such folder")
     _run(_audit(settings, _keys(keys), folder, (day, share, seed, concurrency)))
 
 

@@ -90,6 +90,7 @@ IN_WORDS = {  # defaults that help texts describe in words
     "vosk_port": {"none"},
     "grammars": {"none"},
     "threads": {"all cores but one"},
+    "turn_model": {"none"},
     "unload_idle_minutes": {"never"},
 }
 OWN_DEFAULTS = {  # options with the name of a setting but another default
