@@ -283,7 +283,8 @@ def _await_another(server: Server, known: Sequence[Process]) -> None:
     """Wait until a new front end gets connections. Raises: ServerNotReady."""
     pids, end_s = {each.pid for each in known}, time.monotonic() + GIVE_UP_S
     while time.monotonic() < end_s:
-        with open_stream(server.port, SILENT):
+        # The supervisor may hand a connection to the killed one as it dies.
+        with contextlib.suppress(ConnectionError), open_stream(server.port, SILENT):
             if any(connections(each.pid) for each in server.front_ends() if each.pid not in pids):
                 return
         time.sleep(LOOK_S)

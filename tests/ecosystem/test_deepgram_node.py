@@ -56,7 +56,7 @@ def test_turns_of_the_flux_protocol(server: ServerProcess, relay: Before, node: 
     """`listen.v2`: silence ends the first turn, `sendForceEndTurn` the second, and `sendConfigure` is answered."""
     before = relay(server)
     options = {"model": "flux-general-en", "encoding": "linear16", "sample_rate": 16_000, "eager_eot_threshold": 0.5}
-    configure = {"thresholds": {"eot_threshold": 0.6}, "keyterms": ["porch fan"]}
+    configure = {"thresholds": {"eot_threshold": 0.95}, "keyterms": ["porch fan"]}
     spoken_audio = spoken("order", 2.0, "porch_fan")
     events = node.run("turns", host=before.host, key=KEY, audio=spoken_audio, options=options, configure=configure)
     assert kinds(events)[-1] == "close"
@@ -67,7 +67,7 @@ def test_turns_of_the_flux_protocol(server: ServerProcess, relay: Before, node: 
     turns = check_turns(stream, text(*SAID))
     assert [turn["trigger"] for turn in turns if turn["event"] == "EndOfTurn"] == ["model", "manual"]
     (configured,) = (message for message in messages if message["type"] == "ConfigureSuccess")
-    assert configured["thresholds"] == {"eot_threshold": 0.6, "eot_timeout_ms": 5_000, "eager_eot_threshold": 0.5}
+    assert configured["thresholds"] == {"eot_threshold": 0.95, "eot_timeout_ms": 5_000, "eager_eot_threshold": 0.5}
     assert configured["keyterms"] == ["porch fan"]
 
 

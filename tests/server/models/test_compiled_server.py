@@ -123,7 +123,7 @@ def test_a_ticket_of_the_graph_is_refused_by_the_compiled_step_and_names_the_rea
             client.say("Resume", ticket=ticket, finals=0)
             refused = client.receive()
     assert (refused["type"], refused["code"]) == ("ResumeRefused", "TICKET_MODEL")
-    assert "the ticket is for another model, precision or decoder" in refused.values()
+    assert "the ticket is for another model, precision, decoder or voice-activity setting" in refused.values()
 
 
 def test_two_models_in_one_replica_are_chosen_by_language(live_server: Start) -> None:

@@ -139,6 +139,7 @@ LIVE_ONLY = {
     "stable_words": "true",
     "latency": "true",
     "latency_budget_ms": "200",
+    "interim_stability": "high",
     "rewind": "5",
     "resumable": "true",
     "tag": "call-1",

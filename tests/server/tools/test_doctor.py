@@ -251,7 +251,7 @@ def test_batch_dependent_outputs_give_a_warning_with_advice_to_use_tiles() -> No
 def test_doctor_has_the_options_of_serve() -> None:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     serve, doctor = ({each.name: each for each in commands[name].params} for name in ("serve", "doctor"))
-    assert set(doctor) == {*serve, "as_json"}
+    assert set(doctor) == {*serve, "as_json", "previous"}
     for name, option in serve.items():
         assert (doctor[name].opts, doctor[name].help) == (option.opts, option.help)
     assert set(serve) & set(Settings.model_fields) == variables.OPTIONS == set(serve) - {"help"}

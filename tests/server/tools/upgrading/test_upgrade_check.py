@@ -68,13 +68,14 @@ def test_settings_in_use_are_reported_where_meaning_or_default_changed(monkeypat
     assert "meaning" not in unset
     assert [each.found.split()[0] for each in unset["default"]] == [
         "max_streams",
+        "vad",
         "drain_timeout_s",
         "decoder:",
         "front_ends:",
     ]
     assert "drain_timeout_s is 20 by default; 0.1.0: 5" in [each.found for each in unset["default"]]
     assert "counts channels" in both["meaning"][0].found
-    assert [each.found.split()[0] for each in both["default"]] == ["decoder:", "front_ends:"]
+    assert [each.found.split()[0] for each in both["default"]] == ["vad", "decoder:", "front_ends:"]
 
 
 @pytest.mark.parametrize("ticket", [None, tickets.VERSION - 1, tickets.VERSION])
