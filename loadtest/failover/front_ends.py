@@ -46,6 +46,7 @@ SPARE = 8  # slots above the number of streams, since an ending stream and its s
 RESUMABLE_S = 20.0  # length of a resumable stream
 AUDIOS = 12  # different ones: each is first played without a loss
 LOOK_S = 0.1
+REPORTED_S = 0.6  # in which each front end has reported its connections to the supervisor
 GIVE_UP_S = 60.0
 TAKEN_UP_S, SLOTS_S, SERVES_S, SLOWER = 0.6, 1.0, 3.0, 1.5
 """Bars: resumable streams connected again (p98), slots free, another front end serves; p98 by that before the kill."""
@@ -268,6 +269,7 @@ def balance(command: str, front_ends: int, streams: int, seed: int, options: Seq
         alive += opened(streams - len(alive))
         for each in random.Random(seed).sample(alive, streams // 2):
             each.close()
+        _await_count(server, streams - streams // 2)
         opened(streams // 2)
         after = server.connections()
     share = round(UNEVEN_AFTER * streams / front_ends, 1)
@@ -277,6 +279,16 @@ def balance(command: str, front_ends: int, streams: int, seed: int, options: Seq
         Criterion("difference after the loss, half of the streams changed", share, max(after) - min(after)),
     )
     return ProcessLoss(command, Loss.BALANCE, bars, describe(seed), connections=(at_first, after))
+
+
+def _await_count(server: Server, count: int) -> None:
+    """Wait until the front ends have seen that connections were closed. Raises: ServerNotReady."""
+    end_s = time.monotonic() + GIVE_UP_S
+    while sum(server.connections()) > count:
+        if time.monotonic() > end_s:
+            raise ServerNotReady(f"closed connections were still counted after {GIVE_UP_S:g} s")
+        time.sleep(LOOK_S)
+    time.sleep(REPORTED_S)
 
 
 def _await_another(server: Server, known: Sequence[Process]) -> None:
