@@ -126,6 +126,9 @@ class ServedMachine(RuleBasedStateMachine):
         self.end.close()
 
 
+ROUNDS = 5  # of random runs, until one had each kind of event: a single one may lack a kind
+
+
 @pytest.mark.parametrize("model", [FailingModel, OverlappedModel, ChunkedModel])
 def test_events_over_a_socket_are_those_of_an_engine_in_this_process(model: type[FailingModel | ChunkedModel]) -> None:
     class Machine(ServedMachine):
@@ -133,6 +136,10 @@ def test_events_over_a_socket_are_those_of_an_engine_in_this_process(model: type
         seen: ClassVar[dict[str, int]] = {}
 
     options = settings(max_examples=60, stateful_step_count=40, deadline=None, database=None)
-    run_state_machine_as_test(Machine, settings=options)
     wanted = {"BatchDone", "StateExported", "StreamFailed", "StreamClosed", "other waits"}
-    assert wanted | ({"chunk"} if model is ChunkedModel else set()) <= set(Machine.seen)
+    wanted |= {"chunk"} if model is ChunkedModel else set()
+    for _ in range(ROUNDS):
+        run_state_machine_as_test(Machine, settings=options)
+        if wanted <= Machine.seen.keys():
+            return
+    pytest.fail(f"no random run had {sorted(wanted - Machine.seen.keys())}")

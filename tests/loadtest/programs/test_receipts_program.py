@@ -19,15 +19,15 @@ def test_streams_under_load_are_the_same_alone_as_on_a_processor_with_avx2(tmp_p
     public, folder = tmp_path / "public.json", tmp_path / "streams"
     public.write_text(keys.as_text(private=False))
     folder.mkdir()
-    plan = Plan(streams=24, seconds=4.0, rounds=0)
+    plan = Plan(streams=12, seconds=4.0, rounds=0)
     recordings = load(None, level_s=plan.seconds, at_most=plan.streams, seed=plan.seed)
-    with shipped_server(key_file) as server:
+    with shipped_server(key_file, policy="deadline") as server:  # batches of several rows on any machine
         finals = asyncio.run(Streams(f"ws://{server.host}", recordings, plan).run(folder))
         batches = server.metric("tutti_batches_total"), server.metric("tutti_batch_rows_total")
     assert finals > plan.streams
-    assert batches[1] > 1.05 * batches[0], "streams were in batches together"
+    assert batches[1] > 2.0 * batches[0], "streams were in batches together"
     found = audit(folder, public, "AVX2")
-    assert (found.exit_code, found.output) == (0, "24 of 24 streams replayed: no difference")
+    assert (found.exit_code, found.output) == (0, "12 of 12 streams replayed: no difference")
 
     messages = folder / "0003.jsonl"
     messages.write_text(messages.read_text().replace('"word":"', '"word":"x', 1))
