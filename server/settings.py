@@ -126,7 +126,7 @@ class Settings(BaseSettings):
     """Voice activity by silero-vad 6, which ships with the program. `auto`: for streams that ask for starts of speech
     or for turns. `silero`: for all streams, and endpoints need its silence, too."""
     turn_model: Path | None = None
-    """Graph of Smart Turn's form, asked in pauses whether the turn is over: docs/voice-agents.md. By default none."""
+    """Graph of Smart Turn's form, asked in pauses whether the turn is over: docs/turns.md. By default none."""
     min_endpoint_ms: float = Field(400.0, ge=0)
     """Least silence that ends a segment. Words have blank frames inside: a shorter silence would cut them."""
     accurate_endpoint_ms: float = Field(700.0, ge=0)
