@@ -57,7 +57,6 @@ class EngineHosts:
         """Start the first host and wait until it can serve. Raises: ModelError, SettingsError, EngineDead."""
         self._serving = await self._start()
         await self._serving.ready
-        self._look_after_spare()
 
     async def current(self) -> Child:
         """Return the host that serves, after its replacement if it has ended. Raises: EngineDead if none will."""
@@ -96,7 +95,7 @@ class EngineHosts:
         _log.error("engine host ended", status=child.process.returncode, spare=with_spare)
         if spare is not None and with_spare:
             self._promote(spare)
-            self._look_after_spare()
+            self.look_after_spare()
         else:
             self._run(self._serve_with(spare))
 
@@ -120,7 +119,7 @@ class EngineHosts:
             else:
                 self._failed_starts = 0
                 self._promote(child)
-                self._look_after_spare()
+                self.look_after_spare()
                 return
 
     def _lose(self, why: str) -> None:
@@ -128,7 +127,8 @@ class EngineHosts:
         self._changed.set()
         self._on_lost(why)
 
-    def _look_after_spare(self) -> None:
+    def look_after_spare(self) -> None:
+        """Start a spare host if one is wanted and there is none; at first once the front ends are ready."""
         if self._with_spare and self._spare is None and not self._spare_begun and not self._stopping:
             self._spare_begun = True
             self._run(self._start_spare())
@@ -145,7 +145,7 @@ class EngineHosts:
 
     async def _replace_spare_later(self) -> None:
         await asyncio.sleep(WITHIN_S / DEATHS)
-        self._look_after_spare()
+        self.look_after_spare()
 
     async def restart(self) -> float:
         """Start another host, let it serve once it is ready, and end the others; return the seconds of its start.
@@ -164,7 +164,7 @@ class EngineHosts:
             self._on_moved()
             _log.info("engine replaced", seconds=round(seconds, 2))
             self._run(_end_slowly(old))
-            self._look_after_spare()
+            self.look_after_spare()
             return seconds
 
     def reported(self, child: Child, busy_s: float) -> None:

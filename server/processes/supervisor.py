@@ -127,6 +127,7 @@ class Supervisor:
         self._watch(self._look())
         for listener in self._listeners:
             listener.start()
+        self.hosts.look_after_spare()
 
     async def _start_all(self) -> None:
         await self.hosts.begin()

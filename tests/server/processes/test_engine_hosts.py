@@ -54,6 +54,7 @@ async def settled() -> None:
 async def test_a_spare_takes_over_at_once_and_another_one_is_started() -> None:
     hosts = Hosts(spare=True)
     await hosts.hosts.begin()
+    hosts.hosts.look_after_spare()
     await settled()
     first, spare = hosts.started
     assert await hosts.hosts.current() is first
@@ -68,6 +69,7 @@ async def test_a_spare_takes_over_at_once_and_another_one_is_started() -> None:
 async def test_without_a_spare_requests_wait_for_the_next_host() -> None:
     hosts = Hosts(spare=False)
     await hosts.hosts.begin()
+    hosts.hosts.look_after_spare()
     hosts._ready = False
     hosts.kill(hosts.started[0])
     waiting = asyncio.ensure_future(hosts.hosts.current())
@@ -81,6 +83,7 @@ async def test_without_a_spare_requests_wait_for_the_next_host() -> None:
 async def test_a_spare_that_is_still_starting_serves_once_it_is_ready() -> None:
     hosts = Hosts(spare=True)
     await hosts.hosts.begin()
+    hosts.hosts.look_after_spare()
     hosts._ready = False
     hosts.started[0].process.returncode = None
     await settled()
@@ -99,6 +102,7 @@ async def test_a_restart_serves_with_the_new_host_and_ends_the_others(monkeypatc
     monkeypatch.setattr("server.processes.engine_hosts.LET_GO_S", 0.0)
     hosts = Hosts(spare=True)
     await hosts.hosts.begin()
+    hosts.hosts.look_after_spare()
     await settled()
     old = list(hosts.started)
     await hosts.hosts.restart()
@@ -113,6 +117,7 @@ async def test_a_restart_serves_with_the_new_host_and_ends_the_others(monkeypatc
 async def test_a_restart_that_fails_leaves_the_present_host() -> None:
     hosts = Hosts(spare=False)
     await hosts.hosts.begin()
+    hosts.hosts.look_after_spare()
     hosts._ready = False
     restart = asyncio.ensure_future(hosts.hosts.restart())
     await settled()
@@ -127,6 +132,7 @@ async def test_a_restart_that_fails_leaves_the_present_host() -> None:
 async def test_hosts_that_end_again_and_again_are_given_up() -> None:
     hosts = Hosts(spare=True)
     await hosts.hosts.begin()
+    hosts.hosts.look_after_spare()
     for _ in range(DEATHS):
         await settled()
         hosts.now += 1.0
@@ -140,6 +146,7 @@ async def test_hosts_that_end_again_and_again_are_given_up() -> None:
 async def test_one_end_every_ten_seconds_is_carried_on() -> None:
     hosts = Hosts(spare=True)
     await hosts.hosts.begin()
+    hosts.hosts.look_after_spare()
     for _ in range(30):
         await settled()
         hosts.now += 10.0
@@ -151,6 +158,7 @@ async def test_one_end_every_ten_seconds_is_carried_on() -> None:
 async def test_hosts_that_cannot_start_are_given_up() -> None:
     hosts = Hosts(spare=False)
     await hosts.hosts.begin()
+    hosts.hosts.look_after_spare()
     hosts._ready = False
     hosts.kill(hosts.started[0])
     for _ in range(2):
@@ -164,6 +172,7 @@ async def test_hosts_that_cannot_start_are_given_up() -> None:
 async def test_a_host_that_hangs_or_is_silent_is_killed() -> None:
     hosts = Hosts(spare=True)
     await hosts.hosts.begin()
+    hosts.hosts.look_after_spare()
     await settled()
     first, spare = hosts.started
     for child in (first, spare):
@@ -181,6 +190,7 @@ async def test_a_host_that_hangs_or_is_silent_is_killed() -> None:
 async def test_a_spare_is_started_once_however_often_it_is_looked_for() -> None:
     hosts = Hosts(spare=True)
     await hosts.hosts.begin()
+    hosts.hosts.look_after_spare()
     hosts.hosts._look_after_spare()
     await hosts.hosts.restart()
     await settled()
