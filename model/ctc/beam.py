@@ -15,7 +15,7 @@ calls. Hypotheses with equal future scores are merged; hypotheses of letters onl
 Words that all hypotheses share are committed: they leave the tree, are stable and never change. If an open text does
 not fit, only the hypotheses with the first word of the best one are kept, so memory and time per step are bounded.
 
-`python -m model.ctc.beam`, run once after installation, compiles the search before the first stream. The machine code
+`python -m model.warm_up`, run once after installation, compiles the search before the first stream. The machine code
 does not depend on vocabulary, beams or language model; a server compiles it if it is missing.
 """
 
@@ -24,36 +24,18 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from model.config import BEAMS, MAX_BEAMS
+from model.ctc.beam_state import BeamState, loaded_state, new_state, saved_state
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.phones import PhoneLexicon
 from model.ctc.search import kernel
-from model.ctc.search.layout import (
-    BLOCK_FRAMES,
-    CHANGES,
-    FRAMES,
-    OUT_INTS,
-    OUT_PIECES,
-    OUT_WORD,
-    block_bytes,
-    out_offsets,
-)
-from model.ctc.search.prefix_score import NODES, SPELLINGS, Setup
-from model.ctc.search.saved_beam import (
-    VERSION,
-    Memory,
-    SavedBeam,
-    checked_tree,
-    link_hypotheses,
-    tree_parts,
-    write_root,
-)
+from model.ctc.search.layout import BLOCK_FRAMES, OUT_INTS, OUT_PIECES, OUT_WORD, out_offsets
+from model.ctc.search.prefix_score import Setup
+from model.ctc.search.saved_beam import VERSION
 from model.ctc.search.symbols import Symbols
 from model.ctc.search.tables import model_table, weight_row
 from model.ctc.tokens import Tokens
@@ -67,39 +49,6 @@ KEPT_SHARE = 0.998  # 0.99 in Amodei et al. 2016, section 7.3; the gain of more 
 KEPT_SYMBOLS = 40  # Source: the same section
 AGREEING = 64  # open words whose agreement is computed
 REACH = 10.0  # dropping hypotheses this far below the best saves a third of the time of 256. Source: model/LOG.md
-
-
-class ReleasedState(ValueError):
-    """A decoder state was used, or released again, after its release."""
-
-
-@dataclass(slots=True, eq=False)
-class BeamState:
-    """Decoder state of one stream; `block` is its memory, at `address`."""
-
-    block: NDArray[np.uint8]
-    address: int
-    bias: Bias
-    search_bias: Bias  # `bias` in the letters or phones of the search, read by compiled code
-    frames: int = 0
-    silence_frames: int = 0
-    has_text: bool = False
-    changes: int = 0  # number of changes of the best hypothesis
-    taken: int = 0  # number of calls of `take`
-    committed: list[Word] = field(default_factory=list)
-    last_end: int = 0  # frame after the last committed or taken word: words do not overlap
-    shown: tuple[Word, ...] | None = None  # cache of `words`, until the next change
-
-    @property
-    def revision(self) -> int:
-        """Grows with every change of `words`, of the open word or of their number."""
-        return self.changes + self.taken
-
-    def opened(self) -> int:
-        """Return the address. Raises: ReleasedState."""
-        if not self.address:
-            raise ReleasedState("this decoder state was already released")
-        return self.address
 
 
 class BeamDecoder:
@@ -191,8 +140,7 @@ class BeamDecoder:
 
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> BeamState:
         """Return a new state that ignores the first `skip_frames` frames."""
-        block = np.zeros(block_bytes(self.beams), np.uint8)
-        state = BeamState(block, block.ctypes.data, bias, self._search_bias(bias))
+        state = new_state(self.beams, bias, self._search_bias(bias))
         kernel.start_stream(state.address, skip_frames, self._start_state, state.search_bias.table, self._setup)
         return state
 
@@ -235,37 +183,11 @@ class BeamDecoder:
 
     def save(self, state: BeamState) -> bytes:
         """Serialize a state without its key terms, for `load`; the state stays usable. Raises: ReleasedState."""
-        state.opened()
-        saved = SavedBeam(
-            version=VERSION,
-            has_text=state.has_text,
-            silence_frames=state.silence_frames,
-            taken=state.taken,
-            last_end=state.last_end,
-            committed=tuple((word.text, word.start_s, word.end_s, word.confidence) for word in state.committed),
-            **tree_parts(Memory(state.block, self.beams), self.symbols),
-        )
-        return msgspec.msgpack.encode(saved)
+        return saved_state(state, self.beams, self.symbols)
 
     def load(self, saved: bytes, bias: Bias = NO_BIAS) -> BeamState:
         """Deserialize a saved state; `bias` must be given again. Raises: ValueError for damaged or foreign bytes."""
-        read = msgspec.msgpack.decode(saved, type=SavedBeam)
-        if read.version != VERSION:
-            raise ValueError("this state was saved by an incompatible version")
-        search_bias = self._search_bias(bias)
-        sizes = (int(self._setup.model[NODES]), int(self._setup.model[SPELLINGS]), search_bias.table[0])
-        tree = checked_tree(read, beams=self.beams, symbols=self.symbols, sizes=sizes)
-        block = np.zeros(block_bytes(self.beams), np.uint8)
-        state = BeamState(block, block.ctypes.data, bias, search_bias)
-        memory = Memory(block, self.beams)
-        write_root(memory, read, tree)
-        kernel.regrow(state.address, search_bias.table, tree.parents, tree.symbols, self._setup)
-        link_hypotheses(memory, read, tree)
-        state.frames, state.changes = int(memory.header[FRAMES]), int(memory.header[CHANGES])
-        state.has_text, state.silence_frames = read.has_text, read.silence_frames
-        state.taken, state.last_end = read.taken, read.last_end
-        state.committed = [Word(*word) for word in read.committed]
-        return state
+        return loaded_state(saved, bias, self._search_bias(bias), self.symbols, self._setup)
 
     def copy(self, state: BeamState) -> BeamState:
         """Return an independent copy of a state. Raises: ReleasedState.

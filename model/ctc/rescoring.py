@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model.ctc.beam import BeamDecoder, BeamState
+from model.ctc.beam import BeamDecoder
+from model.ctc.beam_state import BeamState
 from model.ctc.search.kernel import sum_of_logs
 from model.ctc.words import Word
 from model.lm.text_model import Counts, TextModel

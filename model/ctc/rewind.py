@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from model.ctc.beam import BeamDecoder, BeamState
+from model.ctc.beam import BeamDecoder
+from model.ctc.beam_state import BeamState, SearchedState
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.kept_frames import FrameKeeper, KeptFrames
 from model.ctc.search import layout as at
@@ -61,34 +62,13 @@ def keeper_of(search: BeamDecoder) -> FrameKeeper:
 
 
 @dataclass(slots=True, eq=False)
-class RewindState:
+class RewindState(SearchedState):
     """Decoder state of one stream. What was taken can be decoded again even after the state is released."""
 
-    first: BeamState
     kept: KeptFrames = field(default_factory=KeptFrames)
     taken: deque[Word] = field(default_factory=deque)  # the last words
     whole: bool = True  # whether these are all words since the start
     until: int = 0  # frame up to which the text was taken
-
-    @property
-    def frames(self) -> int:
-        """Output frames decoded so far."""
-        return self.first.frames
-
-    @property
-    def silence_frames(self) -> int:
-        """Frames since the last letter."""
-        return self.first.silence_frames
-
-    @property
-    def has_text(self) -> bool:
-        """Whether the open segment contains a letter."""
-        return self.first.has_text
-
-    @property
-    def revision(self) -> int:
-        """A number that increases whenever the words change."""
-        return self.first.revision
 
 
 @dataclass(frozen=True, slots=True)

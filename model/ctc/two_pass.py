@@ -20,7 +20,8 @@ from functools import partial
 
 import numpy as np
 
-from model.ctc.beam import BeamDecoder, BeamState
+from model.ctc.beam import BeamDecoder
+from model.ctc.beam_state import SearchedState
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.kept_frames import KeptFrames, take_mean
 from model.ctc.rescoring import CONTEXT, Rescorer, best_words
@@ -50,34 +51,13 @@ class Reader:
 
 
 @dataclass(slots=True, eq=False)
-class TwoPassState:
+class TwoPassState(SearchedState):
     """Decoder state of one stream: the state of the first pass, and the input of a second pass over the open text."""
 
-    first: BeamState
     kept: KeptFrames = field(default_factory=KeptFrames)
     onset: Onset | None = None  # at `kept.begin`; None after silence or a committed word
     context: tuple[str, ...] = ()  # the last words taken
     taken_end: int = 0  # frame in which they end
-
-    @property
-    def frames(self) -> int:
-        """Output frames decoded so far."""
-        return self.first.frames
-
-    @property
-    def silence_frames(self) -> int:
-        """Frames since the last letter."""
-        return self.first.silence_frames
-
-    @property
-    def has_text(self) -> bool:
-        """Whether the open segment contains a letter."""
-        return self.first.has_text
-
-    @property
-    def revision(self) -> int:
-        """A number that increases whenever the words change."""
-        return self.first.revision
 
 
 @dataclass(frozen=True, slots=True)

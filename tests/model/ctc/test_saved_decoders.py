@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.config import MAX_BEAMS
-from model.ctc.beam import BeamDecoder, ReleasedState
+from model.ctc.beam import BeamDecoder
+from model.ctc.beam_state import ReleasedState
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.words import Decoder

@@ -1,0 +1,125 @@
+"""State of one stream in beam search, its serialization, and the base of states of decoders that wrap the search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from model.ctc.bias import Bias
+from model.ctc.search import kernel
+from model.ctc.search.layout import CHANGES, FRAMES, block_bytes
+from model.ctc.search.prefix_score import NODES, SPELLINGS, Setup
+from model.ctc.search.saved_beam import (
+    VERSION,
+    Memory,
+    SavedBeam,
+    checked_tree,
+    link_hypotheses,
+    tree_parts,
+    write_root,
+)
+from model.ctc.search.symbols import Symbols
+from model.ctc.words import Word
+
+
+class ReleasedState(ValueError):
+    """A decoder state was used, or released again, after its release."""
+
+
+@dataclass(slots=True, eq=False)
+class BeamState:
+    """Decoder state of one stream; `block` is its memory, at `address`."""
+
+    block: NDArray[np.uint8]
+    address: int
+    bias: Bias
+    search_bias: Bias  # `bias` in the letters or phones of the search, read by compiled code
+    frames: int = 0
+    silence_frames: int = 0
+    has_text: bool = False
+    changes: int = 0  # number of changes of the best hypothesis
+    taken: int = 0  # number of calls of `take`
+    committed: list[Word] = field(default_factory=list)
+    last_end: int = 0  # frame after the last committed or taken word: words do not overlap
+    shown: tuple[Word, ...] | None = None  # cache of `words`, until the next change
+
+    @property
+    def revision(self) -> int:
+        """Grows with every change of `words`, of the open word or of their number."""
+        return self.changes + self.taken
+
+    def opened(self) -> int:
+        """Return the address. Raises: ReleasedState."""
+        if not self.address:
+            raise ReleasedState("this decoder state was already released")
+        return self.address
+
+
+@dataclass(slots=True, eq=False)
+class SearchedState:
+    """Decoder state of one stream whose words are those of a beam search; its public fields are the search's."""
+
+    first: BeamState
+
+    @property
+    def frames(self) -> int:
+        """Output frames decoded so far."""
+        return self.first.frames
+
+    @property
+    def silence_frames(self) -> int:
+        """Frames since the last letter."""
+        return self.first.silence_frames
+
+    @property
+    def has_text(self) -> bool:
+        """Whether the open segment contains a letter."""
+        return self.first.has_text
+
+    @property
+    def revision(self) -> int:
+        """A number that increases whenever the words change."""
+        return self.first.revision
+
+
+def new_state(beams: int, bias: Bias, search_bias: Bias) -> BeamState:
+    """Return a state with zeroed memory for a search of this width; compiled code initializes it."""
+    block = np.zeros(block_bytes(beams), np.uint8)
+    return BeamState(block, block.ctypes.data, bias, search_bias)
+
+
+def saved_state(state: BeamState, beams: int, symbols: Symbols) -> bytes:
+    """Serialize a state without its key terms. Raises: ReleasedState."""
+    state.opened()
+    saved = SavedBeam(
+        version=VERSION,
+        has_text=state.has_text,
+        silence_frames=state.silence_frames,
+        taken=state.taken,
+        last_end=state.last_end,
+        committed=tuple((word.text, word.start_s, word.end_s, word.confidence) for word in state.committed),
+        **tree_parts(Memory(state.block, beams), symbols),
+    )
+    return msgspec.msgpack.encode(saved)
+
+
+def loaded_state(saved: bytes, bias: Bias, search_bias: Bias, symbols: Symbols, setup: Setup) -> BeamState:
+    """Deserialize a state for a search with these symbols and this setup. Raises: ValueError for damaged bytes."""
+    read = msgspec.msgpack.decode(saved, type=SavedBeam)
+    if read.version != VERSION:
+        raise ValueError("this state was saved by an incompatible version")
+    sizes = (int(setup.model[NODES]), int(setup.model[SPELLINGS]), search_bias.table[0])
+    tree = checked_tree(read, beams=setup.beams, symbols=symbols, sizes=sizes)
+    state = new_state(setup.beams, bias, search_bias)
+    memory = Memory(state.block, setup.beams)
+    write_root(memory, read, tree)
+    kernel.regrow(state.address, search_bias.table, tree.parents, tree.symbols, setup)
+    link_hypotheses(memory, read, tree)
+    state.frames, state.changes = int(memory.header[FRAMES]), int(memory.header[CHANGES])
+    state.has_text, state.silence_frames = read.has_text, read.silence_frames
+    state.taken, state.last_end = read.taken, read.last_end
+    state.committed = [Word(*word) for word in read.committed]
+    return state
