@@ -206,14 +206,6 @@ class RewindDecoder:
             state.taken.popleft()
             state.whole = False
 
-    def save(self, state: RewindState) -> bytes:
-        """Not supported: what is kept is in no ticket. Raises: NotImplementedError."""
-        raise NotImplementedError
-
-    def load(self, saved: bytes, bias: Bias = NO_BIAS) -> RewindState:
-        """Not supported. Raises: NotImplementedError."""
-        raise NotImplementedError
-
 
 def _terms_in(words: Sequence[Word], bias: Bias) -> Iterator[tuple[Word, ...]]:
     """Yield the key terms among words, the longest ones first where several begin."""

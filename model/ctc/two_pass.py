@@ -254,11 +254,3 @@ class TwoPassDecoder:
     def copy(self, state: TwoPassState) -> TwoPassState:
         """Return an independent copy of a state. Raises: ReleasedState."""
         return replace(state, first=self.first.copy(state.first), kept=state.kept.since(state.kept.begin))
-
-    def save(self, state: TwoPassState) -> bytes:
-        """Not supported: a resumable stream has no second pass. Raises: NotImplementedError."""
-        raise NotImplementedError
-
-    def load(self, saved: bytes, bias: Bias = NO_BIAS) -> TwoPassState:
-        """Not supported. Raises: NotImplementedError."""
-        raise NotImplementedError

@@ -114,12 +114,6 @@ class Decoder(Protocol):
     def advance(self, states: Sequence[Any], log_probs: LogProbs) -> None:
         """Decode (B, T, V) more frames, row b into `states[b]`."""
 
-    def save(self, state: Any) -> bytes:
-        """Serialize a state without its key terms, for `load`; the state stays usable."""
-
-    def load(self, saved: bytes, bias: Bias = NO_BIAS) -> Any:
-        """Deserialize a saved state; `bias` must be given again. Raises: ValueError for damaged or foreign bytes."""
-
     def copy(self, state: Any) -> Any:
         """Return an independent copy of a state, key terms included; release both."""
 
@@ -131,6 +125,17 @@ class Decoder(Protocol):
 
     def take(self, state: Any, count: int | None = None) -> tuple[Word, ...]:
         """Remove and return the first `count` words (None: all) of the open segment."""
+
+
+@runtime_checkable
+class SavesStates(Protocol):
+    """Optional capability of a decoder, detected by attribute: states as bytes, which resumable streams need."""
+
+    def save(self, state: Any) -> bytes:
+        """Serialize a state without its key terms, for `load`; the state stays usable."""
+
+    def load(self, saved: bytes, bias: Bias = NO_BIAS) -> Any:
+        """Deserialize a saved state; `bias` must be given again. Raises: ValueError for damaged or foreign bytes."""
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ from enum import Enum, auto
 
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.rewind import RewindDecoder
-from model.ctc.words import Decoder, DecoderState
+from model.ctc.words import Decoder, DecoderState, SavesStates
 from model.description import ModelDescription
 from server.audio.pcm import PCM
 from server.recognition.events import Correction, Event, Final, FinalReason, TurnAnswered
@@ -50,6 +50,7 @@ class Segmenter:
         self.settings = SettingsByStep(bias, rules)
         self.segment = OpenSegment(index, config, decoder, rules, bias)
         self.utterance = Utterance(index, speech)
+        self._saves = decoder if isinstance(decoder, SavesStates) else None
         self._rewinding = Rewinding(decoder) if isinstance(decoder, RewindDecoder) else None
         self._flushes: deque[list[FinalReason]] = deque()  # on their way, each with the empty finals that follow it
         self._closing = Closing.NO
@@ -75,10 +76,11 @@ class Segmenter:
 
     def saved(self, default: Bias) -> SavedChannel:
         """Return a snapshot, taken between two steps. The bias is omitted if it equals `default`, the query's."""
+        assert self._saves is not None, "resumable streams have such a decoder"
         bias, segment, utterance = self.settings.bias, self.segment, self.utterance
         levels_from, levels = segment.gate.saved()
         return SavedChannel(
-            decoder=segment.decoder.save(segment.state),
+            decoder=self._saves.save(segment.state),
             bias=None if bias == default else bias.phrases,
             partials=segment.partials.saved(),
             base_s=segment.base_s,
@@ -95,8 +97,9 @@ class Segmenter:
 
     def restored_state(self, saved: SavedChannel, default: Bias) -> tuple[DecoderState, Bias]:
         """Return the arguments of `restore`, and change nothing. Raises: ValueError, ModelError."""
+        assert self._saves is not None, "resumable streams have such a decoder"
         bias = default if saved.bias is None else Bias.of(saved.bias)
-        return self.segment.decoder.load(saved.decoder, bias), bias
+        return self._saves.load(saved.decoder, bias), bias
 
     def restore(self, saved: SavedChannel, state: DecoderState, bias: Bias, voiced: int) -> None:
         """Continue from a snapshot; of a channel that has received no audio. `voiced`: samples in whole windows."""

@@ -15,7 +15,8 @@ from model.ctc.beam import BeamDecoder
 from model.ctc.beam_state import ReleasedState
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.greedy import GreedyDecoder
-from model.ctc.words import Decoder
+from model.ctc.rewind import RewindDecoder
+from model.ctc.words import Decoder, SavesStates
 from tests.support.decoding.beam_toys import FRAME_S, LETTERS, speech_like, toy_lm
 from tests.support.decoding.phone_toys import OUTPUTS, phone_decoder
 
@@ -29,7 +30,9 @@ def snapshot(decoder: Decoder, state: Any) -> tuple[Any, ...]:
     return *seen, decoder.words(state), decoder.stable_words(state)
 
 
-def run(decoder: Decoder, rows: np.ndarray, bias: Bias, takes: list[int | None], moves: set[int]) -> list[Any]:
+def run(
+    decoder: BeamDecoder | GreedyDecoder, rows: np.ndarray, bias: Bias, takes: list[int | None], moves: set[int]
+) -> list[Any]:
     """Decode step by step; at some steps take words, at others save, restore and copy the state."""
     state = decoder.start(3, bias)
     results: list[Any] = []
@@ -170,6 +173,13 @@ def test_a_released_state_cannot_be_saved() -> None:
     decoder.release(state)
     with pytest.raises(ReleasedState):
         decoder.save(state)
+
+
+def test_a_decoder_that_keeps_frames_saves_no_states() -> None:
+    search = BeamDecoder(LETTERS, FRAME_S, beams=2)
+    assert isinstance(search, SavesStates)
+    assert isinstance(GreedyDecoder(LETTERS, FRAME_S), SavesStates)
+    assert not isinstance(RewindDecoder(search), SavesStates)
 
 
 def test_decoders_with_different_results_have_different_digests() -> None:
