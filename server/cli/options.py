@@ -88,15 +88,16 @@ def server_url(value: str | None) -> str | None:
 
 
 def same_options_as(other: Callable[..., None]) -> Callable[[Command], Command]:
-    """Give a command all options of another one, before its own; it reads their values from typer's context."""
+    """Give a command all options of another one, after its own; it receives their values by name."""
 
     def share(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True)
         shared = inspect.signature(other, eval_str=True).parameters
-        added = [
+        first = [
             each for name, each in own.parameters.items() if name not in shared and each.kind is not each.VAR_KEYWORD
         ]
-        command.__signature__ = own.replace(parameters=[*shared.values(), *added])  # type: ignore[attr-defined]
+        parameters = sorted([*first, *shared.values()], key=lambda each: each.kind)  # those by position first
+        command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
         return command
 
     return share

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -25,15 +26,18 @@ from server.cli.options import (
     PrecisionOption,
     UrlOption,
     model_for,
+    same_options_as,
     settings_from,
 )
 
 if TYPE_CHECKING:
     from tutti_asr_client.files.display import Display
+    from tutti_asr_client.files.transcribe import OpenTranscriber
 
 OF_THIS_PROCESS = ["decoder", "beams", "lm", "grammars", "model", "device", "precision"]
 PREFERRED_RATE = 16_000  # Hz; a device without it records at its own, and the server or session converts
 OF_A_SERVER = ["retry", "resumable", "api_key"]
+OF_THE_QUERY = ["keyterm", "smart_format", "grammar", "finals", "redact"]
 
 
 KeytermOption = Annotated[
@@ -65,28 +69,15 @@ class OutputFormat(StrEnum):
     JSON = "json"
 
 
-def transcribe(
-    context: typer.Context,
-    files: Annotated[
-        list[Path],
-        typer.Argument(help="wav, flac, ogg, mp3, webm, m4a, mp4; folders of them; - for standard input."),
-    ],
+def recognition(
     *,
     url: UrlOption = None,
     keyterm: KeytermOption = None,
     smart_format: SmartFormatOption = False,
     redact: RedactOption = None,
-    realtime: Annotated[bool, typer.Option("--realtime", help="Send audio in real time.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines; the same as --format json.")] = False,
-    output_format: Annotated[
-        OutputFormat | None,
-        typer.Option("--format", help="text, srt, vtt or json. Default: from the suffix of --out, else text."),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="File for the transcript; for several recordings, a folder.")] = None,
     api_key: KeyOption = None,
     retry: RetryOption = 30.0,
     resumable: ResumableOption = False,
-    concurrency: Annotated[int, typer.Option(help="Recordings transcribed at once.", min=1)] = 8,
     decoder: DecoderOption = None,
     beams: BeamsOption = None,
     lm: LmOption = None,
@@ -98,17 +89,37 @@ def transcribe(
     device: DeviceOption,
     precision: PrecisionOption,
 ) -> None:
+    """Options of both commands: what is recognized, and where."""
+
+
+@same_options_as(recognition)
+def transcribe(
+    context: typer.Context,
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="wav, flac, ogg, mp3, webm, m4a, mp4; folders of them; - for standard input."),
+    ],
+    *,
+    realtime: Annotated[bool, typer.Option("--realtime", help="Send audio in real time.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines; the same as --format json.")] = False,
+    output_format: Annotated[
+        OutputFormat | None,
+        typer.Option("--format", help="text, srt, vtt or json. Default: from the suffix of --out, else text."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the transcript; for several recordings, a folder.")] = None,
+    concurrency: Annotated[int, typer.Option(help="Recordings transcribed at once.", min=1)] = 8,
+    **options: Any,
+) -> None:
     """Transcribe recordings through a server (--url), or with the engine in this process.
 
     On a terminal the text is shown as it grows; in a pipe each recording is one line of plain text, in the given order.
     Engine options (--decoder, --beams, --lm, --grammars, --model, --device, --precision) cannot be combined with --url.
     """
-    _check(context, url)
+    _check(context, options["url"])
     if as_json and output_format not in (None, OutputFormat.JSON):
         refuse(f"--format {output_format}: cannot be combined with --json")
     from server.tools.recordings import BadInput, RecordingReader, recordings_of
-    from tutti_asr_client.errors import BadUrl, ClientError
-    from tutti_asr_client.files.transcribe import run, run_remote
+    from tutti_asr_client.files.transcribe import run
 
     try:
         recordings = recordings_of(files)
@@ -117,69 +128,33 @@ def transcribe(
         refuse(str(error))
     shared: dict[str, Any] = {"realtime": realtime, "concurrency": concurrency, "display": display}
     shared["read"] = RecordingReader(complain)
-    asked = _given(keyterm=keyterm, smart_format=smart_format, grammar=grammar, finals=finals, redact=redact)
-    if url is not None:
-        asked |= _given(language=language)
-        server: dict[str, Any] = {"api_key": api_key, "retry_s": retry, "resumable": resumable, "query": asked}
-        try:
-            code = run_remote(recordings, url=url, **server, **shared)
-        except BadUrl as error:
-            refuse(f"--url: {error}")
-        raise typer.Exit(code)
-    from model.errors import ModelError
-    from server.errors import SettingsError
-    from server.tools.local import open_local
-
-    options: dict[str, Any] = {"decoder": decoder, "beams": beams, "lm": lm, "device": device, "precision": precision}
-    options |= {"model": model_for(language, model)}
-    options |= {"grammars": grammars}
     # A slot is freed only after its recording's last batch.
-    settings = settings_from({**options, "max_batch": concurrency, "max_streams": 2 * concurrency})
-    try:
-        code = run(recordings, lambda: open_local(settings, **asked), **shared)
-    except (ClientError, ModelError, SettingsError) as error:
-        fail(error, context.params)
-    raise typer.Exit(code)
+    slots = {"max_batch": concurrency, "max_streams": 2 * concurrency}
+    _exit_after(lambda opened: run(recordings, opened, **shared), context, options, slots)
 
 
+@same_options_as(recognition)
 def listen(
     context: typer.Context,
     *,
-    url: UrlOption = None,
     source: Annotated[
         str | None, typer.Option("--input", help="Input device: its number, or a part of its name.")
     ] = None,
     list_inputs: Annotated[bool, typer.Option("--list-inputs", help="Show the input devices and exit.")] = False,
     seconds: Annotated[float | None, typer.Option(help="Stop after this much audio.", min=0.1)] = None,
-    keyterm: KeytermOption = None,
-    smart_format: SmartFormatOption = False,
-    redact: RedactOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
-    api_key: KeyOption = None,
-    retry: RetryOption = 30.0,
-    resumable: ResumableOption = False,
-    decoder: DecoderOption = None,
-    beams: BeamsOption = None,
-    lm: LmOption = None,
-    grammars: GrammarsOption = None,
-    language: LanguageOption = None,
-    grammar: GrammarOption = None,
-    finals: FinalsOption = None,
-    model: ModelOption = None,
-    device: DeviceOption,
-    precision: PrecisionOption,
+    **options: Any,
 ) -> None:
     """Transcribe a microphone through a server (--url), or with the engine in this process, until Ctrl-C.
 
     Each finished segment is a line; on a terminal its words are shown before as they change. --device is where the
     model computes; --input is the microphone.
     """
-    _check(context, url)
-    from tutti_asr_client.errors import BadUrl, ClientError
+    _check(context, options["url"])
+    from tutti_asr_client.errors import ClientError
     from tutti_asr_client.files.microphone import input_devices, input_rate
-    from tutti_asr_client.files.transcribe import remote, run_microphone
+    from tutti_asr_client.files.transcribe import run_microphone
 
-    asked = _given(keyterm=keyterm, smart_format=smart_format, grammar=grammar, finals=finals, redact=redact)
     chosen = int(source) if source is not None and source.isdecimal() else source
     try:
         if list_inputs:
@@ -188,32 +163,60 @@ def listen(
         rate = input_rate(chosen, PREFERRED_RATE)
     except ClientError as error:
         fail(error, context.params)
-    shared: dict[str, Any] = {"device": chosen, "limit_s": seconds, "as_json": as_json}
-    if url is not None:
-        asked |= _given(language=language)
-        try:
-            there = remote(url, api_key=api_key, sample_rate=rate, retry_s=retry, resumable=resumable, query=asked)
-        except BadUrl as error:
-            refuse(f"--url: {error}")
-        raise typer.Exit(run_microphone(lambda: nullcontext(there), **shared))
+
+    def run(opened: OpenTranscriber) -> int:
+        if options["url"] is None:
+            typer.echo("loading the model …", err=True)
+        return run_microphone(opened, device=chosen, limit_s=seconds, as_json=as_json)
+
+    _exit_after(run, context, options, {"max_batch": 1, "max_streams": 2}, rate)
+
+
+def _exit_after(
+    run: Callable[[OpenTranscriber], int],
+    context: typer.Context,
+    options: dict[str, Any],
+    slots: dict[str, int],
+    sample_rate: int | None = None,
+) -> NoReturn:
+    """Exit with the code of `run`, with a transcriber of the server at --url, or of the engine in this process.
+
+    `options` are those of `recognition`; `slots` the engine's. `sample_rate`: of the audio; None: the transcriber's.
+    """
+    if options["url"] is not None:
+        raise typer.Exit(run(_remote(options, sample_rate or PREFERRED_RATE)))
     from model.errors import ModelError
     from server.errors import SettingsError
     from server.tools.local import open_local
+    from tutti_asr_client.errors import ClientError
 
-    options: dict[str, Any] = {"decoder": decoder, "beams": beams, "lm": lm, "device": device, "precision": precision}
-    options |= {"model": model_for(language, model), "grammars": grammars, "max_batch": 1, "max_streams": 2}
-    settings = settings_from(options)
-    typer.echo("loading the model …", err=True)
+    engine = {name: options[name] for name in OF_THIS_PROCESS}
+    settings = settings_from({**engine, "model": model_for(options["language"], options["model"]), **slots})
     try:
-        code = run_microphone(lambda: open_local(settings, rate, **asked), **shared)
+        code = run(lambda: open_local(settings, sample_rate, **_given(options, OF_THE_QUERY)))
     except (ClientError, ModelError, SettingsError) as error:
         fail(error, context.params)
     raise typer.Exit(code)
 
 
-def _given(**query: Any) -> dict[str, Any]:
+def _remote(options: dict[str, Any], sample_rate: int) -> OpenTranscriber:
+    """Return a transcriber of the server at --url, for audio of this rate."""
+    from tutti_asr_client.errors import BadUrl
+    from tutti_asr_client.files.transcribe import remote
+
+    query = _given(options, [*OF_THE_QUERY, "language"])
+    server: dict[str, Any] = {name: options[name] for name in ("api_key", "resumable")}
+    server |= {"sample_rate": sample_rate, "retry_s": options["retry"], "query": query}
+    try:
+        there = remote(options["url"], **server)
+    except BadUrl as error:
+        refuse(f"--url: {error}")
+    return lambda: nullcontext(there)
+
+
+def _given(options: dict[str, Any], names: list[str]) -> dict[str, Any]:
     """Return the parameters that were given: the address may have its own query."""
-    return {name: value for name, value in query.items() if value}
+    return {name: options[name] for name in names if options[name]}
 
 
 def _display(recordings: list[Path], roots: list[Path], form: OutputFormat | None, out: Path | None) -> Display:
