@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from loadtest.errors import BadManifest
 from loadtest.generator.settings import SAMPLE_RATE
 from loadtest.rulers.playing import Played, pieces
-from loadtest.rulers.recordings import Spoken
+from loadtest.rulers.recordings import Spoken, WithSpeech
 from loadtest.rulers.report import Figure, figure
 from loadtest.rulers.turns.silences import Listener, with_quiet
 from loadtest.rulers.turns.takes import CONFIGURE, LINGER
@@ -73,7 +72,7 @@ class EarlyTake:
             self.ended_s = after_s
 
 
-class EarlyEnd:
+class EarlyEnd(WithSpeech[tuple[tuple[bytes, ...], float, str]]):
     """The ruler: prepares each recording once."""
 
     query = QUERY
@@ -84,27 +83,17 @@ class EarlyEnd:
         listener = Listener()
         quiet = [(with_quiet(each.samples), each.language) for each in spoken]
         found = [(pcm, listener.silences(pcm), language) for pcm, language in quiet]
-        self._played = [
-            (pieces(pcm.tobytes()), silences[-1][0], language) for pcm, silences, language in found if silences
-        ]
-        if not self._played:
-            raise BadManifest("silero found no speech in these recordings; use others")
-        self.silent = len(found) - len(self._played)
-
-    @property
-    def recordings(self) -> int:
-        """Number of recordings with an end of speech."""
-        return len(self._played)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Remarks for the report."""
-        return (f"{self.silent} recordings were left out: silero found no speech in them",) if self.silent else ()
+        super().__init__(
+            [
+                (pieces(pcm.tobytes()), silences[-1][0], language) if silences else None
+                for pcm, silences, language in found
+            ]
+        )
 
     def takes(self, order: Iterator[int]) -> Iterator[EarlyTake]:
         """Yield takes of the recordings in this order."""
         for number in order:
-            yield EarlyTake(*self._played[number])
+            yield EarlyTake(*self.played[number])
 
     def figures(self, played: Played) -> tuple[Figure, ...]:
         """Return the figures of a level."""

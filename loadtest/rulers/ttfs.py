@@ -13,11 +13,10 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from loadtest.errors import BadManifest
 from loadtest.generator.frames import TEXT, masked
 from loadtest.generator.settings import SAMPLE_RATE
 from loadtest.rulers.playing import Played, pieces
-from loadtest.rulers.recordings import Spoken
+from loadtest.rulers.recordings import Spoken, WithSpeech
 from loadtest.rulers.report import Figure, figure
 from loadtest.rulers.voice import STOP_S, Voice
 from tutti_asr_client.address import QueryValue
@@ -82,7 +81,7 @@ class FinalTake:
         return self.ttfs_s is not None
 
 
-class Ttfs:
+class Ttfs(WithSpeech[tuple[tuple[bytes, ...], tuple[int, ...], str]]):
     """The ruler: prepares each recording once."""
 
     query = QUERY
@@ -92,26 +91,14 @@ class Ttfs:
         """Find the stops of all recordings. Raises: BadManifest if there are none."""
         voice, silence = Voice(), np.zeros(round(TAIL_S * SAMPLE_RATE), np.int16)
         found = [(each, voice.stops(np.concatenate([each.samples, silence])).pieces) for each in spoken]
-        self._played = [(pieces(each.samples.tobytes()), stops, each.language) for each, stops in found if stops]
-        if not self._played:
-            raise BadManifest("silero found no speech in these recordings; use others")
-        self.silent = len(found) - len(self._played)
-
-    @property
-    def recordings(self) -> int:
-        """Number of recordings with a stop."""
-        return len(self._played)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Remarks for the report."""
-        return (f"{self.silent} recordings were left out: silero found no speech in them",) if self.silent else ()
+        super().__init__(
+            [(pieces(each.samples.tobytes()), stops, each.language) if stops else None for each, stops in found]
+        )
 
     def takes(self, order: Iterator[int]) -> Iterator[FinalTake]:
         """Yield takes of the recordings in this order."""
         for number in order:
-            frames, stops, language = self._played[number]
-            yield FinalTake(frames, stops, language)
+            yield FinalTake(*self.played[number])
 
     def figures(self, played: Played) -> tuple[Figure, ...]:
         """Return the figure of a level."""
