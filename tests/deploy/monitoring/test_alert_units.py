@@ -18,7 +18,7 @@ from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import spell
 
 Start = Callable[..., LiveServer]
-RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yml"
+RULES = Path(__file__).parents[3] / "deploy" / "prometheus" / "rules.yml"
 STEREO = {"channels": 2, "multichannel": "true"}
 GAUGES = ("tutti_sessions_active", "tutti_sessions_max", "tutti_estimated_session_capacity")
 SLOTS = 10

@@ -21,7 +21,7 @@ from tests.support.deployment.prometheus import RULES, WITHIN_S, Prometheus, nee
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def rules(kind: str) -> list[dict[str, Any]]:
