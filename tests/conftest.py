@@ -55,7 +55,7 @@ SLOW = (
     "loadtest/programs/test_hostile.py",
     "loadtest/generator/test_arrivals.py",
     "loadtest/programs/test_overload.py",
-    "ecosystem/test_livekit.py",
+    "ecosystem/agents/test_livekit.py",
     "ecosystem/test_clients_page.py",
     "loadtest/planning/test_simulation_plan.py",
     "loadtest/planning/test_sizing.py",

@@ -1,6 +1,6 @@
 """Ends of speech by silero, as pipecat and LiveKit determine them, computed before a load is played.
 
-Source: pipecat-ai 1.14.0, `pipecat.audio.vad`, to which tests/ecosystem/test_pipecat.py compares it; BS.1770-4.
+Source: pipecat-ai 1.14.0, `pipecat.audio.vad`, to which tests/ecosystem/agents/test_pipecat.py compares it; BS.1770-4.
 """
 
 from __future__ import annotations

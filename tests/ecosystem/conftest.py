@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +15,10 @@ from tests.ecosystem.serving import ServerProcess
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of this folder."""
+    """Mark the tests of this folder and of those in it."""
+    here = Path(__file__).parent
     for item in items:
-        if item.path.parent.name == "ecosystem":
+        if here in item.path.parents:
             item.add_marker("ecosystem")
 
 

@@ -10,12 +10,12 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.ecosystem.agents.test_livekit import END, FINAL, said
+from tests.ecosystem.agents.test_pipecat import finals
 from tests.ecosystem.driving import Driver, Event
 from tests.ecosystem.recordings import Spoken, text
 from tests.ecosystem.relay import Relay
 from tests.ecosystem.serving import KEY, ServerProcess
-from tests.ecosystem.test_livekit import END, FINAL, said
-from tests.ecosystem.test_pipecat import finals
 from tests.ecosystem.wire_rules import check_turns
 
 NAMES = ("livekit", "pipecat")

@@ -1,6 +1,6 @@
 """A rolling restart: a replica stops, and its clients, which reconnect by themselves, move to another replica.
 
-`deepgram-sdk` for Python does not reconnect: `test_deepgram_sdk.py`.
+`deepgram-sdk` for Python does not reconnect: `deepgram/test_deepgram_sdk.py`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.ecosystem.agents.test_livekit import END, FINAL, finish, said
+from tests.ecosystem.agents.test_pipecat import finals
 from tests.ecosystem.driving import Driver, Event
 from tests.ecosystem.recordings import Spoken, text
 from tests.ecosystem.relay import Relay
 from tests.ecosystem.serving import KEY, ServerProcess
-from tests.ecosystem.test_livekit import END, FINAL, finish, said
-from tests.ecosystem.test_pipecat import finals
 from tests.ecosystem.wire_rules import check_stream
 
 NAMES = ("node", "livekit", "pipecat")
