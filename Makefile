@@ -38,7 +38,7 @@ test-all: setup  ## all tests, as continuous integration runs them, half an hour
 
 # What depends on the processor: products, compiled code, slots, precisions, a server's answers, the demo.
 ON_AVX2 := $(wildcard tests/model/*.py) \
-	$(addprefix tests/model/, ctc evaluation int8 machine published training/quantization training/acoustic/test_training_precision.py training/acoustic/test_muon.py) \
+	$(addprefix tests/model/, ctc evaluation int8 machine published shipped training/quantization training/acoustic/test_training_precision.py training/acoustic/test_muon.py) \
 	tests/batching/test_slots_stateful.py tests/batching/test_stepper.py \
 	tests/server/test_server_e2e.py tests/server/resume tests/server/tools tests/loadtest/programs/test_demo.py
 

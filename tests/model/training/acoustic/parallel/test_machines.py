@@ -18,7 +18,7 @@ from model.training.acoustic.snapshots import Snapshots
 from tests.support.needs import missing, need_programs
 from tests.support.training import tones
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[5]
 NAMESPACES = [f"tutti-{os.getpid()}-{node}" for node in range(2)]
 ADDRESSES = ["10.213.7.1", "10.213.7.2"]
 LINK = "link0"
