@@ -20,7 +20,7 @@ from server.protocols.deepgram.parameters import PARAMETERS, Schema
 from server.protocols.deepgram.resume_messages import Resume, Resumed, ResumeRefused, TicketOut
 from server.protocols.openai.messages import ServerEvent
 from server.protocols.twilio.messages import CallEvent
-from tests.support.servers.asyncapi_document import AsyncApiDocument
+from tests.support.protocols.asyncapi_document import AsyncApiDocument
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
 

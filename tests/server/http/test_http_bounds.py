@@ -12,7 +12,7 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from server.http.bounded_protocol import MAX_PIPELINED, BoundedHttpProtocol, PipelineFlow
-from tests.support.servers.bare_http import dialled, rest
+from tests.support.protocols.bare_http import dialled, rest
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import GatedSpellingModel, spell
 from tests.support.streams.websocket_bench import TcpTransport

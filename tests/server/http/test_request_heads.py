@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from server.http.uvicorn_server import MAX_HEAD_BYTES
-from tests.support.servers.bare_http import dialled, rest
+from tests.support.protocols.bare_http import dialled, rest
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import spell

@@ -18,9 +18,9 @@ from server.protocols.openai.form import check_fields
 from server.protocols.vosk.adapter import VoskAdapter
 from server.protocols.vosk.messages import parse_frame
 from server.streaming.adapter import Reject, Skip
+from tests.support.protocols.listen_query import RAW, query
 from tests.support.servers.adapters import RATE
 from tests.support.servers.fakes import WAIT_S
-from tests.support.servers.listen_query import RAW, query
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import spell
 from tests.support.servers.uploaded import encoded

@@ -19,9 +19,9 @@ from server.protocols.twilio import endpoint as twilio
 from server.protocols.vosk import endpoint as vosk
 from server.protocols.vosk.adapter import VoskAdapter
 from server.streaming.adapter import Reject
+from tests.support.protocols.listen_query import query
 from tests.support.servers.adapters import RATE
 from tests.support.servers.fakes import WAIT_S
-from tests.support.servers.listen_query import query
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import spell
 from tests.support.servers.uploaded import encoded

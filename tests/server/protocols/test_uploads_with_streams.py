@@ -13,7 +13,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from server.recognition import recognizer
-from tests.support.servers.bare_http import dialled, rest
+from tests.support.protocols.bare_http import dialled, rest
 from tests.support.servers.live_server import Client, LiveServer, transcript
 from tests.support.servers.spelling import GatedSpellingModel, spell
 from tests.support.servers.uploaded import encoded, said

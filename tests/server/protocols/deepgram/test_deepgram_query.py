@@ -16,7 +16,7 @@ from server.protocols.deepgram.query import BIASING
 from server.recognition.keyterms.keyterms import Keyterms
 from server.recognition.segments.endpointing import SMART_END
 from server.recognition.session_options import SessionOptions
-from tests.support.servers.listen_query import RAW, query
+from tests.support.protocols.listen_query import RAW, query
 
 MODEL_RATE = 16_000
 

@@ -24,7 +24,7 @@ from server.recognition.events import (
     UtteranceGap,
 )
 from server.text.formatting import format_words
-from tests.support.servers.listen_query import RAW, query
+from tests.support.protocols.listen_query import RAW, query
 
 CARD = ModelCard.of("small", "3", "00ff")
 WORDS = (Word("turn", 3.36, 3.6, 0.97), Word("down", 4.2, 4.56, 0.91))
