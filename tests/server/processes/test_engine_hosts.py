@@ -191,7 +191,7 @@ async def test_a_spare_is_started_once_however_often_it_is_looked_for() -> None:
     hosts = Hosts(spare=True)
     await hosts.hosts.begin()
     hosts.hosts.look_after_spare()
-    hosts.hosts._look_after_spare()
+    hosts.hosts.look_after_spare()
     await hosts.hosts.restart()
     await settled()
     alive = [child for child in hosts.started if not child.leaving]
