@@ -3,11 +3,13 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.testing
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("TUTTI_FRONT_ENDS", "0")  # whatever the machine: tests of several processes ask for them
@@ -92,6 +94,9 @@ SLOW = (
     "server/recognition/keyterms/test_context_recall.py",
 )
 """Files that take 6 to 140 seconds, about the longest first: `make test` leaves them out, `make test-all` runs them."""
+
+# `CliRunner` builds the parsers of all commands at each call, 0.2 s; they do not change.
+typer.testing._get_command = cache(typer.testing._get_command)  # type: ignore[attr-defined]
 
 # A machine that is busy elsewhere draws examples slowly; that says nothing about the code.
 settings.register_profile("tutti", deadline=None, suppress_health_check=[HealthCheck.too_slow])
