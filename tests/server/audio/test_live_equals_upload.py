@@ -129,6 +129,14 @@ def cut(body: bytes, size: int) -> Iterator[bytes]:
         yield body[at : at + size]
 
 
+def cut_small(body: bytes) -> Iterator[bytes]:
+    """Yield headers, first frames and the end byte by byte, and what is between in pieces smaller than a frame."""
+    first, last = body[:8_000], body[8_000:][-2_000:]
+    yield from cut(first, 1)
+    yield from cut(body[len(first) : len(body) - len(last)], 97)
+    yield from cut(last, 1)
+
+
 @pytest.mark.parametrize(("name", "rate", "channels"), CASES)
 @settings(max_examples=6, deadline=None)
 @given(data=st.data())
@@ -144,7 +152,7 @@ def test_live_audio_in_equal_pieces_equals_its_upload(name: str, rate: int, chan
     body = body_of(name, rate, channels)
     if size == 1 and name.startswith(("wav", "rf64")):
         body = body[:30_001]  # ends inside a sample
-    live = decoded(open_decoder(ANY, RATE), list(cut(body, size)))
+    live = decoded(open_decoder(ANY, RATE), list(cut_small(body) if size == 1 else cut(body, size)))
     assert len(live) > 0.04 * RATE
     assert_same(live, upload_of(body)[0])
 
