@@ -41,12 +41,14 @@ ON_AVX2 := $(wildcard tests/model/*.py) \
 	$(addprefix tests/model/, ctc evaluation int8 machine published shipped training/quantization training/acoustic/test_training_precision.py training/acoustic/test_muon.py) \
 	tests/batching/test_slots_stateful.py tests/batching/test_stepper.py \
 	tests/server/test_server_e2e.py tests/server/resume tests/server/tools tests/loadtest/programs/test_demo.py
+# These emulate all processors themselves in `make test-all`.
+EMULATING := tests/model/int8/test_arm64.py tests/model/int8/test_portability.py tests/server/resume/test_resume_processors.py
 
 test-avx2: export ATEN_CPU_CAPABILITY = avx2
 test-avx2: export ONEDNN_MAX_CPU_ISA = AVX2
 test-avx2: setup  ## tests of model, core, server and demo as on a processor with AVX2 alone, three minutes on two cores
 	@$(BIN)/python -c 'from model.machine.instructions import instruction_set as found; assert found() == "avx2", found()'
-	@$(PYTEST) $(ON_AVX2)
+	@$(PYTEST) $(ON_AVX2) $(EMULATING:%=--ignore=%)
 
 check: setup  ## ruff, mypy --strict, rules of dependency, words of the documents, the documentation site
 	@$(BIN)/ruff check .
