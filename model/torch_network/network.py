@@ -20,6 +20,8 @@ from model.mel import FLOOR, mel_filters
 
 State = dict[str, Tensor]
 Entering = Callable[[Tensor], Tensor]
+Recurrence = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""Differentiable: gates (B, T, 3H) = Wx + b, U (3H, H), its bias (3H), first state (B, H) -> states (B, T, H)."""
 
 
 class LogMel(nn.Module):
@@ -72,6 +74,18 @@ class PairConv(nn.Module):
         return functional.silu(self.product(windows)), joined[:, -CONTEXT:]
 
 
+def gate_factors(
+    state: Tensor, reset: Tensor, update: Tensor, candidate: Tensor, recurrent: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Derivatives of h' by what enters the gates of a GRU, from h, the gates and Uh_n, all of one shape.
+
+    In order: by the sums of reset and update, by Uh_n, and by Wx_n, which the reset gate does not scale.
+    """
+    to_candidate = (1 - update) * (1 - candidate.square())
+    to_reset = to_candidate * recurrent * reset * (1 - reset)
+    return to_reset, (state - candidate) * update * (1 - update), to_candidate * reset, to_candidate
+
+
 class Scan(torch.autograd.Function):
     """Recurrence of a GRU over a whole utterance, time-major, with a backward pass for training on a CPU.
 
@@ -111,15 +125,8 @@ class Scan(torch.autograd.Function):
         hidden, entered, reset_update, candidate, recurrent, weight = ctx.saved_tensors
         steps, rows, width = candidate.shape
         reset, update = reset_update[..., :width], reset_update[..., width:]
-        to_candidate = (1 - update) * (1 - candidate.square())
-        factors = torch.stack(  # (T, B, 3, H): d pre-activation / d h'
-            [
-                to_candidate * recurrent * reset * (1 - reset),
-                (hidden[:-1] - candidate) * update * (1 - update),
-                to_candidate * reset,
-            ],
-            dim=2,
-        )
+        *recurrent_side, to_candidate = gate_factors(hidden[:-1], reset, update, candidate, recurrent)
+        factors = torch.stack(recurrent_side, dim=2)  # (T, B, 3, H)
         weight = weight.to(grad.dtype)
         grads = torch.empty_like(factors)
         carried = torch.zeros_like(grad[0])
@@ -148,6 +155,7 @@ class GRULayer(nn.Module):
         self.input = nn.Linear(width, 3 * hidden)
         self.recurrent = nn.Linear(hidden, 3 * hidden)
         self.hidden = hidden
+        self.recurrence: Recurrence | None = None  # for training; otherwise torch's
         bound = 1 / math.sqrt(hidden)
         nn.init.uniform_(self.input.weight, -bound, bound)
         for gate in range(3):
@@ -164,9 +172,12 @@ class GRULayer(nn.Module):
                     parameter[2 * self.hidden :] = 0
 
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Use the scan (cuDNN on a GPU) for training, and the plain loop over the few frames of a step for serving."""
+        """For training use `recurrence`, else cuDNN on a GPU, else the scan; for serving loop over the few frames."""
         if not torch.is_grad_enabled():
             return self.steps(x, state)
+        if self.recurrence is not None:
+            out = self.recurrence(self.input(x), self.recurrent.weight, self.recurrent.bias, state)
+            return out, out[:, -1]
         if x.is_cuda:
             weights = [self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias]
             out, last = torch._VF.gru(x, state[None].to(x.dtype), weights, True, 1, 0.0, False, False, True)

@@ -1,4 +1,4 @@
-// CUDA threads as fibers of one thread of the host: the primitives of model/gpu/cuda/gru_body.h for g++.
+// CUDA threads as fibers of one thread of the host: the primitives of model/gpu/cuda/gru_body.h and gru_backward_body.h for g++.
 //
 // A fiber runs until its warp or block must meet (vote, shuffle, mma, barrier), or until it is interrupted at random before
 // an access to memory that blocks share. A seeded scheduler picks the warp that continues; one block or one warp of
@@ -17,6 +17,10 @@
 typedef unsigned short half_bits;
 struct alignas(16) Quad {
     unsigned x, y, z, w;
+};
+
+struct alignas(16) Words {
+    unsigned long long first, second;
 };
 
 extern "C" void fiber_switch(void **saved, void *next);
@@ -61,6 +65,7 @@ struct Fiber {
     Quad a;
     unsigned low, high;
     float *sum;
+    bool bf16;  // operands of mma; else fp16
 };
 
 struct Machine {
@@ -107,6 +112,14 @@ static void start() {
     std::abort();
 }
 
+static float operand(const Fiber &lane, unsigned bits) {
+    if (!lane.bf16) return machine.halves[bits & 0xffff];
+    const uint32_t word = bits << 16;
+    float value;
+    std::memcpy(&value, &word, 4);
+    return value;
+}
+
 static void multiply(Fiber *lanes) {
     float a[16][16], b[16][8];
     for (int lane = 0; lane < 32; ++lane) {
@@ -114,12 +127,12 @@ static void multiply(Fiber *lanes) {
         const unsigned words[4] = {lanes[lane].a.x, lanes[lane].a.y, lanes[lane].a.z, lanes[lane].a.w};
         for (int r = 0; r < 4; ++r) {
             for (int half = 0; half < 2; ++half) {
-                a[group + r % 2 * 8][inside + r / 2 * 8 + half] = machine.halves[words[r] >> 16 * half & 0xffff];
+                a[group + r % 2 * 8][inside + r / 2 * 8 + half] = operand(lanes[lane], words[r] >> 16 * half);
             }
         }
         for (int half = 0; half < 2; ++half) {
-            b[inside + half][group] = machine.halves[lanes[lane].low >> 16 * half & 0xffff];
-            b[inside + 8 + half][group] = machine.halves[lanes[lane].high >> 16 * half & 0xffff];
+            b[inside + half][group] = operand(lanes[lane], lanes[lane].low >> 16 * half);
+            b[inside + 8 + half][group] = operand(lanes[lane], lanes[lane].high >> 16 * half);
         }
     }
     for (int lane = 0; lane < 32; ++lane) {
@@ -247,14 +260,17 @@ DEVICE unsigned shuffle_xor(unsigned value, int mask) {
     emulation::meet(emulation::SHUFFLE);
     return emulation::current().result;
 }
-DEVICE void mma_16816(float *sum, const Quad &a, unsigned low, unsigned high) {
+DEVICE void mma_of(float *sum, const Quad &a, unsigned low, unsigned high, bool bf16) {
     emulation::Fiber &fiber = emulation::current();
     fiber.sum = sum;
     fiber.a = a;
     fiber.low = low;
     fiber.high = high;
+    fiber.bf16 = bf16;
     emulation::meet(emulation::MMA);
 }
+DEVICE void mma_16816(float *sum, const Quad &a, unsigned low, unsigned high) { mma_of(sum, a, low, high, false); }
+DEVICE void mma_16816_bf16(float *sum, const Quad &a, unsigned low, unsigned high) { mma_of(sum, a, low, high, true); }
 DEVICE Quad load_weights(const Quad *from) { return *from; }
 DEVICE void copy_weights(Quad *to, const Quad *from) { *to = *from; }
 DEVICE void copies_done() {}
@@ -278,6 +294,17 @@ DEVICE void store_exchange_if(unsigned *to, unsigned word, bool condition) {
     emulation::interrupt();
     *to = word;
 }
+DEVICE void load_words_if(Words &words, const unsigned long long *from, bool condition) {  // each whole, but not both together
+    if (!condition) return;
+    words.first = from[0];
+    emulation::interrupt();
+    words.second = from[1];
+}
+DEVICE void store_word_if(unsigned long long *to, unsigned long long word, bool condition) {
+    if (!condition) return;
+    emulation::interrupt();
+    *to = word;
+}
 DEVICE unsigned load_flag(const unsigned *from) { return *from; }
 DEVICE void store_flag(unsigned *to, unsigned word) { *to = word; }
 DEVICE void store_pair(float *to, float first, float second) {
@@ -295,4 +322,15 @@ DEVICE half_bits half_of(float value) {
     half_bits bits;
     std::memcpy(&bits, &half, 2);
     return bits;
+}
+DEVICE float float_from(unsigned word) {
+    float value;
+    std::memcpy(&value, &word, 4);
+    return value;
+}
+DEVICE half_bits bf16_of(float value) {  // to nearest, ties to even
+    uint32_t word;
+    std::memcpy(&word, &value, 4);
+    if (value != value) return 0x7fff;
+    return static_cast<half_bits>((word + 0x7fffu + (word >> 16 & 1u)) >> 16);
 }

@@ -1,6 +1,7 @@
-"""The persistent kernels, of a recurrence and of a whole layer, compiled for sm_90a without a GPU.
+"""The persistent kernels, of a recurrence in both directions and of a whole layer, compiled without a GPU.
 
-Limits are in `limits.json`, by kernel and hidden size; NVRTC takes 0.2 to 0.4 s for a recurrence, 1 s for a layer.
+For sm_90a, and the recurrence for sm_80 too, up to what the 108 multiprocessors of an A100 hold. Limits are in
+`limits.json`, by kernel and hidden size; NVRTC takes 0.2 to 0.4 s for a recurrence, 1 s for a layer.
 """
 
 import ctypes
@@ -14,12 +15,15 @@ import pytest
 from model.gpu.cuda import driver, layer
 from model.gpu.cuda.driver import KernelError, compile_cubin
 from model.gpu.cuda.layer import GROUP, layer_layout
-from model.gpu.cuda.pack import MOST_BLOCKS, MOST_SHARED_BYTES, layout_of
-from model.gpu.cuda.persistent import POLL_DELAY, SOURCE, SPIN_LIMIT
+from model.gpu.cuda.pack import MOST_BLOCKS, MOST_SHARED_BYTES, backward_layout_of, layout_of
+from model.gpu.cuda.persistent import BACKWARD_SOURCE, POLL_DELAY, SOURCE, SPIN_LIMIT
 from tests.support.needs import missing, need_package
 
 LIMITS = json.loads(Path(__file__).with_name("limits.json").read_text(encoding="utf-8"))
 ARCH = "sm_90a"
+BACKWARD = "persistent_gru_backward"
+CASES = [(entry, int(hidden), ARCH) for entry in LIMITS for hidden in LIMITS[entry]]
+CASES += [(entry, hidden, "sm_80") for entry in ("persistent_gru", BACKWARD) for hidden in (32, 416, 1024, 1536)]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +35,7 @@ def tools():
     return folder
 
 
-def compiled(entry, hidden):
+def compiled(entry, hidden, arch=ARCH):
     try:
         driver.nvrtc()
     except KernelError as error:
@@ -40,10 +44,11 @@ def compiled(entry, hidden):
         layout, shared_bytes = layer_layout(hidden)
         source, sizes = layer.SOURCE, layout.defines() | {"GROUP": GROUP}
     else:
-        layout = layout_of(hidden)
-        source, sizes, shared_bytes = SOURCE, layout.defines(), layout.shared_bytes
+        layout = backward_layout_of(hidden) if entry == BACKWARD else layout_of(hidden)
+        source = BACKWARD_SOURCE if entry == BACKWARD else SOURCE
+        sizes, shared_bytes = layout.defines(), layout.shared_bytes
     sizes |= {"SPIN_LIMIT": SPIN_LIMIT, "POLL_DELAY": POLL_DELAY}
-    return compile_cubin(source, ARCH, tuple(sorted(sizes.items()))), layout, shared_bytes
+    return compile_cubin(source, arch, tuple(sorted(sizes.items()))), layout, shared_bytes
 
 
 def output(*command):
@@ -54,13 +59,13 @@ def resources(tools, cubin, entry):
     """Return registers, stack bytes and local bytes of a thread, and the kernel's instructions."""
     usage = output(tools / "cuobjdump", "-res-usage", cubin).split(f"Function {entry}:")[1]
     numbers = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", usage).groups()
-    code = output(tools / "nvdisasm", "-c", cubin).split(f".section\t.text.{entry},")[1].split("\t.section")[0]
+    code = output(tools / "nvdisasm", "-c", cubin).split(f".section\t.text.{entry},")[1].split("\t.section\t")[0]
     return [int(number) for number in numbers], code
 
 
-@pytest.mark.parametrize(("entry", "hidden"), [(entry, int(hidden)) for entry in LIMITS for hidden in LIMITS[entry]])
-def test_resources_and_instructions_are_those_of_the_limits(tools, tmp_path, entry, hidden):
-    code, layout, shared_bytes = compiled(entry, hidden)
+@pytest.mark.parametrize(("entry", "hidden", "arch"), CASES)
+def test_resources_and_instructions_are_those_of_the_limits(tools, tmp_path, entry, hidden, arch):
+    code, layout, shared_bytes = compiled(entry, hidden, arch)
     cubin = tmp_path / "gru.cubin"
     cubin.write_bytes(code)
     (registers, stack, local), code = resources(tools, cubin, entry)
@@ -70,7 +75,7 @@ def test_resources_and_instructions_are_those_of_the_limits(tools, tmp_path, ent
         "shared_bytes": shared_bytes,
         "weight_loads": len(re.findall(r"LDG\.E\.NA\.128\.CONSTANT", code)),
         "weight_copies": len(re.findall(r"LDGSTS\.E\.BYPASS\.128", code)),
-        "products": len(re.findall(r"HMMA\.16816\.F32 ", code)),
+        "products": len(re.findall(r"HMMA\.16816\.F32(\.BF16)? ", code)),
     }
     assert found == {name: limits[name] for name in found}
     assert registers <= limits["most_registers"]
@@ -78,7 +83,7 @@ def test_resources_and_instructions_are_those_of_the_limits(tools, tmp_path, ent
     assert not re.search(r"\b(LDL|STL)\b", code)
     assert layout.blocks <= MOST_BLOCKS
     assert shared_bytes <= MOST_SHARED_BYTES
-    if entry == "persistent_gru":
+    if entry != "gru_layer":
         assert found["weight_loads"] == layout.register_fragments
         assert found["weight_copies"] == layout.fragments - layout.register_fragments
 
@@ -93,6 +98,15 @@ def test_states_of_other_blocks_are_loaded_16_bytes_at_a_time(tools, tmp_path):
     assert len(wide) % pairs == 0
     assert len(wide) >= 3 * pairs  # the first time, during a product, and again if stale
     assert len(narrow) <= 8  # epochs and error word
+
+
+def test_gradients_of_other_blocks_are_loaded_as_two_whole_words_and_stored_as_one(tools, tmp_path):
+    cubin = tmp_path / "gru.cubin"
+    cubin.write_bytes(compiled(BACKWARD, 1760)[0])
+    code = output(tools / "nvdisasm", "-c", cubin)
+    loads = 4 * backward_layout_of(1760).pairs
+    assert len(re.findall(r"LDG\.E\.128\.STRONG\.GPU", code)) == 3 * loads  # if stale, with one tile, during a product
+    assert len(re.findall(r"STG?\.E\.64\.STRONG\.GPU", code)) == 1
 
 
 def test_a_source_that_does_not_compile_is_reported_with_the_log(tmp_path):

@@ -7,7 +7,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.gpu.cuda.pack import LANES, MOST_BLOCKS, WARPS, Layout, _sources, layout_of, pack
+from model.gpu.cuda.pack import (
+    LANES,
+    MOST_BLOCKS,
+    MOST_SHARED_BYTES,
+    WARPS,
+    Layout,
+    _sources,
+    backward_layout_of,
+    layout_of,
+    pack,
+    pack_transposed,
+)
 from model.gpu.segments import recurrent_segments
 
 LAYOUTS = st.one_of(
@@ -36,6 +47,13 @@ def test_unpacking_inverts_packing_and_the_padding_is_zero(layout, seed):
     assert packed.count_nonzero() == weights.count_nonzero()
 
 
+@given(st.integers(2, 24).map(lambda steps: 16 * steps), st.integers(0, 1000))
+def test_weights_for_the_backward_pass_are_transposed_by_gate(hidden, seed):
+    weights = torch.randn(3 * hidden, hidden, generator=torch.Generator().manual_seed(seed))
+    gates = unpack(pack_transposed(weights, backward_layout_of(hidden)), layout_of(hidden)).split(hidden)
+    assert torch.equal(torch.cat([gate.t() for gate in gates]), weights)
+
+
 @given(st.integers(2, 160).map(lambda steps: 16 * steps))
 def test_segments_cover_k_in_whole_steps_and_differ_by_one_step_at_most(hidden):
     cuts = recurrent_segments(hidden)
@@ -53,6 +71,20 @@ def test_a_block_of_each_layout_fits_a_multiprocessor(hidden):
     assert layout.blocks <= MOST_BLOCKS
     assert layout.blocks * layout.units == hidden
     assert 0 < layout.register_fragments <= layout.fragments
+
+
+@given(st.integers(2, 132).map(lambda steps: 16 * steps))
+def test_a_block_of_each_layout_for_the_backward_pass_fits_a_multiprocessor(hidden):
+    layout = backward_layout_of(hidden)
+    assert layout.blocks <= MOST_BLOCKS
+    assert layout.shared_bytes <= MOST_SHARED_BYTES
+    assert 0 < layout.register_fragments <= layout.fragments
+
+
+@pytest.mark.parametrize("hidden", [0, 16, 100, 2128, 2560])
+def test_sizes_without_a_layout_for_the_backward_pass_are_rejected(hidden):
+    with pytest.raises(ValueError, match=f"no layout for {hidden} units"):
+        backward_layout_of(hidden)
 
 
 @pytest.mark.parametrize("hidden", [0, 16, 100, 2128, 2640, 4096])

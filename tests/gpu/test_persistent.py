@@ -32,6 +32,26 @@ def test_a_layer_fits_a_device_with_a_multiprocessor_per_block_and_enough_memory
 @pytest.mark.parametrize(
     ("hidden", "device", "expected"),
     [
+        (1760, {}, True),
+        (2112, {}, True),
+        (2560, {}, False),  # the backward pass has no layout with 20 units
+        (1760, {"multi_processor_count": 108}, False),
+        (
+            2112,
+            {"shared_memory_per_block_optin": 166_912, "major": 8, "minor": 0},
+            False,
+        ),  # an A100 with more processors
+        (1536, {"shared_memory_per_block_optin": 166_912, "multi_processor_count": 108, "major": 8, "minor": 0}, True),
+        (1760, {"shared_memory_per_block_optin": 101_376}, False),
+    ],
+)
+def test_training_needs_room_for_both_directions(hidden, device, expected):
+    assert fits(hidden, SimpleNamespace(**(H100 | device)), training=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("hidden", "device", "expected"),
+    [
         (1_760, {}, True),
         (2_560, {}, False),  # the weights of two products do not fit a multiprocessor
         (1_760, {"major": 8, "minor": 0}, False),  # no bulk copies

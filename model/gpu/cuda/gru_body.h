@@ -1,6 +1,6 @@
 // The recurrence of one GRU layer over a chunk of frames, in one launch whose weights stay on the chip.
 //
-// This file includes gru_exchange.h alone and is compiled twice: by NVRTC or nvcc below gru.cu, which gives it PTX, and by g++ below
+// This file includes gru_exchange.h and gru_layout.h alone and is compiled twice: by NVRTC or nvcc below gru.cu, which gives it PTX, and by g++ below
 // tests/gpu/emulation.h, which runs each CUDA thread as a fiber. Both define the primitives that are called here:
 //   thread_index, block_index, shared_memory, block_barrier, warp_any, shuffle_xor, mma_16816,
 //   load_weights, copy_weights, copies_done, load_int, load_word_if, load_half_if, load_exchange_if, store_exchange_if,
@@ -124,16 +124,6 @@ DEVICE bool settle(const Arguments &a, SharedLayout &shared, const Place &place,
     return true;
 }
 
-DEVICE void load_fragments(const Arguments &a, SharedLayout &shared, const Place &place, int from, int to, Quad *held) {
-    const Quad *weights = a.weights + (static_cast<long>(block_index()) * WARPS + place.warp) * FRAGMENTS * 32 + place.lane;
-    Quad *stored = shared.fragments + place.warp * SHARED_FRAGMENTS * 32 + place.lane;
-#pragma unroll
-    for (int f = from; f < to; ++f) {
-        if (in_register(f)) held[register_of(f)] = load_weights(weights + f * 32);
-        else copy_weights(stored + (f - register_of(f)) * 32, weights + f * 32);
-    }
-}
-
 DEVICE void issue_first(const Arguments &a, const Place &place, int state, Quad *entering) {
     const Source first = state_source(a, place, state, place.lane / 4 < a.bucket);
 #pragma unroll
@@ -176,9 +166,9 @@ DEVICE void set_up(const Arguments &a, SharedLayout &shared, const Place &place,
     previous_kernel_done();
     const int row = place.lane / 4, state = row < a.bucket ? load_int(a.read + row) : 0;
     set_up_rows(a, shared);
-    load_fragments(a, shared, place, 0, FRAGMENTS / 2, held);
+    load_fragments(a.weights, shared.fragments, place, 0, FRAGMENTS / 2, held);
     issue_first(a, place, state, entering);
-    load_fragments(a, shared, place, FRAGMENTS / 2, FRAGMENTS, held);
+    load_fragments(a.weights, shared.fragments, place, FRAGMENTS / 2, FRAGMENTS, held);
     copies_done();
 }
 

@@ -1,4 +1,4 @@
-// The recurrence of one GRU layer: its sizes, which thread has which part, and the exchange of states between blocks.
+// The recurrence of one GRU layer: its arguments and shared memory, and the exchange of states between blocks.
 //
 // Included by gru_body.h, which names the primitives and sizes that are defined before.
 //
@@ -14,35 +14,14 @@
 //   block publishes h(1) after it has read h(0). With one frame no block needs h(1): it is published and awaited for this.
 //   Epochs: block 0 raises them after it has seen a word of every block, and a block publishes after it has read them.
 
-constexpr int TILE_ROWS = 8;  // batch rows of a work item: N of the product
-constexpr int K_STEPS = HIDDEN / 16;
-constexpr int SEGMENTS = K_STEPS < WARPS ? K_STEPS : WARPS;
-constexpr int RUN = K_STEPS / SEGMENTS;         // k16 steps of a segment
-constexpr int LONGER = K_STEPS % SEGMENTS;      // number of segments, the first ones, that are a step longer
-constexpr int MAX_PAIRS = (RUN + (LONGER > 0) + 1) / 2;
+#include "gru_layout.h"
+
 constexpr int PAIRS = SEGMENTS * MAX_PAIRS;     // of a work item; some of a shorter run are half empty or empty
-constexpr int GATE_ROWS = (3 * UNITS + 15) / 16 * 16;
-constexpr int TILES = GATE_ROWS / 16;
-constexpr int FRAGMENTS = 2 * MAX_PAIRS * TILES;  // of a warp, 16 bytes a lane
-constexpr int SHARED_FRAGMENTS = FRAGMENTS - REGISTER_FRAGMENTS;
-#ifdef BULK_FRAGMENTS
-constexpr int ROOM_FRAGMENTS = BULK_FRAGMENTS;
-#else
-constexpr int ROOM_FRAGMENTS = SHARED_FRAGMENTS;
-#endif
-constexpr int GATE_THREADS = UNITS * TILE_ROWS;
-constexpr int GATE_GROUPS = 32 * WARPS / GATE_THREADS;  // of threads, which take turns with the gates of work items
-constexpr int ITEM_TILES = MAX_ROWS / TILE_ROWS;
 constexpr int PAIR_WORDS = 128;                       // 32 lanes of four words
 constexpr int BUFFER_WORDS = ITEM_TILES * PAIRS * PAIR_WORDS;  // one of the two
-constexpr int EPOCHS_AT = 64;                         // words of the workspace: error, then epochs, then buffers
-constexpr int BUFFERS_AT = EPOCHS_AT + (MAX_ROWS + 63) / 64 * 64;
 constexpr int PREFETCH_BYTES = 16384;                 // of one instruction
 constexpr unsigned MARK = 0x40004000u;                // bit 14 of both halves
 constexpr float LOG2E = 1.4426950408889634f;
-
-static_assert(HIDDEN % 16 == 0 && HIDDEN % UNITS == 0 && UNITS % 4 == 0, "sizes");
-static_assert(GATE_THREADS <= 32 * WARPS && MAX_ROWS <= 32 * WARPS && MAX_ROWS % TILE_ROWS == 0, "threads");
 
 struct SharedLayout {
     Quad fragments[ROOM_FRAGMENTS > 0 ? WARPS * ROOM_FRAGMENTS * 32 : 1];
@@ -70,40 +49,12 @@ struct Arguments {
     long ahead_bytes[2];   // multiples of 16, as are the addresses
 };
 
-struct Place {  // of a thread
-    int warp, lane;
-    int first, steps;      // of the warp's run
-    int group;             // whose work items' gates it computes; GATE_GROUPS or more: none
-    int own_unit, column;  // of these: unit of the block, batch row of the tile
-    int unit;
-    int word;              // of that unit and row in a tile of the exchange
-};
-
-DEVICE constexpr int first_of(int segment) { return segment * RUN + (segment < LONGER ? segment : LONGER); }
-DEVICE constexpr int segment_of(int step) {
-    return step < LONGER * (RUN + 1) ? step / (RUN + 1) : LONGER + (step - LONGER * (RUN + 1)) / RUN;
-}
-
-DEVICE Place place_of(int thread, int block) {
-    Place place;
-    place.warp = thread / 32;
-    place.lane = thread % 32;
-    place.first = first_of(place.warp);
-    place.steps = place.warp >= SEGMENTS ? 0 : RUN + (place.warp < LONGER);
-    place.group = thread / GATE_THREADS;
-    place.own_unit = thread % GATE_THREADS / TILE_ROWS;
-    place.column = thread % TILE_ROWS;
-    place.unit = block * UNITS + place.own_unit;
+DEVICE int word_of(const Place &place) {
     const int step = place.unit / 16, inside = place.unit % 16;
     const int local = step - first_of(segment_of(step));
     const int pair = segment_of(step) * MAX_PAIRS + local / 2;
-    place.word = pair * PAIR_WORDS + (place.column * 4 + inside % 8 / 2) * 4 + local % 2 * 2 + inside / 8;
-    return place;
+    return pair * PAIR_WORDS + (place.column * 4 + inside % 8 / 2) * 4 + local % 2 * 2 + inside / 8;
 }
-
-// Fragment f is in registers or in shared memory; those of shared memory are spread evenly over the run.
-DEVICE constexpr int register_of(int f) { return f * REGISTER_FRAGMENTS / FRAGMENTS; }
-DEVICE constexpr bool in_register(int f) { return register_of(f) != register_of(f + 1); }
 
 DEVICE unsigned mark_of(unsigned frame) { return frame & 2u ? 0u : MARK; }  // a zeroed workspace holds no frame
 
@@ -137,10 +88,8 @@ DEVICE Source source_of(const Arguments &a, const SharedLayout &shared, const Pl
     return Source{from, mark_of(counted), false, row < rows && place.steps > 0};
 }
 
-// The segments differ by one step, so only the last pair may lack a step or both: its fragments of U are zero, and
-// the value used instead of h must be finite there. The exchange has such words, never written; a state row does not.
-DEVICE bool complete(int step) { return step < RUN; }
-
+// Where a pair lacks a step, the value used instead of h must be finite. The exchange has such words, never written; a
+// state row does not.
 // Not one function for both sources: a register that either of two loads may fill waits for the one before the other.
 template <bool STATE>
 DEVICE void issue(const Source &source, const Place &place, int p, Quad &entering) {
@@ -161,19 +110,13 @@ DEVICE bool stale(const Quad &q, const Source &source, const Place &place, int p
 }
 
 // Waits until all words that were issued carry the mark, and takes it off. False: the bound was reached.
-// A round loads again what was stale, and only that.
 DEVICE bool await(const Source &source, const Place &place, unsigned *error, Quad *entering) {
-    for (int polls = 0;; ++polls) {
-        bool waits = false;
-#pragma unroll
-        for (int p = 0; p < MAX_PAIRS; ++p) {
-            const bool again = stale(entering[p], source, place, p);
-            load_exchange_if(entering[p], source.at + p * PAIR_WORDS, again);
-            waits |= again;
-        }
-        if (!warp_any(waits)) break;
-        if (polls >= SPIN_LIMIT || (polls % 256 == 255 && load_flag(error) != 0u)) return false;
-    }
+    const bool arrived = poll<MAX_PAIRS>(error, [&](int p) {
+        const bool again = stale(entering[p], source, place, p);
+        load_exchange_if(entering[p], source.at + p * PAIR_WORDS, again);
+        return again;
+    });
+    if (!arrived) return false;
 #pragma unroll
     for (int p = 0; p < MAX_PAIRS; ++p) {
         entering[p].x ^= source.mark;

@@ -1,11 +1,12 @@
-"""Sizes and memory layout of the persistent GRU kernel: assignment of weights to blocks and warps, and their order.
+"""Sizes and memory layout of the persistent GRU kernels: assignment of weights to blocks and warps, and their order.
 
-The constants are those of `gru_exchange.h`; the kernel is compiled for one `Layout`.
+The constants are those of `gru_layout.h`; a kernel is compiled for one `Layout`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ LAYER_COLUMNS = 16  # most rows times frames, for the same reason
 MOST_BLOCKS = 132  # one block per multiprocessor of an H100
 REGISTERS = 255  # of a thread
 OTHER_REGISTERS = 44  # for addresses, inputs of the gates, counters; checked by tests/gpu/test_gru_compiled.py
+GATES = 3
 MOST_SHARED_BYTES = 227 * 1024  # of a block on sm_90
 
 
@@ -89,6 +91,24 @@ class Layout:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class BackwardLayout(Layout):
+    """Distribution for the kernel of the backward pass: `gru_backward_body.h`, one tile of 16 rows of U^T per block."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """Size of `BackwardShared`."""
+        fragments = max(1, WARPS * (self.fragments - self.register_fragments) * LANES) * 16
+        own, partial = self.max_rows * self.units * 4, 2 * self.segments * self.units * TILE_ROWS * 4
+        return fragments + -(-(own + 4 * self.max_rows + 4) // 16) * 16 + partial
+
+    @property
+    def workspace_words(self) -> int:
+        """32-bit words of the workspace: error, epochs, and two buffers of 64-bit words, one per unit and row."""
+        steps = self.segments * 2 * self.pairs  # some are empty
+        return 64 + -(-self.max_rows // 64) * 64 + 2 * self.max_rows * steps * STEP * 2
+
+
 def fits_layer(rows: int, frames: int) -> bool:
     """Return whether a batch is small enough for one launch per layer."""
     return rows <= LAYER_ROWS and rows * frames <= LAYER_COLUMNS
@@ -121,6 +141,19 @@ def layout_of(hidden: int) -> Layout:
     return layout
 
 
+def backward_layout_of(hidden: int) -> BackwardLayout:
+    """Return the layout of the kernel of the backward pass: multiples of 16 from 32 to 2,112.
+
+    A step of 16 units takes 16 registers for what other blocks send, four times as many as in the recurrence, so more
+    fragments lie in shared memory. Raises: ValueError for other sizes.
+    """
+    if hidden < 2 * STEP or hidden % STEP or hidden // STEP > MOST_BLOCKS:
+        raise ValueError(f"the backward kernel of the persistent GRU has no layout for {hidden} units")
+    sizes = BackwardLayout(hidden, STEP, 0)
+    room = (REGISTERS - OTHER_REGISTERS) // 4 - 4 * sizes.pairs - GATES  # in fragments: 4 registers each
+    return BackwardLayout(hidden, STEP, min(sizes.fragments, room))
+
+
 def _sources(layout: Layout) -> tuple[Tensor, Tensor]:
     """Return row and column of U (3H + 1, H + 1) for each packed half, in packed shape; last row and column are 0."""
     lane = torch.arange(LANES)[:, None, None]
@@ -140,9 +173,30 @@ def _sources(layout: Layout) -> tuple[Tensor, Tensor]:
 
 
 def pack(weights: Tensor, layout: Layout) -> Tensor:
-    """Pack U (3H, H) fp16 to (blocks, warps, k16 steps, tiles, 32 lanes, 4 registers, 2 halves) fp16, contiguous."""
+    """Pack U (3H, H) to (blocks, warps, k16 steps, tiles, 32 lanes, 4 registers, 2 halves), contiguous, same dtype."""
     hidden = layout.hidden
+    if layout.units == STEP:
+        tiles = weights.reshape(GATES, hidden // STEP, STEP, hidden // STEP, STEP).permute(1, 3, 0, 2, 4)
+        return _pack_tiles(tiles, layout)
     padded = weights.new_zeros(3 * hidden + 1, hidden + 1)
     padded[:-1, :-1] = weights
     rows, columns = (each.to(weights.device) for each in _sources(layout))
     return torch.stack([padded[rows[block], columns] for block in range(layout.blocks)])
+
+
+def pack_transposed(weights: Tensor, layout: BackwardLayout) -> Tensor:
+    """Pack U (3H, H) for the backward pass: as `pack`, with rows and columns of each gate exchanged."""
+    hidden = layout.hidden
+    return pack(weights.reshape(GATES, hidden, hidden).transpose(1, 2).reshape(-1, hidden), layout)
+
+
+def _pack_tiles(tiles: Tensor, layout: Layout) -> Tensor:
+    """Pack tiles (blocks, k16 steps, gates, 16 rows, 16 of K) by warps, steps missing from a run as zeros."""
+    blocks, steps = tiles.shape[:2]
+    runs = torch.full((WARPS, 2 * layout.pairs), steps)
+    for warp, (first, end) in enumerate(pairwise(recurrent_segments(layout.hidden))):
+        runs[warp, : (end - first) // STEP] = torch.arange(first // STEP, end // STEP)
+    padded = torch.cat([tiles, tiles.new_zeros(blocks, 1, *tiles.shape[2:])], dim=1)
+    # A lane has rows lane / 4 and 8 after it, and of K 2 (lane % 4), the next one, and 8 after these (PTX manual).
+    fragments = padded[:, runs.flatten().to(tiles.device)].view(blocks, *runs.shape, GATES, 2, 8, 2, 4, 2)
+    return fragments.permute(0, 1, 2, 3, 5, 7, 6, 4, 8).reshape(blocks, *runs.shape, GATES, LANES, 4, 2)

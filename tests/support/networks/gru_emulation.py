@@ -17,7 +17,9 @@ from model.gpu.cuda.persistent import range_of
 from tests.support.needs import need_programs
 
 ROOT = Path(__file__).parents[3]
-BODIES = [ROOT / "model" / "gpu" / "cuda" / name for name in ("gru_exchange.h", "gru_body.h", "layer_body.h")]
+FORWARD = ("gru_layout.h", "gru_exchange.h", "gru_body.h", "layer_body.h")
+BACKWARD = ("gru_layout.h", "gru_backward_body.h")
+KERNELS = ROOT / "model" / "gpu" / "cuda"
 EMULATION = ROOT / "tests" / "gpu"
 DONE, HUNG, DIVERGED = 0, 2, 3
 
@@ -42,10 +44,11 @@ def schedule(seed=0, *, starved_block=-1, starved_warp=-1, ratio=24, absent_bloc
 def build(
     layout: Layout, folder: Path, *, source="gru_emulated.cpp", spin_limit=1 << 20, changes=None, **sizes
 ) -> ctypes.CDLL:
-    """Compile the kernel; `changes`: new text by old text, which must occur once in the two bodies."""
+    """Compile the kernel; `changes`: new text by old text, which must occur once in its headers."""
     need_programs("g++")
     folder = Path(tempfile.mkdtemp(dir=folder))
-    bodies = {path.name: path.read_text(encoding="utf-8") for path in BODIES}
+    names = BACKWARD if source == "gru_backward_emulated.cpp" else FORWARD
+    bodies = {name: (KERNELS / name).read_text(encoding="utf-8") for name in names}
     for old, new in (changes or {}).items():
         assert sum(body.count(old) for body in bodies.values()) == 1, f"{old!r} must occur exactly once in the kernels"
         bodies = {name: body.replace(old, new) for name, body in bodies.items()}
