@@ -12,6 +12,7 @@ from typing import Any
 
 from model.config import ModelConfig
 from model.errors import TrainingError
+from model.gpu.training import RECURRENCES
 from model.text.files import read_text
 from model.training.acoustic.augment import Augmentation
 from model.training.acoustic.optimizer.precision import CHOICES
@@ -29,6 +30,7 @@ class Recipe:
     micro_batch_s: float = 200.0  # audio of one forward and backward pass, including padding
     micro_batches: int = 2  # per update, 1, 2, 4, …: their gradients are added; processes share them
     precision: str = "auto"  # of matrix products: auto, fp32, bf16, fp16
+    recurrence: str = "auto"  # kernels of the GRU layers on a GPU: auto, persistent, torch
     matrix_lr: float = 2e-3
     vector_lr: float = 2e-3
     weight_decay: float = 0.05
@@ -65,6 +67,8 @@ class Recipe:
             raise ValueError(f"distillation {self.distillation:g} must be between 0 and 1")
         if self.precision not in CHOICES:
             raise ValueError(f"precision {self.precision!r} is not one of {', '.join(CHOICES)}")
+        if self.recurrence not in RECURRENCES:
+            raise ValueError(f"recurrence {self.recurrence!r} is not one of {', '.join(RECURRENCES)}")
 
     @property
     def last_update(self) -> int:

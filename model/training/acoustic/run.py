@@ -172,6 +172,8 @@ def _work(job: Job, announce: Callable[[str], None], team: Team, stop: Event) ->
         else:
             trainer.fit_features()
     announce(f"{team.size} process(es), products in {trainer.precision}, {sum(trainer.sizes):,} weights")
+    if device.type == "cuda":
+        announce(f"recurrence by {trainer.recurrence_description}")
     if team.locations:
         announce(_layout(trainer.team, pinned=pinned))
     peak = sum(team.objects(product_peak(trainer.precision, device)))

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from model.config import ModelConfig
 from model.errors import TrainingError
+from model.gpu.training import choose_recurrence
 from model.lexicon.lexicon import Lexicon
 from model.recordings import Utterance, read_pcm
 from model.torch_network.network import GRULayer, Network
@@ -116,6 +117,10 @@ class Trainer:
         if spoken is not None:
             config = dataclasses.replace(config, phones=spoken.phones)
         self.network = Network(config, recipe.dropout).to(device)
+        chosen = choose_recurrence(recipe.recurrence, config.hidden, self.precision, device)
+        self.recurrence, self.recurrence_description = chosen
+        for gru in self.network.grus:
+            cast(GRULayer, gru).recurrence = self.recurrence
         self.batches = BatchMaker(
             config, corpus, make_augmenter(recipe, noise, config.sample_rate), recipe.seed, spoken
         )
@@ -272,7 +277,10 @@ class Trainer:
         return Progress(after.done, epoch, loss, norm, learning_rate, self.audio_s, flops, spent, bool(asked))
 
     def _gradients(self, batch: Batch) -> Tensor:
-        """Gradients of all parameters, figures, GFLOP, seconds of audio, 0 for the stop request: (N,) float32."""
+        """Gradients of all parameters, figures, GFLOP, seconds of audio, 0 for the stop request: (N,) float32.
+
+        Raises: KernelError if a persistent kernel has aborted.
+        """
         rng = draws(self.recipe.seed, Purpose.LEARNING, *batch.key)
         torch.manual_seed(int(rng.integers(2**62)))  # dropout
         pcm = batch.pcm.to(self.device)
@@ -280,6 +288,8 @@ class Trainer:
             features, _ = self.network.features(pcm, self.network.fresh_state(len(pcm))["pcm"])  # (B, 4T, F)
         losses = self.objective(features, batch, rng, self.position.done)
         (losses.total * self.loss_scale.value).backward()  # type: ignore[no-untyped-call]
+        if self.recurrence is not None:
+            self.recurrence.check()
         parts: list[Tensor] = []
         for parameter, size in zip(self.parameters, self.sizes, strict=True):
             grad = parameter.grad
