@@ -2,7 +2,8 @@
 
 Owns the stream's time line: the offset of each connection's time, what is sent again after a loss, and which of the
 server's messages the caller already has. With a ticket a server continues exactly where the ticket was made; without
-one it starts at the end of the last final, and its times are shifted.
+one it starts at the end of the last final, and its times are shifted. A stream with `rewind_s` starts so much earlier
+that later Rewinds reach back as far as they would have: what is recognized again is not delivered again.
 
     stream.add_audio(pcm)                       from the caller
     stream.connected()                          a connection is open
@@ -20,26 +21,27 @@ from enum import Enum, auto
 import msgspec
 
 from tutti_asr_client.audio_shape import AudioShape
+from tutti_asr_client.delivery import Delivery
 from tutti_asr_client.errors import BadMessage
+from tutti_asr_client.keyterm_changes import KINDS, Answer, KeytermChanges
 from tutti_asr_client.messages import (
     ConfigureFailure,
     ConfigureSuccess,
+    ContextFailure,
+    ContextSuccess,
     Error,
     Message,
     Metadata,
     Results,
     Resumed,
     ResumeRefused,
+    RewindFailure,
     SpeechStarted,
     Ticket,
     UtteranceEnd,
     shifted,
-    without_words_before,
 )
 from tutti_asr_client.send_log import PIECE_BYTES, Control, SendLog
-
-TOLERANCE_S = 0.002
-"""Times closer than this count as equal because servers round them."""
 
 
 class Beginning(Enum):
@@ -47,13 +49,14 @@ class Beginning(Enum):
 
     NEW = auto()  # nothing was sent before
     TICKET = auto()  # the server restored the stream from a ticket
-    REPLAY = auto()  # audio is sent again from the end of the last final
+    REPLAY = auto()  # audio is sent again from the end of the last final, or of one that a Rewind reaches back to
 
 
 class Continuity:
     """The stream as seen by its caller, and the frames to send on each connection."""
 
-    def __init__(self, shape: AudioShape, held_bytes: int) -> None:
+    def __init__(self, shape: AudioShape, held_bytes: int, rewind_s: float = 0.0) -> None:
+        """`rewind_s`: of finals that a Rewind can decode again; not in a stream with tickets."""
         self.shape = shape
         self.send_log = SendLog(held_bytes)
         self.beginning: Beginning | None = None  # of the current connection; None until the server has answered
@@ -65,20 +68,13 @@ class Continuity:
         self._origin_s = 0.0  # start of that server's time in stream time
         self._origin_finals = 0
         self._finals = 0  # finals received since the start of the stream
-        self._ended_s = [0.0] * shape.transcripts  # end of each channel's last final
-        self._reached_s = [0.0] * shape.transcripts  # latest end of each channel's messages
-        self._known_interim_s = [0.0] * shape.transcripts  # interims up to here were delivered
-        self._reached_before_s = 0.0  # latest of all channels at the start of the current connection
-        self._delivered_s: dict[tuple[object, ...], float] = {}  # time of the last event delivered, by kind and channel
-        self._configures: list[Control] = []  # those that a replay may have to repeat
+        self._delivery = Delivery(shape, rewind_s)
+        self._keyterms = KeytermChanges(shape)
         self._lost_until = 0  # audio before this position is counted in `lost_s`
-        self._sent_configures: deque[Control] = deque()  # not yet answered on this connection
         self._position = 0  # where this connection's audio started
         self._highest_sent = 0  # position up to which audio was sent on any connection
         self._replay_until = 0
         self._closing: Control | None = None
-        self._closed = [False] * shape.transcripts  # a final covers all audio, after CloseStream
-        self._closed_before = list(self._closed)  # by a final of an earlier connection
         self._metadata: Metadata | None = None
 
     # Called by the user
@@ -90,18 +86,29 @@ class Continuity:
 
     def finalize(self, channel: int | None = None) -> None:
         """Request a final of all audio so far; each channel answers once."""
-        every = set(range(self.shape.transcripts))
-        asked = every if channel is None else {channel} & every
-        self._control("Finalize", asked, **({} if channel is None else {"channel": channel}))
+        self._of_channels("Finalize", channel)
 
     def configure(self, keyterms: Sequence[str]) -> None:
         """Change the key terms for the audio that follows."""
-        self._configures.append(self._control("Configure", {0}, keyterms=list(keyterms)))
+        self._keyterms.add(self._control("Configure", {0}, keyterms=list(keyterms)))
+
+    def add_context(self, said: str) -> None:
+        """Favor the rare words of what another speaker said in the audio that follows."""
+        self._keyterms.add(self._control("Context", {0}, text=said))
+
+    def rewind(self, seconds: float, keyterms: Sequence[str], channel: int | None) -> None:
+        """Request a correction of the finals of the last seconds; each channel answers once."""
+        self._of_channels("Rewind", channel, seconds=seconds, keyterms=list(keyterms))
 
     def close(self) -> None:
         """End the audio."""
         if self._closing is None:
             self._closing = self._control("CloseStream", set())
+
+    def _of_channels(self, kind: str, channel: int | None, **fields: object) -> None:
+        every = set(range(self.shape.transcripts))
+        asked = every if channel is None else {channel} & every
+        self._control(kind, asked, **fields, **({} if channel is None else {"channel": channel}))
 
     def _control(self, kind: str, answered_by: set[int], **fields: object) -> Control:
         text = msgspec.json.encode({"type": kind, **fields}).decode()
@@ -119,17 +126,15 @@ class Continuity:
     def connected(self) -> None:
         """Start a new connection; get its frames from `next_frame`."""
         self._urgent.clear()
-        self._sent_configures.clear()
-        self._known_interim_s = list(self._reached_s)
-        self._reached_before_s = max(self._reached_s)
-        self._closed_before = list(self._closed)
+        self._keyterms.connected()
+        self._delivery.connected()
         self.beginning = None
         if self._ticket is not None and self._in_bytes(self._ticket.audio_s) < self.send_log.first:
             self._drop_ticket()  # the audio after it is no longer in memory
         if self._ticket is None:
             self._begin_anew()
             return
-        cursor_s = max(0.0, self._reached_before_s - self._origin_s)
+        cursor_s = max(0.0, self._delivery.reached_before_s - self._origin_s)
         self._send_resume(ticket=self._ticket.ticket, finals=self._finals - self._origin_finals, cursor_s=cursor_s)
 
     def lost(self) -> None:
@@ -147,33 +152,28 @@ class Continuity:
         self._begin(position, Beginning.REPLAY if self._highest_sent else Beginning.NEW)
 
     def _replay_position(self) -> int:
-        wanted = min(self.shape.size(min(self._ended_s)), self.send_log.end)
         frame = self.shape.frame_bytes
         held = -(-self.send_log.first // frame) * frame  # the next whole sample
-        return max(wanted, held)
+        return max(min(self._delivery.needed_from, self.send_log.end), held)
 
     def _begin(self, position: int, beginning: Beginning) -> None:
         self.beginning = beginning
         if beginning is Beginning.REPLAY:
-            settled = max(self._lost_until, self.shape.size(min(self._ended_s)))
+            settled = max(self._lost_until, self._delivery.ended)
             self.lost_s += self.shape.seconds(max(0, position - settled))
             self._lost_until = max(self._lost_until, position)
         if not self._restored:
-            self._repeat_configure(position)
+            self._repeat_keyterms(position)
         self.send_log.seek(position)
         self._position = position
         self._replay_until = self.send_log.end
         self.replayed_s += self.shape.seconds(max(0, self._highest_sent - position))
 
-    def _repeat_configure(self, position: int) -> None:
-        """Send the key terms in force at `position`, unless the replay holds their Configure."""
-        for control in self._configures_before(position)[-1:]:
-            if control.at < position or control not in self.send_log.controls():
-                self._urgent.append(control.text)
-                self._sent_configures.append(control)
-
-    def _configures_before(self, position: int) -> list[Control]:
-        return [control for control in self._configures if control.at <= position]
+    def _repeat_keyterms(self, position: int) -> None:
+        """Send what is in force at `position`, unless the replay holds its message."""
+        for control in self._keyterms.to_repeat(position, self.send_log.controls()):
+            self._urgent.append(control.text)
+            self._keyterms.sent(control)
 
     @property
     def replaying(self) -> bool:
@@ -184,7 +184,7 @@ class Continuity:
     def safe_position(self) -> int:
         """Position up to which finals or the latest ticket cover the audio."""
         ticketed = 0 if self._ticket is None else self._in_bytes(self._ticket.audio_s)
-        return max(ticketed, self.shape.size(min(self._ended_s)))
+        return max(ticketed, self._delivery.ended)
 
     def _in_bytes(self, server_s: float) -> int:
         return self.shape.size(self._origin_s + server_s)
@@ -201,8 +201,8 @@ class Continuity:
                 return entry
             if self._is_done(entry):
                 continue
-            if entry.kind == "Configure":
-                self._sent_configures.append(entry)
+            if entry.kind in KINDS:
+                self._keyterms.sent(entry)
             else:  # a server that restored the stream does not repeat answers
                 entry.pending = set(entry.channels - entry.delivered if self._restored else entry.channels)
             return entry.text
@@ -216,6 +216,8 @@ class Continuity:
         """Return whether the message need not be sent on this connection."""
         if self._restored:
             return control.in_ticket
+        if control.kind == "Rewind":
+            return control.answered
         return control.kind == "Finalize" and control.answered and self._whole_samples(control.at) <= self._position
 
     def _whole_samples(self, position: int) -> int:
@@ -240,10 +242,11 @@ class Continuity:
             case Metadata():
                 duration_s = message.duration + self._origin_s
                 self._metadata = msgspec.structs.replace(message, duration=duration_s)
-            case ConfigureSuccess() | ConfigureFailure():
-                return self._configure_answered(message)
+            case ConfigureSuccess() | ConfigureFailure() | ContextSuccess() | ContextFailure() | RewindFailure():
+                return self._answer(message)
             case SpeechStarted() | UtteranceEnd():
-                return self._event(shifted(message, self._origin_s))
+                event = shifted(message, self._origin_s)
+                return self._delivery.event(event, replay=self.beginning is Beginning.REPLAY)
             case Error():
                 return [message]
         return []
@@ -287,56 +290,38 @@ class Continuity:
             return  # made before any audio of this connection, possibly before its key terms
         self._ticket = ticket
         finals = self._origin_finals + ticket.finals
-        for control in self.send_log.controls():
+        replaced = False  # by a later Configure at the same position
+        for control in reversed(self.send_log.controls()):
             at = self._whole_samples(control.at)
-            known = (
-                control.confirmed
-                if control.kind == "Configure"
-                else control.answered and control.final_number <= finals
-            )
-            control.in_ticket |= at < position or (at == position and known)
+            if at != position:
+                control.in_ticket |= at < position
+            elif control.kind in KINDS:  # the ticket may be from before it although its answer came first
+                control.in_ticket |= control.confirmed and replaced and control.kind == "Configure"
+                replaced |= control.kind == "Configure"
+            else:
+                control.in_ticket |= control.answered and control.final_number <= finals
         self._trim()
 
     def _results(self, results: Results) -> list[Message]:
         channel = results.channel_index[0]
+        if results.correction:
+            return [] if self._answers("Rewind", channel) else [results]
         self._finals += results.is_final
         if channel >= self.shape.transcripts:
             return [results]
         if not results.is_final:
-            return self._interim(results, channel)
-        repeated = results.from_finalize and self._finalize_answered(channel)
-        fresh = [] if repeated else self._undelivered(results, channel)
-        self._ended_s[channel] = max(self._ended_s[channel], results.cursor_s)
-        self._reached_s[channel] = max(self._reached_s[channel], results.cursor_s)
-        if self._closing is not None and not self.send_log.unsent:
-            all_s = self.shape.seconds(self._whole_samples(self.send_log.end))
-            self._closed[channel] |= not results.from_finalize and results.cursor_s >= all_s - TOLERANCE_S
+            return self._delivery.interim(results)
+        repeated = results.from_finalize and self._answers("Finalize", channel)
+        all_sent = self.closing and not self.send_log.unsent
+        whole_s = self.shape.seconds(self._whole_samples(self.send_log.end)) if all_sent else None
+        fresh = self._delivery.final(results, closing=self.closing, whole_s=whole_s)
         self._trim()
-        return fresh
+        return [] if repeated else fresh
 
-    def _interim(self, results: Results, channel: int) -> list[Message]:
-        if results.cursor_s <= self._known_interim_s[channel] + TOLERANCE_S:
-            return []
-        self._known_interim_s[channel] = 0.0  # from now on every interim is new
-        self._reached_s[channel] = max(self._reached_s[channel], results.cursor_s)
-        return self._undelivered(results, channel)
-
-    def _undelivered(self, results: Results, channel: int) -> list[Message]:
-        """Return the part of a result after the channel's last final."""
-        ended_s = self._ended_s[channel]
-        empty = results.is_final and not (results.duration or results.from_finalize)
-        if empty and (not self.closing or self._closed_before[channel]):
-            return []  # the empty final of a drain, or of a repeated CloseStream
-        if results.start >= ended_s - TOLERANCE_S:
-            return [results]
-        if results.cursor_s <= ended_s + TOLERANCE_S:
-            return []
-        return [without_words_before(results, ended_s)]
-
-    def _finalize_answered(self, channel: int) -> bool:
-        """Match an answer to the oldest unanswered Finalize; return whether the caller already has it."""
+    def _answers(self, kind: str, channel: int) -> bool:
+        """Match an answer to the oldest unanswered message; return whether the caller already has it."""
         for control in self.send_log.controls():
-            if channel in control.pending:
+            if control.kind == kind and channel in control.pending:
                 repeated = channel in control.delivered
                 control.pending.discard(channel)
                 control.delivered.add(channel)
@@ -344,30 +329,20 @@ class Continuity:
                 return repeated
         return False
 
-    def _configure_answered(self, message: Message) -> list[Message]:
-        if not self._sent_configures:
-            return [message]
-        control = self._sent_configures.popleft()
-        delivered = control.answered
-        control.delivered.add(0)
-        control.confirmed = True
-        return [] if delivered else [message]
-
-    def _event(self, event: SpeechStarted | UtteranceEnd) -> list[Message]:
-        """Return an event unless it was already delivered: in a replay the server sends it again."""
-        begins = isinstance(event, SpeechStarted)
-        at_s = event.timestamp if isinstance(event, SpeechStarted) else event.last_word_end
-        delivered_s = self._delivered_s.get((begins, event.channel), -1.0)
-        if begins and self.beginning is Beginning.REPLAY:
-            delivered_s = max(delivered_s, self._reached_before_s)
-        if at_s <= delivered_s + TOLERANCE_S:
-            return []
-        self._delivered_s[begins, event.channel] = at_s
-        return [event]
+    def _answer(self, answer: Answer | RewindFailure) -> list[Message]:
+        """Deliver an answer unless the caller has it; a RewindFailure answers for all channels."""
+        if not isinstance(answer, RewindFailure):
+            return [answer] if self._keyterms.answered(answer) else []
+        for control in self.send_log.controls():
+            if control.kind == "Rewind" and control.pending:
+                control.delivered |= control.pending
+                control.pending.clear()
+                break
+        return [answer]
 
     def _trim(self) -> None:
         """Drop what no replay needs: audio covered by both the finals and the latest ticket."""
-        position = self.shape.size(min(self._ended_s))
+        position = self._delivery.needed_from
         ticket = self._ticket
         if ticket is not None:
             position = min(position, self._in_bytes(ticket.audio_s))
@@ -375,7 +350,7 @@ class Continuity:
         def is_done(control: Control) -> bool:
             return control.answered and (ticket is None or control.in_ticket)
 
-        del self._configures[: max(0, len(self._configures_before(position)) - 1)]
+        self._keyterms.forget_before(position)
         self.send_log.drop_before(position, is_done)
 
     # The end
@@ -384,7 +359,7 @@ class Continuity:
     def complete(self) -> bool:
         """True once the caller has every final and answer; only the server's close may be missing."""
         owed = any(not control.answered for control in self.send_log.controls() if control is not self._closing)
-        return all(self._closed) and not owed
+        return self._delivery.closed and not owed
 
     def closing_metadata(self, request_id: str) -> Metadata:
         """Return the server's Metadata, or one built from the stream."""

@@ -5,6 +5,7 @@ Has only the fields that a client reads; the decoder skips all others.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -233,13 +234,25 @@ def _shifted(reading: Alternative, seconds: float) -> Alternative:
 
 def without_words_before(results: Results, seconds: float) -> Results:
     """Return the part of a result after `seconds`: the words whose middle is later."""
+    part = _with_words(results, lambda middle_s: middle_s > seconds)
+    return msgspec.structs.replace(part, start=seconds, duration=results.cursor_s - seconds)
+
+
+def without_words_from(results: Results, seconds: float) -> Results:
+    """Return the part of a result before `seconds`: the words whose middle is earlier; all if it ends before."""
+    if results.cursor_s <= seconds:
+        return results
+    part = _with_words(results, lambda middle_s: middle_s < seconds)
+    return msgspec.structs.replace(part, duration=seconds - results.start)
+
+
+def _with_words(results: Results, keeps: Callable[[float], bool]) -> Results:
     change = msgspec.structs.replace
     readings = []
     for reading in results.channel.alternatives:
-        words = tuple(word for word in reading.words if (word.start + word.end) / 2 > seconds)
+        words = tuple(word for word in reading.words if keeps((word.start + word.end) / 2))
         readings.append(change(reading, words=words, transcript=joined(shown(word) for word in words)))
-    channel = change(results.channel, alternatives=tuple(readings))
-    return change(results, start=seconds, duration=results.cursor_s - seconds, channel=channel)
+    return change(results, channel=change(results.channel, alternatives=tuple(readings)))
 
 
 def shown(word: Word) -> str:

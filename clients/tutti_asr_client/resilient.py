@@ -108,6 +108,26 @@ class ResilientClient:
         self._stream.configure(keyterms)
         self._to_send.set()
 
+    async def add_context(self, said: str) -> None:
+        """Favor the rare words of what another speaker said, for 30 s of audio, also after reconnecting.
+
+        Answered by `ContextSuccess` or `ContextFailure`. Without a ticket, what is in force is sent again with the
+        audio, and holds for 30 s from there.
+        """
+        await self._room_for(CONTROL_BYTES)
+        self._stream.add_context(said)
+        self._to_send.set()
+
+    async def rewind(self, seconds: float, keyterms: Sequence[str] = (), channel: int | None = None) -> None:
+        """Look for further key terms in the finals of the last seconds, also in those from before a reconnection.
+
+        For a stream opened with `rewind`. Each channel answers once, by `Results` with `correction`; a refusal is one
+        `RewindFailure`.
+        """
+        await self._room_for(CONTROL_BYTES)
+        self._stream.rewind(seconds, keyterms, channel)
+        self._to_send.set()
+
     async def keep_alive(self) -> None:
         """Do nothing: the client sends KeepAlive by itself. For compatibility with `ListenClient`."""
 

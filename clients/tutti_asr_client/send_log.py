@@ -14,7 +14,7 @@ PIECE_BYTES = 2**15
 """Largest entry of audio: a second at 16 kHz, far below any server's message limit."""
 
 CONTROL_BYTES = 256
-"""Size that a control message counts as within the limit."""
+"""Least size that a control message counts as within the limit."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +30,12 @@ class Control:
     final_number: int = 0  # number of the final that was its last answer, counted over the stream
     confirmed: bool = False  # answered on this connection
     in_ticket: bool = False  # contained in the latest ticket
+    terms: tuple[str, ...] = ()  # of a Context: all terms in force, as its answer lists them
+
+    @property
+    def size(self) -> int:
+        """Size within the limit."""
+        return max(CONTROL_BYTES, len(self.text))
 
     @property
     def answered(self) -> bool:
@@ -67,7 +73,7 @@ class SendLog:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes in memory; a control message counts as `CONTROL_BYTES`."""
+        """Bytes in memory; a control message counts as at least `CONTROL_BYTES`."""
         return self._size
 
     @property
@@ -95,7 +101,7 @@ class SendLog:
 
     def add_control(self, control: Control) -> None:
         """Append a control message."""
-        self._append(control, CONTROL_BYTES)
+        self._append(control, control.size)
 
     def _append(self, entry: Entry, size: int) -> None:
         while self._entries and self._next > 0 and self._size + size > self._limit:
@@ -110,7 +116,7 @@ class SendLog:
             self._size -= len(oldest.pcm)
             self.first = oldest.end
         else:
-            self._size -= CONTROL_BYTES
+            self._size -= oldest.size
 
     def drop_before(self, position: int, is_done: Callable[[Control], bool]) -> None:
         """Drop entries before `position`, and control messages at it for which `is_done` returns True."""

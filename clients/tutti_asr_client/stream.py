@@ -42,6 +42,7 @@ async def open_stream(
     multichannel: bool = False,
     interim_results: bool = True,
     resumable: bool = False,
+    rewind: int = 0,
     retry: Retry | None = None,
     held_s: float = HELD_S,
     replay_speed: float = REPLAY_SPEED,
@@ -54,8 +55,10 @@ async def open_stream(
 
     `url`: one address, or those of several replicas, which are tried in order. `resumable`: request tickets, with which
     any replica continues exactly where the connection was lost; without tickets the audio since the last final is sent
-    again. `held_s` seconds of audio are kept in memory for that, and sent at `replay_speed` times real time. A server
-    that does not answer a ping within `dead_after_s` counts as lost. `on_event` is called with each connection event.
+    again. `rewind`: seconds of finals that `rewind` can decode again, not with `resumable`; their audio is sent again
+    too, without delivering their results again. `held_s` seconds of further audio are kept in memory for that, and
+    sent at `replay_speed` times real time. A server that does not answer a ping within `dead_after_s` counts as lost.
+    `on_event` is called with each connection event.
 
     Raises:
         ValueError: the encoding cannot be resumed at any position.
@@ -67,6 +70,7 @@ async def open_stream(
     settings |= {"channels": channels} if channels != 1 else {}
     settings |= {"multichannel": True} if multichannel else {}
     settings |= {"resumable": True} if resumable else {}
+    settings |= {"rewind": rewind} if rewind else {}
     for address in urls:
         listen_url(address, {})  # raises on an invalid one before any is tried
 
@@ -83,7 +87,7 @@ async def open_stream(
         )
 
     client = ResilientClient(
-        Continuity(shape, max(shape.size(held_s), 2 * PIECE_BYTES)),
+        Continuity(shape, max(shape.size(held_s + rewind), 2 * PIECE_BYTES), rewind),
         Attempts(urls, retry or Retry()),
         open_connection,
         replay_speed=replay_speed,

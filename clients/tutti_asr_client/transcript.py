@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tutti_asr_client.delivery import TOLERANCE_S
 from tutti_asr_client.joining import joined
-from tutti_asr_client.messages import Results, Word, shown
+from tutti_asr_client.messages import Results, Word, shown, without_words_from
 
 
 class Transcript:
@@ -11,19 +12,21 @@ class Transcript:
 
     def __init__(self, channel: int = 0) -> None:
         self._channel = channel
-        self._texts: list[str] = []
-        self._words: list[Word] = []
+        self._finals: list[Results] = []
         self._partial: tuple[str, ...] = ()
         self._stable = 0
 
     def add(self, results: Results) -> None:
-        """Add one message; those of other channels are ignored."""
+        """Add one message; those of other channels are ignored. A correction replaces all words from its start on."""
         if results.channel_index[0] != self._channel:
             return
+        if results.correction:
+            kept = [final for final in self._finals if final.start < results.start - TOLERANCE_S]
+            kept[-1:] = [without_words_from(final, results.start) for final in kept[-1:]]
+            self._finals = [*kept, results]
+            return
         if results.is_final:
-            if results.text:
-                self._texts.append(results.text)
-            self._words.extend(results.words)
+            self._finals.append(results)
             self._partial, self._stable = (), 0
             return
         words = tuple(map(shown, results.words)) or tuple(results.text.split())
@@ -34,12 +37,12 @@ class Transcript:
     @property
     def text(self) -> str:
         """The text of all finals."""
-        return joined(self._texts)
+        return joined(final.text for final in self._finals if final.text)
 
     @property
     def words(self) -> tuple[Word, ...]:
         """The words of all finals, with stream times."""
-        return tuple(self._words)
+        return tuple(word for final in self._finals for word in final.words)
 
     @property
     def stable(self) -> str:

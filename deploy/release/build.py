@@ -25,7 +25,7 @@ from pathlib import Path
 
 from deploy.release.versions import ROOT, version
 
-WEB = ("tutti.js", "continuity.js")  # of server/web: the client, and what it imports
+WEB = ("tutti.js", "continuity.js", "unacknowledged.js")  # of server/web: the client, and what it imports
 IGNORE = "deploy/docker/Dockerfile.dockerignore"
 SUMS, PROVENANCE = "SHA256SUMS", "provenance.json"
 STATEMENT = "https://in-toto.io/Statement/v1"

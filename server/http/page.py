@@ -20,7 +20,10 @@ MEDIA_TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-SCRIPTS = ("app.js", "continuity.js", "meters.js", "pcm.js", "sources.js", "transcript.js", "tutti.js", "worklet.js")
+SCRIPTS = (
+    "app.js", "continuity.js", "meters.js", "pcm.js", "sources.js", "transcript.js", "tutti.js", "unacknowledged.js",
+    "worklet.js",
+)  # fmt: skip
 ASSETS = (*SCRIPTS, "style.css", "icon.svg")
 # The page loads nothing from other sites, and no site may embed it. 'self' includes WebSockets to the same host.
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

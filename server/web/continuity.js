@@ -3,80 +3,15 @@
  *
  * No socket and no clock. Positions are samples from the start of the stream. A server with tickets continues exactly
  * where the latest one was made; with any other the stream starts again at the end of the last final, and its times are
- * shifted.
+ * shifted. A stream with `rewind` starts so much earlier that later Rewinds reach back as far as they would have.
  */
 
+import { Unacknowledged } from "./unacknowledged.js";
+
 const SAME_S = 0.002; // servers round their times
-
-/** Audio and messages that may have to be sent again, in order, each with the time at which it was sent. */
-export class Unacknowledged {
-  #items = []; // { end, at, pcm } or { end, at, message, … }; `end` in samples of the stream
-  #limit;
-  #next = 0; // index of the next item to send
-  #from = 0; // first sample to send on this connection
-  first = 0; // oldest sample in memory
-  end = 0;
-
-  constructor(limit) {
-    this.#limit = limit;
-  }
-
-  push(pcm, at) {
-    this.end += pcm.length;
-    this.#items.push({ end: this.end, at, pcm });
-    while (this.end - this.first > this.#limit) this.acknowledge(this.#items.find((item) => item.pcm).end);
-  }
-
-  /** Append a message. Returns: its item. */
-  say(message, at) {
-    // `number`: of the final that answered it; `here`: answered on this connection; `ticketed`: in the latest ticket
-    const item = { end: this.end, at, message, answered: false, number: Infinity, here: false, ticketed: false };
-    this.#items.push(item);
-    return item;
-  }
-
-  /** Drop everything before a sample, and the messages at it for which `settled` returns true. */
-  acknowledge(sample, settled = () => true) {
-    this.first = Math.max(this.first, Math.min(sample, this.end));
-    const over = (item) => item.end < this.first || (item.end === this.first && (item.pcm || settled(item)));
-    while (this.#items.length && over(this.#items[0])) {
-      this.#items.shift();
-      this.#next = Math.max(0, this.#next - 1);
-    }
-    const [head] = this.#items;
-    if (head?.pcm) head.pcm = head.pcm.subarray(Math.max(0, head.pcm.length - (head.end - this.first)));
-  }
-
-  /** Time at which the last sample before `sample` was sent, or undefined if it is no longer in memory. */
-  sentAt(sample) {
-    const cursor = Math.min(sample, this.end);
-    return cursor <= this.first ? undefined : this.#items.find((item) => item.pcm && item.end >= cursor)?.at;
-  }
-
-  /** Continue with audio that ends after a sample, and messages at or after it. */
-  seek(sample) {
-    this.#from = sample;
-    const next = this.#items.findIndex((item) => (item.pcm ? item.end > sample : item.end >= sample));
-    this.#next = next < 0 ? this.#items.length : next;
-  }
-
-  /** Returns: the next item to send, or undefined. */
-  take() {
-    const item = this.#items[this.#next];
-    if (!item) return undefined;
-    this.#next += 1;
-    const early = item.pcm ? this.#from - (item.end - item.pcm.length) : 0;
-    return early > 0 ? { ...item, pcm: item.pcm.subarray(early) } : item;
-  }
-
-  get messages() {
-    return this.#items.filter((item) => item.message);
-  }
-
-  get audio() {
-    return this.#items.flatMap((item) => item.pcm ?? []);
-  }
-}
+const CONTEXT_S = 30; // of audio, for which a server favors the terms of a Context
+const UNSPACED = "\\p{Script=Han}\\p{Script=Hiragana}\\p{Script=Katakana}";
+const BETWEEN = new RegExp(`(?<=[${UNSPACED}，。？]) (?=[${UNSPACED}])`, "gu");
 
 /** A stream with its own time, independent of its connections. */
 export class Continuity {
@@ -98,25 +33,37 @@ export class Continuity {
   #settled = 0; // end of the last final
   #reached = 0; // latest end of any result
   #reachedBefore = 0; // `#reached` at the start of this connection
+  #kept; // samples of finals that a Rewind can decode again
+  #ends = [0]; // samples at which finals ended; a replay starts at the first
   #quiet = 0; // interims up to this sample were already emitted
   #missing = 0; // lost audio before this sample was already reported
   #lastEvent = {}; // time of the last event of each kind
-  #asked = []; // unanswered Finalize messages
   #configured = []; // Configure messages that may apply at the start of the next connection
-  #awaiting = []; // unanswered Configure messages of this connection
+  #contexts = []; // and Context messages
+  #awaiting = {}; // unanswered messages of this connection, by type
   #urgent = []; // messages to send first
 
-  constructor(rate, held) {
+  /** `held`: samples in memory, besides those of `rewind` seconds of finals that can be decoded again. */
+  constructor(rate, held, rewind = 0) {
     this.#rate = rate;
-    this.audio = new Unacknowledged(held);
+    this.#kept = Math.round(rewind * rate);
+    this.audio = new Unacknowledged(held + this.#kept);
   }
 
   finalize(at) {
-    this.#asked.push(this.audio.say({ type: "Finalize" }, at));
+    this.audio.say({ type: "Finalize" }, at);
   }
 
   configure(keyterms, at) {
     this.#configured.push(this.audio.say({ type: "Configure", keyterms }, at));
+  }
+
+  addContext(text, at) {
+    this.#contexts.push(this.audio.say({ type: "Context", text }, at));
+  }
+
+  rewind(seconds, keyterms, at) {
+    this.audio.say({ type: "Rewind", seconds, keyterms }, at);
   }
 
   close(at) {
@@ -126,7 +73,7 @@ export class Continuity {
   /** Start a new connection; `next` returns what to send on it. */
   connected() {
     this.#quiet = this.#reachedBefore = this.#reached;
-    [this.#awaiting, this.#urgent] = [[], []];
+    [this.#awaiting, this.#urgent] = [{ Finalize: [], Configure: [], Context: [], Rewind: [] }, []];
     if (this.#ticket?.sample < this.audio.first) this.#dropTicket(); // the audio after it is no longer in memory
     if (!this.#ticket) return this.#beginAnew();
     const { ticket } = this.#ticket;
@@ -154,14 +101,21 @@ export class Continuity {
       this.sent = item.end;
       this.#high = Math.max(this.#high, item.end);
       if (item.message && this.#isKnown(item)) continue;
-      if (item.message?.type === "Configure") this.#awaiting.push(item);
+      if (item.message && !this.#isSilent(item)) this.#awaiting[item.message.type]?.push(item);
       return item;
     }
     return undefined;
   }
 
   #isKnown(item) {
-    return this.begun === "ticket" ? item.ticketed : item.answered && item.message.type === "Finalize";
+    if (this.begun === "ticket") return item.ticketed;
+    const { type } = item.message;
+    return item.answered && (type === "Rewind" || (type === "Finalize" && item.end <= this.from));
+  }
+
+  /** A server that restored the stream does not repeat finals. */
+  #isSilent(item) {
+    return this.begun === "ticket" && item.answered && item.message.type === "Finalize";
   }
 
   /** Handle a message of the server. Returns: the events to emit, as a list of [type, detail]. */
@@ -182,7 +136,10 @@ export class Continuity {
         return this.#event(message, "last_word_end", shift);
       case "ConfigureSuccess":
       case "ConfigureFailure":
-        return this.#configureAnswered(message);
+      case "ContextSuccess":
+      case "ContextFailure":
+      case "RewindFailure":
+        return this.#termsAnswered(message);
       default:
         return [[message.type, message]];
     }
@@ -202,9 +159,9 @@ export class Continuity {
     return this.#beginAnew();
   }
 
-  /** The sample at which to start without a ticket: the end of the last final. */
+  /** The sample at which to start without a ticket: the end of a final. */
   get #place() {
-    return Math.max(this.#settled, this.audio.first);
+    return Math.max(this.#ends[0], this.audio.first);
   }
 
   #beginAnew() {
@@ -220,12 +177,22 @@ export class Continuity {
     const lost = sample - Math.max(this.#settled, this.#missing);
     this.#missing = Math.max(this.#missing, sample);
     if (lost > 0) events.push(["lost", { seconds: lost / this.#rate }]);
-    const holds = this.#configured.findLast(({ end }) => end <= sample);
-    if (holds && !(holds.end === sample && this.audio.messages.includes(holds))) {
-      this.#urgent.push(holds.message);
-      this.#awaiting.push(holds);
+    for (const item of this.#inForce(sample)) {
+      this.#urgent.push(item.message);
+      this.#awaiting[item.message.type].push(item);
     }
     return events;
+  }
+
+  /** The key terms in force at a sample whose messages are not sent again there, Contexts as one message. */
+  #inForce(sample) {
+    const messages = this.audio.messages;
+    const gone = (item) => item.end < sample || (item.end === sample && !messages.includes(item));
+    const configured = [this.#configured.findLast(({ end }) => end <= sample)].filter((item) => item && gone(item));
+    const contexts = this.#contexts.filter((item) => gone(item) && item.end > sample - CONTEXT_S * this.#rate);
+    const text = contexts.findLast(({ terms }) => terms.length)?.terms.join(" ");
+    const known = text ? [{ message: { type: "Context", text }, answered: true }] : [];
+    return [...configured, ...known, ...contexts.filter(({ answered }) => !answered)];
   }
 
   #samples(seconds) {
@@ -242,9 +209,14 @@ export class Continuity {
     if (sample < this.audio.first) return [];
     if (sample <= this.from && this.begun !== "ticket") return []; // covers no audio, and possibly not the key terms
     this.#ticket = { ticket, sample };
-    for (const item of this.audio.messages) {
-      const known = item.message.type === "Configure" ? item.here : item.number <= this.#baseFinals + finals;
+    let replaced = false; // by a later Configure at the same sample
+    for (const item of this.audio.messages.reverse()) {
+      const { type } = item.message;
+      // The answer to key terms may come before an older ticket without them.
+      let known = item.number <= this.#baseFinals + finals;
+      if (type === "Configure" || type === "Context") known = type === "Configure" && item.here && replaced;
       item.ticketed ||= item.end < sample || (item.end === sample && known);
+      replaced ||= type === "Configure" && item.end === sample;
     }
     this.#letGo();
     return [];
@@ -254,9 +226,10 @@ export class Continuity {
   #letGo() {
     const ticketed = this.#ticket?.sample ?? Infinity;
     this.progress = Math.max(this.progress, this.#settled, this.#ticket ? ticketed : 0);
-    const until = Math.min(this.#settled, ticketed);
+    const until = Math.min(this.#ends[0], ticketed);
     const old = this.#configured.findLastIndex(({ end }) => end <= until);
     if (old > 0) this.#configured.splice(0, old);
+    this.#contexts = this.#contexts.filter(({ end }) => end > until - CONTEXT_S * this.#rate);
     this.audio.acknowledge(until, (item) => item.answered && (!this.#ticket || item.ticketed));
   }
 
@@ -269,24 +242,41 @@ export class Continuity {
     return [[message.type, { ...message, [name]: time }]];
   }
 
-  #configureAnswered(message) {
-    const item = this.#awaiting.shift();
+  #termsAnswered(message) {
+    const item = this.#awaiting[message.type.replace(/Success|Failure/, "")].shift();
     const repeated = item?.answered;
     if (item) item.answered = item.here = true;
+    if (item && message.type === "ContextSuccess") item.terms = message.keyterms;
     return repeated ? [] : [[message.type, message]];
   }
 
   #result(message, shift, now) {
     const cursor = this.#base + this.#samples(message.start + message.duration);
+    if (message.correction) {
+      const item = this.#awaiting.Rewind.shift();
+      if (item) item.answered = true;
+      return [["Results", this.#inOurTime(message, shift, cursor, item, now)]];
+    }
     const answers = message.is_final && message.from_finalize;
-    const old = this.#isOld(message, cursor);
-    const asked = answers ? this.#asked.shift() : null;
-    if (asked) Object.assign(asked, { answered: true, number: this.#finals + 1 });
-    const shown = this.#inOurTime(message, shift, cursor, asked, now);
+    const asked = answers ? this.#awaiting.Finalize.shift() : null;
+    const old = asked?.answered || this.#isOld(message, cursor);
+    if (asked && !asked.answered) Object.assign(asked, { answered: true, number: this.#finals + 1 });
+    const shown = this.#withoutOld(this.#inOurTime(message, shift, cursor, asked, now));
     this.#reached = Math.max(this.#reached, cursor);
     if (message.is_final) this.#finalCame(cursor, answers);
     else if (!old) this.#quiet = 0;
     return old ? [] : [["Results", shown]];
+  }
+
+  /** Returns: the part of a result after the last final: in a replay, others may end elsewhere than before. */
+  #withoutOld(shown) {
+    const begin = this.#settled / this.#rate;
+    if (shown.start >= begin - SAME_S) return shown;
+    const words = shown.words.filter(({ start, end }) => (start + end) / 2 > begin);
+    const texts = words.map(({ word, punctuated_word: written }) => written ?? word);
+    const stableWords = Math.max(0, shown.stableWords - (shown.words.length - words.length));
+    const duration = shown.start + shown.duration - begin;
+    return { ...shown, words, stableWords, transcript: texts.join(" ").replace(BETWEEN, ""), start: begin, duration };
   }
 
   /** True if a result repeats what was already emitted. */
@@ -300,6 +290,8 @@ export class Continuity {
   #finalCame(cursor, answers) {
     this.#finals += 1;
     this.#settled = Math.max(this.#settled, Math.min(cursor, this.audio.end));
+    if (this.#settled > this.#ends.at(-1)) this.#ends.push(this.#settled);
+    while (this.#ends.length > 1 && this.#ends[1] <= this.#settled - this.#kept) this.#ends.shift();
     const everything = cursor >= this.audio.end - this.#samples(SAME_S) && this.sent >= this.audio.end;
     this.#covered ||= Boolean(this.closing) && everything && !answers;
     this.#letGo();
@@ -320,6 +312,7 @@ export class Continuity {
       isFinal: message.is_final,
       speechFinal: message.speech_final,
       fromFinalize: message.from_finalize,
+      correction: message.correction ?? false, // replaces all words from `start` on
       latency: sentAt === undefined ? undefined : now - sentAt,
       finalLatency: !message.is_final ? undefined : now - (askedAt ?? sentAt ?? now),
       message,

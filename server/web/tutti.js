@@ -61,16 +61,18 @@ export class TuttiStream {
   /**
    * `url`: one address, or those of several replicas, which are tried in order; `key`: an API key, or a function that
    * fetches one (short-lived tokens); `scheme`: "token", or "bearer" for tokens; `resumable`: request tickets, with
-   * which another server continues exactly where the connection was lost; `query`: further parameters, arrays are
-   * repeated; `maxTries`: consecutive connections without a final or a ticket.
+   * which another server continues exactly where the connection was lost; `rewind`: seconds of finals that `rewind` can
+   * decode again, not with `resumable`; `query`: further parameters, arrays are repeated; `maxTries`: consecutive
+   * connections without a final or a ticket.
    */
   constructor(url, options = {}) {
     this.#urls = [url].flat();
     this.#options = { scheme: "token", sampleRate: 16000, maxTries: 8, WebSocket: globalThis.WebSocket, ...options };
     this.#options.fetch ??= (...args) => globalThis.fetch(...args);
-    this.#query = { interim_results: true, resumable: options.resumable || undefined, ...options.query };
+    const { resumable, rewind, query } = options;
+    this.#query = { interim_results: true, resumable: resumable || undefined, rewind: rewind || undefined, ...query };
     this.#clock = options.clock ?? REAL_CLOCK;
-    this.#stream = new Continuity(this.#options.sampleRate, HELD_S * this.#options.sampleRate);
+    this.#stream = new Continuity(this.#options.sampleRate, HELD_S * this.#options.sampleRate, rewind);
     /** Settles when the stream has ended: { code, reason, metadata }, or a TuttiError. */
     this.done = new Promise((resolve, reject) => (this.#settle = { resolve, reject }));
     this.done.catch(() => {}); // errors are emitted as "failed" too
@@ -112,6 +114,18 @@ export class TuttiStream {
   /** Replace the key terms for the audio that follows. */
   configure(keyterms) {
     this.#stream.configure(keyterms, this.#clock.now());
+    this.#pump();
+  }
+
+  /** Favor the rare words of what another speaker said, for 30 s of audio, also after a lost connection. */
+  addContext(text) {
+    this.#stream.addContext(text, this.#clock.now());
+    this.#pump();
+  }
+
+  /** Look for further key terms in the finals of the last seconds; answered by "Results" with `correction`. */
+  rewind(seconds, keyterms = []) {
+    this.#stream.rewind(seconds, keyterms, this.#clock.now());
     this.#pump();
   }
 

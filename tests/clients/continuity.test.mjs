@@ -17,7 +17,9 @@ function random(seed) {
   };
 }
 
-const fresh = (received, finals) => ({ received, start: received, words: [], finals, keyterms: "" });
+const REWIND_S = 3;
+
+const fresh = (received, finals) => ({ received, start: received, words: [], finals, keyterms: "", context: [] });
 
 class FakeServer {
   constructor(keys) {
@@ -26,19 +28,28 @@ class FakeServer {
     this.rest = [];
     this.steps = 0;
     this.known = { finals: 0, cursor: -1 };
+    this.late = []; // a ticket that waits for the model: answers that need no step come before it
+    this.said = []; // finals of this connection
   }
 
   hear({ pcm, message }) {
     if (pcm) return this.#audio([...pcm]);
     switch (message.type) {
       case "Finalize":
-        return this.#flush(true);
+        return [...this.late.splice(0), ...this.#flush(true)];
+      case "Context": {
+        const terms = message.text.split(" ");
+        this.state.context = [...this.state.context.filter((term) => !terms.includes(term)), ...terms];
+        return [{ type: "ContextSuccess", keyterms: this.state.context }];
+      }
+      case "Rewind":
+        return [this.#correction((this.state.received + this.rest.length) / RATE - message.seconds)];
       case "Configure":
         this.state.keyterms = message.keyterms.join();
         return [{ type: "ConfigureSuccess", keyterms: message.keyterms }];
       case "CloseStream":
         this.closed = true;
-        return [...this.#flush(false), { type: "Metadata", duration: this.state.received / RATE }];
+        return [...this.late.splice(0), ...this.#flush(false), { type: "Metadata", duration: this.state.received / RATE }];
       case "Resume":
         return [this.keys.length ? this.#resume(message) : { type: "Error", description: "unknown" }];
     }
@@ -46,18 +57,21 @@ class FakeServer {
 
   #audio(samples) {
     this.rest.push(...samples);
-    const frames = [];
+    const frames = this.late.splice(0);
     while (this.rest.length >= STEP) {
       const word = this.#word(this.rest.splice(0, STEP));
       if (word % 7 === 0) frames.push(...this.#final(false));
       else frames.push(...this.#said(false, false));
-      if (this.keys.length && ++this.steps % 5 === 0) frames.push(this.ticket());
+      if (this.keys.length && ++this.steps % 5 === 0) {
+        frames.push(...this.late.splice(0));
+        this.late.push(this.ticket());
+      }
     }
     return frames;
   }
 
   #word(samples) {
-    const text = samples.join() + this.state.keyterms;
+    const text = samples.join() + this.state.keyterms + this.state.context.join();
     const word = [...text].reduce((sum, sign) => (sum * 31 + sign.charCodeAt(0)) % 9973, 7);
     this.state.words.push(word);
     this.state.received += samples.length;
@@ -71,6 +85,7 @@ class FakeServer {
 
   #final(fromFinalize) {
     const frames = this.#said(true, fromFinalize);
+    this.said.push({ words: this.state.words, start: this.state.start / RATE, end: this.state.received / RATE });
     Object.assign(this.state, { start: this.state.received, words: [], finals: this.state.finals + 1 });
     return this.state.finals > this.known.finals ? frames : [];
   }
@@ -81,6 +96,15 @@ class FakeServer {
     const alternatives = [{ transcript: words.join(" "), confidence: 0.5, words: [] }];
     const times = { start: start / RATE, duration: (received - start) / RATE };
     return [{ type: "Results", ...times, is_final, from_finalize, speech_final: is_final, channel: { alternatives } }];
+  }
+
+  /** The finals that end in the last seconds, of which this connection knows. */
+  #correction(since) {
+    const found = this.said.filter(({ end }) => end > since);
+    const end = this.said.at(-1)?.end ?? 0;
+    const start = found[0]?.start ?? end;
+    const alternatives = [{ transcript: found.flatMap(({ words }) => words).join(" "), confidence: 0.5, words: [] }];
+    return { type: "Results", start, duration: end - start, is_final: true, correction: true, channel: { alternatives } };
   }
 
   ticket() {
@@ -98,8 +122,8 @@ class FakeServer {
 }
 
 class Link {
-  constructor(servers) {
-    Object.assign(this, { stream: new Continuity(RATE, 1e6), servers, count: 0, received: [], script: [], over: false });
+  constructor(servers, rewind) {
+    Object.assign(this, { stream: new Continuity(RATE, 1e6, rewind), servers, count: 0, received: [], script: [], over: false });
     this.connect();
   }
 
@@ -121,6 +145,13 @@ class Link {
       const keyterms = [`term ${n}`];
       this.script.push({ message: { type: "Configure", keyterms } });
       this.stream.configure(keyterms, 0);
+    } else if (kind === "addContext") {
+      const text = ["a", "b c", "d"][n % 3];
+      this.script.push({ message: { type: "Context", text } });
+      this.stream.addContext(text, 0);
+    } else if (kind === "rewind") {
+      this.script.push({ message: { type: "Rewind", seconds: REWIND_S } });
+      this.stream.rewind(REWIND_S, [], 0);
     } else if (kind === "send") {
       for (let item; n-- >= 0 && (item = this.stream.next()); ) this.up.push(item);
     } else if (kind === "arrive") {
@@ -131,7 +162,7 @@ class Link {
       this.over ||= Boolean(this.server.closed) && !this.down.length;
     } else {
       if (kind === "drain" && this.server.keys.length && !this.server.closed) {
-        this.down.push(this.server.ticket());
+        this.down.push(...this.server.late.splice(0), this.server.ticket());
         this.move("tell", 1e6);
       }
       this.stream.lost();
@@ -143,11 +174,12 @@ class Link {
 
 const MOVES = ["say", "say", "finalize", "configure", "send", "send", "arrive", "arrive", "tell", "tell", "cut", "drain"];
 
-function play(seed, servers) {
+function play(seed, servers, { more = [], longest = 120, rewind = 0 } = {}) {
   const next = random(seed);
-  const link = new Link(servers);
-  for (let moves = next(120); moves > 0; moves--) {
-    const kind = MOVES[next(MOVES.length)];
+  const link = new Link(servers, rewind);
+  const kinds = [...MOVES, ...more];
+  for (let moves = next(longest); moves > 0; moves--) {
+    const kind = kinds[next(kinds.length)];
     link.move(kind, next(kind === "say" ? 40 : 9), next);
   }
   link.script.push({ message: { type: "CloseStream" } });
@@ -174,25 +206,62 @@ function undisturbed(script) {
   return finals(frames.map((m) => ({ ...m, transcript: m.channel.alternatives[0].transcript, fromFinalize: m.from_finalize })));
 }
 
-for (const [name, servers] of Object.entries({
+/** Check that the caller has the finals of one connection, each interim once, and each answer once. */
+function check(link, seed) {
+  const results = link.received.filter(([type]) => type === "Results").map(([, detail]) => detail);
+  const received = results.filter(({ correction }) => !correction);
+  assert.deepEqual(finals(received.filter((m) => m.isFinal)), undisturbed(link.script), `seed ${seed}`);
+  let [reached, ended] = [0, 0];
+  for (const { isFinal, start, duration } of received) {
+    assert.ok(Math.abs(start - ended) < 1e-6, `seed ${seed}: a gap, or a repetition`);
+    if (!isFinal) assert.ok(start + duration > reached + 1e-6, `seed ${seed}: an interim was delivered twice`);
+    reached = Math.max(reached, start + duration);
+    if (isFinal) ended = start + duration;
+  }
+  const asked = (kind) => link.script.filter(({ message }) => message?.type === kind).length;
+  const count = (kind) => link.received.filter(([type]) => type === kind).length;
+  assert.equal(count("ConfigureSuccess"), asked("Configure"), `seed ${seed}`);
+  assert.equal(count("ContextSuccess"), asked("Context"), `seed ${seed}`);
+  assert.equal(results.length - received.length, asked("Rewind"), `seed ${seed}`);
+  assert.ok(!link.received.some(([type]) => type === "lost"), `seed ${seed}`);
+}
+
+const SERVERS = {
   "with tickets": [["k"]],
   "without tickets": [[]],
   "with keys that change": [["k"], ["new", "k"], ["other"], [], ["k", "new"]],
-}))
+};
+
+for (const [name, servers] of Object.entries(SERVERS)) {
   test(`whatever is cut when, the caller sees one undisturbed stream: ${name}`, () => {
-    for (let seed = 1; seed <= 1500; seed++) {
-      const link = play(seed, servers);
-      const received = link.received.filter(([type]) => type === "Results").map(([, detail]) => detail);
-      assert.deepEqual(finals(received.filter((m) => m.isFinal)), undisturbed(link.script), `seed ${seed}`);
-      let [reached, ended] = [0, 0];
-      for (const { isFinal, start, duration } of received) {
-        assert.ok(Math.abs(start - ended) < 1e-6, `seed ${seed}: a gap, or a repetition`);
-        if (!isFinal) assert.ok(start + duration > reached + 1e-6, `seed ${seed}: an interim was delivered twice`);
-        reached = Math.max(reached, start + duration);
-        if (isFinal) ended = start + duration;
-      }
-      const asked = link.script.filter(({ message }) => message?.type === "Configure").length;
-      assert.equal(link.received.filter(([type]) => type === "ConfigureSuccess").length, asked, `seed ${seed}`);
-      assert.ok(!link.received.some(([type]) => type === "lost"), `seed ${seed}`);
-    }
+    for (let seed = 1; seed <= 1500; seed++) check(play(seed, servers), seed);
   });
+
+  test(`what another speaker said counts as on one connection: ${name}`, () => {
+    // at most 20 s, since a replay without a ticket extends it
+    for (let seed = 1; seed <= 1500; seed++) check(play(seed, servers, { more: ["addContext"], longest: 50 }), seed);
+  });
+}
+
+test("a rewind after cuts reaches as far back as on one connection", () => {
+  for (let seed = 1; seed <= 1500; seed++) {
+    const link = play(seed, [[]], { more: ["rewind", "say"], rewind: REWIND_S });
+    check(link, seed);
+    let samples = 0;
+    const due = [];
+    for (const { pcm, message } of link.script) {
+      samples += pcm?.length ?? 0;
+      if (message?.type === "Rewind") due.push(samples / RATE - REWIND_S);
+    }
+    const said = [];
+    for (const [, detail] of link.received.filter(([type, detail]) => type === "Results" && detail.isFinal)) {
+      if (!detail.correction) said.push(detail);
+      else {
+        const since = due.shift();
+        const wanted = said.filter(({ start, duration }) => start + duration > since + 1e-6);
+        const text = wanted.map(({ transcript }) => transcript).filter(Boolean).join(" ");
+        assert.ok(detail.transcript.endsWith(text), `seed ${seed}`);
+      }
+    }
+  }
+});

@@ -89,6 +89,24 @@ def test_a_transcript_joins_only_the_finals_of_its_channel() -> None:
     assert transcript.text == "one two three"
 
 
+def test_a_correction_replaces_the_words_from_its_start_on() -> None:
+    def said(start: float, text: str, *, corrects: bool = False) -> Results:
+        words = tuple(Word(word, start + at, start + at + 0.8) for at, word in enumerate(text.split()))
+        return Results(
+            Channel((Alternative(text, words=words),)), start, len(words), is_final=True, correction=corrects
+        )
+
+    transcript = Transcript()
+    for message in (said(0.0, "one too"), said(2.0, "tree four"), said(4.0, "five")):
+        transcript.add(message)
+    transcript.add(said(1.0, "two three four five", corrects=True))
+    assert transcript.text == "one two three four five"
+    assert [word.start for word in transcript.words] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    transcript.add(said(5.0, "six"))
+    transcript.add(said(5.0, "", corrects=True))
+    assert transcript.text == "one two three four five"
+
+
 def test_stable_words_are_the_servers_count_or_common_to_two_partials() -> None:
     transcript = Transcript()
     transcript.add(results("the cat"))

@@ -16,9 +16,12 @@ from tutti_asr_client.audio_shape import AudioShape
 from tutti_asr_client.continuity import Beginning, Continuity
 from tutti_asr_client.messages import (
     ConfigureSuccess,
+    ContextFailure,
+    ContextSuccess,
     Metadata,
     Results,
     Resumed,
+    RewindFailure,
     SpeechStarted,
     Ticket,
     UtteranceEnd,
@@ -26,6 +29,8 @@ from tutti_asr_client.messages import (
 )
 
 SCRIPTS = 700
+REWIND_S = 4.0
+MODES = {"tickets": [("k",)], "plain": [()], "any": [("k",), ("new", "k"), ("other",), (), ("k", "new")]}
 
 speech = st.one_of(
     st.tuples(st.just("say"), st.integers(1, 700)),
@@ -67,6 +72,8 @@ def some_moves(rng: random.Random, kinds: tuple[str, ...], most: int) -> list[An
         "say": lambda: rng.choice((1, 2, 160, 161, 320, rng.randrange(1, 700))),
         "finalize": lambda: rng.choice((None, 0)),
         "configure": lambda: f"term {rng.randrange(9)}",
+        "add_context": lambda: " ".join(rng.choices("abcdefg", k=rng.randrange(1, 3))),
+        "rewind": lambda: REWIND_S,
         "cut": None,
         "drain": None,
     }
@@ -78,9 +85,9 @@ def some_moves(rng: random.Random, kinds: tuple[str, ...], most: int) -> list[An
     return moves_
 
 
-@pytest.mark.parametrize("mode", ["tickets", "plain", "any"])
+@pytest.mark.parametrize("mode", MODES)
 def test_cuts_in_long_scripts_give_the_messages_of_an_uncut_stream(mode: str) -> None:
-    chosen = {"tickets": [("k",)], "plain": [()], "any": [("k",), ("new", "k"), ("other",), (), ("k", "new")]}[mode]
+    chosen = MODES[mode]
     for seed in range(SCRIPTS):
         rng = random.Random(seed)
         shape = rng.choice([Shape(), Shape(), Shape(sample_bytes=1), Shape(channels=2, multichannel=True)])
@@ -91,6 +98,58 @@ def test_cuts_in_long_scripts_give_the_messages_of_an_uncut_stream(mode: str) ->
         except AssertionError as error:
             raise AssertionError(f"seed {seed}") from error
         assert wire.stream.lost_s == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_another_speaker_said_counts_as_on_one_connection(mode: str) -> None:
+    """In scripts of less than 30 s, after which it would end: a replay without a ticket extends it."""
+    kinds = (*MOVES, "add_context", "add_context")
+    for seed in range(SCRIPTS):
+        rng = random.Random(seed)
+        shape = rng.choice([Shape(), Shape(channels=2, multichannel=True)])
+        wire = Wire(shape, lambda n, shape=shape: FakeRecognition(shape, MODES[mode][n % len(MODES[mode])]))
+        play(wire, some_moves(rng, kinds, 60), some_moves(rng, MOVES[4:], 40))
+        try:
+            check(wire)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}") from error
+
+
+def test_a_rewind_after_cuts_reaches_as_far_back_as_on_one_connection() -> None:
+    for seed in range(SCRIPTS):
+        rng = random.Random(seed)
+        shape = rng.choice([Shape(), Shape(sample_bytes=1), Shape(channels=2, multichannel=True)])
+        wire = Wire(shape, lambda _, shape=shape: FakeRecognition(shape), rewind_s=REWIND_S)
+        play(wire, some_moves(rng, (*MOVES, "rewind", "say"), 120), some_moves(rng, MOVES[4:], 40))
+        try:
+            check(wire)
+            check_rewinds(wire)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}") from error
+        assert wire.stream.lost_s == 0
+
+
+def check_rewinds(wire: Wire) -> None:
+    """Check that each answer has the last words of the finals so far, and all those of the seconds asked for."""
+    sizes = [len(said) if isinstance(said, bytes) else 0 for said in wire.script]
+    asked_s = [
+        wire.shape.seconds(sum(sizes[:at]))
+        for at, said in enumerate(wire.script)
+        if isinstance(said, str) and '"Rewind"' in said
+    ]
+    for channel in range(wire.stream.shape.transcripts):
+        words: list[Any] = []
+        due = iter(asked_s)
+        for message in wire.received:
+            if not isinstance(message, Results) or not message.is_final or message.channel_index[0] != channel:
+                continue
+            if not message.correction:
+                words += message.words
+                continue
+            since_s = next(due) - REWIND_S
+            left = words[: len(words) - len(message.words)]
+            assert words[len(left) :] == list(message.words)
+            assert not left or left[-1].end <= since_s + 0.001
 
 
 def results(start: float, duration: float, text: str = "", *, final: bool = True, finalized: bool = False) -> Results:
@@ -274,6 +333,102 @@ def test_key_terms_are_sent_again_to_the_next_server_at_their_positions() -> Non
     first, audio, second, rest = frames(stream)
     assert (first["keyterms"], len(audio), second["keyterms"], len(rest)) == (["new"], 100, ["later"], 200)
     assert stream.receive(ConfigureSuccess(("new",))) == stream.receive(ConfigureSuccess(("later",))) == []
+
+
+def terms(*frame: Any) -> list[Any]:
+    """Return what key terms and texts the frames have, and the sizes of audio."""
+    return [len(one) if isinstance(one, bytes) else one.get("keyterms", one.get("text")) for one in frame]
+
+
+def test_what_is_in_force_is_repeated_before_a_replay_as_one_context() -> None:
+    stream = opened()
+    stream.add_context("ask for Zoltan")
+    stream.add_audio(bytes(200))
+    stream.add_context("or for Mircea")
+    stream.add_audio(bytes(200))
+    stream.add_context("later")
+    stream.add_audio(bytes(200))
+    frames(stream)
+    answers = [ContextSuccess(("zoltan",)), ContextSuccess(("zoltan", "mircea")), ContextSuccess(("mircea", "later"))]
+    assert [stream.receive(answer) for answer in answers] == [[answer] for answer in answers]
+    stream.receive(results(0, 1.5, "yes"))
+    stream.lost()
+    stream.connected()
+    assert terms(*frames(stream)) == ["zoltan mircea", 100, "later", 200]
+    assert stream.receive(answers[1]) == stream.receive(answers[2]) == []
+    stream.receive(results(0, 1.5, "no"))
+    stream.lost()
+    stream.connected()
+    assert terms(*frames(stream)) == ["mircea later"], "that of its last answer"
+
+
+def test_contexts_end_after_their_time_and_those_that_were_refused_are_not_repeated() -> None:
+    stream = opened()
+    stream.add_context("ask for Zoltan")
+    stream.add_audio(bytes(2 * 100 * 29))
+    stream.add_context("too often")
+    frames(stream)
+    stream.receive(ContextSuccess(("zoltan",)))
+    assert stream.receive(ContextFailure("CODE")) == [ContextFailure("CODE")]
+    stream.receive(results(0, 29.0, "yes"))
+    stream.lost()
+    stream.connected()
+    assert terms(*frames(stream)) == ["zoltan"]
+    stream.receive(ContextSuccess(("zoltan",)))
+    stream.add_audio(bytes(200))
+    frames(stream)
+    stream.receive(results(0, 1.0, "yes"))
+    stream.lost()
+    stream.connected()
+    assert frames(stream) == [], "30 s are over"
+
+
+@pytest.mark.parametrize("kind", ["configure", "add_context"])
+def test_an_answer_may_come_before_an_older_ticket_at_its_position(kind: str) -> None:
+    """Key terms need no step of the model, so they are answered before the ticket of the audio before them."""
+    stream = opened()
+    stream.add_audio(bytes(400))
+    stream.configure(["old"])
+    getattr(stream, kind)(["Mircea"] if kind == "configure" else "Mircea")
+    stream.add_audio(bytes(200))
+    frames(stream)
+    stream.receive(ConfigureSuccess(("old",)))
+    answer = ConfigureSuccess(("Mircea",)) if kind == "configure" else ContextSuccess(("mircea",))
+    assert stream.receive(answer) == [answer]
+    stream.receive(Ticket("of the audio before", 2.0))
+    stream.lost()
+    stream.connected()
+    frames(stream)
+    stream.receive(Resumed(2.0))
+    expected = [["Mircea"]] if kind == "configure" else [["old"], "Mircea"]
+    assert terms(*frames(stream)) == [*expected, 200]
+    assert stream.receive(answer) == []
+
+
+def correction(start: float, duration: float, text: str) -> Results:
+    return msgspec.structs.replace(results(start, duration, text), correction=True)
+
+
+def test_a_correction_is_delivered_once_and_a_lost_one_is_asked_for_again() -> None:
+    stream = Continuity(AudioShape(100, 2), PLENTY, rewind_s=2.0)
+    stream.connected()
+    stream.add_audio(bytes(1_000))
+    stream.rewind(2.0, ["Mircea"], None)
+    stream.rewind(9.0, [], None)
+    frames(stream)
+    for start, end in ((0.0, 1.5), (1.5, 2.5), (2.5, 4.0)):
+        stream.receive(results(start, end - start, "yes"))
+    assert stream.receive(correction(2.0, 2.0, "Mircea")) == [correction(2.0, 2.0, "Mircea")]
+    assert stream.complete is False
+    stream.lost()
+    stream.connected()
+    audio, again = frames(stream)
+    assert len(audio) == 700, "from the end of the last final that is 2 s before the end of the last"
+    assert (again["type"], again["seconds"]) == ("Rewind", 9.0)
+    assert stream.receive(results(0.0, 2.5, "yes")) == []
+    failure = RewindFailure("CODE")
+    assert stream.receive(failure) == [failure]
+    assert stream.receive(results(2.5, 1.0, "no")) == [results(4.0, 1.0, "no")]
 
 
 def test_a_configure_in_a_refused_ticket_is_sent_again_if_the_next_ticket_lacks_it() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ import soundfile
 
 from server.resume.seal import new_key
 from tests.support.clients.cutting_proxy import CuttingProxy
-from tests.support.needs import missing
+from tests.support.needs import need_node_module
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
 
@@ -89,10 +88,3 @@ def test_the_javascript_client_prints_the_same_text_when_its_server_is_killed(
     assert " ".join(text for _, _, text, _ in finals(whole) if text) == " ".join(TEXTS)
     assert [line["type"] for line in moved if line["type"] in ("lost", "refused", "failed")] == []
     assert sum(line.get("resumed", False) for line in moved) >= 2
-
-
-def need_node_module(name: str, modules: Path) -> None:
-    """Skip the test without the program; in CI it fails."""
-    if shutil.which("node") and (modules / name).exists():
-        return
-    missing(f"no {name} for node; make it: python tests/ecosystem/environments.py node")

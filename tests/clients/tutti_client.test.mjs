@@ -4,8 +4,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { Gatherer, level, toInt16 } from "../../server/web/pcm.js";
-import { Unacknowledged } from "../../server/web/continuity.js";
 import { TuttiStream } from "../../server/web/tutti.js";
+import { Unacknowledged } from "../../server/web/unacknowledged.js";
 
 const RATE = 100; // samples a second, so that a final at 1.5 s acknowledges 150
 
@@ -359,6 +359,48 @@ async function again(clock) {
   socket.accept();
   return socket;
 }
+
+test("what the agent said is sent again on the next connection as long as it counts", async () => {
+  const { stream, clock, socket } = await opened();
+  socket.accept();
+  stream.addContext("Am I speaking to Mircea?");
+  stream.send(ramp(0, 200));
+  stream.addContext("to Zoltan");
+  assert.deepEqual(said(socket)[0], { type: "Context", text: "Am I speaking to Mircea?" });
+  socket.say({ type: "ContextSuccess", keyterms: ["mircea"] });
+  socket.say(results(0, 1, { final: true }));
+  socket.end(1006);
+  const second = await again(clock);
+  assert.deepEqual(said(second).map(({ text }) => text), ["mircea", "to Zoltan"]);
+  second.say({ type: "ContextSuccess", keyterms: ["mircea"] });
+  second.say({ type: "ContextSuccess", keyterms: ["mircea", "zoltan"] });
+  stream.send(ramp(200, 3200));
+  second.say(results(0, 31, { final: true }));
+  second.end(1006);
+  const third = await again(clock);
+  assert.deepEqual(said(third), [], "30 s are over");
+});
+
+test("a rewind is sent once it can be answered, and reaches finals from before a lost connection", async () => {
+  const { stream, clock, socket, of } = await opened({ rewind: 2 });
+  assert.equal(socket.url.searchParams.get("rewind"), "2");
+  socket.accept();
+  stream.send(ramp(0, 500));
+  for (const [start, duration] of [[0, 1.5], [1.5, 1], [2.5, 1.5]]) socket.say(results(start, duration, { final: true }));
+  stream.rewind(2, ["Mircea"]);
+  assert.deepEqual(said(socket), [{ type: "Rewind", seconds: 2, keyterms: ["Mircea"] }]);
+  socket.end(1006);
+  const second = await again(clock);
+  assert.deepEqual(second.audio, range(150, 500), "from the end of a final");
+  assert.deepEqual(said(second), said(socket));
+  second.say(results(0, 2, { final: true }));
+  second.say(results(2, 1.5, { final: true, text: "zero one two" }));
+  second.say({ ...results(0, 2.5, { final: true, text: "Mircea" }), correction: true });
+  const shown = of("Results").map(({ start, duration, transcript, correction }) => [start, duration, transcript, correction]);
+  assert.deepEqual(shown.slice(3), [[4, 1, "zero one two", false], [1.5, 2.5, "Mircea", true]]);
+  second.end(1006);
+  assert.deepEqual(said(await again(clock)), [], "it was answered");
+});
 
 test("with a ticket another server continues exactly where it was made, and gets no audio before it has answered", async () => {
   const { stream, clock, socket, of } = await opened({ resumable: true });

@@ -6,6 +6,7 @@ import importlib
 import os
 import shutil
 import socket
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -61,3 +62,10 @@ def need_instructions(way: str) -> None:
 
     if list(WAYS).index(way) < list(WAYS).index(instruction_set()):
         pytest.skip(f"{way} products need instructions that this processor lacks")
+
+
+def need_node_module(name: str, modules: Path) -> None:
+    """Skip the test without the program; in CI it fails."""
+    if shutil.which("node") and (modules / name).exists():
+        return
+    missing(f"no {name} for node; make it: python tests/ecosystem/environments.py node")

@@ -12,7 +12,7 @@ import pytest
 from tests.support.clients.fake_recognition import FakeRecognition, Frame, Shape, undisturbed
 from tutti_asr_client.audio_shape import AudioShape
 from tutti_asr_client.continuity import Continuity
-from tutti_asr_client.messages import ConfigureSuccess, Message, Results, decode
+from tutti_asr_client.messages import ConfigureSuccess, ContextSuccess, Message, Results, decode
 
 PLENTY = 2**20
 Said = bytes | str
@@ -21,11 +21,11 @@ Said = bytes | str
 class Wire:
     """A client and a server with frames in flight between them; a cut loses these."""
 
-    def __init__(self, shape: Shape, servers: Any, held_bytes: int = PLENTY) -> None:
+    def __init__(self, shape: Shape, servers: Any, held_bytes: int = PLENTY, rewind_s: float = 0.0) -> None:
         transcripts = shape.channels if shape.multichannel else 1
         self.shape = shape
         self.stream = Continuity(
-            AudioShape(shape.rate, shape.sample_bytes, shape.channels, transcripts), held_bytes=held_bytes
+            AudioShape(shape.rate, shape.sample_bytes, shape.channels, transcripts), held_bytes, rewind_s
         )
         self.script: list[Said] = []
         self.received: list[Message] = []
@@ -58,6 +58,14 @@ class Wire:
     def configure(self, term: str) -> None:
         self.script.append(json.dumps({"type": "Configure", "keyterms": [term]}))
         self.stream.configure([term])
+
+    def add_context(self, said: str) -> None:
+        self.script.append(json.dumps({"type": "Context", "text": said}))
+        self.stream.add_context(said)
+
+    def rewind(self, seconds: float) -> None:
+        self.script.append(json.dumps({"type": "Rewind", "seconds": seconds}))
+        self.stream.rewind(seconds, [], None)
 
     def close(self) -> None:
         self.script.append('{"type":"CloseStream"}')
@@ -114,7 +122,7 @@ def finals(messages: list[Message], channels: int) -> list[list[tuple[Any, ...]]
     """Return the finals of each channel as comparable rows."""
     found: list[list[tuple[Any, ...]]] = [[] for _ in range(channels)]
     for m in messages:
-        if isinstance(m, Results) and m.is_final:
+        if isinstance(m, Results) and m.is_final and not m.correction:
             words = [(w.word, round(w.start, 3), round(w.end, 3)) for w in m.words]
             end = round(m.cursor_s, 3)
             found[m.channel_index[0]].append((round(m.start, 3), end, m.text, m.from_finalize, words))
@@ -136,7 +144,7 @@ def check(wire: Wire) -> None:
     for channel in range(channels):
         reached = ended = 0.0
         for m in wire.received:
-            if not isinstance(m, Results) or m.channel_index[0] != channel:
+            if not isinstance(m, Results) or m.channel_index[0] != channel or m.correction:
                 continue
             if m.is_final:
                 ended = m.cursor_s
@@ -145,8 +153,10 @@ def check(wire: Wire) -> None:
                 assert m.start == pytest.approx(ended), "an interim begins where the last final ended"
                 assert m.cursor_s > reached, "an interim was delivered twice"
                 reached = m.cursor_s
-    asked = sum(1 for said in wire.script if isinstance(said, str) and "Configure" in said)
-    assert sum(isinstance(m, ConfigureSuccess) for m in wire.received) == asked
+    asked = [json.loads(said)["type"] for said in wire.script if isinstance(said, str)]
+    assert sum(isinstance(m, ConfigureSuccess) for m in wire.received) == asked.count("Configure")
+    assert sum(isinstance(m, ContextSuccess) for m in wire.received) == asked.count("Context")
+    assert sum(isinstance(m, Results) and m.correction for m in wire.received) == asked.count("Rewind") * channels
     duration_s = wire.stream.shape.seconds(sum(len(pcm) for pcm in wire.script if isinstance(pcm, bytes)))
     assert wire.stream.closing_metadata("r").duration == pytest.approx(duration_s, abs=2 / wire.shape.rate)
 

@@ -1,8 +1,9 @@
 """Fake of a server's recognition and tickets: frames in, frames out, without a socket and a clock.
 
-Each step of 80 ms of a channel is one word, a checksum of its bytes and of the key terms at its end; some words end an
-utterance. Finalize and CloseStream make a word of the rest, and steps begin anew at that sample. So any audio or
-message that is lost, doubled or moved by a byte changes the text.
+Each step of 80 ms of a channel is one word, a checksum of its bytes and of the terms in force at its end; some words
+end an utterance. Finalize and CloseStream make a word of the rest, and steps begin anew at that sample. So any audio
+or message that is lost, doubled or moved by a byte changes the text. As of a real server, answers that need no step
+may arrive before an older ticket.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import msgspec
 Frame = dict[str, Any]
 TICKET_STEPS = 5
 ENDS = 7  # one word in seven ends an utterance
+CONTEXT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class State:
     words: list[list[tuple[str, int, int]]] = field(default_factory=list)  # its words
     finals: int = 0
     keyterms: list[str] = field(default_factory=list)
+    context: list[str] = field(default_factory=list)
+    context_until: int = 0
 
 
 class FakeRecognition:
@@ -66,6 +70,8 @@ class FakeRecognition:
         self._interims = interims
         self._begin(State())
         self._steps = 0
+        self._late: list[Frame] = []  # a ticket that waits for the model
+        self._said: list[list[Frame]] = []  # finals of this connection, by channel
         self._known_finals = 0  # finals that the client has
         self._told_s = -1.0
 
@@ -73,6 +79,7 @@ class FakeRecognition:
         transcripts = self.shape.channels if self.shape.multichannel else 1
         state.starts = state.starts or [state.received] * transcripts
         state.words = state.words or [[] for _ in range(transcripts)]
+        self._said = [[] for _ in range(transcripts)]
         self._state = state
         self._rest = b""  # of a step, and of a sample
 
@@ -95,24 +102,30 @@ class FakeRecognition:
     def _text(self, message: Frame) -> list[Frame]:
         match message["type"]:
             case "Finalize":
-                return self._flush([message["channel"]] if "channel" in message else None, from_finalize=True)
-            case "Configure":
-                self._state.keyterms = message["keyterms"]
-                return [{"type": "ConfigureSuccess", "keyterms": message["keyterms"]}]
+                channels = [message["channel"]] if "channel" in message else None
+                return [*self._tickets_due(), *self._flush(channels, from_finalize=True)]
             case "CloseStream":
                 return self._close()
+            case "Rewind":
+                return self._corrections(message)
             case "KeepAlive":
                 return []
+        return [self._answer(message)]
+
+    def _answer(self, message: Frame) -> Frame:
+        match message["type"]:
+            case "Configure" | "Context":
+                return self._change_terms(message)
             case "Resume" if self._keys:
-                return [self._resume(message)]
-        return [{"type": "Error", "variant": "SchemaError", "description": "unknown message type"}]
+                return self._resume(message)
+        return {"type": "Error", "variant": "SchemaError", "description": "unknown message type"}
 
     # Audio
 
     def _audio(self, pcm: bytes) -> list[Frame]:
         self.received_audio += pcm
         self._rest += pcm
-        frames: list[Frame] = []
+        frames = self._tickets_due()
         size = self.shape.step_bytes
         while len(self._rest) >= size:
             step, self._rest = self._rest[:size], self._rest[size:]
@@ -132,15 +145,37 @@ class FakeRecognition:
             elif self._interims:
                 frames += self._interim(channel)
         if self._keys and self._steps % self._ticket_steps == 0:
-            frames.append(self.ticket())
+            frames += self._tickets_due()
+            self._late.append(self.ticket())
         return frames
+
+    def _tickets_due(self) -> list[Frame]:
+        due, self._late = self._late, []
+        return due
+
+    @property
+    def _terms(self) -> list[str]:
+        state = self._state
+        return [*state.keyterms, *(state.context if state.received <= state.context_until else ())]
+
+    def _change_terms(self, message: Frame) -> Frame:
+        if message["type"] == "Configure":
+            self._state.keyterms = message["keyterms"]
+            return {"type": "ConfigureSuccess", "keyterms": message["keyterms"]}
+        state, size = self._state, round(CONTEXT_S * self.shape.rate) * self.shape.frame_bytes
+        terms = message["text"].split()
+        here = state.received + len(self._rest)
+        earlier = state.context if here <= state.context_until else []
+        state.context = [*(term for term in earlier if term not in terms), *terms]
+        state.context_until = here + size
+        return {"type": "ContextSuccess", "keyterms": list(state.context)}
 
     def _word(self, pcm: bytes, channel: int) -> str:
         own = pcm
         if self.shape.multichannel:
             width, size = self.shape.sample_bytes, self.shape.frame_bytes
             own = b"".join(pcm[at : at + width] for at in range(channel * width, len(pcm), size))
-        return f"w{zlib.crc32(own + '|'.join(self._state.keyterms).encode()) % 10000}"
+        return f"w{zlib.crc32(own + '|'.join(self._terms).encode()) % 10000}"
 
     def _flush(self, channels: list[int] | None, *, from_finalize: bool) -> list[Frame]:
         """Return finals of all audio; the rest of a step, in whole samples, is a word."""
@@ -157,23 +192,48 @@ class FakeRecognition:
         return frames
 
     def _close(self) -> list[Frame]:
-        frames = self._flush(None, from_finalize=False)
+        frames = [*self._tickets_due(), *self._flush(None, from_finalize=False)]
         self.closed = True
         duration_s = self.shape.seconds(self._state.received)
         return [*frames, {"type": "Metadata", "request_id": "r", "duration": duration_s, "channels": 1}]
 
     def drain(self) -> list[Frame]:
         """Return the messages before a close with 1012: a ticket, or without keys the finals."""
-        return [self.ticket()] if self._keys else self._close()
+        return [*self._tickets_due(), self.ticket()] if self._keys else self._close()
 
     # Results
 
     def _final(self, channel: int, **flags: bool) -> list[Frame]:
         state = self._state
         frame = self._results(channel, is_final=True, **flags)
+        self._said[channel].append(frame)
         state.starts[channel], state.words[channel] = state.received, []
         state.finals += 1
         return [frame] if state.finals > self._known_finals else []
+
+    def _corrections(self, asked: Frame) -> list[Frame]:
+        """Return for each channel the words of its finals of the last seconds, of which this connection knows."""
+        since_s = self.shape.seconds(self._state.received + len(self._rest)) - asked["seconds"]
+        frames = []
+        for channel in [asked["channel"]] if "channel" in asked else range(self._transcripts):
+            finals = self._said[channel]
+            words = [word for said in finals for word in said["channel"]["alternatives"][0]["words"]]
+            words = [word for word in words if word["end"] > since_s]
+            end_s = finals[-1]["start"] + finals[-1]["duration"] if finals else 0.0
+            start_s = words[0]["start"] if words else end_s
+            text = " ".join(word["word"] for word in words)
+            frames.append(
+                {
+                    "type": "Results",
+                    "channel_index": [channel, self._transcripts],
+                    "start": start_s,
+                    "duration": end_s - start_s,
+                    "is_final": True,
+                    "correction": True,
+                    "channel": {"alternatives": [{"transcript": text, "confidence": 0.5, "words": words}]},
+                }
+            )
+        return frames
 
     def _interim(self, channel: int) -> list[Frame]:
         frame = self._results(channel, is_final=False)
