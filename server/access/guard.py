@@ -16,7 +16,7 @@ from server.errors import REFUSALS, Refused
 from server.operations.drain import OpenSessions
 from server.operations.metrics import Metrics
 from server.settings import Settings
-from server.text.redaction import Redaction
+from server.text.redaction_kinds import Redaction
 
 LEASES, CALLER = "tutti.leases", "tutti.caller"  # keys in the ASGI scope of a connection
 

@@ -22,7 +22,7 @@ from model.text.files import read_lines
 from server.access.origins import origin_of
 from server.access.tokens import Tokens, looks_like_token
 from server.errors import NotAuthorized, SettingsError
-from server.text.redaction import Redaction
+from server.text.redaction_kinds import Redaction
 
 CHECK_EVERY_S = 1.0
 MAX_STREAMS = 100_000  # per key: more is a typing error

@@ -130,7 +130,7 @@ def _line(key: str, name: str, streams: int | None, origins: list[str], redact: 
 def _kinds(redact: list[str]) -> list[str]:
     """Return the kinds of numbers to mask; exits if one is unknown."""
     from server.errors import BadParameter
-    from server.text.redaction import kinds_of
+    from server.text.redaction_kinds import kinds_of
 
     try:
         return sorted(kinds_of(redact))

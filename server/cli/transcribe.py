@@ -48,7 +48,7 @@ SmartFormatOption = Annotated[
     typer.Option("--smart-format", help="Capitalize, punctuate the ends of utterances, and write numbers as digits."),
 ]
 RedactOption = Annotated[
-    list[str] | None, typer.Option(help="Kind of numbers to mask, such as pci or ssn; repeatable. English only.")
+    list[str] | None, typer.Option(help="Kind of numbers to mask, such as pci or ssn; repeatable. English, Mandarin.")
 ]
 RetryOption = Annotated[
     float,

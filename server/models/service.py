@@ -6,7 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 from pydantic import SecretStr
@@ -36,7 +36,7 @@ from server.recognition.turn_questions import TurnQuestions
 from server.resume.seal import read_keys
 from server.resume.tickets import TicketService
 from server.settings import Settings
-from server.text.redaction import Redaction
+from server.text.redaction_kinds import Redaction, number_language
 
 MakeSession = Callable[[SessionOptions, ModelDescription, Decoder, Limits, VoiceRules | None], Session]
 TURN_HZ = 16_000  # of a turn model's audio
@@ -74,6 +74,8 @@ class ModelService:
     def session(self, options: SessionOptions, limits: Limits) -> Session:
         """Make the session of one connection or upload, whose grammar was checked. Raises: BadParameter."""
         self.check_redaction(options.redact, resumable=options.resumable)
+        if options.redact:
+            options = replace(options, number_language=number_language(self.languages))
         decoder = self.decoder_for(options)
         if decoder is self.accurate:
             limits = limits.with_accurate_finals()
@@ -109,10 +111,10 @@ class ModelService:
 
     def check_redaction(self, kinds: Collection[Redaction], *, resumable: bool = False) -> None:
         """Check that numbers of this model's words can be masked. Raises: BadParameter."""
-        if kinds and not self.english:
+        if kinds and number_language(self.languages) is None:
             raise BadParameter(
-                f"redact: numbers are masked in English only, and the words of model {self.name!r} may be of another "
-                "language; select an English model"
+                f"redact: numbers are masked in English and Mandarin only, and the words of model {self.name!r} may be "
+                "of another language; select an English or Mandarin model"
             )
         if kinds and resumable:
             raise BadParameter("redact: cannot be combined with resumable, whose tickets hold unmasked text")

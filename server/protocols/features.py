@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from server.errors import BadParameter
 from server.models.selection import MULTI
-from server.text.redaction import Redaction, kinds_of
+from server.text.redaction_kinds import Redaction, kinds_of
 
 SHOWN = 64  # longest excerpt of client text in an error
 OFF = frozenset({"false", "0"})

@@ -34,7 +34,7 @@ from server.recognition.session import Session
 from server.recognition.session_options import IN_FLIGHT_S, MAX_BACKLOG_S, Finals, SessionOptions
 from server.replica import Replica
 from server.text.formatting import FormattedWord, Sentences, Style
-from server.text.redaction import Redaction
+from server.text.redaction_kinds import Redaction
 
 PLACE = "tutti.upload_place"  # key in the request's ASGI scope
 

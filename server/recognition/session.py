@@ -73,7 +73,9 @@ class Session:
             )
         # Tickets hold the open text as it was recognized, so a redacted stream has none.
         assert not (resumable and options.redact), "refused by `ModelService.check_redaction`"
-        self._redactor = Redactor(options.redact, options.streams) if options.redact else None
+        self._redactor: Redactor | None = None
+        if options.redact:
+            self._redactor = Redactor(options.redact, options.streams, options.number_language)
         assert not (resumable and options.scored_end), "refused by `ListenRequest.live_options`"
         self._questions: tuple[PauseQuestions, ...] = ()  # to a turn model, by channel
         assert not (resumable and options.spoken_order), "refused by `ListenRequest.live_options`"

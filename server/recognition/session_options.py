@@ -9,7 +9,7 @@ from server.audio.pcm import BLOCK_S
 from server.errors import BadParameter
 from server.recognition.keyterms.keyterms import NO_KEYTERMS, Keyterms
 from server.recognition.segments.endpointing import EndpointRules, ScoredEnd
-from server.text.redaction import Redaction
+from server.text.redaction_kinds import NumberLanguage, Redaction
 
 DEFAULT_ENDPOINTING_MS = 10.0  # Source: Deepgram's page on endpointing
 IN_FLIGHT_S = 4.0  # of an upload: enough to keep a row of every batch busy while the next block is decoded
@@ -62,6 +62,7 @@ class SessionOptions:
     grammar: str = ""  # by name, of those that the model has; "": none
     finals: Finals | None = None  # None: as the server has them
     redact: frozenset[Redaction] = frozenset()  # numbers that are masked in all results
+    number_language: NumberLanguage | None = None  # of these numbers: `ModelService.session` sets it; None: English
     rewind_s: float = 0.0  # of finals that can be decoded again; not if resumable, redacted or with a second pass
     spoken_order: bool = False  # finals of several channels in the order in which they were said; not if resumable
     receipts: bool = False  # finals have the digest of the audio that they depend on

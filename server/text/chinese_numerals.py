@@ -46,22 +46,22 @@ def _written(match: re.Match[str]) -> str:
     """Return a match in digits; "" if it is not a number."""
     if match["percent"]:
         whole, point, places = match["percent"].partition("点")
-        return f"{_value(whole)}{'.' if point else ''}{_row(places)}%"
+        return f"{value_of(whole)}{'.' if point else ''}{_row(places)}%"
     if match["decimal"]:
-        return f"{_value(match['decimal'])}.{_row(match['places'])}"
+        return f"{value_of(match['decimal'])}.{_row(match['places'])}"
     if match["row"]:
         return _row(match["row"])
     number = match["hour"] or match["dated"] or match["number"]
     if match["number"] and (number in _IDIOMS or not (set(number) & (_UNITS.keys() | _LARGE.keys()))):
         return ""
-    return str(_value(number))
+    return str(value_of(number))
 
 
 def _row(text: str) -> str:
     return "".join(_DIGITS[character] for character in text)
 
 
-def _value(text: str) -> int:
+def value_of(text: str) -> int:
     """Return the value of a number such as 一万两千."""
     total = section = digit = 0
     for character in text:

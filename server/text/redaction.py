@@ -1,4 +1,4 @@
-"""Redaction of numbers in recognized words: `redact=pci` and so on. Pure; English only.
+"""Redaction of numbers in recognized words: `redact=pci` and so on, in English and Mandarin. Pure.
 
 A number is all number words that follow one another, also over several segments. What is masked does not depend on
 checksums, because one misrecognized digit would break them: a number is masked if it is as long as the requested kinds
@@ -8,38 +8,21 @@ are, if more digits may follow, or if it follows words such as "card". Checksums
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-
-import phonenumbers
-from stdnum import luhn
-from stdnum.us import ssn
+from typing import Protocol
 
 from model.ctc.words import Word
-from server.errors import BadParameter
-from server.text.spoken_digits import Part, digits_of, may_become_number, parts, plain, sounds_like_digit
+from server.text import chinese_digits, spoken_digits
+from server.text.number_labels import CARD, label_of
+from server.text.redaction_kinds import NumberLanguage, Redaction
+from server.text.spoken_digits import Part
 
-SHOWN = 64  # longest excerpt of client text in an error
 CONTEXT_S = 60.0  # after "card", "security code" or a card number: its expiry date and code are short numbers
 UNFINISHED_S = 30.0  # longest pause inside a number that is read in parts
 MAX_BETWEEN = 3  # words between two parts of a long number that was misrecognized, without words such as "and"
 LONG = 7  # digits of a long number
 MAX_PARTS = 64  # number words kept of an unfinished number
-CARD_LENGTHS = range(13, 20)  # Source: ISO/IEC 7812
-PHONE_LENGTHS = range(7, 16)  # Source: E.164, and local numbers without area code
-REGION = "US"  # of telephone numbers without a country code
-
-
-class Redaction(StrEnum):
-    """Values of `redact`."""
-
-    PCI = "pci"
-    SSN = "ssn"
-    PHONE = "phone_number"
-    NUMBERS = "numbers"
-    AGGRESSIVE = "aggressive_numbers"
-
 
 _SHORTEST = {Redaction.PCI: 12, Redaction.SSN: 8, Redaction.PHONE: 7, Redaction.NUMBERS: 3, Redaction.AGGRESSIVE: 1}
 """Digits from which a finished number is masked: one fewer than a card or social security number has, because one may
@@ -48,23 +31,37 @@ _CONTEXT = {
     Redaction.PCI: {"card", "cards", "credit", "cvc", "cvv", "debit", "expiration", "expires", "expiry", "security"},
     Redaction.SSN: {"security", "social", "ssn"},
 }
-_ALIASES = {"true": Redaction.NUMBERS, "1": Redaction.NUMBERS, "credit_card": Redaction.PCI}
-_MARKS = ".,?!"  # that stay after a masked number
+_CHINESE_CONTEXT = {
+    Redaction.PCI: {"卡", "安全码", "校验码", "验证码", "有效期", "密码"},
+    Redaction.SSN: {"身份证", "证件"},
+}
+_LONGEST = 3  # words of a context in Mandarin, a character each
+_MARKS = ".,?!，。？！"  # that stay after a masked number
 
 
-def kinds_of(values: Iterable[str]) -> frozenset[Redaction]:
-    """Return the kinds that values of `redact` request; "false" requests none. Raises: BadParameter."""
-    kinds: set[Redaction] = set()
-    for value in values:
-        named = value.strip().casefold()
-        if named in ("false", "0"):
-            continue
-        if named not in _ALIASES and named not in set(Redaction):
-            raise BadParameter(
-                f"redact: {value[:SHOWN]!r} is not supported by this server; must be one of {', '.join(Redaction)}"
-            )
-        kinds.add(_ALIASES.get(named) or Redaction(named))
-    return frozenset(kinds)
+class NumberWords(Protocol):
+    """Number words of a language; see `spoken_digits`."""
+
+    def plain(self, text: str) -> str:
+        """Return a word without capitals and marks."""
+
+    def may_become_number(self, text: str) -> bool:
+        """Whether an unfinished word may be the beginning of a number word."""
+
+    def parts(self, texts: Sequence[str], *, in_number: bool, ordinals: bool, wary: bool = False) -> list[Part]:
+        """Return what each word is to the number at its place."""
+
+    def sounds_like_digit(self, text: str) -> bool:
+        """Whether a word is often a misheard digit."""
+
+    def digits_of(self, texts: Sequence[str]) -> str:
+        """Return the digits of number words."""
+
+
+_WORDS: Mapping[NumberLanguage, NumberWords] = {
+    NumberLanguage.ENGLISH: spoken_digits,
+    NumberLanguage.CHINESE: chinese_digits,
+}
 
 
 @dataclass(slots=True)
@@ -93,12 +90,16 @@ class _Channel:
 class Redactor:
     """Masks the words of one stream's channels. The segments of a channel must come in order."""
 
-    def __init__(self, kinds: frozenset[Redaction], channels: int) -> None:
-        """`kinds` has at least one element."""
+    def __init__(self, kinds: frozenset[Redaction], channels: int, language: NumberLanguage | None = None) -> None:
+        """`kinds` has at least one element; `language` None: English."""
         self._kinds = kinds
+        self._language = language = language or NumberLanguage.ENGLISH
+        self._number_words = _WORDS[language]
         self._shortest = min(_SHORTEST[kind] for kind in kinds)
         self._shortest_long = min((_SHORTEST[kind] for kind in kinds if _SHORTEST[kind] >= LONG), default=None)
         self._context = frozenset[str]().union(*(_CONTEXT.get(kind, ()) for kind in kinds))
+        phrases = _CHINESE_CONTEXT if language is NumberLanguage.CHINESE else {}
+        self._phrases = tuple(sorted({phrase for kind in kinds for phrase in phrases.get(kind, ())}))
         self._channels = [_Channel() for _ in range(channels)]
         self._context_until_s = -1.0  # of all channels: one side asks, the other one answers
         self._counts: Counter[str] = Counter()  # numbers so far by label
@@ -115,9 +116,9 @@ class Redactor:
         return here.partial[1]
 
     def _partial(self, here: _Channel, words: Sequence[Word]) -> tuple[tuple[Word, ...], int]:
-        if words and may_become_number(words[-1].text):
+        if words and self._number_words.may_become_number(words[-1].text):
             words = words[:-1]
-        texts = [plain(word.text) for word in words]
+        texts = [self._number_words.plain(word.text) for word in words]
         numbers = self._numbers(here, words, texts, wary=True)
         if not numbers:
             return tuple(words), len(words)
@@ -127,9 +128,9 @@ class Redactor:
         """Return the words of a finished segment, each masked number as one word."""
         for one in self._channels:
             one.partial = None  # later numbers have other places
-        here, texts = self._channels[channel], [plain(word.text) for word in words]
+        here, texts = self._channels[channel], [self._number_words.plain(word.text) for word in words]
         numbers = self._numbers(here, words, texts)
-        nearby = _digits_nearby(numbers)
+        nearby = self._digits_nearby(numbers)
         masked = [one for one, digits in zip(numbers, nearby, strict=True) if self._masks(one, digits, words, texts)]
         shown = self._masked(here, words, masked, self._counts)
         self._remember(here, words, texts, numbers)
@@ -144,7 +145,8 @@ class Redactor:
         current = _Number(0, 0, list(here.texts), continues=True) if continues else None
         ordinals = Redaction.AGGRESSIVE in self._kinds
         alike = others = 0
-        for at, part in enumerate(parts(texts, in_number=continues, ordinals=ordinals, wary=wary)):
+        parts = self._number_words.parts(texts, in_number=continues, ordinals=ordinals, wary=wary)
+        for at, part in enumerate(parts):
             if part is Part.NUMBER:
                 if current is None:
                     current = _Number(0, 0, [], continues=False)
@@ -157,7 +159,7 @@ class Redactor:
                 current.alike += alike
                 alike = others = 0
             elif part is Part.LINK:
-                alike += sounds_like_digit(texts[at])
+                alike += self._number_words.sounds_like_digit(texts[at])
             else:
                 others += 1
                 if current is not None:
@@ -168,13 +170,33 @@ class Redactor:
     def _masks(self, number: _Number, nearby: int, words: Sequence[Word], texts: Sequence[str]) -> bool:
         """Whether a number of a final is masked; notes words that announce it. `nearby` as `_digits_nearby` counts."""
         for at in range(number.start):
-            if texts[at] in self._context:
+            if self._announces(texts, at):
                 self._announce(words[at].end_s)
         if number.continues or not number.finished or words[number.start].start_s < self._context_until_s:
             return True
         if self._shortest_long is not None and nearby >= self._shortest_long:
             return True
-        return len(digits_of(number.texts)) >= self._shortest
+        return self._digits_of(number) >= self._shortest
+
+    def _digits_of(self, number: _Number) -> int:
+        return len(self._number_words.digits_of(number.texts))
+
+    def _digits_nearby(self, numbers: Sequence[_Number]) -> list[int]:
+        """Return for each number its digits and those nearby: a misrecognized word splits a card number."""
+        counts: list[int] = []
+        total = begin = 0
+        for at, number in enumerate(numbers):
+            if number.others_before > MAX_BETWEEN:
+                total, begin = 0, at
+            total += self._digits_of(number) + number.alike
+            counts[begin:] = [total] * (at + 1 - begin)
+        return counts
+
+    def _announces(self, texts: Sequence[str], at: int) -> bool:
+        """Whether a word, or the words up to it, announce a number."""
+        if texts[at] in self._context:
+            return True
+        return bool(self._phrases) and "".join(texts[max(0, at + 1 - _LONGEST) : at + 1]).endswith(self._phrases)
 
     def _announce(self, end_s: float) -> None:
         self._context_until_s = max(self._context_until_s, end_s + CONTEXT_S)
@@ -201,57 +223,25 @@ class Redactor:
         self, here: _Channel, words: Sequence[Word], texts: Sequence[str], numbers: Sequence[_Number]
     ) -> None:
         """Keep the unfinished number at the end of a final, and what its words announce."""
-        for word, text in zip(words, texts, strict=True):
-            if text in self._context:
+        for at, word in enumerate(words):
+            if self._announces(texts, at):
                 self._announce(word.end_s)
         for number in numbers:
             label = self._label(here, number)
-            if label == "CREDIT_CARD":
+            if label == CARD:
                 self._announce(words[number.end - 1].end_s)
             here.labels = here.labels if number.continues else {}
             here.labels.setdefault(label, self._counts[label])
         if numbers and not numbers[-1].finished:
             here.texts = numbers[-1].texts[-MAX_PARTS:]
             here.until_s = words[numbers[-1].end - 1].end_s
-        elif numbers or Part.OTHER in parts(texts, in_number=True, ordinals=True):
+        elif numbers or Part.OTHER in self._number_words.parts(texts, in_number=True, ordinals=True):
             here.texts = []
 
     def _label(self, here: _Channel, number: _Number) -> str:
-        digits = digits_of(number.texts)
-        if number.continues and "CREDIT_CARD" in here.labels:  # its expiry date and code may follow
-            return "CREDIT_CARD"
-        if Redaction.PCI in self._kinds and _has_card(digits):
-            return "CREDIT_CARD"
-        if Redaction.SSN in self._kinds and ssn.is_valid(digits):
-            return "SSN"
-        if Redaction.PHONE in self._kinds and len(digits) in PHONE_LENGTHS and _may_be_phone(digits):
-            return "PHONE_NUMBER"
-        return "NUMBER"
-
-
-def _digits_nearby(numbers: Sequence[_Number]) -> list[int]:
-    """Return for each number how many digits it has with those nearby: a misrecognized word splits a card number."""
-    counts: list[int] = []
-    total = begin = 0
-    for at, number in enumerate(numbers):
-        if number.others_before > MAX_BETWEEN:
-            total, begin = 0, at
-        total += len(digits_of(number.texts)) + number.alike
-        counts[begin:] = [total] * (at + 1 - begin)
-    return counts
-
-
-def _has_card(digits: str) -> bool:
-    """Whether digits are a valid card number, or begin or end with one."""
-    pieces = {digits, digits[:16], digits[:15], digits[-16:], digits[-15:]}
-    return any(len(piece) in CARD_LENGTHS and luhn.is_valid(piece) for piece in pieces)
-
-
-def _may_be_phone(digits: str) -> bool:
-    try:
-        return bool(phonenumbers.is_possible_number(phonenumbers.parse(digits, REGION)))
-    except phonenumbers.NumberParseException:
-        return False
+        if number.continues and CARD in here.labels:  # its expiry date and code may follow
+            return CARD
+        return label_of(self._number_words.digits_of(number.texts), self._kinds, self._language)
 
 
 def _placeholder(text: str, words: Sequence[Word]) -> Word:

@@ -85,18 +85,19 @@ def parts(texts: Sequence[str], *, in_number: bool, ordinals: bool, wary: bool =
     found: list[Part] = []
     for at, text in enumerate(texts):
         following = texts[at + 1] if at + 1 < len(texts) else "zero" if wary else ""
-        if _is_number(text, following, texts[at - 1] if at else None, in_number=in_number, ordinals=ordinals):
-            found.append(Part.NUMBER)
-            in_number = True
-        elif text in _LINKS:
-            found.append(Part.LINK)
-        else:
-            found.append(Part.OTHER)
-            in_number = False
+        found.append(part(text, texts[at - 1] if at else "", following, in_number=in_number, ordinals=ordinals))
+        in_number = found[-1] is Part.NUMBER or (in_number and found[-1] is Part.LINK)
     return found
 
 
-def _is_number(text: str, following: str, before: str | None, *, in_number: bool, ordinals: bool) -> bool:
+def part(text: str, before: str, following: str, *, in_number: bool, ordinals: bool) -> Part:
+    """Return the part of one word between two others, empty at an end."""
+    if _is_number(text, following, before, in_number=in_number, ordinals=ordinals):
+        return Part.NUMBER
+    return Part.LINK if text in _LINKS else Part.OTHER
+
+
+def _is_number(text: str, following: str, before: str, *, in_number: bool, ordinals: bool) -> bool:
     if text == "one":
         alone = not in_number and before in _PRONOUN_AFTER
         return not alone or _carries_digits(following)

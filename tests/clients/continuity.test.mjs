@@ -202,7 +202,7 @@ function finals(list) {
 
 function undisturbed(script) {
   const server = new FakeServer([]);
-  const frames = script.flatMap((item) => server.hear(item)).filter((m) => m.is_final);
+  const frames = script.flatMap((item) => server.hear(item)).filter((m) => m.is_final && !m.correction);
   return finals(frames.map((m) => ({ ...m, transcript: m.channel.alternatives[0].transcript, fromFinalize: m.from_finalize })));
 }
 

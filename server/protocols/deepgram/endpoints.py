@@ -30,7 +30,7 @@ from server.protocols.uploads import Recordings, Wanted
 from server.receipts.receipt import ReceiptChain
 from server.replica import Replica
 from server.resume.tickets import tenant_digest
-from server.text.redaction import Redaction
+from server.text.redaction_kinds import Redaction
 
 MAX_LOGGED = 256  # distinct names of ignored parameters that are logged
 

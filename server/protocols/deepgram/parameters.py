@@ -108,9 +108,10 @@ PARAMETERS = (
         "3:30 pm, 415-555-2671. English and Mandarin"),
     Parameter("smart_format", BOOLEAN, "`false`", "`punctuate` and `numerals`.", "`punctuate` and `numerals`"),
     Parameter("redact", TEXTS, "–", "Masks numbers: `pci`, `ssn`, `phone_number`, `numbers` and so on; repeatable.",
-        "masks numbers in all results: `pci` (card numbers, with expiry dates and codes), `ssn`, `phone_number`, "
-        "`numbers` (3 digits and more), `aggressive_numbers` (all); repeatable; English only; a number that may be "
-        "unfinished is masked too. Other values are refused, and so is `resumable`"),
+        "masks numbers in all results: `pci` (card numbers, with expiry dates and codes), `ssn` (social security "
+        "numbers; in Mandarin resident identity numbers too), `phone_number`, `numbers` (3 digits and more), "
+        "`aggressive_numbers` (all); repeatable; English and Mandarin; a number that may be unfinished is masked too. "
+        "Other values are refused, and so is `resumable`"),
     Parameter("utterances", BOOLEAN, "`false`", "What was said on all channels, in the order in which it was said.",
         "for uploads: `results.utterances`, what was said on all channels in the order in which it was said; with "
         "`multichannel` the `speaker` is the channel, and `overlap` (ours) says whether another channel spoke at the "

@@ -52,7 +52,7 @@ from server.recognition.session_options import (
     interim_stability_of,
 )
 from server.text.formatting import Style
-from server.text.redaction import Redaction
+from server.text.redaction_kinds import Redaction
 
 Pairs = Iterable[tuple[str, str]]
 

@@ -19,7 +19,8 @@ from server.receipts.receipt import Digests, ModelInfo, ReceiptChain, Setup, Sho
 from server.recognition.audio_digest import AudioMark
 from server.recognition.events import Final
 from server.recognition.session_options import Limits
-from server.text.spoken_digits import Part, parts, plain
+from server.text.chinese_digits import parts, plain
+from server.text.spoken_digits import Part
 
 WITHOUT_EFFECT = frozenset({"model", "language", "tag", "latency", "latency_budget_ms"})
 """Parameters that a receipt leaves out: no word depends on them, or only by the model, which has a digest."""
@@ -60,7 +61,7 @@ def check_receipts(request: ListenRequest, keys: ReceiptKeys | None) -> None:
 
 
 def _has_number(request: ListenRequest) -> bool:
-    """Whether a key term has a number word or a digit."""
+    """Whether a key term has a number word, of English or Mandarin, or a digit."""
     terms = (*request.keyterms.phrases, *(word for word, _ in request.keyterms.keywords))
     texts = [[plain(word) for word in term.split()] for term in terms]
     return any(Part.NUMBER in parts(words, in_number=False, ordinals=True, wary=True) for words in texts)

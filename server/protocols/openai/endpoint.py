@@ -26,7 +26,7 @@ from server.recognition.session import Session
 from server.recognition.session_options import SessionOptions
 from server.replica import Replica
 from server.streaming.connection import Connection
-from server.text.redaction import Redaction
+from server.text.redaction_kinds import Redaction
 
 QUERY = frozenset({"intent", "model", "language", REDACT})
 SUBPROTOCOL, KEY_PREFIX = "realtime", "openai-insecure-api-key."  # how browsers send a key

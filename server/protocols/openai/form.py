@@ -28,7 +28,7 @@ from server.protocols.features import (
 )
 from server.protocols.openai.answers import AnswerFormat
 from server.recognition.session_options import Finals, finals_of
-from server.text.redaction import Redaction, kinds_of
+from server.text.redaction_kinds import Redaction, kinds_of
 
 MAX_FIELDS = 256  # including key terms
 MAX_FIELD_BYTES = 65_536

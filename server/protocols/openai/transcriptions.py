@@ -31,7 +31,7 @@ from server.recognition.keyterms.keyterms import NO_KEYTERMS, Keyterms
 from server.recognition.session_options import DEFAULT_ENDPOINTING_MS
 from server.replica import Replica
 from server.text.formatting import FormattedWord, Style
-from server.text.redaction import Redaction
+from server.text.redaction_kinds import Redaction
 
 STYLE = Style(punctuate=True, numerals=True)  # clients of this interface display the text
 _encode = msgspec.json.Encoder().encode

@@ -21,12 +21,13 @@ from websockets.sync.client import ClientConnection, connect
 from server.access.keys import parse_keys
 from server.cli import app
 from server.errors import SettingsError
-from server.text.redaction import Redaction
+from server.text.redaction_kinds import Redaction
 from tests.server.protocols.twilio.test_twilio import CONNECTED, STOP, media, mulaw, start
 from tests.support.clients.realtime_client import speak, until_transcript, update
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
+from tests.support.servers.spelling_hanzi import hanzi_model, letters
 from tests.support.servers.two_models import two_models
 from tests.support.servers.uploaded import encoded
 from tutti_asr_client import Results, open_stream
@@ -71,12 +72,12 @@ def everything(socket: ClientConnection) -> list[str]:
 
 
 def say(socket: ClientConnection, kind: str, text: str) -> list[str]:
-    """Say a text, end the stream; return all messages of the server."""
+    """Say a text of letters, end the stream; return all messages of the server."""
     speech = np.concatenate([spell(text), silence(1.0)])
     if kind == "realtime":
         update(socket, turn_detection=None)
         speak(socket, text)
-        return [json.dumps(event) for event in until_transcript(socket)]
+        return [json.dumps(event, ensure_ascii=False) for event in until_transcript(socket)]
     if kind == "twilio":
         data = mulaw(np.concatenate([spell(text, 8_000), silence(1.0, 8_000)]))
         digit = '{"event":"dtmf","dtmf":{"track":"inbound_track","digit":"5"}}'
@@ -127,12 +128,43 @@ def test_reports_of_steps_count_no_masked_word(live_server: Start) -> None:
         assert result["is_final"] or not masked or result["tutti"]["stable_words"] <= masked[0]
 
 
-def post(server: LiveServer, path: str, key: str = "", **fields: Any) -> httpx.Response:
+def post(server: LiveServer, path: str, key: str = "", text: str = TEXT, **fields: Any) -> httpx.Response:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    body = encoded(np.concatenate([spell(TEXT), silence(1.0)]), "WAV")
+    body = encoded(np.concatenate([spell(text), silence(1.0)]), "WAV")
     if "listen" in path:
         return server.http.post(path, content=body, params=fields, headers=headers)
     return server.http.post(path, data=fields, files={"file": ("a.wav", body)}, headers=headers)
+
+
+CHINESE_CARD = "六二二二零二一二零零零零零零零零零零五"
+CHINESE = letters(f"我的卡号是{CHINESE_CARD}谢谢")
+CHINESE_DIGIT = re.compile(r"[零一二三四五六七八九]|(?<![A-Z]_)[0-9]")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SOCKETS if kind != "flux"])
+def test_no_digit_of_a_card_in_mandarin_is_in_any_message_of_a_stream(live_server: Start, kind: str) -> None:
+    server = live_server(model=[hanzi_model()])
+    with dial(server, kind) as socket:
+        assert CHINESE_DIGIT.search(words_of(say(socket, kind, CHINESE)))
+    with dial(server, kind, redact=["pci", "ssn"]) as socket:
+        messages = say(socket, kind, CHINESE)
+    texts = words_of(messages)
+    assert "我" in texts
+    assert "[CREDIT_CARD_1]" in texts
+    assert not CHINESE_DIGIT.search(texts), texts
+    server.wait_idle()
+
+
+@pytest.mark.parametrize("path", ["/v1/listen", "/v1/audio/transcriptions"])
+def test_no_digit_of_a_card_in_mandarin_is_in_the_answer_to_an_upload(live_server: Start, path: str) -> None:
+    server = live_server(model=[hanzi_model()])
+    for form in ({"smart_format": "true"},) if "listen" in path else ({}, {"response_format": "srt"}):
+        plain = post(server, path, text=CHINESE, **form).text
+        answer = post(server, path, text=CHINESE, redact=["ssn", "pci"], **form)
+        assert answer.status_code == 200
+        assert "6222021200000000005" in plain or CHINESE_CARD in plain
+        assert "[CREDIT_CARD_1]" in answer.text
+        assert not re.search(r"6222|[零一二三四五六七八九]", answer.text)
 
 
 @pytest.mark.parametrize("path", ["/v1/listen", "/v1/audio/transcriptions"])
@@ -178,12 +210,12 @@ def test_a_model_of_another_language_is_refused(live_server: Start) -> None:
     for kind in SOCKETS:
         with pytest.raises(InvalidStatus) as refused:
             dial(server, kind, redact="pci", **({"model": "es"} if kind == "flux" else {"language": "es"}))
-        assert "redact: numbers are masked in English only" in refused.value.response.body.decode()
+        assert "redact: numbers are masked in English and Mandarin only" in refused.value.response.body.decode()
     assert post(server, "/v1/listen", redact="pci", language="es").status_code == 400
     with dial(server, "realtime", redact="pci") as socket:
         update(socket, transcription={"language": "es"})
         messages = [json.loads(socket.recv(timeout=WAIT_S)) for _ in range(2)]
-    assert "redact: numbers are masked in English only" in messages[1]["error"]["message"]
+    assert "redact: numbers are masked in English and Mandarin only" in messages[1]["error"]["message"]
 
 
 def test_a_keys_file_with_an_unknown_kind_is_refused() -> None:

@@ -9,10 +9,13 @@ import pytest
 
 from loadtest.benchmarks.redaction.numbers import Kind, number, read_out
 from server.recognition.events import Final, Partial
-from server.text.redaction import Redaction
+from server.text import chinese_digits
+from server.text.redaction_kinds import NumberLanguage, Redaction
 from server.text.spoken_digits import Part, parts, plain
+from tests.support.audio import chinese_numbers
 from tests.support.servers.shouting import ShoutingDecoder
 from tests.support.servers.spelling import silence, spell
+from tests.support.servers.spelling_hanzi import hanzi_decoder, spell_hanzi
 from tests.support.streams.session_bench import SessionBench
 
 NUMBERS = 500
@@ -52,6 +55,41 @@ def test_no_digit_of_a_card_social_security_or_telephone_number_leaves_a_session
         for event in events:
             texts = [plain(word.text) for word in event.words if word.text[0] != "[" and word.text != "double"]
             assert Part.NUMBER not in parts(texts, in_number=True, ordinals=True), (kind, words, event)
+            if isinstance(event, Partial):
+                masked = [i for i, word in enumerate(event.words) if word.text.startswith("[")]
+                assert not masked or event.stable_words <= masked[0]
+
+
+def in_mandarin(text: str, rng: random.Random) -> np.ndarray:
+    """Return speech of characters with pauses, some of which end a segment."""
+    pieces: list[np.ndarray] = []
+    for character in f"号是{text}谢谢":
+        pieces.append(spell_hanzi(character))
+        if rng.random() < 0.15:
+            pieces.append(silence(rng.choice((0.2, PAUSE_S))))
+    return np.concatenate([*pieces, silence(PAUSE_S)])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_digit_of_a_number_in_mandarin_leaves_a_session(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(20):
+        kind = rng.choice(chinese_numbers.KINDS)
+        text = chinese_numbers.read_out(chinese_numbers.number(kind, rng), rng).replace("X", "叉")
+        bench = SessionBench(
+            redact=frozenset({kind}),
+            number_language=NumberLanguage.CHINESE,
+            decoder=hanzi_decoder(),
+            every_step=rng.random() < 0.5,
+            tell_stable=True,
+        )
+        bench.send(in_mandarin(text, rng))
+        bench.close()
+        bench.answer()
+        assert "[" in bench.text()
+        for event in [*bench.partials(), *bench.finals()]:
+            texts = [word.text for word in event.words if word.text[0] != "["]
+            assert Part.NUMBER not in chinese_digits.parts(texts, in_number=True, ordinals=True), (kind, text, event)
             if isinstance(event, Partial):
                 masked = [i for i, word in enumerate(event.words) if word.text.startswith("[")]
                 assert not masked or event.stable_words <= masked[0]

@@ -8,7 +8,8 @@ import pytest
 
 from model.ctc.words import Word
 from server.errors import BadParameter
-from server.text.redaction import CONTEXT_S, UNFINISHED_S, Redaction, Redactor, kinds_of
+from server.text.redaction import CONTEXT_S, UNFINISHED_S, Redactor
+from server.text.redaction_kinds import Redaction, kinds_of
 from server.text.spoken_digits import digits_of
 
 CARD = "four five three nine one four eight eight oh three four three six four six seven"  # 4539 1488 0343 6467

@@ -9,7 +9,8 @@ import pytest
 from model.ctc.words import Word, joined
 from server.text.formatting import Style, format_words
 from server.text.line import PAUSE_S
-from server.text.redaction import Redaction, Redactor
+from server.text.redaction import Redactor
+from server.text.redaction_kinds import Redaction
 
 LEAST_RIGHT = 0.95
 FORMS = [line.split("\t") for line in (Path(__file__).parent / "written_forms.tsv").read_text().splitlines()]

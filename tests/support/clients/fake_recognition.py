@@ -68,10 +68,10 @@ class FakeRecognition:
         self._keys = keys
         self._ticket_steps = ticket_steps
         self._interims = interims
-        self._begin(State())
-        self._steps = 0
         self._late: list[Frame] = []  # a ticket that waits for the model
         self._said: list[list[Frame]] = []  # finals of this connection, by channel
+        self._begin(State())
+        self._steps = 0
         self._known_finals = 0  # finals that the client has
         self._told_s = -1.0
 
