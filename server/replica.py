@@ -24,6 +24,7 @@ from server.recognition.session_options import Limits
 from server.settings import Settings
 from server.streaming.connection import ConnectionContext
 from server.streaming.flow_control import LiveLimits
+from server.text.own_forms import OwnForms, own_forms_of
 from server.usage.files import UsageFiles
 from server.usage.log import UsageLog
 from server.usage.meters import Usage
@@ -48,6 +49,7 @@ class Replica:
     decoding: DecodingPool
     usage: Usage
     receipts: ReceiptKeys | None  # None: no key signs receipts
+    own_forms: OwnForms  # the operator's own written forms
 
     @property
     def ready(self) -> bool:
@@ -100,6 +102,7 @@ def build_replica(
         decoding=DecodingPool(),
         usage=_usage(settings, metrics),
         receipts=_receipt_keys(settings),
+        own_forms=own_forms_of(settings.written_forms),
     )
     metrics.ready.set_function(lambda: float(replica.ready))
     return replica

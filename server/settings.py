@@ -109,6 +109,12 @@ class Settings(BaseSettings):
     grammars: Path | None = None
     """Folder of grammars, `LANGUAGE-NAME.arpa` or `.arpa.gz`, in addition to those that ship."""
 
+    # Text
+
+    written_forms: Path | None = None
+    """File of your own written forms, on each line a phrase, a tab, and its written form: docs/written-forms.md. By
+    default none."""
+
     # Batches and capacity
 
     max_streams: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"

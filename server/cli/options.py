@@ -164,6 +164,10 @@ GrammarOption = Annotated[str | None, typer.Option(help="Restrict recognition to
 GrammarsOption = Annotated[
     Path | None, typer.Option(help="Folder of additional grammars, LANGUAGE-NAME.arpa. Default: none.")
 ]
+WrittenFormsOption = Annotated[
+    Path | None,
+    typer.Option(help="File of your own written forms: a phrase, a tab, its written form on each line. Default: none."),
+]
 ModelsOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -18,6 +18,7 @@ from server.cli.options import (
     LmOption,
     ModelOption,
     ThreadsOption,
+    WrittenFormsOption,
     model_for,
     settings_from,
 )
@@ -75,6 +76,7 @@ def replay(
     *,
     keys: KeysOption = None,
     lm: LmOption = None,
+    written_forms: WrittenFormsOption = None,
     language: LanguageOption = None,
     model: ModelOption = None,
     device: DeviceOption,
@@ -86,7 +88,7 @@ def replay(
     Exits with 1 if anything differs, and names it: signature, order of finals, audio, model, decoder, language model,
     key terms, settings, words.
     """
-    settings = _settings(lm, model_for(language, model), device, threads)
+    settings = _settings(lm, model_for(language, model), device, threads, written_forms)
     if not audio.is_file():
         fail(f"{audio}: no such file")
     recorded = _read(receipts)
@@ -105,6 +107,7 @@ def audit(
     concurrency: Annotated[int, typer.Option(help="Streams replayed at once.", min=1)] = 8,
     keys: KeysOption = None,
     lm: LmOption = None,
+    written_forms: WrittenFormsOption = None,
     language: LanguageOption = None,
     model: ModelOption = None,
     device: DeviceOption,
@@ -113,14 +116,14 @@ def audit(
     """Replay a share of stored streams, and report the first one that differs. Exits with 1 if one does."""
     if day and not re.fullmatch(r"\d{4}-\d{2}-\d{2}", day):
         raise typer.BadParameter(f"--day {day[:32]!r}: must be a day such as 2026-11-27, in UTC")
-    settings = _settings(lm, model_for(language, model), device, threads)
+    settings = _settings(lm, model_for(language, model), device, threads, written_forms)
     if not folder.is_dir():
         fail(f"{folder}: no such folder")
     _run(_audit(settings, _keys(keys), folder, (day, share, seed, concurrency)))
 
 
-def _settings(lm: str | None, model: Path | None, device: str, threads: int) -> Settings:
-    given = {"lm": lm, "model": model, "device": device, "threads": threads}
+def _settings(lm: str | None, model: Path | None, device: str, threads: int, written_forms: Path | None) -> Settings:
+    given = {"lm": lm, "model": model, "device": device, "threads": threads, "written_forms": written_forms}
     return settings_from({**given, "max_uploads": 1})
 
 

@@ -17,6 +17,7 @@ from server.cli.options import (
     GrammarsOption,
     LmOption,
     ModelsOption,
+    WrittenFormsOption,
     settings_from,
 )
 
@@ -42,6 +43,7 @@ def serve(
     lm: LmOption = None,
     grammars: GrammarsOption = None,
     finals: FinalsOption = None,
+    written_forms: WrittenFormsOption = None,
     policy: Annotated[str | None, typer.Option(help="eager, deadline or single. Default: {default}.")] = None,
     max_streams: Annotated[
         str | None,
@@ -122,9 +124,11 @@ def serve(
     from model.errors import ModelError
     from server.errors import SettingsError
     from server.processes.layout import processes_of
+    from server.text.own_forms import own_forms_of
 
     count, settings = processes_of(settings)
     try:
+        own_forms_of(settings.written_forms)  # a bad file ends the start before models are loaded
         if count:  # a supervisor loads neither models nor the web framework
             from server.processes.supervisor import run as supervise
 

@@ -2,13 +2,14 @@
 
 The model outputs lower-case letters and apostrophes, so formatting is inferred from the words alone, and only on
 request. English finals are tagged by a model (`model.punctuation`). Interim results, whose words must not change, and
-other languages are formatted by conservative rules. Times do not change: a number in digits lasts from the start of
-its first word to the end of its last.
+other languages are formatted by conservative rules. The operator's own written forms come into both; a phrase replaces
+a number that it covers whole. Times do not change: a number in digits, or a phrase, lasts from the start of its first
+word to the end of its last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from model.ctc.words import Word, joined
@@ -16,6 +17,9 @@ from model.punctuation.marks import ENDS, MARKS, PERIOD, QUESTION, Labelled
 from model.punctuation.rules import capital_i, capitalised, is_question
 from model.punctuation.tagger import shipped_tagger
 from model.text.letters import has_ideographs
+from server.text.line import Span
+from server.text.own_forms import NO_OWN_FORMS, OwnForms
+from server.text.redaction_kinds import SHORTEST, Redaction
 from server.text.written_forms import written_forms
 
 OPENING_WORDS = 16  # words kept of an incomplete sentence: the tagger's context on one side
@@ -28,15 +32,29 @@ class Style:
     punctuate: bool = False
     numerals: bool = False
     english: bool = True  # other languages are punctuated by rules only
+    own: OwnForms = NO_OWN_FORMS
+    settled_only: bool = False  # an unfinished segment ends before a phrase of `own` that may be unfinished
+
+    def with_own(self, own: OwnForms, redact: Collection[Redaction] = (), *, settled_only: bool = False) -> Style:
+        """Return this formatting with the operator's own written forms; none where words are shown as recognized.
+
+        In a stream with `redact`, whose numbers are masked before, no form writes as many digits as are masked.
+        """
+        if not (self.punctuate or self.numerals):
+            return self
+        if redact:
+            own = own.with_fewer_digits(min(SHORTEST[kind] for kind in redact))
+        return replace(self, own=own, settled_only=settled_only)
 
 
 PLAIN = Style()
 FULL_WIDTH = ("", "，", "。", "？")  # the marks for scripts without spaces
+SENTENCE_MARKS = frozenset(".,?!…，。？！")  # after which an own written form gets no other
 
 
 @dataclass(frozen=True, slots=True)
 class FormattedWord:
-    """A recognized word, or the words of a number joined by spaces, with its formatted text."""
+    """A recognized word, or the words of a number or phrase joined by spaces, with its formatted text."""
 
     word: Word
     text: str
@@ -54,9 +72,21 @@ class Sentences:
     def partial(self, words: Sequence[Word]) -> tuple[FormattedWord, ...]:
         """Format an unfinished segment such that later words do not change it: "twenty" may become 21.
 
-        So only rules apply, without digits and punctuation: a comma could disappear again with the next words.
+        So only rules apply, without digits and punctuation: a comma could disappear again with the next words. A
+        phrase of the operator may become longer; `stable` counts the words before it.
         """
+        if self._style.settled_only and self._style.own:
+            words = words[: self._style.own.settled([word.text for word in words])]
         return format_words(words, replace(self._style, numerals=False), self.opening, ends=False)
+
+    def stable(self, words: Sequence[Word], count: int) -> int:
+        """Return how many words of `partial` can no longer change where this many recognized ones cannot."""
+        own = self._style.own
+        if not own:
+            return count
+        texts = [word.text for word in words[:count]]
+        settled = own.settled(texts)
+        return settled - sum(span.end - span.start - 1 for span in own.spans(texts[:settled]))
 
     def final(self, words: Sequence[Word], *, ends: bool) -> tuple[FormattedWord, ...]:
         """Format a segment; `ends` is False if it was cut at the length limit and the sentence continues."""
@@ -82,13 +112,12 @@ def format_words(
 
     Never returns more words than given.
     """
-    spans = _written(words, style) if style.numerals else [(i, i + 1, word.text) for i, word in enumerate(words)]
     if style.punctuate and labels is None:
         labels = _by_rules([word.text for word in words], opening, ends=ends)
     formatted = []
-    for start, end, text in spans:
+    for start, end, text, is_own in _written(words, style):
         word = words[start] if end == start + 1 else _joined(words[start:end])
-        shown = text if labels is None else _shown(text, labels[start], labels[end - 1])
+        shown = text if labels is None else _shown(text, labels[start], labels[end - 1], word.text if is_own else None)
         formatted.append(FormattedWord(word, shown))
     return tuple(formatted)
 
@@ -101,10 +130,17 @@ def _by_rules(texts: Sequence[str], opening: tuple[str, ...], *, ends: bool) -> 
     return labels
 
 
-def _shown(text: str, first: Labelled, last: Labelled) -> str:
-    """Return the text of a word or number with the capital of its first label and the mark of its last."""
-    marks = FULL_WIDTH if has_ideographs(text) else MARKS
-    return (capitalised(text) if first.capital else capital_i(text)) + marks[last.mark]
+def _shown(text: str, first: Labelled, last: Labelled, said: str | None) -> str:
+    """Return the text of a word or number with the capital of its first label and the mark of its last.
+
+    `said`: the words of an own written form, None for others. Its capitals are the operator's, if it has any.
+    """
+    marks = FULL_WIDTH if has_ideographs(said or text) else MARKS
+    mark = marks[last.mark]
+    if said is None:
+        return (capitalised(text) if first.capital else capital_i(text)) + mark
+    shown = capitalised(text) if first.capital and text == text.lower() else text
+    return shown if shown[-1] in SENTENCE_MARKS else shown + mark
 
 
 def _open_words(opening: tuple[str, ...], labels: Sequence[Labelled]) -> tuple[str, ...]:
@@ -115,15 +151,26 @@ def _open_words(opening: tuple[str, ...], labels: Sequence[Labelled]) -> tuple[s
     return tuple(sentence[-OPENING_WORDS:])
 
 
-def _written(words: Sequence[Word], style: Style) -> list[tuple[int, int, str]]:
-    """Return first word, end (exclusive) and text of each word and written form, in order."""
-    spans: list[tuple[int, int, str]] = []
+def _written(words: Sequence[Word], style: Style) -> list[tuple[int, int, str, bool]]:
+    """Return first word, end (exclusive) and text of each word and written form, in order, and which are own ones."""
+    ours = written_forms(words, english=style.english) if style.numerals else []
+    own = style.own.spans([word.text for word in words]) if style.own else []
+    own = [span for span in own if not any(_cuts(span, each) for each in ours)]
+    covered = {at for span in own for at in range(span.start, span.end)}
+    forms = [(span, False) for span in ours if span.start not in covered] + [(span, True) for span in own]
+    pieces: list[tuple[int, int, str, bool]] = []
     done = 0
-    for number in written_forms(words, english=style.english):
-        spans += [(i, i + 1, words[i].text) for i in range(done, number.start)]
-        spans.append((number.start, number.end, number.text))
-        done = number.end
-    return spans + [(i, i + 1, words[i].text) for i in range(done, len(words))]
+    for span, is_own in sorted(forms, key=lambda form: form[0].start):
+        pieces += [(i, i + 1, words[i].text, False) for i in range(done, span.start)]
+        pieces.append((span.start, span.end, span.text, is_own))
+        done = span.end
+    return pieces + [(i, i + 1, words[i].text, False) for i in range(done, len(words))]
+
+
+def _cuts(span: Span, other: Span) -> bool:
+    """Whether a span covers a part of another one, and not all of it."""
+    overlaps = span.start < other.end and other.start < span.end
+    return overlaps and not (span.start <= other.start and other.end <= span.end)
 
 
 def _joined(words: Sequence[Word]) -> Word:

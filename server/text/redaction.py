@@ -15,7 +15,7 @@ from typing import Protocol
 from model.ctc.words import Word
 from server.text import chinese_digits, spoken_digits
 from server.text.number_labels import CARD, label_of
-from server.text.redaction_kinds import NumberLanguage, Redaction
+from server.text.redaction_kinds import SHORTEST, NumberLanguage, Redaction
 from server.text.spoken_digits import Part
 
 CONTEXT_S = 60.0  # after "card", "security code" or a card number: its expiry date and code are short numbers
@@ -24,9 +24,6 @@ MAX_BETWEEN = 3  # words between two parts of a long number that was misrecogniz
 LONG = 7  # digits of a long number
 MAX_PARTS = 64  # number words kept of an unfinished number
 
-_SHORTEST = {Redaction.PCI: 12, Redaction.SSN: 8, Redaction.PHONE: 7, Redaction.NUMBERS: 3, Redaction.AGGRESSIVE: 1}
-"""Digits from which a finished number is masked: one fewer than a card or social security number has, because one may
-have been missed."""
 _CONTEXT = {
     Redaction.PCI: {"card", "cards", "credit", "cvc", "cvv", "debit", "expiration", "expires", "expiry", "security"},
     Redaction.SSN: {"security", "social", "ssn"},
@@ -95,8 +92,8 @@ class Redactor:
         self._kinds = kinds
         self._language = language = language or NumberLanguage.ENGLISH
         self._number_words = _WORDS[language]
-        self._shortest = min(_SHORTEST[kind] for kind in kinds)
-        self._shortest_long = min((_SHORTEST[kind] for kind in kinds if _SHORTEST[kind] >= LONG), default=None)
+        self._shortest = min(SHORTEST[kind] for kind in kinds)
+        self._shortest_long = min((SHORTEST[kind] for kind in kinds if SHORTEST[kind] >= LONG), default=None)
         self._context = frozenset[str]().union(*(_CONTEXT.get(kind, ()) for kind in kinds))
         phrases = _CHINESE_CONTEXT if language is NumberLanguage.CHINESE else {}
         self._phrases = tuple(sorted({phrase for kind in kinds for phrase in phrases.get(kind, ())}))

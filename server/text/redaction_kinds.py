@@ -27,6 +27,9 @@ class NumberLanguage(StrEnum):
     CHINESE = "zh"  # Mandarin, with English words among it
 
 
+SHORTEST = {Redaction.PCI: 12, Redaction.SSN: 8, Redaction.PHONE: 7, Redaction.NUMBERS: 3, Redaction.AGGRESSIVE: 1}
+"""Digits from which a finished number is masked: one fewer than a card or social security number has, because one may
+have been missed."""
 _ALIASES = {"true": Redaction.NUMBERS, "1": Redaction.NUMBERS, "credit_card": Redaction.PCI}
 _PRIMARY = {"en": NumberLanguage.ENGLISH, "zh": NumberLanguage.CHINESE, "cmn": NumberLanguage.CHINESE}
 

@@ -54,6 +54,7 @@ EXPECTED = {
     "resume_keys_file": "keys created by `tutti keys resume`, one per line",
     "token_keys": "secrets of 32 bytes or more",
     "token_keys_file": "secrets of 32 bytes or more, one per line",
+    "written_forms": "on each line a phrase, a tab, and its written form, see docs/written-forms.md",
 }
 """Valid values of a setting, shown as advice on an invalid value."""
 

@@ -1,4 +1,4 @@
-"""Checks of keys, allowed origins, the models file and the usage log, for `tutti doctor`. Read-only."""
+"""Checks of keys, allowed origins, the models file, written forms and the usage log, for `tutti doctor`. Read-only."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from server.models.service import resume_keys
 from server.operations.start_message import said_of_admin, said_of_keys
 from server.replica import client_keys
 from server.settings import Settings
+from server.text.own_forms import own_forms_of
 from server.tools.doctor import Check, Finding, fail, misset, ok, warn
 from server.usage.files import PATTERN
 
@@ -70,6 +71,16 @@ def models_file(settings: Settings) -> Iterator[Finding]:
         return
 
 
+def written_forms(settings: Settings) -> Iterator[Finding]:
+    """Check the file of the operator's own written forms, if one is set."""
+    if settings.written_forms is None:
+        return
+    try:
+        yield ok("written forms", f"{len(own_forms_of(settings.written_forms)):,} phrases in {settings.written_forms}")
+    except SettingsError as error:
+        yield misset("written forms", error)
+
+
 def usage_log(settings: Settings) -> Iterator[Finding]:
     """Check the folder of usage records, if one is set."""
     folder, name = settings.usage_log, "usage log"
@@ -86,4 +97,4 @@ def usage_log(settings: Settings) -> Iterator[Finding]:
         yield ok(name, f"{folder} has {len(sizes)} files, {sum(sizes) / 2**20:.1f} MiB")
 
 
-CHECKS: tuple[Check, ...] = (keys, models_file, usage_log)
+CHECKS: tuple[Check, ...] = (keys, models_file, written_forms, usage_log)

@@ -86,6 +86,7 @@ class LocalTranscriber:
             )
             self._model.check_finals(self._request.finals, self._request.without_accurate)
             self._model.check_redaction(self._request.redact, resumable=self._request.resumable)
+            self._request = self._request.with_own(replica.own_forms)
         except BadParameter as error:
             raise NotRecognized(str(error)) from error
         biasing = sorted(BIASING & set(self._request.ignored))  # a server lists them in a header

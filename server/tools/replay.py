@@ -18,12 +18,13 @@ from server.errors import BadParameter, CloseReason, MediaError, RecognitionFail
 from server.models.service import ModelService
 from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import ListenRequest, parse_query
-from server.protocols.deepgram.receipts import StreamReceipts, digests_of
+from server.protocols.deepgram.receipts import WRITTEN_FORMS, StreamReceipts, digests_of
 from server.receipts.keys import ReceiptKeys
 from server.receipts.receipt import FinalText, ReceiptChain, Setup
 from server.receipts.recorded import BadReceipt, Recorded
 from server.receipts.verification import (
     Difference,
+    Part,
     check_audio,
     check_recorded,
     compare_digests,
@@ -34,6 +35,7 @@ from server.recognition.events import FinalReason
 from server.recognition.session_options import Limits, finals_of
 from server.replica import Replica
 from server.settings import Settings
+from server.text.own_forms import NO_OWN_FORMS
 from server.tools.local import AHEAD_S, FrameSink, open_replica
 
 CHUNK_S = 0.25
@@ -96,9 +98,10 @@ class Replayer:
         found, setup = check_recorded(recorded, self._keys), recorded.setup
         replica = await self._replica(Loaded.of(recorded))
         model = replica.models.default
-        request = _request(setup, model)
+        own = replica.own_forms if WRITTEN_FORMS in setup.settings else NO_OWN_FORMS
+        request = _request(setup, model).with_own(own)
         digests = digests_of(model, request, setup)
-        causes = compare_digests(recorded.first.digests, digests)
+        causes = compare_digests(recorded.first.digests, digests) + _forms_differ(setup, replica)
         assert request.form.sample_rate is not None, "of raw samples"
         samples = await asyncio.to_thread(read_samples, audio, request)
         causes += check_audio(recorded, samples, request.channels, request.form.sample_rate)
@@ -112,6 +115,15 @@ class Replayer:
             settings = loaded.settings(self._settings)
             self._replicas[loaded] = await self._stack.enter_async_context(open_replica(settings))
         return self._replicas[loaded]
+
+
+def _forms_differ(setup: Setup, replica: Replica) -> list[Difference]:
+    """Compare the operator's own written forms with those of the stream; one without them is replayed without."""
+    theirs, ours = setup.settings.get(WRITTEN_FORMS), replica.own_forms.digest
+    if not theirs or theirs == ours:
+        return []
+    here = ours[:16] or "none (--written-forms)"
+    return [Difference(Part.SETTING, f"written forms {here} here, {str(theirs)[:16]} in the receipt")]
 
 
 def _request(setup: Setup, model: ModelService) -> ListenRequest:

@@ -91,6 +91,7 @@ IN_WORDS = {  # defaults that help texts describe in words
     "grammars": {"none"},
     "threads": {"all cores but one"},
     "turn_model": {"none"},
+    "written_forms": {"none"},
     "unload_idle_minutes": {"never"},
 }
 OWN_DEFAULTS = {  # options with the name of a setting but another default

@@ -71,7 +71,7 @@ class QueryReader:
             lenient_features=replica.settings.lenient_features,
             english=model.english,
         )
-        request = replace(request, redact=request.redact | redact)
+        request = replace(request, redact=request.redact | redact).with_own(replica.own_forms)
         model.check_finals(request.finals, request.without_accurate)
         if live:
             model.check_rewind(request.rewind_s, request.without_rewind)

@@ -187,7 +187,9 @@ class Projector:
         self, event: Partial | Final, words: int, timing: StepTiming | None, write_s: float
     ) -> StepReport | UnsetType:
         request = self.request
-        stable = event.stable_words if isinstance(event, Partial) else words
+        stable = words
+        if isinstance(event, Partial):
+            stable = self._transcripts[event.channel].stable(event.words, event.stable_words)
         if timing is None:
             return StepReport(stable) if request.stable_words else UNSET
         parts = latency(timing, write_s) if request.latency else UNSET

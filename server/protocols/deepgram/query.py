@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from server.audio.formats import PLAIN, RAW, AudioForm, audio_form
 from server.errors import BadParameter
@@ -52,6 +52,7 @@ from server.recognition.session_options import (
     interim_stability_of,
 )
 from server.text.formatting import Style
+from server.text.own_forms import OwnForms
 from server.text.redaction_kinds import Redaction
 
 Pairs = Iterable[tuple[str, str]]
@@ -103,6 +104,11 @@ class ListenRequest:
         """Options that exclude `rewind`: nothing else holds what it keeps, numbers may begin before the new words."""
         names = {"grammar": self.grammar, "finals=accurate": self.finals == "accurate", "redact": self.redact}
         return names | {"resumable": self.resumable, "receipt": self.receipt}
+
+    def with_own(self, own: OwnForms) -> ListenRequest:
+        """Return the request with the operator's own written forms, once it is known what is masked."""
+        settled_only = self.interim_stability == "high"
+        return replace(self, style=self.style.with_own(own, self.redact, settled_only=settled_only))
 
     @property
     def switches(self) -> dict[str, bool]:

@@ -25,6 +25,9 @@ from server.text.spoken_digits import Part
 WITHOUT_EFFECT = frozenset({"model", "language", "tag", "latency", "latency_budget_ms"})
 """Parameters that a receipt leaves out: no word depends on them, or only by the model, which has a digest."""
 
+WRITTEN_FORMS = "written_forms"
+"""Setting of a receipt: the digest of the operator's own written forms, where the stream has them."""
+
 Pairs = Iterable[tuple[str, str]]
 
 
@@ -75,7 +78,10 @@ def setup_of(model: ModelService, request: ListenRequest, given: Pairs, limits: 
     kept += [("redact", kind) for kind in sorted(request.redact)]
     kind, beams = _search(decoder)
     info = ModelInfo(model.name, model.card.version, model.described.precision, kind, beams)
-    return Setup(_software(), info, tuple(kept), _settings(model, limits, vad))
+    settings = _settings(model, limits, vad)
+    if request.style.own.digest:
+        settings |= {WRITTEN_FORMS: request.style.own.digest}
+    return Setup(_software(), info, tuple(kept), settings)
 
 
 @cache

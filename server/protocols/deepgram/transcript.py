@@ -58,6 +58,10 @@ class Transcript:
             self._words = words
         return self._last
 
+    def stable(self, words: Sequence[Word], count: int) -> int:
+        """Return how many displayed words of a partial cannot change, where this many recognized ones cannot."""
+        return count if self._sentences is None else self._sentences.stable(words, count)
+
     def final(self, words: Sequence[Word], *, ends: bool) -> tuple[msgspec.Raw, int]:
         """Return a segment as JSON, and its number of displayed words; `ends` as in `Sentences`."""
         self._words = None

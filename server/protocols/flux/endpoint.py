@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fastapi import WebSocket
 
 from server.access.guard import redaction_of
@@ -40,6 +42,7 @@ class FluxEndpoint:
         if request.phrases:
             model.check_keyterms(["keyterm"])
         model.check_redaction(redact, resumable=False)
+        request = replace(request, style=request.style.with_own(replica.own_forms, redact))
         rate = model.config.sample_rate
         options = SessionOptions(
             rate,

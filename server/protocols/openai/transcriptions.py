@@ -118,7 +118,8 @@ class Transcriptions:
         if biased and form.prompt:
             keyterms = keyterms.in_context(rare_terms(form.prompt, model.decoder))
         ignored = form.ignored if biased else named({*form.ignored, *biasing})
-        style = replace(STYLE, english=model.english)
+        masked = form.redact | redact
+        style = replace(STYLE, english=model.english).with_own(self._replica.own_forms, masked)
         audio = audio_form(None, None)
         wanted = Wanted(
             model,
@@ -129,7 +130,7 @@ class Transcriptions:
             style,
             grammar=form.grammar,
             finals=form.finals,
-            redact=form.redact | redact,
+            redact=masked,
             protocol="openai",
         )
         return wanted, ignored

@@ -108,6 +108,22 @@ def test_a_stream_whose_end_is_missing_is_the_same_as_far_as_it_goes(streams: St
     assert streams.replay(found, written(tmp_path, streams.audio)) == []
 
 
+def test_own_written_forms_have_to_be_those_of_the_stream(tmp_path: Path) -> None:
+    key_file, keys = with_keys(tmp_path)
+    forms, others = tmp_path / "forms.tsv", tmp_path / "others.tsv"
+    forms.write_text("my order\tMy Order™\n")
+    others.write_text("my order\tmy order no.\n")
+    audio = spoken("order")
+    with shipped_server(key_file, written_forms=forms) as server:
+        found = recorded(record(server, audio, smart_format="true"))
+    assert found.finals[0].transcript == "Where is My Order™?"
+    path = written(tmp_path, audio)
+    assert with_settings(found, path, keys, written_forms=forms) == []
+    for here, named in ({}, "none"), ({"written_forms": others}, ""):
+        (difference,) = with_settings(found, path, keys, **here)
+        assert difference.startswith(f"settings: written forms {named}")
+
+
 def test_the_audio_may_be_the_bytes_that_were_sent(streams: Streams, tmp_path: Path) -> None:
     path = tmp_path / "audio.raw"
     path.write_bytes(streams.audio.tobytes())

@@ -110,6 +110,18 @@ def test_precision_names_the_instructions_and_warns_of_slow_ones(  # noqa: PLR09
     assert text in finding.found + finding.advice
 
 
+def test_the_file_of_written_forms_is_checked(tmp_path: Path) -> None:
+    assert not findings(doctor_access.written_forms)
+    path = tmp_path / "forms.tsv"
+    path.write_text("a s r\tASR\n")
+    finding = findings(doctor_access.written_forms, written_forms=path)["written forms"]
+    assert (finding.verdict, finding.found) == (Verdict.OK, f"1 phrases in {path}")
+    path.write_text("a s r ASR\n")
+    finding = findings(doctor_access.written_forms, written_forms=path)["written forms"]
+    assert (finding.verdict, finding.found.partition(": ")[0]) == (Verdict.FAIL, f"{path}:1")
+    assert finding.advice.startswith("correct --written-forms (TUTTI_WRITTEN_FORMS): on each line a phrase, a tab")
+
+
 def test_the_folder_of_the_usage_log_is_checked(tmp_path: Path) -> None:
     assert not findings(doctor_access.usage_log)
     (tmp_path / "file").write_text("")
