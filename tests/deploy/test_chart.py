@@ -32,6 +32,7 @@ WRONG = {  # a spec that the schema of each kind rejects
     "BackendTrafficPolicy": {"unknown": 1},
     "ScaledObject": {"scaleTargetRef": {"name": "tutti"}},
     "ServiceMonitor": {"endpoints": 1},
+    "PodMonitor": {"podMetricsEndpoints": 1},
     "PrometheusRule": {"groups": 1},
 }
 
@@ -79,9 +80,10 @@ def test_schemas_reject_an_unknown_field() -> None:
     deployment = of_kind(rendered(), "Deployment")
     with pytest.raises(validate.ValidationError):
         validate.validate({**deployment, "spec": {**deployment["spec"], "replica": 3}}, VERSIONS[-1], strict=True)
+    objects = {each["kind"]: each for each in (*rendered("haproxy-ingress"), *rendered("envoy-gateway"))}
     for kind, spec in WRONG.items():
         with pytest.raises(ValueError, match="spec"):
-            validate_extension({**of_kind(rendered("envoy-gateway"), kind), "spec": spec})
+            validate_extension({**objects[kind], "spec": spec})
 
 
 @pytest.mark.parametrize(
@@ -99,6 +101,8 @@ def test_schemas_reject_an_unknown_field() -> None:
         ("model.name=x", "model.claim"),
         ("gateway.enabled=true", "gateway.parentRefs"),
         ("keys.contents.api_keys={abc}", "keys.contents.resume_keys"),
+        ("monitoring.podMonitor=yes", "podMonitor"),
+        ("monitoring.serviceMonitor=true,monitoring.podMonitor=true", "monitoring.podMonitor"),
     ],
 )
 def test_wrong_values_are_rejected_by_name(value: str, problem: str) -> None:
@@ -269,6 +273,24 @@ def test_objects_of_prometheus_and_grafana_are_the_shipped_files() -> None:
     [endpoint] = monitor["spec"]["endpoints"]
     assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
     assert monitor["metadata"]["labels"]["release"] == "kube-prometheus-stack"
+
+
+def test_a_pod_monitor_reads_the_pods_themselves_and_gives_their_series_the_same_labels() -> None:
+    """The autoscalers select by namespace and service, the alerts by job: neither depends on the kind of monitor."""
+    manifests, by_service = rendered("haproxy-ingress"), of_kind(rendered("envoy-gateway"), "ServiceMonitor")
+    assert "ServiceMonitor" not in kinds(manifests)
+    monitor, pod = of_kind(manifests, "PodMonitor"), of_kind(manifests, "Deployment")["spec"]["template"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    [endpoint], [other] = monitor["spec"]["podMetricsEndpoints"], by_service["spec"]["endpoints"]
+    assert endpoint["port"] in {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+    name = of_kind(manifests, "Service")["metadata"]["name"]
+    assert endpoint.pop("relabelings") == [{"targetLabel": "service", "replacement": name}]
+    assert endpoint == other
+    assert monitor["spec"]["jobLabel"] == by_service["spec"]["jobLabel"]
+    assert pod["metadata"]["labels"][monitor["spec"]["jobLabel"]] == "tutti", 'as in the alerts: job="tutti"'
+    assert monitor["metadata"]["labels"]["release"] == "kube-prometheus-stack"
+    other_release = of_kind(rendered("haproxy-ingress", release="other"), "PodMonitor")["spec"]["podMetricsEndpoints"]
+    assert other_release[0]["relabelings"][0]["replacement"] == "other-tutti"
 
 
 def test_replicas_are_set_by_the_autoscaler_or_by_the_chart() -> None:

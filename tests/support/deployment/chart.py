@@ -20,6 +20,7 @@ SCHEMAS = Path(__file__).parent / "crd_schemas.json"
 MODELS = {  # packages with models of the objects of operators
     "ScaledObject": "cloudcoil.models.keda.v1alpha1",
     "ServiceMonitor": "cloudcoil.models.prometheus_operator.v1",
+    "PodMonitor": "cloudcoil.models.prometheus_operator.v1",
     "PrometheusRule": "cloudcoil.models.prometheus_operator.v1",
 }
 Manifest = dict[str, Any]

@@ -70,3 +70,8 @@ volumeMounts:
 {{- $draining := printf "unless on (namespace, pod) tutti_sessions_draining{%s} > 0" . }}
 {{- printf "sum(tutti_sessions_active{%s} %s) / avg(tutti_sessions_max{%s} %s)" . $draining . $draining }}
 {{- end }}
+
+{{/* The dashboard does not use metrics of Python's own collector. */}}
+{{- define "tutti.droppedMetrics" -}}
+- { action: drop, sourceLabels: [__name__], regex: python_gc_.* }
+{{- end }}
