@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 TOLERANCE = 0.1
 """A load within this share of the target changes nothing: the default of Kubernetes."""
@@ -40,6 +41,46 @@ class ScalingRule:
                 f"and at least one replica and no fewer at most ({self.least}, {self.most})"
             )
 
+    def wanted(self, load: float) -> int:
+        """Return the number of replicas that carry this load at the target, without the limits."""
+        return math.ceil(load / self.fill)
+
+    def faster(self, factor: float) -> ScalingRule:
+        """Return the rule with all times divided by `factor`."""
+        return replace(
+            self,
+            sync_s=self.sync_s / factor,
+            period_s=self.period_s / factor,
+            down_window_s=self.down_window_s / factor,
+        )
+
+
+def load_in_replicas(replicas: Iterable[tuple[float, float]]) -> float | None:
+    """Return the load that the chart's HPA and KEDA scale by; None without replicas.
+
+    `replicas`: open channels and most channels of each replica that takes new streams. 2.1: as much as 2.1 full ones.
+    """
+    counted = list(replicas)
+    if not counted:
+        return None
+    return sum(active for active, _ in counted) / (sum(most for _, most in counted) / len(counted))
+
+
+class AgedLoad:
+    """The load as an autoscaler sees it, `age_s` after the replicas had it."""
+
+    def __init__(self, age_s: float) -> None:
+        self._age_s = age_s
+        self._loads: deque[tuple[float, float | None]] = deque()  # by the time at which they are seen
+        self._seen: float | None = None
+
+    def see(self, now: float, load: float | None) -> float | None:
+        """Take the load of now; returns the newest one that is old enough, None before the first."""
+        self._loads.append((now + self._age_s, load))
+        while self._loads and self._loads[0][0] <= now:
+            self._seen = self._loads.popleft()[1]
+        return self._seen
+
 
 class Autoscaler:
     """Decides by a rule how many replicas there should be."""
@@ -65,7 +106,7 @@ class Autoscaler:
     def _by_load(self, replicas: int, load: float) -> int:
         if abs(load / (self._rule.fill * replicas) - 1) <= TOLERANCE:
             return replicas
-        return math.ceil(load / self._rule.fill)
+        return self._rule.wanted(load)
 
     def _limited(self, replicas: int, wanted: int) -> int:
         rule = self._rule

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator
 
-from batching.simulation.autoscaling import Autoscaler, ScalingRule
+from batching.simulation.autoscaling import AgedLoad, Autoscaler, ScalingRule, load_in_replicas
 from batching.simulation.profile import Profile
 
 TICKS = 20
@@ -106,8 +105,7 @@ class Fleet:
         self._rng: Generator = np.random.default_rng(seed)
         self._autoscaler = Autoscaler(settings.rule)
         self._room = settings.limit // settings.channels  # calls of one replica
-        self._loads: deque[tuple[float, float | None]] = deque()  # by the time at which they are seen
-        self._seen: float | None = None
+        self._load = AgedLoad(settings.metric_age_s)
         self._decides_s = 0.0
         self._counts = _Counts()
         calls = round(settings.users * profile.speaking(0.0))
@@ -132,7 +130,7 @@ class Fleet:
 
     def _wanted(self, calls: int) -> int:
         settings = self._settings
-        return math.ceil(calls * settings.channels / settings.limit / settings.rule.fill)
+        return settings.rule.wanted(calls * settings.channels / settings.limit)
 
     def _ready(self, now: float) -> list[_Replica]:
         return [replica for replica in self._replicas if replica.ready_s <= now and not replica.draining]
@@ -191,12 +189,9 @@ class Fleet:
             return
         self._decides_s = now + rule.sync_s
         ready = self._ready(now)
-        channels = settings.channels * sum(replica.open for replica in ready)
-        self._loads.append((now + settings.metric_age_s, channels / settings.limit if ready else None))
-        while self._loads and self._loads[0][0] <= now:
-            self._seen = self._loads.popleft()[1]
+        load = load_in_replicas((settings.channels * replica.open, settings.limit) for replica in ready)
         kept = [replica for replica in self._replicas if not replica.draining]
-        wanted = self._autoscaler.decide(now, len(kept), self._seen)
+        wanted = self._autoscaler.decide(now, len(kept), self._load.see(now, load))
         self._replicas += [_Replica(now + settings.start_s) for _ in range(wanted - len(kept))]
         # Kubernetes removes pods that are not ready first, then those that became ready last.
         order = sorted(kept, key=lambda replica: -replica.ready_s)

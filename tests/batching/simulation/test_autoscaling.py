@@ -2,7 +2,7 @@
 
 import pytest
 
-from batching.simulation.autoscaling import Autoscaler, ScalingRule
+from batching.simulation.autoscaling import AgedLoad, Autoscaler, ScalingRule, load_in_replicas
 
 RULE = ScalingRule(fill=0.5, least=2, most=40)
 
@@ -43,3 +43,24 @@ def test_bounds_hold_for_any_load():
 def test_a_rule_that_cannot_be_kept_is_rejected(bad):
     with pytest.raises(ValueError, match="autoscaler"):
         ScalingRule(**bad)
+
+
+def test_the_load_counts_replicas_of_different_sizes_by_their_mean():
+    assert load_in_replicas([]) is None
+    assert load_in_replicas([(6, 12), (12, 12), (3, 12)]) == 1.75
+    assert load_in_replicas([(10, 20), (5, 10)]) == 1.0
+
+
+def test_a_load_is_seen_after_its_age():
+    load = AgedLoad(10.0)
+    assert [load.see(float(at_s), 1.0 + at_s) for at_s in (0, 5, 9, 10, 14, 15, 40)] == [None] * 3 + [
+        1.0,
+        1.0,
+        6.0,
+        16.0,
+    ]
+    assert AgedLoad(0.0).see(3.0, 2.0) == 2.0
+
+
+def test_a_faster_rule_has_shorter_times_and_the_same_numbers():
+    assert ScalingRule(least=2).faster(5) == ScalingRule(least=2, sync_s=3, period_s=12, down_window_s=60)

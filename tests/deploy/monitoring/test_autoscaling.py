@@ -15,7 +15,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from batching.simulation.autoscaling import ScalingRule
+from batching.simulation.autoscaling import ScalingRule, load_in_replicas
 from tests.support.audio.speech import ROOT
 from tests.support.deployment.chart import of_kind, rendered
 from tests.support.deployment.prometheus import need
@@ -84,6 +84,7 @@ def test_stereo_calls_count_twice_and_other_releases_and_draining_replicas_not_a
         given = series(busy, "a") + series(idle, "b") + series(draining, "c")
         given += series(busy, "d", service="other") + series(busy, "e", namespace="elsewhere")
         check(tmp_path, given, 0.7)  # 7 of 10 channels of one replica, none of the other: 0.7 replicas' load
+        assert load_in_replicas([(7, 10), (0, 10)]) == 0.7, "by the function of the simulation"
         check(tmp_path, series(draining, "c"), None)
 
 
@@ -97,11 +98,13 @@ def test_the_target_leaves_four_tenths_free(tmp_path: Path, channels: list[int],
         for pod, count in enumerate(channels)
         for name, value in (("tutti_sessions_active", count), ("tutti_sessions_max", 10))
     ]
-    check(tmp_path, given, sum(channels) / 10)
+    load = load_in_replicas((count, 10) for count in channels)
+    assert load == sum(channels) / 10
+    check(tmp_path, given, load)
     [trigger] = scaled_object()["triggers"]
     assert trigger["metricType"] == "AverageValue"
     assert len(channels) == replicas
-    assert math.ceil(sum(channels) / 10 / float(trigger["metadata"]["threshold"])) == wanted
+    assert ScalingRule(fill=float(trigger["metadata"]["threshold"])).wanted(load) == wanted
 
 
 def test_the_simulated_rule_is_that_of_the_chart() -> None:
