@@ -19,6 +19,8 @@ from tests.support.servers.live_server import LiveServer
 from tests.support.streams.engine_bench import start_engine  # noqa: F401  a fixture
 
 SLOW = (
+    "documents/test_commands_here.py",
+    "documents/test_commands.py",
     "model/int8/test_portability.py",
     "server/models/test_new_language.py",
     "ecosystem/test_lean_server.py",
@@ -52,6 +54,7 @@ SLOW = (
     "model/published/test_probes.py",
     "model/training/synthesis/test_kokoro.py",
     "deploy/proxies/test_failover.py",
+    "loadtest/programs/test_scaling.py",
     "server/test_faults.py",
     "loadtest/programs/test_neighbour.py",
     "loadtest/programs/test_hostile.py",

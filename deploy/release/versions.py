@@ -15,7 +15,9 @@ PLACES = {
     "clients/pyproject.toml": r'(?m)^version = "([^"]+)"',
     "deploy/helm/tutti/Chart.yaml": r"(?m)^(?:version|appVersion): (\S+)",
     "deploy/release/npm/package.json": r'"version": "([^"]+)"',
-    "docs/installing.md": r"tutti(?:_asr|-asr-client)-(\d[^-\s]*?)(?:-py3-none-any\.whl|\.tgz)",
+    **dict.fromkeys(
+        ("docs/installing.md", "docs/sizing.md"), r"tutti(?:_asr|-asr-client)-(\d[^-\s]*?)(?:-py3-none-any\.whl|\.tgz)"
+    ),
 }
 """By file, where its version stands. deploy/kubernetes is rendered from the chart."""
 

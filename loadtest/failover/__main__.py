@@ -20,7 +20,7 @@ import typer
 import uvloop
 from rich.console import Console
 
-from loadtest.errors import BadSettings, NoReference
+from loadtest.errors import BadSettings
 from loadtest.failover.proxies import PROXIES, SHIPPED_REPLICAS
 from loadtest.failover.replicas import Replica, replicas
 from loadtest.failover.report import (
@@ -35,7 +35,7 @@ from loadtest.failover.report import (
     resume_times,
     since,
 )
-from loadtest.failover.streams import Audio, Outcome, audios, play_plain, play_resumable
+from loadtest.failover.streams import Audio, Outcome, audios, play_plain, play_resumable, reference_texts
 from loadtest.program import EXIT_BAD, EXIT_OK, RESULTS, Folder, carry_out
 from loadtest.reports import pages
 from loadtest.reports.criteria import show, unmet
@@ -129,7 +129,9 @@ class Run:
         short = audios(min(DIFFERENT_AUDIOS, plan.streams), plan.drain_timeout_s * SHARE_OF_DRAIN, plan.seed)
         short = [Audio(f"short {audio.name}", audio.pcm) for audio in short]
         rolling = plan.fault is Fault.ROLLING
-        references = await self._references([*long, *(short if rolling else ())])
+        played = [*long, *(short if rolling else ())]
+        self._progress(f"{len(played)} recordings without a fault …")
+        references = await reference_texts(self._url, played)
         work: list[Coroutine[None, None, None]] = [
             self._resumable(audio, number * SPREAD_S / plan.streams)
             for number, audio in zip(range(plan.streams), cycle(long), strict=False)
@@ -142,19 +144,6 @@ class Run:
                 group.create_task(stream)
             group.create_task(self._make_fault())
         return self._played, references
-
-    async def _references(self, wanted: list[Audio]) -> dict[str, str]:
-        """Return each audio's text without a fault, played one at a time at full speed. Raises: NoReference."""
-        self._progress(f"{len(wanted)} recordings without a fault …")
-        texts: dict[str, str] = {}
-        for audio in wanted:
-            outcome = await play_resumable(self._url, audio, realtime=False)
-            if not outcome.finished or outcome.lost_at or outcome.lost_s or not outcome.text:
-                raise NoReference(
-                    f"{audio.name} fails without a fault: {outcome.problem or 'finals do not cover its audio'}"
-                )
-            texts[audio.name] = outcome.text
-        return texts
 
     async def _resumable(self, audio: Audio, delay_s: float) -> None:
         """Play consecutive streams until the fault is over, at least one."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from loadtest.errors import NoReference
 from loadtest.generator.composition import compose, read_recordings
 from loadtest.generator.settings import SAMPLE_RATE
 from tutti_asr_client.connection_events import Connected, ConnectionEvents, Event, Waiting
@@ -87,6 +88,19 @@ def audios(count: int, seconds: float, seed: int) -> list[Audio]:
         pcm = np.concatenate([recordings[number % len(recordings)], pause, rest])[: len(rest)]
         made.append(Audio(f"audio-{number}", pcm))
     return made
+
+
+async def reference_texts(url: str, wanted: list[Audio]) -> dict[str, str]:
+    """Return each audio's text without a fault, played one at a time at full speed. Raises: NoReference."""
+    texts: dict[str, str] = {}
+    for audio in wanted:
+        outcome = await play_resumable(url, audio, realtime=False)
+        if not outcome.finished or outcome.lost_at or outcome.lost_s or not outcome.text:
+            raise NoReference(
+                f"{audio.name} fails without a fault: {outcome.problem or 'finals do not cover its audio'}"
+            )
+        texts[audio.name] = outcome.text
+    return texts
 
 
 async def play_resumable(url: str, audio: Audio, *, resumable: bool = True, realtime: bool = True) -> Outcome:

@@ -38,8 +38,8 @@ def loadtest(
     ruler: Annotated[
         str | None,
         typer.Option(
-            help="Measure a figure of voice agents instead: ttfs, word-delay (docs/voice-agents.md).",
-            callback=one_of("ttfs", "word-delay"),
+            help="Measure a figure of voice agents instead: ttfs, word-delay, turns, early-end (docs/voice-agents.md).",
+            callback=one_of("ttfs", "word-delay", "turns", "early-end"),
         ),
     ] = None,
     streams: Annotated[

@@ -11,7 +11,7 @@ import pytest
 from websockets.sync.client import connect
 
 from model.errors import CheckpointError
-from tests.model.turn_ends.test_turn_model import graph
+from tests.support.networks.turn_model import write_turn_model
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
 
@@ -44,13 +44,13 @@ def speak(server: LiveServer, path: str) -> None:
 def test_the_model_is_asked_in_a_pause_of_a_stream_that_ends_by_the_score(
     live_server: Start, tmp_path: Path, path: str
 ) -> None:
-    server = live_server(turn_model=graph(tmp_path / "turns.onnx"))
+    server = live_server(turn_model=write_turn_model(tmp_path / "turns.onnx"))
     speak(server, path)
     assert sum(counted(server).values()) == 1
 
 
 def test_other_streams_ask_nothing(live_server: Start, tmp_path: Path) -> None:
-    server = live_server(turn_model=graph(tmp_path / "turns.onnx"))
+    server = live_server(turn_model=write_turn_model(tmp_path / "turns.onnx"))
     speak(server, f"/v1/listen?{RAW}")
     assert sum(counted(server).values()) == 0
 
@@ -66,4 +66,4 @@ def test_smart_endpointing_is_refused_where_it_cannot_be(live_server: Start) -> 
 
 def test_a_server_does_not_start_with_a_graph_of_another_form(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"80, 3000.*expected input_features"):
-        LiveServer(turn_model=graph(tmp_path / "other.onnx", frames=3_000))
+        LiveServer(turn_model=write_turn_model(tmp_path / "other.onnx", frames=3_000))

@@ -18,6 +18,7 @@ from loadtest.rulers.run import measure
 from loadtest.rulers.settings import Ruler, RulerSettings
 from server.cli import app
 from tests.support.audio.speech import samples
+from tests.support.documents.programs import Unparsed, check_tutti
 from tests.support.servers.live_server import LiveServer
 
 Start = Callable[..., LiveServer]
@@ -67,6 +68,13 @@ def test_an_option_without_effect_is_refused_by_name(options: list[str], said: s
     done = CliRunner().invoke(app, ["loadtest", *options])
     assert done.exit_code == 2
     assert said in done.stderr
+
+
+def test_the_command_takes_every_ruler() -> None:
+    for ruler in Ruler:
+        check_tutti(["loadtest", "--ruler", ruler], whole=True)
+    with pytest.raises(Unparsed, match="ttfs, word-delay, turns, early-end"):
+        check_tutti(["loadtest", "--ruler", "wer"], whole=True)
 
 
 def test_settings_out_of_range_are_refused() -> None:

@@ -5,32 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper
 
 from model.errors import CheckpointError
 from model.turn_ends.turn_model import TurnModel
 from model.turn_ends.whisper_features import BANDS, FRAMES, HOP, RANGE, SAMPLES, WINDOW, _filters, log_mel
-
-
-def graph(
-    path: Path, *, name: str = "input_features", bands: int = BANDS, frames: int = FRAMES, scale: float = 1.0
-) -> Path:
-    """Write a graph whose answer is `scale` times the sigmoid of the mean of the features."""
-    given = helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", bands, frames])
-    answer = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 1])
-    nodes = [
-        helper.make_node("ReduceMean", [name], ["mean"], axes=[1], keepdims=0),
-        helper.make_node("ReduceMean", ["mean"], ["all"], axes=[1], keepdims=1),
-        helper.make_node("Sigmoid", ["all"], ["sure"]),
-        helper.make_node("Mul", ["sure", "scale"], ["logits"]),
-    ]
-    scales = [helper.make_tensor("scale", TensorProto.FLOAT, [1], [scale])]
-    made = helper.make_graph(nodes, "turns", [given], [answer], scales)
-    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
-    return path
+from tests.support.networks.turn_model import write_turn_model
 
 
 def audio(samples: int) -> np.ndarray:
@@ -39,7 +20,7 @@ def audio(samples: int) -> np.ndarray:
 
 @pytest.mark.parametrize("samples", [0, 1_000, SAMPLES, SAMPLES + 5_000])
 def test_the_answer_is_that_of_the_features_of_the_last_eight_seconds(tmp_path: Path, samples: int) -> None:
-    model = TurnModel.load(graph(tmp_path / "turns.onnx"))
+    model = TurnModel.load(write_turn_model(tmp_path / "turns.onnx"))
     pcm = audio(samples)
     expected = 1 / (1 + np.exp(-log_mel(pcm[-SAMPLES:]).mean(dtype=np.float64)))
     assert model.probability(pcm) == pytest.approx(expected, abs=1e-5)
@@ -76,7 +57,7 @@ def test_a_band_of_the_filters_has_the_area_of_slaneys() -> None:
     ],
 )
 def test_a_graph_of_another_form_is_refused(tmp_path: Path, form: dict[str, object], why: str) -> None:
-    path = graph(tmp_path / "other.onnx", **form)  # type: ignore[arg-type]
+    path = write_turn_model(tmp_path / "other.onnx", **form)  # type: ignore[arg-type]
     with pytest.raises(CheckpointError, match=why):
         TurnModel.load(path)
 

@@ -27,8 +27,8 @@ from server.configuration import variables
 from server.settings import Settings
 from server.tools import doctor_access, doctor_machine, doctor_model
 from server.tools.doctor import Check, Finding, Verdict, document, examine, line, ok
-from tests.model.turn_ends.test_turn_model import graph
 from tests.support.needs import need_ipv6
+from tests.support.networks.turn_model import write_turn_model
 
 
 def findings(check: Check, **settings: object) -> dict[str, Finding]:
@@ -397,7 +397,7 @@ def _threads() -> Iterator[None]:
 
 
 def test_a_turn_model_is_loaded_and_one_of_another_form_fails(tmp_path: Path) -> None:
-    good = findings(doctor_model.model, turn_model=graph(tmp_path / "turns.onnx"))["turn model"]
-    bad = findings(doctor_model.model, turn_model=graph(tmp_path / "other.onnx", bands=128))["turn model"]
+    good = findings(doctor_model.model, turn_model=write_turn_model(tmp_path / "turns.onnx"))["turn model"]
+    bad = findings(doctor_model.model, turn_model=write_turn_model(tmp_path / "other.onnx", bands=128))["turn model"]
     assert (good.verdict, bad.verdict) == (Verdict.OK, Verdict.FAIL)
     assert "128, 800" in bad.found

@@ -1,13 +1,14 @@
 """`python -m tests.support.networks.probes KIND FOLDER SIZE` writes a probe, which `tutti serve --model` serves."""
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from .making import make_probe
 
 
-def main(kind: str, folder: Path, size: str = "small"):
+def main(kind: str, folder: Path, size: Annotated[str, typer.Argument()] = "small"):
     """Write a published model of random weights, for measurements: KIND and SIZE as for `make_probe`."""
     typer.echo(f"wrote {make_probe(kind, folder, size=size).model}")
 
