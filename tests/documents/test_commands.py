@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.documents.blocks import ROOT, SHELL, Command, blocks, commands, divided, documents, inline, simple
-from tests.support.documents.classes import CLASSES, Elsewhere, NotHere, placed, unused
+from tests.support.documents.classes import CLASSES, Elsewhere, Here, NotHere, Same, ours, placed, unused
 from tests.support.documents.programs import Unparsed, check, repository_paths
 
 COMMAND_LINE = re.compile(r"^(?:\.venv/bin/)?(?:tutti [a-z]|python3? -m |make [a-z]|docker |kubectl |helm )")
@@ -69,6 +69,13 @@ def test_the_tests_named_for_commands_run_them() -> None:
     for each in {each for known in CLASSES.values() for each in known.values() if isinstance(each, Elsewhere)}:
         text = (ROOT / each.test).read_text(encoding="utf-8")
         assert [words for words in each.words if words not in text] == [], each.test
+
+
+def test_the_same_commands_of_other_documents_are_run() -> None:
+    known = {(command.document, ours(command)): place for command, place in placed().items()}
+    for command, place in placed().items():
+        if isinstance(place, Same):
+            assert isinstance(known.get((place.document, ours(command))), Here | Elsewhere), command.where
 
 
 def test_files_that_commands_name_exist() -> None:

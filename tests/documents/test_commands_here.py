@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.documents.blocks import Command
-from tests.support.documents.classes import Here, placed
+from tests.support.documents.classes import Here, ours, placed
 from tests.support.documents.session import WITHIN_S, prepare, session
 from tests.support.needs import need_programs
 
@@ -37,5 +37,5 @@ def test_the_commands_of_a_document_run_in_their_order(document: str, tmp_path: 
 def check_printed(command: Command, printed: str) -> None:
     """Check what a command prints."""
     for start, pattern in PRINTS.items():
-        if command.plain.removeprefix(".venv/bin/").startswith(start):
+        if ours(command).startswith(start):
             assert re.search(pattern, printed, re.IGNORECASE | re.MULTILINE), f"{command.where}: {printed[-2_000:]}"

@@ -33,7 +33,14 @@ class NotHere:
     why: str
 
 
-Class = Here | Elsewhere | NotHere
+@dataclass(frozen=True, slots=True)
+class Same:
+    """The same command as in another document, where it is run."""
+
+    document: str
+
+
+Class = Here | Elsewhere | NotHere | Same
 
 HERE = Here()
 ENGINE = NotHere("needs a container engine")
@@ -131,16 +138,16 @@ CLASSES: Mapping[str, Mapping[str, Class]] = {
         "tutti audit ": RECEIPTS,
     },
     "docs/determinism.md": {
-        "tutti doctor": DOCTOR,
+        "tutti doctor": Same("README.md"),
         "python -m model.evaluation.digest": HERE,
         "tutti model check DIR": CHECK,
         "python -m pytest ": TESTS,
         "make test-avx2": TESTS,
     },
     "docs/features.md": {
-        ".venv/bin/tutti lm train ": HERE,
+        ".venv/bin/tutti lm train ": Same("docs/fine-tuning.md"),
         ".venv/bin/tutti lm tune ": TUNE,
-        ".venv/bin/tutti serve --lm ": HERE,
+        ".venv/bin/tutti serve --lm ": Same("docs/fine-tuning.md"),
     },
     "docs/fine-tuning.md": {
         "tutti evaluate ": HERE,
@@ -188,7 +195,8 @@ CLASSES: Mapping[str, Mapping[str, Class]] = {
         ".venv/bin/python -m loadtest.compare ": Elsewhere("tests/loadtest/programs/test_compare.py", ("compare(",)),
     },
     "docs/models.md": {
-        "tutti model fetch": FETCH,
+        "tutti model fetch": Same("README.md"),
+        "tutti model fetch sherpa": FETCH,
         "tutti model check ": HERE,
         "tutti serve ": HERE,
         "tutti evaluate ": HERE,
@@ -211,11 +219,8 @@ CLASSES: Mapping[str, Mapping[str, Class]] = {
         "tutti export DIR": HERE,
     },
     "docs/receipts.md": {
-        "tutti keys receipt ": HERE,
-        "TUTTI_RECEIPT_KEY_FILE=": HERE,
-        "tutti receipt ": RECEIPTS,
-        "tutti replay ": RECEIPTS,
-        "tutti audit ": RECEIPTS,
+        "tutti ": Same("docs/contact-centre.md"),
+        "TUTTI_RECEIPT_KEY_FILE=": Same("docs/contact-centre.md"),
     },
     "docs/sizing.md": {
         "python -m tests.support.networks.probes ": Elsewhere("tests/model/published/test_probes.py", ("make_probe",)),
@@ -259,6 +264,11 @@ def placed() -> Mapping[Command, Class]:
     """Return each command with its class, the longest pattern's; commands without one are left out."""
     found = {command: max(patterns_of(command), key=len, default=None) for command in commands()}
     return {command: CLASSES[command.document][name] for command, name in found.items() if name is not None}
+
+
+def ours(command: Command) -> str:
+    """Return the text of a command wherever tutti is installed."""
+    return command.plain.removeprefix(".venv/bin/")
 
 
 def unused() -> list[str]:

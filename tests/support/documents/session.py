@@ -149,10 +149,6 @@ def _fine_tuning(folder: Path) -> None:
     for name in ("calls", "calls-int8"):
         for suffix in ("safetensors", "json"):
             shutil.copy(ROOT / "model" / "weights" / f"tutti-small.{suffix}", folder / "build" / f"{name}.{suffix}")
-    _texts(folder)
-
-
-def _texts(folder: Path) -> None:
     lines = [each.text for each in samples()]
     (folder / "calls.txt").write_text("\n".join(lines[::2]) + "\n")
     (folder / "held-out.txt").write_text("\n".join(lines[1::2]) + "\n")
@@ -206,7 +202,6 @@ def _records(folder: Path) -> None:
 INPUTS: Mapping[str, Callable[[Path], None]] = {
     "README.md": _readme,
     "docs/contact-centre.md": _contact_centre,
-    "docs/features.md": _texts,
     "docs/fine-tuning.md": _fine_tuning,
     "docs/mandarin.md": _mandarin,
     "docs/models.md": _models,
