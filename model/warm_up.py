@@ -3,15 +3,18 @@
 With `--published`, as in images, the steps of published networks, too: otherwise the first load of one compiles them.
 Compiles the 8-bit step (if `auto` uses it here), the levels of the audio, the beam search and the recurrent language
 model, and stores the shipped n-grams in their memory layout. Machine code is cached by processor name, so a folder from
-another kind of processor is compiled again.
+another kind of processor is compiled again. `--types FILE` writes the argument types of what was used, for
+`model.image_code`.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+import pickle
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 import numba
@@ -23,7 +26,7 @@ from model.decoder import SENTENCES, accurate_of, make_decoder
 from model.int8 import step
 from model.lm.recurrent.model import kept_model
 from model.lm.recurrent.step import score_texts
-from model.machine.compiled import kept_in
+from model.machine.compiled import ENTRY_POINTS, kept_in
 from model.published.compiled.fastconformer import step as fastconformer
 from model.published.compiled.zipformer2 import step as zipformer2
 
@@ -33,6 +36,10 @@ PUBLISHED = (fastconformer.step, fastconformer.project_positions, zipformer2.ste
 
 def main() -> None:
     """Compile or load the machine code; print a line per part with its folder and the time taken."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--published", action="store_true", help="the steps of published networks, too")
+    parser.add_argument("--types", type=Path, help="write the argument types of what was used to this file")
+    asked = parser.parse_args()
     model = load_own(device="cpu")
     if model.precision == "int8":
         _timed("8-bit step", lambda: model.slots(capacity=1, largest=1).run([0]), step.step)
@@ -44,11 +51,19 @@ def main() -> None:
 
     _timed("levels of the audio", levels.warm_up, levels.write_levels)
     _timed("beam search", search, kernel.advance_streams)
-    if "--published" in sys.argv[1:]:
+    if asked.published:
         for function in PUBLISHED:
             name = function.__module__.rsplit(".", 2)[1]
             _timed(f"{function.__name__} of {name}", partial(precompile, function), function)
     _timed("recurrent language model", lambda: kept_model(SENTENCES).score([("a",)]), score_texts)
+    if asked.types is not None:
+        asked.types.write_bytes(pickle.dumps(used_types()))
+
+
+def used_types() -> list[tuple[str, str, list[Any]]]:
+    """Return module, name and signatures of all entry points that this process has compiled or loaded."""
+    used = [each for each in ENTRY_POINTS if each.signatures]
+    return [(each.py_func.__module__, each.py_func.__qualname__, each.signatures) for each in used]
 
 
 def precompile(function: Any) -> None:

@@ -1,8 +1,8 @@
 """Build a release from the current commit: `make release`, or `python -m deploy.release.build --out build/release`.
 
-Wheels, the npm package, the chart, the context of the images, the documentation site, their SHA-256 and a provenance
-file. The files of the commit are exported first, and every time in them is that of the commit, so a second run on the
-same machine gives the same bytes.
+Wheels, the npm package, the chart, the context of the images, a bill of materials (SBOM) of each image, the
+documentation site, their SHA-256 and a provenance file. The files of the commit are exported first, and every time in
+them is that of the commit, so a second run on the same machine gives the same bytes.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from deploy.release.versions import ROOT, version
 
 WEB = ("tutti.js", "continuity.js", "unacknowledged.js")  # of server/web: the client, and what it imports
 IGNORE = "deploy/docker/Dockerfile.dockerignore"
+LOCKS = {"cpu": "deploy/requirements.lock", "cuda": "deploy/requirements-cuda.lock"}  # by target of the Dockerfile
 SUMS, PROVENANCE = "SHA256SUMS", "provenance.json"
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "make release"
-TOOLS = ("build", "setuptools", "mkdocs-material")  # those that decide the bytes
+TOOLS = ("build", "setuptools", "mkdocs-material", "cyclonedx-bom")  # those that decide the bytes
 
 
 class ReleaseError(Exception):
@@ -52,6 +53,7 @@ def release(out: Path, root: Path = ROOT) -> list[Path]:
         number = version(tree)
         environment = os.environ | {"SOURCE_DATE_EPOCH": str(epoch)}
         build_wheels(tree, out, environment)
+        write_sboms(tree, out, Path(name), environment)
         pack_npm(tree, out, Path(name) / "npm")
         pack(out / f"tutti-{number}.tgz", files_in(tree / "deploy/helm/tutti", "tutti"), epoch)  # as `helm package`
         pack(out / f"tutti-{number}-images.tar.gz", context(tree), epoch)
@@ -78,6 +80,20 @@ def build_wheels(tree: Path, out: Path, environment: Mapping[str, str]) -> None:
     for source in (tree, tree / "clients"):
         words = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(source)]
         _run(words, tree, environment)
+
+
+def write_sboms(tree: Path, out: Path, folder: Path, environment: Mapping[str, str]) -> None:
+    """Write the Python packages of each image as CycloneDX JSON, with their hashes. Raises: ReleaseError.
+
+    Needs the wheels in `out`: the client's is a package of the images that no lock has.
+    """
+    [client] = out.glob("tutti_asr_client-*.whl")
+    for target, lock in LOCKS.items():
+        needs = folder / f"{target}.txt"
+        needs.write_text(f"{(tree / lock).read_text(encoding='utf-8')}\n./{client.name}\n", encoding="utf-8")
+        sbom = out / f"tutti-{version(tree)}-{target}.cdx.json"
+        words = [sys.executable, "-m", "cyclonedx_py", "requirements", "--pyproject", str(tree / "pyproject.toml")]
+        _run([*words, "--output-reproducible", "--output-file", str(sbom), str(needs)], tree, environment)
 
 
 def pack_npm(tree: Path, out: Path, folder: Path) -> None:

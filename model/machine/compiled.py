@@ -92,6 +92,9 @@ SOURCES = (
 )
 """Source files of the machine code, relative to `model/`, without .py; hashed for the cache key."""
 
+ENTRY_POINTS: list[Any] = []
+"""numba's dispatchers of all entry points in the modules imported so far, whose code is cached."""
+
 
 @cache
 def source_digest() -> str:
@@ -146,6 +149,7 @@ def entry_point(function: F) -> F:
     except RuntimeError:  # no writable folder
         return cast(F, _numba.njit(nogil=True)(function))
     _name_by_digest(dispatcher._cache, source_digest())
+    ENTRY_POINTS.append(dispatcher)
     return cast(F, dispatcher)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import yaml
 
 from deploy.helm.render import CHART, render
 from deploy.release import build
-from deploy.release.build import PROVENANCE, SUMS, ReleaseError, release
+from deploy.release.build import LOCKS, PROVENANCE, SUMS, ReleaseError, release
 from deploy.release.versions import PLACES, set_version, version
 from tests.support.audio.speech import ROOT
 from tests.support.needs import need_package, need_programs
@@ -31,6 +32,8 @@ FILES = {
     f"tutti-{NUMBER}.tgz",
     f"tutti-{NUMBER}-images.tar.gz",
     f"tutti-{NUMBER}-site.tar.gz",
+    f"tutti-{NUMBER}-cpu.cdx.json",
+    f"tutti-{NUMBER}-cuda.cdx.json",
 }
 TALK = """
 import { TuttiStream } from "tutti-asr-client";
@@ -57,7 +60,7 @@ def git(folder: Path, *words: str) -> str:
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a repository with the files of this checkout, committed or not."""
     need_programs("git", "npm", "node")
-    for package in ("build", "mkdocs"):
+    for package in ("build", "cyclonedx_py", "mkdocs"):
         need_package(package)
     folder = tmp_path_factory.mktemp("checkout")
     for name in git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard").splitlines():
@@ -111,6 +114,21 @@ def test_wheels_have_the_version_and_the_program(released: Path) -> None:
         [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         assert HeaderParser().parsestr(archive.read(metadata).decode())["Version"] == NUMBER
     assert "server/cli/__init__.py" in zipfile.ZipFile(released / f"tutti_asr-{NUMBER}-py3-none-any.whl").namelist()
+
+
+@pytest.mark.parametrize("target", LOCKS)
+def test_a_bill_of_materials_has_each_locked_package_with_its_hashes(released: Path, target: str) -> None:
+    bill = json.loads((released / f"tutti-{NUMBER}-{target}.cdx.json").read_text())
+    validator = need_package("cyclonedx.validation.json").JsonStrictValidator
+    assert validator(need_package("cyclonedx.schema").SchemaVersion.V1_6).validate_str(json.dumps(bill)) is None
+    locked = dict(re.findall(r"(?m)^([\w.-]+)(?:\[\w+\])?==([^\s;]+)", (ROOT / LOCKS[target]).read_text()))
+    found = {each["name"]: each for each in bill["components"]}
+    assert {name: each["version"] for name, each in found.items()} == locked | {"tutti-asr-client": NUMBER}
+    hashes = [entry["hashes"] for name in locked for entry in found[name]["externalReferences"]]
+    assert all(hashes)
+    assert {each["alg"] for entry in hashes for each in entry} == {"SHA-256"}
+    about = bill["metadata"]["component"]
+    assert (about["name"], about["version"]) == ("tutti-asr", NUMBER)
 
 
 def test_the_npm_package_streams_in_node(
