@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -27,19 +27,23 @@ from model.int8 import step
 from model.lm.recurrent.model import kept_model
 from model.lm.recurrent.step import score_texts
 from model.machine.compiled import ENTRY_POINTS, kept_in
+from model.published import warm_up as published
 from model.published.compiled.fastconformer import step as fastconformer
 from model.published.compiled.zipformer2 import step as zipformer2
+from model.published.features import add_samples
+from model.published.states import gather_rows
+from model.vad import SileroVad
 
 PUBLISHED = (fastconformer.step, fastconformer.project_positions, zipformer2.step)
 """Entry points of published networks."""
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Compile or load the machine code; print a line per part with its folder and the time taken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--published", action="store_true", help="the steps of published networks, too")
     parser.add_argument("--types", type=Path, help="write the argument types of what was used to this file")
-    asked = parser.parse_args()
+    asked = parser.parse_args(arguments)
     model = load_own(device="cpu")
     if model.precision == "int8":
         _timed("8-bit step", lambda: model.slots(capacity=1, largest=1).run([0]), step.step)
@@ -51,7 +55,9 @@ def main() -> None:
 
     _timed("levels of the audio", levels.warm_up, levels.write_levels)
     _timed("beam search", search, kernel.advance_streams)
+    _timed("voice detector", lambda: SileroVad.load().slots(capacity=1, largest=1).run([0]), gather_rows)
     if asked.published:
+        _timed("features of published models", published.warm_up, add_samples)
         for function in PUBLISHED:
             name = function.__module__.rsplit(".", 2)[1]
             _timed(f"{function.__name__} of {name}", partial(precompile, function), function)

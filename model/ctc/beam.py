@@ -131,7 +131,7 @@ class BeamDecoder:
         rows = np.full((1, 2, len(self.vocabulary)), -math.log(len(self.vocabulary)), np.float32)
         self.search([state], rows)
         kernel.write_best(state.address, self._setup)
-        self.agreement(state)
+        kernel.write_agreement(state.address, self._setup, np.empty(AGREEING, np.float64))
         self.release(self.load(self.save(state), state.bias))
         self.set_bias(state, NO_BIAS)
         kernel.take_words(state.address, self.beams, 0, np.empty(kernel.REPORT, np.int64))

@@ -27,6 +27,7 @@ from model.ctc.kept_frames import KeptFrames, take_mean
 from model.ctc.rescoring import CONTEXT, Rescorer, best_words
 from model.ctc.rewind import Onset, keeper_of, state_at
 from model.ctc.search import layout as at
+from model.ctc.search.kernel import sum_of_logs
 from model.ctc.search.saved_beam import Memory
 from model.ctc.words import PCM, FrameAudio, LogProbs, SecondPass, Word, digest_of
 
@@ -124,6 +125,7 @@ class TwoPassDecoder:
         self.release(state)
         if self._rescorer is not None:
             self._rescorer.load().score([("a",)])
+            sum_of_logs(0.0, 0.0)
 
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> TwoPassState:
         """Return a new state that ignores the first `skip_frames` frames."""

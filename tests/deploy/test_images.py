@@ -1,7 +1,4 @@
-"""Files of the images pass linters, are locked and match the program.
-
-`tests/support/deployment/rehearse_image.py` executes them.
-"""
+"""Files of the images pass linters, are locked and match the program. `test_image_runs.py` builds and runs one."""
 
 from __future__ import annotations
 
@@ -19,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from deploy.docker.health import HEALTHY, UNHEALTHY, check
+from model.image_code import TARGETS
 from model.machine.instructions import LEVELS, WITH_VNNI
 from server.settings import Settings
 from tests.support.audio.speech import ROOT
@@ -39,6 +37,8 @@ NOT_OF_THE_SERVER = {
     "TUTTI_API_KEY",
 }  # of proxies, compose, clients
 FLUSH_AND_CLOSE_S = 3 + 5  # docs/drain.md: the flush, and connections that do not close
+V3 = "avx avx2 bmi1 bmi2 fma"
+V4 = f"{V3} avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni"
 OWN = "tutti-asr-client"  # built from the checkout, like the program itself
 
 
@@ -195,10 +195,12 @@ def test_start_sh_copies_the_compiler_cache_and_execs_the_server(tmp_path: Path,
 @pytest.mark.parametrize(
     ("flags", "variables", "expected"),
     [
-        ("avx2 avx512f avx512_vnni", {}, WITH_VNNI),
-        ("avx2 fma", {}, (LEVELS[1], "")),
-        ("avx2 avx512f avx512_vnni", {"NUMBA_CPU_NAME": "znver3"}, ("znver3", "unset")),
-        ("avx2 avx512f avx512_vnni", {"ATEN_CPU_CAPABILITY": "avx2"}, ("", "unset")),
+        (V4, {}, WITH_VNNI),
+        (f"{V3} avx512f avx512_vnni", {}, (LEVELS[1], "")),
+        (V3, {}, (LEVELS[1], "")),
+        ("sse4_2 avx", {}, ("", "unset")),
+        (V4, {"NUMBA_CPU_NAME": "znver3"}, ("znver3", "unset")),
+        (V4, {"ATEN_CPU_CAPABILITY": "avx2"}, ("", "unset")),
     ],
 )
 def test_start_sh_selects_a_processor_that_the_image_was_compiled_for(
@@ -206,15 +208,28 @@ def test_start_sh_selects_a_processor_that_the_image_was_compiled_for(
 ) -> None:
     (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
     script = (DOCKER / "start.sh").read_text().replace("/proc/cpuinfo", str(tmp_path / "cpuinfo"))
+    assert selected_by(script, tmp_path, "x86_64", variables) == expected
+
+
+def selected_by(script: str, folder: Path, machine: str, variables: dict[str, str]) -> tuple[str, ...]:
+    """Return what start.sh selects on a machine for which `uname -m` answers `machine`."""
+    uname = folder / "uname"
+    uname.write_text(f"#!/bin/sh\necho {machine}\n")
+    uname.chmod(0o755)
     words = ["sh", "-c", script, "start", "sh", "-c", 'echo "$NUMBA_CPU_NAME|${NUMBA_CPU_FEATURES-unset}"']
-    env = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PATH": os.environ["PATH"]} | variables
+    env = {"NUMBA_CACHE_DIR": str(folder / "cache"), "PATH": f"{folder}:{os.environ['PATH']}"} | variables
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
-    assert done.stdout == "|".join(expected) + "\n"
+    return tuple(done.stdout.rstrip("\n").split("|"))
 
 
-def test_the_image_is_compiled_for_the_processors_of_start_sh() -> None:
-    named = set(re.findall(r'NUMBA_CPU_NAME=(\S+) NUMBA_CPU_FEATURES="?([^"\s]*)', DOCKERFILE))
-    assert named == {WITH_VNNI, (LEVELS[1], "")}
+@pytest.mark.parametrize("machine", TARGETS)
+def test_the_image_is_compiled_for_the_processors_of_start_sh(tmp_path: Path, machine: str) -> None:
+    script = (DOCKER / "start.sh").read_text().replace("/proc/cpuinfo", str(tmp_path / "cpuinfo"))
+    selected = set()
+    for flags in (V4, V3):
+        (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
+        selected.add(selected_by(script, tmp_path, machine, {}))
+    assert selected == set(TARGETS[machine])
 
 
 def test_every_variable_set_in_deploy_is_a_setting() -> None:

@@ -14,6 +14,7 @@ from model.ctc.search import kernel
 from model.int8 import step
 from model.lm.recurrent.step import score_texts
 from model.machine import compiled
+from model.published.states import gather_rows
 
 ROOT = Path(model.__file__).parent
 MARKS = {"compiled", "compiled_maker", "entry_point"}
@@ -84,11 +85,12 @@ def test_an_unusable_cache_folder_costs_a_compilation_only(tmp_path):
 
 
 def test_warming_up_from_the_command_line_prints_the_folder_of_step_and_search(capsys):
-    warm_up.main()
+    warm_up.main([])
     lines = capsys.readouterr().out.splitlines()
     parts = [("8-bit step", step.step)] if load_model(device="cpu").precision == "int8" else []
     parts += [("levels of the audio", levels.write_levels)]
-    parts += [("beam search", kernel.advance_streams), ("recurrent language model", score_texts)]
+    parts += [("beam search", kernel.advance_streams), ("voice detector", gather_rows)]
+    parts += [("recurrent language model", score_texts)]
     for line, (name, function) in zip(lines, parts, strict=True):
         assert line.startswith(f"{name} compiled in ")
         assert line.endswith(f"cached in {compiled.kept_in(function)}")

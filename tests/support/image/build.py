@@ -37,12 +37,22 @@ def image(target: str = "cpu", architecture: str = "", folder: Path = FOLDER) ->
     engine = Engine(folder)
     base = base_image(engine, architecture)
     name = f"localhost/tutti:{target}-{architecture}"
-    arguments = {"PYTHON_IMAGE": base, "COMMIT": COMMIT, "VERSION": version()}
-    options = [f"--build-arg={key}={value}" for key, value in arguments.items()]
-    options += ["--format=docker", "--network=host", f"--arch={architecture}", f"--target={target}", f"--tag={name}"]
-    options += [f"--ignorefile={DOCKER / 'Dockerfile.dockerignore'}", f"--file={DOCKER / 'Dockerfile'}"]
+    options = {
+        "--build-arg=PYTHON_IMAGE": base,
+        "--build-arg=COMMIT": COMMIT,
+        "--build-arg=VERSION": version(),
+        "--isolation": "chroot",
+        "--format": "docker",  # an OCI image has no health check
+        "--network": "host",
+        "--arch": architecture,
+        "--target": target,
+        "--tag": name,
+        "--ignorefile": f"{DOCKER / 'Dockerfile.dockerignore'}",
+        "--file": f"{DOCKER / 'Dockerfile'}",
+    }
     within_s = BUILT_WITHIN_S * (1 if architecture == own else EMULATED)
-    engine.call("build", *options, *pip_options(folder / "pip"), str(CHECKOUT), within_s=within_s)
+    words = [f"{option}={value}" for option, value in options.items()]
+    engine.call("build", *words, *pip_options(folder / "pip"), str(CHECKOUT), within_s=within_s)
     return engine, name
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -14,12 +13,11 @@ import httpx
 
 from loadtest.served import free_port
 from tests.support.deployment.edge import wait_until
-from tests.support.image.engine import Engine, EngineError
+from tests.support.image.engine import Engine, EngineError, limits
 
 HEALTHY_WITHIN_S = 60.0
-HARDENED = ("--read-only", "--read-only-tmpfs=false", "--tmpfs=/tmp", "--cap-drop=all")
-HARDENED += ("--security-opt=no-new-privileges",)
-"""The documented run: no writable folder but /tmp, which docker's --read-only does not add to."""
+WITHOUT_DOCKER = ("--health-interval=disable", "--read-only-tmpfs=false")
+"""podman's timer of health checks needs systemd; its --read-only leaves more folders writable than docker's."""
 CGROUPS = Path("/sys/fs/cgroup")
 PEAKS = ("memory.peak", "memory.max_usage_in_bytes")  # of cgroup v2 and v1
 
@@ -27,12 +25,14 @@ PEAKS = ("memory.peak", "memory.max_usage_in_bytes")  # of cgroup v2 and v1
 class Container:
     """Runs inside a `with` block, with the server's port on 127.0.0.1."""
 
-    def __init__(self, engine: Engine, image: str, *options: str, words: Sequence[str] = ()) -> None:
-        """`options` of `podman run`; `words` replace the image's command."""
+    def __init__(
+        self, engine: Engine, image: str, *options: str, files: int | None = None, words: Sequence[str] = ()
+    ) -> None:
+        """`options` of `podman run`; `files`: limit of open files; `words` replace the image's command."""
         self._engine = engine
         self.port = free_port()
-        self._words = ["run", "--detach", f"--publish=127.0.0.1:{self.port}:8080", "--health-interval=disable"]
-        self._words += [*HARDENED, *options, image, *words]
+        self._words = ["run", "--detach", f"--publish=127.0.0.1:{self.port}:8080", *WITHOUT_DOCKER, *limits(files)]
+        self._words += [*options, image, *words]
 
     def __enter__(self) -> Self:
         self.name = self._engine.call(*self._words)
@@ -80,27 +80,21 @@ class Container:
 
     def log(self) -> str:
         """Return what the server has written so far, to both outputs."""
-        return self._engine.call("logs", self.name)
+        return self._engine.call("logs", self.name, errors=True)
 
     def events(self) -> list[dict[str, Any]]:
         """Return the lines of the log that are JSON."""
         return [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
 
-    def stop(self, within_s: int) -> int:
-        """Send the image's stop signal, SIGKILL after `within_s`, and return the exit status."""
-        self._engine.call("stop", f"--time={within_s}", self.name, within_s=within_s + 30.0)
-        return int(self.state["ExitCode"])
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the first process."""
-        self._engine.call("kill", f"--signal={number.name}", self.name)
+    def stop_words(self) -> list[str]:
+        """Return a command line that sends the image's stop signal, and SIGKILL after the time of `--stop-timeout`."""
+        return self._engine.command("stop", self.name)
 
     def memory_peak(self) -> int:
         """Return the most memory that the container's control group has had, bytes, with its tmpfs."""
         groups = Path(f"/proc/{self.state['Pid']}/cgroup").read_text()
-        found = re.search(r"(?m)^\d+:(?:memory|):(/.*)$", groups)
-        assert found, groups
-        places = [CGROUPS / kind / found[1].lstrip("/") / name for kind in ("memory", "") for name in PEAKS]
+        found = dict(re.findall(r"(?m)^\d+:(memory|):/(.*)$", groups))
+        places = [CGROUPS / kind / group / name for kind, group in found.items() for name in PEAKS]
         return next(int(place.read_text()) for place in places if place.exists())
 
     def processes(self) -> list[tuple[int, str, str]]:

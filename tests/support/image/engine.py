@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,14 +30,15 @@ class Engine:
         places = [f"{option}={self.folder / name}" for option, name in own.items()]
         return ["podman", *places, "--runtime=runc", "--cgroup-manager=cgroupfs", "--events-backend=file", *words]
 
-    def call(self, *words: str, within_s: float = CALL_WITHIN_S) -> str:
-        """Run a command and return its output. Raises: EngineError, TimeoutExpired."""
+    def call(self, *words: str, within_s: float = CALL_WITHIN_S, errors: bool = False) -> str:
+        """Run a command and return its output, with its `errors` if wanted. Raises: EngineError, TimeoutExpired."""
         self.folder.mkdir(parents=True, exist_ok=True)
         done = subprocess.run(self.command(*words), capture_output=True, text=True, timeout=within_s, check=False)
+        both = (done.stdout + done.stderr).strip()
         if done.returncode:
-            end = "\n".join((done.stdout + done.stderr).strip().splitlines()[-SHOWN_LINES:])
+            end = "\n".join(both.splitlines()[-SHOWN_LINES:])
             raise EngineError(f"podman {' '.join(words[:4])} …:\n{end}")
-        return done.stdout.strip()
+        return both if errors else done.stdout.strip()
 
     def has_image(self, name: str) -> bool:
         """Return whether an image of this name is kept."""
@@ -50,4 +52,14 @@ class Engine:
     def run_once(self, image: str, words: Sequence[str], *options: str) -> str:
         """Run a command instead of the image's entry point and return its output. Raises: EngineError."""
         entry = ("--entrypoint", json.dumps([words[0]]))
-        return self.call("run", "--rm", "--network=none", *entry, *options, image, *words[1:])
+        return self.call("run", "--rm", "--network=none", *limits(), *entry, *options, image, *words[1:])
+
+
+def limits(files: int | None = None) -> list[str]:
+    """Return options that leave a container this process's limits, or limit its open files further.
+
+    podman's own are higher, which a root without CAP_SYS_RESOURCE may not set.
+    """
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if files is None else files
+    processes = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    return [f"--ulimit=nofile={most}:{most}", f"--ulimit=nproc={processes}:{processes}"]
