@@ -29,8 +29,8 @@ _NO_NUMBERS = {
     "一样", "一定", "一些", "一下", "一般", "一边", "一面", "一旦", "一共", "一向", "唯一", "统一", "万一", "之一",
     "同一", "百分",
 }  # fmt: skip
-"""Words with a digit that carry no number, unless one is unfinished. Those that sound like two digits are left out: a
-misrecognized 一七 may be 一起."""
+"""Words with a digit that carry no number, unless one is unfinished or every digit counts. Those that sound like two
+digits are left out: a misrecognized 一七 may be 一起."""
 _ALIKE = frozenset("要妖腰就酒久救吧把爸而儿耳其起气期事是市无物舞另令领以医衣意流留刘")
 _LINKS = _ALIKE | frozenset("嗯啊呃额哦唔呀嘛呢和跟的再杠横点那这然后还有不对好")
 """Characters that do not end a number that is said in parts; `_ALIKE` sound like digits and may be misheard ones."""
@@ -51,13 +51,13 @@ def may_become_number(text: str) -> bool:
 
 
 def parts(texts: Sequence[str], *, in_number: bool, ordinals: bool, wary: bool = False) -> list[Part]:
-    """Return the part of each word, as `spoken_digits.parts` does."""
+    """Return the part of each word, as `spoken_digits.parts` does; `ordinals`: also of 一 in 一定."""
     found: list[Part] = []
     for at, text in enumerate(texts):
         before = texts[at - 1] if at else ""
         if _is_chinese(text):
             following = texts[at + 1] if at + 1 < len(texts) else "零" if wary else ""
-            part = _part(text, before, following, in_number=in_number)
+            part = _part(text, before, following, in_number=in_number, anywhere=ordinals)
         elif text == "x" and in_number:
             part = Part.NUMBER
         else:
@@ -68,8 +68,8 @@ def parts(texts: Sequence[str], *, in_number: bool, ordinals: bool, wary: bool =
     return found
 
 
-def _part(text: str, before: str, following: str, *, in_number: bool) -> Part:
-    if not in_number and not _NO_NUMBERS.isdisjoint((text, before + text, text + following)):
+def _part(text: str, before: str, following: str, *, in_number: bool, anywhere: bool) -> Part:
+    if not in_number and not anywhere and not _NO_NUMBERS.isdisjoint((text, before + text, text + following)):
         return Part.OTHER
     if _carries_digits(text) or (in_number and text == _CHECK):
         return Part.NUMBER
