@@ -140,8 +140,8 @@ class ScaledReplicas:
         self.record.moments.append(
             Moment(
                 at_s=round(now, 3),
-                load=load,
-                seen=seen,
+                load=_rounded(load),
+                seen=_rounded(seen),
                 open=round(sum(active for active, _ in channels.values())),
                 ready=ready,
                 starting=len(self._members) - ready - draining,
@@ -202,6 +202,10 @@ class ScaledReplicas:
         }
         for command in self._places.change(backends):
             await asyncio.to_thread(self._haproxy.send, command)
+
+
+def _rounded(load: float | None) -> float | None:
+    return None if load is None else round(load, 3)
 
 
 def _channels_of(port: int) -> tuple[float, float] | None:
