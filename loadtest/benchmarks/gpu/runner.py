@@ -24,7 +24,7 @@ from loadtest.benchmarks.gpu.sections.child import BEGIN, FACTS, LOST, ROW
 PARTS: dict[str, dict[str, float]] = {  # sections by importance, with a time limit in seconds
     "1": {"compile": 100, "probe": 60, "bits": 140, "correct": 180, "sanitizer": 90},
     "2": {"steps": 230, "recurrence": 200},
-    "3": {"streams": 260, "recordings": 90},
+    "3": {"streams": 260, "recordings": 90, "training": 100},
 }
 HANG_S = 150.0  # without output; longer than the slowest compilation
 GRACE_S = 10.0  # for a section to end by itself after its time limit
