@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+
+from model.machine.cores import usable_cores
 
 KEPT_KERNELS = 8_192  # more than there are products of all warmed-up batch sizes
 
@@ -30,32 +31,16 @@ def threads_of(threads: int) -> int:
     return threads or _cores_left()
 
 
-def steps_at_once(threads: int) -> int:
-    """Return how many steps can run at once and leave one core to the event loop, at least 1; see `threads_of`."""
-    return max(1, _cores_left() // threads_of(threads))
+def steps_at_once(threads: int, others: int = 0) -> int:
+    """Return how many steps can run at once, at least 1; see `threads_of`.
+
+    They leave one core to the event loop, and `others` to other processes of the server.
+    """
+    return max(1, (_cores_left() - others) // threads_of(threads))
 
 
 def _cores_left() -> int:
     return max(1, usable_cores() - 1)
-
-
-def usable_cores(quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Return the cores that this process may use: by its affinity and by the CPU quota of its control group.
-
-    More threads than the quota would all stop for the rest of each period. Source: Linux, cgroup-v2.rst, cpu.max.
-    """
-    allowed = len(os.sched_getaffinity(0))
-    quota = cpu_quota(quota_file)
-    return allowed if quota is None else max(1, min(allowed, int(quota)))
-
-
-def cpu_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
-    """Return the CPU quota of the control group in cores, None for no limit."""
-    try:
-        quota, period = file.read_text(encoding="ascii").split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        return None
 
 
 def sum_in_fp32() -> None:

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
-from model.machine.runtime import usable_cores
+from model.machine.cores import usable_cores
 from server.audio.pcm import PCM
 from server.errors import ServerFull
 

@@ -19,7 +19,8 @@ from packaging.requirements import Requirement
 
 import server
 from model.errors import TrainingError, install_hint
-from model.machine.runtime import cpu_quota, threads_of
+from model.machine.cores import cpu_quota
+from model.machine.runtime import threads_of
 from model.training.lexicon.espeak import pronounce
 from server.configuration.addresses import host_port, listening_hosts
 from server.configuration.variables import spelled

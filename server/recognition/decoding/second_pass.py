@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from model.ctc.words import Word
-from model.machine.runtime import usable_cores
+from model.machine.cores import usable_cores
 
 Words = tuple[Word, ...]
 Decode = Callable[[], Words]
