@@ -2,9 +2,11 @@
 
 Pure: batches and times are arguments. The estimate is the lowest of three bounds:
 
-- The model. Under eager dispatch a batch holds the steps that arrived during the last one, so batches of `b` rows that
-  take T(b) seconds carry b * step / T(b) streams, and a step waits for one batch and runs in the next. Where streams
-  are forked, the silent steps of the forks are rows too: the bound falls by the ratio of all rows to those of streams.
+- The engine. Under eager dispatch a batch holds the steps that arrived during the last one, so batches of `b` rows that
+  take T(b) seconds carry b * step / T(b) streams, and a step waits for one batch and runs in the next. T is the time of
+  the model, whose threads divide it, and that of the engine's own thread for reading, choosing and writing. Where
+  streams are forked, the silent steps of the forks are rows too: the bound falls by the ratio of all rows to those of
+  streams.
 - The event loop, which receives results and sends steps: the same formula with the time that its thread computes, or
   waits for a core, for a batch of `b` rows. With several models, its time is divided among them by rows.
 - Pressure. More than two late steps in a hundred, or other work that waits for long, mean too many streams, whatever
@@ -12,8 +14,8 @@ Pure: batches and times are arguments. The estimate is the lowest of three bound
   return, and admitted streams cannot be rejected later. Except when a crowd, many streams or requests, arrived or left
   in that period: serving the crowd made the steps late, and it must be served whether its streams are admitted or not.
 
-The warm-up measures how times grow with the batch size. While serving, only the slowdown relative to those times is
-tracked, because model thread and event loop share cores, caches and the interpreter lock.
+The warm-up measures how times of the model grow with the batch size. While serving, only the slowdown relative to those
+times is tracked, because model thread and event loop share cores, caches and the interpreter lock.
 
 With several processes before one engine each measures its own event loop and its own late steps, and all of them the
 batches of the one engine: `bounds` gives the three bounds apart, so that those of all processes can be combined.
@@ -77,14 +79,16 @@ FOLLOW = 1 / 4  # weight of the newest period in a mean over periods: a memory o
 
 LOOP_PRIOR = {1: 0.0004, 128: 0.0160}
 """Seconds of the event loop by rows until measured: about 0.12 ms per row."""
+OUTSIDE_PRIOR = {1: 0.00006, 128: 0.0015}
+"""Seconds of an engine's thread outside the model by rows, until measured. Source: docs/front-ends.md."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """Numbers of live streams within the objective, not rounded: one for each of the three bounds.
 
-    `model` counts the streams of all processes, `loop` and `pressure` those of one. `pressure` is None without recent
-    pressure.
+    `model` counts the streams of all processes of an engine, `loop` and `pressure` those of one. `pressure` is None
+    without recent pressure.
     """
 
     model: float
@@ -103,6 +107,8 @@ class _Period:
     rows: int = 0
     step_s: float = 0.0
     undisturbed_s: float = 0.0  # time of the same batches in the warm-up
+    outside_s: float = 0.0  # of all batches, and what `OUTSIDE_PRIOR` has for them
+    outside_before_s: float = 0.0
     live: int = 0  # rows of live streams, without those of their forks
     forked: int = 0  # rows of forks
     late: int = 0  # of `live`
@@ -137,6 +143,7 @@ class Capacity:
         self.processes = 1
         """Processes whose streams share the engine, each with about the same number."""
         self._batch, self._slowdown = ServiceTimes(), 1.0
+        self._outside, self._outside_slowdown = ServiceTimes(OUTSIDE_PRIOR), 1.0
         self._loop, self._loop_slowdown = ServiceTimes(loop), 1.0
         self._rows_each = 1.0  # rows of a live stream in the time of a step: above 1 where streams are forked
         self._period: _Period | None = None
@@ -161,12 +168,13 @@ class Capacity:
         steps: int = 1,
         rows_in_all: int = 0,
         forked: int = 0,
+        outside_s: float = 0.0,
     ) -> None:
         """Add a batch: its time in the model, and the ages of its live steps when they were answered.
 
         The time of a chunk (`steps` > 1) is not used, because it says nothing about single steps. `rows` are of this
         process; `rows_in_all` of all that share the engine, 0 if there is no other. `forked`: rows of forks of live
-        streams, whose ages are left out.
+        streams, whose ages are left out. `outside_s`: the engine's time for the batch outside the model.
         """
         rows_in_all = rows_in_all or rows
         if not self._batch.known and steps == 1:
@@ -178,6 +186,8 @@ class Capacity:
             if steps == 1:
                 period.step_s += step_s
                 period.undisturbed_s += self._batch.extrapolate(rows_in_all)
+            period.outside_s += outside_s
+            period.outside_before_s += self._outside.extrapolate(rows_in_all)
             period.live += len(live_ages_s)
             period.forked += forked
             period.late += sum([age_s > limit_s for age_s in live_ages_s])
@@ -228,9 +238,12 @@ class Capacity:
             loop_found = share * (busy_s - period.busy_s) / loop_s
             steady = period.steady and self._steady
             self._slowdown = _followed(self._slowdown, found, steady=steady)
+            outside_found = period.outside_s / period.outside_before_s
+            self._outside_slowdown = _followed(self._outside_slowdown, outside_found, steady=steady)
             self._loop_slowdown = _followed(self._loop_slowdown, loop_found, steady=steady)
         elif period.batches < MIN_BATCHES:
             self._slowdown = _forgotten(self._slowdown, elapsed_s)
+            self._outside_slowdown = _forgotten(self._outside_slowdown, elapsed_s)
             self._loop_slowdown = _forgotten(self._loop_slowdown, elapsed_s)
         if period.live:
             self._rows_each += FOLLOW * (1.0 + period.forked / period.live - self._rows_each)
@@ -260,6 +273,7 @@ class Capacity:
         for rows in range(self._max_batch, 0, -1):  # larger batches have a higher rate and a higher latency
             own = max(1.0, rows / self.processes)
             batch_s = self._slowdown * self._batch.extrapolate(rows)
+            batch_s += self._outside_slowdown * self._outside.extrapolate(rows)
             loop_s = self._loop_slowdown * self._loop.extrapolate(own)
             if 2 * batch_s + loop_s <= self._objective_s:
                 share = HEADROOM * self._step_s / self._rows_each

@@ -128,5 +128,7 @@ class Engine(ModelThread):
     # Called on the model thread:
 
     def _before_commands(self) -> None:
-        if self._acknowledged:
+        if self._acknowledged and self._results.waits:
+            began_s = self._clock()
             self._results.wait()
+            self._worker.rested(self._clock() - began_s)

@@ -40,9 +40,14 @@ class ResultBackpressure:
             self._waiting = False
             self._wakeups.put(None)
 
+    @property
+    def waits(self) -> bool:
+        """Whether `wait` would wait: a batch is not acknowledged yet."""
+        return self._acknowledged < self._delivered
+
     def wait(self) -> None:
         """Wait until every batch is acknowledged, at most `patience_s`; called by the model thread alone."""
-        if self._acknowledged >= self._delivered:
+        if not self.waits:
             return
         self._waiting = True
         if self._acknowledged < self._delivered:  # an `acknowledge` before the flag was set sent no wake-up

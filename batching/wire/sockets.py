@@ -78,11 +78,14 @@ class SocketMail:
     `put`, `attach` and `close_arrivals` are called on any thread, the rest on the model thread alone.
     """
 
-    def __init__(self, reader: Callable[[int], CommandReader]) -> None:
+    def __init__(self, reader: Callable[[int], CommandReader], clock: Callable[[], float] = time.perf_counter) -> None:
         """`reader`: makes the reader of the connection with this number."""
         self.commands: deque[Command] = deque()
         self.greeting = b""
         """Sent to each connection when the model thread takes it up."""
+        self.awake_since = 0.0
+        """Clock time at which the last sleep ended, before the sockets were served."""
+        self._clock = clock
         self._reader = reader
         self._connections: dict[int, Connection] = {}
         self._arrivals: deque[Connection] = deque()
@@ -135,15 +138,20 @@ class SocketMail:
 
     def sleep(self, seconds: float | None) -> None:
         """Wait for a command or a socket, at most `seconds` (None = no limit), and serve the sockets."""
-        self.serve(seconds)
+        ready = self._selector.select(seconds)
+        self.awake_since = self._clock()
+        self._serve(ready)
 
     def rest(self, seconds: float) -> None:
         """Leave the sockets alone for this time."""
         time.sleep(seconds)
 
-    def serve(self, seconds: float | None = 0.0) -> None:
-        """Read from and write to the sockets that are ready, after waiting for one at most `seconds`."""
-        for key, events in self._selector.select(seconds):
+    def serve(self) -> None:
+        """Read from and write to the sockets that are ready."""
+        self._serve(self._selector.select(0.0))
+
+    def _serve(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
+        for key, events in ready:
             connection: Connection | None = key.data
             if connection is None:
                 self._take_up_arrivals()

@@ -218,7 +218,8 @@ class Recognizer:
         added_s = batch.step_s + 2 * (now - batch.started_s - batch.step_s)
         waits_s, forked = self._without_forks(batch) if self._forks.running else (batch.live_wait_s, 0)
         live_ages_s = [wait_s + added_s for wait_s in waits_s]
-        self.room.ran(len(batch.streams), batch.step_s, live_ages_s, batch.steps, batch.rows_in_all, forked)
+        rows, outside_s = len(batch.streams), batch.outside_s
+        self.room.ran(rows, batch.step_s, live_ages_s, batch.steps, batch.rows_in_all, forked, outside_s)
 
     def _without_forks(self, batch: BatchDone) -> tuple[Sequence[float], int]:
         """Return the waits of live steps that belong to no fork, and the number of steps of forks.
