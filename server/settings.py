@@ -86,15 +86,18 @@ class Settings(BaseSettings):
     reproducible: bool = False
     """Compute floats in tiles of a fixed size, so that log-probabilities are equal to the bit in every batch."""
     threads: int = Field(0, ge=0)
-    """Compute threads, which divide the rows of a batch; 0 takes all cores but one, which the event loop needs."""
+    """Compute threads of each engine, which divide the rows of a batch; 0 chooses by the cores and the model."""
 
     # Processes
 
     front_ends: Literal["auto"] | Annotated[int, Field(ge=0, le=256)] = "auto"
-    """Processes that serve clients, before one process with the models; 0: one process does both. `auto` counts cores:
-    0 on up to three."""
+    """Processes that serve clients, before those with the models; 0: one process does both. `auto` counts cores: 0 on
+    up to three."""
+    engines: Literal["auto"] | Annotated[int, Field(ge=1, le=16)] = "auto"
+    """With front ends: processes with the models, each for the streams of its share of the front ends. `auto`: several
+    where one engine's Python limits the server, which is a matter of cores and model."""
     engine_spare: bool = True
-    """With front ends: keep a second process with the models, which takes over at once if the first one ends."""
+    """With front ends: keep one more process with the models, which takes over at once if another one ends."""
 
     # Decoding
 

@@ -88,7 +88,7 @@ def _row(calls: int, channels: int, usable: int) -> str:
 def machines_table() -> list[str]:
     """Return the lines of the table of machines: what `tutti plan --cores` predicts, and what was ever run."""
     lines = [
-        "| machine | front ends | engine threads | streams, predicted | bound by | ever run | command |",
+        "| machine | front ends | engines × threads | streams, predicted | bound by | ever run | command |",
         "|---|---:|---:|---:|---|---|---|",
     ]
     for options in MACHINES:
@@ -96,7 +96,7 @@ def machines_table() -> list[str]:
             cells = (
                 f"{each['cores']} cores{' and an H100' if each['gpu'] else ''}",
                 each["front_ends"] or "one process",
-                each["engine_threads"],
+                f"{each['engines']} × {each['threads']}",
                 f"{each['predicted']['streams']:,}",
                 each["predicted"]["bound_by"],
                 each["run"],

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from model.published.rewriting.rewriting import Rewritten
 
 LARGEST_BATCH = 32
-"""Most rows of a batch: larger batches gain little and delay every stream."""
+"""Most rows of a batch for each thread: larger batches gain little and delay every stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,13 +229,14 @@ class PublishedModel:
         return sum(path.stat().st_size for path in self.files.graphs.values())
 
     def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> PublishedSlots:
-        """Return the model with slots for `capacity` streams, in batches of at most `largest` and `LARGEST_BATCH` rows.
+        """Return the model with slots for `capacity` streams, in batches of at most `largest` rows.
 
-        With any value of `tile_rows` each row is run alone, so that no row can depend on others; the decoder and joiner
-        of a transducer run rows alone only if their rows do depend on others. Without it, a batch of one row is padded
-        if that makes its outputs bit-identical to those in larger batches.
+        A batch has at most `LARGEST_BATCH` rows for each thread. With any value of `tile_rows` each row is run alone,
+        so that no row can depend on others; the decoder and joiner of a transducer run rows alone only if their rows do
+        depend on others. Without it, a batch of one row is padded if that makes its outputs bit-identical to those in
+        larger batches.
         """
-        largest = min(largest, capacity, LARGEST_BATCH)
+        largest = min(largest, capacity, LARGEST_BATCH * self.threads)
         at_once = 1 if tile_rows is not None else largest
         return PublishedSlots(
             windows_of(self.config, self.contract.fbank, capacity=capacity),

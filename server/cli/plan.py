@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -23,6 +24,7 @@ from server.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from batching.processes import StepCosts
     from batching.simulation.calibration import Calibration
     from batching.simulation.planning import Serving
     from loadtest.planning.day import Day
@@ -134,11 +136,22 @@ def plan(
     cores: Annotated[
         str | None,
         typer.Option(
-            help="Instead: predict front ends, engine threads and streams of one server on this number of cores, or "
-            "of several with commas."
+            help="Instead: predict front ends, engines, their threads and streams of one server on this number of "
+            "cores, or of several with commas."
         ),
     ] = None,
     gpu: Annotated[bool, typer.Option("--gpu", help="With --cores: the engine runs on a GPU.")] = False,
+    published_us: Annotated[
+        float | None,
+        typer.Option(
+            help="With --cores: a published model that takes this many µs a row on one thread, by the 32 rows of "
+            "`tutti model check`.",
+            min=1.0,
+        ),
+    ] = None,
+    step_ms: Annotated[
+        float, typer.Option(help="With --published-us: audio of a step of the model, ms.", min=1.0)
+    ] = 80.0,
     users: Annotated[
         int | None, typer.Option(help="Instead: simulate replicas for this number of users over a day.", min=1)
     ] = None,
@@ -171,9 +184,12 @@ def plan(
     The shipped calibration describes one machine, named in the output. For another machine run `tutti calibrate`.
     """
     if cores is not None or gpu:
-        _check_cores(context, cores, gpu=gpu)
-        _print_front_ends(cores or "", max_batch, gpu=gpu, as_json=as_json)
+        _check_cores(context, cores, gpu=gpu, published=published_us is not None)
+        costs = _costs(published_us, gpu=gpu)
+        _print_processes(cores or "", costs, step_ms / 1e3, max_batch, as_json=as_json)
         return
+    for option in _given(context, {"published_us", "step_ms"}):
+        raise typer.BadParameter(f"{option}: needs --cores")
     _check_day(context, users)
     from batching.batcher import Policy
     from batching.simulation.autoscaling import ScalingRule
@@ -225,14 +241,16 @@ OF_DAY = {"profile", "fill", "max_replicas", "start_s", "resumable", "failures",
 NOT_OF_DAY = {"streams", "levels", "seconds", "client_us", "crowd"}
 
 
-def _check_cores(context: typer.Context, cores: str | None, *, gpu: bool) -> None:
+def _check_cores(context: typer.Context, cores: str | None, *, gpu: bool, published: bool) -> None:
     """Reject options that a prediction by cores would ignore. Raises: typer.BadParameter."""
     if cores is None:
         raise typer.BadParameter("--gpu: needs --cores")
-    used = {"cores", "gpu", "as_json"} if gpu else {"cores", "gpu", "as_json", "max_batch"}
-    for option in _given(context, set(context.params) - used):
+    used = {"cores", "gpu", "as_json"} | (set() if gpu else {"max_batch", "published_us"})
+    for option in _given(context, set(context.params) - (used | {"step_ms"} if published else used)):
         others = "--cores and --gpu" if gpu else "--cores"
-        raise typer.BadParameter(f"{option}: cannot be combined with {others}; leave one of them out")
+        needs = option == "--step-ms" and not gpu
+        advice = "needs --published-us" if needs else f"cannot be combined with {others}; leave one of them out"
+        raise typer.BadParameter(f"{option}: {advice}")
 
 
 def _check_day(context: typer.Context, users: int | None) -> None:
@@ -268,15 +286,29 @@ def _calibration(path: Path | None, decoder: str | None) -> Calibration:
     return found
 
 
-def _print_front_ends(cores: str, max_batch: int, *, gpu: bool, as_json: bool) -> None:
-    """Print processes and predicted streams of machines. Raises: typer.BadParameter."""
+def _costs(published_us: float | None, *, gpu: bool) -> tuple[StepCosts, StepCosts]:
+    """Return the costs of a step by which a server chooses its processes, and those of the model."""
+    from batching.processes import ON_GPU, OWN, PUBLISHED
+
+    if published_us is not None:
+        return PUBLISHED, replace(PUBLISHED, step_us=published_us)
+    return (ON_GPU, ON_GPU) if gpu else (OWN, OWN)
+
+
+def _print_processes(
+    cores: str, costs: tuple[StepCosts, StepCosts], step_s: float, max_batch: int, *, as_json: bool
+) -> None:
+    """Print processes and predicted streams of machines; `costs` as of `_costs`. Raises: typer.BadParameter."""
+    from batching.processes import processes_of
     from loadtest.planning.front_ends import forecast, predict
     from loadtest.planning.plan import parse_cores
-    from server.configuration.front_ends import front_ends_of
 
     with _named("--cores", cores):
         machines = parse_cores(cores)
-    found = forecast([predict(each, *front_ends_of(each, gpu=gpu, max_batch=max_batch), gpu=gpu) for each in machines])
+    chosen_by, of_model = costs
+    found = forecast(
+        [predict(each, processes_of(each, chosen_by, max_batch=max_batch), of_model, step_s) for each in machines]
+    )
     typer.echo("\n".join(found.lines), err=as_json)
     if as_json:
         typer.echo(found.document)

@@ -65,14 +65,20 @@ def serve(
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option(help="Compute threads, which divide the rows of a batch. Default: all cores but one."),
+        typer.Option(
+            help="Compute threads of each engine, which divide the rows of a batch. Default: by cores and model."
+        ),
     ] = None,
     front_ends: Annotated[
         str | None,
         typer.Option(
-            help="Processes that serve clients, before one with the models; 0: one process does both; auto: by cores. "
-            "Default: {default}."
+            help="Processes that serve clients, before those with the models; 0: one process does both; auto: by "
+            "cores. Default: {default}."
         ),
+    ] = None,
+    engines: Annotated[
+        str | None,
+        typer.Option(help="With front ends: processes with the models; auto: by cores and model. Default: {default}."),
     ] = None,
     unload_idle_minutes: Annotated[
         float | None, typer.Option(help="Unload on-demand models after this many idle minutes. Default: never.")
@@ -123,16 +129,16 @@ def serve(
     settings = settings_from(context.params)  # the parameters are named after the settings
     from model.errors import ModelError
     from server.errors import SettingsError
-    from server.processes.layout import processes_of
+    from server.processes.layout import with_processes
     from server.text.own_forms import own_forms_of
 
-    count, settings = processes_of(settings)
     try:
         own_forms_of(settings.written_forms)  # a bad file ends the start before models are loaded
-        if count:  # a supervisor loads neither models nor the web framework
+        settings = with_processes(settings)
+        if settings.front_ends:  # a supervisor loads neither models nor the web framework
             from server.processes.supervisor import run as supervise
 
-            code = supervise(settings, count)
+            code = supervise(settings)
         else:
             from server.serve import run
 

@@ -1,7 +1,9 @@
-"""Estimate of one model's live streams from the bounds that several processes before one engine measure.
+"""Estimate of one model's live streams from the bounds that several processes before engines measure.
 
-All of them measure the same engine, so the model's bound is the mean of theirs. Each has an event loop of its own, so
-what these carry adds up, and so does what they carry under pressure; a process without pressure adds its loop's bound.
+The processes of an engine all measure it, so its bound is the mean of theirs. Each process has an event loop of its
+own, so what these carry adds up, and so does what they carry under pressure; a process without pressure adds its loop's
+bound. Streams are shared out evenly among the processes, so an engine has its processes' share of all streams, and the
+one that carries the fewest by that share is the bound of all.
 """
 
 from __future__ import annotations
@@ -17,26 +19,33 @@ class CombinedBounds:
     def __init__(self) -> None:
         self._bounds: dict[int, Bounds] = {}
         self._slowdowns: dict[int, float] = {}
+        self._engines: dict[int, int] = {}
 
-    def __len__(self) -> int:
-        """Number of processes that have reported."""
-        return len(self._bounds)
+    def report(self, process: int, bounds: Bounds, slowdown: float, engine: int = 0) -> None:
+        """Take what a process of this engine measured; it replaces what it reported before."""
+        self._bounds[process], self._slowdowns[process], self._engines[process] = bounds, slowdown, engine
 
-    def report(self, process: int, bounds: Bounds, slowdown: float) -> None:
-        """Take what a process measured; it replaces what it reported before."""
-        self._bounds[process], self._slowdowns[process] = bounds, slowdown
+    def sharing(self, engine: int) -> int:
+        """Return the number of processes that have reported and whose streams share this engine."""
+        return list(self._engines.values()).count(engine)
 
     def forget(self, process: int) -> None:
         """Drop the bounds of a process that has ended, or does not serve the model any more."""
         self._bounds.pop(process, None)
         self._slowdowns.pop(process, None)
+        self._engines.pop(process, None)
 
     def possible(self) -> float:
         """Bound by service times alone; a number of streams, not rounded."""
-        bounds = self._bounds.values()
-        if not bounds:
+        if not self._bounds:
             return 0.0
-        return min(fmean(one.model for one in bounds), sum(one.loop for one in bounds))
+        return min(self._by_engines(), sum(one.loop for one in self._bounds.values()))
+
+    def _by_engines(self) -> float:
+        models: dict[int, list[float]] = {}
+        for process, bounds in self._bounds.items():
+            models.setdefault(self._engines[process], []).append(bounds.model)
+        return min(fmean(found) * len(self._bounds) / len(found) for found in models.values())
 
     def streams(self) -> int:
         """Number of live streams within the objective: at least 1, or 0 while no process has reported."""

@@ -118,7 +118,7 @@ class TicketState(Message, frozen=True):
 class Numbers(Message, frozen=True):
     """Estimates of the whole server: of the model that was reported, and `limit` and `capacity` of all models.
 
-    `processes` have reported the model; `full` as in `RefuseHint`.
+    `processes` have reported the model and share the engine of the one that asks; `full` as in `RefuseHint`.
     """
 
     estimate: int

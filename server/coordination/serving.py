@@ -69,13 +69,18 @@ class CoordinationServer:
         clock: Callable[[], float],
         *,
         on_hint: Callable[[RefuseHint], None] = lambda _: None,
+        engine_of: Callable[[int], int] = lambda _: 0,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`on_hint` sends a hint to all front ends; it is called when that changes. `wall_clock`: since 1970."""
+        """`on_hint` sends a hint to all front ends; it is called when that changes. `wall_clock`: since 1970.
+
+        `engine_of`: number of the engine that computes the streams of a front end.
+        """
         self.coordinator = LocalCoordinator(settings, clock, wall_clock=wall_clock)
         self._served: dict[str, _Served] = {}
         self._children: dict[int, _Child] = {}
         self._on_hint = on_hint
+        self._engine_of = engine_of
         self._hint = RefuseHint(None)
 
     @property
@@ -152,9 +157,10 @@ class CoordinationServer:
                 return TicketState(ticket in self.coordinator.tickets)
             case ReportBounds(model, model_bound, loop_bound, pressure_bound, slowdown):
                 served = self._room_of(model)
-                served.bounds.report(child, Bounds(model_bound, loop_bound, pressure_bound), slowdown)
+                bounds, engine = Bounds(model_bound, loop_bound, pressure_bound), self._engine_of(child)
+                served.bounds.report(child, bounds, slowdown, engine)
                 served.room.update()
-                return self._numbers(served)
+                return self._numbers(served, engine)
             case _:
                 assert_never(message)
 
@@ -165,7 +171,7 @@ class CoordinationServer:
             raise ServerNotReady(f"the model {model!r} is not loaded")
         return served
 
-    def _numbers(self, served: _Served) -> Numbers:
+    def _numbers(self, served: _Served, engine: int) -> Numbers:
         room, all_models = served.room, self.coordinator
         return Numbers(
             room.estimate,
@@ -173,7 +179,7 @@ class CoordinationServer:
             room.slowdown,
             all_models.limit,
             all_models.estimate,
-            len(served.bounds),
+            served.bounds.sharing(engine),
             self.full_hint().full,
         )
 

@@ -1,4 +1,4 @@
-"""The engine host: a process with the acoustic models, whose engines serve the streams of all front ends.
+"""An engine host: a process with the acoustic models, whose engines serve the streams of its front ends.
 
 It has no clients and decodes nothing. Its event loop has the control channel alone; the threads of the engines read and
 write the front ends' data sockets themselves.
@@ -59,7 +59,7 @@ class EngineHost:
         self._models: dict[str, asyncio.Task[AcousticModel]] = {}
         self._engines: dict[str, asyncio.Task[ServedEngine]] = {}
         self._vad = _load_vad(settings)
-        self._step_token = StepToken() if steps_at_once(settings.threads) == 1 else None
+        self._step_token = StepToken() if _steps_at_once(settings) == 1 else None
         self._registry = process_registry()
         self._attaching: set[asyncio.Task[None]] = set()
         self._used_s: dict[str, float] = {}  # by engine: when it last had a front end
@@ -233,6 +233,13 @@ class EngineHost:
         """End the engines; a thread that hangs ends with the process."""
         for engine in self._running():
             await asyncio.to_thread(_stop, engine)
+
+
+def _steps_at_once(settings: Settings) -> int:
+    """Return how many engines of this host can compute at once on the cores that the other processes leave."""
+    assert settings.front_ends != "auto", "it was chosen before"
+    assert settings.engines != "auto", "it was chosen before"
+    return steps_at_once(settings.threads, settings.front_ends + (settings.engines - 1) * settings.threads)
 
 
 def _load_vad(settings: Settings) -> VadModel | None:

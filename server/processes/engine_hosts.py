@@ -1,4 +1,4 @@
-"""The engine host that serves and, if wanted, a spare one that takes over at once: start, loss, replacement."""
+"""The engine hosts that serve, one in each place, and a spare one that takes over at once: start, loss, replacement."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ class EngineHosts:
         self,
         start: Callable[[], Awaitable[Child]],
         *,
+        places: int = 1,
         spare: bool,
         timeout_s: float,
-        on_moved: Callable[[], None],
+        on_moved: Callable[[int], None],
         on_lost: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`start` starts a host, which counts as hung after `timeout_s` at one step, or without a report.
 
-        `on_moved`: another host serves though the last one still runs, so that front ends have to leave it. `on_lost`:
-        none will serve, and why.
+        `places`: hosts that serve at the same time; a spare one is for any of them. `on_moved`: another host serves in
+        this place though the last one still runs, so that front ends have to leave it. `on_lost`: no host will serve in
+        some place, and why.
         """
         self._start = start
         self._with_spare = spare
@@ -42,7 +44,7 @@ class EngineHosts:
         self._reported_s: dict[int, float] = {}  # by number: when a host last said how it is
         self._on_moved, self._on_lost = on_moved, on_lost
         self._clock = clock
-        self._serving: Child | None = None
+        self._serving: list[Child | None] = [None] * places
         self._spare: Child | None = None
         self._deaths: deque[float] = deque(maxlen=DEATHS)
         self._changed = asyncio.Event()
@@ -54,24 +56,29 @@ class EngineHosts:
         self.lost: str | None = None
 
     async def begin(self) -> None:
-        """Start the first host and wait until it can serve. Raises: ModelError, SettingsError, EngineDead."""
-        self._serving = await self._start()
-        await self._serving.ready
+        """Start a host in each place and wait until all can serve. Raises: ModelError, SettingsError, EngineDead."""
+        for place in range(len(self._serving)):
+            self._serving[place] = await self._start()
+        await asyncio.gather(*(child.ready for child in self.children))
 
-    async def current(self) -> Child:
-        """Return the host that serves, after its replacement if it has ended. Raises: EngineDead if none will."""
+    async def current(self, place: int = 0) -> Child:
+        """Return the host that serves in a place, after its replacement if it has ended.
+
+        Raises: EngineDead if none will.
+        """
         while True:
             if self.lost is not None:
                 raise EngineDead(self.lost)
-            if self._serving is not None and self._serving.alive:
-                return self._serving
+            child = self._serving[place]
+            if child is not None and child.alive:
+                return child
             self._changed.clear()
             await self._changed.wait()
 
     @property
     def children(self) -> list[Child]:
         """All hosts that run."""
-        return [child for child in (self._serving, self._spare) if child is not None]
+        return [child for child in (*self._serving, self._spare) if child is not None]
 
     def ended(self, child: Child) -> None:
         """Replace a host that has ended unexpectedly."""
@@ -80,11 +87,12 @@ class EngineHosts:
         if child is self._spare:
             self._spare = None
             self._run(self._replace_spare_later())
-        elif child is self._serving:
-            self._serving = None
-            self._replace(child)
+        elif child in self._serving:
+            place = self._serving.index(child)
+            self._serving[place] = None
+            self._replace(place, child)
 
-    def _replace(self, child: Child) -> None:
+    def _replace(self, place: int, child: Child) -> None:
         now = self._clock()
         self._deaths.append(now)
         if len(self._deaths) == DEATHS and now - self._deaths[0] < WITHIN_S:
@@ -92,19 +100,19 @@ class EngineHosts:
             return
         spare, self._spare = self._spare, None
         with_spare = spare is not None and spare.ready.done() and spare.alive
-        _log.error("engine host ended", status=child.process.returncode, spare=with_spare)
+        _log.error("engine host ended", status=child.process.returncode, place=place, spare=with_spare)
         if spare is not None and with_spare:
-            self._promote(spare)
+            self._promote(place, spare)
             self.look_after_spare()
         else:
-            self._run(self._serve_with(spare))
+            self._run(self._serve_with(place, spare))
 
-    def _promote(self, child: Child) -> None:
-        self._serving = child
+    def _promote(self, place: int, child: Child) -> None:
+        self._serving[place] = child
         self._changed.set()
 
-    async def _serve_with(self, starting: Child | None) -> None:
-        """Serve with a host that is starting, or start one, until one is ready or the engine is lost."""
+    async def _serve_with(self, place: int, starting: Child | None) -> None:
+        """Serve in a place with a host that is starting, or start one, until one is ready or the engine is lost."""
         while not self._stopping:
             try:
                 child = starting or await self._start()
@@ -118,7 +126,7 @@ class EngineHosts:
                     return
             else:
                 self._failed_starts = 0
-                self._promote(child)
+                self._promote(place, child)
                 self.look_after_spare()
                 return
 
@@ -148,24 +156,34 @@ class EngineHosts:
         self.look_after_spare()
 
     async def restart(self) -> float:
-        """Start another host, let it serve once it is ready, and end the others; return the seconds of its start.
+        """Start another host for each place, let them serve once all are ready, and end the others.
 
-        Raises: what prevents the new host from starting; the present one serves on then.
+        Returns: the seconds of their start. Raises: what prevents one from starting; the present ones serve on then.
         """
         async with self._restarting:
             began = self._clock()
-            fresh = await self._start()
-            await fresh.ready
+            fresh = await self._start_all()
             seconds = self._clock() - began
             old, self._spare = self.children, None
             for child in old:
                 child.leaving = True
-            self._promote(fresh)
-            self._on_moved()
-            _log.info("engine replaced", seconds=round(seconds, 2))
+            for place, child in enumerate(fresh):
+                self._promote(place, child)
+                self._on_moved(place)
+            _log.info("engine replaced", seconds=round(seconds, 2), engines=len(fresh))
             self._run(_end_slowly(old))
             self.look_after_spare()
             return seconds
+
+    async def _start_all(self) -> list[Child]:
+        """Return a new host for each place, all ready. Raises: what prevents one from starting; the others end."""
+        fresh = await asyncio.gather(*(self._start() for _ in self._serving))
+        try:
+            await asyncio.gather(*(child.ready for child in fresh))
+        except BaseException:
+            await asyncio.gather(*(child.stop() for child in fresh))
+            raise
+        return fresh
 
     def reported(self, child: Child, busy_s: float) -> None:
         """Take a host's report: the longest time that one of its engines has been at its present work."""

@@ -1,28 +1,43 @@
-"""How many processes a server has, by its settings and the cores of the machine."""
+"""How many processes a server has, by its settings, its default model and the cores of the machine."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from model.machine.runtime import usable_cores
-from server.configuration.front_ends import front_ends_of
+from batching.processes import ON_GPU, OWN, PUBLISHED, Given, Processes, StepCosts, processes_of
+from model.machine.cores import usable_cores
+from model.published.files import is_published
+from server.errors import SettingsError
 from server.settings import Settings
 
 GPU_DEVICE = Path("/dev/nvidiactl")  # of NVIDIA's driver; torch itself is loaded by the engine host alone
 
 
-def processes_of(settings: Settings) -> tuple[int, Settings]:
-    """Return the number of front ends, 0 for one process, and the settings with the engine's threads.
+def with_processes(settings: Settings) -> Settings:
+    """Return the settings with numbers for front ends, engines and threads; those that are set stay.
 
-    `threads` stays as it was set; by default the engine gets the cores that the front ends leave.
+    Raises: SettingsError.
     """
-    cores = usable_cores()
-    on_gpu = settings.device == "cuda" or (settings.device == "auto" and GPU_DEVICE.exists())
-    chosen, threads = front_ends_of(cores, gpu=on_gpu)
-    front_ends = chosen if settings.front_ends == "auto" else settings.front_ends
-    if settings.front_ends != "auto":
-        threads = cores - 1 - front_ends
-    update = {"front_ends": front_ends}
-    if front_ends and not settings.threads:
-        update["threads"] = max(1, threads)
-    return front_ends, settings.model_copy(update=update)
+    given = Given(
+        None if settings.front_ends == "auto" else settings.front_ends,
+        None if settings.engines == "auto" else settings.engines,
+        settings.threads or None,
+    )
+    chosen = processes_of(usable_cores(), costs_of(settings), max_batch=settings.max_batch, given=given)
+    _check(settings, chosen)
+    return settings.model_copy(update=chosen._asdict())
+
+
+def costs_of(settings: Settings) -> StepCosts:
+    """Return the kind of costs that a step of the default model has here. Raises: SettingsError."""
+    if settings.device == "cuda" or (settings.device == "auto" and GPU_DEVICE.exists()):
+        return ON_GPU
+    model = settings.of_default.model
+    return PUBLISHED if model is not None and is_published(model) else OWN
+
+
+def _check(settings: Settings, chosen: Processes) -> None:
+    """Raises: SettingsError for engines without a front end of their own."""
+    if chosen.engines > max(1, chosen.front_ends):
+        needed = f"at least {settings.engines} front ends" if chosen.front_ends else "--front-ends"
+        raise SettingsError(f"engines: {settings.engines} engines need {needed}, not {chosen.front_ends}")

@@ -28,7 +28,7 @@ class Attach(Struct, tag=True, frozen=True):
 
 
 class EngineMoved(Struct, tag=True, frozen=True):
-    """Another engine host serves from now on: connect to it."""
+    """Another engine host serves this front end from now on: connect to it."""
 
 
 class StartDrain(Struct, tag=True, frozen=True):
@@ -126,11 +126,11 @@ class ChangeModel(Struct, tag=True, frozen=True):
 
 
 class RestartEngine(Struct, tag=True, frozen=True):
-    """Replace the engine host by a new one. Answer: `Restarted`. Raises ServerNotReady."""
+    """Replace the engine hosts by new ones. Answer: `Restarted`. Raises ServerNotReady."""
 
 
 class Restarted(Struct, tag=True, frozen=True):
-    """Seconds that the new host needed until it was ready."""
+    """Seconds that the new hosts needed until they were ready."""
 
     seconds: float
 

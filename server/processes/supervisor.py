@@ -1,4 +1,4 @@
-"""The supervisor: accepts connections for N front ends before one engine host, and decides what is decided once.
+"""The supervisor: accepts connections for N front ends before engine hosts, and decides what is decided once.
 
 It runs no model and reads no audio. It starts and replaces the other processes, hands accepted connections on, answers
 the front ends' questions (room, quotas, used tickets, engines, metrics of the whole), and drains all at the first
@@ -33,6 +33,7 @@ from server.processes import messages
 from server.processes.children import Child, Role, start_child
 from server.processes.control import Answer, ChannelClosed, Parcel
 from server.processes.engine_hosts import EngineHosts
+from server.processes.engine_places import EnginePlaces
 from server.processes.front_ends import FrontEnds
 from server.processes.listeners import Listener, bound
 from server.processes.shared import HTTP, MESSAGES, VOSK
@@ -44,16 +45,17 @@ CONTROLS = 64  # descriptors that the supervisor needs apart from connections un
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.supervisor")
 
 
-def run(settings: Settings, front_ends: int) -> int:
-    """Serve with this many front ends until a signal or the end of a drain. Raises: ModelError, SettingsError.
+def run(settings: Settings) -> int:
+    """Serve with the processes of the settings until a signal or the end of a drain. Raises: ModelError, SettingsError.
 
+    `front_ends` and `engines` are numbers, as `layout.with_processes` sets them.
     Returns the exit status: 0 after a drain, 128 + signal if forced, `EXIT_LOST` without an engine.
     """
     reopen_closed_stdio()
     log_lines = configure_logs(settings)
     raise_file_limit(CONTROLS)
     try:
-        return asyncio.run(_serve(_with_keys(settings), front_ends, log_lines.write))
+        return asyncio.run(_serve(_with_keys(settings), log_lines.write))
     except EngineDead as error:
         _log.critical("the server could not start", reason=str(error))
         return EXIT_LOST
@@ -73,8 +75,8 @@ def _with_keys(settings: Settings) -> Settings:
     return settings.model_copy(update={name: (SecretStr(secrets.token_urlsafe(32)),) for name in missing})
 
 
-async def _serve(settings: Settings, front_ends: int, say: Callable[[str], object]) -> int:
-    supervisor = Supervisor(settings, front_ends)
+async def _serve(settings: Settings, say: Callable[[str], object]) -> int:
+    supervisor = Supervisor(settings)
     try:
         await supervisor.begin()
         supervisor.announce(say)
@@ -86,21 +88,27 @@ async def _serve(settings: Settings, front_ends: int, say: Callable[[str], objec
 class Supervisor:
     """Owns the other processes of a server, the listening sockets and the decisions made once."""
 
-    def __init__(self, settings: Settings, front_ends: int) -> None:
+    def __init__(self, settings: Settings) -> None:
+        assert settings.front_ends != "auto", "it was chosen before"
+        assert settings.engines != "auto", "it was chosen before"
         self._settings = settings
         self._numbers = itertools.count(1)
-        self._coordination = CoordinationServer(settings, time.perf_counter, on_hint=self._tell_front_ends)
+        self._places = EnginePlaces(settings.engines)
+        self._coordination = CoordinationServer(
+            settings, time.perf_counter, on_hint=self._tell_front_ends, engine_of=self._places.of
+        )
         self._registry = process_registry()
         self._lost = processes_lost(self._registry)
         self._totals = Totals()
         self.hosts = EngineHosts(
-            lambda: self._start(Role.ENGINE_HOST),
+            lambda: self._start(Role.ENGINE_HOST, next(self._numbers)),
+            places=settings.engines,
             spare=settings.engine_spare,
             timeout_s=settings.engine_timeout_s,
             on_moved=self._engine_moved,
             on_lost=self._engine_lost,
         )
-        self.front_ends = FrontEnds(front_ends, lambda: self._start(Role.FRONT_END), on_gone=self._front_end_gone)
+        self.front_ends = FrontEnds(settings.front_ends, self._start_front_end, on_gone=self._front_end_gone)
         self._listeners: list[Listener] = []
         self._watches: set[asyncio.Task[None]] = set()
         self._signalled = self._forced = False
@@ -160,7 +168,8 @@ class Supervisor:
             said |= {"keys": said_of_keys(settings), "admin": said_of_admin(settings)}
         elif settings.log_level in ("debug", "info"):
             say(f"{start_message(settings, url, limit)}\n")
-        _log.info("listening", url=url, front_ends=len(self.front_ends.ready), **said)
+        counts = {"front_ends": len(self.front_ends.ready), "engines": settings.engines, "threads": settings.threads}
+        _log.info("listening", url=url, **counts, **said)
 
     async def stop(self) -> None:
         """End what still runs and close all sockets."""
@@ -201,10 +210,17 @@ class Supervisor:
 
     # Children
 
-    async def _start(self, role: Role) -> Child:
-        child = await start_child(
-            role, next(self._numbers), self._settings, MESSAGES, answer=self._answering, take=self._take
-        )
+    async def _start_front_end(self) -> Child:
+        number = next(self._numbers)
+        self._places.assign(number)
+        try:
+            return await self._start(Role.FRONT_END, number)
+        except BaseException:
+            self._places.forget(number)
+            raise
+
+    async def _start(self, role: Role, number: int) -> Child:
+        child = await start_child(role, number, self._settings, MESSAGES, answer=self._answering, take=self._take)
         self._watch(self._watch_end(child))
         return child
 
@@ -226,9 +242,12 @@ class Supervisor:
 
     def _front_end_gone(self, child: Child) -> None:
         self._coordination.forget(child.number)
+        self._places.forget(child.number)
 
-    def _engine_moved(self) -> None:
-        self._tell_front_ends(messages.EngineMoved())
+    def _engine_moved(self, place: int) -> None:
+        for child in self.front_ends.children:
+            if self._places.of(child.number) == place:
+                child.channel.tell(messages.EngineMoved())
 
     def _engine_lost(self, why: str) -> None:
         _log.critical("the engine is lost, this server ends", reason=why)
@@ -260,17 +279,17 @@ class Supervisor:
         def answer(parcel: Parcel) -> Awaitable[Parcel]:
             if isinstance(parcel.message, Request):  # decided here, so in the order of the requests
                 return _packed(self._coordination.decide(child.number, parcel.message))
-            return self._answer(parcel.message)
+            return self._answer(child, parcel.message)
 
         return answer
 
-    async def _answer(self, request: Any) -> Parcel:
+    async def _answer(self, child: Child, request: Any) -> Parcel:
         match request:
             case messages.Describe():
-                host = await self.hosts.current()
+                host = await self.hosts.current(self._places.of(child.number))
                 return Parcel(await host.channel.request(request))
             case messages.Connect(engine):
-                return await self._connect(engine)
+                return await self._connect(child, engine)
             case messages.Collect():
                 return Parcel(messages.Bytes(await self._metrics()))
             case messages.Gather(kind):
@@ -283,9 +302,9 @@ class Supervisor:
             case other:
                 raise TypeError(f"the supervisor does not answer {type(other).__name__}")
 
-    async def _connect(self, engine: str) -> Parcel:
-        """Return one end of a new data socket; the host has the other one. Raises: EngineDead."""
-        host = await self.hosts.current()
+    async def _connect(self, child: Child, engine: str) -> Parcel:
+        """Return one end of a new data socket; the front end's host has the other one. Raises: EngineDead."""
+        host = await self.hosts.current(self._places.of(child.number))
         theirs, hosts = _pair()
         host.channel.tell(messages.Attach(engine), (hosts,))
         return Parcel(messages.Done(), (theirs,))

@@ -89,7 +89,7 @@ IN_WORDS = {  # defaults that help texts describe in words
     "models_file": {"none"},
     "vosk_port": {"none"},
     "grammars": {"none"},
-    "threads": {"all cores but one"},
+    "threads": {"all cores but one", "by cores and model"},
     "turn_model": {"none"},
     "written_forms": {"none"},
     "unload_idle_minutes": {"never"},

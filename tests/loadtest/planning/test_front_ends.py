@@ -8,53 +8,69 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from loadtest.planning.front_ends import COSTS, Costs, forecast, predict
+from batching.processes import ON_GPU, OWN, PUBLISHED, Processes, StepCosts, processes_of
+from loadtest.planning.front_ends import Prediction, forecast, predict
 from server.cli import app
-from server.configuration.front_ends import front_ends_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "front-ends.md"
-COMMANDS = ("--cores 2,4,8,16,64", "--cores 64 --max-batch 256", "--cores 16 --gpu")
+COMMANDS = (
+    "--cores 2,4,8,16,64",
+    "--cores 2,4,8,16,64 --published-us 600 --step-ms 160",
+    "--cores 2,4,8,16,64 --published-us 1600 --step-ms 160",
+    "--cores 16 --gpu",
+)
 runner = CliRunner()
 
 
+def chosen(cores: int, costs: StepCosts = OWN) -> Prediction:
+    return predict(cores, processes_of(cores, costs), costs)
+
+
 @pytest.mark.parametrize(
-    ("processes", "loops", "engine", "bound"),
+    ("cores", "processes", "bounds", "bound"),
     [
-        ((4, 2, 1), 747, 747, "event loops and engine"),
-        ((8, 4, 3), 1_493, 1_600, "event loops"),
-        ((16, 8, 7), 2_987, 2_376, "engine"),
-        ((64, 8, 16), 2_987, 2_987, "event loops and engine"),
+        (4, Processes(2, 1, 1), {"event loops": 747, "engine": 747}, "event loops and engine"),
+        (8, Processes(4, 1, 3), {"event loops": 1_493, "engine": 1_600}, "event loops"),
+        (16, Processes(8, 1, 7), {"event loops": 2_987, "engine": 2_376}, "engine"),
+        (16, Processes(9, 2, 3), {"event loops": 3_360, "engines": 3_200}, "engines"),
     ],
 )
 def test_each_part_carries_what_its_time_allows(
-    processes: tuple[int, int, int], loops: int, engine: int, bound: str
+    cores: int, processes: Processes, bounds: dict[str, int], bound: str
 ) -> None:
-    found = predict(*processes, gpu=False)
-    assert found.bounds == {"event loops": loops, "engine": engine}
-    assert (found.streams, found.bound_by) == (min(loops, engine), bound)
+    found = predict(cores, processes)
+    assert found.bounds == bounds
+    assert (found.streams, found.bound_by) == (min(bounds.values()), bound)
 
 
 def test_a_gpu_leaves_the_engine_its_python() -> None:
-    found = predict(16, 13, 1, gpu=True)
+    found = chosen(16, ON_GPU)
     assert (found.bounds, found.bound_by) == ({"event loops": 4_853, "engine": 5_091}, "event loops")
 
 
+def test_a_longer_step_of_a_model_carries_more_streams() -> None:
+    short, long = (predict(16, Processes(2, 1, 13), PUBLISHED, step_s) for step_s in (0.08, 0.16))
+    assert long.streams == pytest.approx(2 * short.streams, abs=1)
+
+
 def test_one_process_shares_its_cores() -> None:
-    one, two = (predict(cores, *front_ends_of(cores), gpu=False) for cores in (1, 2))
+    one, two = (chosen(cores) for cores in (1, 2))
     assert (one.bound_by, two.bound_by) == ("cores", "event loops")
-    assert one.streams < two.streams == predict(3, *front_ends_of(3), gpu=False).streams
+    assert one.streams < two.streams == chosen(3).streams
 
 
 def test_a_dearer_part_carries_fewer_streams() -> None:
-    for slower in (Costs(front_end_us=300.0), Costs(engine_us=30.0), Costs(step_us=120.0)):
-        assert predict(4, 2, 1, gpu=False, costs=slower).streams < predict(4, 2, 1, gpu=False).streams
+    processes = Processes(2, 1, 1)
+    for slower in (StepCosts(front_end_us=300.0), StepCosts(engine_us=30.0), StepCosts(step_us=120.0)):
+        assert predict(4, processes, slower).streams < predict(4, processes).streams
 
 
 def test_what_was_never_run_is_said() -> None:
-    lines = forecast([predict(cores, *front_ends_of(cores), gpu=False) for cores in (2, 8)]).lines
+    lines = forecast([chosen(cores) for cores in (2, 8)]).lines
     assert "400 to 500 streams" in lines[1]
     assert lines[2].endswith("nothing")
-    assert forecast([predict(2, 0, 1, gpu=True)]).lines[1].endswith("engine alone: 4,000 streams")
+    assert forecast([chosen(16, ON_GPU)]).lines[1].endswith("engine alone: 4,000 streams")
+    assert "165 streams of 26 million" in forecast([chosen(2, PUBLISHED)]).lines[1]
     assert "predicted, not measured" in " ".join(lines)
 
 
@@ -66,9 +82,9 @@ def plan(options: str) -> str:
 
 def test_the_command_prints_text_and_json() -> None:
     document = json.loads(plan("--cores 4,8 --json").splitlines()[-1])
-    assert document["costs"]["front_end_us"] == COSTS.front_end_us
+    assert document["costs"]["front_end_us"] == OWN.front_end_us
     small, large = document["machines"]
-    assert (small["front_ends"], small["engine_threads"], small["run"]) == (2, 1, "nothing")
+    assert (small["front_ends"], small["engines"], small["threads"], small["run"]) == (2, 1, 1, "nothing")
     assert large["predicted"]["streams"] == 1_493
     assert "1,493" in plan("--cores 8")
 
@@ -82,6 +98,9 @@ def test_the_command_prints_text_and_json() -> None:
         ("--cores 8 --streams 100", "--streams"),
         ("--cores 8 --levels 100", "--levels"),
         ("--cores 8 --gpu --max-batch 64", "--max-batch"),
+        ("--cores 8 --gpu --published-us 600", "--published-us"),
+        ("--cores 8 --step-ms 160", "--step-ms"),
+        ("--published-us 600", "--published-us"),
     ],
 )
 def test_options_that_would_be_ignored_are_refused(options: str, where: str) -> None:

@@ -29,12 +29,12 @@ def capacity(processes: int, *, loop_s: float = 0.0001) -> Capacity:
 
 def test_nothing_is_known_before_the_first_report_and_after_the_last_process_has_ended() -> None:
     there = CombinedBounds()
-    assert (there.streams(), there.reserved(), there.slowdown, len(there)) == (0, 0, 1.0, 0)
+    assert (there.streams(), there.reserved(), there.slowdown, there.sharing(0)) == (0, 0, 1.0, 0)
     there.report(7, Bounds(400, 300, None), 1.5)
-    assert (there.streams(), there.slowdown, len(there)) == (300, 1.5, 1)
+    assert (there.streams(), there.slowdown, there.sharing(0)) == (300, 1.5, 1)
     there.forget(7)
     there.forget(8)
-    assert (there.streams(), len(there)) == (0, 0)
+    assert (there.streams(), there.sharing(0)) == (0, 0)
 
 
 @given(st.lists(st.builds(Bounds, numbers, numbers, st.none() | numbers), min_size=1, max_size=5))
@@ -84,3 +84,28 @@ def test_pressure_in_every_process_lowers_the_sum_below_the_open_streams() -> No
     assert there.reserved() > 0
     calm = combined(*[each.bounds() for each in pressed[1:]], capacity(4).bounds())
     assert calm.streams() > there.streams(), "a process without pressure adds what its event loop carries"
+
+
+def with_engines(*models: tuple[float, int]) -> CombinedBounds:
+    """Processes with event loops that carry anything: the bound that each measures, and its engine."""
+    there = CombinedBounds()
+    for process, (model, engine) in enumerate(models):
+        there.report(process, Bounds(model, 10_000, None), 1.0, engine)
+    return there
+
+
+def test_engines_carry_the_sum_of_what_each_carries() -> None:
+    there = with_engines((400, 0), (400, 0), (400, 1), (400, 1))
+    assert there.streams() == 800
+    assert (there.sharing(0), there.sharing(1)) == (2, 2)
+
+
+def test_the_engine_that_carries_the_fewest_by_its_share_is_the_bound_of_all() -> None:
+    assert with_engines((400, 0), (300, 1)).streams() == 600, "each has half of the streams"
+    assert with_engines((400, 0), (400, 0), (400, 1)).streams() == 600, "the first one has two thirds of them"
+
+
+def test_an_engine_whose_processes_have_ended_is_no_bound() -> None:
+    there = with_engines((400, 0), (100, 1))
+    there.forget(1)
+    assert there.streams() == 400

@@ -9,20 +9,22 @@ import pytest
 
 from server.errors import EngineDead
 from server.processes.engine_hosts import DEATHS, EngineHosts
+from server.processes.engine_places import EnginePlaces
 from tests.server.processes.children import FakeChild, on_a_loop
 
 
 class Hosts:
     """`EngineHosts` over fake children; `ready` lets each become ready at once."""
 
-    def __init__(self, *, spare: bool, ready: bool = True) -> None:
+    def __init__(self, *, spare: bool, ready: bool = True, places: int = 1) -> None:
         self.started: list[FakeChild] = []
-        self.moves = 0
+        self.moves: list[int] = []
         self.lost: list[str] = []
         self.now = 1_000.0
         self._ready = ready
         self.hosts = EngineHosts(
             self._start,
+            places=places,
             spare=spare,
             timeout_s=60.0,
             on_moved=self._moved,
@@ -37,8 +39,8 @@ class Hosts:
             child.ready.set_result(None)
         return child
 
-    def _moved(self) -> None:
-        self.moves += 1
+    def _moved(self, place: int) -> None:
+        self.moves.append(place)
 
     def kill(self, child: FakeChild) -> None:
         child.process.returncode = -9
@@ -61,7 +63,7 @@ async def test_a_spare_takes_over_at_once_and_another_one_is_started() -> None:
     hosts.kill(first)
     assert await hosts.hosts.current() is spare
     await settled()
-    assert hosts.moves == 0, "front ends notice the end by themselves, and would connect twice"
+    assert hosts.moves == [], "front ends notice the end by themselves, and would connect twice"
     assert len(hosts.started) == 3
 
 
@@ -108,7 +110,7 @@ async def test_a_restart_serves_with_the_new_host_and_ends_the_others(monkeypatc
     await hosts.hosts.restart()
     await settled()
     assert await hosts.hosts.current() is hosts.started[2]
-    assert hosts.moves == 1
+    assert hosts.moves == [0]
     assert all(child.stopped for child in old)
     assert len(hosts.started) == 4, "the new host has a spare of its own"
 
@@ -196,3 +198,86 @@ async def test_a_spare_is_started_once_however_often_it_is_looked_for() -> None:
     await settled()
     alive = [child for child in hosts.started if not child.leaving]
     assert len(alive) == 2, "the host that serves, and its spare"
+
+
+@on_a_loop
+async def test_a_spare_takes_the_place_of_the_host_that_ended_and_the_others_serve_on() -> None:
+    hosts = Hosts(spare=True, places=3)
+    await hosts.hosts.begin()
+    await settled()
+    first, second, third, spare = hosts.started
+    hosts.kill(second)
+    assert [await hosts.hosts.current(place) for place in range(3)] == [first, spare, third]
+    await settled()
+    assert len(hosts.started) == 5, "the spare has a successor"
+
+
+@on_a_loop
+async def test_of_two_hosts_that_end_at_once_one_gets_the_spare_and_the_other_a_new_one() -> None:
+    hosts = Hosts(spare=True, places=2)
+    await hosts.hosts.begin()
+    await settled()
+    first, second, spare = hosts.started
+    hosts.kill(first)
+    hosts._ready = False
+    hosts.kill(second)
+    assert await hosts.hosts.current(0) is spare
+    waiting = asyncio.ensure_future(hosts.hosts.current(1))
+    await settled()
+    assert not waiting.done()
+    for child in hosts.started[3:]:
+        child.ready.set_result(None)
+    assert await waiting in hosts.started[3:]
+    serving = {(await hosts.hosts.current(place)).number for place in range(2)}  # type: ignore[attr-defined]
+    assert len(serving) == 2, "no host serves in two places"
+
+
+@on_a_loop
+async def test_a_restart_replaces_the_hosts_of_all_places_once_all_new_ones_are_ready() -> None:
+    hosts = Hosts(spare=False, places=2)
+    await hosts.hosts.begin()
+    before = list(hosts.started)
+    hosts._ready = False
+    restart = asyncio.ensure_future(hosts.hosts.restart())
+    await settled()
+    fresh = hosts.started[2:]
+    fresh[0].ready.set_result(None)
+    await settled()
+    assert [await hosts.hosts.current(place) for place in range(2)] == before
+    fresh[1].ready.set_result(None)
+    await restart
+    assert [await hosts.hosts.current(place) for place in range(2)] == fresh
+    assert hosts.moves == [0, 1]
+
+
+@on_a_loop
+async def test_a_restart_of_which_one_host_cannot_start_changes_nothing() -> None:
+    hosts = Hosts(spare=False, places=2)
+    await hosts.hosts.begin()
+    before = list(hosts.started)
+    hosts._ready = False
+    restart = asyncio.ensure_future(hosts.hosts.restart())
+    await settled()
+    fresh = hosts.started[2:]
+    fresh[0].ready.set_result(None)
+    fresh[1].ready.set_exception(EngineDead("out of memory"))
+    with pytest.raises(EngineDead, match="out of memory"):
+        await restart
+    assert [await hosts.hosts.current(place) for place in range(2)] == before
+    assert all(child.stopped for child in fresh)
+    assert hosts.moves == []
+
+
+def test_front_ends_are_shared_out_evenly_among_the_places() -> None:
+    places = EnginePlaces(3)
+    assert [places.assign(number) for number in (11, 12, 13, 14, 15, 16)] == [0, 1, 2, 0, 1, 2]
+    assert [places.of(number) for number in (11, 15)] == [0, 1]
+
+
+def test_a_front_end_gets_the_place_of_the_one_that_it_replaces() -> None:
+    places = EnginePlaces(2)
+    for number in (1, 2, 3, 4):
+        places.assign(number)
+    places.forget(2)
+    assert places.assign(5) == 1
+    assert places.of(2) == 0, "the first place, until it is forgotten everywhere"

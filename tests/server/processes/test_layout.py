@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from model.machine.runtime import usable_cores
+from server.errors import SettingsError
 from server.processes import layout
 from server.settings import Settings
 
@@ -19,37 +19,48 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPat
     return monkeypatch
 
 
-@pytest.mark.parametrize(("cores", "front_ends", "threads"), [(1, 0, 0), (2, 0, 0), (3, 0, 0), (4, 2, 1), (8, 4, 3)])
-def test_the_default_follows_the_cores(machine: pytest.MonkeyPatch, cores: int, front_ends: int, threads: int) -> None:
+def found(**settings: Any) -> tuple[Any, Any, int]:
+    chosen = layout.with_processes(Settings(**({"front_ends": "auto"} | settings)))
+    return chosen.front_ends, chosen.engines, chosen.threads
+
+
+@pytest.mark.parametrize(
+    ("cores", "expected"), [(1, (0, 1, 1)), (2, (0, 1, 1)), (3, (0, 1, 1)), (4, (2, 1, 1)), (16, (9, 2, 3))]
+)
+def test_the_default_follows_the_cores(machine: pytest.MonkeyPatch, cores: int, expected: tuple[int, int, int]) -> None:
     machine.setattr(layout, "usable_cores", lambda: cores)
-    found, settings = layout.processes_of(Settings(front_ends="auto"))
-    assert (found, settings.threads, settings.front_ends) == (front_ends, threads, front_ends)
+    assert found() == expected
 
 
 def test_what_is_set_is_kept(machine: pytest.MonkeyPatch) -> None:
     machine.setattr(layout, "usable_cores", lambda: 8)
-    assert layout.processes_of(Settings(front_ends=0))[0] == 0
-    found, settings = layout.processes_of(Settings(front_ends=2))
-    assert (found, settings.threads) == (2, 5)
-    assert layout.processes_of(Settings(front_ends=2, threads=3))[1].threads == 3
+    assert found(front_ends=0)[0] == 0
+    assert found(front_ends=2) == (2, 1, 5)
+    assert found(front_ends=2, threads=3) == (2, 1, 3)
+    assert found(front_ends=2, engines=2) == (2, 2, 2)
     machine.setattr(layout, "usable_cores", lambda: 2)
-    assert layout.processes_of(Settings(front_ends=3))[1].threads == 1
+    assert found(front_ends=3) == (3, 1, 1)
 
 
-def test_a_gpu_leaves_more_cores_to_front_ends(machine: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("front_ends", "advice"), [(0, "need --front-ends"), (2, "need at least 3 front ends")])
+def test_each_engine_needs_a_front_end(machine: pytest.MonkeyPatch, front_ends: int, advice: str) -> None:
+    machine.setattr(layout, "usable_cores", lambda: 8)
+    with pytest.raises(SettingsError, match=f"engines: 3 engines {advice}"):
+        found(front_ends=front_ends, engines=3)
+
+
+def test_a_published_model_gets_most_cores_and_a_gpu_leaves_them_to_front_ends(
+    machine: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     machine.setattr(layout, "usable_cores", lambda: 16)
-    assert (
-        layout.processes_of(Settings(device="cuda", front_ends="auto"))[0]
-        > layout.processes_of(Settings(front_ends="auto"))[0]
-    )
+    assert found(model=tmp_path) == (2, 1, 13)
+    assert found(models=[{"name": "one", "path": tmp_path}, {"name": "two", "path": "tutti-small"}]) == (2, 1, 13)
+    assert found(device="cuda") == (13, 1, 1)
 
 
-@pytest.mark.parametrize(("text", "cores"), [("max 100000", None), ("50000 100000", 1), ("", None), ("x y", None)])
-def test_a_quota_limits_the_cores(tmp_path: Path, text: str, cores: int | None) -> None:
-    """A container of half a core on a large machine must not start processes for the machine."""
-    file = tmp_path / "cpu.max"
-    file.write_text(text, encoding="ascii")
-    assert usable_cores(file) == (usable_cores(tmp_path / "absent") if cores is None else cores)
+def test_the_batch_limits_the_threads(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine.setattr(layout, "usable_cores", lambda: 16)
+    assert found(model=tmp_path, max_batch=8) == (1, 1, 2)
 
 
 @pytest.mark.parametrize(("front_ends", "uploads"), [("auto", 4), (0, 4), (2, 2), (3, 2), (8, 1)])

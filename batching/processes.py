@@ -1,0 +1,131 @@
+"""Front ends, engines and threads of a server by the cores that it may use, and the steps that each part then carries.
+
+Arithmetic with the processor time of a step in each part. One core is left to supervisor and kernel. Up to three cores
+are one process, whose event loop has a core and whose model has the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+MOST_CORES_OF_ONE_PROCESS = 3
+"""Up to here the event loop and the model's threads of one process fill the cores."""
+MOST_FRONT_ENDS, MOST_ENGINES, MOST_THREADS = 256, 16, 64
+ENGINE_GAIN = 1.1
+"""Least gain in steps a second for which another engine is started: it holds the weights again, and the state of the
+largest number of streams."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCosts:
+    """Processor time of a step in each part, in µs. Source: docs/front-ends.md, measured on two cores."""
+
+    front_end_us: float = 150.0
+    """Event loop of a front end. Measured 153 to 178 next to engine and client, 110 to 130 in larger batches."""
+    loop_us: float = 131.0
+    """Event loop of a server that is one process, in the largest batches."""
+    model_us: float = 27.0
+    """Model thread of a server that is one process, without the step."""
+    engine_us: float = 15.0
+    """Python and sockets of an engine process: 11 with a model that does nothing, 17 to 19 in a prototype."""
+    step_us: float = 60.0
+    """The step of one thread, in batches of `thread_rows` and more."""
+    thread_rows: int = 16
+    """Rows of a batch below which a thread computes a row much more slowly."""
+    most_engines: int = MOST_ENGINES
+    cores_besides: int = 1
+    """Cores that are left to supervisor and kernel, and to the driver of a GPU."""
+    most_front_ends: int = MOST_FRONT_ENDS
+
+
+OWN = StepCosts()
+"""Of the shipped model in int8: beam search, language model, an answer to every step. An engine's own Python limits it,
+so large machines get several."""
+PUBLISHED = StepCosts(engine_us=30.0, step_us=600.0, thread_rows=4, most_engines=1)
+"""Of a compiled published model of 26 million parameters; larger ones only take more of the same threads. The engine
+computes the features, too. One engine, because its weights are large and its Python is little of its time."""
+ON_GPU = StepCosts(engine_us=11.0, step_us=0.0, most_engines=1, cores_besides=2, most_front_ends=14)
+"""The engine has one thread. More than 14 front ends bring it more rows than its Python takes."""
+
+
+class Processes(NamedTuple):
+    """Processes and threads of a server."""
+
+    front_ends: int  # 0: one process does everything
+    engines: int
+    threads: int  # of each engine
+
+    @property
+    def cores(self) -> int:
+        """Cores that they fill."""
+        return max(1, self.front_ends) + self.engines * self.threads
+
+
+class Given(NamedTuple):
+    """What an operator has set; None leaves it to the arithmetic."""
+
+    front_ends: int | None = None
+    engines: int | None = None
+    threads: int | None = None
+
+
+NOTHING_GIVEN = Given()
+
+
+def processes_of(
+    cores: int, costs: StepCosts = OWN, *, max_batch: int = 128, given: Given = NOTHING_GIVEN
+) -> Processes:
+    """Return the processes for this number of cores, at least 1: those that carry the most steps a second.
+
+    `max_batch` limits the threads: each needs `thread_rows` of a batch. Another engine must gain `ENGINE_GAIN`. Among
+    equals those with fewer processes and more threads are chosen.
+    """
+    found = list(_candidates(cores, costs, max_batch, given))
+
+    def merit(one: Processes) -> tuple[float, int, int, int]:
+        carried = min(steps_per_s(one, costs, cores).values()) / ENGINE_GAIN ** (one.engines - 1)
+        return round(carried, 3), -one.engines, -one.front_ends, one.threads
+
+    return max(found, key=merit)
+
+
+def _candidates(cores: int, costs: StepCosts, max_batch: int, given: Given) -> Iterator[Processes]:
+    """Yield what fits the cores; what is given needs not fit, and then what is not given is as small as possible."""
+    one_process = given.front_ends == 0 or (given.front_ends is None and cores <= MOST_CORES_OF_ONE_PROCESS)
+    most_threads = 1 if not costs.step_us else max(1, min(max_batch // costs.thread_rows, MOST_THREADS))
+    if one_process:
+        most_threads = min(most_threads, max(1, cores - 1))
+        most = 1 if cores <= MOST_CORES_OF_ONE_PROCESS and costs.most_engines > 1 else most_threads
+        yield Processes(0, 1, given.threads or most)
+        return
+    front_ends = range(1, min(cores, costs.most_front_ends) + 1) if given.front_ends is None else (given.front_ends,)
+    engines = range(1, costs.most_engines + 1) if given.engines is None else (given.engines,)
+    threads = range(1, most_threads + 1) if given.threads is None else (given.threads,)
+    smallest = Processes(front_ends[0], engines[0], threads[0])
+    yield smallest
+    for front in front_ends:
+        for count in engines:
+            for each in threads:
+                one = Processes(front, count, each)
+                if one.cores <= cores - costs.cores_besides and count <= front:
+                    yield one
+
+
+def steps_per_s(processes: Processes, costs: StepCosts, cores: int) -> dict[str, float]:
+    """Return the steps a second that each part carries, by its name."""
+    front_ends, engines, threads = processes
+    step_us = costs.step_us / threads
+    if front_ends:
+        parts = {
+            "event loops": costs.front_end_us / front_ends,
+            "engine" if engines == 1 else "engines": (costs.engine_us + step_us) / engines,
+        }
+    else:
+        parts = {
+            "event loops": costs.loop_us,
+            "engine": costs.model_us + step_us,
+            "cores": (costs.loop_us + costs.model_us + costs.step_us) / cores,
+        }
+    return {part: 1e6 / took_us for part, took_us in parts.items()}

@@ -1,0 +1,129 @@
+"""A server with two engine hosts that serve: the same words, the loss of one, a restart, exact room, one drain."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from loadtest.failover.streams import Audio, Outcome
+from loadtest.processes import Process
+from tests.server.processes.test_server_of_processes import STREAM_S, check, during, model, opened
+from tests.support.servers.front_ends import ENGINE_HOST, FrontEnds, speech
+
+ENGINES = ("--engines", "2", "--threads", "1")
+
+
+@pytest.fixture(scope="module")
+def played() -> list[Audio]:
+    return speech(6, STREAM_S)
+
+
+@pytest.fixture(scope="module")
+def texts(played: list[Audio]) -> dict[str, str]:
+    """The words of each audio from a server of one process."""
+    with FrontEnds(0) as server:
+        outcomes = asyncio.run(server.play(played))
+    return {outcome.audio.name: outcome.text for outcome in outcomes}
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[FrontEnds]:
+    """A server with two front ends, each with an engine host of its own, and a spare host."""
+    with FrontEnds(2, *ENGINES) as server:
+        server.until(lambda: len(server.processes(ENGINE_HOST)) == 3)
+        yield server
+
+
+def busy_s(process: Process) -> float:
+    """Return the processor time of a process so far."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_both_engines_compute_and_the_words_are_those_of_one_process(
+    two: FrontEnds, played: list[Audio], texts: dict[str, str]
+) -> None:
+    hosts = two.processes(ENGINE_HOST)
+    before = [busy_s(host) for host in hosts]
+    check(asyncio.run(two.play(played)), texts)
+    first, second, spare = (busy_s(host) - began for host, began in zip(hosts, before, strict=True))
+    assert min(first, second) > 5 * spare
+    assert min(first, second) > 0.3 * max(first, second), "each has half of the streams"
+
+
+def test_the_batches_of_both_engines_are_counted_once(two: FrontEnds, played: list[Audio]) -> None:
+    line = f'tutti_batch_rows_total{{model="{model(two)}"}}'
+    before = two.metric(line)
+    asyncio.run(two.play(played))
+    steps = sum(len(audio.pcm) for audio in played) / 1_280
+    assert steps <= two.metric(line) - before <= steps * 1.3
+
+
+def test_a_killed_engine_is_a_pause_and_the_other_one_serves_on(
+    two: FrontEnds, played: list[Audio], texts: dict[str, str]
+) -> None:
+    two.until(lambda: len(two.processes(ENGINE_HOST)) == 3)
+    _, second, spare = two.processes(ENGINE_HOST)
+    check(during(two, played, lambda: two.kill(second)), texts)
+    two.until(lambda: len(two.processes(ENGINE_HOST)) == 3)
+    assert busy_s(spare) > 0, "it serves"
+    assert second.pid not in {process.pid for process in two.processes(ENGINE_HOST)}
+
+
+def test_both_engines_killed_at_once_are_a_pause(two: FrontEnds, played: list[Audio], texts: dict[str, str]) -> None:
+    two.until(lambda: len(two.processes(ENGINE_HOST)) == 3)
+    used = [busy_s(host) for host in two.processes(ENGINE_HOST)]
+
+    def kill() -> None:
+        hosts = two.processes(ENGINE_HOST)
+        for host in sorted(hosts, key=lambda each: used[hosts.index(each)])[-2:]:
+            two.kill(host)
+
+    check(during(two, played, kill), texts)
+    two.until(lambda: len(two.processes(ENGINE_HOST)) == 3)
+
+
+def test_a_restart_replaces_both(two: FrontEnds, played: list[Audio], texts: dict[str, str]) -> None:
+    two.until(lambda: len(two.processes(ENGINE_HOST)) == 3)
+    before = {process.pid for process in two.processes(ENGINE_HOST)}
+
+    def restart() -> None:
+        with two.http as http:
+            assert http.post("/admin/engine/restart").status_code == 200
+
+    check(during(two, played, restart), texts)
+    two.until(lambda: not before & {process.pid for process in two.processes(ENGINE_HOST)})
+    two.until(lambda: len(two.processes(ENGINE_HOST)) == 3)
+
+
+def test_the_limit_of_streams_is_one_and_a_signal_drains_all(played: list[Audio], texts: dict[str, str]) -> None:
+    with FrontEnds(2, *ENGINES, "--max-streams", "6") as server:
+
+        def fill_and_drain() -> None:
+            with pytest.raises(InvalidStatus) as refused:
+                opened(server)
+            assert refused.value.response.status_code == 503
+            os.kill(server.pid, signal.SIGTERM)
+
+        outcomes: list[Outcome] = during(server, played, fill_and_drain)
+        check(outcomes, texts)
+        server.until(lambda: not server.left())
+
+
+def test_a_killed_front_end_comes_back_at_the_engine_that_it_had(played: list[Audio], texts: dict[str, str]) -> None:
+    with FrontEnds(2, *ENGINES) as server:
+        hosts = server.processes(ENGINE_HOST)[:2]
+        server.kill(server.processes("front_end")[1])
+        server.until(lambda: server.metric("tutti_ready") == 1 and len(server.processes("front_end")) == 2)
+        time.sleep(0.5)  # the report of its connections
+        before = [busy_s(host) for host in hosts]
+        check(asyncio.run(server.play(played)), texts)
+        first, second = (busy_s(host) - began for host, began in zip(hosts, before, strict=True))
+        assert min(first, second) > 0.3 * max(first, second)
