@@ -107,7 +107,7 @@ class _Period:
     rows: int = 0
     step_s: float = 0.0
     undisturbed_s: float = 0.0  # time of the same batches in the warm-up
-    outside_s: float = 0.0  # of all batches, and what `OUTSIDE_PRIOR` has for them
+    outside_s: float = 0.0  # of all batches, and what was expected for them
     outside_before_s: float = 0.0
     live: int = 0  # rows of live streams, without those of their forks
     forked: int = 0  # rows of forks
@@ -136,14 +136,16 @@ class Capacity:
         objective_s: float,
         max_batch: int,
         loop: Mapping[int, float] = LOOP_PRIOR,
+        outside: Mapping[int, float] = OUTSIDE_PRIOR,
     ) -> None:
+        """`loop`, `outside`: seconds of the event loop, and of the engine outside the model, until measured."""
         self._step_s = step_s
         self._objective_s = objective_s
         self._max_batch = max_batch
         self.processes = 1
         """Processes whose streams share the engine, each with about the same number."""
         self._batch, self._slowdown = ServiceTimes(), 1.0
-        self._outside, self._outside_slowdown = ServiceTimes(OUTSIDE_PRIOR), 1.0
+        self._outside, self._outside_slowdown = ServiceTimes(outside), 1.0
         self._loop, self._loop_slowdown = ServiceTimes(loop), 1.0
         self._rows_each = 1.0  # rows of a live stream in the time of a step: above 1 where streams are forked
         self._period: _Period | None = None

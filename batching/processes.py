@@ -98,7 +98,7 @@ def _candidates(cores: int, costs: StepCosts, max_batch: int, given: Given) -> I
     if one_process:
         most_threads = min(most_threads, max(1, cores - 1))
         most = 1 if cores <= MOST_CORES_OF_ONE_PROCESS and costs.most_engines > 1 else most_threads
-        yield Processes(0, 1, given.threads or most)
+        yield Processes(0, given.engines or 1, given.threads or most)
         return
     front_ends = range(1, min(cores, costs.most_front_ends) + 1) if given.front_ends is None else (given.front_ends,)
     engines = range(1, costs.most_engines + 1) if given.engines is None else (given.engines,)

@@ -11,6 +11,7 @@ from batching.capacity import (
     GROWTH,
     HEADROOM,
     MIN_BATCHES,
+    OUTSIDE_PRIOR,
     PERIOD_S,
     RELIEF,
     RESERVE,
@@ -18,9 +19,10 @@ from batching.capacity import (
     Capacity,
     _lifted,
 )
+from batching.policy.service_times import ServiceTimes
 
 STEP_S = 0.08
-NO_LOOP = {1: 1e-6, 128: 2e-6}
+NO_LOOP = NO_OUTSIDE = {1: 1e-6, 128: 2e-6}
 T0 = 8_675_309.25
 
 
@@ -30,7 +32,7 @@ def line(fixed_s: float, row_s: float) -> dict[int, float]:
 
 
 def make(objective_s: float = 0.1, *, loop: dict[int, float] = NO_LOOP, max_batch: int = 128) -> Capacity:
-    capacity = Capacity(step_s=STEP_S, objective_s=objective_s, max_batch=max_batch, loop=loop)
+    capacity = Capacity(step_s=STEP_S, objective_s=objective_s, max_batch=max_batch, loop=loop, outside=NO_OUTSIDE)
     capacity.look(T0, 0.0, 0)
     return capacity
 
@@ -262,3 +264,35 @@ def test_rows_of_forks_lower_the_bounds_by_their_share() -> None:
             capacity.ran(10, 0.002, [0.01] * 10)
         capacity.look(now, 0.0, 0)
     assert capacity.possible() == pytest.approx(before, rel=0.01)
+
+
+def outside_of(row_s: float, *, periods: int = 40) -> Capacity:
+    """Batches of 32 rows as fast as in the warm-up, with this time of the engine outside the model for each row."""
+    capacity = Capacity(step_s=STEP_S, objective_s=0.1, max_batch=128, loop=NO_LOOP)
+    capacity.warmed_up(line(0.0, 0.00001))
+    now = T0
+    for _ in range(periods):
+        capacity.look(now, 0.0, 0)
+        now += PERIOD_S
+        for _ in range(MIN_BATCHES):
+            capacity.ran(32, 0.00032, [0.001] * 32, outside_s=32 * row_s)
+    return capacity
+
+
+def test_the_time_of_the_engine_outside_the_model_is_the_bound_of_a_model_with_many_threads() -> None:
+    """A step of 10 µs a row, and 15 µs of Python: the model alone would carry 5,600 streams."""
+    fixed_share = 32 * OUTSIDE_PRIOR[128] / 128 / ServiceTimes(OUTSIDE_PRIOR).extrapolate(32)
+    expected = HEADROOM * STEP_S / (0.00001 + 0.000015 * fixed_share)  # larger batches share their fixed cost
+    assert outside_of(0.000015).streams() == pytest.approx(expected, rel=0.03)
+
+
+def test_an_engine_that_needs_less_time_outside_the_model_carries_more_streams() -> None:
+    estimates = [outside_of(row_s).streams() for row_s in (0.00003, 0.000015, 0.000005, 0.0)]
+    assert estimates == sorted(estimates)
+    assert estimates[-1] == pytest.approx(HEADROOM * STEP_S / 0.00001, rel=0.02)
+
+
+def test_before_any_batch_the_time_outside_the_model_is_assumed() -> None:
+    capacity = Capacity(step_s=STEP_S, objective_s=0.1, max_batch=128, loop=NO_LOOP)
+    capacity.warmed_up(line(0.0, 0.00001))
+    assert capacity.streams() == pytest.approx(HEADROOM * STEP_S / (0.00001 + OUTSIDE_PRIOR[128] / 128), rel=0.01)

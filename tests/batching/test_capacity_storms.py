@@ -16,7 +16,7 @@ class Replica:
     """A capacity estimate that gets the load of a replica, period by period."""
 
     def __init__(self) -> None:
-        self.capacity = Capacity(step_s=STEP_S, objective_s=0.1, max_batch=128)
+        self.capacity = Capacity(step_s=STEP_S, objective_s=0.1, max_batch=128, outside={1: 1e-6})
         self.capacity.warmed_up({rows: 0.001 + 0.0001 * rows for rows in (1, 2, 4, 8, 16, 32, 64, 128)})
         self.now, self.busy_s = T0, 0.0
         self.capacity.look(self.now, self.busy_s, 0)

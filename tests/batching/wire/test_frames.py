@@ -219,7 +219,9 @@ def test_what_is_not_a_frame_is_refused() -> None:
         frames.event(frames.BATCH, 0, b"short"),
         frames.event(frames.EXPORTED, 5, b"12345"),  # of a stream that is not open
         frames.EVENT.pack(frames.CLOSED, 0, 1, 1 << 40),
-        frames.event(frames.HELLO, 0, (2).to_bytes(4, "little") + HELLO.encoded()[20:]),  # another version
+        frames.event(
+            frames.HELLO, 0, (frames.VERSION + 1).to_bytes(4, "little") + HELLO.encoded()[20:]
+        ),  # another version
     ]
     for data in wrong:
         with pytest.raises(WrongFrame):

@@ -120,7 +120,7 @@ def test_a_row_has_the_same_bits_in_any_batch_and_position(data, phones):
             done[i] += 1
 
 
-@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("threads", [2, 3, 4])
 def test_any_division_among_threads_gives_the_same_bits(threads):
     pcm = noise(100, steps=3)
     one = random_slots(capacity=100, largest=100)
@@ -130,7 +130,7 @@ def test_any_division_among_threads_gives_the_same_bits(threads):
         assert (one.run(range(100)) == several.run(range(100))).all()
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
 @pytest.mark.parametrize("steps", CHUNKS)
 def test_a_chunk_is_bit_identical_to_single_steps(steps, threads):
     """In full and partial blocks, after and before single steps."""

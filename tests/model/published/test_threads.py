@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from model.acoustic import load_model
 from model.published import stepping
-from model.published.published_model import PublishedModel
+from model.published.published_model import LARGEST_BATCH, PublishedModel
 from server.operations.dependent_rows import warn_of_dependent_rows
 from tests.model.published.test_least_rows import write_sum
 from tests.support.networks.probes import make_probe
@@ -50,14 +50,15 @@ def threads_used(monkeypatch):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_divided_batch_gives_the_bits_of_one_thread(variant, threads_used):
     folder = probe_of(variant).folder
-    whole, two, three = (load_model(folder, device="cpu", threads=count) for count in (1, 2, 3))
-    assert (whole.threads, two.threads, three.threads) == (1, 2, 3)
+    models = [load_model(folder, device="cpu", threads=count) for count in (1, 2, 3, 4)]
+    assert [model.threads for model in models] == [1, 2, 3, 4]
+    whole, two, three, four = models
     expected = bits_of(whole)
     threads_used.clear()
     assert bits_of(two) == expected
     assert {name.split("_")[0] for name, _ in threads_used} == {"MainThread", "graph"}
     assert max(rows for _, rows in threads_used) == 4
-    assert bits_of(three) == expected
+    assert bits_of(three) == bits_of(four) == expected
 
 
 @pytest.mark.parametrize("variant", ["zipformer2-ctc", "nemo-transducer"])
@@ -96,6 +97,14 @@ def test_a_batch_of_dependent_rows_is_not_divided_and_the_server_says_so(tmp_pat
 def test_a_graph_of_one_row_has_one_thread(tmp_path):
     model = load_model(make_probe("wenet-ctc", tmp_path).folder, device="cpu", threads=2)
     assert (model.threads, model.undivided) == (1, "the graph has one row")
+
+
+def test_each_thread_adds_to_the_largest_batch():
+    folder = probe_of("nemo-ctc").folder
+    one, three = (load_model(folder, device="cpu", threads=count) for count in (1, 3))
+    sizes = {"capacity": 128, "largest": 128}
+    assert (len(one.slots(**sizes).inputs), len(three.slots(**sizes).inputs)) == (LARGEST_BATCH, 3 * LARGEST_BATCH)
+    assert len(three.slots(capacity=128, largest=40).inputs) == 40
 
 
 def test_a_failed_part_fails_the_batch_after_the_other_parts_ended(monkeypatch):

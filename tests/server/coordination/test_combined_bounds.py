@@ -21,7 +21,8 @@ def combined(*bounds: Bounds, slowdown: float = 1.0) -> CombinedBounds:
 
 
 def capacity(processes: int, *, loop_s: float = 0.0001) -> Capacity:
-    made = Capacity(step_s=0.08, objective_s=0.1, max_batch=64, loop={1: loop_s, 64: 64 * loop_s})
+    loop = {1: loop_s, 64: 64 * loop_s}
+    made = Capacity(step_s=0.08, objective_s=0.1, max_batch=64, loop=loop, outside={1: 1e-6, 64: 64e-6})
     made.processes = processes
     made.warmed_up({1: 0.0005, 64: 0.004})
     return made

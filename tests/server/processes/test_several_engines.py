@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +12,9 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from loadtest.failover.streams import Audio, Outcome
-from loadtest.processes import Process
+from loadtest.processes import Process, connections
 from tests.server.processes.test_server_of_processes import STREAM_S, check, during, model, opened
-from tests.support.servers.front_ends import ENGINE_HOST, FrontEnds, speech
+from tests.support.servers.front_ends import ENGINE_HOST, FRONT_END, FrontEnds, speech
 
 ENGINES = ("--engines", "2", "--threads", "1")
 
@@ -45,6 +44,16 @@ def busy_s(process: Process) -> float:
     """Return the processor time of a process so far."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def both_serve(server: FrontEnds) -> bool:
+    """Whether two connections are at two front ends."""
+    clients = [opened(server) for _ in range(2)]
+    try:
+        return [connections(process.pid) for process in server.processes(FRONT_END)] == [1, 1]
+    finally:
+        for client in clients:
+            client.close()
 
 
 def test_both_engines_compute_and_the_words_are_those_of_one_process(
@@ -120,9 +129,8 @@ def test_the_limit_of_streams_is_one_and_a_signal_drains_all(played: list[Audio]
 def test_a_killed_front_end_comes_back_at_the_engine_that_it_had(played: list[Audio], texts: dict[str, str]) -> None:
     with FrontEnds(2, *ENGINES) as server:
         hosts = server.processes(ENGINE_HOST)[:2]
-        server.kill(server.processes("front_end")[1])
-        server.until(lambda: server.metric("tutti_ready") == 1 and len(server.processes("front_end")) == 2)
-        time.sleep(0.5)  # the report of its connections
+        server.kill(server.processes(FRONT_END)[1])
+        server.until(lambda: both_serve(server))
         before = [busy_s(host) for host in hosts]
         check(asyncio.run(server.play(played)), texts)
         first, second = (busy_s(host) - began for host, began in zip(hosts, before, strict=True))

@@ -31,8 +31,10 @@ def windows_of(model: PublishedModel) -> Floats:
 
 
 def check_streams_alone(step: CompiledStep, windows: Floats) -> None:
-    """Each stream alone in another slot gives what it gives in a batch over two threads."""
+    """Each stream alone in another slot gives what it gives in a batch over any number of threads."""
     together = results_of(CompiledSlots(step, capacity=ROWS, threads=2), windows)
+    for threads in (1, 3, 4):
+        assert results_of(CompiledSlots(step, capacity=ROWS, threads=threads), windows).tobytes() == together.tobytes()
     for row in range(ROWS):
         slots = CompiledSlots(step, capacity=ROWS)
         alone = [slots.run(np.array([ROWS - 1 - row]), window[row : row + 1])[0] for window in windows]
