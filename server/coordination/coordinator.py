@@ -67,11 +67,12 @@ class Room(Protocol):
         steps: int,
         rows_in_all: int = 0,
         forked: int = 0,
+        outside_s: float = 0.0,
     ) -> None:
         """Take a batch: rows, its time in the model, the ages of its live steps when answered, steps of each stream.
 
         `rows` are of this process; `rows_in_all` of all that share the engine, 0 if there is no other. `forked`: rows
-        of forks, whose ages are left out.
+        of forks, whose ages are left out. `outside_s`: the engine's time for the batch outside the model.
         """
 
     def waited(self, seconds: float) -> None:

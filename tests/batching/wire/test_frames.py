@@ -214,14 +214,13 @@ def test_hello_warm_up_and_states_are_decoded() -> None:
 
 
 def test_what_is_not_a_frame_is_refused() -> None:
+    another = (frames.VERSION + 1).to_bytes(4, "little")
     wrong = [
         frames.event(99, 1),
         frames.event(frames.BATCH, 0, b"short"),
         frames.event(frames.EXPORTED, 5, b"12345"),  # of a stream that is not open
         frames.EVENT.pack(frames.CLOSED, 0, 1, 1 << 40),
-        frames.event(
-            frames.HELLO, 0, (frames.VERSION + 1).to_bytes(4, "little") + HELLO.encoded()[20:]
-        ),  # another version
+        frames.event(frames.HELLO, 0, another + HELLO.encoded()[20:]),
     ]
     for data in wrong:
         with pytest.raises(WrongFrame):
