@@ -1,4 +1,4 @@
-"""`python -m tests.support.networks.probes KIND FOLDER SIZE` writes a probe, which `tutti serve --model` serves."""
+"""`python -m tests.support.networks.probes KIND FOLDER --size SIZE` writes a probe for `tutti serve --model`."""
 
 from pathlib import Path
 from typing import Annotated
