@@ -24,6 +24,7 @@ from tests.support.deployment.edge import need
 
 # Two replicas, a third when the calls double in eight seconds, and two again.
 SHORT = Plan(calls=9, doublings=1, rise_s=8.0, hold_s=7.0, call_s=6.0, plain=0.1, least=2, down_window_s=4.0, audios=6)
+pytestmark = pytest.mark.timeout(300)  # replicas start slowly on a busy machine
 
 
 @pytest.fixture(scope="module")

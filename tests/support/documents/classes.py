@@ -70,7 +70,7 @@ TRAIN = Elsewhere("tests/server/models/test_new_language.py", ('"docs" / "new-la
 QUANTIZE = Elsewhere("tests/model/training/quantization/test_quantize_command.py", ('["quantize", ', '"--validation"'))
 QUANTIZE_ONNX = Elsewhere("tests/model/training/published/test_quantize.py", ('["quantize", ', '"--audio"'))
 AVERAGING = Elsewhere("tests/model/training/acoustic/test_averaging.py", ('"--shares"', "main()"))
-WHEELS = Elsewhere("tests/deploy/test_wheels.py", ("build",))
+WHEELS = Elsewhere("tests/deploy/test_wheels.py", ('"-m", "build"',))
 LOAD = Elsewhere("tests/loadtest/generator/test_faults_while_loading.py", ("run_loadtest(",))
 FORECAST = Elsewhere(
     "tests/loadtest/planning/test_front_ends.py",
@@ -79,7 +79,7 @@ FORECAST = Elsewhere(
 RULERS = Elsewhere("tests/loadtest/rulers/test_rulers.py", ("Ruler.TTFS", "measure(RulerSettings("))
 TURNS = Elsewhere("tests/loadtest/rulers/test_turn_takes.py", ("run_turns",))
 EARLY = Elsewhere("tests/loadtest/rulers/test_early_end.py", ("EarlyEnd",))
-FRONT_ENDS = Elsewhere("tests/server/processes/test_server_of_processes.py", ("front_ends",))
+FRONT_ENDS = Elsewhere("tests/server/processes/test_server_of_processes.py", ('("--front-ends", "1", ',))
 SECRETS = Elsewhere("tests/deploy/test_readme.py", ('block("sh secrets")',))
 RAY = Elsewhere("tests/deploy/test_ray.py", ("haproxy", "loadtest.benchmarks.ray.trial"))
 
@@ -223,9 +223,11 @@ CLASSES: Mapping[str, Mapping[str, Class]] = {
         "TUTTI_RECEIPT_KEY_FILE=": Same("docs/contact-centre.md"),
     },
     "docs/sizing.md": {
-        "python -m tests.support.networks.probes ": Elsewhere("tests/model/published/test_probes.py", ("make_probe",)),
+        "python -m tests.support.networks.probes ": Elsewhere(
+            "tests/model/published/test_probes.py", ("make_probe(kind, tmp_path",)
+        ),
         "python -m loadtest.benchmarks.tradeoff ": Elsewhere(
-            "tests/loadtest/benchmarks/test_tradeoff.py", ("tradeoff",)
+            "tests/loadtest/benchmarks/test_tradeoff.py", ("tradeoff.measured(",)
         ),
         "python3 -m venv ": INSTALLS,
         "install ": ROOT_ALONE,
