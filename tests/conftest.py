@@ -69,6 +69,7 @@ SLOW = (
     "loadtest/programs/test_long_stream.py",
     "model/int8/test_arm64.py",
     "model/training/published/test_quantize.py",
+    "gpu/test_backward_emulation.py",
     "gpu/test_gru_compiled.py",
     "model/machine/test_warm_shapes.py",
     "server/tools/test_doctor.py",
