@@ -204,6 +204,7 @@ async def test_a_spare_is_started_once_however_often_it_is_looked_for() -> None:
 async def test_a_spare_takes_the_place_of_the_host_that_ended_and_the_others_serve_on() -> None:
     hosts = Hosts(spare=True, places=3)
     await hosts.hosts.begin()
+    hosts.hosts.look_after_spare()
     await settled()
     first, second, third, spare = hosts.started
     hosts.kill(second)
@@ -216,6 +217,7 @@ async def test_a_spare_takes_the_place_of_the_host_that_ended_and_the_others_ser
 async def test_of_two_hosts_that_end_at_once_one_gets_the_spare_and_the_other_a_new_one() -> None:
     hosts = Hosts(spare=True, places=2)
     await hosts.hosts.begin()
+    hosts.hosts.look_after_spare()
     await settled()
     first, second, spare = hosts.started
     hosts.kill(first)
@@ -236,6 +238,7 @@ async def test_of_two_hosts_that_end_at_once_one_gets_the_spare_and_the_other_a_
 async def test_a_restart_replaces_the_hosts_of_all_places_once_all_new_ones_are_ready() -> None:
     hosts = Hosts(spare=False, places=2)
     await hosts.hosts.begin()
+    hosts.hosts.look_after_spare()
     before = list(hosts.started)
     hosts._ready = False
     restart = asyncio.ensure_future(hosts.hosts.restart())
@@ -254,6 +257,7 @@ async def test_a_restart_replaces_the_hosts_of_all_places_once_all_new_ones_are_
 async def test_a_restart_of_which_one_host_cannot_start_changes_nothing() -> None:
     hosts = Hosts(spare=False, places=2)
     await hosts.hosts.begin()
+    hosts.hosts.look_after_spare()
     before = list(hosts.started)
     hosts._ready = False
     restart = asyncio.ensure_future(hosts.hosts.restart())

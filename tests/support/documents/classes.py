@@ -74,7 +74,7 @@ WHEELS = Elsewhere("tests/deploy/test_wheels.py", ('"-m", "build"',))
 LOAD = Elsewhere("tests/loadtest/generator/test_faults_while_loading.py", ("run_loadtest(",))
 FORECAST = Elsewhere(
     "tests/loadtest/planning/test_front_ends.py",
-    ("--cores 2,4,8,16,64", "--cores 64 --max-batch 256", "--cores 16 --gpu"),
+    ("--cores 2,4,8,16,64", "--cores 16 --gpu"),
 )
 RULERS = Elsewhere("tests/loadtest/rulers/test_rulers.py", ("Ruler.TTFS", "measure(RulerSettings("))
 TURNS = Elsewhere("tests/loadtest/rulers/test_turn_takes.py", ("run_turns",))
@@ -163,7 +163,7 @@ CLASSES: Mapping[str, Mapping[str, Class]] = {
         "tutti serve": HERE,
         "tutti plan --cores ": Elsewhere(
             "tests/loadtest/planning/test_front_ends.py",
-            ("--cores 2,4,8,16,64", "--cores 64 --max-batch 256", "--cores 16 --gpu"),
+            ("--cores 2,4,8,16,64", "--cores 16 --gpu"),
         ),
     },
     "docs/gpu.md": {
@@ -237,16 +237,19 @@ CLASSES: Mapping[str, Mapping[str, Class]] = {
     "docs/training.md": {
         "tutti train ": TRAIN,
         "export GLOO_SOCKET_IFNAME": SHELL,
-        "torchrun ": Elsewhere("tests/model/training/acoustic/test_machines.py", ("torchrun(",)),
+        "torchrun ": Elsewhere("tests/model/training/acoustic/parallel/test_machines.py", ("torchrun(",)),
+    },
+    "docs/turns.md": {
+        "tutti loadtest --ruler early-end": EARLY,
+        "python -m loadtest.rulers.turns.layers ": HERE,
     },
     "docs/usage.md": {"TUTTI_USAGE_LOG=": HERE, "tutti usage ": HERE},
     "docs/voice-agents.md": {
         "tutti serve ": HERE,
         "tutti loadtest --ruler ttfs": RULERS,
         "tutti loadtest --ruler word-delay": RULERS,
-        "tutti loadtest --ruler early-end": EARLY,
-        "python -m loadtest.rulers.turns.layers ": HERE,
     },
+    "docs/written-forms.md": {"printf ": HERE, "tutti serve --written-forms ": HERE},
     "model/training/recipes/README.md": {
         "model/training/recipes/small.sh": Elsewhere("tests/model/training/test_recipe_scripts.py", ("SCRIPTS",)),
         "DATA=": Elsewhere("tests/model/training/test_recipe_scripts.py", ("SCRIPTS",)),

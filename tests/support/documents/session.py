@@ -167,7 +167,7 @@ def _models(folder: Path) -> None:
     manifest(folder / "my-recordings.jsonl")
 
 
-def _voice_agents(folder: Path) -> None:
+def _turns(folder: Path) -> None:
     """Write recordings of two sentences with a pause between them, and a turn model whose answers have no meaning."""
     spoken = [trimmed(soundfile.read(each.audio, dtype="int16")[0]) for each in samples()]
     for name, shift in (("dev", 1), ("alnum_numbers", 3)):
@@ -206,5 +206,5 @@ INPUTS: Mapping[str, Callable[[Path], None]] = {
     "docs/mandarin.md": _mandarin,
     "docs/models.md": _models,
     "docs/usage.md": _usage,
-    "docs/voice-agents.md": _voice_agents,
+    "docs/turns.md": _turns,
 }
