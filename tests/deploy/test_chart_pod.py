@@ -20,6 +20,7 @@ from tests.support.audio.speech import ROOT
 from tests.support.deployment.chart import of_kind, of_pod, rendered
 from tests.support.deployment.edge import wait_until
 from tests.support.deployment.keys import key_lines
+from tests.support.needs import need_programs
 from tests.support.servers.fakes import WAIT_S
 
 DOCKERFILE = (ROOT / "deploy" / "docker" / "Dockerfile").read_text().split("AS replica\n")[1].split("\nFROM ")[0]
@@ -54,6 +55,7 @@ def answer(port: int, probe: dict[str, Any]) -> int:
 
 @pytest.mark.parametrize("created", [True, False])
 def test_the_pod_starts_answers_its_probes_and_drains(tmp_path: Path, *, created: bool) -> None:
+    need_programs("tini")
     _, lines = key_lines()
     contents = {name: [line] for name, line in lines.items()} if created else {}
     manifests = rendered(keys={"contents": contents}, settings={"drain_timeout_s": 20}, preStopSeconds=1)
