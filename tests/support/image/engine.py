@@ -12,6 +12,7 @@ from typing import Any
 
 CALL_WITHIN_S = 60.0
 SHOWN_LINES = 40
+PROCESSES = 4_096  # of one user
 
 
 class EngineError(Exception):
@@ -56,10 +57,9 @@ class Engine:
 
 
 def limits(files: int | None = None) -> list[str]:
-    """Return options that leave a container this process's limits, or limit its open files further.
+    """Return options that limit a container's open files, by default to this process's limit, and its processes.
 
-    podman's own are higher, which a root without CAP_SYS_RESOURCE may not set.
+    podman's own limits are higher than a root without CAP_SYS_RESOURCE may set.
     """
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if files is None else files
-    processes = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    return [f"--ulimit=nofile={most}:{most}", f"--ulimit=nproc={processes}:{processes}"]
+    return [f"--ulimit=nofile={most}:{most}", f"--ulimit=nproc={PROCESSES}:{PROCESSES}"]
