@@ -39,6 +39,7 @@ SLOW = (
     "deploy/proxies/test_proxies.py",
     "server/test_faults_engine.py",
     "server/processes/test_server_of_processes.py",
+    "server/processes/test_several_engines.py",
     "loadtest/programs/test_engine_loss.py",
     "loadtest/programs/test_front_ends_loss.py",
     "model/training/acoustic/parallel/test_machines.py",
