@@ -42,6 +42,7 @@ class EarlyTake:
     def __init__(self, frames: tuple[bytes, ...], end_s: float, language: str) -> None:
         """`end_s`: the end of speech in the recording."""
         self.frames, self.language = frames, language
+        self.marks = frozenset([len(frames) + LINGER])
         self.over = False
         self.early_s: float | None = None
         self.ended_s: float | None = None
@@ -53,9 +54,9 @@ class EarlyTake:
         """The connection is open."""
         self._start_s = start_s
 
-    def after(self, piece: int, due_s: float) -> bytes | None:  # noqa: ARG002 - a take's
+    def after(self, piece: int, due_s: float) -> bytes:  # noqa: ARG002 - a take's
         """Return a `Configure` once everything was sent: its answer comes after all events."""
-        return CONFIGURE if piece == len(self.frames) + LINGER else None
+        return CONFIGURE
 
     def message(self, frame: bytes, now: float) -> None:
         """Note the first event of each kind after the end of speech."""

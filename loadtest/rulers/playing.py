@@ -1,8 +1,11 @@
 """Real-time playing of recordings as a microphone delivers them: pieces of 20 ms, then silence until the take is over.
 
 Owns the schedule of the sends and the number of live streams. A `Take` decides what is sent in addition to the audio,
-and what is measured. The clock of a recording starts when its connection is open, so a sample at `t` seconds is due at
-the start plus `t`, and a piece is sent when its last sample is due.
+and what is measured. The clock of a recording starts when its connection is open and its place on the wheel has come,
+so a sample at `t` seconds is due at the start plus `t`, and a piece is sent when its last sample is due.
+
+A server that runs on the same cores pays for what the player spends, so the loop over the pieces is short: the frames
+are made once for each recording, one timer serves all streams, and a take is asked only after the pieces it names.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from loadtest.generator.frames import BINARY, TEXT, masked
 from loadtest.generator.latencies import Latencies
 from loadtest.generator.pacer import Pacer
 from loadtest.generator.settings import SAMPLE_RATE
+from loadtest.generator.wheel import Wheel
 from tutti_asr_client.errors import Refused
 
 PIECE_S = 0.02  # Source: pipecat's stt-benchmark, `chunk_duration_ms`
@@ -28,6 +32,7 @@ SILENCE_S = 10.0  # after a recording, at most. Source: stt-benchmark, `max_sile
 SPREAD_S = 3.0  # the streams of a level begin at random times within this period, which is not measured
 CLOSE_WITHIN_S = 10.0  # for the last connections of a level
 
+LAST_SILENCE = round(SILENCE_S / PIECE_S)  # piece after the recording
 SILENCE = masked(BINARY, bytes(2 * PIECE_SAMPLES))
 CLOSE_STREAM = masked(TEXT, b'{"type":"CloseStream"}')
 
@@ -37,13 +42,14 @@ class Take(Protocol):
 
     language: str  # requested; empty: the server's default
     frames: tuple[bytes, ...]  # the recording's pieces, masked; the last one is filled with zeros
+    marks: frozenset[int]  # pieces after which `after` is called
 
     def started(self, start_s: float) -> None:
-        """The connection is open; the recording's first sample is due at this clock time."""
+        """The recording's first sample is due at this clock time."""
         ...
 
     def after(self, piece: int, due_s: float) -> bytes | None:
-        """Return a masked control frame to send after this piece; pieces after the recording are silence."""
+        """Return a masked control frame to send after this marked piece; pieces after the recording are silence."""
         ...
 
     def message(self, frame: bytes, now: float) -> None:
@@ -99,9 +105,11 @@ class _Level:
         self, takes: Iterator[Take], wanted: int, dialer: Dialer, clock: Callable[[], float], measured_from_s: float
     ) -> None:
         self.played = Played()
+        self._add_lag = self.played.lag.add
         self.done = asyncio.Event()
         self.dialer, self.clock = dialer, clock
-        self.pacer = Pacer(asyncio.get_running_loop(), clock)
+        loop = asyncio.get_running_loop()
+        self.pacer, self.wheel = Pacer(loop, clock), Wheel(loop, clock, PIECE_S)
         self._takes, self._wanted, self._measured_from_s = takes, wanted, measured_from_s
         self._counted = self._ended = 0
         self._players: set[_Player] = set()
@@ -116,6 +124,10 @@ class _Level:
         player = _Player(next(self._takes), self, measured=measured)
         self._players.add(player)
         self.pacer.at(start_s, player.dial)
+
+    def sent(self, due_s: float) -> None:
+        """A piece was sent that was due at this clock time."""
+        self._add_lag(self.clock() - due_s)
 
     def finished(self, player: _Player, problem: str | None) -> None:
         """A take is over, or has failed: begin the next one."""
@@ -140,6 +152,7 @@ class _Level:
         """Close all connections."""
         self.done.set()
         self.pacer.close()
+        self.wheel.close()
         for player in tuple(self._players):
             player.leave()
         if self._players:
@@ -153,13 +166,26 @@ class _Level:
 class _Player:
     """Plays one take on its own connection."""
 
+    __slots__ = (
+        "_connection",
+        "_frames",
+        "_level",
+        "_marks",
+        "_opening",
+        "_over",
+        "_piece",
+        "measured",
+        "take",
+    )
+
     def __init__(self, take: Take, level: _Level, *, measured: bool) -> None:
         self.take = take
         self.measured = measured
         self._level = level
         self._connection = level.dialer.connection(self, take.language)
         self._opening: asyncio.Task[None] | None = None
-        self._start_s = 0.0
+        self._frames = take.frames
+        self._marks = take.marks | {len(take.frames) + LAST_SILENCE}
         self._piece = 0
         self._over = False
 
@@ -173,11 +199,35 @@ class _Player:
             self._finish(f"cannot connect: {error.strerror or error}")
             self._level.closed(self)
 
-    def opened(self, now: float) -> None:
+    def opened(self, now: float) -> None:  # noqa: ARG002 - a listener's
         """The server has accepted the stream."""
-        self._start_s = now
-        self.take.started(now)
-        self._tick()
+        if self._over:
+            self._connection.send(CLOSE_STREAM)
+        else:
+            self.take.started(self._level.wheel.add(self))
+
+    def due(self, due_s: float) -> None:
+        """Send the piece that is due."""
+        level, piece, frames = self._level, self._piece, self._frames
+        if self._over or not self._connection.is_open:
+            return
+        self._connection.send(frames[piece] if piece < len(frames) else SILENCE)
+        level.sent(due_s)
+        self._piece = piece + 1
+        if piece in self._marks:
+            self._after(piece, due_s)
+
+    def _after(self, piece: int, due_s: float) -> None:
+        """Ask the take what follows a marked piece."""
+        take = self.take
+        if piece in take.marks:
+            control = take.after(piece, due_s)
+            if control is not None:
+                self._connection.send(control)
+        if take.over:
+            self._finish(None)
+        elif piece >= len(self._frames) + LAST_SILENCE:
+            self._finish(f"nothing to measure within {SILENCE_S:g} s of silence")
 
     def message(self, frame: bytes, now: float) -> None:
         """A text message was received."""
@@ -198,10 +248,8 @@ class _Player:
 
     def leave(self) -> None:
         """Close the stream before its take is over; without a connection, forget it."""
-        self._over = True
-        if self._connection.is_open:
-            self._connection.send(CLOSE_STREAM)
-        elif self._opening is None or self._opening.done():
+        self._end()
+        if not self._connection.is_open and (self._opening is None or self._opening.done()):
             self._level.closed(self)
 
     def abort(self) -> None:
@@ -209,36 +257,17 @@ class _Player:
             self._opening.cancel()
         self._connection.abort()
 
-    def _due_s(self) -> float:
-        return self._start_s + (self._piece + 1) * PIECE_S
-
-    def _tick(self) -> None:
-        """Send the pieces that are due."""
-        level, take = self._level, self.take
-        while not self._over and self._connection.is_open:
-            due_s, now = self._due_s(), level.clock()
-            if due_s > now:
-                level.pacer.at(due_s, self._tick)
-                return
-            played = self._piece < len(take.frames)
-            if (self._piece - len(take.frames)) * PIECE_S > SILENCE_S:
-                self._finish(f"nothing to measure within {SILENCE_S:g} s of silence")
-                return
-            self._connection.send(take.frames[self._piece] if played else SILENCE)
-            level.played.lag.add(now - due_s)
-            control = take.after(self._piece, due_s)
-            if control is not None:
-                self._connection.send(control)
-            self._piece += 1
-            if take.over:
-                self._finish(None)
-
     def _finish(self, problem: str | None) -> None:
         if not self._over:
-            self._over = True
-            if self._connection.is_open:
-                self._connection.send(CLOSE_STREAM)
+            self._end()
             self._level.finished(self, problem)
+
+    def _end(self) -> None:
+        """Send no more audio, and close the stream if it is open."""
+        was_over, self._over = self._over, True
+        self._level.wheel.remove(self)
+        if self._connection.is_open and not was_over:
+            self._connection.send(CLOSE_STREAM)
 
 
 def pieces(samples: bytes) -> tuple[bytes, ...]:

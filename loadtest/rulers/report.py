@@ -41,8 +41,9 @@ class RulerLevel(msgspec.Struct, frozen=True):
     failed: int  # recordings that gave no measurement
     figures: tuple[Figure, ...]
     problems: dict[str, int]
-    generator_lag_p99_ms: float | None
+    generator_lag_p99_ms: float | None  # of the sends after their due times
     generator_cpu_cores: float
+    generator_lag_max_ms: float | None = None
 
 
 class RulerDocument(msgspec.Struct, frozen=True):
@@ -123,6 +124,11 @@ def _print_remarks(level: RulerLevel, console: Console) -> None:
     for problem, count in level.problems.items():
         console.print(f"  {count} × {problem}", highlight=False, markup=False)
     lag_ms = level.generator_lag_p99_ms
-    if lag_ms is not None and lag_ms > LAG_WARNING_MS:
-        late = f"{level.streams} streams: the generator was late: p99 {lag_ms:.1f} ms; the figures include this"
-        console.print(late, style="yellow", highlight=False)
+    if lag_ms is None:
+        return
+    late = f"sends late by p99 {lag_ms:.1f} ms, at most {level.generator_lag_max_ms or lag_ms:.1f} ms"
+    used = f"{level.streams} streams: generator: {level.generator_cpu_cores:.2f} of a core, {late}"
+    console.print(used, style="dim", highlight=False)
+    if lag_ms > LAG_WARNING_MS:
+        line = f"{level.streams} streams: the generator was late: p99 {lag_ms:.1f} ms; the figures include this"
+        console.print(line, style="yellow", highlight=False)

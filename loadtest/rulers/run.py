@@ -133,4 +133,5 @@ def _level(kind: RulerKind, streams: int, wanted: int, played: Played) -> RulerL
         problems=dict(played.problems),
         generator_lag_p99_ms=None if lag is None else lag.p99,
         generator_cpu_cores=round(played.cpu_cores, 2),
+        generator_lag_max_ms=None if lag is None else lag.max,
     )

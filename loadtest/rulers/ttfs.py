@@ -29,6 +29,7 @@ QUERY: dict[str, QueryValue] = {
     "punctuate": True,
 }
 TAIL_S = 2.0  # of silence, in which the last stop is found
+ANSWER = b'"from_finalize":true'
 FINALIZE = masked(TEXT, b'{"type":"Finalize"}')
 STARTS, ENDS = "silero's stop less 0.2 s", "the last final with from_finalize"
 
@@ -49,7 +50,7 @@ class FinalTake:
         """`stops` are pieces, ascending."""
         self.frames, self.language = frames, language
         self.ttfs_s: float | None = None
-        self._stops = frozenset(stops)
+        self.marks = frozenset(stops)
         self._last = stops[-1]
         self._unanswered = 0
         self._speech_end_s: float | None = None
@@ -57,10 +58,8 @@ class FinalTake:
     def started(self, start_s: float) -> None:
         """Nothing is measured from the start."""
 
-    def after(self, piece: int, due_s: float) -> bytes | None:
+    def after(self, piece: int, due_s: float) -> bytes:
         """Return a `Finalize` after a stop."""
-        if piece not in self._stops:
-            return None
         self._unanswered += 1
         if piece == self._last:
             self._speech_end_s = due_s - STOP_S
@@ -68,6 +67,8 @@ class FinalTake:
 
     def message(self, frame: bytes, now: float) -> None:
         """Each `Finalize` is answered by one final with `from_finalize`, in order."""
+        if ANSWER not in frame:
+            return  # nearly all messages are interims, whose JSON is not read
         message = _decoder.decode(frame)
         if not (message.is_final and message.from_finalize):
             return

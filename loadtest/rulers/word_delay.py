@@ -9,6 +9,7 @@ Source: livekit-agents 1.8.9, `livekit.agents.voice.audio_recognition` and `live
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -60,6 +61,7 @@ class WordTake:
         self, frames: tuple[bytes, ...], words: Sequence[SpokenWord], speech_end_s: float | None, language: str = ""
     ) -> None:
         self.frames, self.language = frames, language
+        self.marks = frozenset([len(frames) + math.ceil(TAIL_S / PIECE_S)])
         self.words, self.speech_end_s = words, speech_end_s
         self.start_s = 0.0
         self.received: list[tuple[bytes, float]] = []
@@ -71,7 +73,7 @@ class WordTake:
 
     def after(self, piece: int, due_s: float) -> bytes | None:  # noqa: ARG002 - a take's
         """End after the silence."""
-        self.over = (piece - len(self.frames)) * PIECE_S >= TAIL_S
+        self.over = True
         return None
 
     def message(self, frame: bytes, now: float) -> None:

@@ -56,6 +56,7 @@ class TurnTake:
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
         self.frames = pieces(turn.pcm.tobytes())
+        self.marks = frozenset([len(self.frames) + LINGER])
         self.ended_s = list[float]()
         self.over = False
         self._words_s = list[float]()
@@ -65,9 +66,9 @@ class TurnTake:
         """The connection is open."""
         self._start_s = start_s
 
-    def after(self, piece: int, due_s: float) -> bytes | None:  # noqa: ARG002 - a take's
+    def after(self, piece: int, due_s: float) -> bytes:  # noqa: ARG002 - a take's
         """Return a `Configure` once everything was sent."""
-        return CONFIGURE if piece == len(self.frames) + LINGER else None
+        return CONFIGURE
 
     def message(self, frame: bytes, now: float) -> None:
         """Note an end of turn, and the words of it."""

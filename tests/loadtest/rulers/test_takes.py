@@ -27,7 +27,8 @@ def result(*words: str, final: bool = False, stable: int = 0, **more: Any) -> by
 def test_ttfs_is_from_the_last_stop_less_its_silence_to_the_last_final() -> None:
     take = FinalTake((b"",) * 100, [20, 90])
     take.started(T0)
-    assert [piece for piece in range(95) if take.after(piece, T0 + (piece + 1) * PIECE_S) == FINALIZE] == [20, 90]
+    assert sorted(take.marks) == [20, 90]
+    assert [take.after(piece, T0 + (piece + 1) * PIECE_S) for piece in (20, 90)] == [FINALIZE, FINALIZE]
     take.message(result("one", final=True, from_finalize=True), T0 + 1.90)  # answers the first
     take.message(result("two", final=True), T0 + 1.91)  # an endpoint
     assert not take.over
