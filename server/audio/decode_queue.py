@@ -76,6 +76,15 @@ class Sniffing(Protocol):
         """Inspect the next message before it is fed; return whether it may be decoded inline."""
 
 
+@runtime_checkable
+class Joinable(Protocol):
+    """A decoder of plain samples, to which two messages and their joined bytes are the same."""
+
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of one sample of all channels; 0 while messages must be fed as they come."""
+
+
 class AudioReceiver(Protocol):
     """Owner of a `DecodeQueue`: receives the audio decoded on the pool."""
 
@@ -135,6 +144,7 @@ class DecodeQueue:
         self._decoder = decoder
         self._inline = decoder is None or decoder.inline
         self._sniffing = decoder if isinstance(decoder, Sniffing) else None
+        self._joinable = decoder if isinstance(decoder, Joinable) else None
         self._max_piece_s = max_piece_s
         self._budget = DecodeBudget(opened_s, max_piece_s)
         self._rate = ByteRate()
@@ -162,6 +172,11 @@ class DecodeQueue:
     def pending(self) -> bool:
         """True while anything is waiting or being decoded."""
         return self._busy or bool(self._waiting)
+
+    def bytes_of(self, samples: int) -> int:
+        """Return a number of bytes below which there are fewer than `samples` samples; 0 if that is not known."""
+        frame_bytes = self._joinable.frame_bytes if self._joinable is not None and self._inline else 0
+        return max(0, (samples - 1) * frame_bytes + 1) if frame_bytes and samples else 0
 
     def audio(self, chunk: bytes, arrived_s: float) -> PCM | None:
         """Add a message; return its samples, or None if the receiver gets them. Raises: BacklogExceeded, MediaError."""

@@ -55,6 +55,13 @@ class SniffingDecoder:
         self._held: list[bytes] = []  # messages received before the decision
 
     @property
+    def frame_bytes(self) -> int:
+        """Bytes of one sample of all channels; 0 while messages must be fed as they come."""
+        if self._held or not (self._decided and isinstance(self._decoder, PlainReader)):
+            return 0
+        return self._decoder.frame_bytes
+
+    @property
     def undecided(self) -> bool:
         """True while it buffers messages until this is decided."""
         return bool(self._held) and not self._decided

@@ -147,6 +147,13 @@ class Session:
         """True once `close` was called; audio is ignored from then on."""
         return self._closing is not None
 
+    @property
+    def samples_to_step(self) -> int:
+        """Samples of each channel with which a step may be complete: fewer can wait. 0 if none can."""
+        if self._closing is not None or self.resumption is not None:
+            return 0
+        return min([cutter.samples_to_step for cutter in self._cutters])
+
     def samples(self, samples: PCM, now: float, channel: int | None = None) -> list[Work]:
         """Take decoded audio, (S, C) int16, or (S, 1) of one channel. Raises: BacklogExceeded."""
         if self._closing is not None or not len(samples):

@@ -153,6 +153,12 @@ class StepCutter:
         self._received = self._flushed = received
         self._base_s = self.received_s
 
+    @property
+    def samples_to_step(self) -> int:
+        """Samples that complete a step. 0 if that is not known: resampled audio, or audio that starts with a lead."""
+        starts = self._lead is not None and not (self._pushed or self._steps.filled)
+        return 0 if starts or self._resampler is not None else self._config.step_samples - self._steps.filled
+
     def cut(self, pcm: PCM, now: float) -> list[Work]:
         """Take (S,) int16 at the client's rate; return the work it completes."""
         self._received += len(pcm)

@@ -32,6 +32,7 @@ from server.recognition.steps import Work
 from server.streaming.closing import ConnectionEvent, State, next_state
 from server.streaming.flow_control import Backpressure, Deadlines, LiveLimits
 from server.streaming.outbox import OutFrame, Writer
+from server.streaming.short_messages import ShortMessages, is_audio
 from server.streaming.transport import transport_of
 from server.streaming.word_delays import WordDelays
 from server.usage.meters import UsageMeter
@@ -84,6 +85,7 @@ class Connection(ABC):
         self._writer = Writer(self._transport, context.metrics, self._clock)
         self._word_delays = WordDelays(context.metrics, self._clock)
         self._backpressure = Backpressure(limits.max_backlog_s)
+        self._short = ShortMessages()
         self._unread: deque[bytes | str] = deque()  # messages that arrived after reading was paused: one read at most
         max_piece_s = limits.max_backlog_s - self._backpressure.high_s
         self._decode_queue = DecodeQueue(context.pool, decoder, max_piece_s=max_piece_s, opened_s=self._opened_s)
@@ -131,6 +133,7 @@ class Connection(ABC):
 
     def drain(self) -> None:
         """Finish the text, then close because the server restarts."""
+        self._handle_short()
         self._transition(ConnectionEvent.SERVER_DRAINS)
 
     def _facts(self) -> dict[str, object]:
@@ -174,6 +177,7 @@ class Connection(ABC):
         self._decode_queue.close()
         if self._recognition is not None:
             self._recognition.close()
+        self._short.release()
         self._unread.clear()
         if self._backpressure.release():
             self._transport.resume_reading()  # only to detect the disconnect
@@ -202,6 +206,12 @@ class Connection(ABC):
             self._unread.append(message)
             return
         now = self._deadlines.received_s = self._clock()
+        if self._short.take(message):
+            return
+        if self._short and is_audio(message):
+            message = self._short.release(message)
+        else:
+            self._handle_short()
         if not self._state.reads:
             return  # only waiting for the disconnect
         if not self._answer_due:
@@ -213,12 +223,20 @@ class Connection(ABC):
         if self._state.reads and self._backpressure.rises(self.backlog_s, self._decode_queue.fill):
             self._transport.pause_reading()
 
+    def _handle_short(self) -> None:
+        """Handle the short messages received so far, before anything that ends the audio."""
+        if self._short:
+            chunk = self._short.release()
+            if self._state.reads:
+                self._on_binary(chunk)
+
     def on_writable(self) -> None:
         """Write the frames that are waiting in the outbox."""
         self._writer.flush()
 
     def on_gone(self) -> None:
         """End `run`."""
+        self._handle_short()
         self._transition(ConnectionEvent.SOCKET_GONE)
 
     @abstractmethod
@@ -385,6 +403,8 @@ class Connection(ABC):
         writing_since_s, listening = self._writer.waiting_since(now), not self._backpressure.holding
         due = self._deadlines.due(now, writing_since_s, answer_due=self._answer_due, listening=listening)
         if due is not None:
+            self._handle_short()
+        if due is not None and self._state.sends:
             self._transition(due)
         if self._state.sends:
             self._arm(self._deadlines.wait_s(now))

@@ -72,6 +72,7 @@ class DeepgramStream(Connection):
         else:
             if samples is not None:
                 self.on_samples(samples, arrived_s)
+                self._short.room = self._decode_queue.bytes_of(self._session.samples_to_step)
 
     def _on_text(self, text: str) -> None:
         try:

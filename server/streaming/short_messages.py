@@ -1,0 +1,46 @@
+"""Short messages of audio, kept until they complete a step: the cost of a message is hardly that of its bytes.
+
+Clients such as Pipecat send 20 ms at a time, a quarter of a step. Three of four such messages are only appended here,
+and the fourth is handled as one message of 80 ms. Pure. How audio is cut into messages changes no result, so neither
+does joining them; everything that is not audio is handled after the audio before it.
+"""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+BRACE = ord("{")  # a binary message that begins with it may be a control message
+
+
+class ShortMessages:
+    """Messages of one connection that complete no step."""
+
+    __slots__ = ("_kept", "room")
+
+    def __init__(self) -> None:
+        self._kept: list[bytes] = []
+        self.room = 0
+        """Bytes that may complete a step: as long as less is kept, the owner has nothing to do."""
+
+    def __bool__(self) -> bool:
+        """Whether a message is kept."""
+        return bool(self._kept)
+
+    def take(self, message: bytes | str) -> bool:
+        """Keep a message if it is audio that completes no step; return whether it was kept."""
+        if len(message) >= self.room or not is_audio(message):
+            return False
+        self._kept.append(message)
+        self.room -= len(message)
+        return True
+
+    def release(self, last: bytes = b"") -> bytes:
+        """Return the kept messages and then `last` as one message; nothing more is kept until there is room again."""
+        joined, self.room = b"".join([*self._kept, last]), 0
+        self._kept.clear()
+        return joined
+
+
+def is_audio(message: bytes | str) -> TypeGuard[bytes]:
+    """Whether a message can only be audio: neither text, nor empty, nor a control message in a binary one."""
+    return isinstance(message, bytes) and len(message) > 0 and message[0] != BRACE

@@ -1,0 +1,134 @@
+"""Short messages of audio are joined to whole steps, and nothing else about a stream changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.recognition.steps import StepTag
+from server.streaming.short_messages import ShortMessages, is_audio
+from tests.server.streaming.test_connection import Bench
+from tests.support.servers.spelling import CONFIG, silence, spell
+
+STEP_BYTES = 2 * CONFIG.step_samples
+PIECE = silence(0.02).tobytes()
+FINALIZE = '{"type":"Finalize"}'
+
+Message = bytes | str
+MESSAGES: st.SearchStrategy[Message] = st.one_of(
+    st.integers(1, 5 * STEP_BYTES // 4).map(lambda size: spell("ab cd").tobytes()[:size] or b"\0"),
+    st.sampled_from([len(PIECE), len(PIECE) // 2, 1, 2, STEP_BYTES - 1, STEP_BYTES]).map(bytes),
+    st.just(b"{" + PIECE[1:]),  # audio that begins as a control message does
+    st.sampled_from([FINALIZE, FINALIZE.encode(), '{"type":"KeepAlive"}', "no JSON"]),
+)
+
+
+def outcome(messages: Sequence[Message], **query: str) -> tuple[object, ...]:
+    """What a stream makes of messages: its steps, its frames, the audio that it counted, and how it ended."""
+    bench = Bench(**query)
+    steps: list[tuple[bytes, int, str]] = []
+
+    def script() -> None:
+        for message in messages:
+            bench.stream.on_message(message)
+            bench.clock.advance(0.02)
+            for work in bench.pushed:
+                assert isinstance(work.tag, StepTag)
+                steps.append((work.pcm.tobytes(), work.tag.end_sample, work.tag.marker.value))
+            bench.answer(len(bench.pushed))
+
+    bench.run(script)
+    return steps, bench.frames, bench.session.audio_s, bench.stream.end_reason, bench.metrics.audio_bytes.value
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(MESSAGES, max_size=30), st.sampled_from([{}, {"channels": "2"}, {"sample_rate": "8000"}]))
+def test_joining_changes_no_step_no_frame_and_no_count(messages: list[Message], query: dict[str, str]) -> None:
+    joined = outcome([*messages, '{"type":"CloseStream"}'], **query)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ShortMessages, "take", lambda *_: False)
+        each = outcome([*messages, '{"type":"CloseStream"}'], **query)
+    assert joined == each
+
+
+def test_three_of_four_messages_of_20_ms_wait_for_the_fourth() -> None:
+    bench = Bench()
+    counted: list[float] = []
+
+    def script() -> None:
+        for _ in range(9):
+            bench.stream.on_message(PIECE)
+            counted.append(bench.metrics.audio_bytes.value / len(PIECE))
+
+    bench.run(script)
+    assert counted == [1, 1, 1, 4, 4, 4, 4, 8, 8], "the first message decides that the audio is plain"
+    assert bench.session.audio_s == pytest.approx(0.18), "the last message is not lost with the connection"
+
+
+def test_audio_before_a_control_message_and_before_a_drain_is_handled_first() -> None:
+    bench = Bench()
+
+    def script() -> None:
+        for number in range(7):
+            bench.stream.on_message(PIECE)
+            if number == 4:
+                bench.stream.on_message(FINALIZE)
+        bench.stream.drain()
+
+    bench.run(script)
+    ends_s = [frame["start"] + frame["duration"] for frame in bench.frames if frame["type"] == "Results"]  # type: ignore[operator]
+    assert bench.session.audio_s == pytest.approx(0.14)
+    assert bench.stream._short.room == 0
+    assert not ends_s, "nothing was answered"
+
+
+def test_a_client_of_short_messages_is_not_idle() -> None:
+    bench = Bench()
+
+    def script() -> None:
+        bench.stream.on_message(PIECE)
+        for _ in range(3):
+            bench.clock.advance(40.0)
+            bench.stream.on_message(PIECE[:64])
+            bench.stream._on_timer()
+            assert bench.transport.closed is None
+
+    bench.run(script)
+
+
+def test_bytes_that_break_the_stream_are_handled_once() -> None:
+    """The end of the audio handles what came before it, which may itself end the stream."""
+    bench = Bench()
+
+    def script() -> None:
+        bench.stream.on_message(PIECE)
+        bench.stream.on_message(PIECE)
+        bench.session._max_backlog_s = 0.0  # the next audio is too much
+        bench.stream.on_message('{"type":"CloseStream"}')
+        bench.stream.drain()
+
+    bench.run(script)
+    assert bench.transport.closed is not None
+    assert bench.stream.end_reason.value == "too_fast"
+
+
+def test_messages_that_may_be_control_messages_are_not_kept() -> None:
+    short = ShortMessages()
+    short.room = 100
+    assert not any(short.take(message) for message in ("text", b"", b"{}", bytes(100)))
+    assert [short.take(bytes(60)), short.take(bytes(40)), short.take(bytes(39))] == [True, False, True]
+    assert short.release(b"\1") == bytes(99) + b"\1"
+    assert not short
+    assert not short.take(b"\1"), "no room until it is given anew"
+    assert is_audio(b"\0{")
+
+
+def test_a_stream_whose_audio_ends_in_a_part_of_a_sample_keeps_it_for_the_next_message() -> None:
+    sent = spell("abc").tobytes()
+    pieces = [sent[at : at + 333] for at in range(0, len(sent), 333)]
+    steps, *_ = outcome(pieces)
+    whole, *_ = outcome([sent])
+    assert steps == whole
