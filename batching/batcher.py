@@ -197,11 +197,13 @@ class Batcher:
         self._promote_due(now)
         if self._live and now >= self._start_at():
             batch = self._choose(self._live, self._max_background_rows(now))
+            if self._chunks.most_streams and len(self._streams[batch[0].stream].steps) > 1:
+                batch = self._burst(batch, now) or batch
         elif now >= self._background_at(now):
             batch = self._choose({}, self._max_rows_without_live())
         else:
             return ()
-        if len(batch) <= self._chunks.most_streams:
+        if len(batch) <= self._chunks.most_streams and steps_each(batch) == 1:
             batch = self._lengthened(batch, now)
         self._remove(batch, now)
         return batch
@@ -309,6 +311,15 @@ class Batcher:
             deadlines_in_s=[step.deadline_s - now for step in due],
         )
         return tuple([step for owner in owners for step in itertools.islice(owner.steps, steps)])
+
+    def _burst(self, batch: tuple[Pending, ...], now: float) -> tuple[Pending, ...]:
+        """Return the chunk that runs before the other steps of a batch, () if there is none (`Chunks.ahead`)."""
+        owners, most = [self._streams[step.stream] for step in batch], self._chunks.most(1)
+        due = [self._runnable(owner, most, now) if owner.queue is self._live else 0 for owner in owners]
+        if min(due) > 1:
+            return ()
+        rows, steps = self._chunks.ahead(due, [step.deadline_s - now for step in batch])
+        return tuple([step for row in rows for step in itertools.islice(owners[row].steps, steps)])
 
     def _runnable(self, owner: _Stream, most: int, now: float) -> int:
         """Steps of this stream that could run as one chunk now, at most `most`."""

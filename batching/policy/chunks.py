@@ -10,8 +10,15 @@ largest k that the model supports and for which
 4. no due step of the batch misses a deadline that it would keep as a single step, and no batch that waits for its
    deadline is delayed.
 
-More streams take precedence over longer chunks: a chunk never displaces another stream. Service times of chunks are
-kept by length and number of streams, separate from those of single steps, on which all other decisions are based.
+More streams take precedence over longer chunks: a chunk never displaces another stream.
+
+The exception is a burst, such as the silence of a flush, in a batch with streams that have one due step each. In turn
+with them its k steps would take k batches. If it has the earliest deadline of all, it runs as a chunk before the
+others, as long as that takes no longer than their batch and makes none of them late. Bursts are rare, so the others
+wait once for what would lengthen their next k batches anyway.
+
+Service times of chunks are kept by length and number of streams, separate from those of single steps, on which all
+other decisions are based.
 """
 
 from __future__ import annotations
@@ -80,3 +87,23 @@ class Chunks:
                 if worst_s <= free_s and not any(single_s <= in_s < worst_s for in_s in deadlines_in_s):
                     return steps
         return 1
+
+    def ahead(self, due: Sequence[int], deadlines_in_s: Sequence[float]) -> tuple[Sequence[int], int]:
+        """Return the rows of a batch whose streams run a chunk before it, and the steps of each; () if none do.
+
+        By row, each of another stream, in the order of their deadlines: `due`, steps that may run as one chunk now, and
+        seconds until the deadline of the first of them.
+        """
+        single_s = self._single.estimate(len(due))
+        for steps in reversed(self._lengths[1:]):
+            if steps > due[0]:
+                continue
+            able = [row for row, count in enumerate(due) if count >= steps][: self._max_rows // steps]
+            while able:
+                done_s = self.at_worst(len(able), steps) + single_s
+                others = (in_s for row, in_s in enumerate(deadlines_in_s) if row not in able)
+                late = any(single_s <= in_s < done_s for in_s in others)
+                if self.estimate(len(able), steps) <= single_s and not late:
+                    return able, steps
+                able = able[: len(able) // 2]
+        return (), 1

@@ -103,6 +103,41 @@ def test_a_stream_with_one_due_step_makes_all_others_of_the_batch_run_one() -> N
     assert bench.batch() == ([1], 4), "stream 2 could have a due step at any moment"
 
 
+def test_a_burst_with_the_earliest_deadline_runs_before_the_batch_of_the_others() -> None:
+    bench = Bench()
+    for stream in range(2, 9):
+        bench.live(stream, 1)
+    bench.live(1)
+    for _ in range(6):
+        bench.batcher.push(1, None, T0 + 0.001)  # a flush
+    assert bench.batch(T0 + 0.002) == ([2, 3, 4, 5, 6, 7, 8, 1], 1), "the others have earlier deadlines"
+    for stream in range(2, 9):
+        bench.batcher.push(stream, None, T0 + 0.080)
+    assert bench.batch(T0 + 0.081) == ([1], 4), "14 ms, where the batch of all takes 17"
+    assert bench.batch(T0 + 0.082) == ([1, 2, 3, 4, 5, 6, 7, 8], 1)
+
+
+def test_bursts_of_several_streams_share_a_chunk_as_far_as_it_is_no_longer_than_the_batch() -> None:
+    bench = Bench()
+    for streams, seconds in ((2, 0.016), (4, 0.030)):
+        for _ in range(50):
+            bench.batcher.ran(streams * 4, seconds, 4)
+    for stream in range(1, 9):
+        bench.live(stream, 4 if stream < 5 else 1)
+    assert bench.batch() == ([1, 2], 4)
+
+
+def test_a_burst_before_a_small_batch_or_one_that_would_be_late_for_it_runs_in_turn() -> None:
+    small = Bench()
+    small.live(1, 4)
+    small.live(2, 1)
+    assert small.batch() == ([1, 2], 1), "two steps in a chunk take 12 ms, the batch 11"
+    late = Bench()
+    for stream in range(1, 9):
+        late.live(stream, 4 if stream == 1 else 1, budget_s=0.02)
+    assert late.batch() == ([1, 2, 3, 4, 5, 6, 7, 8], 1), "in 17 of 20 ms: a chunk before it makes it late"
+
+
 def test_no_deadline_is_missed_for_a_chunk_and_one_that_is_missed_anyway_does_not_count() -> None:
     bench = Bench()
     bench.live(1, 16, budget_s=0.0125)
