@@ -26,7 +26,7 @@ from tests.support.deployment.edge import wait_until
 from tests.support.image.build import COMMIT, image
 from tests.support.image.container import Container
 from tests.support.image.engine import Engine
-from tests.support.needs import need_programs
+from tests.support.needs import need_programs, need_root
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import Client, transcript
 
@@ -56,6 +56,7 @@ def documented() -> list[str]:
 def built() -> tuple[Engine, str]:
     """Build the image from this checkout; what has not changed is kept in build/images."""
     need_programs("podman", "runc", "mmdebstrap")
+    need_root()
     return image()
 
 

@@ -26,6 +26,12 @@ def need_programs(*names: str) -> None:
         missing(f"{' and '.join(absent)} not installed")
 
 
+def need_root() -> None:
+    """Skip or fail unless the tests run as root."""
+    if os.geteuid() != 0:
+        missing("not root")
+
+
 def need_package(name: str) -> Any:
     """Import a package of an optional extra; skip or fail where it is missing."""
     try:
