@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo serve test test-all test-avx2 check format docs bench release clean help
+.PHONY: setup demo serve test test-all test-image test-avx2 check format docs bench release clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -31,10 +31,15 @@ WORKERS ?= 2  # processes of the tests: with more than two the tests of timing f
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: setup  ## all tests but the slow ones, nine minutes on two cores with AVX-512
-	@$(PYTEST) -m 'not slow'
+	@$(PYTEST) -m 'not slow and not image'
 
 test-all: setup  ## all tests, as continuous integration runs them, half an hour
-	@$(PYTEST)
+	@$(PYTEST) -m 'not image'
+
+IMAGE_PACKAGES := podman runc netavark iptables mmdebstrap debian-archive-keyring tini
+test-image: setup  ## build the image and run it as an operator does; Linux, as root, with the packages that it names
+	@for each in podman runc mmdebstrap; do command -v $$each >/dev/null || { echo "needed: apt-get install $(IMAGE_PACKAGES)"; exit 1; }; done
+	@CI=true $(BIN)/python -m pytest -m image tests/deploy/test_image_runs.py
 
 # What depends on the processor: products, compiled code, slots, precisions, a server's answers, the demo.
 ON_AVX2 := $(wildcard tests/model/*.py) \

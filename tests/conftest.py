@@ -28,7 +28,6 @@ SLOW = (
     "deploy/test_upgrade.py",
     "deploy/test_release.py",
     "model/training/acoustic/parallel/test_processes.py",
-    "deploy/test_image_runs.py",
     "gpu/test_interpreted.py",
     "deploy/test_ray.py",
     "gpu/test_triton_gates.py",

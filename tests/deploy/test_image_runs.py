@@ -42,7 +42,7 @@ HELD_BACK = {"x86_64": ("--env=ATEN_CPU_CAPABILITY=avx2",)}  # to the other proc
 CLOSES_S = 8  # after the drain: docs/drain.md
 COPIED = re.compile(r"\./\S+\.nb[ic]")
 
-pytestmark = pytest.mark.timeout(1_800)  # for the first test, which builds the image if .ci/run has not
+pytestmark = [pytest.mark.image, pytest.mark.timeout(1_800)]  # the first test builds the image
 
 
 def documented() -> list[str]:
