@@ -28,6 +28,7 @@ from tests.support.servers.front_ends import ENGINE_HOST, FRONT_END, WITHIN_S, F
 
 RAW = "encoding=linear16&sample_rate=16000"
 STREAM_S = 8.0
+ABOUT_HALF = range(2, 5)  # of six streams: a request just before may still count at one of two front ends
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +186,7 @@ def test_a_killed_front_end_ends_its_own_streams_alone(played: list[Audio], text
         completed = server.metric('tutti_sessions_total{outcome="completed",protocol="deepgram"}')
         outcomes = during(server, played, lambda: server.kill(server.processes(FRONT_END)[0]))
         survived = [outcome for outcome in outcomes if outcome.finished]
-        assert len(survived) == 3
+        assert len(survived) in ABOUT_HALF
         check(survived, texts)
         server.until(lambda: len(server.processes(FRONT_END)) == 2)
         server.until(lambda: server.metric("tutti_ready") == 1)
@@ -201,7 +202,7 @@ def test_resumable_streams_of_a_killed_front_end_continue_at_another(
     with FrontEnds(2) as server:
         outcomes = during(server, played, lambda: server.kill(server.processes(FRONT_END)[0]), resumable=True)
         check(outcomes, texts)
-        assert sum(bool(outcome.lost_at) for outcome in outcomes) == 3
+        assert sum(bool(outcome.lost_at) for outcome in outcomes) in ABOUT_HALF
         assert {outcome.events.resumed for outcome in outcomes if outcome.lost_at} == {1}
 
 

@@ -129,7 +129,9 @@ def test_the_limit_of_streams_is_one_and_a_signal_drains_all(played: list[Audio]
 def test_a_killed_front_end_comes_back_at_the_engine_that_it_had(played: list[Audio], texts: dict[str, str]) -> None:
     with FrontEnds(2, *ENGINES) as server:
         hosts = server.processes(ENGINE_HOST)[:2]
-        server.kill(server.processes(FRONT_END)[1])
+        killed = server.processes(FRONT_END)[1]
+        server.kill(killed)
+        server.until(lambda: killed.pid not in {each.pid for each in server.processes(FRONT_END)})  # it gets no client
         server.until(lambda: both_serve(server))
         before = [busy_s(host) for host in hosts]
         check(asyncio.run(server.play(played)), texts)
