@@ -76,7 +76,7 @@ def forecast(machines: Sequence[Prediction]) -> Output:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     costs = machines[0].costs
-    step = "the model runs on the GPU" if machines[0].gpu else f"model {costs.step_us:g}, divided by the threads"
+    step = _said_of_step(machines[0])
     lines = (
         *table,
         f"* predicted, not measured: streams that each part carries with {HEADROOM:.0%} of its time. Costs of a step",
@@ -85,6 +85,13 @@ def forecast(machines: Sequence[Prediction]) -> Output:
         "  Beam search, an answer to every step.",
     )
     return Output(lines, json.dumps({"costs": asdict(costs), "machines": [_document(each) for each in machines]}))
+
+
+def _said_of_step(machine: Prediction) -> str:
+    if machine.gpu:
+        return "the model runs on the GPU"
+    given = "" if machine.costs == OWN else " as given"
+    return f"model {machine.costs.step_us:g}{given}, divided by the threads"
 
 
 def _document(machine: Prediction) -> dict[str, object]:

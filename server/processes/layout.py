@@ -23,8 +23,9 @@ def with_processes(settings: Settings) -> Settings:
         None if settings.engines == "auto" else settings.engines,
         settings.threads or None,
     )
-    chosen = processes_of(usable_cores(), costs_of(settings), max_batch=settings.max_batch, given=given)
-    _check(settings, chosen)
+    costs = costs_of(settings)
+    chosen = processes_of(usable_cores(), costs, max_batch=settings.max_batch, given=given)
+    _check(chosen, costs)
     return settings.model_copy(update=chosen._asdict())
 
 
@@ -36,8 +37,10 @@ def costs_of(settings: Settings) -> StepCosts:
     return PUBLISHED if model is not None and is_published(model) else OWN
 
 
-def _check(settings: Settings, chosen: Processes) -> None:
-    """Raises: SettingsError for engines without a front end of their own."""
+def _check(chosen: Processes, costs: StepCosts) -> None:
+    """Raises: SettingsError for engines without a front end of their own, or several on a GPU."""
+    if chosen.engines > 1 and costs is ON_GPU:
+        raise SettingsError(f"engines: a GPU has one engine, not {chosen.engines}; leave it out, or use --device cpu")
     if chosen.engines > max(1, chosen.front_ends):
-        needed = f"at least {settings.engines} front ends" if chosen.front_ends else "--front-ends"
-        raise SettingsError(f"engines: {settings.engines} engines need {needed}, not {chosen.front_ends}")
+        needed = f"at least {chosen.engines} front ends" if chosen.front_ends else "--front-ends"
+        raise SettingsError(f"engines: {chosen.engines} engines need {needed}, not {chosen.front_ends}")

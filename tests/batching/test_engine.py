@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from model.torch_network.slots import TorchSlots
 from tests.support.networks.slot_models import TinyGru
 from tests.support.servers.fakes import WAIT_S, EchoModel, FakeClock, GatedModel
 from tests.support.streams.engine_bench import Start, step
+from tests.support.streams.wire_bench import DrivenServedEngine, FrontEnd
 
 
 def test_each_stream_gets_its_own_answers_in_order(start_engine: Start) -> None:
@@ -208,3 +211,39 @@ def test_live_wait_is_measured_from_the_due_time_and_for_live_steps_only(start_e
     assert sum(len(batch.queue_wait_s) for batch in batches) == 11
     assert waits[1] == pytest.approx(0.02)
     assert waits[9] == pytest.approx(0.02 - (9 * 0.064 - 0.5))
+
+
+def test_a_batch_reports_the_time_since_the_last_step_that_the_thread_did_not_sleep() -> None:
+    engine = DrivenServedEngine(EchoModel(capacity=2, largest=2))
+    front = FrontEnd(engine)
+    stream = front.connection.open()
+
+    def outside_s(work_s: float, slept_s: float = 0.0) -> float:
+        """Run a batch after this work of the thread and this sleep; return what it reports."""
+        front.connection.push(stream, step(1))
+        front.send()
+        engine.fake_clock.advance(work_s + slept_s)
+        engine._worker.rested(slept_s)
+        engine.turn()
+        return next(event.outside_s for event in front.events() if isinstance(event, BatchDone))
+
+    assert outside_s(0.004) == 0.0, "no step before"
+    assert outside_s(0.004) == pytest.approx(0.004)
+    assert outside_s(0.002, slept_s=0.07) == pytest.approx(0.002)
+    assert outside_s(0.0, slept_s=0.07) == pytest.approx(0.0, abs=1e-6)
+    engine.stop(0.0)
+
+
+@pytest.mark.parametrize("acknowledged", [False, True])
+def test_a_sleeping_thread_works_no_time_outside_steps(start_engine: Start, acknowledged: bool) -> None:
+    clock = FakeClock()
+    bench = start_engine(EchoModel(), acknowledged=acknowledged, clock=clock)
+    stream = bench.engine.open()
+    for _ in range(2):
+        bench.engine.push(stream, step(1))
+        assert bench.done().outside_s == 0.0
+        end_s = time.monotonic() + WAIT_S
+        while bench.engine.busy_since() is not None:
+            assert time.monotonic() < end_s, "it never sleeps"
+            time.sleep(0.001)
+        clock.advance(70.0)

@@ -49,6 +49,13 @@ def test_each_engine_needs_a_front_end(machine: pytest.MonkeyPatch, front_ends: 
         found(front_ends=front_ends, engines=3)
 
 
+def test_a_gpu_has_one_engine(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(layout, "usable_cores", lambda: 16)
+    assert found(device="cuda", engines=1) == (13, 1, 1)
+    with pytest.raises(SettingsError, match="engines: a GPU has one engine, not 2"):
+        found(device="cuda", engines=2)
+
+
 def test_a_published_model_gets_most_cores_and_a_gpu_leaves_them_to_front_ends(
     machine: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
