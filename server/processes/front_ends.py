@@ -71,7 +71,8 @@ class FrontEnds:
 
     def hand_on(self, port: str, descriptor: int) -> None:
         """Give a connection to the front end with the fewest; hold it while there is none."""
-        number = least_loaded(self._shares.items())
+        shares = self._shares.items()
+        number = least_loaded((each, share) for each, share in shares if not self._children[each].channel.closed)
         if number is not None:
             self._shares[number].handed += 1
             self._children[number].channel.tell(Accepted(port), (descriptor,))
