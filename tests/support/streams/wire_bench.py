@@ -142,12 +142,16 @@ class Recovering:
         elif self.end.closed:
             self.lose()
 
-    def move(self) -> None:
-        """Send everything, and take everything that has arrived."""
+    def move(self) -> bool:
+        """Send everything, and take everything that has arrived; return whether there was anything."""
+        moved = False
         if self.end is not None:
+            moved = self.end.connection.output_bytes > 0
             self.end.send()
             while self.end is not None and (data := self.end.receive()):
                 self.engine.received(data)
+                moved = True
+        return moved
 
     def lose(self) -> None:
         """Lose the connection, and what was under way in it."""
