@@ -29,16 +29,18 @@ from tutti_asr_client.errors import Refused
 PIECE_S = 0.02  # Source: pipecat's stt-benchmark, `chunk_duration_ms`
 PIECE_SAMPLES = round(PIECE_S * SAMPLE_RATE)
 SILENCE_S = 10.0  # after a recording, at most. Source: stt-benchmark, `max_silence_timeout_secs`
+PAUSE_PIECES = 50  # silence between two recordings of one connection: a second, as while an agent answers
 SPREAD_S = 3.0  # the streams of a level begin at random times within this period, which is not measured
 CLOSE_WITHIN_S = 10.0  # for the last connections of a level
 
+LAST_PAUSE = -1  # piece before the recording
 LAST_SILENCE = round(SILENCE_S / PIECE_S)  # piece after the recording
 SILENCE = masked(BINARY, bytes(2 * PIECE_SAMPLES))
 CLOSE_STREAM = masked(TEXT, b'{"type":"CloseStream"}')
 
 
 class Take(Protocol):
-    """One recording on its own connection."""
+    """One recording on a connection."""
 
     language: str  # requested; empty: the server's default
     frames: tuple[bytes, ...]  # the recording's pieces, masked; the last one is filled with zeros
@@ -79,14 +81,16 @@ async def play(
     dialer: Dialer,
     rng: random.Random,
     *,
+    per_connection: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Played:
     """Play takes on `streams` live connections until `wanted` that began after the warm-up have ended.
 
-    The others play on meanwhile, so that the load is constant. An exception in a take ends the level.
+    The others play on meanwhile, so that the load is constant. A connection plays `per_connection` takes of one
+    language, with silence between them. An exception in a take ends the level.
     """
     spread_s = SPREAD_S if streams > 1 else 0.0
-    level = _Level(takes, wanted, dialer, clock, clock() + spread_s)
+    level = _Level(takes, wanted, dialer, clock, clock() + spread_s, per_connection=per_connection)
     begun_s, cpu_s = clock(), time.process_time()
     for _ in range(streams):
         level.begin(clock() + rng.random() * spread_s)
@@ -102,8 +106,16 @@ class _Level:
     """The live streams of one level."""
 
     def __init__(
-        self, takes: Iterator[Take], wanted: int, dialer: Dialer, clock: Callable[[], float], measured_from_s: float
+        self,
+        takes: Iterator[Take],
+        wanted: int,
+        dialer: Dialer,
+        clock: Callable[[], float],
+        measured_from_s: float,
+        *,
+        per_connection: int,
     ) -> None:
+        self.per_connection = per_connection
         self.played = Played()
         self._add_lag = self.played.lag.add
         self.done = asyncio.Event()
@@ -117,11 +129,17 @@ class _Level:
 
     def begin(self, start_s: float) -> None:
         """Dial the next take at this time."""
-        if self.done.is_set():
-            return
+        if not self.done.is_set():
+            self._dial(start_s, *self.next_take(start_s))
+
+    def next_take(self, start_s: float) -> tuple[Take, bool]:
+        """Return the next take, which begins at this time, and whether it is measured."""
         measured = start_s >= self._measured_from_s and self._counted < self._wanted
         self._counted += measured
-        player = _Player(next(self._takes), self, measured=measured)
+        return next(self._takes), measured
+
+    def _dial(self, start_s: float, take: Take, measured: bool) -> None:
+        player = _Player(take, self, measured=measured)
         self._players.add(player)
         self.pacer.at(start_s, player.dial)
 
@@ -130,7 +148,22 @@ class _Level:
         self._add_lag(self.clock() - due_s)
 
     def finished(self, player: _Player, problem: str | None) -> None:
-        """A take is over, or has failed: begin the next one."""
+        """A take is over, or has failed: begin the next one, on its connection if that plays on."""
+        self._count(player, problem)
+        now = self.clock()
+        if self.done.is_set() or problem is not None or not player.goes_on:
+            player.end()
+            # A refused stream must not become a busy loop of handshakes.
+            self.begin(now + (PIECE_S if problem is None else 1.0))
+            return
+        take, measured = self.next_take(now + PAUSE_PIECES * PIECE_S)
+        if take.language == player.take.language:
+            player.play(take, measured=measured)
+        else:
+            player.end()
+            self._dial(now + PIECE_S, take, measured)
+
+    def _count(self, player: _Player, problem: str | None) -> None:
         if player.measured:
             self._ended += 1
             if problem is None:
@@ -139,8 +172,6 @@ class _Level:
             self.played.problems[problem] += 1
         if self._ended >= self._wanted:
             self.done.set()
-        # A refused stream must not become a busy loop of handshakes.
-        self.begin(self.clock() + (PIECE_S if problem is None else 1.0))
 
     def closed(self, player: _Player) -> None:
         """A connection has ended."""
@@ -164,11 +195,12 @@ class _Level:
 
 
 class _Player:
-    """Plays one take on its own connection."""
+    """Plays takes on a connection of its own, one after the other."""
 
     __slots__ = (
         "_connection",
         "_frames",
+        "_left",
         "_level",
         "_marks",
         "_opening",
@@ -179,15 +211,26 @@ class _Player:
     )
 
     def __init__(self, take: Take, level: _Level, *, measured: bool) -> None:
-        self.take = take
-        self.measured = measured
         self._level = level
         self._connection = level.dialer.connection(self, take.language)
         self._opening: asyncio.Task[None] | None = None
-        self._frames = take.frames
-        self._marks = take.marks | {len(take.frames) + LAST_SILENCE}
-        self._piece = 0
         self._over = False
+        self._left = level.per_connection
+        self.play(take, measured=measured)
+        self._piece = 0
+
+    def play(self, take: Take, *, measured: bool) -> None:
+        """Play this take next, after the pause."""
+        self.take, self.measured = take, measured
+        self._frames = take.frames
+        self._marks = take.marks | {LAST_PAUSE, len(take.frames) + LAST_SILENCE}
+        self._piece = -PAUSE_PIECES
+        self._left -= 1
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the connection is open for another take."""
+        return self._left > 0 and self._connection.is_open
 
     def dial(self) -> None:
         self._opening = asyncio.get_running_loop().create_task(self._open())
@@ -211,7 +254,7 @@ class _Player:
         level, piece, frames = self._level, self._piece, self._frames
         if self._over or not self._connection.is_open:
             return
-        self._connection.send(frames[piece] if piece < len(frames) else SILENCE)
+        self._connection.send(frames[piece] if 0 <= piece < len(frames) else SILENCE)
         level.sent(due_s)
         self._piece = piece + 1
         if piece in self._marks:
@@ -220,6 +263,9 @@ class _Player:
     def _after(self, piece: int, due_s: float) -> None:
         """Ask the take what follows a marked piece."""
         take = self.take
+        if piece == LAST_PAUSE:
+            take.started(due_s)
+            return
         if piece in take.marks:
             control = take.after(piece, due_s)
             if control is not None:
@@ -248,7 +294,7 @@ class _Player:
 
     def leave(self) -> None:
         """Close the stream before its take is over; without a connection, forget it."""
-        self._end()
+        self.end()
         if not self._connection.is_open and (self._opening is None or self._opening.done()):
             self._level.closed(self)
 
@@ -259,10 +305,9 @@ class _Player:
 
     def _finish(self, problem: str | None) -> None:
         if not self._over:
-            self._end()
             self._level.finished(self, problem)
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """Send no more audio, and close the stream if it is open."""
         was_over, self._over = self._over, True
         self._level.wheel.remove(self)

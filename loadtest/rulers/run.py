@@ -118,7 +118,14 @@ async def _levels(kind: RulerKind, settings: RulerSettings, progress: Progress) 
         gc.collect()
         gc.freeze()  # a full collection during a level would add to the figures
         rng = random.Random(f"{settings.seed}/{streams}")
-        played = await play(kind.takes(endless(kind.recordings, rng)), streams, wanted, dialer, rng)
+        played = await play(
+            kind.takes(endless(kind.recordings, rng)),
+            streams,
+            wanted,
+            dialer,
+            rng,
+            per_connection=settings.per_connection,
+        )
         levels.append(_level(kind, streams, wanted, played))
     return levels
 

@@ -32,6 +32,7 @@ class RulerSettings:
     streams: tuple[int, ...] = STREAMS
     recordings: int = RECORDINGS
     manifest: Path | None = None  # None: the shipped recordings
+    per_connection: int = 1  # recordings on each connection
     seed: int = 1
     api_key: str | None = None
 
@@ -41,3 +42,7 @@ class RulerSettings:
             raise BadSettings(f"streams {self.streams}: must be from 1 to {MAX_STREAMS}")
         if not 1 <= self.recordings <= MAX_RECORDINGS:
             raise BadSettings(f"recordings {self.recordings}: must be from 1 to {MAX_RECORDINGS}")
+        if self.per_connection < 1:
+            raise BadSettings(f"per_connection {self.per_connection}: must be at least 1")
+        if self.per_connection > 1 and self.ruler is not Ruler.TTFS:
+            raise BadSettings(f"--per-connection: needs --ruler {Ruler.TTFS}, not {self.ruler}")

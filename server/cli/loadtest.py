@@ -26,7 +26,7 @@ from server.cli.options import (
 
 DEFAULT_STREAMS = "10,50,100"
 NOT_OF_RULERS = ("seconds", "plot", "policy_label", "stream_seconds", "churn", "retry", "uploads", "explain")
-ONLY_OF_RULERS = ("recordings", "as_csv")
+ONLY_OF_RULERS = ("recordings", "per_connection", "as_csv")
 
 
 def loadtest(
@@ -49,6 +49,14 @@ def loadtest(
     recordings: Annotated[
         int | None, typer.Option(help="With --ruler: measured recordings at each level, at least. Default: 100.")
     ] = None,
+    per_connection: Annotated[
+        int,
+        typer.Option(
+            help="With --ruler ttfs: recordings on each connection, with a second of silence between them, as in a "
+            "conversation.",
+            min=1,
+        ),
+    ] = 1,
     seconds: Annotated[float, typer.Option(help="Seconds measured at each level.", min=0.1, max=3_600)] = 20.0,
     manifest: Annotated[
         Path | None,
@@ -89,6 +97,7 @@ def loadtest(
                 streams=STREAMS if streams is None else _levels(streams),
                 recordings=RECORDINGS if recordings is None else recordings,
                 manifest=manifest,
+                per_connection=per_connection,
                 seed=seed,
                 api_key=api_key,
             )

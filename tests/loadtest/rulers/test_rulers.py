@@ -46,6 +46,20 @@ def test_ttfs_of_a_live_server_is_the_silence_and_its_answer(live_server: Start,
     assert lines[0]["starts at"] == "silero's stop less 0.2 s"
 
 
+@pytest.mark.parametrize("per_connection", [1, 3])
+def test_a_connection_plays_as_many_recordings_as_asked(
+    live_server: Start, manifest: Path, monkeypatch: pytest.MonkeyPatch, per_connection: int
+) -> None:
+    monkeypatch.setattr(playing, "PAUSE_PIECES", 5)
+    server = live_server()
+    settings = RulerSettings(f"ws://{server.host}", Ruler.TTFS, (2,), 6, manifest, per_connection=per_connection)
+    (level,) = measure(settings, lambda _: None).levels
+    assert (level.recordings, faults(level)) == (6, [])
+    server.wait_idle()
+    # Six were measured; each of the two streams may have begun another connection before the last one ended.
+    assert 6 / per_connection <= server.metric("tutti_sessions_total") <= 6 / per_connection + 2
+
+
 def test_recordings_that_give_no_measurement_are_faults(live_server: Start, manifest: Path) -> None:
     server = live_server(max_streams=1)
     document = measure(RulerSettings(f"ws://{server.host}", Ruler.TTFS, (2,), 2, manifest), lambda _: None)
@@ -61,6 +75,8 @@ def test_recordings_that_give_no_measurement_are_faults(live_server: Start, mani
         (["--ruler", "ttfs", "--seconds", "5"], "--seconds: cannot be combined with --ruler"),
         (["--ruler", "ttfs", "--explain"], "--explain: cannot be combined with --ruler"),
         (["--recordings", "5"], "--recordings: needs --ruler"),
+        (["--per-connection", "5"], "--per-connection: needs --ruler"),
+        (["--ruler", "turns", "--per-connection", "5"], "--per-connection: needs --ruler ttfs"),
         (["--csv"], "--csv: needs --ruler"),
     ],
 )
