@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 import signal
 import socket
@@ -26,13 +27,21 @@ EXIT_FAILED = 1
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.child")
 
 
+def end_now() -> None:
+    """End this process at once: its supervisor has ended, and it serves no stream yet."""
+    os._exit(EXIT_FAILED)
+
+
 @dataclass
 class ChildProcess:
-    """This process: its settings and channel. `answer` and `take` are set by what it runs, before `Ready`."""
+    """This process: its settings and channel. What it runs sets the functions before `Ready`.
+
+    Until then the event loop must stay free, so that a process whose supervisor ends while it loads ends too.
+    """
 
     answer: Callable[[Parcel], Awaitable[Parcel]] | None = None
     take: Callable[[Parcel], None] | None = None
-    on_orphaned: Callable[[], None] = lambda: None
+    on_orphaned: Callable[[], None] = end_now
     settings: Settings = field(init=False)
     channel: ControlChannel = field(init=False)
 
@@ -90,6 +99,6 @@ async def _run(end: socket.socket, messages: Any, work: Callable[[ChildProcess],
         _log.exception("child process failed")
         return EXIT_FAILED
     finally:
-        process.on_orphaned = lambda: None
+        process.on_orphaned = lambda: None  # it ends anyway
         process.channel.close()
         log_lines.drain(FLUSH_S)

@@ -208,7 +208,7 @@ async def _load(process: ChildProcess, sources: RemoteEngines) -> tuple[list[Loa
         return load_decoders(asked.result(), entry, own, sources)
 
     loaded = [
-        load_decoders(await described(name_of(entry)), entry, own, sources)
+        await asyncio.to_thread(load_decoders, await described(name_of(entry)), entry, own, sources)
         for entry, own in settings.of_models()
         if entry is None or not entry.on_demand
     ]
