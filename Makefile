@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo serve test test-all test-image test-avx2 check format docs bench release clean help
+.PHONY: setup demo serve test test-all test-release test-image test-avx2 check format docs bench release clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -33,8 +33,12 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no
 test: setup  ## all tests but the slow ones, nine minutes on two cores with AVX-512
 	@$(PYTEST) -m 'not slow and not image'
 
-test-all: setup  ## all tests, as continuous integration runs them, half an hour
-	@$(PYTEST) -m 'not image'
+MARKS ?= not image
+test-all: setup  ## all tests, half an hour; continuous integration leaves out those of the release
+	@$(PYTEST) -m '$(MARKS)'
+
+test-release: setup  ## tests that prove a release: its files, an upgrade, a Ray cluster; minutes, before a tag
+	@$(PYTEST) -m release
 
 IMAGE_PACKAGES := podman runc netavark iptables mmdebstrap debian-archive-keyring tini
 test-image: setup  ## build the image and run it as an operator does; Linux, as root, with the packages that it names

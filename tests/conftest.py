@@ -18,21 +18,28 @@ from model.machine.runtime import set_up_torch
 from tests.support.servers.live_server import LiveServer
 from tests.support.streams.engine_bench import start_engine  # noqa: F401  a fixture
 
+RELEASE = (
+    "deploy/test_ray_training.py",
+    "deploy/test_upgrade.py",
+    "deploy/test_ray_cluster.py",
+    "deploy/test_release.py",
+    "deploy/test_wheels.py",
+)
+"""Files that prove a release: `make test-all` and `make test-release` run them, `.ci/run` does not.
+
+Its files built twice, wheels in a new environment, an upgrade between versions, Ray clusters: few changes break them.
+"""
+
 SLOW = (
     "documents/test_commands_here.py",
     "documents/test_commands.py",
     "model/int8/test_portability.py",
     "server/models/test_new_language.py",
     "ecosystem/test_lean_server.py",
-    "deploy/test_ray_training.py",
-    "deploy/test_upgrade.py",
-    "deploy/test_release.py",
     "model/training/acoustic/parallel/test_processes.py",
     "gpu/test_interpreted.py",
-    "deploy/test_ray.py",
     "gpu/test_triton_gates.py",
     "loadtest/benchmarks/gpu/test_dry_run.py",
-    "deploy/test_wheels.py",
     "model/training/acoustic/parallel/test_parallel.py",
     "model/training/language_model/test_lm_tune.py",
     "deploy/proxies/test_proxies.py",
@@ -111,11 +118,13 @@ settings.load_profile("tutti")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark slow files, and start the longest first, so that two processes end at about the same time."""
     folder = Path(__file__).parent
-    slow = [folder / name for name in SLOW]
-    assert all(path.exists() for path in slow), "a file of SLOW does not exist"
+    slow = [folder / name for name in (*RELEASE, *SLOW)]
+    assert all(path.exists() for path in slow), "a file of RELEASE or SLOW does not exist"
     for item in items:
         if item.path in slow:
             item.add_marker("slow")
+        if item.path in slow[: len(RELEASE)]:
+            item.add_marker("release")
     items.sort(key=lambda item: slow.index(item.path) if item.path in slow else len(slow))
 
 
