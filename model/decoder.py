@@ -21,6 +21,7 @@ from model.ctc.weights import PHONES_WEIGHTS, DecodingWeights
 from model.ctc.words import Decoder
 from model.described import Describable, describe
 from model.errors import LanguageModelError, LexiconError, PublishedModelError
+from model.lexicon.kept import kept_lexicon
 from model.lexicon.lexicon import SUFFIX as LEXICON_SUFFIX
 from model.lexicon.lexicon import Lexicon
 from model.lm.language_model import LanguageModel
@@ -76,16 +77,16 @@ def phone_lexicon_of(lm: LanguageModel, path: Path, phones: Sequence[str], langu
     own = lexicon_path(path)
     shipped = lexicon_path(language_model_path(None, language) or SHIPPED_LM)
     try:
-        lexicon = _kept_lexicon(shipped) if own == shipped or not own.exists() else Lexicon.load(own)
+        lexicon = _shared_lexicon(shipped) if own == shipped or not own.exists() else kept_lexicon(own)
         return PhoneLexicon.of_model(phones, lexicon, lm, path)
     except ValueError as error:
         raise LexiconError(f"{path}: {error}") from error
 
 
 @lru_cache(maxsize=2)
-def _kept_lexicon(path: Path) -> Lexicon:
-    """A language's lexicon, which the search and its grammars share: 50 MB in memory. Raises: LexiconError."""
-    return Lexicon.load(path)
+def _shared_lexicon(path: Path) -> Lexicon:
+    """A language's lexicon, which the search and its grammars share. Raises: LexiconError."""
+    return kept_lexicon(path)
 
 
 def default_weights(phones: Sequence[str]) -> DecodingWeights:
