@@ -46,14 +46,21 @@ class Child:
         """Whether it can be asked."""
         return not self.channel.closed and self.process.returncode is None
 
+    @property
+    def has_started(self) -> bool:
+        """Whether it became ready; before that it takes no messages but its settings."""
+        return self.ready.done() and not self.ready.cancelled() and self.ready.exception() is None
+
     def kill(self) -> None:
         """End it at once."""
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
 
     async def stop(self) -> None:
-        """Ask it to end, and kill it if it does not; returns once it has ended."""
+        """Ask it to end, and kill it if it does not or is still starting; returns once it has ended."""
         self.leaving = True
+        if not self.has_started:
+            self.kill()
         self.channel.tell(StopNow())
         try:
             await asyncio.wait_for(asyncio.shield(self.process.wait()), STOP_S)

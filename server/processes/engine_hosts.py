@@ -60,9 +60,10 @@ class EngineHosts:
         for place in range(len(self._serving)):
             self._serving[place] = await self._start()
         await asyncio.gather(*(child.ready for child in self.children))
+        self._changed.set()
 
     async def current(self, place: int = 0) -> Child:
-        """Return the host that serves in a place, after its replacement if it has ended.
+        """Return the host that serves in a place, once it is ready, and after its replacement if it has ended.
 
         Raises: EngineDead if none will.
         """
@@ -70,7 +71,7 @@ class EngineHosts:
             if self.lost is not None:
                 raise EngineDead(self.lost)
             child = self._serving[place]
-            if child is not None and child.alive:
+            if child is not None and child.alive and child.ready.done():
                 return child
             self._changed.clear()
             await self._changed.wait()

@@ -138,8 +138,13 @@ class Supervisor:
         self.hosts.look_after_spare()
 
     async def _start_all(self) -> None:
-        await self.hosts.begin()
-        await self.front_ends.begin()
+        """Start hosts and front ends at once; a front end asks for its model while its host still loads it."""
+        starting = [asyncio.ensure_future(each.begin()) for each in (self.hosts, self.front_ends)]
+        try:
+            await asyncio.gather(*starting)
+        finally:
+            for each in starting:
+                each.cancel()
 
     async def _look(self) -> None:
         while True:

@@ -53,6 +53,21 @@ async def settled() -> None:
 
 
 @on_a_loop
+async def test_requests_during_the_start_wait_until_the_host_is_ready() -> None:
+    hosts = Hosts(spare=False, ready=False)
+    waiting = asyncio.ensure_future(hosts.hosts.current())
+    beginning = asyncio.ensure_future(hosts.hosts.begin())
+    await settled()
+    late = asyncio.ensure_future(hosts.hosts.current())
+    await settled()
+    assert not waiting.done()
+    assert not late.done()
+    hosts.started[0].ready.set_result(None)
+    await beginning
+    assert [await waiting, await late] == [hosts.started[0]] * 2
+
+
+@on_a_loop
 async def test_a_spare_takes_over_at_once_and_another_one_is_started() -> None:
     hosts = Hosts(spare=True)
     await hosts.hosts.begin()
