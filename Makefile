@@ -37,7 +37,8 @@ MARKS ?= not image
 test-all: setup  ## all tests, half an hour; continuous integration leaves out those of the release
 	@$(PYTEST) -m '$(MARKS)'
 
-test-release: setup  ## tests that prove a release: its files, an upgrade, a Ray cluster; minutes, before a tag
+test-release: setup  ## tests that prove a release: its files, new environments, an upgrade, Ray clusters; before a tag
+	@$(BIN)/python tests/ecosystem/environments.py serving
 	@$(PYTEST) -m release
 
 IMAGE_PACKAGES := podman runc netavark iptables mmdebstrap debian-archive-keyring tini

@@ -19,6 +19,7 @@ from tests.support.servers.live_server import LiveServer
 from tests.support.streams.engine_bench import start_engine  # noqa: F401  a fixture
 
 RELEASE = (
+    "ecosystem/test_lean_server.py",
     "deploy/test_ray_training.py",
     "deploy/test_upgrade.py",
     "deploy/test_ray_cluster.py",
@@ -27,7 +28,7 @@ RELEASE = (
 )
 """Files that prove a release: `make test-all` and `make test-release` run them, `.ci/run` does not.
 
-Its files built twice, wheels in a new environment, an upgrade between versions, Ray clusters: few changes break them.
+Files built twice, wheels and a server without extras in new environments, an upgrade between versions, Ray clusters.
 """
 
 SLOW = (
@@ -35,7 +36,6 @@ SLOW = (
     "documents/test_commands.py",
     "model/int8/test_portability.py",
     "server/models/test_new_language.py",
-    "ecosystem/test_lean_server.py",
     "model/training/acoustic/parallel/test_processes.py",
     "gpu/test_interpreted.py",
     "gpu/test_triton_gates.py",
