@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from websockets.exceptions import InvalidStatus
 
 from loadtest.failover.streams import Audio, Outcome
-from loadtest.processes import Process, connections
-from tests.server.processes.test_server_of_processes import STREAM_S, check, during, model, opened
+from loadtest.processes import Process
+from tests.server.processes.test_server_of_processes import AT_ONCE_S, STREAM_S, check, during, model, texts_of
 from tests.support.servers.front_ends import ENGINE_HOST, FRONT_END, FrontEnds, speech
 
 ENGINES = ("--engines", "2", "--threads", "1")
+LIMIT = 8
 
 
 @pytest.fixture(scope="module")
@@ -28,32 +29,20 @@ def played() -> list[Audio]:
 def texts(played: list[Audio]) -> dict[str, str]:
     """The words of each audio from a server of one process."""
     with FrontEnds(0) as server:
-        outcomes = asyncio.run(server.play(played))
-    return {outcome.audio.name: outcome.text for outcome in outcomes}
+        return texts_of(server, played)
 
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[FrontEnds]:
-    """A server with two front ends, each with an engine host of its own, and a spare host."""
-    with FrontEnds(2, *ENGINES) as server:
+    """A server with two front ends, each with an engine host of its own, and a spare host; a drain is its last test."""
+    with FrontEnds(2, *ENGINES, "--max-streams", str(LIMIT)) as server:
         server.until(lambda: len(server.processes(ENGINE_HOST)) == 3)
         yield server
 
 
 def busy_s(process: Process) -> float:
-    """Return the processor time of a process so far."""
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def both_serve(server: FrontEnds) -> bool:
-    """Whether two connections are at two front ends."""
-    clients = [opened(server) for _ in range(2)]
-    try:
-        return [connections(process.pid) for process in server.processes(FRONT_END)] == [1, 1]
-    finally:
-        for client in clients:
-            client.close()
+    """Return the processor time of a process so far. Source: clock_getcpuclockid(3), on Linux."""
+    return time.clock_gettime((~process.pid << 3) | 2)
 
 
 def test_both_engines_compute_and_the_words_are_those_of_one_process(
@@ -70,9 +59,23 @@ def test_both_engines_compute_and_the_words_are_those_of_one_process(
 def test_the_batches_of_both_engines_are_counted_once(two: FrontEnds, played: list[Audio]) -> None:
     line = f'tutti_batch_rows_total{{model="{model(two)}"}}'
     before = two.metric(line)
-    asyncio.run(two.play(played))
+    asyncio.run(two.play(played, realtime=False))
     steps = sum(len(audio.pcm) for audio in played) / 1_280
     assert steps <= two.metric(line) - before <= steps * 1.3
+
+
+def test_a_killed_front_end_comes_back_at_the_engine_that_it_had(
+    two: FrontEnds, played: list[Audio], texts: dict[str, str]
+) -> None:
+    hosts = two.processes(ENGINE_HOST)[:2]
+    killed = two.processes(FRONT_END)[1]
+    two.kill(killed)
+    two.until(lambda: {killed.pid} != {each.pid for each in two.processes(FRONT_END)[1:]} != set())
+    two.until(two.both_serve)
+    before = [busy_s(host) for host in hosts]
+    check(asyncio.run(two.play(played)), texts)
+    first, second = (busy_s(host) - began for host, began in zip(hosts, before, strict=True))
+    assert min(first, second) > 0.3 * max(first, second)
 
 
 def test_a_killed_engine_is_a_pause_and_the_other_one_serves_on(
@@ -107,33 +110,23 @@ def test_a_restart_replaces_both(two: FrontEnds, played: list[Audio], texts: dic
         with two.http as http:
             assert http.post("/admin/engine/restart").status_code == 200
 
-    check(during(two, played, restart), texts)
+    check(during(two, played, restart, after_s=AT_ONCE_S), texts)
     two.until(lambda: not before & {process.pid for process in two.processes(ENGINE_HOST)})
     two.until(lambda: len(two.processes(ENGINE_HOST)) == 3)
 
 
-def test_the_limit_of_streams_is_one_and_a_signal_drains_all(played: list[Audio], texts: dict[str, str]) -> None:
-    with FrontEnds(2, *ENGINES, "--max-streams", "6") as server:
+def test_the_limit_of_streams_is_one_and_a_signal_drains_all(
+    two: FrontEnds, played: list[Audio], texts: dict[str, str]
+) -> None:
+    def fill_and_drain() -> None:
+        others = [two.opened() for _ in range(LIMIT - len(played))]
+        with pytest.raises(InvalidStatus) as refused:
+            two.opened()
+        assert refused.value.response.status_code == 503
+        for other in others:
+            other.close()
+        os.kill(two.pid, signal.SIGTERM)
 
-        def fill_and_drain() -> None:
-            with pytest.raises(InvalidStatus) as refused:
-                opened(server)
-            assert refused.value.response.status_code == 503
-            os.kill(server.pid, signal.SIGTERM)
-
-        outcomes: list[Outcome] = during(server, played, fill_and_drain)
-        check(outcomes, texts)
-        server.until(lambda: not server.left())
-
-
-def test_a_killed_front_end_comes_back_at_the_engine_that_it_had(played: list[Audio], texts: dict[str, str]) -> None:
-    with FrontEnds(2, *ENGINES) as server:
-        hosts = server.processes(ENGINE_HOST)[:2]
-        killed = server.processes(FRONT_END)[1]
-        server.kill(killed)
-        server.until(lambda: {killed.pid} != {each.pid for each in server.processes(FRONT_END)[1:]} != set())
-        server.until(lambda: both_serve(server))
-        before = [busy_s(host) for host in hosts]
-        check(asyncio.run(server.play(played)), texts)
-        first, second = (busy_s(host) - began for host, began in zip(hosts, before, strict=True))
-        assert min(first, second) > 0.3 * max(first, second)
+    outcomes: list[Outcome] = during(two, played, fill_and_drain)
+    check(outcomes, texts)
+    two.until(lambda: not two.left())

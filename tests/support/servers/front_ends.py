@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Self
 
 import httpx
+from websockets.sync.client import ClientConnection, connect
 
 from loadtest.failover.streams import Audio, Outcome, audios, play_plain, play_resumable
-from loadtest.processes import Process, tree
+from loadtest.processes import Process, connections, tree
 from loadtest.served import served_process
 
 WITHIN_S = 30.0
 FRONT_END, ENGINE_HOST = "front_end", "engine_host"
+RAW = "encoding=linear16&sample_rate=16000"
 
 
 class FrontEnds:
@@ -76,10 +78,24 @@ class FrontEnds:
             assert time.monotonic() < end_s, "it never came to hold"
             time.sleep(0.05)
 
-    async def play(self, streams: Sequence[Audio], *, resumable: bool = False) -> list[Outcome]:
-        """Play each audio in real time, at once."""
+    async def play(self, streams: Sequence[Audio], *, resumable: bool = False, realtime: bool = True) -> list[Outcome]:
+        """Play all audios at once, in real time or as fast as the server takes them."""
         play = play_resumable if resumable else play_plain
-        return list(await asyncio.gather(*(play(self.url, audio) for audio in streams)))
+        return list(await asyncio.gather(*(play(self.url, audio, realtime=realtime) for audio in streams)))
+
+    def both_serve(self) -> bool:
+        """Whether two connections are at two front ends."""
+        clients = [self.opened() for _ in range(2)]
+        try:
+            return [connections(process.pid) for process in self.processes(FRONT_END)] == [1, 1]
+        finally:
+            for client in clients:
+                client.close()
+
+    def opened(self, query: str = RAW) -> ClientConnection:
+        """Open a stream. Raises: InvalidStatus if it is refused."""
+        url = f"{self.url}/v1/listen?{query}"
+        return connect(url, compression=None, open_timeout=WITHIN_S, proxy=None, legacy=True)
 
 
 def runs(pid: int) -> bool:
