@@ -26,15 +26,15 @@ from server.audio.pcm import PCM
 from server.errors import CLOSES, BacklogExceeded, Close, CloseReason, MediaError
 from server.operations.metrics import Metrics
 from server.recognition.active_session import ActiveSession
-from server.recognition.events import Closed, Event, Final, Partial, StepTiming, StreamBroken
+from server.recognition.events import Closed, Event, StepTiming, StreamBroken
 from server.recognition.session import Session
 from server.recognition.steps import Work
 from server.streaming.closing import ConnectionEvent, State, next_state
 from server.streaming.flow_control import Backpressure, Deadlines, LiveLimits
 from server.streaming.outbox import OutFrame, Writer
+from server.streaming.result_metrics import ResultMetrics
 from server.streaming.short_messages import ShortMessages, is_audio
 from server.streaming.transport import transport_of
-from server.streaming.word_delays import WordDelays
 from server.usage.meters import UsageMeter
 
 MIN_TIMER_S = 0.01  # a timer may fire early by another clock; do not spin on the remainder
@@ -83,15 +83,13 @@ class Connection(ABC):
         self._opened_s = self._clock()
         self._deadlines = Deadlines(limits, self._opened_s)
         self._writer = Writer(self._transport, context.metrics, self._clock)
-        self._word_delays = WordDelays(context.metrics, self._clock)
+        self._results = ResultMetrics(context.metrics, self._clock)
         self._backpressure = Backpressure(limits.max_backlog_s)
         self._short = ShortMessages()
         self._unread: deque[bytes | str] = deque()  # messages that arrived after reading was paused: one read at most
         max_piece_s = limits.max_backlog_s - self._backpressure.high_s
         self._decode_queue = DecodeQueue(context.pool, decoder, max_piece_s=max_piece_s, opened_s=self._opened_s)
         self._received_audio_s = context.metrics.audio_seconds[encoding]
-        self._first_audio_s: float | None = None
-        self._interim_seen = False
         self.usage: UsageMeter | None = None  # set while it is served
 
     @property
@@ -265,8 +263,7 @@ class Connection(ABC):
         except BacklogExceeded:
             self._transition(ConnectionEvent.TOO_FAST)
             return
-        if self._first_audio_s is None:
-            self._first_audio_s = arrived_s
+        self._results.audio_arrived(arrived_s)
         if not channel:  # a call with two channels counts once
             self._received_audio_s.inc(len(samples) / session.options.sample_rate)
         self._push(work)
@@ -311,30 +308,17 @@ class Connection(ABC):
         for event in events:
             if self._state.sends:
                 self._send_event(event, timing)
-                self._count(event)
-                if timing is not None and isinstance(event, Partial | Final):
-                    self._word_delays.observe(event, timing)
+                self._results.sent(event, timing)
+                if isinstance(event, Closed):
+                    self._transition(ConnectionEvent.LAST_RESULT, event.reason)
+                elif isinstance(event, StreamBroken):
+                    self._transition(ConnectionEvent.BROKEN)
         self._resume_reading_if_low()
         self._decode_queue.resume()
 
     @abstractmethod
     def _send_event(self, event: Event, timing: StepTiming | None) -> None:
         """Send the event as frames of the protocol."""
-
-    def _count(self, event: Event) -> None:
-        """Count a result in the metrics; end the connection after the last one."""
-        if isinstance(event, Partial):
-            if event.words and not self._interim_seen and self._first_audio_s is not None:
-                self._interim_seen = True
-                self._metrics.first_interim.observe(self._deadlines.progress_s - self._first_audio_s)
-        elif isinstance(event, Final):
-            self._metrics.endpoints[event.reason].inc()
-            if event.endpoint_delay_s is not None:
-                self._metrics.endpoint_delay.observe(event.endpoint_delay_s)
-        elif isinstance(event, Closed):
-            self._transition(ConnectionEvent.LAST_RESULT, event.reason)
-        elif isinstance(event, StreamBroken):
-            self._transition(ConnectionEvent.BROKEN)
 
     def _put(self, frame: OutFrame) -> None:
         if not self._writer.put(frame):
