@@ -82,7 +82,7 @@ class Joinable(Protocol):
 
     @property
     def frame_bytes(self) -> int:
-        """Bytes of one sample of all channels; 0 while messages must be fed as they come."""
+        """Bytes of one sample of all channels; 0 while messages must be decoded as they come."""
 
 
 class AudioReceiver(Protocol):
@@ -173,10 +173,10 @@ class DecodeQueue:
         """True while anything is waiting or being decoded."""
         return self._busy or bool(self._waiting)
 
-    def bytes_of(self, samples: int) -> int:
-        """Return a number of bytes below which there are fewer than `samples` samples; 0 if that is not known."""
-        frame_bytes = self._joinable.frame_bytes if self._joinable is not None and self._inline else 0
-        return max(0, (samples - 1) * frame_bytes + 1) if frame_bytes and samples else 0
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of one sample of all channels; 0 while messages must be decoded as they come."""
+        return self._joinable.frame_bytes if self._joinable is not None and self._inline else 0
 
     def audio(self, chunk: bytes, arrived_s: float) -> PCM | None:
         """Add a message; return its samples, or None if the receiver gets them. Raises: BacklogExceeded, MediaError."""

@@ -56,7 +56,7 @@ class SniffingDecoder:
 
     @property
     def frame_bytes(self) -> int:
-        """Bytes of one sample of all channels; 0 while messages must be fed as they come."""
+        """Bytes of one sample of all channels; 0 while messages must be decoded as they come."""
         if self._held or not (self._decided and isinstance(self._decoder, PlainReader)):
             return 0
         return self._decoder.frame_bytes

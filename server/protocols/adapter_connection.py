@@ -11,6 +11,7 @@ from starlette.websockets import WebSocket
 
 from batching.errors import BatchingError
 from model.ctc.bias import BiasError
+from server.audio.decode_queue import Joinable
 from server.audio.formats import Encoding
 from server.errors import CLOSES, CloseReason, KeytermsTooOften, Refused, ServerFull
 from server.recognition.active_session import ActiveSession
@@ -65,6 +66,7 @@ class AdapterConnection(Connection):
         super().__init__(socket, session, context, request_id=request_id, encoding=encoding, decoder=None)
         self.protocol = protocol
         self._adapter = adapter
+        self._joinable = adapter if isinstance(adapter, Joinable) else None
         self._open_model = open_model
         self._limit = limit
         self._skipped = False  # only the first skipped message of a connection is logged
@@ -85,6 +87,8 @@ class AdapterConnection(Connection):
     def _on_binary(self, chunk: bytes) -> None:
         self._pending = iter(self._adapter.binary(chunk))
         self._do_pending()
+        if self._joinable is not None and self._pending is None:
+            self._short.make_room(self._session.samples_to_step, self._joinable.frame_bytes)
 
     def _on_text(self, text: str) -> None:
         self._pending = iter(self._adapter.text(text))

@@ -140,6 +140,7 @@ class PlainInput:
         self._channel = channel
         self._reader = PlainReader(codec, rate)
         self._resampler = ChannelResampler(rate, model_rate, 1)
+        self._resamples = rate != model_rate
         self._received = 0
 
     def read(self, chunk: bytes) -> PushAudio:
@@ -154,6 +155,11 @@ class PlainInput:
     def _push(self, samples: PCM, received_bytes: int) -> PushAudio:
         self._received += len(samples)
         return PushAudio(self._resampler.resample(samples)[:, 0], received_bytes, self._channel)
+
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of a sample; 0 if it is resampled, because a message may then complete more than its own samples."""
+        return 0 if self._resamples else self._reader.frame_bytes
 
     @property
     def received_s(self) -> float:

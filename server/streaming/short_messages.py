@@ -19,12 +19,18 @@ class ShortMessages:
 
     def __init__(self) -> None:
         self._kept: list[bytes] = []
-        self.room = 0
-        """Bytes that may complete a step: as long as less is kept, the owner has nothing to do."""
+        self.room = 0  # as long as fewer bytes follow, the owner has nothing to do
 
     def __bool__(self) -> bool:
         """Whether a message is kept."""
         return bool(self._kept)
+
+    def make_room(self, samples: int, frame_bytes: int) -> None:
+        """Keep messages that have fewer than `samples` samples in all; `frame_bytes`: of one of all channels.
+
+        If one of the two is 0, keep none. An incomplete sample may have been received before them.
+        """
+        self.room = (samples - 1) * frame_bytes + 1 if samples and frame_bytes else 0
 
     def take(self, message: bytes | str) -> bool:
         """Keep a message if it is audio that completes no step; return whether it was kept."""

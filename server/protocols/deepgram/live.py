@@ -72,7 +72,7 @@ class DeepgramStream(Connection):
         else:
             if samples is not None:
                 self.on_samples(samples, arrived_s)
-                self._short.room = self._decode_queue.bytes_of(self._session.samples_to_step)
+                self._short.make_room(self._session.samples_to_step, self._decode_queue.frame_bytes)
 
     def _on_text(self, text: str) -> None:
         try:

@@ -93,6 +93,11 @@ class FluxAdapter:
         self._sequence = 0
         self._eager: tuple[FormattedWord, ...] | None = None  # words of the early end that stands
 
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of a sample: messages that complete no step may come joined."""
+        return self._input.frame_bytes
+
     def opened(self) -> Actions:
         """Send `Connected`: clients wait for it."""
         return (self._send(Connected),)

@@ -8,10 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from server.audio.pcm import PCM
+from server.protocols.flux.adapter import FluxAdapter, scored_end
+from server.protocols.flux.query import parse_query
+from server.recognition.session_options import Limits, SessionOptions
 from server.recognition.steps import StepTag
 from server.streaming.short_messages import ShortMessages, is_audio
-from tests.server.streaming.test_connection import Bench
+from tests.server.streaming.test_connection import MAX_BACKLOG_S, Bench
 from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.streams.transport_bench import ConnectionBench
 
 STEP_BYTES = 2 * CONFIG.step_samples
 PIECE = silence(0.02).tobytes()
@@ -52,6 +57,89 @@ def test_joining_changes_no_step_no_frame_and_no_count(messages: list[Message], 
         patch.setattr(ShortMessages, "take", lambda *_: False)
         each = outcome([*messages, '{"type":"CloseStream"}'], **query)
     assert joined == each
+
+
+class FluxBench(ConnectionBench):
+    """A Flux stream, and what it pushed to the engine."""
+
+    def __init__(self, **query: str) -> None:
+        form = {"model": "flux-general-en", "encoding": "linear16", "sample_rate": "16000"} | query
+        request = parse_query(tuple(form.items()))
+        rate = CONFIG.sample_rate
+        adapter = FluxAdapter(request, "id", model_rate=rate, delay_s=CONFIG.delay_frames * CONFIG.frame_s)
+        options = SessionOptions(
+            rate,
+            partials=True,
+            every_step=True,
+            speech_events=True,
+            endpointing_ms=0.0,
+            scored_end=scored_end(request.rules),
+        )
+        super().__init__(Limits(max_backlog_s=MAX_BACKLOG_S), adapter=adapter, options=options)
+        self.pushed: list[tuple[bytes, int, str]] = []
+
+    def push(self, stream: int, pcm: PCM, *, tag: StepTag, reset: bool) -> None:
+        self.pushed.append((pcm.tobytes(), tag.end_sample, tag.marker.value))
+        super().push(stream, pcm, tag=tag, reset=reset)
+
+
+def flux_outcome(messages: Sequence[Message], **query: str) -> tuple[object, ...]:
+    """What a Flux stream makes of messages, answered in its pauses: steps, frames, the audio counted, the end."""
+    bench = FluxBench(**query)
+
+    async def script(_: ConnectionBench) -> None:
+        for message in messages:
+            bench.send(message)
+            bench.clock.advance(0.02)
+            bench.answer()
+
+    bench.run(script)
+    return bench.pushed, bench.frames, bench.session.audio_s, bench.metrics.audio_bytes.value, bench.stream.end_reason
+
+
+CONFIGURE = '{"type":"Configure","thresholds":{"eot_threshold":0.6,"eager_eot_threshold":0.4}}'
+FLUX_MESSAGES: st.SearchStrategy[Message] = st.one_of(
+    st.integers(1, 5 * STEP_BYTES // 4).map(lambda size: spell("ab cd").tobytes()[:size] or b"\0"),
+    st.sampled_from([len(PIECE), len(PIECE) // 2, 0, 1, 2, STEP_BYTES - 1, STEP_BYTES, 8 * STEP_BYTES]).map(bytes),
+    st.just(b"{" + PIECE[1:]),
+    st.sampled_from(['{"type":"ForceEndTurn"}', CONFIGURE, '{"type":"KeepAlive"}']),
+)
+FLUX_FORMS = [{}, {"eager_eot_threshold": "0.4"}, {"sample_rate": "8000"}, {"encoding": "mulaw"}]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(FLUX_MESSAGES, max_size=30), st.sampled_from(FLUX_FORMS))
+def test_joining_changes_nothing_of_a_flux_stream(messages: list[Message], query: dict[str, str]) -> None:
+    joined = flux_outcome([*messages, '{"type":"CloseStream"}'], **query)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ShortMessages, "take", lambda *_: False)
+        each = flux_outcome([*messages, '{"type":"CloseStream"}'], **query)
+    assert joined == each
+
+
+@pytest.mark.parametrize(
+    ("query", "counted"),
+    [
+        ({}, [1, 1, 1, 4, 4, 4, 4, 8, 8]),
+        ({"encoding": "mulaw"}, [1, 2, 2, 4, 4, 6, 6, 8, 8]),  # 40 ms each
+        ({"sample_rate": "8000"}, list(range(1, 10))),  # resampled
+    ],
+)
+def test_a_flux_stream_joins_messages_of_plain_audio_at_the_rate_of_the_model(
+    query: dict[str, str], counted: list[int]
+) -> None:
+    bench = FluxBench(**query)
+    found: list[float] = []
+
+    async def script(each: ConnectionBench) -> None:
+        for _ in counted:
+            each.send(PIECE)
+            found.append(each.metrics.audio_bytes.value / len(PIECE))
+        each.send('{"type":"CloseStream"}')
+
+    bench.run(script)
+    assert found == counted
+    assert bench.metrics.audio_bytes.value == len(counted) * len(PIECE), "the last messages are not lost"
 
 
 def test_three_of_four_messages_of_20_ms_wait_for_the_fourth() -> None:
@@ -117,7 +205,9 @@ def test_bytes_that_break_the_stream_are_handled_once() -> None:
 
 def test_messages_that_may_be_control_messages_are_not_kept() -> None:
     short = ShortMessages()
-    short.room = 100
+    short.make_room(100, 0)
+    assert short.room == 0, "not plain"
+    short.make_room(100, 1)
     assert not any(short.take(message) for message in ("text", b"", b"{}", bytes(100)))
     assert [short.take(bytes(60)), short.take(bytes(40)), short.take(bytes(39))] == [True, False, True]
     assert short.release(b"\1") == bytes(99) + b"\1"

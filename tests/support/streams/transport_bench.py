@@ -23,7 +23,7 @@ from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import parse_query
 from server.protocols.deepgram.resumable import ResumableStream
 from server.recognition.session import Session
-from server.recognition.session_options import Limits
+from server.recognition.session_options import Limits, SessionOptions
 from server.recognition.steps import StepTag, Work
 from server.resume.tickets import TicketService
 from server.settings import Settings
@@ -59,14 +59,20 @@ class ConnectionBench:
     """One connection; its steps wait, by channel, until `answer`."""
 
     def __init__(
-        self, limits: Limits, live_limits: LiveLimits | None = None, adapter: Adapter | None = None, **query: str
+        self,
+        limits: Limits,
+        live_limits: LiveLimits | None = None,
+        adapter: Adapter | None = None,
+        options: SessionOptions | None = None,
+        **query: str,
     ) -> None:
+        """`options` are those of an adapter's session; without them, and without an adapter, the query's."""
         self.transport, self.clock, self.model = FakeTransport(), FakeClock(), SpellingModel()
         self.metrics = Metrics(max_batch=8, max_streams=8)
         request = parse_query(query.items(), MAX_CHANNELS)
         rate = CONFIG.sample_rate
         self._decoder = spelling_decoder()
-        self.session = Session(request.live_options(rate), CONFIG, self._decoder, limits)
+        self.session = Session(options or request.live_options(rate), CONFIG, self._decoder, limits)
         channels = len(self.session.channels)
         scope = {"type": "websocket", "extensions": {TRANSPORT_EXTENSION: self.transport}}
         live_limits = live_limits or LiveLimits(IDLE_S, 1e9, 1e9, limits.max_backlog_s)
