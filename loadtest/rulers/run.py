@@ -97,7 +97,8 @@ def measure(settings: RulerSettings, progress: Progress) -> RulerDocument:
     """Run all levels. Raises: LoadTestError, ClientError."""
     progress(f"{settings.ruler}: preparing the recordings")
     at_most = min(MOST_DISTINCT, SPARE * max(settings.recordings, *settings.streams))
-    kind = RULERS[settings.ruler](read(settings.manifest, at_most, settings.seed))
+    spoken = read(settings.manifest, at_most, settings.seed)
+    kind = Ttfs(spoken, explain=True) if settings.explain else RULERS[settings.ruler](spoken)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         levels = runner.run(_levels(kind, settings, progress))
     described = environment.describe(settings.seed)

@@ -35,11 +35,14 @@ class RulerSettings:
     per_connection: int = 1  # recordings on each connection
     seed: int = 1
     api_key: str | None = None
+    explain: bool = False  # also the parts of each time to final
 
     def __post_init__(self) -> None:
         """Raises: BadSettings."""
         if not self.streams or not all(1 <= streams <= MAX_STREAMS for streams in self.streams):
             raise BadSettings(f"streams {self.streams}: must be from 1 to {MAX_STREAMS}")
+        if self.explain and self.ruler is not Ruler.TTFS:
+            raise BadSettings(f"explain: only with the ruler ttfs, not with {self.ruler}")
         if not 1 <= self.recordings <= MAX_RECORDINGS:
             raise BadSettings(f"recordings {self.recordings}: must be from 1 to {MAX_RECORDINGS}")
         if self.per_connection < 1:

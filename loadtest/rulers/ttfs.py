@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
+from loadtest.generator.answers import LatencySplit
 from loadtest.generator.frames import TEXT, masked
 from loadtest.generator.settings import SAMPLE_RATE
 from loadtest.rulers.playing import Played, pieces
@@ -32,12 +33,25 @@ TAIL_S = 2.0  # of silence, in which the last stop is found
 ANSWER = b'"from_finalize":true'
 FINALIZE = masked(TEXT, b'{"type":"Finalize"}')
 STARTS, ENDS = "silero's stop less 0.2 s", "the last final with from_finalize"
+REST = "rest"
+PARTS = {  # of the time after the stop
+    "queue": ("the arrival of `Finalize`", "the start of the batch with the flush's last step"),
+    "step": ("the start of that batch", "its end"),
+    "handover": ("the end of that batch", "the start of decoding"),
+    "decode": ("the start of decoding", "the end of decoding"),
+    REST: ("silero's stop", "all else: a late send, both ways through the sockets, formatting"),
+}
+
+
+class _Report(msgspec.Struct, frozen=True):
+    latency: LatencySplit | None = None
 
 
 class _Message(msgspec.Struct, frozen=True):
     type: str
     is_final: bool = False
     from_finalize: bool = False
+    tutti: _Report | None = None
 
 
 _decoder = msgspec.json.Decoder(_Message)
@@ -50,6 +64,7 @@ class FinalTake:
         """`stops` are pieces, ascending."""
         self.frames, self.language = frames, language
         self.ttfs_s: float | None = None
+        self._split: LatencySplit | None = None  # of the last final, if it was requested
         self.marks = frozenset(stops)
         self._last = stops[-1]
         self._unanswered = 0
@@ -75,6 +90,15 @@ class FinalTake:
         self._unanswered -= 1
         if self._speech_end_s is not None and not self._unanswered:
             self.ttfs_s = now - self._speech_end_s
+            self._split = None if message.tutti is None else message.tutti.latency
+
+    def parts_s(self) -> dict[str, float]:
+        """Return the parts of the time after the stop by name; empty if they were not requested."""
+        split = self._split
+        if split is None or self.ttfs_s is None:
+            return {}
+        parts = {name: getattr(split, f"{name}_ms") / 1e3 for name in PARTS if name != REST}
+        return parts | {REST: self.ttfs_s - STOP_S - sum(parts.values())}
 
     @property
     def over(self) -> bool:
@@ -85,11 +109,14 @@ class FinalTake:
 class Ttfs(WithSpeech[tuple[tuple[bytes, ...], tuple[int, ...], str]]):
     """The ruler: prepares each recording once."""
 
-    query = QUERY
     path = "/v1/listen"
 
-    def __init__(self, spoken: Sequence[Spoken]) -> None:
-        """Find the stops of all recordings. Raises: BadManifest if there are none."""
+    def __init__(self, spoken: Sequence[Spoken], *, explain: bool = False) -> None:
+        """Find the stops of all recordings; `explain`: request the parts of each latency.
+
+        Raises: BadManifest if there are no stops.
+        """
+        self.query = QUERY | {"latency": True} if explain else QUERY
         voice, silence = Voice(), np.zeros(round(TAIL_S * SAMPLE_RATE), np.int16)
         found = [(each, voice.stops(np.concatenate([each.samples, silence])).pieces) for each in spoken]
         super().__init__(
@@ -102,6 +129,9 @@ class Ttfs(WithSpeech[tuple[tuple[bytes, ...], tuple[int, ...], str]]):
             yield FinalTake(*self.played[number])
 
     def figures(self, played: Played) -> tuple[Figure, ...]:
-        """Return the figure of a level."""
-        found = [take.ttfs_s for take in played.takes if isinstance(take, FinalTake) and take.ttfs_s is not None]
-        return (figure("ttfs", STARTS, ENDS, found),)
+        """Return the figure of a level, and those of its parts if they were requested."""
+        takes = [take for take in played.takes if isinstance(take, FinalTake)]
+        whole = figure("ttfs", STARTS, ENDS, [take.ttfs_s for take in takes if take.ttfs_s is not None])
+        parts = [found for take in takes if (found := take.parts_s())]
+        split = PARTS.items() if parts else ()
+        return (whole, *(figure(name, *ends, [each[name] for each in parts]) for name, ends in split))

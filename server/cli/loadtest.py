@@ -25,7 +25,7 @@ from server.cli.options import (
 )
 
 DEFAULT_STREAMS = "10,50,100"
-NOT_OF_RULERS = ("seconds", "plot", "policy_label", "stream_seconds", "churn", "retry", "uploads", "explain")
+NOT_OF_RULERS = ("seconds", "plot", "policy_label", "stream_seconds", "churn", "retry", "uploads")
 ONLY_OF_RULERS = ("recordings", "per_connection", "as_csv")
 
 
@@ -77,7 +77,8 @@ def loadtest(
     ] = False,
     uploads: Annotated[int, typer.Option(help="Concurrent uploads alongside the live streams.", min=0)] = 0,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Also break each result's latency into its parts.")
+        bool,
+        typer.Option("--explain", help="Also break each result's latency into its parts; with --ruler: ttfs only."),
     ] = False,
 ) -> None:
     """Load a server with open-loop live streams in real time, check every transcript, report latencies."""
@@ -100,6 +101,7 @@ def loadtest(
                 per_connection=per_connection,
                 seed=seed,
                 api_key=api_key,
+                explain=explain,
             )
             raise typer.Exit(run_ruler(of_ruler, as_json=as_json, as_csv=as_csv))
         settings = LoadSettings(

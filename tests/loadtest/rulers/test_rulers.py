@@ -9,11 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from loadtest.errors import BadSettings
+from loadtest.reports.environment import describe
 from loadtest.rulers import playing
-from loadtest.rulers.report import as_csv, faults
+from loadtest.rulers.report import RulerDocument, RulerLevel, as_csv, faults, figure, print_table
 from loadtest.rulers.run import measure
 from loadtest.rulers.settings import Ruler, RulerSettings
 from server.cli import app
@@ -35,14 +37,21 @@ def manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_ttfs_of_a_live_server_is_the_silence_and_its_answer(live_server: Start, manifest: Path) -> None:
-    document = measure(RulerSettings(f"ws://{live_server().host}", Ruler.TTFS, (3,), 2, manifest), lambda _: None)
+    settings = RulerSettings(f"ws://{live_server().host}", Ruler.TTFS, (3,), 2, manifest, explain=True)
+    document = measure(settings, lambda _: None)
     (level,) = document.levels
     assert (level.streams, level.recordings, faults(level)) == (3, 3, [])  # as many as streams at least
-    (ttfs,) = level.figures
+    ttfs, *parts = level.figures
+    assert [part.name for part in parts] == ["queue", "step", "handover", "decode", "rest"]
+    means = [part.mean for part in parts if part.mean is not None]
     assert ttfs.p50 is not None
+    assert ttfs.mean == pytest.approx(200 + sum(means), abs=1.0), "the silence and the parts add up"
     assert 195 < ttfs.p50 < 1_500  # the client's own 0.2 s, then the answer on a busy machine
     lines = list(csv.DictReader(io.StringIO(as_csv(document))))
-    assert [(line["streams"], line["figure"], line["count"]) for line in lines] == [("3", "ttfs", "3")]
+    assert [(line["streams"], line["figure"], line["count"]) for line in lines][:2] == [
+        ("3", "ttfs", "3"),
+        ("3", "queue", "3"),
+    ]
     assert lines[0]["starts at"] == "silero's stop less 0.2 s"
 
 
@@ -73,7 +82,7 @@ def test_recordings_that_give_no_measurement_are_faults(live_server: Start, mani
     ("options", "said"),
     [
         (["--ruler", "ttfs", "--seconds", "5"], "--seconds: cannot be combined with --ruler"),
-        (["--ruler", "ttfs", "--explain"], "--explain: cannot be combined with --ruler"),
+        (["--ruler", "word-delay", "--explain"], "explain: only with the ruler ttfs, not with word-delay"),
         (["--recordings", "5"], "--recordings: needs --ruler"),
         (["--per-connection", "5"], "--per-connection: needs --ruler"),
         (["--ruler", "turns", "--per-connection", "5"], "--per-connection: needs --ruler ttfs"),
@@ -91,6 +100,17 @@ def test_the_command_takes_every_ruler() -> None:
         check_tutti(["loadtest", "--ruler", ruler], whole=True)
     with pytest.raises(Unparsed, match="ttfs, word-delay, turns, early-end"):
         check_tutti(["loadtest", "--ruler", "wer"], whole=True)
+
+
+@pytest.mark.parametrize(("lag_ms", "late"), [(1.2, False), (7.5, True)])
+def test_a_report_says_what_the_generator_used_and_whether_it_was_late(lag_ms: float, late: bool) -> None:
+    found = figure("ttfs", "a", "b", [0.21])
+    level = RulerLevel(300, 1, 0, (found,), {}, lag_ms, 0.17, 22.5)
+    document = RulerDocument(Ruler.TTFS, (level,), 1, describe(1))
+    text = io.StringIO()
+    print_table(document, Console(file=text, width=160))
+    assert f"generator: 0.17 of a core, sends late by p99 {lag_ms} ms, at most 22.5 ms" in text.getvalue()
+    assert ("the generator was late" in text.getvalue()) is late
 
 
 def test_settings_out_of_range_are_refused() -> None:
