@@ -38,9 +38,12 @@ class _Linear:
     bias: Floats
 
     def __call__(self, inputs: Floats) -> Floats:
-        rows = max(1, ONE_THREAD // self.weight.size)
-        parts = [inputs[i : i + rows] @ self.weight for i in range(0, len(inputs), rows)]
-        found: Floats = np.concatenate(parts) + self.bias
+        weight = self.weight
+        rows, count = max(1, ONE_THREAD // weight.size), len(inputs)
+        found = np.empty((count, weight.shape[1]))
+        for i in range(0, count, rows):
+            np.matmul(inputs[i : i + rows], weight, out=found[i : i + rows])
+        found += self.bias
         return found
 
 
@@ -50,10 +53,16 @@ class _Norm:
     shift: Floats
 
     def __call__(self, inputs: Floats) -> Floats:
-        centred = inputs - inputs.mean(axis=1, keepdims=True)
-        variance = np.mean(centred * centred, axis=1, keepdims=True)
-        found: Floats = centred / np.sqrt(variance + _EPSILON) * self.scale + self.shift
-        return found
+        channels = inputs.shape[1]
+        centred: Floats = inputs - np.add.reduce(inputs, axis=1, keepdims=True) / channels
+        deviation = np.add.reduce(centred * centred, axis=1, keepdims=True)
+        deviation /= channels
+        deviation += _EPSILON
+        np.sqrt(deviation, out=deviation)
+        centred /= deviation
+        centred *= self.scale
+        centred += self.shift
+        return centred
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +73,16 @@ class _Block:
     out: _Linear
 
     def __call__(self, hidden: Floats) -> Floats:
-        normal = self.norm(hidden)  # (T, C)
+        normal, reach = self.norm(hidden), self.dilation  # (T, C)
         words, channels = normal.shape
-        wide = np.zeros((words + 2 * self.dilation, channels))
-        wide[self.dilation : self.dilation + words] = normal
-        around = np.concatenate([wide[i * self.dilation : i * self.dilation + words] for i in range(3)], axis=1)
-        return hidden + self.out(np.maximum(self.mix(around), 0.0))  # (T, 3 C) to (T, C)
+        around = np.zeros((words, 3 * channels))  # each word's neighbors, zeros outside of the text
+        around[reach:, :channels] = normal[: max(0, words - reach)]
+        around[:, channels : 2 * channels] = normal
+        around[: max(0, words - reach), 2 * channels :] = normal[reach:]
+        mixed = self.mix(around)  # (T, 3 C) to (T, C)
+        found = self.out(np.maximum(mixed, 0.0, out=mixed))
+        found += hidden
+        return found
 
 
 class Tagger:
