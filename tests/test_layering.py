@@ -25,7 +25,9 @@ THIRD_PARTIES = {  # that a package may import
         "opencc", "pinyin_to_ipa", "pypinyin", "pyworld", "ray", "rich", "safetensors", "silero_vad", "soundfile",
         "soxr", "torch", "triton", "typer", "whisper_normalizer",
     },
-    "tutti_asr_client": {"msgspec", "numpy", "rich", "sounddevice", "soundfile", "soxr", "typer", "websockets"},
+    "tutti_asr_client": {
+        "anyio", "httpx", "msgspec", "numpy", "rich", "sounddevice", "soundfile", "soxr", "typer", "websockets",
+    },
 }  # fmt: skip
 HEAVY = {"torch", "numpy", "fastapi", "uvicorn", "matplotlib", "rich", "pydantic"}
 

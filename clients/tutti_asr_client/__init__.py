@@ -7,7 +7,8 @@
             if isinstance(message, Results) and message.is_final:
                 print(message.text)
 
-`open_stream` reconnects; `connect` is a single connection. `tutti_asr_client.files` reads audio files and displays
+`open_stream` reconnects; `connect` is a single connection; `await transcribe("speech.wav")` is a whole recording.
+`tutti_asr_client.sync` has the same three without an event loop. `tutti_asr_client.files` reads audio files and shows
 transcripts; it needs the extra `tutti-asr-client[files]`. Does not depend on the server, a model or torch.
 """
 
@@ -49,6 +50,8 @@ from tutti_asr_client.resilient import ResilientClient
 from tutti_asr_client.retry import Retry
 from tutti_asr_client.stream import open_stream
 from tutti_asr_client.transcript import Transcript
+from tutti_asr_client.uploads.answer import Transcription, Utterance
+from tutti_asr_client.uploads.transcribe import transcribe
 
 __all__ = [
     "AudioError",
@@ -78,10 +81,13 @@ __all__ = [
     "SpeechStarted",
     "TicketRefused",
     "Transcript",
+    "Transcription",
     "Unreachable",
+    "Utterance",
     "UtteranceEnd",
     "Waiting",
     "Word",
     "connect",
     "open_stream",
+    "transcribe",
 ]

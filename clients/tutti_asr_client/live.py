@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Self
 
 import msgspec
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as connect_websocket
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.exceptions import ConcurrencyError, ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
 from tutti_asr_client.address import QueryValue, is_loopback, listen_url
 from tutti_asr_client.errors import NORMAL_CLOSE, ClosedAbnormally, Refused, Unreachable
@@ -179,8 +179,11 @@ async def _close(connection: ClientConnection) -> None:
     closing = asyncio.create_task(connection.close())
     with contextlib.suppress(ConnectionClosed, TimeoutError):
         async with asyncio.timeout(CLOSE_WITHIN_S):
-            while True:
-                await connection.recv()
+            try:
+                while True:
+                    await connection.recv()
+            except ConcurrencyError:  # another task iterates, and takes what arrives
+                await asyncio.shield(closing)
     connection.transport.abort()
     await closing
 
@@ -190,17 +193,22 @@ class _Denial(msgspec.Struct):
 
 
 def refusal(error: InvalidStatus) -> Refused:
-    """Convert a refused handshake to an error; its message is `dg-error`, else the body's `err_msg`."""
+    """Convert a refused handshake to an error."""
     response = error.response
-    message = response.headers.get("dg-error", "")
+    return refused(response.status_code, response.headers, response.body or b"", response.reason_phrase)
+
+
+def refused(status: int, headers: Mapping[str, str], body: bytes, reason: str) -> Refused:
+    """Return the error for an HTTP answer; its message is `dg-error`, else the body's `err_msg`, else the reason."""
+    message = headers.get("dg-error", "")
     if not message:
         with contextlib.suppress(msgspec.DecodeError):
-            message = msgspec.json.decode(response.body or b"{}", type=_Denial).err_msg
+            message = msgspec.json.decode(body or b"{}", type=_Denial).err_msg
     try:
-        retry_after_s = float(response.headers["Retry-After"])
+        retry_after_s = float(headers["Retry-After"])
     except (KeyError, ValueError):
         retry_after_s = None
-    return Refused(response.status_code, retry_after_s, message or response.reason_phrase)
+    return Refused(status, retry_after_s, message or reason)
 
 
 def _closed(error: ConnectionClosed) -> ClosedAbnormally:

@@ -75,7 +75,7 @@ class ResilientClient:
         self._client: ListenClient | None = None
         self._lost_at: float | None = None
         self._safe_position = 0
-        self._failure: ClientError | None = None
+        self._failure: Exception | None = None
         self._aborted = False
         self._task: asyncio.Task[None] | None = None
 
@@ -158,7 +158,7 @@ class ResilientClient:
         """Return the next message, with stream times; unknown types are skipped.
 
         Raises:
-            ClientError: the stream cannot continue; see `tutti_asr_client.errors`.
+            ClientError: the stream cannot continue; see `tutti_asr_client.errors`. Or an error of `on_event`.
         """
         message = await self._messages.get()
         if message is not None:
@@ -189,7 +189,7 @@ class ResilientClient:
     async def _run(self) -> None:
         try:
             await self._connect_until_done()
-        except ClientError as error:
+        except Exception as error:  # noqa: BLE001 - also one of `on_event`; the caller gets it from its next call
             self._failure = error
         except asyncio.CancelledError:
             self._failure = ClosedAbnormally(ABNORMAL_CLOSE, "the stream was aborted")

@@ -58,7 +58,7 @@ async def open_stream(
     again. `rewind`: seconds of finals that `rewind` can decode again, not with `resumable`; their audio is sent again
     too, without delivering their results again. `held_s` seconds of further audio are kept in memory for that, and
     sent at `replay_speed` times real time. A server that does not answer a ping within `dead_after_s` counts as lost.
-    `on_event` is called with each connection event.
+    `on_event` is called with each connection event; an error of its ends the stream and is raised by the next call.
 
     Raises:
         ValueError: the encoding cannot be resumed at any position.

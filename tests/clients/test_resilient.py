@@ -327,6 +327,20 @@ def test_a_full_message_queue_drops_interims_and_keeps_finals() -> None:
     wait_for(main())
 
 
+def test_an_error_of_on_event_ends_the_stream_and_is_raised() -> None:
+    def fail(_: Event) -> None:
+        raise LookupError("no such window")
+
+    async def main() -> None:
+        async with FakeReplica().running() as server, open_stream(server.url, on_event=fail) as stream:
+            with pytest.raises(LookupError, match="no such window"):
+                await _all(stream)
+            with pytest.raises(LookupError, match="no such window"):
+                await stream.send(noise(2))
+
+    wait_for(main())
+
+
 def test_open_stream_refuses_encodings_other_than_raw_audio() -> None:
     async def main() -> None:
         async with open_stream("ws://127.0.0.1:9", encoding="ogg-opus"):

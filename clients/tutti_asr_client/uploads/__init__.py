@@ -1,0 +1,1 @@
+"""Transcription of whole recordings by HTTP, at `POST /v1/listen`."""
