@@ -195,7 +195,7 @@ class _Denial(msgspec.Struct):
 def refusal(error: InvalidStatus) -> Refused:
     """Convert a refused handshake to an error."""
     response = error.response
-    return refused(response.status_code, response.headers, response.body or b"", response.reason_phrase)
+    return refused(response.status_code, response.headers, bytes(response.body or b""), response.reason_phrase)
 
 
 def refused(status: int, headers: Mapping[str, str], body: bytes, reason: str) -> Refused:

@@ -41,10 +41,13 @@ async def open_local(
 ) -> AsyncIterator[LocalTranscriber]:
     """Load the default model and run its engine inside the context; `query` has the parameters of /v1/listen.
 
-    `sample_rate` in Hz is that of the audio; None: the model's.
+    `sample_rate` in Hz is that of the audio; None: the model's. The voice-activity model is loaded only if the settings
+    or the query need it, because importing its runtime takes time.
 
     Raises: ModelError; NotRecognized if the query is not supported.
     """
+    if settings.vad == "auto" and not query.get("vad_events"):
+        settings = settings.model_copy(update={"vad": "off"})
     async with open_replica(settings) as replica:
         yield LocalTranscriber(replica, sample_rate, **query)
 

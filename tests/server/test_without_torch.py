@@ -1,5 +1,9 @@
-"""The default server and the local engine need no torch: a process that cannot import it transcribes all the same."""
+"""The default server and the local engine need no torch: a process that cannot import it transcribes all the same.
 
+The local engine needs no ONNX Runtime either, unless its settings ask for the voice-activity model.
+"""
+
+import os
 import subprocess
 import sys
 
@@ -12,23 +16,34 @@ from tests.support.audio.speech import ROOT
 SAMPLES = {"en": "samples.jsonl", "zh": "mandarin.jsonl"}
 PROCESS = """
 import sys
-sys.modules["torch"] = None  # importing it fails
+sys.modules[sys.argv[1]] = None  # importing it fails
 import server.serve
 from server.cli import main
-sys.argv = ["tutti", *sys.argv[1:]]
+sys.argv = ["tutti", *sys.argv[2:]]
 main()
 """
 
 pytestmark = pytest.mark.skipif(instruction_set() == "portable", reason="auto is bf16 or fp32 here, which are torch's")
 
 
-@pytest.mark.parametrize("language", SAMPLES)
-def test_a_recording_is_transcribed_where_torch_cannot_be_imported(language):
-    sample = read_manifest(ROOT / "model" / "samples" / SAMPLES[language])[0]
-    words = ["transcribe", "--language", language, str(sample.audio)]
-    done = subprocess.run(
-        [sys.executable, "-c", PROCESS, *words], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+def tutti(blocked, *words, **settings):
+    """Run a command of `tutti` in a process that cannot import a module."""
+    return subprocess.run(
+        [sys.executable, "-c", PROCESS, blocked, *words],
+        cwd=ROOT,
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
+
+
+@pytest.mark.parametrize("blocked", ["torch", "onnxruntime"])
+@pytest.mark.parametrize("language", SAMPLES)
+def test_a_recording_is_transcribed_where_it_cannot_be_imported(language, blocked):
+    sample = read_manifest(ROOT / "model" / "samples" / SAMPLES[language])[0]
+    done = tutti(blocked, "transcribe", "--language", language, str(sample.audio))
     assert done.returncode == 0, done.stderr
     assert sample.text in done.stdout
 
@@ -36,9 +51,14 @@ def test_a_recording_is_transcribed_where_torch_cannot_be_imported(language):
 def test_a_model_that_computes_in_torch_needs_it():
     """So the first test does not pass because nothing was ever blocked."""
     sample = read_manifest(ROOT / "model" / "samples" / SAMPLES["en"])[0]
-    words = ["transcribe", "--precision", "fp32", str(sample.audio)]
-    done = subprocess.run(
-        [sys.executable, "-c", PROCESS, *words], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
-    )
+    done = tutti("torch", "transcribe", "--precision", "fp32", str(sample.audio))
     assert done.returncode != 0
     assert "torch" in done.stderr
+
+
+def test_ends_of_speech_by_the_voice_activity_model_need_onnx_runtime():
+    """Likewise."""
+    sample = read_manifest(ROOT / "model" / "samples" / SAMPLES["en"])[0]
+    done = tutti("onnxruntime", "transcribe", str(sample.audio), TUTTI_VAD="silero")
+    assert done.returncode != 0
+    assert "onnxruntime" in done.stderr

@@ -40,7 +40,7 @@ class _Stream(Generic[Async]):
     """The methods of a stream; each waits for that of the asynchronous client, which describes it."""
 
     def __init__(self, client: Async, portal: BlockingPortal) -> None:
-        self._client = client
+        self._client: Async = client
         self._portal = portal
         self._ended = False
         self._awaited: deque[Future[Message | None]] = deque()  # of calls that timed out or were interrupted
