@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import typer
 from typer.testing import CliRunner
 
@@ -15,6 +16,12 @@ from loadtest.failover.report import figures
 from loadtest.failover.streams import Audio, Outcome, audios
 from loadtest.generator.latencies import Latencies
 from loadtest.generator.measures import LevelReport, MinuteReport, ServerFigures
+
+
+@pytest.fixture(autouse=True)
+def without_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No engine host is lost here, so servers start no spare one."""
+    monkeypatch.setenv("TUTTI_ENGINE_SPARE", "false")
 
 
 def run(folder: Path, *words: str) -> dict[str, Any]:
