@@ -35,6 +35,11 @@ def findings(check: Check, **settings: object) -> dict[str, Finding]:
     return {finding.name: finding for finding in check(Settings(**settings))}
 
 
+def of_model(**settings: object) -> dict[str, Finding]:
+    """The findings on the default model alone: by default the Mandarin one is checked, too."""
+    return findings(doctor_model.model, **({"model": "tutti-small"} | settings))
+
+
 def test_this_installation_passes_with_a_json_report() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -68,7 +73,7 @@ def test_weights_that_do_not_stay_in_the_caches_give_a_warning(monkeypatch: pyte
     for middle_ns, verdict in ((20.0, Verdict.OK), (140.0, Verdict.WARN)):
         rounds = [15.0, middle_ns, 400.0]
         monkeypatch.setattr(doctor_model, "read_ns", lambda _, found=rounds: found)
-        finding = findings(doctor_model.model)["caches"]
+        finding = of_model()["caches"]
         assert finding.verdict is verdict
         assert f"{middle_ns:.0f} ns per read" in finding.found
 
@@ -147,9 +152,9 @@ def test_each_of_several_models_is_checked_with_its_own_settings(monkeypatch: py
 
 
 def test_arithmetic_that_differs_from_that_of_other_processors_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert findings(doctor_model.model, precision="int8")["arithmetic"].verdict is Verdict.OK
+    assert of_model(precision="int8")["arithmetic"].verdict is Verdict.OK
     monkeypatch.setattr(doctor_model, "committed_digest", lambda _: "0" * 64)
-    finding = findings(doctor_model.model, precision="int8")["arithmetic"]
+    finding = of_model(precision="int8")["arithmetic"]
     assert finding.verdict is Verdict.FAIL
     assert "fp32" in finding.advice
 
@@ -158,10 +163,10 @@ def test_arithmetic_of_the_second_pass_model_is_checked_for_accurate_finals(monk
     name = "arithmetic of accurate finals"
     ours = lambda model: committed_digest(f"{model.config.name}.safetensors")  # noqa: E731
     monkeypatch.setattr(doctor_model, "log_probs_digest", ours)
-    assert name not in findings(doctor_model.model, precision="int8")
-    assert findings(doctor_model.model, precision="int8", finals="accurate")[name].verdict is Verdict.OK
+    assert name not in of_model(precision="int8")
+    assert of_model(precision="int8", finals="accurate")[name].verdict is Verdict.OK
     monkeypatch.setattr(doctor_model, "log_probs_digest", lambda model: model.config.name)
-    assert findings(doctor_model.model, precision="int8", finals="accurate")[name].verdict is Verdict.FAIL
+    assert of_model(precision="int8", finals="accurate")[name].verdict is Verdict.FAIL
 
 
 def test_scores_of_the_whole_text_model_are_checked_for_accurate_finals(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,20 +174,20 @@ def test_scores_of_the_whole_text_model_are_checked_for_accurate_finals(monkeypa
     monkeypatch.setattr(
         doctor_model, "log_probs_digest", lambda model: committed_digest(f"{model.config.name}.safetensors")
     )
-    assert name not in findings(doctor_model.model, precision="int8")
-    assert name not in findings(doctor_model.model, precision="int8", finals="accurate", lm="off")
-    assert findings(doctor_model.model, precision="int8", finals="accurate")[name].verdict is Verdict.OK
+    assert name not in of_model(precision="int8")
+    assert name not in of_model(precision="int8", finals="accurate", lm="off")
+    assert of_model(precision="int8", finals="accurate")[name].verdict is Verdict.OK
     monkeypatch.setattr(doctor_model, "scores_digest", lambda _: "another")
-    assert findings(doctor_model.model, precision="int8", finals="accurate")[name].verdict is Verdict.FAIL
+    assert of_model(precision="int8", finals="accurate")[name].verdict is Verdict.FAIL
 
 
 def test_arithmetic_is_checked_only_for_shipped_8_bit_models(tmp_path: Path) -> None:
-    assert "arithmetic" not in findings(doctor_model.model, precision="fp32")
+    assert "arithmetic" not in of_model(precision="fp32")
     assert "tutti-mandarin: arithmetic" in findings(doctor_model.model, precision="int8")
     another = tmp_path / "another.safetensors"
     for suffix in (".safetensors", ".json"):
         another.with_suffix(suffix).symlink_to(checkpoint.SHIPPED.with_suffix(suffix))
-    assert "arithmetic" not in findings(doctor_model.model, model=another, precision="int8")
+    assert "arithmetic" not in of_model(model=another, precision="int8")
 
 
 def test_a_port_in_use_fails() -> None:
@@ -397,7 +402,7 @@ def _threads() -> Iterator[None]:
 
 
 def test_a_turn_model_is_loaded_and_one_of_another_form_fails(tmp_path: Path) -> None:
-    good = findings(doctor_model.model, turn_model=write_turn_model(tmp_path / "turns.onnx"))["turn model"]
-    bad = findings(doctor_model.model, turn_model=write_turn_model(tmp_path / "other.onnx", bands=128))["turn model"]
+    good = of_model(turn_model=write_turn_model(tmp_path / "turns.onnx"))["turn model"]
+    bad = of_model(turn_model=write_turn_model(tmp_path / "other.onnx", bands=128))["turn model"]
     assert (good.verdict, bad.verdict) == (Verdict.OK, Verdict.FAIL)
     assert "128, 800" in bad.found
