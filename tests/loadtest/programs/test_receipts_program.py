@@ -29,6 +29,9 @@ def test_streams_under_load_are_the_same_alone_as_on_a_processor_with_avx2(tmp_p
     found = audit(folder, public, "AVX2")
     assert (found.exit_code, found.output) == (0, "12 of 12 streams replayed: no difference")
 
+    for path in folder.iterdir():
+        if path.stem not in ("0002", "0003"):
+            path.unlink()
     messages = folder / "0003.jsonl"
     messages.write_text(messages.read_text().replace('"word":"', '"word":"x', 1))
     found = audit(folder, public, "this one")
