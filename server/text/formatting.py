@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from model.ctc.words import Word, joined
 from model.punctuation.marks import ENDS, MARKS, PERIOD, QUESTION, Labelled
 from model.punctuation.rules import capital_i, capitalised, is_question
@@ -52,8 +54,7 @@ FULL_WIDTH = ("", "，", "。", "？")  # the marks for scripts without spaces
 SENTENCE_MARKS = frozenset(".,?!…，。？！")  # after which an own written form gets no other
 
 
-@dataclass(frozen=True, slots=True)
-class FormattedWord:
+class FormattedWord(msgspec.Struct, frozen=True, gc=False):
     """A recognized word, or the words of a number or phrase joined by spaces, with its formatted text."""
 
     word: Word
@@ -75,9 +76,21 @@ class Sentences:
         So only rules apply, without digits and punctuation: a comma could disappear again with the next words. A
         phrase of the operator may become longer; `stable` counts the words before it.
         """
-        if self._style.settled_only and self._style.own:
-            words = words[: self._style.own.settled([word.text for word in words])]
-        return format_words(words, replace(self._style, numerals=False), self.opening, ends=False)
+        style = self._style
+        if not style.own:
+            return self._plain_partial(words)
+        if style.settled_only:
+            words = words[: style.own.settled([word.text for word in words])]
+        return format_words(words, replace(style, numerals=False), self.opening, ends=False)
+
+    def _plain_partial(self, words: Sequence[Word]) -> tuple[FormattedWord, ...]:
+        """Return what `format_words` makes of them without written forms, in a fifth of its time."""
+        if not self._style.punctuate:
+            return tuple([FormattedWord(word, word.text) for word in words])
+        formatted = [FormattedWord(word, capital_i(word.text)) for word in words]
+        if words and not self.opening:
+            formatted[0] = FormattedWord(words[0], capitalised(words[0].text))
+        return tuple(formatted)
 
     def stable(self, words: Sequence[Word], count: int) -> int:
         """Return how many words of `partial` can no longer change where this many recognized ones cannot."""

@@ -53,7 +53,7 @@ class Levels:
             return True
         begin = int((word.start_s - CONTEXT_S + self.lead_s) * self.rate) - self.first
         end = int((word.end_s + self.delay_s + self.lead_s) * self.rate) - self.first
-        around = sorted(level for level in self.values[max(0, begin) : max(0, end)] if level)
+        around = sorted(self.values[max(0, begin) : max(0, end)].replace(b"\0", b""))
         return len(around) >= LOUDEST and around[-LOUDEST] - around[len(around) // QUIET_SHARE] >= RISE_DB
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -136,6 +137,15 @@ def test_the_words_of_a_partial_stay_when_others_follow(words: list[Word], style
     sentences = Sentences(style)
     fewer, more = sentences.partial(words[:count]), sentences.partial(words)
     assert more[: len(fewer)] == fewer
+
+
+@settings(max_examples=200)
+@given(recognized, styles, st.booleans())
+def test_a_partial_is_formatted_by_the_rules_alone(words: list[Word], style: Style, begins: bool) -> None:
+    sentences = Sentences(style)
+    sentences.opening = () if begins else ("i'm",)
+    expected = format_words(words, replace(style, numerals=False), sentences.opening, ends=False)
+    assert sentences.partial(words) == expected
 
 
 @pytest.mark.parametrize(
