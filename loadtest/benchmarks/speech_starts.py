@@ -6,7 +6,9 @@ Each recording comes after a second of its own quietest 0.2 s. Several onsets ar
 silero's first window of speech, and that of the first 60 ms whose levels are 15, 20 or 25 dB below the recording's
 loudest tenth at most. Lower levels are often breath, or hiss before the voice. For these, a recording that is not
 `QUIET_DB` quieter before its onset is left out. The delay is from the onset to the end of the step with which the
-message comes: the latency of the server, which this program starts, is not in it.
+message comes: the latency of the server, which this program starts, is not in it. A start up to `EARLY_S` before an
+onset is its start, an earlier one is a false start. `--gain-db -20` gives the delays of quiet voices: the server gets
+the recordings at this gain, after the onsets are found.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ RATE, WINDOW = SileroVad.sample_rate, SileroVad.step_samples
 LEVEL = RATE // 50  # samples of a level
 LOUD_DB, QUIET_DB = (15.0, 20.0, 25.0), 15.0
 LEAD_S = 1.0
+EARLY_S = 0.3
 SPEECH_ABOVE = 0.5
 TOGETHER = 16  # recordings at a time
 BATCHES = (1, 16, 64)
@@ -52,6 +55,12 @@ def with_quiet(pcm: Audio) -> Audio:
     quiet = pcm[starts[int(np.argmin(energies))] :][:size]
     lead = np.concatenate([quiet[:: 1 - 2 * (turn % 2)] for turn in range(round(LEAD_S * RATE / size))])
     return np.concatenate([lead, pcm])
+
+
+def amplified(pcm: Audio, gain_db: float) -> Audio:
+    """Return a recording (S,) at this gain, rounded and clipped."""
+    scaled: Audio = np.clip(np.rint(pcm * 10 ** (gain_db / 20)), -32_768, 32_767).astype(np.int16)
+    return scaled
 
 
 def level_onset(pcm: Audio, below_db: float) -> float | None:
@@ -118,14 +127,14 @@ def all_starts(vad: str, recordings: Sequence[Audio]) -> list[list[float]]:
 
 
 def delays(starts: Sequence[Sequence[float]], onsets: Sequence[float | None]) -> dict[str, object]:
-    """Return figures of the first start at or after each onset; an earlier one is a false start."""
+    """Return figures of the start that belongs to each onset, the first one at most `EARLY_S` before it."""
     found: list[float] = []
     early = missed = 0
     for times, onset in zip(starts, onsets, strict=True):
         if onset is None:
             continue
-        early += any(at <= onset for at in times)
-        after = [at - onset for at in times if at > onset]
+        early += any(at <= onset - EARLY_S for at in times)
+        after = [at - onset for at in times if at > onset - EARLY_S]
         if after:
             found.append(after[0])
         else:
@@ -136,7 +145,7 @@ def delays(starts: Sequence[Sequence[float]], onsets: Sequence[float | None]) ->
         "median_ms": round(float(p50)),
         "p95_ms": round(float(p95)),
         "missed": missed,
-        "before_the_onset": early,
+        "false_before_the_onset": early,
     }
 
 
@@ -161,12 +170,13 @@ def processor_ms() -> dict[str, dict[str, float]]:
     return figures
 
 
-def measure(command: str, manifest: Path, noise: Path | None, most: int) -> int:
+def measure(command: str, manifest: Path, noise: Path | None, most: int, gain_db: float) -> int:
     """Print the figures, the last line as JSON."""
     recordings = [with_quiet(read_pcm(each.audio, RATE)) for each in read_manifest(manifest)[:most]]
     vad = SileroVad.load()
     onsets = {"silero": [silero_onset(vad, pcm) for pcm in recordings]}
     onsets |= {f"level_{db:g}_db": [level_onset(pcm, db) for pcm in recordings] for db in LOUD_DB}
+    recordings = [amplified(pcm, gain_db) for pcm in recordings]
     sounds = [] if noise is None else [read_pcm(each.audio, RATE) for each in read_manifest(noise, texts=False)]
     result: dict[str, Any] = {"command": command, "vad": {}}
     for setting in ("off", "auto"):
@@ -188,9 +198,10 @@ def main(
     manifest: Annotated[Path, typer.Option(help="Recordings as JSON lines.")],
     noise: Annotated[Path | None, typer.Option(help="Recordings without speech, as JSON lines.")] = None,
     most: Annotated[int, typer.Option(help="Number of recordings at most.")] = 300,
+    gain_db: Annotated[float, typer.Option(help="Gain of the recordings that are sent; negative: quiet voices.")] = 0.0,
 ) -> None:
     """Measure starts of speech."""
-    carry_out("loadtest.benchmarks.speech_starts", lambda command: measure(command, manifest, noise, most))
+    carry_out("loadtest.benchmarks.speech_starts", lambda command: measure(command, manifest, noise, most, gain_db))
 
 
 if __name__ == "__main__":
