@@ -11,8 +11,7 @@ import lzma
 import math
 import unicodedata
 import zlib
-from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -20,16 +19,11 @@ from typing import BinaryIO, cast
 import numpy as np
 
 from model.errors import LanguageModelError
+from model.lm.arpa_rows import ABSENT_LOG10, LARGEST_LOG10, LN10, ROWS, Arrays, Rows, WordTable, written
 from model.lm.trie import SPECIAL_WORDS, NgramTable
 from model.text.files import open_utf8
 
-LN10 = math.log(10.0)
-# KenLM's log-probability of an unknown word where the model has no <unk>.
-ABSENT_LOG10 = -100.0
-# Rounding in the file may put the logarithm of a probability of 1 slightly above 0.
-_LARGEST_LOG10 = 1e-3
-
-
+_BLOCK = 1 << 22  # bytes read at a time
 _SPECIAL = {"<unk>": "<unk>", "[unk]": "<unk>", "<s>": "<s>", "[cls]": "<s>", "</s>": "</s>", "[sep]": "</s>"}
 _BINARIES = {  # first bytes of binary models
     b"mmap lm http://kheafield.com/code": "a KenLM binary",
@@ -70,31 +64,21 @@ def write_arpa(path: Path, model: Ngrams, *, digits: int = 4) -> None:
         file.writelines(f"ngram {n}={len(table)}\n".encode() for n, table in enumerate(model.tables, 1))
         for n, table in enumerate(model.tables, 1):
             file.write(f"\n\\{n}-grams:\n".encode())
-            file.writelines(_lines(model.words, table, digits, longest=n == len(model.tables)))
+            rows = table.ids, table.log_prob, table.backoff
+            file.writelines(written(model.words, rows, digits, longest=n == len(model.tables)))
         file.write(b"\n\\end\\\n")
 
 
 def _compressed(raw: BinaryIO) -> BinaryIO:
-    return cast(BinaryIO, gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=9, mtime=0))
-
-
-def _lines(words: Sequence[str], table: NgramTable, digits: int, *, longest: bool) -> Iterator[bytes]:
-    log_probs, backoffs = (table.log_prob / LN10).tolist(), (table.backoff / LN10).tolist()
-    for ids, log_prob, backoff in zip(table.ids.tolist(), log_probs, backoffs, strict=True):
-        weight = "" if longest or not backoff else f"\t{_number(backoff, digits)}"
-        yield f"{_number(log_prob, digits)}\t{' '.join(words[i] for i in ids)}{weight}\n".encode()
-
-
-def _number(value: float, digits: int) -> str:
-    text = f"{value:.{digits}f}".rstrip("0").rstrip(".")
-    return "0" if text in {"-0", ""} else text
+    return cast(BinaryIO, gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=7, mtime=0))
 
 
 class _Reader:
-    """Parser: one pass over the lines of a file, counted for error messages."""
+    """Parser: one pass over a file in blocks of whole lines, counted for error messages."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path, self._file, self._number = path, file, 0
+        self._block, self._at = b"", 0  # lines read last, and the position of the next one
         self._ids: dict[bytes, int] = {}
         self._words: tuple[str, ...] = ()
 
@@ -109,19 +93,28 @@ class _Reader:
 
     def _line(self) -> bytes:
         """Return the next line that is not empty, stripped. Raises: LanguageModelError at the end of the file."""
-        for line in self._file:
-            self._number += 1
+        for line in self._lines():
             if text := line.strip():
                 return text
         raise self._error("the file ends early")
+
+    def _lines(self) -> Iterator[bytes]:
+        """Yield the lines that follow, counting them."""
+        while True:
+            if self._at == len(self._block):
+                self._block, self._at = self._file.read(_BLOCK) + self._file.readline(), 0
+                if not self._block:
+                    return
+            start, self._at = self._at, 1 + self._block.find(b"\n", self._at) or len(self._block)
+            self._number += 1
+            yield self._block[start : self._at]
 
     def _error(self, what: str) -> LanguageModelError:
         return LanguageModelError(f"{self._path}:{self._number}: {what}")
 
     def _find_data(self) -> None:
         """Skip to the header (SRILM allows text before it). Raises: LanguageModelError, which names a binary format."""
-        for line in self._file:
-            self._number += 1
+        for line in self._lines():
             if line.strip() == b"\\data\\":
                 return
             kind = next((kind for mark, kind in _BINARIES.items() if line.startswith(mark)), None)
@@ -165,24 +158,35 @@ class _Reader:
         self._ids = {word.encode(): i for i, word in enumerate(self._words)}
         self._ids |= {word.upper().encode(): i for i, word in enumerate(SPECIAL_WORDS)}
         self._ids |= {name: self._ids[small.get(word, word).encode()] for name, word in as_read.items()}
+        self._table = WordTable.of(self._ids)
         values = np.array([rows[word] for word in self._words], np.float32)  # (words, 2)
         return NgramTable(np.arange(len(rows), dtype=np.int32)[:, None], values[:, 0].copy(), values[:, 1].copy())
 
     def _section(self, n: int, count: int) -> NgramTable:
         if (line := self._line()) != f"\\{n}-grams:".encode():
             raise self._error(f"expected \\{n}-grams:, not {_shown(line)}")
-        ids, log_probs, backoffs = array("i"), array("f"), array("f")
-        known = self._ids
-        for _ in range(count):
-            name, log_prob, backoff = self._ngram(n)
-            try:
-                ids.extend([known[word] for word in name])
-            except KeyError as error:
-                raise self._error(f"{_shown(error.args[0])} is not among the unigrams") from None
-            log_probs.append(log_prob)
-            backoffs.append(backoff)
-        table = np.frombuffer(ids, np.int32).reshape(-1, n) if count else np.zeros((0, n), np.int32)
-        return NgramTable(table, np.array(log_probs, np.float32), np.array(backoffs, np.float32))
+        parts: list[Arrays] = []
+        rows = Rows(n, self._table)
+        while count:
+            part, self._at, lines = rows.parse(self._block, self._at, count)
+            self._number += lines
+            parts.append(part)
+            count -= len(part[0])
+            if count and len(part[0]) < ROWS:  # the end of the block, or a line of another form
+                parts.append(self._row(n))
+                count -= 1
+        if not parts:
+            return NgramTable(np.zeros((0, n), np.int32), np.zeros(0, np.float32), np.zeros(0, np.float32))
+        return NgramTable(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+    def _row(self, n: int) -> Arrays:
+        """Read one line of section n, of any form."""
+        name, log_prob, backoff = self._ngram(n)
+        try:
+            ids = [self._ids[word] for word in name]
+        except KeyError as error:
+            raise self._error(f"{_shown(error.args[0])} is not among the unigrams") from None
+        return np.array([ids], np.int32), np.array([log_prob], np.float32), np.array([backoff], np.float32)
 
     def _ngram(self, n: int) -> tuple[list[bytes], float, float]:
         """Read one line of section n: words, natural logs of probability and back-off weight."""
@@ -194,9 +198,9 @@ class _Reader:
             log_prob, backoff = float(fields[0]), float(fields[n + 1]) if len(fields) == n + 2 else 0.0
         except ValueError:
             raise self._error(f"not a number in {_shown(line)}") from None
-        if not (log_prob <= _LARGEST_LOG10 and backoff < math.inf):  # refuses NaN too
+        if not (log_prob <= LARGEST_LOG10 and backoff < math.inf):  # refuses NaN too
             raise self._error(f"not the logarithm of a probability in {_shown(line)}")
-        low = ABSENT_LOG10  # some tools write -inf for a probability of 0
+        low = ABSENT_LOG10
         return fields[1 : n + 1], min(max(log_prob, low), 0.0) * LN10, max(backoff, low) * LN10
 
     def _decoded(self, word: bytes) -> str:

@@ -95,6 +95,23 @@ def find_rows(keys: Sequence[Keys], rows: IntArray, vocabulary: int) -> NDArray[
     return found
 
 
+def sorted_rows(rows: IntArray, limit: int) -> NDArray[np.int64]:
+    """Stable order of rows (n, k) by their columns, all of 0 to `limit` - 1; columns that fit are sorted as one number.
+
+    Rows that are sorted for the most part, as those of a file and their contexts are, take a tenth of the time.
+    """
+    limit, keys = max(limit, 2), [rows[:, 0].astype(np.int64)]
+    bound = limit
+    for column in rows.T[1:]:
+        if bound * limit > np.iinfo(np.int64).max:
+            keys.append(column.astype(np.int64))
+            bound = limit
+        else:
+            keys[-1] = keys[-1] * limit + column
+            bound *= limit
+    return np.lexsort(keys[::-1])
+
+
 def _level_keys(levels: Sequence[IntArray], vocabulary: int) -> list[Keys]:
     """Ascending keys of each level, which is sorted by words: parent's index * vocabulary + last word."""
     keys = [levels[0][:, 0].astype(np.int64)]
@@ -105,13 +122,14 @@ def _level_keys(levels: Sequence[IntArray], vocabulary: int) -> list[Keys]:
 
 def _closed_levels(tables: Sequence[NgramTable]) -> tuple[list[NgramTable], list[NDArray[np.bool_]]]:
     """Sorted levels with every context and suffix present, and a mask of the rows that were added."""
+    vocabulary = len(tables[0])
     levels: list[NgramTable] = []
     missing: list[NDArray[np.bool_]] = []
     wanted = np.zeros((0, len(tables)), np.int32)
     for table in reversed(tables):
         ids = np.concatenate([table.ids, wanted])
         given = np.arange(len(ids)) < len(table)
-        order = np.lexsort((~given, *ids.T[::-1]))  # by words, a given row before an added one
+        order = sorted_rows(np.column_stack([ids, ~given]), vocabulary)  # by words, a given row before an added one
         ids, given = ids[order], given[order]
         same = np.zeros(len(ids), np.bool_)
         same[1:] = (ids[1:] == ids[:-1]).all(axis=1)

@@ -61,6 +61,7 @@ SOURCES = (
     "int8/step",
     "int8/vectors",
     "levels",
+    "lm/arpa_rows",
     "lm/recurrent/pieces",
     "lm/recurrent/step",
     "lm/score",

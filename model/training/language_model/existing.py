@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from model.lm.arpa import ABSENT_LOG10, LN10, Ngrams
+from model.lm.arpa import Ngrams
+from model.lm.arpa_rows import ABSENT_LOG10, LN10
 from model.lm.trie import SPECIAL_WORDS, START_ID, UNKNOWN_ID, NgramTable
 from model.machine.compiled import IntArray
 from model.training.language_model.mixture import normalized

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from model.lm.arpa import ABSENT_LOG10, LN10
+from model.lm.arpa_rows import ABSENT_LOG10, LN10
 from model.lm.trie import START_ID, NgramTable
 from model.machine.compiled import DoubleArray, IntArray
 from model.training.language_model.counting import NgramCounts, Places

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from model.lm.score import find_nodes, score_rows, score_text
-from model.lm.trie import START_ID, BackoffTrie, NgramTable, build_trie
+from model.lm.trie import START_ID, BackoffTrie, NgramTable, build_trie, sorted_rows
 from model.machine.compiled import DoubleArray, FloatArray, IntArray
 
 EM_ROUNDS = 50
@@ -49,7 +49,7 @@ def mix(models: Sequence[Sequence[NgramTable]], weights: Sequence[float]) -> lis
     tries = [build_trie(tables) for tables in models]
     tables = []
     for n in range(max(len(tables) for tables in models)):
-        ids = _union([tables[n].ids for tables in models if n < len(tables)])
+        ids = _union([tables[n].ids for tables in models if n < len(tables)], len(models[0][0]))
         mixed = np.zeros(len(ids))
         for trie, weight in zip(tries, weights, strict=True):
             mixed += weight * np.exp(score_rows(*trie.arrays, ids).astype(np.float64))
@@ -89,9 +89,9 @@ def leftovers(trie: BackoffTrie) -> tuple[DoubleArray, DoubleArray]:
     return np.maximum(left, _LEAST_MASS), np.maximum(left_shorter, _LEAST_MASS)
 
 
-def _union(parts: Sequence[IntArray]) -> IntArray:
+def _union(parts: Sequence[IntArray], vocabulary: int) -> IntArray:
     ids = np.concatenate(parts)
-    ids = ids[np.lexsort(ids.T[::-1])]
+    ids = ids[sorted_rows(ids, vocabulary)]
     different = np.ones(len(ids), np.bool_)
     different[1:] = (ids[1:] != ids[:-1]).any(axis=1)
     return np.ascontiguousarray(ids[different])

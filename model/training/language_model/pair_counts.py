@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from model.errors import LanguageModelError
-from model.lm.arpa import ABSENT_LOG10, LN10
+from model.lm.arpa_rows import ABSENT_LOG10, LN10
 from model.lm.trie import END_ID, SPECIAL_WORDS, START_ID, NgramTable
 from model.text.files import read_lines
 from model.training.language_model.mixture import normalized

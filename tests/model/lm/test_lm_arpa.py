@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.errors import LanguageModelError
-from model.lm.arpa import LN10, read_arpa, write_arpa
+from model.lm import arpa, arpa_rows
+from model.lm.arpa import read_arpa, write_arpa
+from model.lm.arpa_rows import LN10
 from tests.support.decoding.lm_reference import as_dict, as_ngrams
 
 GOOD = r"""any text may go first
@@ -158,3 +160,53 @@ def test_composed_and_decomposed_forms_of_a_word_are_one(tmp_path: Path) -> None
     text = GOOD.replace("\tb\t", "\tcafe\u0301\t").replace("b </s>", "caf\u00e9 </s>").replace("a b", "a cafe\u0301")
     model = read_arpa(written(tmp_path, text))
     assert model.words == ("<unk>", "<s>", "</s>", "a", "caf\u00e9")
+
+
+NUMBERS = ("-1", "-.5", "-5.", "-0", "0", "+0", "-99", "-1000", "-inf", "-1e-3", "-1_0", "-0.12345678901234567")
+GAPS = ("\t", " ", "  ", "\t ", "\v")
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_rows_of_any_form_read_as_python_reads_their_numbers(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    rows, expected = [], []
+    for _ in range(data.draw(st.integers(1, 12))):
+        names = [data.draw(st.sampled_from(["a", "B", "<s>", "</s>", "<unk>", "<UNK>", "é"])) for _ in range(2)]
+        probability, weight = (data.draw(st.sampled_from(NUMBERS)) for _ in range(2))
+        weighted = data.draw(st.booleans())
+        fields = [probability, *names, *([weight] if weighted else [])]
+        gap, end = data.draw(st.sampled_from(GAPS)), data.draw(st.sampled_from(["\n", "\r\n", " \n", "\n\n", "\n \n"]))
+        rows.append(data.draw(st.sampled_from(["", " "])) + gap.join(fields) + end)
+        values = (max(float(each), -100.0) * LN10 for each in (probability, weight if weighted else "0"))
+        expected.append((*(name.replace("UNK", "unk") for name in names), *np.float32(list(values)).tolist()))
+    words = "".join(f"-1\t{word}\n" for word in ("a", "B", "<s>", "</s>", "<unk>", "é"))
+    body = "".join(rows)
+    text = f"\\data\\\nngram 1=6\nngram 2={len(rows)}\n\n\\1-grams:\n{words}\n\\2-grams:\n{body}\\end\\\n"
+    folder = tmp_path_factory.mktemp("rows")
+    path = folder / "model.arpa"
+    path.write_bytes(text.encode())
+    read = read_arpa(path)
+    found = read.tables[1]
+    names = [(read.words[first], read.words[second]) for first, second in found.ids.tolist()]
+    logs = zip(found.log_prob.tolist(), found.backoff.tolist(), strict=True)
+    assert [(*name, *log) for name, log in zip(names, logs, strict=True)] == expected
+
+
+def test_a_file_of_several_blocks_reads_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = read_arpa(written(tmp_path, GOOD))
+    monkeypatch.setattr(arpa, "_BLOCK", 3)
+    assert as_dict(read_arpa(tmp_path / "model.arpa").tables) == as_dict(whole.tables)
+    with pytest.raises(LanguageModelError, match=r"model\.arpa:16: 'c' is not among the unigrams"):
+        read_arpa(written(tmp_path, GOOD.replace("-0.2\ta b", "-0.2\ta c", 1)))
+
+
+def test_more_rows_than_are_parsed_or_written_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = read_arpa(written(tmp_path, GOOD))
+    write_arpa(tmp_path / "whole.arpa", model)
+    for module in (arpa, arpa_rows):
+        monkeypatch.setattr(module, "ROWS", 2)
+    assert as_dict(read_arpa(tmp_path / "model.arpa").tables) == as_dict(model.tables)
+    write_arpa(tmp_path / "parts.arpa", model)
+    assert (tmp_path / "parts.arpa").read_bytes() == (tmp_path / "whole.arpa").read_bytes()

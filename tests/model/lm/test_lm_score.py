@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from model.lm.language_model import LanguageModel
 from model.lm.score import ROOT, lm_score
-from model.lm.trie import NgramTable, build_trie
+from model.lm.trie import NgramTable, build_trie, sorted_rows
 from tests.support.decoding.lm_reference import Model, as_ngrams, backoff_log_prob
 from tests.support.decoding.trie_walk import walk
 
@@ -98,3 +98,10 @@ def test_the_letter_trie_leads_to_words_and_keeps_the_best_score_below_each_node
     assert trie.word[walk(trie.spelling, [0, 1, 26, 2])] == 4
     assert walk(trie.spelling, [1]) == -1
     assert trie.spelling.best[0] == -1.0
+
+
+@given(st.integers(1, 1 << 31), st.lists(st.tuples(*[st.integers(0, (1 << 31) - 1)] * 4), min_size=1))
+def test_rows_are_sorted_by_their_columns(limit: int, rows: list[tuple[int, ...]]) -> None:
+    below = np.array(rows, np.int64) % limit  # of numbers that fit in one of 64 bits, or in several
+    table = np.concatenate([below, below]).astype(np.int32)
+    assert sorted_rows(table, limit).tolist() == sorted(range(len(table)), key=lambda i: (*table[i].tolist(), i))

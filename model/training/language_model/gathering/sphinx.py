@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.errors import LanguageModelError
-from model.lm.arpa import ABSENT_LOG10, LN10, Ngrams
+from model.lm.arpa import Ngrams
+from model.lm.arpa_rows import ABSENT_LOG10, LN10
 from model.lm.trie import SPECIAL_WORDS, NgramTable
 from model.machine.compiled import FloatArray, IntArray
 
