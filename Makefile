@@ -37,9 +37,10 @@ MARKS ?= not image
 test-all: setup  ## all tests, half an hour; continuous integration leaves out those of the release
 	@$(PYTEST) -m '$(MARKS)'
 
-test-release: setup  ## tests that prove a release: its files, new environments, an upgrade, Ray clusters; before a tag
+test-release: setup  ## the tests that .ci/run leaves out, twenty minutes: every night, and before a release
 	@$(BIN)/python tests/ecosystem/environments.py serving
 	@$(PYTEST) -m release
+	@$(BIN)/python -m loadtest.soak --minutes 3 --warmup-s 30 --capacity 100 --folder build/soak
 
 IMAGE_PACKAGES := podman runc netavark iptables mmdebstrap debian-archive-keyring tini
 test-image: setup  ## build the image and run it as an operator does; Linux, as root, with the packages that it names
@@ -58,7 +59,7 @@ test-avx2: export ATEN_CPU_CAPABILITY = avx2
 test-avx2: export ONEDNN_MAX_CPU_ISA = AVX2
 test-avx2: setup  ## tests of model, core, server and demo as on a processor with AVX2 alone, three minutes on two cores
 	@$(BIN)/python -c 'from model.machine.instructions import instruction_set as found; assert found() == "avx2", found()'
-	@$(PYTEST) $(ON_AVX2) $(EMULATING:%=--ignore=%)
+	@$(PYTEST) -m 'not image and not release' $(ON_AVX2) $(EMULATING:%=--ignore=%)
 
 check: setup  ## ruff, mypy --strict, rules of dependency, words of the documents, the documentation site
 	@$(BIN)/ruff check .

@@ -19,42 +19,54 @@ from tests.support.servers.live_server import LiveServer
 from tests.support.streams.engine_bench import start_engine  # noqa: F401  a fixture
 
 RELEASE = (
+    "documents/test_commands_here.py",
+    "server/models/test_new_language.py",
+    "model/int8/test_portability.py",
     "ecosystem/test_lean_server.py",
     "deploy/test_ray_training.py",
     "deploy/test_upgrade.py",
     "deploy/test_ray_cluster.py",
     "deploy/test_release.py",
     "deploy/test_wheels.py",
+    "gpu/test_interpreted.py",
+    "model/training/acoustic/parallel/test_processes.py",
+    "loadtest/programs/test_scaling.py",
+    "model/published/quantization/test_dequantized.py",
+    "loadtest/benchmarks/gpu/test_dry_run.py",
+    "deploy/test_chart_pod.py",
+    "loadtest/programs/test_receipts_program.py",
+    "loadtest/programs/test_front_ends_loss.py",
+    "gpu/test_gru_compiled.py",
+    "model/training/language_model/test_lm_tune.py",
+    "gpu/test_triton_gates.py",
+    "model/training/acoustic/parallel/test_machines.py",
+    "loadtest/planning/test_simulation_plan.py",
+    "loadtest/planning/test_day_on_replicas.py",
+    "loadtest/programs/test_engine_loss.py",
+    "gpu/test_gru_emulation.py",
+    "gpu/test_gru_mutations.py",
+    "loadtest/programs/test_hostile.py",
+    "loadtest/programs/test_neighbour.py",
+    "loadtest/programs/test_overload.py",
+    "model/training/synthesis/test_kokoro.py",
+    "loadtest/benchmarks/test_training_scaling.py",
 )
-"""Files that prove a release: `make test-all` and `make test-release` run them, `.ci/run` does not.
+"""Files that `.ci/run` leaves out: they take long and prove a release rather than a change. `make test-release` runs them.
 
-Files built twice, wheels and a server without extras in new environments, an upgrade between versions, Ray clusters.
+Files of a release built twice, new environments, an upgrade, Ray clusters, a language trained from nothing, older
+processors emulated, GPU kernels interpreted and compiled, programs that measure under load, the documents' commands.
 """
 
 SLOW = (
-    "documents/test_commands_here.py",
     "documents/test_commands.py",
-    "model/int8/test_portability.py",
-    "server/models/test_new_language.py",
     "server/processes/test_server_of_processes.py",
-    "model/training/acoustic/parallel/test_processes.py",
     "server/processes/test_several_engines.py",
-    "loadtest/programs/test_scaling.py",
-    "gpu/test_interpreted.py",
-    "gpu/test_triton_gates.py",
-    "loadtest/benchmarks/gpu/test_dry_run.py",
     "model/training/acoustic/parallel/test_parallel.py",
-    "model/training/language_model/test_lm_tune.py",
     "deploy/proxies/test_proxies.py",
-    "deploy/test_chart_pod.py",
     "ecosystem/agents/test_livekit.py",
-    "loadtest/programs/test_receipts_program.py",
     "ecosystem/test_restart.py",
     "ecosystem/test_clients_page.py",
     "server/test_faults_engine.py",
-    "loadtest/programs/test_engine_loss.py",
-    "loadtest/programs/test_front_ends_loss.py",
-    "model/training/acoustic/parallel/test_machines.py",
     "server/models/test_two_languages.py",
     "server/http/test_browser_page.py",
     "server/receipts/test_replay.py",
@@ -62,17 +74,11 @@ SLOW = (
     "server/http/test_browser_refusals.py",
     "model/training/acoustic/test_training.py",
     "model/training/synthesis/test_synthesize.py",
-    "loadtest/planning/test_day_on_replicas.py",
     "deploy/monitoring/test_monitoring.py",
     "model/published/test_probes.py",
-    "model/training/synthesis/test_kokoro.py",
     "deploy/proxies/test_failover.py",
     "server/test_faults.py",
-    "loadtest/programs/test_neighbour.py",
-    "loadtest/programs/test_hostile.py",
     "loadtest/generator/test_arrivals.py",
-    "loadtest/programs/test_overload.py",
-    "loadtest/planning/test_simulation_plan.py",
     "loadtest/planning/test_sizing.py",
     "server/recognition/test_fork_models.py",
     "model/lexicon/test_shipped_lexicon.py",
@@ -80,11 +86,9 @@ SLOW = (
     "model/int8/test_arm64.py",
     "model/training/published/test_quantize.py",
     "gpu/test_backward_emulation.py",
-    "gpu/test_gru_compiled.py",
     "model/machine/test_warm_shapes.py",
     "server/tools/test_doctor.py",
     "server/tools/test_model_check.py",
-    "model/published/quantization/test_dequantized.py",
     "server/test_without_torch.py",
     "server/usage/test_usage_server.py",
     "server/resume/test_resume_processors.py",
@@ -100,12 +104,11 @@ SLOW = (
     "loadtest/rulers/test_turn_takes.py",
     "clients/test_installed_client.py",
     "loadtest/generator/test_two_models.py",
-    "loadtest/benchmarks/test_training_scaling.py",
     "loadtest/benchmarks/test_all_reduce.py",
     "model/training/acoustic/test_variants.py",
     "server/recognition/keyterms/test_context_recall.py",
 )
-"""Files that take 6 to 140 seconds, about the longest first: `make test` leaves them out, `make test-all` runs them."""
+"""Other files that take 6 s and more, about the longest first: `make test` leaves these and `RELEASE` out."""
 
 # `CliRunner` builds the parsers of all commands at each call, 0.2 s; they do not change.
 typer.testing._get_command = cache(typer.testing._get_command)  # type: ignore[attr-defined]
