@@ -1,10 +1,10 @@
 """Share of spoken numbers of which `redact` leaves no digit, with real recognition; and its processor time.
 
 `python -m loadtest.benchmarks.redaction` starts a server, speaks card, social security and telephone numbers by two
-synthesizers (and with recordings of digits that people read), and streams each of them without `redact` and with
-several kinds. The conditions alternate within each group of streams, so that other programs affect all of them; the
-cost is the median of the groups' ratios of the server's CPU time. Writes the figures as
-JSON and Markdown to a folder, by default `loadtest/results/`.
+synthesizers (and with recordings of digits that people read), and streams each of them in real time, without `redact`
+and with several kinds. The conditions alternate within each group of streams, so that other programs affect all of
+them; the cost is the median of the groups' ratios of the server's CPU time. Writes the figures as JSON and Markdown to
+a folder, by default `loadtest/results/`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ CONDITIONS: Mapping[str, tuple[str, ...]] = {
 COST = 0.03
 """Share of the processor time that redaction may add."""
 
-MESSAGE_BYTES = 3_200  # 100 ms
+MESSAGE_S = 0.1
+MESSAGE_BYTES = 3_200  # of 16-bit samples at 16 kHz
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +105,19 @@ class Measured:
     cpu_s: list[dict[str, float]] = field(default_factory=list)
 
 
-async def _chunks(spoken: Spoken) -> AsyncIterator[bytes]:
-    raw = spoken.pcm.tobytes()
-    for start in range(0, len(raw), MESSAGE_BYTES):
+async def _chunks(spoken: Spoken, start_s: float) -> AsyncIterator[bytes]:
+    """Yield the audio as a microphone does, from this time of the event loop on."""
+    raw, loop = spoken.pcm.tobytes(), asyncio.get_running_loop()
+    for number, start in enumerate(range(0, len(raw), MESSAGE_BYTES), 1):
+        await asyncio.sleep(start_s + number * MESSAGE_S - loop.time())
         yield raw[start : start + MESSAGE_BYTES]
 
 
-async def _stream(url: str, spoken: Spoken, kinds: Sequence[str]) -> Shown:
+async def _stream(url: str, spoken: Spoken, kinds: Sequence[str], start_s: float) -> Shown:
     finals: list[str] = []
     interims: list[tuple[str, ...]] = []
     transcriber = RemoteTranscriber(url, redact=kinds, interim_results=True)
-    async for message in transcriber.stream(_chunks(spoken)):
+    async for message in transcriber.stream(_chunks(spoken, start_s)):
         if isinstance(message, Results):
             words = tuple(message.text.split())
             if message.is_final:
@@ -125,8 +128,11 @@ async def _stream(url: str, spoken: Spoken, kinds: Sequence[str]) -> Shown:
 
 
 async def _stream_all(url: str, group: Sequence[Spoken], kinds: Sequence[str]) -> list[Shown]:
+    begin_s = asyncio.get_running_loop().time()
+    starts = [begin_s + MESSAGE_S * at / len(group) for at in range(len(group))]  # spread over a message
     async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(_stream(url, spoken, kinds)) for spoken in group]
+        pairs = zip(group, starts, strict=True)
+        running = [tasks.create_task(_stream(url, spoken, kinds, start_s)) for spoken, start_s in pairs]
     return [task.result() for task in running]
 
 
