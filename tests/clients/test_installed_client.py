@@ -1,4 +1,4 @@
-"""The client library in an environment without the server: it streams a recording to a server process."""
+"""The client library in an environment without the server: the blocks of its page against a server process."""
 
 from __future__ import annotations
 
@@ -7,38 +7,28 @@ import re
 import shutil
 import subprocess
 import sys
+import wave
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.ecosystem.recordings import audio, plain, text
+from tests.ecosystem.recordings import RATE_HZ, audio, plain, text
 from tests.ecosystem.serving import ROOT, ServerProcess
 from tests.support.needs import missing
 
 INSTALL_WITHIN_S = 100.0
 NOT_OF_THE_CLIENT = ("torch", "numba", "fastapi", "uvicorn", "soundfile", "server", "model")
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 UNREACHABLE_INDEX = re.compile(r"No matching distribution|ConnectionError|NewConnectionError|ReadTimeout")
 
-SCRIPT = """
-import asyncio, importlib.util, json, sys
-from pathlib import Path
-from tutti_asr_client import Results, open_stream
+OWN = [code for code in BLOCK.findall((ROOT / "clients" / "README.md").read_text()) if "tutti_asr_client" in code]
+"""The blocks of the client's page that use this library."""
 
-async def main(url, recording):
-    finals = []
-    async with open_stream(url, api_key="none") as stream:
-        await stream.send(Path(recording).read_bytes())
-        await stream.close_stream()
-        async for message in stream:
-            if isinstance(message, Results) and message.is_final:
-                finals.append(message.text)
-    return " ".join(finals)
 
-heavy = [name for name in sys.argv[3:] if importlib.util.find_spec(name)]
-said = asyncio.run(main(*sys.argv[1:3]))
-print(json.dumps({"text": said, "heavy": heavy, "file": sys.modules["tutti_asr_client"].__file__}))
-"""
+def name_of_call(code: str) -> str:
+    """Return the test id of a block."""
+    return "-transcribe" if "transcribe(" in code else "-stream"
 
 
 @pytest.fixture(scope="module")
@@ -69,24 +59,35 @@ def open_server() -> Iterator[ServerProcess]:
         yield process
 
 
-def test_the_installed_client_streams_a_recording_without_the_servers_packages(
-    fresh_python: Path, open_server: ServerProcess, tmp_path: Path
+def test_it_is_alone_in_its_environment(fresh_python: Path, tmp_path: Path) -> None:
+    code = """
+import importlib.util, json, sys, tutti_asr_client
+print(json.dumps([tutti_asr_client.__file__, [name for name in sys.argv[1:] if importlib.util.find_spec(name)]]))
+"""
+    words = [fresh_python, "-I", "-c", code, *NOT_OF_THE_CLIENT]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    file, heavy = json.loads(done.stdout)
+    assert Path(file).is_relative_to(fresh_python.parents[1])
+    assert heavy == []
+
+
+@pytest.mark.parametrize("block", OWN, ids=lambda code: ("sync" if "sync" in code else "async") + name_of_call(code))
+def test_a_block_of_its_page_runs_after_a_plain_install(
+    block: str, fresh_python: Path, open_server: ServerProcess, tmp_path: Path
 ) -> None:
-    (tmp_path / "order.raw").write_bytes(audio("order"))
-    url = f"ws://127.0.0.1:{open_server.port}"
+    (tmp_path / "block.py").write_text(block.replace("127.0.0.1:8080", f"127.0.0.1:{open_server.port}"))
+    with wave.open(str(tmp_path / "speech.wav"), "wb") as speech:
+        speech.setparams((1, 2, RATE_HZ, 0, "NONE", ""))
+        speech.writeframes(audio("order"))
     done = subprocess.run(
-        [fresh_python, "-I", "-c", SCRIPT, url, tmp_path / "order.raw", *NOT_OF_THE_CLIENT],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        [fresh_python, "-I", "block.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    printed = json.loads(done.stdout)
-    assert plain(printed["text"]) == text("order")
-    assert printed["heavy"] == []
-    assert Path(printed["file"]).is_relative_to(fresh_python.parents[1])
+    assert plain(done.stdout) == text("order")
+
+
+def test_the_page_has_a_block_of_each_form() -> None:
+    assert len(OWN) == 4
 
 
 def test_importing_the_client_loads_nothing_of_its_files_extra() -> None:

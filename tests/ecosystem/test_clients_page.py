@@ -28,6 +28,7 @@ def name_of(block: tuple[str, str, str]) -> str:
     """Return the test id of a block, from what it imports or calls."""
     language, environment, code = block
     known = (
+        "tutti_asr_client.sync",
         "tutti_asr_client",
         "AsyncDeepgram",
         "DeepgramClient",
@@ -38,7 +39,8 @@ def name_of(block: tuple[str, str, str]) -> str:
     )
     about = next((name for name in (*known, "vosk", "openai") if name in code), "")
     turns = "-turns" if "listen.v2" in code or "/v2/listen" in code else ""
-    return f"{language}-{environment or about or 'first'}{turns}"
+    whole = "-transcribe" if "transcribe(" in code else ""
+    return f"{language}-{environment or about or 'first'}{turns}{whole}"
 
 
 @pytest.fixture(scope="module")
@@ -99,5 +101,6 @@ def test_every_client_has_a_block() -> None:
     names = [name_of(block) for block in BLOCKS[1:]]
     assert len(set(names)) == len(names)
     known = {"livekit", "pipecat", "vosk", "openai", "tutti.js", "curl"}
+    known |= {f"tutti_asr_client{form}{call}" for form in ("", ".sync") for call in ("", "-transcribe")}
     turns = {"DeepgramClient-turns", "livekit-turns", "pipecat-turns"}
     assert {name.partition("-")[2] for name in names} >= known | turns

@@ -51,7 +51,7 @@ class _Stream(Generic[Async]):
         return self._client.request_id
 
     def send(self, pcm: bytes | NDArray[np.int16]) -> None:
-        """Send little-endian samples, any number of them; wait while too much audio waits for the server.
+        """Send little-endian samples, any number of them; wait while too much of the audio has no final.
 
         Raises:
             ClientError: the stream has ended.
