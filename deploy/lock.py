@@ -18,32 +18,38 @@ PLATFORM = "x86_64-manylinux_2_28"
 BUILD = "setuptools>=77"
 """Build backend of the wheels; locked too, since the image builds without isolation."""
 
-LOCKS = {"requirements.lock": ("otel",), "requirements-cuda.lock": ("otel", "torch")}
-"""By lock, the extras that its image has."""
+LOCKS = {
+    "requirements.lock": ("--extra", "otel"),
+    "requirements-torch.lock": ("--extra", "otel", "--extra", "torch", "--torch-backend", "cpu"),
+    "requirements-cuda.lock": ("--extra", "otel", "--extra", "torch"),
+}
+"""By lock, options with the extras that its image has. All are resolved at once, because the other images install their
+lock on top of the first one.
+"""
 
 HEADER = """\
 # Written by deploy/lock.py from pyproject.toml: every package of the image, with the hash of each of its files.
 """
 
 
-def command(needs: Path, out: Path, extras: Sequence[str]) -> list[str]:
+def command(needs: Path, out: Path, options: Sequence[str]) -> list[str]:
     """Return the resolver's command line for one image."""
     return [
         *("uv", "pip", "compile", "--quiet", "--generate-hashes", "--no-header", "--no-emit-index-url"),
         *("--python-version", "3.11", "--python-platform", PLATFORM, "--no-annotate", "--upgrade"),
-        *(part for extra in extras for part in ("--extra", extra)),
+        *options,
         *("--no-emit-package", CLIENT),
         *("--output-file", str(out), str(HERE.parent / "pyproject.toml"), str(needs)),
     ]
 
 
 def main() -> None:
-    """Write both files; exits with uv's code if it fails."""
+    """Write the files; exits with uv's code if it fails."""
     with tempfile.TemporaryDirectory() as folder:
-        for name, extras in LOCKS.items():
+        for name, options in LOCKS.items():
             needs, out = Path(folder) / "needs.txt", Path(folder) / name
             needs.write_text(f"{BUILD}\n")
-            code = subprocess.run(command(needs, out, extras), check=False).returncode  # noqa: S603 - our own words
+            code = subprocess.run(command(needs, out, options), check=False).returncode  # noqa: S603 - our own words
             if code:
                 sys.exit(code)
             (HERE / name).write_text(HEADER + out.read_text())

@@ -27,7 +27,11 @@ from deploy.release.versions import ROOT, version
 
 WEB = ("tutti.js", "continuity.js", "unacknowledged.js")  # of server/web: the client, and what it imports
 IGNORE = "deploy/docker/Dockerfile.dockerignore"
-LOCKS = {"cpu": "deploy/requirements.lock", "cuda": "deploy/requirements-cuda.lock"}  # by target of the Dockerfile
+LOCKS = {  # by target of the Dockerfile
+    "cpu": "deploy/requirements.lock",
+    "torch": "deploy/requirements-torch.lock",
+    "cuda": "deploy/requirements-cuda.lock",
+}
 SUMS, PROVENANCE = "SHA256SUMS", "provenance.json"
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"

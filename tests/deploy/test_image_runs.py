@@ -1,4 +1,4 @@
-"""The small server image is built from the Dockerfile and run as an operator runs it, by a container engine.
+"""The images for processors are built from the Dockerfile and run as an operator runs them, by a container engine.
 
 Read-only root, no HOME, user 10001, 512 MiB, few file descriptors, no capabilities. Its base image is made of Debian's
 packages here, because the tests reach no registry of images (tests/support/image/base_image.py).
@@ -31,6 +31,7 @@ from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import Client, transcript
 
 MEMORY = 512 * 2**20
+TORCH_MEMORY = 1_024 * 2**20
 STREAMS = 64
 FILES_LIMIT = files_needed(STREAMS) + 64
 DRAIN_S = 2
@@ -87,6 +88,29 @@ def machine_code(container: Container, folder: str) -> set[str]:
     found = set(COPIED.findall(container.execute("sh", "-c", f"cd {folder} && find . -type f")))
     assert len(found) > 20
     return found
+
+
+@pytest.fixture(scope="module")
+def torch_running(built: tuple[Engine, str]) -> Iterator[Container]:
+    """Run the image with PyTorch, computing in 32-bit floats, within limits of its own."""
+    engine, name = image("torch")
+    words = ("tutti", "serve", "--precision", "fp32")
+    limits = (*LIMITS, f"--memory={TORCH_MEMORY}", f"--memory-swap={TORCH_MEMORY}")
+    with Container(engine, name, *documented(), *limits, *WITHOUT_HOME, files=FILES_LIMIT, words=words) as container:
+        container.wait_ready()
+        yield container
+
+
+def test_the_torch_image_computes_in_floats_word_for_word(torch_running: Container) -> None:
+    [loaded] = [event for event in torch_running.events() if event["event"] == "model loaded"]
+    assert (loaded["precision"], loaded["device"]) == ("fp32", "cpu")
+    assert uploaded(torch_running, "account_number") == text("account_number")
+    with live(torch_running) as client:
+        client.send(audio("order"))
+        assert transcript(client.finish()) == text("order")
+    assert torch_running.execute("id", "-u") == "10001"
+    assert machine_code(torch_running, "/tmp/machine-code") == machine_code(torch_running, "/opt/tutti/machine-code")
+    assert torch_running.healthy()
 
 
 def test_the_image_has_the_settings_of_the_dockerfile(built: tuple[Engine, str]) -> None:

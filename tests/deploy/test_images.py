@@ -29,7 +29,11 @@ DEPLOY = ROOT / "deploy"
 DOCKER = DEPLOY / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-LOCKS = {"requirements.lock": ["otel"], "requirements-cuda.lock": ["otel", "torch"]}  # and the extras in it
+LOCKS = {  # and the extras in it
+    "requirements.lock": ["otel"],
+    "requirements-torch.lock": ["otel", "torch"],
+    "requirements-cuda.lock": ["otel", "torch"],
+}
 NOT_OF_THE_SERVER = {
     "TUTTI_CERT",
     "TUTTI_TLS_PORT",
@@ -77,7 +81,7 @@ def test_images_run_as_an_unprivileged_user_and_check_health_without_curl() -> N
     assert re.search(r"^ARG PYTHON_IMAGE=python:3\.\d+\.\d+-slim-\w+$", DOCKERFILE, re.MULTILINE), (
         "a tag that can have a digest"
     )
-    assert {"cpu", "cuda"} <= set(re.findall(r"^FROM .* AS (\S+)$", DOCKERFILE, re.MULTILINE))
+    assert {"cpu", "torch", "cuda"} <= set(re.findall(r"^FROM .* AS (\S+)$", DOCKERFILE, re.MULTILINE))
 
 
 def test_labels_state_title_license_version_and_commit() -> None:
@@ -122,10 +126,17 @@ def _admits(wanted: Requirement, lock: dict[str, tuple[str, int]]) -> bool:
     return wanted.specifier.contains(lock[canonicalize_name(wanted.name)][0], prereleases=True)
 
 
-def test_only_the_cuda_image_has_torch_and_cuda() -> None:
+def test_only_the_cuda_image_has_cuda_and_the_small_one_no_torch() -> None:
     assert "torch" not in locked("requirements.lock")
-    assert not [name for name in locked("requirements.lock") if name.startswith(("nvidia", "cuda", "triton"))]
-    assert [name for name in locked("requirements-cuda.lock") if name.startswith("nvidia")]
+    assert locked("requirements-torch.lock")["torch"][0].endswith("+cpu")
+    for name in ("requirements.lock", "requirements-torch.lock"):
+        assert not [package for package in locked(name) if package.startswith(("nvidia", "cuda", "triton"))]
+    assert [package for package in locked("requirements-cuda.lock") if package.startswith("nvidia")]
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_that_is_installed_on_top_of_the_first_one_changes_no_version(name: str) -> None:
+    assert locked("requirements.lock").items() <= locked(name).items()
 
 
 def test_dockerignore_includes_the_program_and_no_local_files() -> None:

@@ -30,6 +30,7 @@ FILES = {
     f"tutti-{NUMBER}-images.tar.gz",
     f"tutti-{NUMBER}-site.tar.gz",
     f"tutti-{NUMBER}-cpu.cdx.json",
+    f"tutti-{NUMBER}-torch.cdx.json",
     f"tutti-{NUMBER}-cuda.cdx.json",
 }
 TALK = """

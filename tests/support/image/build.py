@@ -16,7 +16,7 @@ from pathlib import Path
 from deploy.release.versions import version
 from tests.support.image.base_image import base_image
 from tests.support.image.engine import Engine, EngineError
-from tests.support.image.pip_settings import pip_options
+from tests.support.image.pip_settings import pip_options, torch_index
 
 CHECKOUT = Path(__file__).parents[3]
 DOCKER = CHECKOUT / "deploy" / "docker"
@@ -41,6 +41,7 @@ def image(target: str = "cpu", architecture: str = "", folder: Path = FOLDER) ->
         "--build-arg=PYTHON_IMAGE": base,
         "--build-arg=COMMIT": COMMIT,
         "--build-arg=VERSION": version(),
+        **(torch_index() if target == "torch" else {}),
         "--isolation": "chroot",
         "--format": "docker",  # an OCI image has no health check
         "--network": "host",
@@ -59,7 +60,7 @@ def image(target: str = "cpu", architecture: str = "", folder: Path = FOLDER) ->
 def main() -> None:
     """Build one image and print its size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--target", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--target", default="cpu", choices=("cpu", "torch", "cuda"))
     parser.add_argument("--architecture", default="", choices=sorted(ARCHITECTURES.values()))
     parser.add_argument("--folder", type=Path, default=FOLDER)
     asked = parser.parse_args()

@@ -14,9 +14,7 @@ def pip_options(folder: Path) -> list[str]:
     Writes one file to `folder`. Without settings, as on most machines, there are no options. Raises:
     CalledProcessError.
     """
-    words = [sys.executable, "-m", "pip", "config", "list"]
-    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    values = settings_in(listed)
+    values = settings()
     if not values:
         return []
     folder.mkdir(parents=True, exist_ok=True)
@@ -26,6 +24,22 @@ def pip_options(folder: Path) -> list[str]:
     named = {place for value in values.values() for word in value.split() if (place := local_place(word))}
     mounts = [(file, Path("/etc/pip.conf")), *((place, place) for place in sorted(named))]
     return [f"--volume={source}:{target}:ro" for source, target in mounts]
+
+
+def settings() -> dict[str, str]:
+    """Return pip's settings of this machine by name. Raises: CalledProcessError."""
+    words = [sys.executable, "-m", "pip", "config", "list"]
+    return settings_in(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+
+
+def torch_index() -> dict[str, str]:
+    """Return the option of `podman build` that names a local folder with torch's wheel, if there is one.
+
+    It stands for PyTorch's index, which not every machine reaches. Raises: CalledProcessError.
+    """
+    folders = [Path(word) for word in settings().get("find-links", "").split()]
+    found = [folder for folder in folders if any(folder.glob("torch-*+cpu-*.whl"))]
+    return {"--build-arg=TORCH_INDEX": str(found[0])} if found else {}
 
 
 def settings_in(listed: str) -> dict[str, str]:
