@@ -27,7 +27,6 @@ number of output frames before the chunk, the number of cached frames, and the m
 WENET_CHUNK = 16  # output frames of a chunk; with the chunks of left context sherpa-onnx's defaults
 WENET_LEFT = 4
 ENCODER_SUBSAMPLING = 4  # of all zipformers
-T_ONE_FRAMES = 10  # output frames of 300 ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
-import structlog
-
 from model.errors import ModelError
 from server.errors import EngineDead, ServerError
 from server.processes.control import Answer, ControlChannel, Parcel
@@ -22,7 +20,6 @@ from server.settings import Settings
 START_ERRORS = (ModelError, ServerError, OSError)
 """What prevents a child from starting."""
 STOP_S = 5.0  # for a child that was asked to end; then it is killed
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.supervisor")
 
 
 class Role(StrEnum):

@@ -95,7 +95,7 @@ class Thread:
         self._audio: list[NDArray[np.int16]] = list(noise(64, model.inputs.shape[1]).numpy())
         self._streams: list[int] = []
         self.delivered = Delivered()
-        self._idle_s = self._wall_s = self._cpu_s = 0.0
+        self._idle_s = self._wall_s = 0.0
         self._worker.warm_up()
         gc.collect()
         gc.freeze()
@@ -119,11 +119,11 @@ class Thread:
     def forget(self) -> None:
         """Reset the measurements."""
         self.delivered = Delivered()
-        self._idle_s = self._wall_s = self._cpu_s = 0.0
+        self._idle_s = self._wall_s = 0.0
 
     def run(self, live: Sequence[int], seconds: float) -> None:
         """Push audio of unsynchronized live streams in real time, for `seconds`."""
-        began, cpu = time.perf_counter(), time.thread_time()
+        began = time.perf_counter()
         offsets = np.random.default_rng(SEED).random(len(live)) * self._step_s
         due = [(began + float(offset), stream) for offset, stream in zip(offsets, live, strict=True)]
         heapq.heapify(due)
@@ -145,7 +145,6 @@ class Thread:
             self._worker.run_batch()
         self._worker.run_batch()
         self._wall_s += time.perf_counter() - began
-        self._cpu_s += time.thread_time() - cpu
 
     def _wait(self, until_s: float) -> None:
         began = time.perf_counter()

@@ -14,7 +14,6 @@ from model.published.compiled.kernels import swoosh_r
 
 WINDOW_ROWS = 4
 WINDOW_VECTORS = 4 if instruction_set() == "vnni512" else 1  # as many accumulators as there are registers for
-TOGETHER = 4  # vectors whose sums are independent, so that one addition need not wait for the last
 MASKED = -(2.0**100)
 UNMASKED = 2.0**-100
 
