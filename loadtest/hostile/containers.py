@@ -86,15 +86,13 @@ def _ogg(file: bytes, audio: bytes, rng: random.Random) -> bytes:  # noqa: ARG00
 
 def _webm(file: bytes, audio: bytes, rng: random.Random) -> bytes:  # noqa: ARG001 - common signature
     kind = rng.choice((b"A_OPUS", b"A_PCM/FLOAT/IEEE", b"A_VORBIS", b"V_VP8"))
-    entry = _element(0xD7, b"\1") + _element(0x83, rng.choice((b"\1", b"\2"))) + _element(0x86, kind)
-    entry += _element(
-        0xE1, _element(0xB5, rng.choice((struct.pack(">f", 48_000), b"", struct.pack(">f", float("nan")))))
-    )
-    parts = [_element(0x1A45DFA3, b""), _element(0x18538067, b"", OPEN), _element(0x1654AE6B, _element(0xAE, entry))]
-    parts.append(_element(0xEC, bytes(100), rng.choice((100, 2**40))))
+    entry = element(0xD7, b"\1") + element(0x83, rng.choice((b"\1", b"\2"))) + element(0x86, kind)
+    entry += element(0xE1, element(0xB5, rng.choice((struct.pack(">f", 48_000), b"", struct.pack(">f", float("nan"))))))
+    parts = [element(0x1A45DFA3, b""), element(0x18538067, b"", OPEN), element(0x1654AE6B, element(0xAE, entry))]
+    parts.append(element(0xEC, bytes(100), rng.choice((100, 2**40))))
     for _ in range(rng.randint(1, 300)):
         block = rng.choice((b"\x81\0\0\x80", b"\x82\0\0\x80", b"\x81\0\0\x86", b"\x81"))
-        parts.append(_element(0xA3, block + rng.choice((b"", b"\xfb\x06", audio[:960]))))
+        parts.append(element(0xA3, block + rng.choice((b"", b"\xfb\x06", audio[:960]))))
     return b"".join(parts)
 
 
@@ -106,6 +104,7 @@ def _page(packet: bytes, flags: int) -> bytes:
     return b"OggS\0" + bytes([flags]) + struct.pack("<qIIIB", 0, 1, 0, 0, len(lengths)) + lengths + packet
 
 
-def _element(name: int, body: bytes, size: int | None = None) -> bytes:
+def element(name: int, body: bytes, size: int | None = None) -> bytes:
+    """Return an EBML element with a size field of eight bytes, which holds `size` if it is given."""
     identifier = name.to_bytes((name.bit_length() + 7) // 8, "big")
     return identifier + ((1 << 56) | (len(body) if size is None else size)).to_bytes(8, "big") + body

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadtest.hostile.containers import element
 from server.audio.containers.timeline import MAX_GAP_S
 from server.audio.containers.webm import MAX_SEARCHED_BYTES
 from server.audio.decoder import open_decoder
@@ -108,11 +109,6 @@ def ogg_parts() -> tuple[bytes, ...]:
     for i in range(0, 100, 5):
         pages.append(ogg_page(list(packets()[i : i + 5]), (i + 5) * PACKET, len(pages)))
     return tuple(pages)
-
-
-def element(name: int, body: bytes, size: int | None = None) -> bytes:
-    identifier = name.to_bytes((name.bit_length() + 7) // 8, "big")
-    return identifier + ((1 << 56) | (len(body) if size is None else size)).to_bytes(8, "big") + body
 
 
 def cluster(time_ms: int) -> bytes:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadtest.hostile.containers import element
 from server.audio.decode_queue import BURST_S, PIECE_BYTES, DecodeBudget, LiveDecoder
 from server.audio.decoder import open_decoder
 from server.audio.formats import audio_form
@@ -43,11 +44,6 @@ def page(packets: list[bytes], flags: int = 0, serial: int = 1, lengths: bytes |
     return (
         b"OggS\0" + bytes([flags]) + struct.pack("<qIIIB", 0, serial, 0, 0, len(lengths)) + lengths + b"".join(packets)
     )
-
-
-def element(name: int, body: bytes, size: int | None = None) -> bytes:
-    identifier = name.to_bytes((name.bit_length() + 7) // 8, "big")
-    return identifier + ((1 << 56) | (len(body) if size is None else size)).to_bytes(8, "big") + body
 
 
 def webm(codec: bytes = b"A_OPUS", kind: int = 2, *, private: bytes = HEAD, extra: bytes = b"") -> bytes:

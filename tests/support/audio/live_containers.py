@@ -6,6 +6,7 @@ import struct
 
 import numpy as np
 
+from loadtest.hostile.containers import element
 from tests.support.audio.media_files import container, opus_packets, speech
 
 UNKNOWN = (1 << 56) - 1  # the size of an element that a live recorder leaves open
@@ -85,12 +86,6 @@ def webm_with_video(seconds: float, bits_per_s: int = 1_000_000, void: int = 0) 
 def video_alone(size: int) -> bytes:
     """Return blocks of the video track, for the end of `webm_with_video`."""
     return element(0xA3, b"\x82\0\0\x80" + bytes(VIDEO_BLOCK_BYTES - 4)) * (size // VIDEO_BLOCK_BYTES)
-
-
-def element(name: int, body: bytes, size: int | None = None) -> bytes:
-    """Return an EBML element with a size field of eight bytes."""
-    identifier = name.to_bytes((name.bit_length() + 7) // 8, "big")
-    return identifier + ((1 << 56) | (len(body) if size is None else size)).to_bytes(8, "big") + body
 
 
 def _webm(codec: bytes, audio: bytes, void: int) -> bytes:

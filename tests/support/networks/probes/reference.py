@@ -6,16 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from server.tools.sherpa import FACTORIES
 from tests.support.needs import need_package
-
-FACTORIES = {
-    "zipformer2-ctc": "from_zipformer2_ctc",
-    "nemo-ctc": "from_nemo_ctc",
-    "wenet-ctc": "from_wenet_ctc",
-    "t-one-ctc": "from_t_one_ctc",
-    "zipformer2-transducer": "from_transducer",
-    "nemo-transducer": "from_transducer",
-}
 
 
 @dataclass(frozen=True)
