@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from model.int8.memory import ALIGNED, aligned
 from model.machine.compiled import entry_point
 
-ALIGNMENT = 64  # bytes, of each tensor: a cache line; the runtime requires 8
 Bytes = NDArray[np.uint8]
 Units = NDArray[np.unsignedinteger[Any]]
 
@@ -100,8 +100,8 @@ class BatchedStates:
     def __init__(self, slots: SlotStates, *, largest: int) -> None:
         self._slots, self.tensors = slots, slots.tensors
         sizes = [tensor.size for tensor in self.tensors]
-        self._arenas = np.cumsum([0, *(-(-size * largest // ALIGNMENT) * ALIGNMENT for size in sizes)]).tolist()
-        self._before, self._after = (_aligned(int(self._arenas[-1])) for _ in range(2))
+        self._arenas = np.cumsum([0, *(-(-size * largest // ALIGNED) * ALIGNED for size in sizes)]).tolist()
+        self._before, self._after = (aligned(int(self._arenas[-1])) for _ in range(2))
         unit = slots.units.dtype
         self._before_units, self._after_units = self._before.view(unit), self._after.view(unit)
         table = [
@@ -144,12 +144,6 @@ class BatchedStates:
 def _frames(tensor: StateTensor) -> tuple[int, int]:
     """Return the number of frames of a ring, and of those that a step adds; 0, 0 for other states."""
     return (tensor.shape[0], tensor.appended) if tensor.appended else (0, 0)
-
-
-def _aligned(size: int) -> Bytes:
-    whole = np.zeros(size + ALIGNMENT, np.uint8)
-    skipped = -whole.ctypes.data % ALIGNMENT
-    return whole[skipped : skipped + size]
 
 
 @entry_point

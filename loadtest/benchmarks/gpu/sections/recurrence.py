@@ -17,7 +17,7 @@ from loadtest.benchmarks.gpu.scale import Context
 from loadtest.benchmarks.gpu.subjects import checked, cudnn_layer, recurrence, whole_layers
 from loadtest.benchmarks.gpu.timing import Work, captured, device_time
 from model.gpu.cuda.layer import layer_layout
-from model.gpu.cuda.pack import fits_layer
+from model.gpu.cuda.pack import fits_layer, has_layout
 from model.torch_network.network import GRULayer
 
 PERSISTENT, WHOLE, CUDNN, LOOP = "persistent", "whole layer", "cuDNN layer", "torch loop"
@@ -32,7 +32,7 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
         for how in subjects:
             for frames in scale.frames:
                 for rows in scale.recurrence_rows:
-                    if how == WHOLE and not (_has_layer(hidden) and fits_layer(rows, frames)):
+                    if how == WHOLE and not (has_layout(hidden, layer_layout) and fits_layer(rows, frames)):
                         continue  # uses a separate recurrence
                     case: Case = {"hidden": hidden, "how": how, "frames": frames, "rows": rows}
                     yield case, partial(_time, context, case, _copies(context, int(case["hidden"] or 0)))
@@ -40,14 +40,6 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
         yield case, partial(_time, context, case, 1)
     case = {"hidden": scale.hidden[0], "how": subjects[0], "frames": 4 * max(scale.frames), "rows": 4}
     yield case, partial(_time, context, case, _copies(context, scale.hidden[0]))
-
-
-def _has_layer(hidden: int) -> bool:
-    try:
-        layer_layout(hidden)
-    except ValueError:
-        return False
-    return True
 
 
 def _subjects(device: torch.device) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from loadtest.benchmarks.gpu.records import Case, Values
 from loadtest.benchmarks.gpu.scale import Context
 from loadtest.benchmarks.gpu.timing import device_time
-from model.gpu.cuda.pack import backward_layout_of
+from model.gpu.cuda.pack import backward_layout_of, has_layout
 from model.gpu.training import PersistentRecurrence, largest_error, launched_kernels
 from model.torch_network.network import GRULayer
 
@@ -28,7 +28,7 @@ WIDTH = 64  # of the layer's input: the recurrence is measured, not the input pr
 def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
     """Yield cases: gradients against the scan and from run to run, then times, by hidden size."""
     on_gpu = context.device.type == "cuda"
-    sizes = [hidden for hidden in context.scale.hidden if _has_layout(hidden)]
+    sizes = [hidden for hidden in context.scale.hidden if has_layout(hidden, backward_layout_of)]
     for hidden in sizes if on_gpu else ():
         yield {"what": "gradients", "hidden": hidden}, partial(_gradients, context.device, hidden)
     frames, rows = (FRAMES, ROWS) if on_gpu else (max(context.scale.frames), context.scale.recurrence_rows)
@@ -37,14 +37,6 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
             for count in rows:
                 case: Case = {"hidden": hidden, "how": how, "frames": frames, "rows": count}
                 yield case, partial(_time, context.device, case)
-
-
-def _has_layout(hidden: int) -> bool:
-    try:
-        backward_layout_of(hidden)
-    except ValueError:
-        return False
-    return True
 
 
 @cache
