@@ -165,11 +165,6 @@ def _served(seconds: float) -> dict[str, dict[str, float]]:
     }
 
 
-def _processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
-
-
 def main() -> None:
     """Measure, compare and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -178,19 +173,21 @@ def main() -> None:
     parser.add_argument("--served", action="store_true", help="measure an engine for front ends in other processes")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement with --served")
     options = parser.parse_args()
-    if options.served:
-        served = {"processor": _processor(), "python": platform.python_version(), "served": _served(options.seconds)}
-        sys.stdout.write(json.dumps(served) + "\n")
-        return
-    if options.against is None:
+    if options.against is None and not options.served:
         sys.stdout.write(json.dumps(costs()) + "\n")
+        return
+    from loadtest.reports.machine import processor  # an older tree may have none
+
+    if options.served:
+        served = {"processor": processor(), "python": platform.python_version(), "served": _served(options.seconds)}
+        sys.stdout.write(json.dumps(served) + "\n")
         return
     here = Path(__file__).resolve().parents[2]
     found = _compare(here, options.against.resolve(), options.rounds)
     for name, row in found.items():
         line = f"{name:>16}: {row['there_us']:8.2f} -> {row['here_us']:8.2f} µs, {row['ratio']:.2f} times\n"
         sys.stdout.write(line)
-    report = {"processor": _processor(), "python": platform.python_version(), "costs": found}
+    report = {"processor": processor(), "python": platform.python_version(), "costs": found}
     sys.stdout.write(json.dumps(report) + "\n")
 
 
