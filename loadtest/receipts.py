@@ -31,9 +31,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from loadtest.errors import BadSettings, LoadTestError
 from loadtest.generator.recordings import Recording, load
 from loadtest.generator.settings import SAMPLE_RATE
+from loadtest.measurement.server_metrics import CPU_S, metrics_at
 from loadtest.program import RESULTS, Folder, Manifest, Seed, ServeOptions, carry_out
 from loadtest.reports.criteria import Criterion, conclude, table
-from loadtest.served import ALL_IN, ONE_PROCESS, ROOT, get, served
+from loadtest.served import ALL_IN, ONE_PROCESS, ROOT, served
 
 NAME = "receipts"
 PROCESSORS: Mapping[str, Mapping[str, str]] = {
@@ -147,11 +148,10 @@ async def _send(socket: ClientConnection, messages: Sequence[bytes], flush_at: i
 
 def cpu_seconds(url: str) -> float:
     """Return the CPU time of the server's processes so far. Raises: LoadTestError."""
-    metrics = get(urlsplit(url).port or 80, "/metrics").decode()
-    for line in metrics.splitlines():
-        if line.startswith("process_cpu_seconds_total "):
-            return float(line.split()[1])
-    raise LoadTestError("the server does not report its CPU time")
+    spent = metrics_at(urlsplit(url).port or 80).get(CPU_S)
+    if spent is None:
+        raise LoadTestError("the server does not report its CPU time")
+    return spent
 
 
 def audit(folder: Path, keys: Path, processor: str) -> Audited:

@@ -23,10 +23,10 @@ from loadtest.errors import BadSettings
 from loadtest.generator.frames import BINARY, masked
 from loadtest.hostile.raw_connection import Tally, Target
 from loadtest.hostile.swarm import target_at
-from loadtest.measurement.server_metrics import SESSIONS_MAX
+from loadtest.measurement.server_metrics import SESSIONS_MAX, metrics_at
 from loadtest.program import RESULTS, Folder, ServeOptions, carry_out
 from loadtest.reports.criteria import Criterion, conclude, table
-from loadtest.served import get, served
+from loadtest.served import served
 
 NAME = "storm"
 PATH = "/v1/listen?encoding=linear16&sample_rate=16000"
@@ -106,10 +106,7 @@ async def steady_streams(target: Target, plan: Plan) -> None:
 
 def limit_of(port: int) -> float:
     """Return the server's limit of streams from its metrics."""
-    for line in get(port, "/metrics").decode().splitlines():
-        if line.startswith(f"{SESSIONS_MAX} "):
-            return float(line.split()[1])
-    return 0.0
+    return metrics_at(port).get(SESSIONS_MAX, 0.0)
 
 
 async def campaign(url: str, plan: Plan, command: str) -> Storm:

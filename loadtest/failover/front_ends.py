@@ -32,7 +32,7 @@ from loadtest.generator.level import Schedule
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings
 from loadtest.measurement.run import measure
-from loadtest.measurement.server_metrics import SLOTS, read
+from loadtest.measurement.server_metrics import SLOTS, metrics_at
 from loadtest.planning.loopback import SILENT, open_stream
 from loadtest.processes import Process, connections, left, tree
 from loadtest.program import RESULTS, Folder, ServeOptions, carry_out
@@ -105,7 +105,7 @@ class Server:
 
     def slots(self) -> float:
         """Return the number of slots in use."""
-        return read(get(self.port, "/metrics").decode()).get(SLOTS, 0.0)
+        return metrics_at(self.port).get(SLOTS, 0.0)
 
 
 @contextlib.contextmanager

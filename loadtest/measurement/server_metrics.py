@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadtest.generator.measures import ServerFigures
+from loadtest.served import get
 from tutti_asr_client.address import http_url
 
 TIMEOUT_S = 2.0
@@ -27,12 +28,13 @@ SESSIONS, SLOTS, QUEUED, TASKS = (
 )
 SESSIONS_MAX, CAPACITY = "tutti_sessions_max", "tutti_estimated_session_capacity"
 SLOWDOWN = "tutti_slowdown_ratio"
+CPU_S = "process_cpu_seconds_total"
 FILES = "process_open_fds"
 BATCH_SIZES = "tutti_batch_size_bucket"
 WANTED = (
     "tutti_batches_total",
     "tutti_batch_rows_total",
-    "process_cpu_seconds_total",
+    CPU_S,
     "tutti_decode_seconds_sum",
     MEMORY,
     DECODER_MEMORY,
@@ -77,7 +79,7 @@ def figures(before: Scrape, after: Scrape) -> ServerFigures:
     seconds = after.at_s - before.at_s
     return ServerFigures(
         mean_batch=round(rows / batches, 2) if rows is not None and batches else None,
-        cpu_cores=_cores(grown.get("process_cpu_seconds_total"), seconds),
+        cpu_cores=_cores(grown.get(CPU_S), seconds),
         decode_cores=_cores(grown.get("tutti_decode_seconds_sum"), seconds),
         memory_mib=_mib(after.values.get(MEMORY)),
         decoder_mib=_mib(after.values.get(DECODER_MEMORY)),
@@ -118,6 +120,11 @@ def _fetch(url: str) -> str:
     with _direct.open(url, timeout=TIMEOUT_S) as answer:
         body: bytes = answer.read()
     return body.decode()
+
+
+def metrics_at(port: int) -> dict[str, float]:
+    """Return the metrics of the server on this port. Raises: OSError if it does not answer; ValueError as `read`."""
+    return read(get(port, "/metrics").decode())
 
 
 def read(text: str) -> dict[str, float]:

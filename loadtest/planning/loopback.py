@@ -10,7 +10,6 @@ import os
 import selectors
 import socket
 import time
-import urllib.request
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from loadtest.generator.frames import BINARY, CLOSE, TEXT, FrameReader, masked
+from loadtest.measurement.server_metrics import metrics_at
 from loadtest.processes import cpu_s
 
 HOST = "127.0.0.1"
@@ -28,8 +28,6 @@ MASK = bytes(4)  # leaves the payload unchanged
 SILENT = "encoding=linear16&sample_rate=16000"
 ANSWERED = SILENT + "&interim_results=true&step_results=true&latency=true"
 COUNTERS = ("tutti_batches_total", "tutti_batch_rows_total", "tutti_decode_seconds_sum")
-
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,15 +215,9 @@ def open_stream(port: int, query: str) -> socket.socket:
 
 def _counts(port: int, pid: int) -> Window:
     """Return counters since the server's start; its event loop is the main thread. Source: Linux, sched-stats.rst."""
-    with _direct.open(f"http://{HOST}:{port}/metrics", timeout=TIMEOUT_S) as answer:
-        lines = answer.read().decode().splitlines()
-    values = dict.fromkeys(COUNTERS, 0.0)  # summed over models
-    for line in lines:
-        name = line.partition("{")[0].partition(" ")[0]
-        if name in values:
-            values[name] += float(line.rsplit(" ", 1)[1])
+    values = metrics_at(port)
     spent_ns = int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text(encoding="ascii").split()[0])
-    batches, rows, decode_s = values.values()
+    batches, rows, decode_s = (values.get(name, 0.0) for name in COUNTERS)
     return Window(spent_ns * 1e-9, batches, rows, decode_s, others_s=_others_s(pid))
 
 

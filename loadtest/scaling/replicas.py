@@ -17,7 +17,7 @@ from deploy.ray.backends import Backend, Places, RuntimeApi, State
 from loadtest import served
 from loadtest.errors import ServerNotReady
 from loadtest.failover.replicas import Replica
-from loadtest.measurement.server_metrics import SESSIONS, SESSIONS_MAX, read
+from loadtest.measurement.server_metrics import SESSIONS, SESSIONS_MAX, metrics_at
 
 LOOKS_EVERY_S = 0.5
 """Time between two readings of the metrics; the rule decides at its own interval."""
@@ -211,7 +211,7 @@ def _rounded(load: float | None) -> float | None:
 def _channels_of(port: int) -> tuple[float, float] | None:
     """Return open and most channels by a replica's metrics; None if it does not answer."""
     try:
-        values = read(served.get(port, "/metrics").decode())
+        values = metrics_at(port)
     except OSError:
         return None
     return (values[SESSIONS], values[SESSIONS_MAX]) if values.get(SESSIONS_MAX) else None
