@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from model.training.acoustic.telephone import LAWS, through_line
+
 Samples = NDArray[np.float32]
 
 
@@ -23,7 +25,9 @@ class Augmentation:
     noise: float = 0.4
     noise_snr_db: tuple[float, float] = (3.0, 30.0)
     telephone: float = 0.15
-    telephone_hz: tuple[float, float] = (300.0, 3_400.0)
+    telephone_band: float = 0.5  # of the telephone lines; the others carry all of 0 to 4 kHz
+    telephone_low_hz: tuple[float, float] = (50.0, 300.0)  # edges of the band
+    telephone_high_hz: tuple[float, float] = (3_400.0, 3_900.0)
     gain_db: tuple[float, float] = (-20.0, 4.0)
     lead_s: float = 0.4  # most silence before the speech
     frequency_masks: int = 2
@@ -81,16 +85,6 @@ def add_room(pcm: Samples, response: Samples) -> Samples:
     return np.asarray(wet * scale, np.float32)
 
 
-def telephone(pcm: Samples, sample_rate: int, low_hz: float, high_hz: float) -> Samples:
-    """Keep the telephone band only and pass through 8-bit mu-law (ITU-T G.711, mu = 255)."""
-    spectrum = np.fft.rfft(pcm)
-    hz = np.fft.rfftfreq(len(pcm), 1 / sample_rate)
-    spectrum[(hz < low_hz) | (hz > high_hz)] = 0
-    band = np.clip(np.fft.irfft(spectrum, len(pcm)), -1, 1)
-    companded = np.round(np.sign(band) * np.log1p(255 * np.abs(band)) / np.log(256) * 127) / 127
-    return np.asarray(np.sign(companded) * np.expm1(np.abs(companded) * np.log(256)) / 255, np.float32)
-
-
 class Augmenter:
     """Draws and applies augmentations; owns the noise recordings and room responses."""
 
@@ -101,20 +95,28 @@ class Augmenter:
 
     def __call__(self, pcm: Samples, rng: np.random.Generator) -> Samples:
         """Augment one recording, float PCM in [-1, 1], (S,) -> (S',)."""
-        return self.degrade(Timing.drawn(self.recipe, rng)(pcm, self.sample_rate), rng)
+        return self.transmit(self.record(Timing.drawn(self.recipe, rng)(pcm, self.sample_rate), rng), rng)
 
-    def degrade(self, pcm: Samples, rng: np.random.Generator) -> Samples:
-        """Apply everything except the timing: room, noise, level, telephone, (S,) -> (S,)."""
+    def record(self, pcm: Samples, rng: np.random.Generator) -> Samples:
+        """Apply what a microphone adds: room, noise, level, hiss, (S,) -> (S,)."""
         r = self.recipe
         if self.rooms and rng.random() < r.room:
             pcm = add_room(pcm, self.rooms[rng.integers(len(self.rooms))])
         if self.noises and rng.random() < r.noise:
             pcm = add_noise(pcm, self._noise(len(pcm), rng), float(rng.uniform(*r.noise_snr_db)))
         pcm = pcm * np.float32(10 ** (rng.uniform(*r.gain_db) / 20))
-        if rng.random() < r.telephone:
-            pcm = telephone(pcm, self.sample_rate, *r.telephone_hz)
         hiss = np.float32(10 ** (rng.uniform(-100, -55) / 20))
         return np.clip(pcm + hiss * rng.standard_normal(len(pcm), dtype=np.float32), -1, 1)
+
+    def transmit(self, pcm: Samples, rng: np.random.Generator) -> Samples:
+        """Pass a share of the recordings through a telephone line, (S,) -> (S,)."""
+        r = self.recipe
+        if not len(pcm) or rng.random() >= r.telephone:
+            return pcm
+        law = LAWS[int(rng.integers(len(LAWS)))]
+        band = (float(rng.uniform(*r.telephone_low_hz)), float(rng.uniform(*r.telephone_high_hz)))
+        filtered = rng.random() < r.telephone_band
+        return np.clip(through_line(pcm, self.sample_rate, law, band if filtered else None), -1, 1)
 
     def _noise(self, length: int, rng: np.random.Generator) -> Samples:
         noise = self.noises[rng.integers(len(self.noises))]

@@ -73,7 +73,7 @@ class Objective:
         """
         network, recipe = self.network, self.recipe
         frames = batch.frames.repeat(recipe.views)
-        taught = self._taught(features)
+        taught = self._taught(batch)
         features = features.repeat(recipe.views, 1, 1)  # (views * B, 4T, F)
         features = mask(features, (4 * frames).tolist(), recipe.augmentation, rng)
         with torch.autocast(features.device.type, self.dtype, enabled=self.dtype != torch.float32):
@@ -98,7 +98,16 @@ class Objective:
                 found = float(ctc.detach())
         return Losses(total, (found, float(letters * recipe.views)))
 
-    def _taught(self, features: Tensor) -> tuple[Tensor, ...]:
-        """Teachers' log-probabilities, by group of outputs, from normalized log-mel (B, 4T, F); () without teachers."""
-        own = self.network.features
-        return self.teachers(features / own.scale + own.mean, self.dtype) if self.teachers is not None else ()
+    def _taught(self, batch: Batch) -> tuple[Tensor, ...]:
+        """Teachers' log-probabilities of the audio before the telephone line, by group of outputs; () without teachers.
+
+        So the network learns to recognize in a narrow band what its teachers recognize in a wide one.
+        Source: Li et al. 2017, arXiv:1708.05466 (teacher and student with parallel audio).
+        """
+        if self.teachers is None:
+            return ()
+        network = self.network
+        own, pcm = network.features, batch.recorded.to(network.head.weight.device)
+        with torch.no_grad():
+            features, _ = own(pcm, network.fresh_state(len(pcm))["pcm"])  # (B, 4T, F)
+        return self.teachers(features / own.scale + own.mean, self.dtype)

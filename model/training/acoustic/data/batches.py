@@ -44,10 +44,14 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Batch: pcm (B, S) int16, zero-padded; frames (B,): output frames that can have letters; phones if a target."""
+    """Batch: pcm (B, S) int16, zero-padded; frames (B,): output frames that can have letters; phones if a target.
+
+    `recorded` is `pcm` before the telephone line, for teachers.
+    """
 
     key: Key
     pcm: Tensor
+    recorded: Tensor
     frames: Tensor
     letters: Targets
     phones: Targets | None
@@ -72,17 +76,16 @@ class BatchMaker:
     def make(self, items: Sequence[Item], key: Key, purpose: Purpose = Purpose.AUDIO) -> Batch:
         """Make a batch: load, join, augment and pad the recordings."""
         rng = draws(self.seed, purpose, *key)
-        audio = [self._audio(item, rng) for item in items]
+        recorded = [self._recorded(item, rng) for item in items]
+        received = [self.augmenter.transmit(pcm, rng) for pcm in recorded]
         frame = self.config.frame_samples
-        frames = [-(-len(pcm) // frame) + TAIL_FRAMES for pcm in audio]
+        frames = [-(-len(pcm) // frame) + TAIL_FRAMES for pcm in recorded]
         total = (max(frames) + self.config.lookahead) * frame
-        pcm = torch.zeros(len(audio), total, dtype=torch.int16)  # (B, S)
-        for row, samples in enumerate(audio):
-            pcm[row, : len(samples)] = samples
         texts = [" ".join(self.corpus.utterances[index].text for index in item.recordings) for item in items]
         return Batch(
             key=key,
-            pcm=pcm,
+            pcm=_padded(received, total),
+            recorded=_padded(recorded, total),
             frames=torch.tensor(frames),
             letters=Targets.of([self.letters(text) for text in texts]),
             phones=Targets.of([self.spoken.target(text) for text in texts]) if self.spoken else None,
@@ -104,14 +107,22 @@ class BatchMaker:
     def _make_all(self, parts: Sequence[tuple[Key, MicroBatch]]) -> list[Batch]:
         return [self.make(items, key) for key, items in parts]
 
-    def _audio(self, item: Item, rng: np.random.Generator) -> Tensor:
+    def _recorded(self, item: Item, rng: np.random.Generator) -> Samples:
         rate = self.config.sample_rate
         parts: list[Samples] = []
         for index, pause_s in zip(item.recordings, (0.0, *item.pauses_s), strict=True):
             parts.append(np.zeros(int(pause_s * rate), np.float32))
             parts.append(self.corpus.pcm(index).astype(np.float32) / np.float32(32768))
-        return to_tensor(self.augmenter.degrade(item.timing(np.concatenate(parts), rate), rng))
+        return self.augmenter.record(item.timing(np.concatenate(parts), rate), rng)
 
     def letters(self, text: str) -> list[int]:
         """Symbols of a text, as numbers in the vocabulary."""
         return [self.symbols[c] for c in " ".join(text.split()) if c in self.symbols]
+
+
+def _padded(audio: Sequence[Samples], samples: int) -> Tensor:
+    """Rows of int16 samples, padded with zeros: (B, samples)."""
+    pcm = torch.zeros(len(audio), samples, dtype=torch.int16)  # (B, S)
+    for row, each in enumerate(audio):
+        pcm[row, : len(each)] = to_tensor(each)
+    return pcm

@@ -1,8 +1,9 @@
 """Distillation: the divergence from the mean probabilities of teacher networks, frame by frame.
 
 The mean of several networks has fewer errors than each of them, and one network can learn most of that. Teachers get
-the same audio, with its noise, rooms and speeds, but without masks and dropout. CTC networks may emit a letter in
-different frames; networks trained from the same initial weights emit it in the same one, so frames can be compared.
+the same audio, with its noise, rooms and speeds, but without telephone line, masks and dropout. CTC networks may emit
+a letter in different frames; networks trained from the same initial weights emit it in the same one, so frames can be
+compared.
 Source: Hinton et al. 2015, arXiv:1503.02531; for CTC, Kurata and Audhkhasi 2018 (teachers of one alignment).
 """
 

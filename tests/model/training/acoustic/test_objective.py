@@ -23,6 +23,7 @@ def batch(phones=True):
     return Batch(
         key=(0, 0),
         pcm=torch.zeros(2, 0, dtype=torch.int16),
+        recorded=torch.zeros(2, 0, dtype=torch.int16),
         frames=torch.tensor([12, 9]),
         letters=Targets.of(TEXTS),
         phones=Targets.of(PHONES) if phones else None,

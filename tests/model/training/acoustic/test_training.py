@@ -16,7 +16,7 @@ from model.errors import AudioError, ManifestError, TrainingError
 from model.recordings import read_manifest, read_pcm
 from model.torch_network.checkpoint import load_network
 from model.torch_network.network import Network
-from model.training.acoustic.augment import Augmentation, add_noise, change_speed, mask, telephone
+from model.training.acoustic.augment import Augmentation, add_noise, change_speed, mask
 from model.training.acoustic.curves import figures
 from model.training.acoustic.data.corpus import Corpus, epoch_order
 from model.training.acoustic.optimizer.optimizers import Schedule
@@ -323,10 +323,9 @@ def test_noise_is_mixed_in_at_the_given_ratio():
     assert ratio_db == pytest.approx(10.0, abs=0.01)
 
 
-def test_speed_changes_the_length_and_the_telephone_effect_the_band():
+def test_speed_changes_the_length():
     tone = np.sin(2 * np.pi * 6_000 * np.arange(RATE) / RATE).astype(np.float32)
     assert len(change_speed(tone, 1.25)) == pytest.approx(RATE / 1.25, abs=2)
-    assert np.abs(telephone(tone, RATE, 300.0, 3_400.0)).max() < 0.01
 
 
 def test_masks_zero_only_frequency_bands_and_time_spans():
