@@ -51,7 +51,7 @@ RELEASE = (
     "model/training/synthesis/test_kokoro.py",
     "loadtest/benchmarks/test_training_scaling.py",
 )
-"""Files that `.ci/run` leaves out: they take long and prove a release rather than a change. `make test-release` runs them.
+"""Files for `make test-release`: they take long and prove a release rather than a change. `.ci/run` leaves them out.
 
 Files of a release built twice, new environments, an upgrade, Ray clusters, a language trained from nothing, older
 processors emulated, GPU kernels interpreted and compiled, programs that measure under load, the documents' commands.
