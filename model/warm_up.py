@@ -1,10 +1,10 @@
 """Compile the code that a server needs before its first start: `python -m model.warm_up`; `make setup` runs it.
 
 With `--published`, as in images, the steps of published networks, too: otherwise the first load of one compiles them.
-Compiles the 8-bit step (if `auto` uses it here), the levels of the audio, the beam search and the recurrent language
-model, and stores the shipped n-grams in their memory layout. Machine code is cached by processor name, so a folder from
-another kind of processor is compiled again. `--types FILE` writes the argument types of what was used, for
-`model.image_code`.
+Compiles the 8-bit step (if `auto` uses it here), the levels of the audio, the beam search, the reading of n-grams and
+the recurrent language model, and stores the shipped n-grams in their memory layout. Machine code is cached by processor
+name, so a folder from another kind of processor is compiled again. `--types FILE` writes the argument types of what was
+used, for `model.image_code`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, get_args, get_origin, get_type_hints
 
 import numba
@@ -24,6 +25,8 @@ from model.acoustic import load_own
 from model.ctc.search import kernel
 from model.decoder import SENTENCES, accurate_of, make_decoder
 from model.int8 import step
+from model.lm.arpa import read_arpa
+from model.lm.arpa_rows import parse_rows
 from model.lm.recurrent.model import kept_model
 from model.lm.recurrent.step import score_texts
 from model.machine.compiled import ENTRY_POINTS, kept_in
@@ -36,6 +39,22 @@ from model.vad import SileroVad
 
 PUBLISHED = (fastconformer.step, fastconformer.project_positions, zipformer2.step)
 """Entry points of published networks."""
+
+NGRAMS = """\\data\\
+ngram 1=3
+ngram 2=1
+
+\\1-grams:
+-1 <unk>
+-1 </s>
+-1 <s> -1
+
+\\2-grams:
+-1 <s> </s>
+
+\\end\\
+"""
+"""An ARPA file."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -55,6 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     _timed("levels of the audio", levels.warm_up, levels.write_levels)
     _timed("beam search", search, kernel.advance_streams)
+    _timed("reading of n-grams", _read_ngrams, parse_rows)
     _timed("voice detector", lambda: SileroVad.load().slots(capacity=1, largest=1).run([0]), gather_rows)
     if asked.published:
         _timed("features of published models", published.warm_up, add_samples)
@@ -64,6 +84,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _timed("recurrent language model", lambda: kept_model(SENTENCES).score([("a",)]), score_texts)
     if asked.types is not None:
         asked.types.write_bytes(pickle.dumps(used_types()))
+
+
+def _read_ngrams() -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "ngrams.arpa")
+        path.write_text(NGRAMS)
+        read_arpa(path)
 
 
 def used_types() -> list[tuple[str, str, list[Any]]]:
