@@ -12,6 +12,7 @@ from model import levels, warm_up
 from model.acoustic import load_model
 from model.ctc.search import kernel
 from model.int8 import step
+from model.lm.arpa_rows import parse_rows
 from model.lm.recurrent.step import score_texts
 from model.machine import compiled
 from model.published.states import gather_rows
@@ -89,8 +90,8 @@ def test_warming_up_from_the_command_line_prints_the_folder_of_step_and_search(c
     lines = capsys.readouterr().out.splitlines()
     parts = [("8-bit step", step.step)] if load_model(device="cpu").precision == "int8" else []
     parts += [("levels of the audio", levels.write_levels)]
-    parts += [("beam search", kernel.advance_streams), ("voice detector", gather_rows)]
-    parts += [("recurrent language model", score_texts)]
+    parts += [("beam search", kernel.advance_streams), ("reading of n-grams", parse_rows)]
+    parts += [("voice detector", gather_rows), ("recurrent language model", score_texts)]
     for line, (name, function) in zip(lines, parts, strict=True):
         assert line.startswith(f"{name} compiled in ")
         assert line.endswith(f"cached in {compiled.kept_in(function)}")
