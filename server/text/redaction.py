@@ -82,7 +82,6 @@ class _Channel:
     until_s: float = 0.0  # end of its last word
     labels: dict[str, int] = field(default_factory=dict)  # and its number under each label
     partial: tuple[Sequence[Word], tuple[tuple[Word, ...], int]] | None = None  # since the last final: words, result
-    labels_of: dict[str, str] = field(default_factory=dict)  # since the last final: of digits
 
 
 class Redactor:
@@ -126,7 +125,6 @@ class Redactor:
         """Return the words of a finished segment, each masked number as one word."""
         for one in self._channels:
             one.partial = None  # later numbers have other places
-            one.labels_of.clear()
         here, texts = self._channels[channel], [self._number_words.plain(word.text) for word in words]
         numbers = self._numbers(here, words, texts)
         nearby = self._digits_nearby(numbers)
@@ -240,11 +238,7 @@ class Redactor:
     def _label(self, here: _Channel, number: _Number) -> str:
         if number.continues and CARD in here.labels:  # its expiry date and code may follow
             return CARD
-        digits = self._number_words.digits_of(number.texts)
-        label = here.labels_of.get(digits)
-        if label is None:
-            label = here.labels_of[digits] = label_of(digits, self._kinds, self._language)
-        return label
+        return label_of(self._number_words.digits_of(number.texts), self._kinds, self._language)
 
 
 def _placeholder(text: str, words: Sequence[Word]) -> Word:

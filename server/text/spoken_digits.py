@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum, auto
-from functools import lru_cache
 
 DIGITS = {
     "zero": "0", "one": "1", "two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8",
@@ -55,7 +54,6 @@ _ALIKE = {"ate", "fore", "for", "to", "too", "tree", "won"}
 _PLAIN = {**_UNITS, **TEENS, **TENS, **dict.fromkeys(_POWERS, "")}
 _MARKS = ".,;:?!\"'()[]…-–—"
 _KNOWN = (*_PLAIN, *_LETTERS, *ORDINALS)
-_REMEMBERED = 4_096  # words, and words with their neighbors, that many interims repeat
 _BEGINNINGS = frozenset(word[:length] for word in _KNOWN for length in range(1, len(word))) - {"to"}
 
 
@@ -67,7 +65,6 @@ class Part(Enum):
     OTHER = auto()
 
 
-@lru_cache(_REMEMBERED)
 def plain(text: str) -> str:
     """Return a word without its capitals and the marks around it."""
     return text.strip(_MARKS).casefold()
@@ -93,7 +90,6 @@ def parts(texts: Sequence[str], *, in_number: bool, ordinals: bool, wary: bool =
     return found
 
 
-@lru_cache(_REMEMBERED)
 def part(text: str, before: str, following: str, *, in_number: bool, ordinals: bool) -> Part:
     """Return the part of one word between two others, empty at an end."""
     if _is_number(text, following, before, in_number=in_number, ordinals=ordinals):
