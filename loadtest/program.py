@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,10 @@ def exit_code(name: str, work: Callable[[], int], *expected: type[Exception]) ->
 
 
 def carry_out(module: str, work: Callable[[str], int], *expected: type[Exception]) -> NoReturn:
-    """Run `work` with the command line as text and exit with its code. Raises: typer.Exit."""
+    """Run `work` with the command line as text and exit with its code. Raises: typer.Exit.
+
+    SIGTERM ends it as Ctrl-C does, with the servers that it started.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     command = shlex.join(["python", "-m", module, *sys.argv[1:]])
     raise typer.Exit(exit_code(module.rpartition(".")[2], lambda: work(command), *expected))
