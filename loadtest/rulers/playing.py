@@ -2,7 +2,8 @@
 
 Owns the schedule of the sends and the number of live streams. A `Take` decides what is sent in addition to the audio,
 and what is measured. The clock of a recording starts when its connection is open and its place on the wheel has come,
-so a sample at `t` seconds is due at the start plus `t`, and a piece is sent when its last sample is due.
+or after the pause that follows the recording before it. So a sample at `t` seconds is due at the start plus `t`, and a
+piece is sent when its last sample is due.
 
 A server that runs on the same cores pays for what the player spends, so the loop over the pieces is short: the frames
 are made once for each recording, one timer serves all streams, and a take is asked only after the pieces it names.
@@ -158,7 +159,7 @@ class _Level:
             return
         take, measured = self.next_take(now + PAUSE_PIECES * PIECE_S)
         if take.language == player.take.language:
-            player.play(take, measured=measured)
+            player.play(take, PAUSE_PIECES, measured=measured)
         else:
             player.end()
             self._dial(now + PIECE_S, take, measured)
@@ -216,15 +217,14 @@ class _Player:
         self._opening: asyncio.Task[None] | None = None
         self._over = False
         self._left = level.per_connection
-        self.play(take, measured=measured)
-        self._piece = 0
+        self.play(take, 0, measured=measured)
 
-    def play(self, take: Take, *, measured: bool) -> None:
-        """Play this take next, after the pause."""
+    def play(self, take: Take, pause_pieces: int, *, measured: bool) -> None:
+        """Play this take next, after this number of pieces of silence."""
         self.take, self.measured = take, measured
         self._frames = take.frames
         self._marks = take.marks | {LAST_PAUSE, len(take.frames) + LAST_SILENCE}
-        self._piece = -PAUSE_PIECES
+        self._piece = -pause_pieces
         self._left -= 1
 
     @property

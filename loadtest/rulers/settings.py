@@ -41,11 +41,10 @@ class RulerSettings:
         """Raises: BadSettings."""
         if not self.streams or not all(1 <= streams <= MAX_STREAMS for streams in self.streams):
             raise BadSettings(f"streams {self.streams}: must be from 1 to {MAX_STREAMS}")
-        if self.explain and self.ruler is not Ruler.TTFS:
-            raise BadSettings(f"explain: only with the ruler ttfs, not with {self.ruler}")
         if not 1 <= self.recordings <= MAX_RECORDINGS:
             raise BadSettings(f"recordings {self.recordings}: must be from 1 to {MAX_RECORDINGS}")
         if self.per_connection < 1:
             raise BadSettings(f"per_connection {self.per_connection}: must be at least 1")
-        if self.per_connection > 1 and self.ruler is not Ruler.TTFS:
-            raise BadSettings(f"--per-connection: needs --ruler {Ruler.TTFS}, not {self.ruler}")
+        for option, given in (("--explain", self.explain), ("--per-connection", self.per_connection > 1)):
+            if given and self.ruler is not Ruler.TTFS:
+                raise BadSettings(f"{option}: needs --ruler {Ruler.TTFS}, not {self.ruler}")

@@ -82,7 +82,7 @@ def test_recordings_that_give_no_measurement_are_faults(live_server: Start, mani
     ("options", "said"),
     [
         (["--ruler", "ttfs", "--seconds", "5"], "--seconds: cannot be combined with --ruler"),
-        (["--ruler", "word-delay", "--explain"], "explain: only with the ruler ttfs, not with word-delay"),
+        (["--ruler", "word-delay", "--explain"], "--explain: needs --ruler ttfs, not word-delay"),
         (["--recordings", "5"], "--recordings: needs --ruler"),
         (["--per-connection", "5"], "--per-connection: needs --ruler"),
         (["--ruler", "turns", "--per-connection", "5"], "--per-connection: needs --ruler ttfs"),
