@@ -82,10 +82,12 @@ class BatchMaker:
         frames = [-(-len(pcm) // frame) + TAIL_FRAMES for pcm in recorded]
         total = (max(frames) + self.config.lookahead) * frame
         texts = [" ".join(self.corpus.utterances[index].text for index in item.recordings) for item in items]
+        pcm = _padded(received, total)
+        through_lines = any(sent is not got for sent, got in zip(recorded, received, strict=True))
         return Batch(
             key=key,
-            pcm=_padded(received, total),
-            recorded=_padded(recorded, total),
+            pcm=pcm,
+            recorded=_padded(recorded, total) if through_lines else pcm,
             frames=torch.tensor(frames),
             letters=Targets.of([self.letters(text) for text in texts]),
             phones=Targets.of([self.spoken.target(text) for text in texts]) if self.spoken else None,
