@@ -12,9 +12,9 @@ from model import levels, warm_up
 from tests.support.audio.speech import ROOT
 
 NOT_OF_A_SERVER = {
-    "model.int8.product.multiplied",
-    "model.lm.arpa_rows.write_rows",  # of tests and measurements
-    "model.lm.score.chain_log_probs",  # of commands that make language models
+    "model.int8.product.multiplied",  # of tests and measurements
+    "model.lm.arpa_rows.write_rows",  # of commands that make language models
+    "model.lm.score.chain_log_probs",  # the same
     "model.lm.score.find_nodes",
     "model.lm.score.lm_score",  # compiled with `score_text`, which calls it
     "model.lm.score.score_rows",
