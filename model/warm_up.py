@@ -1,7 +1,7 @@
 """Compile the code that a server needs before its first start: `python -m model.warm_up`; `make setup` runs it.
 
 With `--published`, as in images, the steps of published networks, too: otherwise the first load of one compiles them.
-Compiles the 8-bit step (if `auto` uses it here), the levels of the audio, the beam search, the reading of n-grams and
+Compiles the 8-bit step (if `auto` uses it here), the levels of the audio, the reading of n-grams, the beam search and
 the recurrent language model, and stores the shipped n-grams in their memory layout. Machine code is cached by processor
 name, so a folder from another kind of processor is compiled again. `--types FILE` writes the argument types of what was
 used, for `model.image_code`.
@@ -73,8 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             accurate.warm_up()
 
     _timed("levels of the audio", levels.warm_up, levels.write_levels)
-    _timed("beam search", search, kernel.advance_streams)
     _timed("reading of n-grams", _read_ngrams, parse_rows)
+    _timed("beam search", search, kernel.advance_streams)
     _timed("voice detector", lambda: SileroVad.load().slots(capacity=1, largest=1).run([0]), gather_rows)
     if asked.published:
         _timed("features of published models", published.warm_up, add_samples)

@@ -90,7 +90,7 @@ def test_warming_up_from_the_command_line_prints_the_folder_of_step_and_search(c
     lines = capsys.readouterr().out.splitlines()
     parts = [("8-bit step", step.step)] if load_model(device="cpu").precision == "int8" else []
     parts += [("levels of the audio", levels.write_levels)]
-    parts += [("beam search", kernel.advance_streams), ("reading of n-grams", parse_rows)]
+    parts += [("reading of n-grams", parse_rows), ("beam search", kernel.advance_streams)]
     parts += [("voice detector", gather_rows), ("recurrent language model", score_texts)]
     for line, (name, function) in zip(lines, parts, strict=True):
         assert line.startswith(f"{name} compiled in ")
