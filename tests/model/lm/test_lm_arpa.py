@@ -96,8 +96,12 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         read_arpa(tmp_path / "missing.arpa")
     with pytest.raises(LanguageModelError, match="ends early"):
         read_arpa(written(tmp_path, ""))
+
+
+@pytest.mark.parametrize("lost", [90, 6], ids=["in the data", "in the checksum"])
+def test_a_gzipped_file_that_was_cut_is_refused(tmp_path: Path, lost: int) -> None:
     cut = tmp_path / "cut.arpa.gz"
-    cut.write_bytes(gzip.compress(GOOD.encode() * 99)[:-90])
+    cut.write_bytes(gzip.compress(GOOD.encode() * 99)[:-lost])
     with pytest.raises(LanguageModelError, match="cannot read"):
         read_arpa(cut)
 
