@@ -1,4 +1,4 @@
-"""A program that is told to end ends what it started."""
+"""A program that gets SIGTERM ends the servers it started."""
 
 from __future__ import annotations
 
