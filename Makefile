@@ -47,19 +47,20 @@ test-image: setup  ## build the image and run it as an operator does; Linux, as 
 	@for each in podman runc mmdebstrap; do command -v $$each >/dev/null || { echo "needed: apt-get install $(IMAGE_PACKAGES)"; exit 1; }; done
 	@CI=true $(BIN)/python -m pytest -m image tests/deploy/test_image_runs.py
 
-# What depends on the processor: products, compiled code, slots, precisions, a server's answers, the demo.
-ON_AVX2 := $(wildcard tests/model/*.py) \
-	$(addprefix tests/model/, ctc evaluation int8 machine published shipped training/quantization training/acoustic/test_training_precision.py training/acoustic/test_muon.py) \
+# What depends on the processor: products, compiled code, slots, precisions, a server's answers.
+ON_AVX2 := $(addprefix tests/model/, test_acoustic.py test_decoder.py test_levels.py test_network.py test_segment_model.py test_slots.py test_vad.py \
+	ctc evaluation int8 machine published shipped training/quantization training/acoustic/test_training_precision.py training/acoustic/test_muon.py) \
 	tests/batching/test_slots_stateful.py tests/batching/test_stepper.py \
-	tests/server/test_server_e2e.py tests/server/resume tests/server/tools tests/loadtest/programs/test_demo.py
-# These emulate all processors themselves in `make test-all`.
+	tests/server/test_server_e2e.py tests/server/resume
+# These emulate all processors themselves in `make test-all`, or read files and graphs without computing.
 EMULATING := tests/model/int8/test_arm64.py tests/model/int8/test_portability.py tests/server/resume/test_resume_processors.py
+READING := tests/model/published/rewriting tests/model/published/test_probes.py tests/model/training/quantization/test_quantize_command.py
 
 test-avx2: export ATEN_CPU_CAPABILITY = avx2
 test-avx2: export ONEDNN_MAX_CPU_ISA = AVX2
-test-avx2: setup  ## tests of model, core, server and demo as on a processor with AVX2 alone, three minutes on two cores
+test-avx2: setup  ## tests of model, core and server as on a processor with AVX2 alone, two minutes on two cores
 	@$(BIN)/python -c 'from model.machine.instructions import instruction_set as found; assert found() == "avx2", found()'
-	@$(PYTEST) -m 'not image and not release' $(ON_AVX2) $(EMULATING:%=--ignore=%)
+	@$(PYTEST) -m 'not image and not release' $(ON_AVX2) $(patsubst %,--ignore=%,$(EMULATING) $(READING))
 
 check: setup  ## ruff, mypy --strict, rules of dependency, words of the documents, the documentation site
 	@$(BIN)/ruff check .

@@ -125,10 +125,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     slow = [folder / name for name in (*RELEASE, *SLOW)]
     assert all(path.exists() for path in slow), "a file of RELEASE or SLOW does not exist"
     for item in items:
-        if item.path in slow:
-            item.add_marker("slow")
         if item.path in slow[: len(RELEASE)]:
             item.add_marker("release")
+        if item.path in slow or item.get_closest_marker("release"):
+            item.add_marker("slow")
     items.sort(key=lambda item: slow.index(item.path) if item.path in slow else len(slow))
 
 

@@ -180,6 +180,7 @@ def digest_of_folder(folder: Path) -> str:
     return digest_of(found.network.step(scaled(found.network.linears)), found.model)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("switches", [AVX2, BASELINE], ids=["avx2", "portable"])
 def test_the_digest_is_the_same_on_every_processor(switches: dict[str, str], folder: Path) -> None:
     name = "two stacks"
