@@ -30,6 +30,7 @@ SESSIONS_MAX, CAPACITY = "tutti_sessions_max", "tutti_estimated_session_capacity
 SLOWDOWN = "tutti_slowdown_ratio"
 CPU_S = "process_cpu_seconds_total"
 FILES = "process_open_fds"
+FORKS = "tutti_forks_total"
 BATCH_SIZES = "tutti_batch_size_bucket"
 WANTED = (
     "tutti_batches_total",
@@ -46,6 +47,7 @@ WANTED = (
     CAPACITY,
     SLOWDOWN,
     FILES,
+    FORKS,
     BATCH_SIZES,
 )
 
