@@ -143,8 +143,10 @@ async def level(url: str, recordings: Sequence[bytes], plan: Plan, *, forks: boo
     counted.clear()
     problems = (await playing).problems
     latency, cpu_cores = latencies.spread(), figures(before, after).cpu_cores
-    if latency is None or cpu_cores is None:
-        raise LoadTestError("the server sent no update, or does not report its CPU time")
+    if latency is None:
+        raise LoadTestError(f"no update arrived: {problems or 'fewer --streams may help'}")
+    if cpu_cores is None:
+        raise LoadTestError("the server did not report its CPU time in time: fewer --streams may help")
     made = after.values.get(FORKS, 0.0) - before.values.get(FORKS, 0.0)
     a_minute = 60 * made / (plan.streams * (after.at_s - before.at_s))
     return Measured(forks, latency, cpu_cores, round(a_minute, 1), dict(problems))
