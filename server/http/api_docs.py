@@ -144,7 +144,7 @@ FORM: Schema = {
 }
 ANSWER_HEADERS: Schema = {
     "dg-request-id": _header("Request id, as in `metadata` of the response"),
-    "x-ignored-params": {"description": "Parameters that were ignored", "schema": TEXT},
+    "x-ignored-params": {"description": "Parameters that were ignored, percent-encoded", "schema": TEXT},
 }
 EVENT_DATA = {"anyOf": [_ref(shape) for shape in (TextDelta, TextDone, ErrorBody)]}
 EVENT = _object(data=TEXT | {"contentMediaType": JSON, "contentSchema": EVENT_DATA})

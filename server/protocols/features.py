@@ -9,9 +9,11 @@ Source: the signatures of deepgram-sdk 7.16.0 (`listen.v1`, `listen.v2`) and Dee
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from server.errors import BadParameter
 from server.models.selection import MULTI
@@ -33,11 +35,12 @@ FEATURES = frozenset({
     "custom_topic", "custom_topic_mode", "detect_entities", "detect_language", "detect_topics", "diarize",
     "diarize_model", "diarize_version", "dictation", "intents", "keyword_boost", "language_hint", "measurements", "ner",
     "paragraphs", "profanity_filter", "replace", "search", "sentiment", "sentiment_threshold", "summarize",
-    RECEIPT, "topics", "translate", UTTERANCES,
+    RECEIPT, "task", "topics", "translate", UTTERANCES,
 })  # fmt: skip
 """Parameters of other servers whose features this server does not support, or not in every protocol."""
 
-_OFF_VALUES = {"alternatives": OFF | {"1"}, "summarize": OFF | {"none"}}
+_INDEX = re.compile(r"\[[^\]]*\]\Z")
+_OFF_VALUES = {"alternatives": OFF | {"1"}, "summarize": OFF | {"none"}, "task": OFF | {"transcribe"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +51,22 @@ class Unsupported:
     always: bool
 
 
+def plain_name(name: str) -> str:
+    """Return a name in lower case without the suffix that some clients add to the names of lists: `[]` or `[0]`."""
+    return _INDEX.sub("", name).casefold()
+
+
+def in_plain_names(pairs: Iterable[tuple[str, str]], known: Collection[str]) -> list[tuple[str, str]]:
+    """Return parameters with the names in `known` spelled so, whatever their case and suffix; others as they are."""
+    return [(plain if (plain := plain_name(name)) in known else name, value) for name, value in pairs]
+
+
 def unsupported_feature(name: str, value: str) -> Unsupported | None:
     """Return the unsupported feature that a parameter requests, or None.
 
-    Names are case-insensitive; a trailing `[]`, which some clients add to lists, is ignored.
+    Names are compared by `plain_name`.
     """
-    plain = name.casefold().removesuffix("[]")
+    plain = plain_name(name)
     if plain == "language":
         return Unsupported("language", always=False) if value.casefold() == MULTI else None
     if plain == "model":
@@ -119,7 +132,7 @@ def read_query(
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the values of the `known` parameters of a query, one each, and the names of ignored parameters.
 
-    Raises: BadParameter.
+    `pairs` are `in_plain_names`. Raises: BadParameter.
     """
     given = [(name, value) for name, value in pairs if name in known]
     check_single(given, (REDACT,))
@@ -131,14 +144,15 @@ def read_query(
 
 
 def named(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the sorted names that are safe in a header, at most `MAX_IGNORED`."""
-    safe = {name for name in names if len(name) <= SHOWN and name.isascii() and _plain(name)}
-    return tuple(sorted(safe)[:MAX_IGNORED])
+    """Return the names sorted and as they may stand in a header: cut, other characters percent-encoded."""
+    return tuple(sorted({quote(name[:SHOWN], safe="[]%", errors="replace") for name in names if name}))
 
 
 def ignored_header(ignored: Sequence[str]) -> Mapping[str, str]:
-    """Return the response header that lists ignored parameters; empty if there are none."""
-    return {"x-ignored-params": ",".join(ignored)} if ignored else {}
+    """Return the response header that lists ignored parameters, and counts those after the first `MAX_IGNORED`."""
+    more = len(ignored) - MAX_IGNORED
+    listed = [*ignored[:MAX_IGNORED], *([f"and {more} more"] if more > 0 else [])]
+    return {"x-ignored-params": ",".join(listed)} if listed else {}
 
 
 def boolean(name: str, value: str) -> bool:
@@ -156,7 +170,3 @@ def whole_number(name: str, value: str, allowed: range) -> int:
             f"{name}: {value[:SHOWN]!r} is not valid; must be a whole number from {allowed[0]} to {allowed[-1]}"
         )
     return int(value)
-
-
-def _plain(name: str) -> bool:
-    return bool(name) and all(character.isalnum() or character in "_.-" for character in name)

@@ -18,13 +18,14 @@ from server.errors import BadParameter, ClientGone, Refused
 from server.models.service import ModelService
 from server.operations.logs import take_request_id
 from server.protocols.deepgram.live import DeepgramStream
+from server.protocols.deepgram.parameters import TABLE
 from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import BIASING, ListenRequest, check_query, parse_query
 from server.protocols.deepgram.receipts import Pairs, StreamReceipts, check_receipts, digests_of, setup_of
 from server.protocols.deepgram.resumable import ResumableStream
 from server.protocols.deepgram.transcript import recording_answer
 from server.protocols.deepgram.utterances import utterances
-from server.protocols.features import ignored_header
+from server.protocols.features import ignored_header, in_plain_names
 from server.protocols.handshake import Admitted, render_refusal, serve
 from server.protocols.uploads import Recordings, Wanted
 from server.receipts.receipt import ReceiptChain
@@ -57,6 +58,7 @@ class QueryReader:
         `redact` is masked whatever the query asks for; `receipts`: the endpoint can send them. Endpointing is on by
         default for live streams, off for uploads.
         """
+        pairs = in_plain_names(pairs, TABLE)
         replica, query = self._replica, dict(pairs)
         check_query(pairs, lenient=replica.settings.lenient_features)
         model = await replica.models.obtain(query.get("model"), query.get("language"))

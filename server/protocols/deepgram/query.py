@@ -35,6 +35,7 @@ from server.protocols.features import (
     boolean,
     check_given,
     check_single,
+    in_plain_names,
     named,
     redaction,
     refuse_unsupported,
@@ -167,7 +168,7 @@ def parse_query(
     english: bool = True,
 ) -> ListenRequest:
     """Parse the query of a live stream or upload once its model is known. Raises: BadParameter."""
-    given = list(pairs)
+    given = in_plain_names(pairs, TABLE)
     query = dict(given)
     ignored = check_query(given, lenient=lenient_features)
     if not supports_keyterms:
@@ -214,7 +215,7 @@ def parse_query(
 def check_query(given: Sequence[tuple[str, str]], *, lenient: bool) -> set[str]:
     """Check names, repetition, empty values and harmless parameters; return the names of ignored parameters.
 
-    Needs no model, so that a refused query does not load one.
+    `given` is `in_plain_names`. Needs no model, so that a refused query does not load one.
 
     Raises: BadParameter.
     """

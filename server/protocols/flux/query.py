@@ -14,7 +14,7 @@ from server.audio.formats import Encoding
 from server.audio.raw import PlainCodec
 from server.errors import BadParameter
 from server.models.selection import ModelNames, is_english
-from server.protocols.features import OFF, SHOWN, boolean, check_given, check_single, whole_number
+from server.protocols.features import OFF, SHOWN, boolean, check_given, check_single, in_plain_names, whole_number
 from server.protocols.flux.messages import rules_of
 from server.recognition.keyterms.keyterms import Keyterms
 from server.recognition.turns import TurnRules
@@ -62,6 +62,7 @@ class FluxRequest:
 
 def parse_query(pairs: Sequence[tuple[str, str]]) -> FluxRequest:
     """Parse the query. Raises: BadParameter, which names the parameter."""
+    pairs = in_plain_names(pairs, QUERY)
     for name, value in pairs:
         if name not in QUERY and (value.casefold() not in OFF or name.startswith(("redact", "callback"))):
             raise BadParameter(f"{_shown(name)}: not supported at /v2/listen; leave it out")

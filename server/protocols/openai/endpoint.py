@@ -15,7 +15,7 @@ from server.audio.formats import Encoding
 from server.errors import BadParameter
 from server.models.service import ModelService
 from server.protocols.adapter_connection import AdapterConnection
-from server.protocols.features import REDACT, ignored_header, read_query, redaction
+from server.protocols.features import REDACT, ignored_header, in_plain_names, read_query, redaction
 from server.protocols.handshake import Admitted, serve
 from server.protocols.metering import language_of
 from server.protocols.openai.messages import error_body
@@ -48,7 +48,8 @@ class RealtimeEndpoint:
         lenient = replica.settings.lenient_features
         credentials = realtime_credentials(socket.headers.get("authorization"), socket.scope["subprotocols"])
         await replica.guard.enter(socket, credentials)
-        query, ignored = read_query(socket.query_params.multi_items(), QUERY, lenient=lenient)
+        pairs = in_plain_names(socket.query_params.multi_items(), QUERY)
+        query, ignored = read_query(pairs, QUERY, lenient=lenient)
         if query.get("intent") != "transcription":
             raise BadParameter("intent: this server only transcribes; set intent=transcription")
         asked, language = query.get("model"), query.get("language")
@@ -61,7 +62,7 @@ class RealtimeEndpoint:
             min_silence_ms=replica.limits.min_endpoint_ms,
             lenient=lenient,
         )
-        redact = redaction(socket.query_params.multi_items()) | redaction_of(socket)
+        redact = redaction(pairs) | redaction_of(socket)
         session = self._session(model, redact)
         stream = AdapterConnection(
             socket,

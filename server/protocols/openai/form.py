@@ -22,6 +22,7 @@ from server.protocols.features import (
     boolean,
     check_given,
     check_single,
+    in_plain_names,
     named,
     refuse_unsupported,
     unsupported_feature,
@@ -34,6 +35,7 @@ MAX_FIELDS = 256  # including key terms
 MAX_FIELD_BYTES = 65_536
 FILE = "file"
 MAX_SHOWN = 64  # longest excerpt of a field name in an error
+STREAMED = (AnswerFormat.JSON, AnswerFormat.TEXT)  # formats whose content the events of `stream` have, too
 GRANULARITIES, NOT_WHOLE = ("word", "segment"), "body: the multipart form is incomplete or invalid"
 
 LISTS = frozenset({
@@ -46,6 +48,7 @@ READ = frozenset({
 })  # fmt: skip
 HARMLESS = frozenset({"chunking_strategy", "temperature"})  # ignored: the transcript means the same without them
 UNSUPPORTED = frozenset({"include", "known_speaker_names", "known_speaker_references"})
+KNOWN = READ | HARMLESS | UNSUPPORTED
 MAY_BE_EMPTY = frozenset({"finals", "grammar", "keywords", "language", "languages", "model", "prompt"})
 """Fields that may be empty, which means not set: forms of web pages send every field."""
 MAX_TEMPERATURE = 1.0
@@ -69,14 +72,23 @@ class TranscriptionForm:
     ignored: tuple[str, ...]
 
 
-def parse_form(content_type: str, body: bytes, *, lenient: bool = False) -> TranscriptionForm:
-    """Parse a form; a `lenient` server ignores unsupported features. Raises: BadParameter."""
+def parse_form(
+    content_type: str, body: bytes, query: Sequence[tuple[str, str]] = (), *, lenient: bool = False
+) -> TranscriptionForm:
+    """Parse a form; a `lenient` server ignores unsupported features. Raises: BadParameter.
+
+    Parameters in the query count as fields, so that none is ignored there.
+    """
     parts = _Parts()
     parts.read(content_type, body)
+    parts.fields = in_plain_names([*parts.fields, *query], KNOWN)
     if not parts.file:
         raise BadParameter(f"file: {'missing' if parts.file is None else 'empty'}; send the recording in this field")
     ignored = check_fields(parts.fields, lenient=lenient)
-    answer = parts.one("response_format", AnswerFormat.JSON.value)
+    answer, stream = (
+        parts.one("response_format", AnswerFormat.JSON.value),
+        boolean("stream", parts.one("stream", "false")),
+    )
     if answer not in set(AnswerFormat):
         raise BadParameter(f"response_format: {answer[:SHOWN]!r} is not valid; must be {', '.join(AnswerFormat)}")
     granularities = parts.every("timestamp_granularities")
@@ -84,13 +96,15 @@ def parse_form(content_type: str, body: bytes, *, lenient: bool = False) -> Tran
         raise BadParameter(f"timestamp_granularities: must be one or both of {', '.join(GRANULARITIES)}")
     if granularities and answer != AnswerFormat.VERBOSE_JSON:
         ignored = named({*ignored, "timestamp_granularities"})
+    if stream and answer not in STREAMED:
+        raise BadParameter(f"response_format: {answer} cannot be combined with stream; leave one of the two out")
     return TranscriptionForm(
         parts.file,
         parts.one("model", "") or None,
         tuple(filter(None, (*parts.every("language"), *parts.every("languages")))),
         AnswerFormat(answer),
         granularities,
-        boolean("stream", parts.one("stream", "false")),
+        stream,
         parts.every("keywords"),
         parts.one("prompt", ""),
         parts.one("grammar", ""),
@@ -133,8 +147,8 @@ class _Parts:
         return next((value for key, value in self.fields if key == name), default)
 
     def every(self, name: str) -> tuple[str, ...]:
-        """Return all values of a field; clients may also name it `name[]`."""
-        return tuple(value for key, value in self.fields if key in (name, f"{name}[]"))
+        """Return all values of a field."""
+        return tuple(value for key, value in self.fields if key == name)
 
     def _on_field(self, field: Field) -> None:
         name, value = (field.field_name or b"").decode(errors="replace"), field.value or b""
@@ -162,8 +176,8 @@ class _Parts:
 
 def check_fields(fields: Sequence[tuple[str, str]], *, lenient: bool) -> tuple[str, ...]:
     """Check the fields of a form; return the names of the ignored ones. Raises: BadParameter."""
-    plain = [(name.removesuffix("[]") if name.removesuffix("[]") in LISTS else name, value) for name, value in fields]
-    listed = [(name, value) for name, value in plain if name in READ | HARMLESS | UNSUPPORTED]
+    plain = in_plain_names(fields, KNOWN)
+    listed = [(name, value) for name, value in plain if name in KNOWN]
     features = [feature for name, value in plain if (feature := _unsupported(name, value)) is not None]
     refuse_unsupported(features, lenient=lenient)
     check_given((name, value) for name, value in listed if name not in MAY_BE_EMPTY)

@@ -99,7 +99,8 @@ class Transcriptions:
     async def _form(self, request: Request) -> TranscriptionForm:
         body, kind = await self._recordings.read(request), request.headers.get("content-type", "")
         lenient = self._replica.settings.lenient_features
-        return await asyncio.to_thread(partial(parse_form, kind, body, lenient=lenient))
+        query = request.query_params.multi_items()
+        return await asyncio.to_thread(partial(parse_form, kind, body, query, lenient=lenient))
 
     async def _wanted(
         self, form: TranscriptionForm, language: str | None, redact: frozenset[Redaction]

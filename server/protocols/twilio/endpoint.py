@@ -23,7 +23,7 @@ from server.errors import BadParameter, Close, NotAuthorized
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.deepgram.endpoints import QueryReader, answer_headers, created_now
 from server.protocols.deepgram.projector import Projector
-from server.protocols.features import SHOWN, boolean, check_given, check_single, whole_number
+from server.protocols.features import SHOWN, boolean, check_given, check_single, in_plain_names, whole_number
 from server.protocols.handshake import Admitted, serve
 from server.protocols.twilio.adapter import BOTH, TRACKS, TwilioAdapter
 from server.protocols.twilio.messages import RATES
@@ -132,7 +132,7 @@ class TwilioEndpoint:
     async def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
         """Raises: Refused."""
         await self._check_caller(socket)
-        replica, pairs = self._replica, socket.query_params.multi_items()
+        replica, pairs = self._replica, in_plain_names(socket.query_params.multi_items(), OWN | IN_START)
         own = [pair for pair in pairs if pair[0] in OWN | IN_START]
         check_single(own, ())
         check_given(own)

@@ -17,7 +17,7 @@ from server.configuration.addresses import interfaces, listening_hosts, open_add
 from server.errors import NotAllowed, UnknownPath
 from server.operations.logs import take_request_id
 from server.protocols.adapter_connection import AdapterConnection
-from server.protocols.features import REDACT, ignored_header, read_query, redaction, whole_number
+from server.protocols.features import REDACT, ignored_header, in_plain_names, read_query, redaction, whole_number
 from server.protocols.handshake import Admitted, render_refusal, serve
 from server.protocols.vosk.adapter import VoskAdapter
 from server.protocols.vosk.messages import RATES
@@ -62,13 +62,14 @@ class VoskEndpoint:
         """Raises: BadParameter, ServerNotReady."""
         replica = self._replica
         lenient = replica.settings.lenient_features
-        query, ignored = read_query(socket.query_params.multi_items(), QUERY, lenient=lenient)
+        pairs = in_plain_names(socket.query_params.multi_items(), QUERY)
+        query, ignored = read_query(pairs, QUERY, lenient=lenient)
         model = await replica.models.obtain(query.get("model"), query.get("language"))
         rate = model.config.sample_rate
         grammar, finals = query.get("grammar", ""), finals_of(query.get("finals", ""))
         model.check_grammar(grammar)
         model.check_finals(finals, {"grammar": grammar})
-        redact = redaction(socket.query_params.multi_items()) | redaction_of(socket)
+        redact = redaction(pairs) | redaction_of(socket)
         options = SessionOptions(rate, partials=True, grammar=grammar, finals=finals, redact=redact)
         session = model.session(options, replica.limits)
         stream = AdapterConnection(

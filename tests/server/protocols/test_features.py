@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -13,11 +14,22 @@ from websockets.sync.client import connect
 
 from server.errors import BadFrame, BadParameter
 from server.protocols.deepgram.parameters import PARAMETERS
-from server.protocols.features import FEATURES, OTHER_VERSION, RECEIPT, UTTERANCES
-from server.protocols.openai.form import check_fields
+from server.protocols.features import (
+    FEATURES,
+    MAX_IGNORED,
+    OTHER_VERSION,
+    RECEIPT,
+    SHOWN,
+    UTTERANCES,
+    ignored_header,
+    in_plain_names,
+)
+from server.protocols.flux.query import parse_query as flux_query
+from server.protocols.openai.form import KNOWN, check_fields
 from server.protocols.vosk.adapter import VoskAdapter
 from server.protocols.vosk.messages import parse_frame
 from server.streaming.adapter import Reject, Skip
+from server.text.redaction_kinds import Redaction
 from tests.support.protocols.listen_query import RAW, query
 from tests.support.servers.adapters import RATE
 from tests.support.servers.fakes import WAIT_S
@@ -29,6 +41,7 @@ Start = Callable[..., LiveServer]
 LACKING = FEATURES - {RECEIPT, UTTERANCES}  # which Deepgram's path has
 WITH_VALUES = [(name, "2" if name == "alternatives" else "true") for name in sorted(LACKING | OTHER_VERSION)]
 OFF = ("false", "False", "0")
+FLUX = [("model", "flux-general-en"), ("encoding", "linear16"), ("sample_rate", "16000")]
 SWITCHES = sorted(LACKING - {"callback", "callback_method"})
 
 
@@ -72,8 +85,8 @@ def test_a_lenient_server_ignores_and_lists_features_except_those_that_would_lea
         assert check_fields([(name, value)], lenient=True) == (name,)
 
 
-@pytest.mark.parametrize("name", ["Redact", "REDACT[]", "redact_pii", "redaction", "callback_url"])
-def test_other_spellings_of_features_that_would_leak_data_are_refused(name: str) -> None:
+@pytest.mark.parametrize("name", ["redact_pii", "redaction", "callback_url"])
+def test_similar_names_of_features_that_would_leak_data_are_refused(name: str) -> None:
     for lenient in (False, True):
         with pytest.raises(BadParameter, match=r"^(redact|callback)\w*: "):
             query(f"{RAW}&{name}=pci", lenient_features=lenient)
@@ -94,6 +107,34 @@ def test_harmless_parameters_are_accepted_silently(text: str) -> None:
 def test_ignored_and_unknown_parameters_are_listed() -> None:
     assert query(RAW + "&filler_words=true&unheard_of=1").ignored == ("filler_words", "unheard_of")
     assert query(RAW + "&filler_words=false").ignored == ()
+
+
+@pytest.mark.parametrize("name", ["{}", "{}[]", "{}[0]"])
+def test_a_name_counts_in_any_case_and_with_the_suffix_of_a_list(name: str) -> None:
+    for spelled in (name, name.upper(), name.title()):
+        for given, field, value in (
+            ("punctuate=true", "punctuated_words", True),
+            ("redact=ssn", "redact", {Redaction.SSN}),
+            ("channels=2", "channels", 2),
+        ):
+            plain, _, text = given.partition("=")
+            request = query(f"{RAW}&{spelled.format(plain)}={text}")
+            assert (getattr(request, field), request.ignored) == (value, ())
+            assert getattr(query(RAW), field) != value
+        assert flux_query([*FLUX, (spelled.format("keyterm"), "porch")]).phrases == ("porch",)
+        fields = in_plain_names(
+            [(spelled.format("language"), "zh"), (spelled.format("chunking_strategy"), "auto")], KNOWN
+        )
+        assert fields == [("language", "zh"), ("chunking_strategy", "auto")]
+    with pytest.raises(BadParameter, match=r"^punctuate: given 2 times"):
+        query(f"{RAW}&punctuate=true&Punctuate=false")
+
+
+def test_every_ignored_name_is_listed_or_counted() -> None:
+    names = {"sp ace": "sp%20ace", "söt": "s%C3%B6t", "a,b": "a%2Cb", "x" * 100: "x" * SHOWN, "100%": "100%"}
+    assert query(RAW + "&" + urlencode(dict.fromkeys(names, "1"))).ignored == tuple(sorted(names.values()))
+    many = query(RAW + "".join(f"&a{number:02}=1" for number in range(MAX_IGNORED + 8))).ignored
+    assert ignored_header(many)["x-ignored-params"].endswith(f"a{MAX_IGNORED - 1},and 8 more")
 
 
 def test_several_languages_at_once_are_an_unsupported_feature() -> None:
@@ -128,6 +169,24 @@ def test_the_answer_to_a_form_lists_ignored_fields(live_server: Start) -> None:
     lenient = post(live_server(lenient_features=True), prompt="names of plants", **{"include[]": "logprobs"})
     assert (lenient.status_code, lenient.headers["x-ignored-params"]) == (200, "include,prompt")
     assert "x-ignored-params" not in post(server).headers
+
+
+def test_the_query_of_a_form_counts_as_fields(live_server: Start) -> None:
+    path, server = "/v1/audio/transcriptions", live_server()
+    files = {"file": ("a.wav", encoded(spell("hi"), "WAV"))}
+    answer = server.http.post(f"{path}?response_format=text&unheard_of=1", files=files)
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert answer.headers["x-ignored-params"] == "unheard_of"
+    refused = server.http.post(f"{path}?diarize=true", files=files)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "diarize")
+
+
+def test_events_cannot_have_the_content_of_other_formats(live_server: Start) -> None:
+    server = live_server()
+    for form in ("srt", "vtt", "verbose_json"):
+        refused = post(server, stream="true", response_format=form)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "response_format")
+    assert post(server, stream="true", response_format="text").status_code == 200
 
 
 LIVE_ONLY = {

@@ -67,7 +67,7 @@ PIPECAT = (
         (
             RAW + "&unheard_of=1&sp%20ace=1&bad%0aname=2",
             SessionOptions(16_000),
-            ("unheard_of",),
+            ("bad%0Aname", "sp%20ace", "unheard_of"),
         ),
     ],
 )
