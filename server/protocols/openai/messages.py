@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from server.errors import BadFrame
+from server.protocols.json_errors import problem_of
 from server.protocols.openai.session_fields import ErrorCode, unknown_parameter
 
 
@@ -102,8 +103,10 @@ def parse_event(text: str) -> ClientEvent:
         pass  # it may have an unknown field
     try:
         return _decode(text)
+    except msgspec.ValidationError as error:
+        raise BadFrame(problem_of(error, ClientEvent)) from error
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise BadFrame("the event must be a JSON object with a type, and its fields of the right types") from error
+        raise BadFrame("the event is not JSON") from error
 
 
 def check_fields(event: ClientEvent, text: str) -> None:

@@ -7,6 +7,7 @@ Deltas are new stable words. A turn ends after silence (`turn_detection`) or wit
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -77,6 +78,7 @@ class RealtimeAdapter:
         self._model_rate = model_rate
         self._min_silence_ms = min_silence_ms
         self._input = self._new_input()
+        self._bias_before: tuple[tuple[str, ...], str] = ((), "")  # keywords and prompt in force before the last update
         self._items = Items(session_id)
         self._events = 0
         self._received_before_s = 0.0  # seconds of audio received in earlier formats
@@ -124,8 +126,10 @@ class RealtimeAdapter:
                 return ()
 
     def bias_refused(self, why: str) -> Actions:
-        """Send an error: keywords and prompt are not used."""
+        """Send an error; the keywords and the prompt before stay in force."""
         param = f"session.audio.input.transcription.{'keywords' if self._settings.keywords else 'prompt'}"
+        keywords, prompt = self._bias_before
+        self._settings = replace(self._settings, keywords=keywords, prompt=prompt)
         return (self._error(RealtimeError(f"{param}: {why}", code=ErrorCode.INVALID_VALUE, param=param)),)
 
     # Client to server
@@ -139,7 +143,7 @@ class RealtimeAdapter:
             case "input_audio_buffer.clear":
                 return tuple(self._clear())
             case _:
-                return tuple(self._update(event))
+                return self._update(event)
 
     def _append(self, audio: bytes) -> Iterator[Action]:
         """Decode the audio in pieces, at the rate of the connection: an append may hold minutes of audio."""
@@ -167,19 +171,23 @@ class RealtimeAdapter:
         yield self._send("input_audio_buffer.cleared")
         yield Flush()
 
-    def _update(self, event: ClientEvent) -> Iterator[Action]:
+    def _update(self, event: ClientEvent) -> Actions:
         if not event.session:
             raise BadFrame("session: missing; send the settings to change")
-        before, after = self._settings, self._settings.updated(event.session, self._names, lenient=self._lenient)
-        if after.served != before.served:
-            yield self._other_model(event, after)
-            return
-        self._settings = after
+        after = self._settings.updated(event.session, self._names, lenient=self._lenient)
+        if after.served != self._settings.served:
+            return (self._other_model(event, after),)
+        return self._apply(after)
+
+    def _apply(self, after: SessionSettings) -> Iterator[Action]:
+        """Apply an update step by step, as its description at the end has only what was not refused."""
+        before, self._settings = self._settings, after
         if (before.format, before.rate) != (self._settings.format, self._settings.rate):
             yield from self._input.tail()
             self._received_before_s = self._received_s
             self._input = self._new_input()
         if (before.keywords, before.prompt) != (self._settings.keywords, self._settings.prompt):
+            self._bias_before = (before.keywords, before.prompt)
             yield Bias(self._settings.keywords, self._settings.prompt)
         if (before.silence_ms, before.scored_end) != (self._settings.silence_ms, self._settings.scored_end):
             yield Endpoint(self._settings.silence_ms, self._settings.scored_end)
@@ -200,6 +208,7 @@ class RealtimeAdapter:
     def _switched(self, settings: SessionSettings, model_rate: int) -> Iterator[Action]:
         self._settings, self._model_rate = settings, model_rate
         self._input = self._new_input()
+        self._bias_before = ((), "")
         if settings.keywords or settings.prompt:
             yield Bias(settings.keywords, settings.prompt)
         yield Endpoint(settings.silence_ms, settings.scored_end)

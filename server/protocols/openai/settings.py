@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -16,6 +15,7 @@ from server.audio.raw import PlainCodec
 from server.errors import BadFrame, BadParameter
 from server.models.selection import ModelNames
 from server.protocols.features import unsupported_feature
+from server.protocols.json_errors import problem_of
 from server.protocols.openai.session_fields import checked, unsupported, walk
 from server.recognition.segments.endpointing import ScoredEnd
 
@@ -29,7 +29,7 @@ _CODECS = {"audio/pcm": PlainCodec.S16, "audio/pcmu": PlainCodec.MULAW, "audio/p
 
 
 class FormatIn(msgspec.Struct, frozen=True):
-    """Audio format; `rate` counts only for audio/pcm."""
+    """Audio format; only audio/pcm has a choice of rates."""
 
     type: Literal["audio/pcm", "audio/pcmu", "audio/pcma"] = "audio/pcm"
     rate: int | None = None
@@ -137,8 +137,7 @@ class SessionSettings:
             ignored = () if _other_type(fields) else checked(list(walk(fields)), lenient=lenient)
             asked = msgspec.convert(fields, SessionIn)
         except msgspec.ValidationError as error:
-            why, _, at = str(error).partition(" - at `$")
-            raise BadFrame(f"session{_INDEX.sub('', at.rstrip('`'))}: {why}") from error
+            raise BadFrame(problem_of(error, SessionIn, "session")) from error
         except (msgspec.MsgspecError, RecursionError) as error:
             raise BadFrame(f"session: {error}") from error
         given = asked.audio.input
@@ -196,9 +195,6 @@ class SessionSettings:
         }
 
 
-_INDEX = re.compile(r"\[[^]]*\]")  # a list index in msgspec's paths
-
-
 def _other_type(fields: object) -> bool:
     """Return whether an update is for another type of session, which has other fields."""
     return isinstance(fields, dict) and fields.get("type", "transcription") != "transcription"
@@ -206,11 +202,15 @@ def _other_type(fields: object) -> bool:
 
 def _rate(given: FormatIn) -> int:
     if given.type != "audio/pcm":
-        return TELEPHONE_RATE
-    rate = RATE if given.rate is None else given.rate
-    if rate not in RATES:
-        raise BadFrame(f"session.audio.input.format.rate: {rate} is not valid; must be from {RATES[0]} to {RATES[-1]}")
-    return rate
+        allowed, rate = range(TELEPHONE_RATE, TELEPHONE_RATE + 1), TELEPHONE_RATE
+    else:
+        allowed, rate = RATES, RATE
+    if given.rate is None:
+        return rate
+    if given.rate not in allowed:
+        valid = f"{allowed[0]}" if len(allowed) == 1 else f"from {allowed[0]} to {allowed[-1]}"
+        raise BadFrame(f"session.audio.input.format.rate: {given.rate} is not valid for {given.type}; must be {valid}")
+    return given.rate
 
 
 def _with_transcription(

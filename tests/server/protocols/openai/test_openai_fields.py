@@ -226,6 +226,36 @@ def test_an_invalid_value_of_a_field_is_refused_by_its_path(path: str, value: An
     assert error["param"] == path
 
 
+@pytest.mark.parametrize(
+    ("session", "message"),
+    [
+        (of_input(format={"type": "pcm16"}), "format.type: 'pcm16' is not valid; must be one of audio/pcm, audio/pcm"),
+        (of_input(format={"rate": "24000"}), "format.rate: expected int or null, got str"),
+        (
+            of_input(format={"type": "audio/pcmu", "rate": 16000}),
+            "format.rate: 16000 is not valid for audio/pcmu; must",
+        ),
+        (of_input(turn_detection={}), "turn_detection.type: missing"),
+        (of_input(transcription={"languages": ["en", 5]}), "transcription.languages: expected str, got int"),
+    ],
+)
+def test_an_error_has_the_valid_values_of_a_field(session: Json, message: str) -> None:
+    frame = update(session)
+    assert frame["error"]["message"].startswith(f"session.audio.input.{message}")
+    assert frame["error"]["param"] == "session.audio.input." + message.partition(":")[0]
+
+
+def test_an_update_whose_keywords_are_refused_is_answered_with_those_in_force() -> None:
+    talk = adapter()
+    send(talk, {"type": "session.update", "session": of_input(transcription={"keywords": ["porch"]})})
+    update_of = {"type": "session.update", "session": of_input(transcription={"keywords": ["x" * 99_999]})}
+    frames: list[Any] = []
+    for action in talk.text(json.dumps(update_of)):
+        frames += frames_of([action]) or frames_of(talk.bias_refused("too long"))
+    assert [frame["type"] for frame in frames] == ["error", "session.updated"]
+    assert frames[1]["session"]["audio"]["input"]["transcription"]["keywords"] == ["porch"]
+
+
 def test_a_list_of_languages_sets_the_language() -> None:
     """As livekit-plugins-openai 1.8.9 sends them by default for gpt-live-transcribe."""
     turns = {"type": "server_vad", "threshold": 0.5, "prefix_padding_ms": 600, "silence_duration_ms": 350}
