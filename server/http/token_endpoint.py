@@ -16,6 +16,7 @@ from server.access.keys import Credentials
 from server.errors import BadParameter, ClientGone, NotAllowed, Refused
 from server.operations.logs import take_request_id
 from server.protocols.handshake import render_refusal
+from server.protocols.json_errors import problem_of
 from server.protocols.uploads import read_body
 from server.replica import Replica
 
@@ -23,7 +24,7 @@ DEFAULT_TTL_S, MAX_TTL_S = 30, 3_600
 MAX_BODY_BYTES = 4_096
 
 
-class GrantRequest(msgspec.Struct):
+class GrantRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Request body; an empty body means the default lifetime."""
 
     ttl_seconds: Annotated[int, msgspec.Meta(ge=1, le=MAX_TTL_S)] = DEFAULT_TTL_S
@@ -67,5 +68,7 @@ def _parse(body: bytes) -> GrantRequest:
     """Parse the body. Raises: BadParameter."""
     try:
         return msgspec.json.decode(body, type=GrantRequest) if body.strip() else GrantRequest()
-    except (msgspec.DecodeError, RecursionError):  # includes `ValidationError`
-        raise BadParameter(f"ttl_seconds: expected a JSON object with a value from 1 to {MAX_TTL_S}") from None
+    except msgspec.ValidationError as error:
+        raise BadParameter(problem_of(error, GrantRequest)) from None
+    except (msgspec.DecodeError, RecursionError):
+        raise BadParameter('body: not JSON; send {"ttl_seconds": 30}, or nothing') from None

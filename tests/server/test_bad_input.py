@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from server.errors import BadFrame
+from server.protocols.deepgram.messages import parse_frame
+from server.protocols.deepgram.resume_messages import parse_resume
 from server.streaming.websocket import SEND_BUFFER_BYTES
 from tests.support.clients.deaf_client import client_that_does_not_read
 from tests.support.servers.fakes import FakeClock
@@ -109,6 +112,37 @@ def test_an_invalid_text_frame_gets_an_error_and_the_stream_continues(live_serve
         assert (error["type"], error["variant"], error["message"]) == ("Error", "SchemaError", text)
         client.send(spell("still here"))
         assert transcript(client.finish()) == "still here"
+
+
+@pytest.mark.parametrize(
+    ("text", "described"),
+    [
+        ("{", "the message is not JSON"),
+        ("[]", "the message must be a JSON object whose type is one of KeepAlive, "),
+        ('{"type":"finalize"}', "unknown message type; valid types: KeepAlive, "),
+        ('{"type":"Resume","ticket":"x"}', "Resume: this stream cannot be resumed; set resumable=true"),
+        ('{"type":"Finalize","channel":"0"}', "Finalize: channel: expected int or null, got str"),
+        ('{"type":"Finalize","channels":[0]}', "Finalize: channels: unknown field; leave it out"),
+        ('{"type":"Configure","keyterm":["porch"]}', "Configure: keyterm: unknown field; leave it out"),
+        ('{"type":"Configure","language":"zh"}', "Configure: language: unknown field; leave it out"),
+        ('{"type":"Context"}', "Context: text: missing"),
+        ('{"type":"Rewind","seconds":5,"key":1}', "Rewind: key: unknown field; leave it out"),
+    ],
+)
+def test_an_error_says_what_is_wrong_with_a_text_frame(text: str, described: str) -> None:
+    with pytest.raises(BadFrame) as error:
+        parse_frame(text, channels=1)
+    assert str(error.value).startswith(described)
+
+
+def test_a_resume_with_an_invalid_field_is_refused_by_its_name() -> None:
+    for text, described in (
+        ('{"type":"Resume","ticket":5}', "Resume: ticket: expected str or null, got int"),
+        ('{"type":"Resume","from_s":-1}', "Resume: from_s: expected float >= 0"),
+        ('{"type":"Resume","from_s":1,"final":2}', "Resume: final: unknown field; leave it out"),
+    ):
+        with pytest.raises(BadFrame, match=f"^{described}"):
+            parse_resume(text)
 
 
 def test_an_idle_stream_ends_with_metadata_and_1011(live_server: Start) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from server.errors import BadFrame
+from server.protocols.json_errors import problem_of
 
 
 class WordOut(msgspec.Struct):
@@ -217,10 +219,10 @@ class RewindFailure(msgspec.Struct, tag_field="type", tag="RewindFailure"):
 
 
 class KeepAlive(msgspec.Struct, tag_field="type", tag="KeepAlive", frozen=True):
-    """Reset the idle timer."""
+    """Reset the idle timer. It and `CloseStream` have no fields, and ignore any; other messages refuse unknown ones."""
 
 
-class Finalize(msgspec.Struct, tag_field="type", tag="Finalize", frozen=True):
+class Finalize(msgspec.Struct, tag_field="type", tag="Finalize", frozen=True, forbid_unknown_fields=True):
     """Flush one channel, or all, and keep the stream open."""
 
     channel: int | None = None
@@ -233,7 +235,7 @@ class CloseStream(msgspec.Struct, tag_field="type", tag="CloseStream", frozen=Tr
 _OFF: tuple[object, ...] = (None, False, 0, "", "false", "0", [], {})  # values that turn a feature off
 
 
-class Configure(msgspec.Struct, tag_field="type", tag="Configure", frozen=True):
+class Configure(msgspec.Struct, tag_field="type", tag="Configure", frozen=True, forbid_unknown_fields=True):
     """Change settings during a stream; only `keyterms` can change.
 
     Fields of `/v2/listen`, and `features` that differ from those in force, are parsed in order to be refused.
@@ -259,13 +261,13 @@ class Configure(msgspec.Struct, tag_field="type", tag="Configure", frozen=True):
         return tuple(sorted(changed | given))
 
 
-class Context(msgspec.Struct, tag_field="type", tag="Context", frozen=True):
+class Context(msgspec.Struct, tag_field="type", tag="Context", frozen=True, forbid_unknown_fields=True):
     """Ours: what another speaker of the conversation said, whose rare words are favored for a while."""
 
     text: str
 
 
-class Rewind(msgspec.Struct, tag_field="type", tag="Rewind", frozen=True):
+class Rewind(msgspec.Struct, tag_field="type", tag="Rewind", frozen=True, forbid_unknown_fields=True):
     """Ours: look for further key terms in the finals of the last seconds."""
 
     seconds: float
@@ -274,9 +276,10 @@ class Rewind(msgspec.Struct, tag_field="type", tag="Rewind", frozen=True):
 
 
 MAX_CHARACTERS = 32_768  # of a text frame: twice the largest set of key terms, escaped
-TYPES = "KeepAlive, Finalize, CloseStream, Configure, Context, Rewind"
 
 Action = KeepAlive | Finalize | CloseStream | Configure | Context | Rewind
+KINDS = {kind.__struct_config__.tag: kind for kind in get_args(Action)}
+TYPES = ", ".join(KINDS)
 _decode = msgspec.json.Decoder(Action).decode
 
 
@@ -308,9 +311,21 @@ def parse_frame(text: str, channels: int) -> Action:
     try:
         action: Action = _decode(text)
     except msgspec.ValidationError as error:
-        raise BadFrame(f"unknown message type, or a field of the wrong type; valid types: {TYPES}") from error
+        raise BadFrame(_problem(error, text)) from error
     except (msgspec.DecodeError, RecursionError) as error:
-        raise BadFrame("the message is not a JSON object") from error
+        raise BadFrame("the message is not JSON") from error
     if isinstance(action, Finalize | Rewind) and action.channel is not None and not 0 <= action.channel < channels:
         raise BadFrame(f"channel: {action.channel} is not valid; must be from 0 to {channels - 1}")
     return action
+
+
+def _problem(error: msgspec.ValidationError, text: str) -> str:
+    """Return what is wrong with a message that is JSON."""
+    try:
+        given = _typed.decode(text).type
+    except msgspec.ValidationError:
+        return f"the message must be a JSON object whose type is one of {TYPES}"
+    if given == "Resume":
+        return "Resume: this stream cannot be resumed; set resumable=true in the query"
+    kind = KINDS.get(given)
+    return f"unknown message type; valid types: {TYPES}" if kind is None else f"{given}: {problem_of(error, kind)}"

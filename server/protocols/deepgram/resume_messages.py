@@ -7,11 +7,12 @@ from typing import Annotated
 import msgspec
 
 from server.errors import BadFrame
+from server.protocols.json_errors import problem_of
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=10_000_000)]
 
 
-class Resume(msgspec.Struct, tag_field="type", tag="Resume", frozen=True):
+class Resume(msgspec.Struct, tag_field="type", tag="Resume", frozen=True, forbid_unknown_fields=True):
     """Resume from a ticket, or start the stream time at `from_s`.
 
     `finals` is the number received since the first connection; `cursor_s` the largest start + duration of any result.
@@ -68,8 +69,8 @@ def parse_resume(text: str) -> Resume | None:
         return None
     try:
         resume = _decode(text)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise BadFrame("Resume: a field has the wrong type or is out of range") from error
+    except msgspec.ValidationError as error:
+        raise BadFrame(f"Resume: {problem_of(error, Resume)}") from error
     if (resume.ticket is None) == (resume.from_s is None):
         raise BadFrame("Resume: send either ticket or from_s")
     return resume

@@ -34,6 +34,7 @@ class VoskAdapter:
         """`rate` in Hz applies until the client sets another; `lenient`: ignore unsupported settings."""
         self._lenient = lenient
         self._model_rate = model_rate
+        self._rate = rate
         self._input = PlainInput(PlainCodec.S16, rate, model_rate)
         self._received = False  # whether audio was received
         self._words, self._alternatives = True, False
@@ -90,14 +91,19 @@ class VoskAdapter:
         problem = f"phrase_list: {why}"
         return (Skip(f"{problem} (ignored)"),) if self._lenient else (Reject(f"{problem}; leave it out"),)
 
-    def _configure(self, config: Config) -> Actions:
+    def _configure(self, config: Config) -> Iterator[Action]:
         if config.words is not None:
             self._words = config.words
         if config.max_alternatives is not None:
             self._alternatives = config.max_alternatives > 0
-        if config.sample_rate is not None and not self._received:  # ignored after audio, as by the reference server
-            self._input = PlainInput(PlainCodec.S16, int(config.sample_rate), self._model_rate)
-        return () if config.phrase_list is None else tuple(self._bias(config.phrase_list))
+        if config.sample_rate is not None and int(config.sample_rate) != self._rate:
+            if self._received:  # ignored, as by the reference server
+                yield Skip(f"sample_rate: {config.sample_rate:g} after audio at {self._rate} Hz")
+            else:
+                self._rate = int(config.sample_rate)
+                self._input = PlainInput(PlainCodec.S16, self._rate, self._model_rate)
+        if config.phrase_list is not None:
+            yield from self._bias(config.phrase_list)
 
     def _bias(self, phrases: Sequence[str]) -> Iterator[Action]:
         """Use phrases as key terms; those that cannot be used are only counted: the protocol has no error message."""

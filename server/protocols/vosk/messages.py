@@ -15,6 +15,7 @@ from model.text.letters import unspellable
 from model.text.spelled import spoken
 from server.errors import BadFrame
 from server.protocols.features import NEVER_IGNORED, REDACT
+from server.protocols.json_errors import problem_of
 from server.recognition.keyterms.keyterms import MAX_CHARACTERS, MAX_TERMS
 
 RATES = range(8_000, 48_001)
@@ -56,9 +57,11 @@ def parse_frame(text: str, *, lenient: bool = False) -> tuple[ClientFrame, tuple
     try:
         raw = msgspec.json.decode(text)
         frame = msgspec.convert(raw, ClientFrame, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadFrame(problem_of(error, ClientFrame)) from error
     except (msgspec.MsgspecError, RecursionError) as error:
         raise BadFrame("a text frame must be a JSON object with config, eof or reset") from error
-    if frame.config is None and not frame.eof and not frame.reset:
+    if (frame.config is not None) + bool(frame.eof) + bool(frame.reset) != 1:
         raise BadFrame("a text frame must have one of config, eof, reset")
     ignored = list(_unsupported(raw, COMMANDS, "", lenient=lenient))
     ignored += _unsupported(raw.get("config") or {}, SETTINGS, "config.", lenient=lenient)

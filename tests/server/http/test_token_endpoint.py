@@ -60,6 +60,11 @@ def test_an_invalid_grant_request_is_refused(live_server: Start, body: bytes) ->
     assert (answer.status_code, answer.json()["err_code"]) == (400, "INVALID_QUERY_PARAMETER")
 
 
+def test_an_unknown_field_of_a_grant_request_is_refused_by_name(live_server: Start) -> None:
+    answer = live_server(api_keys=[KEY]).http.post("/v1/auth/grant", headers=HEADERS, json={"TTL_seconds": 5})
+    assert answer.json()["err_msg"] == "TTL_seconds: unknown field; leave it out"
+
+
 def test_grants_need_a_key_and_long_bodies_are_refused(live_server: Start) -> None:
     server = live_server(api_keys=[KEY])
     assert server.http.post("/v1/auth/grant").status_code == 401

@@ -164,16 +164,28 @@ def test_resampling_does_not_depend_on_how_audio_is_split(cuts: list[int]) -> No
     assert len(frames_of(actions)) == len(edges) - 1
 
 
-def test_a_sample_rate_after_the_first_audio_is_ignored() -> None:
+def test_a_sample_rate_after_the_first_audio_is_ignored_and_counted() -> None:
     vosk = adapter()
     vosk.binary(AUDIO)
-    vosk.text('{"config":{"sample_rate":8000}}')
+    assert vosk.text(f'{{"config":{{"sample_rate":{RATE}}}}}') == (), "it is that in force"
+    assert vosk.text('{"config":{"sample_rate":8000}}') == (Skip("sample_rate: 8000 after audio at 16000 Hz"),)
     assert len(audio_of(vosk.binary(AUDIO))) * 2 == len(AUDIO)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "hello", "[]", "{}", '{"eof":0}', '{"config":3}', '{"config":{"sample_rate":"fast"}}', "[" * 9_999]
+    [
+        "",
+        "hello",
+        "[]",
+        "{}",
+        '{"eof":0}',
+        '{"eof":1,"reset":1}',
+        '{"config":{},"eof":1}',
+        '{"config":3}',
+        '{"config":{"sample_rate":"fast"}}',
+        "[" * 9_999,
+    ]
     + [f'{{"config":{{"sample_rate":{rate}}}}}' for rate in ("NaN", "1e999", "7999", "48001", "-1", "16000.5")]
     + ['{"config":{"max_alternatives":-1}}', '{"config":{"phrase_list":[1,{}]}}', '"' + "x" * 300_000 + '"'],
 )
