@@ -84,6 +84,7 @@ class FluxAdapter:
         self._hinted = list(request.hints) or UNSET
         self._input = PlainInput(request.codec, request.rate, model_rate)
         self._style = replace(request.style, english=english)
+        self._fixed = {"numerals": request.style.numerals, "language_hints": list(request.hints)}
         self._turns = Turns(request.rules, delay_s=delay_s)
         self._rules = request.rules  # of audio that comes now
         self._changes: deque[tuple[float, TurnRules]] = deque()  # each with the audio received before it, seconds
@@ -168,7 +169,7 @@ class FluxAdapter:
     def _configure(self, message: dict[str, Any]) -> Iterator[Action]:
         """Apply all of a `Configure` or nothing, and answer it."""
         try:
-            rules, phrases = configured(self._rules, message)
+            rules, phrases = configured(self._rules, message, self._fixed)
         except BadParameter as error:
             yield self._failure(str(error))
             return

@@ -7,7 +7,7 @@ reads `code`, Pipecat 1.14 `error_code`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import Any
@@ -154,10 +154,20 @@ def rules_of(rules: TurnRules, given: dict[str, Any]) -> TurnRules:
     return rules
 
 
-def configured(rules: TurnRules, message: dict[str, Any]) -> tuple[TurnRules, tuple[str, ...] | None]:
-    """Return the rules and key terms of a `Configure`; None if it does not set key terms. Raises: BadParameter."""
+def configured(
+    rules: TurnRules, message: dict[str, Any], in_force: Mapping[str, object]
+) -> tuple[TurnRules, tuple[str, ...] | None]:
+    """Return the rules and key terms of a `Configure`; None if it does not set key terms. Raises: BadParameter.
+
+    `in_force` has the stream's values of settings that cannot change: a `Configure` may repeat them.
+    """
     for name, value in message.items():
-        if name not in SUPPORTED and value not in (None, False, []):
+        if value is None or name in SUPPORTED:
+            continue
+        if name in in_force:
+            if value != in_force[name]:
+                raise BadParameter(f"{name}: cannot be changed during a stream; leave it out")
+        elif value not in (False, []):
             raise BadParameter(f"{_shown(name)}: not supported by this server in Configure; leave it out")
     thresholds, keyterms = message.get("thresholds"), message.get("keyterms")
     if thresholds is not None and not isinstance(thresholds, dict):

@@ -120,7 +120,7 @@ def _form(encoding: str | None, rate: str | None) -> tuple[PlainCodec, Encoding,
 
 def _float(name: str, value: str) -> float:
     if _NUMBER.fullmatch(value) is None:
-        raise BadParameter(f"{name}: {_shown(value)!r} is not valid; must be a number")
+        raise BadParameter(f"{name}: {_shown(value)!r} is not valid; must be a number such as 0.7")
     return float(value)
 
 

@@ -196,6 +196,15 @@ def test_configure_is_all_or_nothing_and_answers_with_all_values(live_server: St
     assert unsupported["description"].startswith("profanity_filter: ")
 
 
+def test_a_configure_that_would_change_what_the_query_set_is_refused(live_server: Start) -> None:
+    changes = ({"numerals": False}, {"numerals": True}, {"numerals": None}, {"language_hints": ["en"]})
+    frames = [json.dumps({"type": "Configure"} | change) for change in changes]
+    _, off, same, absent, hints = converse(live_server(), *frames, CLOSE, query="&numerals=true")
+    assert off["description"] == "numerals: cannot be changed during a stream; leave it out"
+    assert (same["type"], absent["type"]) == ("ConfigureSuccess", "ConfigureSuccess")
+    assert hints["description"].startswith("language_hints: ")
+
+
 def test_a_configure_changes_the_turns_of_the_audio_after_it(live_server: Start) -> None:
     """Whether the audio before it is recognized already or still waits makes no difference."""
     server = live_server()
