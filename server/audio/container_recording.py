@@ -123,6 +123,8 @@ class ContainerSource:
         self._decoder = ContainerDecoder(self._output)
         self._ended = False
         self._first: PCM | None = self._next()  # sets rate and channels
+        if not self.rate:
+            raise BadAudio("; ".join(["the recording has no audio", *self.warnings]))
         self.part = 0
 
     @property

@@ -231,12 +231,12 @@ class PlainSource:
     """Raw samples; an incomplete frame at the end is dropped."""
 
     def __init__(self, body: bytes, form: AudioForm) -> None:
-        """`form` describes the samples. Raises: BadParameter if the body has none."""
+        """`form` describes the samples. Raises: BadAudio if the body has none."""
         assert form.sample_rate is not None
         self.rate, self.channels = form.sample_rate, form.channels
         self._reader = PlainReader(PLAIN_CODECS[form.encoding], form.sample_rate, form.channels)
         if len(body) < self._reader.frame_bytes:
-            raise BadParameter("the body is empty")
+            raise BadAudio("the body is shorter than one sample")
         self._body, self._at = memoryview(body), 0
         self.part, self.warnings = 0, list[str]()
         self._block_bytes = BLOCK_S * form.sample_rate * self._reader.frame_bytes
@@ -315,6 +315,8 @@ class Recording:
 
         Raises: BadAudio, BadParameter; TooLarge if its header announces more than `max_s`.
         """
+        if not body:
+            raise BadAudio("the body is empty")
         self._source = open_source(body, form)
         self._max_s = max_s
         self._rate = rate

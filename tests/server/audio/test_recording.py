@@ -73,8 +73,8 @@ def test_raw_samples_are_read_as_the_query_says() -> None:
     form = audio_form("mulaw", 16_000, 2)
     assert np.array_equal(read(codes.tobytes() + b"\0", form), mulaw_table()[codes].reshape(-1, 2))
     assert np.array_equal(read(speech().tobytes(), audio_form("linear16", RATE)), speech())
-    with pytest.raises(BadParameter, match="empty"):
-        read(b"", form)
+    with pytest.raises(BadAudio, match="shorter than one sample"):
+        read(b"\0", form)
     with pytest.raises(BadParameter, match="Ogg or WebM"):
         read(b"".join(opus_packets(speech(48_000))), AudioForm(Encoding.OPUS, 48_000))
 
@@ -123,6 +123,18 @@ def test_a_recording_over_the_length_limit_is_refused() -> None:
         body = container(kind, codec, np.repeat(silence, rate // RATE, axis=0), rate)
         with pytest.raises(TooLarge):
             read(body, max_s=20.0)
+
+
+def test_an_empty_body_is_refused_as_empty_whatever_it_is_said_to_be() -> None:
+    for form in (ANY, audio_form("linear16", RATE), audio_form("flac", None)):
+        with pytest.raises(BadAudio, match="the body is empty"):
+            read(b"", form)
+
+
+def test_a_webm_recording_that_ends_before_its_track_has_no_audio() -> None:
+    body = container("webm", "libopus", np.zeros((48_000, 1), np.int16), 48_000)
+    with pytest.raises(BadAudio, match="no audio; truncated: the WebM stream ends inside an element"):
+        read(body[:60])
 
 
 def test_a_body_of_no_known_kind_is_refused() -> None:
