@@ -167,6 +167,8 @@ async def read_body(
     """Read a whole body; with a place, enforce the minimum rate. Raises: TooLarge, TooSlow, ClientGone."""
     loop, parts = asyncio.get_running_loop(), list[bytes]()
     end_s, size = loop.time() + timeout_s, 0
+    if int(request.headers.get("content-length", 0)) > limit_bytes:  # a number: the HTTP server has checked it
+        raise _too_large(limit_bytes)
     try:
         async with asyncio.timeout_at(end_s) as deadline:
             if place is not None:
@@ -175,7 +177,7 @@ async def read_body(
             async for part in request.stream():
                 size += len(part)
                 if size > limit_bytes:
-                    raise TooLarge(f"the body is larger than the limit of {limit_bytes} bytes; split the recording")
+                    raise _too_large(limit_bytes)
                 parts.append(part)
                 if place is not None and not place.gave_way:
                     place.received_bytes = size
@@ -188,6 +190,10 @@ async def read_body(
         if place is not None:
             place.end_early = _nothing
     return b"".join(parts)
+
+
+def _too_large(limit_bytes: int) -> TooLarge:
+    return TooLarge(f"the body is larger than the limit of {limit_bytes} bytes; send less at a time")
 
 
 def _ends_at(place: Place, end_s: float, least_bytes_per_s: float) -> float:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import GatedSpellingModel, silence, spell
 from tests.support.servers.uploaded import encoded, said
@@ -89,6 +91,14 @@ def test_an_invalid_upload_is_refused(
     assert (response.status_code, response.json()["err_code"]) == (status, code)
     assert response.json()["request_id"] == response.headers["dg-request-id"]
     server.wait_idle()
+
+
+def test_a_body_that_is_announced_too_large_is_refused_before_it_is_sent(live_server: Start) -> None:
+    host, _, port = live_server(max_upload_bytes=20_000).host.rpartition(":")
+    for path in ("/v1/listen", "/v1/audio/transcriptions"):
+        with socket.create_connection((host, int(port)), WAIT_S) as client:
+            client.sendall(f"POST {path} HTTP/1.1\r\nHost: h\r\nContent-Length: 20001\r\n\r\n".encode())
+            assert client.recv(4_096).startswith(b"HTTP/1.1 413 ")
 
 
 def test_damaged_and_too_long_recordings_are_refused_and_their_slots_released(live_server: Start) -> None:
