@@ -23,7 +23,7 @@ from server.errors import BadParameter, Close, NotAuthorized
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.deepgram.endpoints import QueryReader, answer_headers, created_now
 from server.protocols.deepgram.projector import Projector
-from server.protocols.features import SHOWN, boolean, check_given, check_single, in_plain_names, whole_number
+from server.protocols.features import SHOWN, boolean, check_given, check_single, in_plain_names, named, whole_number
 from server.protocols.handshake import Admitted, serve
 from server.protocols.twilio.adapter import BOTH, TRACKS, TwilioAdapter
 from server.protocols.twilio.messages import RATES
@@ -34,7 +34,8 @@ from server.streaming.outbox import Outbox, OutFrame
 
 SIGNATURE_HEADER = "x-twilio-signature"
 OWN = frozenset({"key", "reply", "track"})
-IN_START = frozenset({"encoding", "sample_rate", "channels", "multichannel"})  # the `start` message sets these
+IN_START = frozenset({"encoding", "sample_rate", "channels", "multichannel"})  # checked; the `start` message sets them
+USUAL = {"encoding": "mulaw", "sample_rate": "8000"}  # audio of calls; other values are listed as ignored
 ENCODINGS = ("mulaw", "alaw")
 UNDELIVERED = Close(1011, "NET-0000 the text cannot be delivered to the forward URL", "error")
 LIMIT_FRAMES = 256  # queued while the receiver does not read; interims are dropped first when it is full
@@ -149,6 +150,8 @@ class TwilioEndpoint:
         _check_form(query)
         listen = [pair for pair in pairs if pair not in own]
         request, model = await self._queries.read(listen, live=True, redact=redaction_of(socket))
+        unusual = {name for name, usual in USUAL.items() if query.get(name, usual) != usual}
+        request = replace(request, ignored=named({*request.ignored, *unusual}))
         if request.rewind_s:
             raise BadParameter("rewind: /v1/twilio has no Rewind messages; leave it out, or stream to /v1/listen")
         rate = model.config.sample_rate

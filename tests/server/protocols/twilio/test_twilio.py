@@ -276,6 +276,9 @@ def test_calls_with_unsupported_features_are_refused(live_server: Start) -> None
     with dial(server, "?reply=true&key=mine&track=outbound&encoding=mulaw") as socket:
         assert socket.response is not None
         assert "x-ignored-params" not in socket.response.headers
+    with dial(server, "?reply=true&encoding=alaw&sample_rate=16000") as socket:  # the `start` message sets them
+        assert socket.response is not None
+        assert socket.response.headers["x-ignored-params"] == "encoding,sample_rate"
 
 
 @pytest.mark.parametrize(
