@@ -13,10 +13,11 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from server.access.keys import Credentials, KeyRing
-from server.errors import ModelStays, NotAuthorized, ServerError, ServerNotReady, UnknownModel, of_setting
+from server.errors import BadParameter, ModelStays, NotAuthorized, ServerError, ServerNotReady, UnknownModel, of_setting
 from server.http.operations import ServiceOperations
 from server.models.registry import Phase
 from server.operations.drain import DrainReport
+from server.protocols.features import check_no_query
 from server.settings import Settings
 
 INDIRECT_HEADERS = (
@@ -83,17 +84,25 @@ def is_direct(request: Request) -> bool:
 
 
 def refusal_of(request: Request, access: AdminAccess) -> Response | None:
-    """Return the response to a request without access, None for one with access."""
+    """Return the response to a request without access, or with parameters; None if it may be served."""
     if access.keys.is_open:
         if not access.local:
             return Response(CLOSED, 403, media_type="text/plain")
-        return None if is_direct(request) else Response(INDIRECT, 403, media_type="text/plain")
+        return _with_query(request) if is_direct(request) else Response(INDIRECT, 403, media_type="text/plain")
     try:
         access.keys.check(Credentials.read(request.headers.get("authorization"), ()))
     except NotAuthorized:
         return Response(
             "missing or wrong admin key\n", 401, {"WWW-Authenticate": 'Bearer realm="admin"'}, media_type="text/plain"
         )
+    return _with_query(request)
+
+
+def _with_query(request: Request) -> Response | None:
+    try:
+        check_no_query(request.query_params.multi_items())
+    except BadParameter as error:
+        return Response(f"{error}\n", 400, media_type="text/plain")
     return None
 
 

@@ -15,6 +15,7 @@ from fastapi import Request, Response
 from server.access.keys import Credentials
 from server.errors import BadParameter, ClientGone, NotAllowed, Refused
 from server.operations.logs import take_request_id
+from server.protocols.features import check_no_query
 from server.protocols.handshake import render_refusal
 from server.protocols.json_errors import problem_of
 from server.protocols.uploads import read_body
@@ -53,6 +54,7 @@ class TokenEndpoint:
             caller = self._guard.identify(request, credentials)
             if caller.by_token:
                 raise NotAllowed("a token cannot be exchanged for another token; send an API key")
+            check_no_query(request.query_params.multi_items())
             asked = _parse(await read_body(request, MAX_BODY_BYTES, self._timeout_s))
         except Refused as error:
             return render_refusal(self._guard.refuse(error), request_id)

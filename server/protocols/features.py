@@ -87,8 +87,8 @@ def unsupported_features(pairs: Iterable[tuple[str, str]], supported: Collection
 
 
 def redaction(pairs: Iterable[tuple[str, str]]) -> frozenset[Redaction]:
-    """Return what the `redact` parameters request. Raises: BadParameter."""
-    return kinds_of(value for name, value in pairs if name == REDACT)
+    """Return what the `redact` parameters request, in any spelling of the name. Raises: BadParameter."""
+    return kinds_of(value for name, value in pairs if plain_name(name) == REDACT)
 
 
 def refuse_unsupported(found: Iterable[Unsupported], *, lenient: bool) -> None:
@@ -125,6 +125,12 @@ def check_given(pairs: Iterable[tuple[str, str]]) -> None:
     for name, value in pairs:
         if not value.strip():
             raise BadParameter(f"{name}: empty value; set one, or leave the parameter out")
+
+
+def check_no_query(pairs: Iterable[tuple[str, str]]) -> None:
+    """Refuse any parameter at a path that has none. Raises: BadParameter."""
+    for name, _ in pairs:
+        raise BadParameter(f"{named([name])[0] if name else '?'}: not a parameter of this path; leave it out")
 
 
 def read_query(

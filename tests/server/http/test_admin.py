@@ -83,6 +83,14 @@ def test_without_admin_keys_access_is_refused_unless_the_machine_is_trusted(live
     assert Settings().admin_local is False
 
 
+def test_a_parameter_that_no_admin_request_has_is_refused_by_name(live_server: Start) -> None:
+    server = live_server()
+    for path in ("drain?timeout_s=5", "models/x/unload?timeout_s=5"):
+        refused = server.http.post(f"/admin/{path}")
+        assert (refused.status_code, refused.text.partition(":")[0]) == (400, "timeout_s")
+    assert server.http.get("/readyz").status_code == 200
+
+
 @pytest.mark.parametrize(
     "command", ["drain", "engine restart", "model list", "model load x", "model unload x"], ids=lambda words: words
 )

@@ -61,8 +61,11 @@ def test_an_invalid_grant_request_is_refused(live_server: Start, body: bytes) ->
 
 
 def test_an_unknown_field_of_a_grant_request_is_refused_by_name(live_server: Start) -> None:
-    answer = live_server(api_keys=[KEY]).http.post("/v1/auth/grant", headers=HEADERS, json={"TTL_seconds": 5})
+    server = live_server(api_keys=[KEY])
+    answer = server.http.post("/v1/auth/grant", headers=HEADERS, json={"TTL_seconds": 5})
     assert answer.json()["err_msg"] == "TTL_seconds: unknown field; leave it out"
+    answer = server.http.post("/v1/auth/grant?ttl_seconds=5", headers=HEADERS)
+    assert answer.json()["err_msg"] == "ttl_seconds: not a parameter of this path; leave it out"
 
 
 def test_grants_need_a_key_and_long_bodies_are_refused(live_server: Start) -> None:

@@ -23,6 +23,7 @@ from server.protocols.features import (
     UTTERANCES,
     ignored_header,
     in_plain_names,
+    redaction,
 )
 from server.protocols.flux.query import parse_query as flux_query
 from server.protocols.openai.form import KNOWN, check_fields
@@ -122,6 +123,7 @@ def test_a_name_counts_in_any_case_and_with_the_suffix_of_a_list(name: str) -> N
             assert (getattr(request, field), request.ignored) == (value, ())
             assert getattr(query(RAW), field) != value
         assert flux_query([*FLUX, (spelled.format("keyterm"), "porch")]).phrases == ("porch",)
+        assert redaction([(spelled.format("redact"), "ssn")]) == {Redaction.SSN}, "as at /v2/listen"
         fields = in_plain_names(
             [(spelled.format("language"), "zh"), (spelled.format("chunking_strategy"), "auto")], KNOWN
         )
