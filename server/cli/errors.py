@@ -91,16 +91,25 @@ class OneLineErrors(TyperGroup):
         with _in_one_line():
             try:
                 return super().invoke(ctx)
-            except OSError as error:
-                if error.filename is None:
+            except (OSError, ExceptionGroup) as error:
+                of_file = _of_file(error)
+                if of_file is None:
                     raise
-                fail(f"{error.filename}: {error.strerror}")
+                fail(f"{of_file.filename}: {of_file.strerror}")
             except ImportError as error:
                 from model.errors import MissingPackage
 
                 if not isinstance(error, MissingPackage):
                     raise
                 fail(error)
+
+
+def _of_file(error: Exception) -> OSError | None:
+    """Return an error about a file; of a group of tasks the first one, if all its errors are about files."""
+    if isinstance(error, ExceptionGroup):
+        found = [_of_file(each) for each in error.exceptions]
+        return found[0] if all(found) else None
+    return error if isinstance(error, OSError) and error.filename is not None else None
 
 
 @contextmanager

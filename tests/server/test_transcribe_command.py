@@ -143,6 +143,17 @@ def test_a_bad_value_is_reported_in_one_line(name: str, tmp_path: Path) -> None:
     assert isinstance(result.exception, SystemExit)
 
 
+def test_an_output_that_cannot_be_written_is_reported_in_one_line(server: list[str], tmp_path: Path) -> None:
+    path, folder = tmp_path / "a.wav", tmp_path / "out"
+    soundfile.write(path, spell("hi"), 16_000)
+    (folder / "a.txt").mkdir(parents=True)
+    for form in ("text", "json"):
+        (folder / "a.json").mkdir(exist_ok=True)
+        done = transcribe(path, *server, "--out", folder, "--format", form)
+        assert (done.exit_code, type(done.exception)) == (1, SystemExit)
+        assert "Is a directory" in done.stderr
+
+
 def test_hosts_without_an_address_are_unreachable(tmp_path: Path) -> None:
     path = say(tmp_path / "a.wav", "x")
     for host in ("a" * 300, "no-such-host.invalid", "127.0.0.1:9/?token=secret", "user:secret@127.0.0.1:9"):
