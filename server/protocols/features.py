@@ -39,7 +39,7 @@ FEATURES = frozenset({
 })  # fmt: skip
 """Parameters of other servers whose features this server does not support, or not in every protocol."""
 
-_INDEX = re.compile(r"\[[^\]]*\]\Z")
+_INDEX = re.compile(r"\[[0-9]*\]\Z")
 _OFF_VALUES = {"alternatives": OFF | {"1"}, "summarize": OFF | {"none"}, "task": OFF | {"transcribe"}}
 
 

@@ -128,6 +128,11 @@ def test_a_name_counts_in_any_case_and_with_the_suffix_of_a_list(name: str) -> N
             [(spelled.format("language"), "zh"), (spelled.format("chunking_strategy"), "auto")], KNOWN
         )
         assert fields == [("language", "zh"), ("chunking_strategy", "auto")]
+    parts = [
+        ("chunking_strategy[type]", "server_vad"),
+        ("chunking_strategy[threshold]", "0.9"),
+    ]  # as OpenAI's client does
+    assert check_fields(parts, lenient=False) == ("chunking_strategy[threshold]", "chunking_strategy[type]")
     with pytest.raises(BadParameter, match=r"^punctuate: given 2 times"):
         query(f"{RAW}&punctuate=true&Punctuate=false")
 
