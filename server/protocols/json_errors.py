@@ -18,7 +18,7 @@ _INDEX = re.compile(r"\[[^]]*\]")  # of a list, in a path
 
 
 def problem_of(error: msgspec.ValidationError, kind: Any, root: str = "") -> str:
-    """Return `path: what is wrong` of a message that was decoded as `kind`; `root` is the path of the message itself."""
+    """Return `path: what is wrong` of a message decoded as `kind`; `root` is the path of the message itself."""
     what, _, at = str(error).rpartition(_AT) if _AT in str(error) else (str(error), "", "")
     path = [name[:SHOWN] for name in _INDEX.sub("", at.rstrip("`")).split(".") if name]
     if (field := _FIELD.fullmatch(what)) is not None:
