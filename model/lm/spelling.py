@@ -78,15 +78,15 @@ def _likeliest(ids: IntArray, unigrams: FloatArray, place: NDArray[np.int64]) ->
 
 
 @compiled_inline
-def next_spelling(follows: Sets, below: IntArray, node: int, symbol: int) -> int:
-    """Child of `node` by `symbol`, -1 if no word continues with it."""
+def next_spelling(follows: Sets, sets: int, below: IntArray, node: int, symbol: int) -> int:
+    """Child of `node` by `symbol`, -1 if no word continues with it; `follows` (nodes * sets,)."""
     word, bit = symbol // BITS, np.uint64(symbol) & _BIT
-    found = follows[node, word]
+    found = follows[node * sets + word]
     if not (found >> bit) & _ONE:
         return -1
     after = int(below[node]) + _bits(found & ((_ONE << bit) - _ONE))
     for before in range(word):
-        after += _bits(follows[node, before])
+        after += _bits(follows[node * sets + before])
     return after
 
 

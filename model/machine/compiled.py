@@ -33,7 +33,6 @@ FloatArray = NDArray[np.float32]
 DoubleArray = NDArray[np.float64]
 
 _numba: Any = numba  # incompletely typed
-carray = _numba.carray
 
 ZERO = cast(int, np.int64(0))
 
@@ -68,6 +67,7 @@ SOURCES = (
     "lm/spelling",
     "machine/compiled",
     "machine/instructions",
+    "machine/pointers",
     "mel",
     "published/compiled/fastconformer/attention",
     "published/compiled/fastconformer/image_kernels",
@@ -134,11 +134,6 @@ def compiled_inline(function: F) -> F:
     return cast(F, _numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False, forceinline=True)(function))
 
 
-def compiled_maker(function: F) -> F:
-    """Compile a function that returns arrays; only entry points call it."""
-    return cast(F, _numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
-
-
 def entry_point(function: F) -> F:
     """Compile at the first call from Python, with all callees, and cache the code on disk if possible.
 
@@ -197,8 +192,5 @@ def _reader(element: Any) -> Callable[[int], Any]:
 
 uint8_at = _reader(_numba.types.uint8)
 uint16_at = _reader(_numba.types.uint16)
-int32_at = _reader(_numba.types.int32)
 int64_at = _reader(_numba.types.int64)
-uint64_at = _reader(_numba.types.uint64)
 float32_at = _reader(_numba.types.float32)
-float64_at = _reader(_numba.types.float64)

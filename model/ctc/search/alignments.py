@@ -42,8 +42,8 @@ def score_unextended(texts: Texts, stream: Stream, work: Work, kept: int) -> int
     count = stream.header[at.HYPOTHESES]
     for h in range(count):
         work.written[h] = 0
-        copy_row(work.on_i, h, stream.hypotheses_i, h)
-        copy_row(work.on_f, h, stream.hypotheses_f, h)
+        copy_row(work.on_i, h, stream.hypotheses_i, h, at.HYPOTHESIS_INTS)
+        copy_row(work.on_f, h, stream.hypotheses_f, h, at.HYPOTHESIS_FLOATS)
         ints, floats = work.on_i[h], work.on_f[h]
         symbol = stream.nodes_i[ints[at.NODE], at.SYMBOL]
         end_in_blank(ints, floats, stream.header[at.FRAMES])

@@ -9,23 +9,16 @@ import numpy as np
 from model.ctc.search import layout as at
 from model.ctc.search.logs import exp
 from model.ctc.search.prefix_score import BLANK_PENALTY, KEEPS_BLANK, KEPT_SHARE, KEPT_SYMBOLS, Texts
-from model.machine.compiled import (
-    ZERO,
-    DoubleArray,
-    FloatArray,
-    IntArray,
-    LongArray,
-    compiled,
-    compiled_inline,
-    compiled_maker,
-)
+from model.machine.compiled import ZERO, DoubleArray, FloatArray, IntArray, LongArray, compiled, compiled_inline
 
 UNEXTENDED = ZERO - 1  # a candidate without a new symbol
 
 
 class Work(NamedTuple):
-    """Scratch memory of one kernel call; B beams."""
+    """Pointers into the scratch memory of one kernel call; B beams."""
 
+    beams: int
+    last_slot: int  # one less than a power of two, which is also a mask
     kept: LongArray  # (V,) symbols kept in this frame, the likeliest first
     log_p: DoubleArray  # (V + 1,) of the symbols in this frame, -inf if not kept
     begins: DoubleArray  # (V + 1,) of those in `kept`: most that they add as first of a word; last the largest of these
@@ -39,28 +32,52 @@ class Work(NamedTuple):
     origins: LongArray  # (B,) hypothesis extended by a candidate
     symbols: LongArray  # (B,) its new symbol, or UNEXTENDED
     moved: IntArray  # (nodes,) scratch of `compact`
-    slots: IntArray  # (a power of two,) hash table of the next hypotheses by their futures
+    slots: IntArray  # (last_slot + 1,) hash table of the next hypotheses by their futures
 
 
-@compiled_maker
-def work_for(beams: int, symbols: int) -> Work:
-    """Allocate the scratch memory of one call."""
-    return Work(
-        np.empty(symbols, np.int64),
-        np.full(symbols + 1, -np.inf),
-        np.empty(symbols + 1, np.float64),
-        np.empty(symbols, np.int64),
-        np.empty(beams, np.int64),
-        np.empty((beams, at.HYPOTHESIS_INTS), np.int32),
-        np.empty((beams, at.HYPOTHESIS_FLOATS), np.float64),
-        np.empty((beams, at.HYPOTHESIS_INTS), np.int32),
-        np.empty((beams, at.HYPOTHESIS_FLOATS), np.float64),
-        np.empty(beams, np.float64),
-        np.empty(beams, np.int64),
-        np.empty(beams, np.int64),
-        np.empty(at.tree_nodes(beams), np.int32),
-        np.empty(at.slots_for(beams), np.int32),
+@compiled
+def work_longs(beams: int, symbols: int) -> int:
+    """Size of the scratch memory of one call, in numbers of 64 bits."""
+    ints = at.tree_nodes(beams) + at.slots_for(beams) + 2 * beams * at.HYPOTHESIS_INTS
+    return 4 * symbols + 2 + (4 + 2 * at.HYPOTHESIS_FLOATS) * beams + (ints + 1) // 2
+
+
+@compiled
+def work_at(address: int, beams: int, symbols: int) -> Work:
+    """Return the pointers into the scratch memory at `address`, which is aligned to 8 bytes."""
+    log_p = address + 8 * symbols
+    begins = log_p + 8 * (symbols + 1)
+    places = begins + 8 * (symbols + 1)
+    written = places + 8 * symbols
+    scores = written + 8 * beams
+    origins = scores + 8 * beams
+    codes = origins + 8 * beams
+    on_f = codes + 8 * beams
+    next_f = on_f + 8 * beams * at.HYPOTHESIS_FLOATS
+    on_i = next_f + 8 * beams * at.HYPOTHESIS_FLOATS
+    next_i = on_i + 4 * beams * at.HYPOTHESIS_INTS
+    moved = next_i + 4 * beams * at.HYPOTHESIS_INTS
+    slots = moved + 4 * at.tree_nodes(beams)
+    work = Work(
+        beams,
+        at.slots_for(beams) - 1,
+        at.longs(address),
+        at.doubles(log_p),
+        at.doubles(begins),
+        at.longs(places),
+        at.longs(written),
+        at.hypothesis_ints(on_i),
+        at.hypothesis_floats(on_f),
+        at.hypothesis_ints(next_i),
+        at.hypothesis_floats(next_f),
+        at.doubles(scores),
+        at.longs(origins),
+        at.longs(codes),
+        at.ints(moved),
+        at.ints(slots),
     )
+    work.log_p[symbols] = -np.inf
+    return work
 
 
 @compiled
@@ -100,13 +117,13 @@ def keep_symbols(texts: Texts, row: FloatArray, limits: DoubleArray, work: Work)
 @compiled_inline
 def least_of(work: Work, size: int, reached: float) -> float:
     """Score that a new candidate must exceed: `reached`, or the worst candidate if all rows are used."""
-    return float(max(reached, work.scores[0])) if size == len(work.scores) else reached
+    return float(max(reached, work.scores[0])) if size == work.beams else reached
 
 
 @compiled_inline
 def admit(work: Work, size: int, score: float, origin: int, symbol: int) -> int:
     """Add a candidate, instead of the worst one if all rows are used; return their number."""
-    if size < len(work.scores):
+    if size < work.beams:
         push(work, size, score, origin, symbol)
         return size + 1
     _replace_worst(work, size, score, origin, symbol)

@@ -36,7 +36,7 @@ def search_frame(texts: Texts, stream: Stream, work: Work, kept: int, limits: Do
     if size == 0:  # no alignment is possible: the frame is not a distribution over symbols
         return
     least = work.scores[_best(work, size)] - reach
-    merging = limits[MERGES] != 0 and (texts.ranks > 0 or size == len(work.scores))
+    merging = limits[MERGES] != 0 and (texts.ranks > 0 or size == work.beams)
     size = _replace_hypotheses(texts, stream, work, size, least, merging)
     best = _best(work, size)
     stream.header[at.BEST], stream.header[at.QUIET] = best, 0
@@ -162,8 +162,8 @@ def _replace_hypotheses(  # noqa: PLR0917
         if work.scores[candidate] < least:
             continue
         if work.symbols[candidate] == UNEXTENDED:
-            copy_row(work.next_i, place, work.on_i, work.origins[candidate])
-            copy_row(work.next_f, place, work.on_f, work.origins[candidate])
+            copy_row(work.next_i, place, work.on_i, work.origins[candidate], at.HYPOTHESIS_INTS)
+            copy_row(work.next_f, place, work.on_f, work.origins[candidate], at.HYPOTHESIS_FLOATS)
         else:
             _write(texts, stream, work, candidate, place)
         work.scores[place] = work.scores[candidate]
@@ -171,8 +171,8 @@ def _replace_hypotheses(  # noqa: PLR0917
             place += 1
     for h in range(place):
         stream.nodes_i[work.next_i[h, at.NODE], at.HYPOTHESIS] = h
-        copy_row(stream.hypotheses_i, h, work.next_i, h)
-        copy_row(stream.hypotheses_f, h, work.next_f, h)
+        copy_row(stream.hypotheses_i, h, work.next_i, h, at.HYPOTHESIS_INTS)
+        copy_row(stream.hypotheses_f, h, work.next_f, h, at.HYPOTHESIS_FLOATS)
     stream.header[at.HYPOTHESES] = place
     return place
 

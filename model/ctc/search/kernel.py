@@ -6,7 +6,7 @@ import numpy as np
 
 from model.ctc.search import layout as at
 from model.ctc.search.alignments import advance_by_blank
-from model.ctc.search.candidates import Work, keep_symbols, work_for
+from model.ctc.search.candidates import Work, keep_symbols, work_at, work_longs
 from model.ctc.search.frame_search import search_frame
 from model.ctc.search.layout import Stream, stream_at, tree_nodes
 from model.ctc.search.logs import add_logs, exp
@@ -34,6 +34,7 @@ from model.ctc.search.prefix_tree import (
     write_words,
 )
 from model.machine.compiled import ZERO, DoubleArray, FloatArray, IntArray, LongArray, compiled, entry_point
+from model.machine.pointers import address_of
 
 # columns of a report, int64
 REPORT_FRAMES, REPORT_SILENCE, REPORT_CHANGES, REPORT_TEXT, REPORT_WORDS = range(5)
@@ -62,7 +63,9 @@ def advance_streams(
 
     Writes `report` (B, REPORT).
     """
-    work = work_for(setup.beams, log_probs.shape[2])
+    memory = np.empty(work_longs(setup.beams, log_probs.shape[2]), np.int64)
+    work = work_at(address_of(memory), setup.beams, log_probs.shape[2])
+    limits = at.doubles(address_of(setup.limits))
     for b in range(len(addresses)):
         stream = stream_at(addresses[b], setup.beams)
         texts = texts_of(setup, stream.header)
@@ -70,8 +73,9 @@ def advance_streams(
             if stream.header[at.SKIP] > 0:
                 stream.header[at.SKIP] -= 1
             else:
-                _advance(texts, stream, work, log_probs[b, t], setup.limits)
+                _advance(texts, stream, work, log_probs[b, t], limits)
         _report(stream, report[b])
+    memory[0] = 0  # allocated until here
 
 
 @compiled
@@ -84,7 +88,7 @@ def _advance(texts: Texts, stream: Stream, work: Work, row: FloatArray, limits: 
     ):  # `keep_symbols` would keep the blank alone
         advance_by_blank(stream)
     else:
-        beams = len(work.scores)
+        beams = work.beams
         if header[at.NODES] + beams * texts.growth > tree_nodes(beams):
             make_room(stream, work.moved)
         before = stream.hypotheses_i[header[at.BEST], at.NODE]
@@ -196,7 +200,9 @@ def set_terms(address: int, terms: Table, setup: Setup) -> None:
     stream = stream_at(address, setup.beams)
     _point_to(stream, terms)
     texts = texts_of(setup, stream.header)
-    compact(stream, np.empty(tree_nodes(setup.beams), np.int32))
+    moved = np.empty(tree_nodes(setup.beams), np.int32)
+    compact(stream, at.ints(address_of(moved)))
+    moved[0] = 0  # allocated until here
     stream.nodes_i[0, at.BIAS_STATE] = 0
     stream.nodes_f[0, at.WAIVED] = 0.0
     stream.nodes_f[0, at.SCORE] = stream.nodes_f[0, at.BASE]

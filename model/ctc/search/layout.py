@@ -8,19 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from model.machine.compiled import (
-    DoubleArray,
-    IntArray,
-    LongArray,
-    carray,
-    compiled,
-    compiled_maker,
-    float64_at,
-    int32_at,
-    int64_at,
-)
+from model.machine.compiled import DoubleArray, IntArray, LongArray, compiled, compiled_inline
+from model.machine.pointers import FLOAT64, INT32, INT64, pointer_at
 
 BLOCK_FRAMES = 64
 """Most frames of one kernel call; with the tree this bounds the words that a call can commit."""
@@ -124,8 +113,9 @@ OUT_INTS = 4
 
 
 class Stream(NamedTuple):
-    """Views into one stream's block."""
+    """Pointers into one stream's block; the comments have their sizes."""
 
+    beams: int
     header: LongArray  # (HEADER,)
     hypotheses_f: DoubleArray  # (beams, HYPOTHESIS_FLOATS)
     nodes_f: DoubleArray  # (nodes, NODE_FLOATS)
@@ -169,31 +159,39 @@ def out_offsets(beams: int) -> tuple[int, int, int]:
     return words, words + 4 * out * OUT_INTS, sums
 
 
-@compiled
-def copy_row(target: Any, to: int, source: Any, row: int) -> None:
-    """target[to] = source[row], both (rows, columns). A slice would add seconds of compilation for shape checks."""
-    for column in range(source.shape[1]):
+longs, doubles, ints = pointer_at(INT64), pointer_at(FLOAT64), pointer_at(INT32)  # to single numbers
+hypothesis_floats, hypothesis_ints = pointer_at(FLOAT64, HYPOTHESIS_FLOATS), pointer_at(INT32, HYPOTHESIS_INTS)
+_node_floats, _node_ints = pointer_at(FLOAT64, NODE_FLOATS), pointer_at(INT32, NODE_INTS)
+_out_ints = pointer_at(INT32, OUT_INTS)
+
+
+@compiled_inline
+def copy_row(target: Any, to: int, source: Any, row: int, columns: int) -> None:
+    """target[to] = source[row], both with rows of `columns` numbers."""
+    for column in range(columns):
         target[to, column] = source[row, column]
 
 
-@compiled_maker
+@compiled
 def stream_at(address: int, beams: int) -> Stream:
-    """Return the views of the stream whose block is at `address`; doubles first, so that all are aligned."""
+    """Return the pointers of the stream whose block is at `address`; doubles first, so that all are aligned."""
     nodes = tree_nodes(beams)
     out = nodes + BLOCK_FRAMES
-    header = carray(int64_at(address), (HEADER,), np.int64)
-    address += 8 * HEADER
-    hypotheses_f = carray(float64_at(address), (beams, HYPOTHESIS_FLOATS), np.float64)
-    address += 8 * beams * HYPOTHESIS_FLOATS
-    nodes_f = carray(float64_at(address), (nodes, NODE_FLOATS), np.float64)
-    address += 8 * nodes * NODE_FLOATS
-    out_sums = carray(float64_at(address), (out,), np.float64)
-    address += 8 * out
-    hypotheses_i = carray(int32_at(address), (beams, HYPOTHESIS_INTS), np.int32)
-    address += 4 * beams * HYPOTHESIS_INTS
-    nodes_i = carray(int32_at(address), (nodes, NODE_INTS), np.int32)
-    address += 4 * nodes * NODE_INTS
-    out_words = carray(int32_at(address), (out, OUT_INTS), np.int32)
-    address += 4 * out * OUT_INTS
-    out_symbols = carray(int32_at(address), (out,), np.int32)
-    return Stream(header, hypotheses_f, nodes_f, out_sums, hypotheses_i, nodes_i, out_words, out_symbols)
+    hypotheses_f = address + 8 * HEADER
+    nodes_f = hypotheses_f + 8 * beams * HYPOTHESIS_FLOATS
+    out_sums = nodes_f + 8 * nodes * NODE_FLOATS
+    hypotheses_i = out_sums + 8 * out
+    nodes_i = hypotheses_i + 4 * beams * HYPOTHESIS_INTS
+    out_words = nodes_i + 4 * nodes * NODE_INTS
+    out_symbols = out_words + 4 * out * OUT_INTS
+    return Stream(
+        beams,
+        longs(address),
+        hypothesis_floats(hypotheses_f),
+        _node_floats(nodes_f),
+        doubles(out_sums),
+        hypothesis_ints(hypotheses_i),
+        _node_ints(nodes_i),
+        _out_ints(out_words),
+        ints(out_symbols),
+    )

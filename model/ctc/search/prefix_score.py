@@ -13,22 +13,10 @@ import numpy as np
 
 from model.ctc.search import layout as at
 from model.ctc.search.layout import SPACE_COLUMN, Stream
-from model.lm.score import lm_score
+from model.lm.score import back_off
 from model.lm.spelling import Sets, next_spelling
-from model.machine.compiled import (
-    DoubleArray,
-    FloatArray,
-    IntArray,
-    LongArray,
-    carray,
-    compiled,
-    compiled_inline,
-    compiled_maker,
-    float32_at,
-    float64_at,
-    int32_at,
-    uint64_at,
-)
+from model.machine.compiled import DoubleArray, FloatArray, IntArray, LongArray, compiled, compiled_inline
+from model.machine.pointers import FLOAT32, FLOAT64, INT32, UINT64, address_of, pointer_at
 
 # weights, float64
 LM_WEIGHT, WORD_BONUS, UNKNOWN_COST, UNKNOWN_LETTER_COST, KEYTERM_BOOST, BLANK_PENALTY = range(6)
@@ -69,7 +57,7 @@ class Setup(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """Arrays for scoring the texts of one stream: language model, its `Bias`, the weights."""
+    """Pointers for scoring the texts of one stream: language model, its `Bias`, the weights."""
 
     blank: int
     space: int
@@ -87,7 +75,8 @@ class Texts(NamedTuple):
     backoff: FloatArray
     suffix: IntArray
     after: IntArray
-    follows: Sets  # (spellings, W), as the next `SpellingTrie`
+    sets: int  # W
+    follows: Sets  # (spellings * W,), as the next `SpellingTrie`
     below: IntArray
     spelled: IntArray
     best: FloatArray
@@ -100,12 +89,15 @@ class Texts(NamedTuple):
     gain: float  # most that key terms add for a letter or a space
 
 
-@compiled_maker
+_symbol_rows, _floats, _sets = pointer_at(INT32, at.SYMBOL_INTS), pointer_at(FLOAT32), pointer_at(UINT64)
+_term_ints, _term_floats = pointer_at(INT32, at.TERM_INTS), pointer_at(FLOAT64, at.TERM_FLOATS)
+
+
+@compiled
 def texts_of(setup: Setup, header: LongArray) -> Texts:
-    """Return the views of a decoder's and a stream's arrays."""
+    """Return the pointers to a decoder's and a stream's tables."""
     model = setup.model
-    nodes, spellings, states = model[NODES], model[SPELLINGS], header[at.BIAS_STATES]
-    values = carray(float64_at(header[at.BIAS_FLOATS]), (states, at.TERM_FLOATS), np.float64)
+    values = _term_floats(header[at.BIAS_FLOATS])
     return Texts(
         setup.blank,
         setup.space,
@@ -113,26 +105,27 @@ def texts_of(setup: Setup, header: LongArray) -> Texts:
         setup.longest,
         setup.boundary,
         setup.ranks,
-        setup.symbols,
-        setup.columns,
-        setup.weights,
+        _symbol_rows(address_of(setup.symbols)),
+        at.ints(address_of(setup.columns)),
+        at.doubles(address_of(setup.weights)),
         model[HAS_LM] != 0,
-        carray(int32_at(model[FIRST]), (nodes + 1,), np.int32),
-        carray(int32_at(model[WORD]), (nodes,), np.int32),
-        carray(float32_at(model[LOG_PROB]), (nodes,), np.float32),
-        carray(float32_at(model[BACKOFF]), (nodes,), np.float32),
-        carray(int32_at(model[SUFFIX]), (nodes,), np.int32),
-        carray(int32_at(model[AFTER]), (nodes,), np.int32),
-        carray(uint64_at(model[FOLLOWS]), (spellings, model[SETS]), np.uint64),
-        carray(int32_at(model[BELOW]), (spellings,), np.int32),
-        carray(int32_at(model[SPELLED]), (spellings,), np.int32),
-        carray(float32_at(model[BEST]), (spellings,), np.float32),
-        carray(int32_at(model[HOMOPHONES]), (spellings + 1,), np.int32),
-        carray(int32_at(model[SOUNDS_LIKE]), (model[SOUNDING],), np.int32),
-        carray(int32_at(model[LIKELIEST]), (spellings,), np.int32),
-        carray(int32_at(header[at.BIAS_INTS]), (states + 1, at.TERM_INTS), np.int32),
+        at.ints(model[FIRST]),
+        at.ints(model[WORD]),
+        _floats(model[LOG_PROB]),
+        _floats(model[BACKOFF]),
+        at.ints(model[SUFFIX]),
+        at.ints(model[AFTER]),
+        model[SETS],
+        _sets(model[FOLLOWS]),
+        at.ints(model[BELOW]),
+        at.ints(model[SPELLED]),
+        _floats(model[BEST]),
+        at.ints(model[HOMOPHONES]),
+        at.ints(model[SOUNDS_LIKE]),
+        at.ints(model[LIKELIEST]),
+        _term_ints(header[at.BIAS_INTS]),
         values,
-        states > NO_TERMS,
+        header[at.BIAS_STATES] > NO_TERMS,
         setup.weights[KEYTERM_BOOST] * values[0, at.TERM_GAIN],
     )
 
@@ -176,7 +169,9 @@ def word_of(texts: Texts, spelling: int, rank: int) -> int:
 @compiled_inline
 def spell_on(texts: Texts, spelling: int, column: int) -> int:
     """Return the vocabulary's node one letter or phone further, -1 if no word has this spelling."""
-    return next_spelling(texts.follows, texts.below, spelling, column) if spelling >= 0 and column >= 0 else -1
+    return (
+        next_spelling(texts.follows, texts.sets, texts.below, spelling, column) if spelling >= 0 and column >= 0 else -1
+    )
 
 
 @compiled_inline
@@ -280,7 +275,7 @@ def close_word(texts: Texts, stream: Stream, node: int, rank: int) -> tuple[floa
 @compiled
 def _close_by_lm(texts: Texts, stream: Stream, node: int, word: int) -> tuple[float, np.int32]:
     """Language model score of the open word, -1 if it is unknown, and the state after it."""
-    log_p, after = lm_score(
+    log_p, after = back_off(
         texts.first,
         texts.word,
         texts.log_prob,
@@ -331,7 +326,7 @@ def _end_score(texts: Texts, lm_state: int) -> float:
     """Score of the end of the sentence: "four" alone is a likely sentence, "for" is not."""
     if not texts.has_lm:
         return 0.0
-    log_p, _ = lm_score(
+    log_p, _ = back_off(
         texts.first, texts.word, texts.log_prob, texts.backoff, texts.suffix, texts.after, lm_state, END_ID
     )
     return float(texts.weights[LM_WEIGHT] * log_p)

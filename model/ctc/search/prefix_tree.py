@@ -180,8 +180,8 @@ def compact(stream: Stream, moved: IntArray) -> None:
         if moved[node] < 0:
             continue
         moved[node] = kept
-        copy_row(ints, kept, ints, node)
-        copy_row(floats, kept, floats, node)
+        copy_row(ints, kept, ints, node, at.NODE_INTS)
+        copy_row(floats, kept, floats, node, at.NODE_FLOATS)
         ints[kept, at.CHILD] = ints[kept, at.SIBLING] = -1
         if node != root:
             parent = moved[ints[kept, at.PARENT]]
@@ -197,7 +197,7 @@ def compact(stream: Stream, moved: IntArray) -> None:
 @compiled
 def make_room(stream: Stream, moved: IntArray) -> None:
     """Free rows for at least two frames: drop dead nodes, else force the best first word, else drop hypotheses."""
-    beams = len(stream.hypotheses_i)
+    beams = stream.beams
     compact(stream, moved)
     while stream.header[at.NODES] + 4 * beams > tree_nodes(beams):
         first = first_boundary(stream, stream.hypotheses_i[stream.header[at.BEST], at.NODE], ZERO + 1)
@@ -247,8 +247,8 @@ def drop(stream: Stream, hypothesis: int) -> None:
     header, last = stream.header, stream.header[at.HYPOTHESES] - 1
     stream.nodes_i[stream.hypotheses_i[hypothesis, at.NODE], at.HYPOTHESIS] = -1
     if hypothesis != last:
-        copy_row(stream.hypotheses_i, hypothesis, stream.hypotheses_i, last)
-        copy_row(stream.hypotheses_f, hypothesis, stream.hypotheses_f, last)
+        copy_row(stream.hypotheses_i, hypothesis, stream.hypotheses_i, last, at.HYPOTHESIS_INTS)
+        copy_row(stream.hypotheses_f, hypothesis, stream.hypotheses_f, last, at.HYPOTHESIS_FLOATS)
         stream.nodes_i[stream.hypotheses_i[hypothesis, at.NODE], at.HYPOTHESIS] = hypothesis
         if header[at.BEST] == last:
             header[at.BEST] = hypothesis

@@ -26,7 +26,7 @@ _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio. Source: Knuth, The 
 @compiled
 def clear_slots(work: Work) -> None:
     """Remove the hypotheses of the previous frame."""
-    for slot in range(len(work.slots)):
+    for slot in range(work.last_slot + 1):
         work.slots[slot] = EMPTY
 
 
@@ -36,7 +36,7 @@ def merged(stream: Stream, work: Work, place: int) -> bool:
 
     If there is none, later hypotheses are compared with this one.
     """
-    last_slot = len(work.slots) - 1  # a power of two minus one, which is also a mask
+    last_slot = work.last_slot
     node = int(work.next_i[place, at.NODE])
     slot = _hash(stream, node) & last_slot
     while work.slots[slot] != EMPTY:
@@ -90,8 +90,8 @@ def _merge(stream: Stream, work: Work, other: int, place: int) -> None:
     if own_place + ahead > own:
         own = own_place
         blank, letter = floats[other, at.BLANK_P] - ahead, floats[other, at.LETTER_P] - ahead
-        copy_row(ints, other, ints, place)
-        copy_row(floats, other, floats, place)
+        copy_row(ints, other, ints, place, at.HYPOTHESIS_INTS)
+        copy_row(floats, other, floats, place, at.HYPOTHESIS_FLOATS)
     else:
         blank, letter = floats[place, at.BLANK_P] + ahead, floats[place, at.LETTER_P] + ahead
     floats[other, at.BLANK_P] = add_logs(floats[other, at.BLANK_P], blank)

@@ -18,7 +18,7 @@ from model.machine import compiled
 from model.published.states import gather_rows
 
 ROOT = Path(model.__file__).parent
-MARKS = {"compiled", "compiled_maker", "entry_point"}
+MARKS = {"compiled", "entry_point"}
 
 
 def double(x):
