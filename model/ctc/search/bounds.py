@@ -6,6 +6,8 @@ tight bound; key terms may add to a score, or refund a deduction.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from model.ctc.search import layout as at
@@ -14,32 +16,57 @@ from model.ctc.search.prefix_score import WORD_BONUS, Texts, closing_of_others, 
 from model.machine.compiled import compiled, compiled_inline
 
 
-@compiled_inline
-def highest_score(texts: Texts, stream: Stream, node: int) -> float:
-    """Upper bound of the score of a prefix extended by any symbol (of phones: one that does not begin a word)."""
-    floats = stream.nodes_f[node]
-    most = floats[at.SCORE] + texts.gain * (texts.longest + 1)
-    if texts.ranks > 0 and stream.nodes_i[node, at.LETTERS] > 0:
-        return float(most)
-    return float(most - floats[at.LOOK] + max(0.0, texts.weights[WORD_BONUS]))
+class Prefix(NamedTuple):
+    """What bounds need of a prefix, read once for all symbols that may extend it."""
+
+    score: float
+    base: float  # with the bonus of a word that the next letter begins
+    look: float
+    letters: int
+    spelling: int
 
 
 @compiled_inline
-def highest_with(texts: Texts, stream: Stream, node: int, symbol: int) -> float:
-    """Upper bound of the score of a prefix extended by one symbol, -inf if that is impossible."""
+def prefix_at(texts: Texts, stream: Stream, node: int) -> Prefix:
+    """Return the prefix of a node."""
     ints, floats = stream.nodes_i[node], stream.nodes_f[node]
-    letters, role = int(ints[at.LETTERS]), texts.symbols[symbol, at.ROLE]
-    most = floats[at.SCORE] + texts.gain * texts.symbols[symbol, at.COUNT]
+    letters = int(ints[at.LETTERS])
+    base = floats[at.BASE] + (texts.weights[WORD_BONUS] if letters == 0 else 0.0)
+    return Prefix(floats[at.SCORE], base, floats[at.LOOK], letters, int(ints[at.SPELLING]) if letters > 0 else 0)
+
+
+@compiled_inline
+def highest_score(texts: Texts, prefix: Prefix) -> float:
+    """Upper bound of the score of a prefix extended by any symbol (of phones: one that does not begin a word)."""
+    most = prefix.score + texts.gain * (texts.longest + 1)
+    if texts.ranks > 0 and prefix.letters > 0:
+        return float(most)
+    return float(most - prefix.look + max(0.0, texts.weights[WORD_BONUS]))
+
+
+@compiled_inline
+def highest_with(texts: Texts, prefix: Prefix, symbol: int) -> float:
+    """Upper bound of the score of a prefix extended by one symbol, -inf if that is impossible.
+
+    It is the score itself if `bounds_are_scores` and the symbol writes one letter of the open word.
+    """
+    letters, role = prefix.letters, texts.symbols[symbol, at.ROLE]
+    most = prefix.score + texts.gain * texts.symbols[symbol, at.COUNT]
     if role == at.SPACE:
-        return most - floats[at.LOOK] if letters > 0 else -np.inf
+        return most - prefix.look if letters > 0 else -np.inf
     if role == at.BEGINS and letters > 0:
-        return float(most + texts.gain - floats[at.LOOK] + max(0.0, texts.weights[WORD_BONUS]))
+        return float(most + texts.gain - prefix.look + max(0.0, texts.weights[WORD_BONUS]))
     if letters >= MAX_LETTERS:
         return -np.inf
-    if texts.has_terms or not texts.has_lm:
+    if not bounds_are_scores(texts):
         return float(most + max(0.0, texts.weights[WORD_BONUS])) if letters == 0 else float(most)
-    base = floats[at.BASE] + (texts.weights[WORD_BONUS] if letters == 0 else 0.0)
-    return float(base + _expected_with(texts, int(ints[at.SPELLING]) if letters > 0 else 0, symbol, letters + 1))
+    return float(prefix.base + _expected_with(texts, prefix.spelling, symbol, letters + 1))
+
+
+@compiled_inline
+def bounds_are_scores(texts: Texts) -> bool:
+    """Whether `highest_with` is the score where a symbol writes one letter of the open word."""
+    return texts.has_lm and not texts.has_terms
 
 
 @compiled_inline

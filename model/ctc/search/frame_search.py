@@ -10,7 +10,15 @@ import numpy as np
 
 from model.ctc.search import layout as at
 from model.ctc.search.alignments import extension_of, record_word, score_unextended
-from model.ctc.search.bounds import highest_begun, highest_closed, highest_closed_as, highest_score, highest_with
+from model.ctc.search.bounds import (
+    bounds_are_scores,
+    highest_begun,
+    highest_closed,
+    highest_closed_as,
+    highest_score,
+    highest_with,
+    prefix_at,
+)
 from model.ctc.search.candidates import UNEXTENDED, Work, admit, least_of
 from model.ctc.search.layout import Stream, copy_row
 from model.ctc.search.prefix_score import (
@@ -64,27 +72,33 @@ def _extend(  # noqa: PLR0917 - compiled code has no keywords
     The worst hypothesis was the first of the heap, so few candidates are replaced if the loop starts from the last one.
     """
     top = work.scores[_best(work, size)] if size > 0 else -np.inf
+    exact = bounds_are_scores(texts)
     if texts.ranks > 0:
         _bound_begins(texts, work, kept)
     for h in range(stream.header[at.HYPOTHESES] - 1, -1, -1):
-        floats, node = stream.hypotheses_f[h], stream.hypotheses_i[h, at.NODE]
+        node, written = int(stream.hypotheses_i[h, at.NODE]), work.written[h]
+        total, blank = stream.hypotheses_f[h, at.TOTAL_P], stream.hypotheses_f[h, at.BLANK_P]
         repeat = stream.nodes_i[node, at.SYMBOL]
-        highest = highest_score(texts, stream, node)
+        prefix = prefix_at(texts, stream, node)
+        highest = highest_score(texts, prefix)
+        least = least_of(work, size, top - reach)
         for k in range(kept):
             c = work.kept[k]
-            if c == texts.blank or (work.written[h] >> k) & 1:
+            if c == texts.blank or (written >> k) & 1:
                 continue
-            least = least_of(work, size, top - reach)
-            if floats[at.TOTAL_P] + work.log_p[c] + highest <= least:  # the symbols after it are less likely
+            if total + work.log_p[c] + highest <= least:  # the symbols after it are less likely
                 break
-            log_p = (floats[at.BLANK_P] if c == repeat else floats[at.TOTAL_P]) + work.log_p[c]
-            if log_p + highest_with(texts, stream, node, c) <= least:  # cannot be among the best
+            log_p = (blank if c == repeat else total) + work.log_p[c]
+            score = log_p + highest_with(texts, prefix, c)
+            if score <= least:  # cannot be among the best
                 continue
-            score = log_p + _score(texts, stream, node, c)
-            if score <= least:
-                continue
+            if not (exact and texts.symbols[c, at.ROLE] == at.WRITES and texts.symbols[c, at.COUNT] == 1):
+                score = log_p + _score(texts, stream, node, c)
+                if score <= least:
+                    continue
             top = max(top, score)
             size = admit(work, size, score, h, c)
+            least = least_of(work, size, top - reach)
         if texts.ranks > 0:
             size, top = _begin_words(texts, stream, work, kept, h, size, top, reach)
     return size
@@ -98,18 +112,20 @@ def _begin_words(  # noqa: PLR0917
 
     Returns the number of candidates and the score of the best one.
     """
-    floats, node = stream.hypotheses_f[h], int(stream.hypotheses_i[h, at.NODE])
-    least = least_of(work, size, top - reach)
-    if floats[at.TOTAL_P] + work.begins[kept] + highest_closed(texts, stream, node) <= least:
+    node, least = int(stream.hypotheses_i[h, at.NODE]), least_of(work, size, top - reach)
+    total, blank = stream.hypotheses_f[h, at.TOTAL_P], stream.hypotheses_f[h, at.BLANK_P]
+    most = total + work.begins[kept]
+    if most + highest_closed(texts, stream, node) <= least:
         return size, top
     repeat = stream.nodes_i[node, at.SYMBOL]
     for rank in range(ways_to_close(texts, stream, node)):
-        closed, highest = False, highest_closed_as(texts, stream, node, rank)
-        base, waived, state, boundary = 0.0, 0.0, ZERO, ZERO - 1
+        highest = highest_closed_as(texts, stream, node, rank)
+        if most + highest <= least:  # with any phone
+            continue
+        closed, base, waived, state, boundary = False, 0.0, 0.0, ZERO, ZERO - 1
         for k in range(kept):
             c = work.kept[k]
-            least = least_of(work, size, top - reach)
-            if floats[at.TOTAL_P] + work.begins[k] + highest <= least:
+            if total + work.begins[k] + highest <= least:
                 continue
             if not closed:
                 _, base, waived, _, state = close_word(texts, stream, node, rank)
@@ -118,13 +134,14 @@ def _begin_words(  # noqa: PLR0917
                 child = find_child(stream, boundary, c)
                 if child >= 0 and stream.nodes_i[child, at.HYPOTHESIS] >= 0:
                     continue
-            log_p = (floats[at.BLANK_P] if c == repeat else floats[at.TOTAL_P]) + work.log_p[c]
+            log_p = (blank if c == repeat else total) + work.log_p[c]
             score = log_p + write_letters(texts, c, base, waived, state, 0, 0, 0.0)[0]
             if score <= least:
                 continue
             top = max(top, score)
             code = c + (rank + 1) * texts.boundary
             size = admit(work, size, score, h, code)
+            least = least_of(work, size, top - reach)
     return size, top
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from model.ctc.search import layout as at
 from model.ctc.search.layout import Stream, copy_row, tree_nodes
 from model.ctc.search.prefix_score import Texts, add_letters, close_word, word_of
-from model.machine.compiled import ZERO, IntArray, compiled
+from model.machine.compiled import ZERO, IntArray, compiled, compiled_inline
 
 
 @compiled
@@ -94,21 +94,38 @@ def plant_root(stream: Stream, symbol: int, lm_state: int) -> None:
 @compiled
 def commit_shared(stream: Stream) -> None:
     """Commit the words that all hypotheses share: they can no longer change."""
-    ints, root = stream.nodes_i, stream.header[at.ROOT]
-    shared = int(stream.hypotheses_i[0, at.NODE])
-    for h in range(1, stream.header[at.HYPOTHESES]):
-        other = stream.hypotheses_i[h, at.NODE]
-        while shared != other:
-            if ints[shared, at.DEPTH] > ints[other, at.DEPTH]:
-                shared = ints[shared, at.PARENT]
-            else:
-                other = ints[other, at.PARENT]
-        if shared == root:
+    root, h = int(stream.header[at.ROOT]), ZERO
+    shared = _boundary_above(stream, int(stream.hypotheses_i[0, at.NODE]))
+    while shared != root:
+        h += 1
+        if h == stream.header[at.HYPOTHESES]:
+            commit(stream, shared)
             return
-    while ints[shared, at.LETTERS] > 0:
-        shared = ints[shared, at.PARENT]
-    if shared != root:
-        commit(stream, shared)
+        shared = _shared_boundary(stream, shared, int(stream.hypotheses_i[h, at.NODE]))
+
+
+@compiled_inline
+def _boundary_above(stream: Stream, node: int) -> int:
+    """Return the last node without open letters on the way to a prefix."""
+    while stream.nodes_i[node, at.LETTERS] > 0:
+        node = int(stream.nodes_i[node, at.PARENT])
+    return node
+
+
+@compiled_inline
+def _shared_boundary(stream: Stream, boundary: int, node: int) -> int:
+    """Return the last node without open letters on the ways to a boundary and to a prefix."""
+    ints, depth = stream.nodes_i, stream.nodes_i[boundary, at.DEPTH]
+    while ints[node, at.DEPTH] > depth:
+        node = int(ints[node, at.PARENT])
+    if node == boundary:
+        return boundary
+    while boundary != node:
+        if ints[boundary, at.DEPTH] > ints[node, at.DEPTH]:
+            boundary = int(ints[boundary, at.PARENT])
+        else:
+            node = int(ints[node, at.PARENT])
+    return _boundary_above(stream, boundary)
 
 
 @compiled
