@@ -1,4 +1,4 @@
-"""Answers of a network are equal to the bit, however often its engine is killed."""
+"""Answers of a network are bit-identical, however often its engine is killed."""
 
 from __future__ import annotations
 
