@@ -54,15 +54,15 @@ class _Norm:
 
     def __call__(self, inputs: Floats) -> Floats:
         channels = inputs.shape[1]
-        centred: Floats = inputs - np.add.reduce(inputs, axis=1, keepdims=True) / channels
-        deviation = np.add.reduce(centred * centred, axis=1, keepdims=True)
+        centered: Floats = inputs - np.add.reduce(inputs, axis=1, keepdims=True) / channels
+        deviation = np.add.reduce(centered * centered, axis=1, keepdims=True)
         deviation /= channels
         deviation += _EPSILON
         np.sqrt(deviation, out=deviation)
-        centred /= deviation
-        centred *= self.scale
-        centred += self.shift
-        return centred
+        centered /= deviation
+        centered *= self.scale
+        centered += self.shift
+        return centered
 
 
 @dataclass(frozen=True, slots=True)
