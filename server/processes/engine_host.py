@@ -36,7 +36,7 @@ from server.operations.metrics import process_registry
 from server.processes import messages
 from server.processes.child import ChildProcess, run_child
 from server.processes.control import Parcel
-from server.processes.shared import MESSAGES, name_of
+from server.processes.messages import MESSAGES, name_of
 from server.settings import Settings
 
 MODEL, VAD = "model ", "vad "  # beginnings of the names of engines, as `ServiceBuilder` makes them; a model's follows

@@ -35,7 +35,7 @@ from server.processes.control import Answer, ChannelClosed, Parcel
 from server.processes.engine_hosts import EngineAssignment, EngineHosts
 from server.processes.front_ends import FrontEnds
 from server.processes.listeners import Listener, bound
-from server.processes.shared import HTTP, MESSAGES, VOSK
+from server.processes.messages import HTTP, MESSAGES, VOSK
 from server.settings import Settings
 
 ANSWER_S = 1.0  # for a child's part of the metrics or of a report
