@@ -41,8 +41,8 @@ class StepCosts:
 
 
 OWN = StepCosts()
-"""Costs of the shipped model in int8: beam search, language model, an answer to every step. The Python code of an engine
-limits it, so large machines get several engines."""
+"""Costs of the shipped model in int8: beam search, language model, an answer to every step. An engine's Python code
+is the limit, so large machines get several engines."""
 PUBLISHED = StepCosts(engine_us=30.0, step_us=600.0, thread_rows=4, most_engines=1)
 """Costs of a compiled published model of 26 million parameters; a larger one needs more time in the same threads. The
 engine also computes the features. One engine, because the weights are large and its Python takes little of its time."""

@@ -50,8 +50,8 @@ class EngineServer(ModelThread):
 
         `digest`: identifies the model for front ends. `max_queued_bytes`: bound on the waiting steps of all streams. A
         connection with more than its equal share is not read until some of its steps have run: otherwise an engine that
-        cannot keep up spends its time on queueing steps (measured: 35 to 55 µs a row instead of 9). It should exceed what
-        all uploads can have waiting, because steps of live streams wait in the same sockets.
+        cannot keep up spends its time on queueing steps (measured: 35 to 55 µs a row instead of 9). It should exceed
+        what all uploads can have waiting, because steps of live streams wait in the same sockets.
         """
         self._inputs = Layout(model.inputs.dtype, model.inputs.shape[1:])
         self._state_bytes, self._digest = model.state_bytes, digest

@@ -1,9 +1,10 @@
 """An engine for the sessions of a front end, whose connection can be replaced without a loss: `RecoveringEngine`.
 
 It keeps the last exported state of each stream and the steps pushed since; about every `EVERY_STEPS` answers it
-requests a newer state. On a new connection it opens the streams, restores their states and replays the steps, so a session only
-notices a pause and gets the same bytes. Answers that were delivered before are dropped: the results of a stream come in
-order, so counting them suffices. It is pure: its owner opens the connections, and reads and writes the bytes.
+requests a newer state. On a new connection it opens the streams, restores their states and replays the steps, so a
+session only notices a pause and gets the same bytes. Answers that were delivered before are dropped: the results of a
+stream come in order, so counting them suffices. It is pure: its owner opens the connections, and reads and writes the
+bytes.
 """
 
 from __future__ import annotations
