@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.errors import CheckpointError
-from model.punctuation.features import Vocabulary
 from model.punctuation.marks import ENDS, MARKS, NONE, PERIOD, QUESTION, Labelled
-from model.punctuation.weights import SHIPPED, Arrays, load, matrix_of, rows_of
+from model.punctuation.weights import SHIPPED, Arrays, Vocabulary, load, matrix_of, rows_of
 
 Floats = NDArray[np.float64]
 
