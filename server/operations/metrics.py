@@ -175,6 +175,10 @@ class Metrics:
         for stage in STAGES:
             self.errors.labels(stage)
         processes_lost(registry)
+        self._loss_counters(registry)
+        self._stream_counters(registry)
+
+    def _loss_counters(self, registry: CollectorRegistry) -> None:
         self.log_lines_lost = Counter("tutti_log_lines_lost", "Log lines that could not be written", registry=registry)
         self.usage_records_lost = Counter(
             "tutti_usage_records_lost", "Usage records that could not be written", registry=registry
@@ -182,6 +186,8 @@ class Metrics:
         self.descriptor_shortages = Counter(
             "tutti_file_descriptor_shortages", "Checks that found no free file descriptor", registry=registry
         )
+
+    def _stream_counters(self, registry: CollectorRegistry) -> None:
         self.tickets = Counter("tutti_resume_tickets", "Tickets sent to resumable streams", registry=registry)
         self.resumes = Counter("tutti_resumes", "Attempts to resume a stream", ["outcome"], registry=registry)
         for outcome in ("resumed", "replayed", *TicketCode):
