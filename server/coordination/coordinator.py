@@ -84,7 +84,7 @@ class Room(Protocol):
     def requested(self) -> None:
         """Count a connection or request of a client, whether or not it is accepted."""
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Update the estimate if a period is over, for times without a batch."""
 
 
