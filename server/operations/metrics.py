@@ -89,7 +89,7 @@ GAUGES = {
     "tutti_build_info": Combine.ONE,
     "python_info": Combine.ONE,
 }
-"""Every gauge; with one process it has no effect. A test holds that none is missing."""
+"""Every gauge; with one process it has no effect. A test checks that none is missing."""
 
 
 def process_registry() -> CollectorRegistry:
