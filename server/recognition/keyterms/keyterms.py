@@ -110,7 +110,7 @@ class ChangeAllowance:
         return self._left, self._at_s
 
     def restore(self, saved: tuple[float, float]) -> None:
-        """Go on from a snapshot."""
+        """Continue from a snapshot."""
         self._left, self._at_s = saved
 
     def spend(self, characters: int, audio_s: float) -> None:
