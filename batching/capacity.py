@@ -215,10 +215,10 @@ class Capacity:
             self._period.requests += requests
 
     def due(self, now: float) -> bool:
-        """Whether the period is over, so that `update` has something to do."""
+        """Whether the period is over, so that `look` has something to do."""
         return self._period is None or now - self._period.since_s >= PERIOD_S
 
-    def update(self, now: float, busy_s: float, streams: int, thread_rows: int | None = None) -> bool:
+    def look(self, now: float, busy_s: float, streams: int, thread_rows: int | None = None) -> bool:
         """End the period if it is over. Returns: whether it was; the estimate may have changed then.
 
         `busy_s`: total time so far that the event loop's thread computed or waited for a core. `thread_rows`: rows of

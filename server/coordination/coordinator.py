@@ -84,7 +84,7 @@ class Room(Protocol):
     def requested(self) -> None:
         """Count a connection or request of a client, whether or not it is accepted."""
 
-    def update(self) -> None:
+    def look(self) -> None:
         """Update the estimate if a period is over, for times without a batch."""
 
 

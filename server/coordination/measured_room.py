@@ -45,7 +45,7 @@ class MeasuredRoom(ModelRoom):
 
     async def enter(self, streams: int, *, background: bool = False) -> StreamLease:
         """Hold slots for the streams of one session. Raises: ServerFull."""
-        self.update()
+        self.look()
         return await super().enter(streams, background=background)
 
     def warmed_up(self, step_s: Mapping[int, float]) -> None:
@@ -70,7 +70,7 @@ class MeasuredRoom(ModelRoom):
         """
         self._machine.rows += rows
         self._capacity.ran(rows, step_s, live_ages_s, steps, rows_in_all, forked, outside_s)
-        self.update()
+        self.look()
 
     def waited(self, seconds: float) -> None:
         """Take the wait of a live stream's result for work of other threads."""
@@ -84,10 +84,10 @@ class MeasuredRoom(ModelRoom):
         """Count a connection or request of a client, whether or not it is accepted."""
         self._capacity.requested(1)
 
-    def update(self) -> None:
+    def look(self) -> None:
         """Update the estimate if a period is over."""
         now = self._clock()
         if not self._capacity.due(now):
             return  # this thread's CPU time is a system call: once a period, not once a batch
-        self._capacity.update(now, self._busy_clock(), self._load, self._machine.rows)
+        self._capacity.look(now, self._busy_clock(), self._load, self._machine.rows)
         self.update()

@@ -154,5 +154,5 @@ class Channel(Protocol):
         Raises: Refused, as the other process raised it; ServerNotReady once that process has ended.
         """
 
-    def notify(self, message: Notice) -> None:
+    def tell(self, message: Notice) -> None:
         """Send a message that has no answer; do nothing once the other process has ended."""

@@ -43,7 +43,7 @@ class RemoteLease:
         """Stop counting the call."""
         assert not self._released, "a lease can be released only once"
         self._released = True
-        self._channel.notify(Leave(self._number))
+        self._channel.tell(Leave(self._number))
 
 
 class RemoteCoordinator:
@@ -99,7 +99,7 @@ class RemoteCoordinator:
         except Refused:
             raise
         except BaseException:  # cancelled: no caller has the lease
-            self._channel.notify(Leave(message.lease))
+            self._channel.tell(Leave(message.lease))
             raise
 
     def refuse_if_full(self) -> None:
@@ -138,7 +138,7 @@ class RemoteCoordinator:
 
     def use_ticket(self, ticket: bytes, issued_s: float) -> None:
         """Note that a stream continues from this ticket."""
-        self._channel.notify(UseTicket(ticket, issued_s))
+        self._channel.tell(UseTicket(ticket, issued_s))
 
     # Models
 
@@ -155,13 +155,13 @@ class RemoteCoordinator:
             on_change=on_change,
         )
         self._rooms[model] = room
-        self._channel.notify(OpenRoom(model))
+        self._channel.tell(OpenRoom(model))
         return room
 
     def close_room(self, model: str) -> None:
         """Stop counting a model that is not served any more."""
         self._machine.leave(self._rooms.pop(model).admission)
-        self._channel.notify(CloseRoom(model))
+        self._channel.tell(CloseRoom(model))
 
     def _take_numbers(self, numbers: Numbers) -> None:
         self.limit, self.estimate = numbers.limit, numbers.capacity

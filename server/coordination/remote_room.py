@@ -75,7 +75,7 @@ class RemoteRoom(MeasuredRoom):
 
     async def enter(self, streams: int, *, background: bool = False) -> StreamLease:
         """Hold slots for the streams of one session. Raises: ServerFull, ServerNotReady."""
-        self.update()
+        self.look()
         if not background:
             self.asked(streams)
         lease = next(self._link.leases)
@@ -93,13 +93,13 @@ class RemoteRoom(MeasuredRoom):
         except Refused:
             raise
         except BaseException:  # cancelled: no caller has the lease
-            channel.notify(GiveBack(message.lease, streams))
+            channel.tell(GiveBack(message.lease, streams))
             raise
         self._count(streams, background=background)
 
         def give_back(slots: int) -> None:
             self._count(-slots, background=background)
-            channel.notify(GiveBack(message.lease, slots))
+            channel.tell(GiveBack(message.lease, slots))
 
         return StreamLease(streams, give_back)
 
@@ -110,7 +110,7 @@ class RemoteRoom(MeasuredRoom):
     def clear(self) -> None:
         """Forget all leases of this process, which give nothing back afterwards: the engines have stopped."""
         super().clear()
-        self._link.channel.notify(StreamsEnded(self._model))
+        self._link.channel.tell(StreamsEnded(self._model))
 
     # Reports
 

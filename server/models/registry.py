@@ -26,7 +26,7 @@ from server.operations.gc_schedule import freeze_what_came
 from server.settings import Settings
 
 FAILED_S = 10.0  # after a failed load, requests are refused for this long: clients that retry at once would repeat it
-CHECK_S = 10.0  # between two checks for idle models
+LOOK_S = 10.0  # between two checks for idle models
 STOP_TIMEOUT_S = 5.0  # for the batch that is running
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.models")
@@ -162,7 +162,7 @@ class ModelRegistry:
     def update_estimates(self) -> None:
         """Update the capacity estimates at times without batches, which update them otherwise."""
         for service in self:
-            service.recognizer.room.update()
+            service.recognizer.room.look()
 
     # Loading and unloading
 
@@ -243,7 +243,7 @@ class ModelRegistry:
 
     async def _watch_idleness(self, idle_s: float) -> None:
         while True:
-            await asyncio.sleep(min(idle_s / 4, CHECK_S))
+            await asyncio.sleep(min(idle_s / 4, LOOK_S))
             self.unload_idle(idle_s)
 
     def unload_idle(self, idle_s: float) -> None:

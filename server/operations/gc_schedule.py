@@ -44,7 +44,7 @@ class GcSchedule:
         """
         self._thaw, self._busy_s = True, now
 
-    def update(self, now: float, streams: int) -> None:
+    def look(self, now: float, streams: int) -> None:
         """Collect if it is due; `streams` is the number open now."""
         if streams:
             self._busy_s = now

@@ -30,7 +30,7 @@ class EngineHealth:
         self._batches = 0
         self._failed = 0  # failed steps at the last check that saw a new batch
 
-    def check(self, *, moves: bool, batches: int, failed: int) -> str | None:
+    def look(self, *, moves: bool, batches: int, failed: int) -> str | None:
         """Check the totals so far; return why the engine is lost, None if it is not.
 
         `moves` is False for an engine that has ended, or has been in one call for `timeout_s`.
@@ -95,30 +95,30 @@ class Watchdog:
         """Start checking every `PERIOD_S`. Call it on the event loop once the engine is warm."""
         loop = asyncio.get_running_loop()
         self._metrics.loop_tasks.set(len(asyncio.all_tasks(loop)))
-        self._timer = loop.call_later(PERIOD_S, self._check, loop, loop.time() + PERIOD_S)
+        self._timer = loop.call_later(PERIOD_S, self._look, loop, loop.time() + PERIOD_S)
 
     def stop(self) -> None:
         """Cancel the next check."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _check(self, loop: asyncio.AbstractEventLoop, due_s: float) -> None:
+    def _look(self, loop: asyncio.AbstractEventLoop, due_s: float) -> None:
         self._metrics.loop_lag.observe(max(0.0, loop.time() - due_s))
         self._sessions.observe_backlog()
-        self._check_engines()
+        self._look_at_engines()
         self._update_estimates()
-        self._check_files()
-        self._gc_schedule.update(self._clock(), len(self._sessions))
+        self._look_at_files()
+        self._gc_schedule.look(self._clock(), len(self._sessions))
         self.start()
 
-    def _check_engines(self) -> None:
+    def _look_at_engines(self) -> None:
         """Give up the replica if any of its engines is lost: a new process will serve all models again."""
         for engine, health in self._engines.values():
-            reason = health.check(moves=engine.moves(), batches=engine.batches(), failed=engine.failed())
+            reason = health.look(moves=engine.moves(), batches=engine.batches(), failed=engine.failed())
             if reason is not None:
                 self._drain.give_up(reason if len(self._engines) == 1 else f"model {engine.model}: {reason}")
 
-    def _check_files(self) -> None:
+    def _look_at_files(self) -> None:
         """Log a lack of file descriptors: the system then drops new connections without an error in the server."""
         short = not free_descriptor()
         if short:

@@ -93,7 +93,7 @@ async def _run(end: socket.socket, messages: Any, work: Callable[[ChildProcess],
     try:
         return await work(process)
     except (ModelError, SettingsError) as error:
-        process.channel.notify(Failed(Fault.of(error)))
+        process.channel.tell(Failed(Fault.of(error)))
         return EXIT_FAILED
     except Exception:  # noqa: BLE001 - the supervisor sees the exit status, the log the error
         _log.exception("child process failed")

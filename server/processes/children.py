@@ -36,7 +36,7 @@ class Child:
         self.role, self.number, self.process = role, number, process
         self.channel: ControlChannel
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.stopping = False  # its end is expected
+        self.leaving = False  # its end is expected
 
     @property
     def alive(self) -> bool:
@@ -55,10 +55,10 @@ class Child:
 
     async def stop(self) -> None:
         """Ask it to end, and kill it if it does not or is still starting; returns once it has ended."""
-        self.stopping = True
+        self.leaving = True
         if not self.has_started:
             self.kill()
-        self.channel.notify(StopNow())
+        self.channel.tell(StopNow())
         try:
             await asyncio.wait_for(asyncio.shield(self.process.wait()), STOP_S)
         except TimeoutError:
@@ -101,7 +101,7 @@ async def start_child(
         _settle(child.ready, EngineDead(f"{role.replace('_', ' ')} {number} ended during its start"))
 
     child.channel = ControlChannel(ours, messages, answer=answer(child), take=took, on_closed=closed)
-    child.channel.notify(Begin(pickle.dumps(settings)))
+    child.channel.tell(Begin(pickle.dumps(settings)))
     return child
 
 

@@ -41,7 +41,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.control")
 class Kind(IntEnum):
     """Kind of a frame."""
 
-    NOTICE = 0
+    TELL = 0
     REQUEST = 1
     ANSWER = 2
     ERROR = 3
@@ -132,10 +132,10 @@ class ControlChannel:
         finally:
             self._waiting.pop(number, None)
 
-    def notify(self, message: Any, descriptors: Sequence[int] = ()) -> None:
+    def tell(self, message: Any, descriptors: Sequence[int] = ()) -> None:
         """Send a message without an answer. After the end of the other process it is dropped."""
         with contextlib.suppress(ChannelClosed):
-            self._put(Kind.NOTICE, 0, Parcel(message, descriptors))
+            self._put(Kind.TELL, 0, Parcel(message, descriptors))
 
     def _put(self, kind: Kind, number: int, parcel: Parcel) -> None:
         """Send as much as the socket takes; descriptors are closed here once sent. Raises: ChannelClosed."""

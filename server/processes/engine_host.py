@@ -40,7 +40,7 @@ from server.processes.messages import MESSAGES, name_of
 from server.settings import Settings
 
 MODEL, VAD = "model ", "vad "  # beginnings of the names of engines, as `ServiceBuilder` makes them; a model's follows
-CHECK_S = 0.5  # between two reports of the longest step
+LOOK_S = 0.5  # between two reports of the longest step
 ORPHANED_S = 8.0  # after the supervisor's end, in addition to the drain of the front ends
 STOP_S = 2.0
 UNUSED_S = 5.0  # without a front end, after which a model that had one is unloaded
@@ -75,7 +75,7 @@ class EngineHost:
                 if self._vad is not None and (await self._model(name)).config.sample_rate == VAD_HZ:
                     await self._engine(VAD + name)
         freeze_loaded_objects()
-        self._channel.notify(messages.Ready())
+        self._channel.tell(messages.Ready())
         self._report()
 
     def _report(self) -> None:
@@ -86,9 +86,9 @@ class EngineHost:
             if not engine.alive:
                 _log.critical("an engine has ended: this host ends", error=repr(engine.failure))
                 os._exit(1)
-        self._channel.notify(messages.Busy(longest))
+        self._channel.tell(messages.Busy(longest))
         self._look_for_unused(now)
-        asyncio.get_running_loop().call_later(CHECK_S, self._report)
+        asyncio.get_running_loop().call_later(LOOK_S, self._report)
 
     def _look_for_unused(self, now: float) -> None:
         """Unload models, except the default one, that every front end has left."""
@@ -221,13 +221,13 @@ class EngineHost:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._settings.drain_timeout_s + self._settings.drain_spread_s + ORPHANED_S
 
-        def check() -> None:
+        def look() -> None:
             if loop.time() > until or not any(engine.connections for engine in self._running()):
                 self.stopped.set()
             else:
-                loop.call_later(CHECK_S, check)
+                loop.call_later(LOOK_S, look)
 
-        check()
+        look()
 
     async def stop(self) -> None:
         """End the engines; a thread that hangs ends with the process."""

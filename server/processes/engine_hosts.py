@@ -110,7 +110,7 @@ class EngineHosts:
 
     def ended(self, child: Child) -> None:
         """Replace a host that has ended unexpectedly."""
-        if self._stopping or child.stopping:
+        if self._stopping or child.leaving:
             return
         if child is self._spare:
             self._spare = None
@@ -131,7 +131,7 @@ class EngineHosts:
         _log.error("engine host ended", status=child.process.returncode, place=place, spare=with_spare)
         if spare is not None and with_spare:
             self._promote(place, spare)
-            self.ensure_spare()
+            self.look_after_spare()
         else:
             self._run(self._serve_with(place, spare))
 
@@ -155,7 +155,7 @@ class EngineHosts:
             else:
                 self._failed_starts = 0
                 self._promote(place, child)
-                self.ensure_spare()
+                self.look_after_spare()
                 return
 
     def _lose(self, why: str) -> None:
@@ -163,7 +163,7 @@ class EngineHosts:
         self._changed.set()
         self._on_lost(why)
 
-    def ensure_spare(self) -> None:
+    def look_after_spare(self) -> None:
         """Start a spare host if one is wanted and there is none; at first once the front ends are ready."""
         if self._with_spare and self._spare is None and not self._spare_begun and not self._stopping:
             self._spare_begun = True
@@ -181,7 +181,7 @@ class EngineHosts:
 
     async def _replace_spare_later(self) -> None:
         await asyncio.sleep(WITHIN_S / DEATHS)
-        self.ensure_spare()
+        self.look_after_spare()
 
     async def restart(self) -> float:
         """Start another host for each place, let them serve once all are ready, and end the others.
@@ -194,13 +194,13 @@ class EngineHosts:
             seconds = self._clock() - began
             old, self._spare = self.children, None
             for child in old:
-                child.stopping = True
+                child.leaving = True
             for place, child in enumerate(fresh):
                 self._promote(place, child)
                 self._on_moved(place)
             _log.info("engine replaced", seconds=round(seconds, 2), engines=len(fresh))
             self._run(_end_slowly(old))
-            self.ensure_spare()
+            self.look_after_spare()
             return seconds
 
     async def _start_all(self) -> list[Child]:
@@ -219,7 +219,7 @@ class EngineHosts:
         if busy_s > self._timeout_s:
             self._kill(child, busy_s)
 
-    def check(self) -> None:
+    def look(self) -> None:
         """Kill hosts that have not reported for too long. Call it about every half second."""
         now = self._clock()
         for child in self.children:

@@ -88,7 +88,7 @@ class FrontEnd:
         process.on_orphaned = self._orphaned
 
     def _started(self) -> None:
-        self._channel.notify(messages.Ready())
+        self._channel.tell(messages.Ready())
         self._report()
 
     def _report(self) -> None:
@@ -96,7 +96,7 @@ class FrontEnd:
         vosk = self._application.vosk
         connections = len(self.server.server_state.connections) + len(self._opening)
         connections += 0 if vosk is None else vosk.connections
-        self._channel.notify(messages.Load(connections, self._received))
+        self._channel.tell(messages.Load(connections, self._received))
         asyncio.get_running_loop().call_later(REPORT_S, self._report)
 
     def _take(self, parcel: Parcel) -> None:
@@ -148,7 +148,7 @@ class FrontEnd:
     def _drained(self) -> None:
         """Stay while other front ends drain: this one still says how far they are. Without a supervisor end."""
         if self._asked_to_drain and not self._channel.closed:
-            self._channel.notify(messages.Drained())
+            self._channel.tell(messages.Drained())
         else:
             self._stop(0 if self._replica.drain.lost is None else EXIT_LOST)
 

@@ -63,19 +63,19 @@ class FrontEnds:
         self._children[child.number] = child
         await child.ready
         if self.draining:  # it began to start before the drain, whose message it did not get
-            child.channel.notify(StartDrain())
+            child.channel.tell(StartDrain())
         self._shares[child.number] = Share()
         held, self._held = self._held, deque()
         for port, descriptor in held:
-            self.dispatch(port, descriptor)
+            self.hand_on(port, descriptor)
 
-    def dispatch(self, port: str, descriptor: int) -> None:
+    def hand_on(self, port: str, descriptor: int) -> None:
         """Give a connection to the front end with the fewest; hold it while there is none."""
         shares = self._shares.items()
         number = least_loaded((each, share) for each, share in shares if not self._children[each].channel.closed)
         if number is not None:
             self._shares[number].handed += 1
-            self._children[number].channel.notify(Accepted(port), (descriptor,))
+            self._children[number].channel.tell(Accepted(port), (descriptor,))
         elif len(self._held) < MAX_HELD and not self.empty.is_set():
             self._held.append((port, descriptor))
         else:
@@ -90,16 +90,16 @@ class FrontEnds:
     def drained(self, child: Child) -> None:
         """Note that a front end has no stream left after a drain; it still answers requests."""
         self._drained.add(child.number)
-        self._check_empty()
+        self._look_whether_empty()
 
-    def _check_empty(self) -> None:
+    def _look_whether_empty(self) -> None:
         if self.draining and self._drained >= self._children.keys():
             self.empty.set()
 
     def begin_drain(self) -> None:
         """Replace no front end from now on; `empty` is set once all are drained or have ended."""
         self.draining = True
-        self._check_empty()
+        self._look_whether_empty()
 
     def ended(self, child: Child) -> None:
         """Forget a front end that has ended; start another one unless the server drains."""
@@ -107,8 +107,8 @@ class FrontEnds:
         if self._children.pop(child.number, None) is None:
             return
         self._on_gone(child)
-        if self.draining or child.stopping:
-            self._check_empty()
+        if self.draining or child.leaving:
+            self._look_whether_empty()
             return
         _log.error("front end ended", number=child.number, status=child.process.returncode)
         task = asyncio.get_running_loop().create_task(self._replace())

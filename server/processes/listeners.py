@@ -43,11 +43,11 @@ def bound(host: str, port: int) -> list[socket.socket]:
 
 
 class Listener:
-    """Accepts the connections of one port and passes each to `dispatch` as a descriptor that it then owns."""
+    """Accepts the connections of one port and passes each to `hand_on` as a descriptor that it then owns."""
 
-    def __init__(self, sockets: list[socket.socket], dispatch: Callable[[int], None]) -> None:
+    def __init__(self, sockets: list[socket.socket], hand_on: Callable[[int], None]) -> None:
         self._sockets = sockets
-        self._dispatch = dispatch
+        self._hand_on = hand_on
         self.port: int = sockets[0].getsockname()[1]
 
     def start(self) -> None:
@@ -77,7 +77,7 @@ class Listener:
                 return
             with contextlib.suppress(OSError):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._dispatch(connection.detach())
+            self._hand_on(connection.detach())
 
     def _pause(self, listener: socket.socket) -> None:
         """Accept nothing for a moment: the connections stay in the kernel's queue."""

@@ -37,7 +37,7 @@ class RemoteOperations:
         """Begin the drain of all front ends; return False if it had begun."""
         began = not self._replica.sessions.draining
         self._replica.drain.announce()
-        self._channel.notify(DrainAll())
+        self._channel.tell(DrainAll())
         return began
 
     async def drain_report(self) -> DrainReport:

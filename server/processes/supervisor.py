@@ -39,7 +39,7 @@ from server.processes.messages import HTTP, MESSAGES, VOSK
 from server.settings import Settings
 
 ANSWER_S = 1.0  # for a child's part of the metrics or of a report
-CHECK_S = 0.5  # between two checks of the engine hosts
+LOOK_S = 0.5  # between two checks of the engine hosts
 CONTROLS = 64  # descriptors that the supervisor needs apart from connections under way
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.supervisor")
 
@@ -131,10 +131,10 @@ class Supervisor:
             starting.cancel()
             return
         await starting
-        self._watch(self._check_hosts())
+        self._watch(self._look())
         for listener in self._listeners:
             listener.start()
-        self.hosts.ensure_spare()
+        self.hosts.look_after_spare()
 
     async def _start_all(self) -> None:
         """Start hosts and front ends at once; a front end asks for its model while its host still loads it."""
@@ -145,10 +145,10 @@ class Supervisor:
             for each in starting:
                 each.cancel()
 
-    async def _check_hosts(self) -> None:
+    async def _look(self) -> None:
         while True:
-            await asyncio.sleep(CHECK_S)
-            self.hosts.check()
+            await asyncio.sleep(LOOK_S)
+            self.hosts.look()
 
     def _listen(self, name: str, port: int) -> None:
         try:
@@ -158,7 +158,7 @@ class Supervisor:
             raise SettingsError(
                 f"{variable}: cannot listen on port {port} of {self._settings.host}: {error}"
             ) from error
-        self._listeners.append(Listener(sockets, lambda descriptor: self.front_ends.dispatch(name, descriptor)))
+        self._listeners.append(Listener(sockets, lambda descriptor: self.front_ends.hand_on(name, descriptor)))
 
     def announce(self, say: Callable[[str], object]) -> None:
         """Log the address, and tell a person at a terminal how to use it."""
@@ -181,7 +181,7 @@ class Supervisor:
             listener.close()
         if self._forced:
             for child in (*self.front_ends.children, *self.hosts.children):
-                child.stopping = True
+                child.leaving = True
                 child.kill()
         await self.front_ends.stop()
         await self.hosts.stop()
@@ -231,7 +231,7 @@ class Supervisor:
     async def _watch_end(self, child: Child) -> None:
         await child.process.wait()
         child.channel.close()
-        if not child.stopping and not self.front_ends.draining:
+        if not child.leaving and not self.front_ends.draining:
             self._lost.labels(child.role).inc()
         if child.role is Role.FRONT_END:
             self.front_ends.ended(child)
@@ -251,7 +251,7 @@ class Supervisor:
     def _engine_moved(self, place: int) -> None:
         for child in self.front_ends.children:
             if self._assignment.of(child.number) == place:
-                child.channel.notify(messages.EngineMoved())
+                child.channel.tell(messages.EngineMoved())
 
     def _engine_lost(self, why: str) -> None:
         _log.critical("the engine is lost, this server ends", reason=why)
@@ -262,7 +262,7 @@ class Supervisor:
 
     def _tell_front_ends(self, message: Any) -> None:
         for child in self.front_ends.children:
-            child.channel.notify(message)
+            child.channel.tell(message)
 
     # What children say and ask
 
@@ -310,7 +310,7 @@ class Supervisor:
         """Return one end of a new data socket; the front end's host has the other one. Raises: EngineDead."""
         host = await self.hosts.current(self._assignment.of(child.number))
         theirs, hosts = _pair()
-        host.channel.notify(messages.Attach(engine), (hosts,))
+        host.channel.tell(messages.Attach(engine), (hosts,))
         return Parcel(messages.Done(), (theirs,))
 
     async def _metrics(self) -> bytes:

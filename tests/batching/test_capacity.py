@@ -33,7 +33,7 @@ def line(fixed_s: float, row_s: float) -> dict[int, float]:
 
 def make(objective_s: float = 0.1, *, loop: dict[int, float] = NO_LOOP, max_batch: int = 128) -> Capacity:
     capacity = Capacity(step_s=STEP_S, objective_s=objective_s, max_batch=max_batch, loop=loop, outside=NO_OUTSIDE)
-    capacity.update(T0, 0.0, 0)
+    capacity.look(T0, 0.0, 0)
     return capacity
 
 
@@ -68,7 +68,7 @@ def test_slower_batches_than_in_the_warm_up_lower_the_estimate() -> None:
     for n in range(40):
         for rows in (5, 20) * 10:  # at any sizes
             capacity.ran(rows, 2 * (0.001 + 0.0001 * rows), ())
-        capacity.update(T0 + (n + 1) * PERIOD_S, 0.0, 0)
+        capacity.look(T0 + (n + 1) * PERIOD_S, 0.0, 0)
     assert capacity.streams() == pytest.approx(before / 2, rel=0.02)
 
 
@@ -80,7 +80,7 @@ def test_the_time_of_a_chunk_is_not_compared_with_those_of_single_steps() -> Non
         for _ in range(MIN_BATCHES):
             capacity.ran(8, 0.0036, ())  # twice the warm-up's
             capacity.ran(8, chunk_s, (), steps=8)
-        capacity.update(T0 + PERIOD_S, 0.0, 0)
+        capacity.look(T0 + PERIOD_S, 0.0, 0)
         slowdowns.append(capacity.slowdown)
     assert slowdowns == [pytest.approx(1.25)] * 2  # a quarter of the way to 2
 
@@ -94,14 +94,14 @@ def test_the_event_loop_can_be_the_bottleneck() -> None:
         for _ in range(20):
             capacity.ran(11, 0.0021, ())
         now, cpu_s = now + PERIOD_S, cpu_s + 20 * 2 * 0.001775  # twice the prior of batches of 11
-        assert capacity.update(now, cpu_s, 128)
+        assert capacity.look(now, cpu_s, 128)
     assert capacity.streams() == pytest.approx(HEADROOM * 128 * STEP_S / 0.0404, rel=0.02)
 
 
 def test_a_period_that_is_not_over_changes_nothing() -> None:
     capacity = make()
-    assert not capacity.update(T0 + PERIOD_S / 2, 0.0, 0)
-    assert capacity.update(T0 + PERIOD_S, 0.0, 0)
+    assert not capacity.look(T0 + PERIOD_S / 2, 0.0, 0)
+    assert capacity.look(T0 + PERIOD_S, 0.0, 0)
 
 
 class Load:
@@ -118,7 +118,7 @@ class Load:
         for n in range(MIN_BATCHES):
             self.capacity.ran(10, slowdown * 0.002, ages_s[10 * n : 10 * (n + 1)])
         self.now += PERIOD_S
-        assert self.capacity.update(self.now, 0.0, streams)
+        assert self.capacity.look(self.now, 0.0, streams)
         return self.capacity.streams()
 
 
@@ -215,9 +215,9 @@ def test_the_pressure_bound_is_lifted_on_an_idle_replica() -> None:
     free = load.period(300, 0)
     for _ in range(2):
         load.period(100, 50)
-    load.capacity.update(load.now + 20.0, 0.0, 0)  # one long period, as a replica without batches has
+    load.capacity.look(load.now + 20.0, 0.0, 0)  # one long period, as a replica without batches has
     assert load.capacity.streams() < 0.9 * free
-    load.capacity.update(load.now + 60.0, 0.0, 0)
+    load.capacity.look(load.now + 60.0, 0.0, 0)
     assert load.capacity.streams() == free
 
 
@@ -256,13 +256,13 @@ def test_rows_of_forks_lower_the_bounds_by_their_share() -> None:
         now += PERIOD_S
         for _ in range(MIN_BATCHES):
             capacity.ran(10, 0.002, [0.01] * 8, forked=2)
-        capacity.update(now, 0.0, 0)
+        capacity.look(now, 0.0, 0)
     assert capacity.possible() == pytest.approx(before / 1.25, rel=0.01)
     for _ in range(40):
         now += PERIOD_S
         for _ in range(MIN_BATCHES):
             capacity.ran(10, 0.002, [0.01] * 10)
-        capacity.update(now, 0.0, 0)
+        capacity.look(now, 0.0, 0)
     assert capacity.possible() == pytest.approx(before, rel=0.01)
 
 
@@ -272,7 +272,7 @@ def outside_of(row_s: float, *, periods: int = 40) -> Capacity:
     capacity.warmed_up(line(0.0, 0.00001))
     now = T0
     for _ in range(periods):
-        capacity.update(now, 0.0, 0)
+        capacity.look(now, 0.0, 0)
         now += PERIOD_S
         for _ in range(MIN_BATCHES):
             capacity.ran(32, 0.00032, [0.001] * 32, outside_s=32 * row_s)

@@ -19,7 +19,7 @@ class Replica:
         self.capacity = Capacity(step_s=STEP_S, objective_s=0.1, max_batch=128, outside={1: 1e-6})
         self.capacity.warmed_up({rows: 0.001 + 0.0001 * rows for rows in (1, 2, 4, 8, 16, 32, 64, 128)})
         self.now, self.busy_s = T0, 0.0
-        self.capacity.update(self.now, self.busy_s, 0)
+        self.capacity.look(self.now, self.busy_s, 0)
         self.warm = self.capacity.streams()
 
     def period(
@@ -45,7 +45,7 @@ class Replica:
             self.capacity.ran(size, slowdown * (0.001 + 0.0001 * size), ages)
         self.busy_s += slowdown * (rows * ROW_S + batches * 0.0003) + (asked + requests + ended) * ENDS_S / 2
         self.now += PERIOD_S
-        self.capacity.update(self.now, self.busy_s, streams)
+        self.capacity.look(self.now, self.busy_s, streams)
         return self.capacity.streams()
 
     def storm(self, steady: int = 0) -> None:
@@ -123,7 +123,7 @@ def test_one_look_after_an_idle_minute_is_enough() -> None:
     replica = Replica()
     for _ in range(200):
         replica.period(100, slowdown=20.0, late=0.5)
-    replica.capacity.update(replica.now + 60.0, replica.busy_s, 0)
+    replica.capacity.look(replica.now + 60.0, replica.busy_s, 0)
     assert replica.capacity.streams() == replica.warm
 
 

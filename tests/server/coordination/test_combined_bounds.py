@@ -64,7 +64,7 @@ def test_batches_are_compared_with_the_warm_up_by_the_rows_of_all_processes() ->
     one, other = capacity(4), capacity(4)
     for period in range(20):
         for each in (one, other):
-            each.update(T0 + period * PERIOD_S, 0.0, 10)
+            each.look(T0 + period * PERIOD_S, 0.0, 10)
         for _ in range(20):
             one.ran(1, 0.004, [], rows_in_all=64)  # as in the warm-up
             other.ran(1, 0.004, [])
@@ -76,7 +76,7 @@ def test_pressure_in_every_process_lowers_the_sum_below_the_open_streams() -> No
     pressed = [capacity(4) for _ in range(4)]
     for each in pressed:
         for period in range(PRESSED_PERIODS + 2):
-            each.update(T0 + period * PERIOD_S, 0.0, 50)
+            each.look(T0 + period * PERIOD_S, 0.0, 50)
             for _ in range(40):
                 each.ran(10, 0.0005, [0.2] * 10, rows_in_all=40)
     assert all(each.bounds().pressure is not None for each in pressed)

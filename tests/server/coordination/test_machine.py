@@ -83,9 +83,7 @@ def estimate(rows: int, thread_rows: int | None, busy_s: float) -> int:
     capacity = Capacity(step_s=0.08, objective_s=0.1, max_batch=64)
     capacity.warmed_up({1: 0.0005, 64: 0.004})
     for period in range(40):
-        capacity.update(
-            T0 + period * PERIOD_S, period * busy_s, 5, None if thread_rows is None else period * thread_rows
-        )
+        capacity.look(T0 + period * PERIOD_S, period * busy_s, 5, None if thread_rows is None else period * thread_rows)
         for _ in range(rows // 4):
             capacity.ran(4, 0.0007, [0.001] * 4)
     return capacity.streams()

@@ -256,7 +256,7 @@ def test_front_ends_show_the_numbers_of_the_whole_server() -> None:
         for _ in range(3):
             bench.clock.advance(0.6)
             for each in bench.rooms:
-                each.update()
+                each.look()
             await turns()
         assert room.estimate == other.estimate > carried, "two event loops"
         assert {end.estimate for end in bench.ends} == {room.estimate}
@@ -265,7 +265,7 @@ def test_front_ends_show_the_numbers_of_the_whole_server() -> None:
         bench.ends[1].close_room("en")
         bench.server.forget(1)
         bench.clock.advance(0.6)
-        room.update()
+        room.look()
         await turns()
         assert room.estimate == bench.ends[0].estimate <= carried
 
@@ -314,7 +314,7 @@ def test_a_model_that_no_front_end_serves_any_more_is_not_counted() -> None:
 def test_refused_clients_are_spread_over_the_front_ends() -> None:
     async def script(bench: Bench) -> None:
         bench.clock.advance(0.6)
-        bench.rooms[0].update()
+        bench.rooms[0].look()
         await turns()
         waits = [bench.ends[0].retry_after_s(1) for _ in range(200)]
         assert waits[-1] == 9, "twenty-five a second: the other front end does the same"

@@ -13,22 +13,22 @@ from server.operations.watchdog import FAILURES, EngineHealth, free_descriptor
 def test_engine_with_good_batches_is_kept() -> None:
     health = EngineHealth(60.0)
     for look in range(1_000):
-        assert health.check(moves=True, batches=look, failed=look * 3) is None
+        assert health.look(moves=True, batches=look, failed=look * 3) is None
 
 
 def test_stalled_engine_is_lost() -> None:
-    reason = EngineHealth(60.0).check(moves=False, batches=0, failed=0)
+    reason = EngineHealth(60.0).look(moves=False, batches=0, failed=0)
     assert reason is not None
     assert "60 s" in reason
 
 
 def test_failures_count_only_since_the_last_good_batch() -> None:
     health = EngineHealth(60.0)
-    assert health.check(moves=True, batches=5, failed=0) is None
-    assert health.check(moves=True, batches=5, failed=FAILURES - 1) is None
-    assert health.check(moves=True, batches=6, failed=FAILURES + 1) is None, "a successful step resets the count"
-    assert health.check(moves=True, batches=6, failed=2 * FAILURES) is None
-    assert health.check(moves=True, batches=6, failed=2 * FAILURES + 1) is not None
+    assert health.look(moves=True, batches=5, failed=0) is None
+    assert health.look(moves=True, batches=5, failed=FAILURES - 1) is None
+    assert health.look(moves=True, batches=6, failed=FAILURES + 1) is None, "a successful step resets the count"
+    assert health.look(moves=True, batches=6, failed=2 * FAILURES) is None
+    assert health.look(moves=True, batches=6, failed=2 * FAILURES + 1) is not None
 
 
 @pytest.mark.parametrize(("number", "free"), [(errno.EMFILE, False), (errno.ENFILE, False), (errno.EBADF, True)])

@@ -120,16 +120,16 @@ def test_full_collection_runs_after_the_last_stream_and_at_the_latest_after_900_
     schedule = GcSchedule(0.0, lambda: collections.append(now))
     now = 0.0
     for now in range(600):  # idle from the start: nothing to collect
-        schedule.update(now, 0)
+        schedule.look(now, 0)
     assert not collections
     for now in range(600, 700):
-        schedule.update(now, 3)
+        schedule.look(now, 3)
     assert not collections
     for now in range(700, 800):
-        schedule.update(now, 0)
+        schedule.look(now, 0)
     assert collections == [699 + SETTLED_S]
     for now in range(800, 3_000):
-        schedule.update(now, 3)
+        schedule.look(now, 3)
     assert collections[1:] == [699 + SETTLED_S + AT_LATEST_S, 699 + SETTLED_S + 2 * AT_LATEST_S]
 
 

@@ -38,7 +38,7 @@ class FakeChannel:
         self.sent: list[tuple[Any, tuple[int, ...]]] = []
         self.closed = False
 
-    def notify(self, message: Any, descriptors: tuple[int, ...] = ()) -> None:
+    def tell(self, message: Any, descriptors: tuple[int, ...] = ()) -> None:
         self.sent.append((message, descriptors))
 
 
@@ -49,7 +49,7 @@ class FakeChild:
         self.number = next(_numbers)
         self.process, self.channel = FakeProcess(), FakeChannel()
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.stopping = False
+        self.leaving = False
         self.stopped = False
 
     @property
@@ -60,5 +60,5 @@ class FakeChild:
         self.process.returncode = -9
 
     async def stop(self) -> None:
-        self.stopping = self.stopped = True
+        self.leaving = self.stopped = True
         self.process.returncode = 0

@@ -66,8 +66,8 @@ async def test_messages_arrive_in_order_and_answers_belong_to_their_requests() -
         return Parcel(messages.Bytes(parcel.message.engine.encode()))
 
     async with both(answer) as (one, other):
-        one.channel.notify(messages.Load(1, 1))
-        one.channel.notify(messages.Load(2, 2))
+        one.channel.tell(messages.Load(1, 1))
+        one.channel.tell(messages.Load(2, 2))
         answers = await asyncio.gather(*(one.channel.request(messages.Connect(f"model {i}")) for i in range(50)))
         assert [each.data for each in answers] == [f"model {i}".encode() for i in range(50)]
         assert [parcel.message.connections for parcel in other.taken] == [1, 2]
@@ -77,7 +77,7 @@ async def test_messages_arrive_in_order_and_answers_belong_to_their_requests() -
 async def test_a_message_larger_than_the_socket_buffer_arrives_whole() -> None:
     data = os.urandom(3_000_000)
     async with both(lambda _: Parcel(messages.Bytes(data))) as (one, other):
-        one.channel.notify(messages.Begin(data))
+        one.channel.tell(messages.Begin(data))
         answer = await asyncio.wait_for(one.channel.request(messages.Collect()), WITHIN_S)
         assert answer.data == data
         assert other.taken[0].message.settings == data
@@ -88,8 +88,8 @@ async def test_descriptors_travel_with_their_message() -> None:
     async with both() as (one, other):
         pipes = [os.pipe() for _ in range(20)]
         for number, (_, write) in enumerate(pipes):
-            one.channel.notify(messages.Accepted(f"port {number}"), (write,))
-            one.channel.notify(messages.Load(number, 0))
+            one.channel.tell(messages.Accepted(f"port {number}"), (write,))
+            one.channel.tell(messages.Load(number, 0))
         await until(lambda: len(other.taken) == 40)
         for number, parcel in enumerate(p for p in other.taken if isinstance(p.message, messages.Accepted)):
             (write,) = parcel.descriptors
@@ -150,7 +150,7 @@ async def test_waiting_requests_fail_when_the_other_side_ends() -> None:
         with pytest.raises(ChannelClosed):
             await asyncio.wait_for(waiting, WITHIN_S)
         assert one.closed == 1
-        one.channel.notify(messages.StopNow())  # dropped
+        one.channel.tell(messages.StopNow())  # dropped
         read, write = os.pipe()
         with pytest.raises(ChannelClosed):
             await one.channel.exchange(messages.Collect(), (write,))

@@ -70,7 +70,7 @@ async def test_requests_during_the_start_wait_until_the_host_is_ready() -> None:
 async def test_a_spare_takes_over_at_once_and_another_one_is_started() -> None:
     hosts = Hosts(spare=True)
     await hosts.hosts.begin()
-    hosts.hosts.ensure_spare()
+    hosts.hosts.look_after_spare()
     await settled()
     first, spare = hosts.started
     assert await hosts.hosts.current() is first
@@ -85,7 +85,7 @@ async def test_a_spare_takes_over_at_once_and_another_one_is_started() -> None:
 async def test_without_a_spare_requests_wait_for_the_next_host() -> None:
     hosts = Hosts(spare=False)
     await hosts.hosts.begin()
-    hosts.hosts.ensure_spare()
+    hosts.hosts.look_after_spare()
     hosts._ready = False
     hosts.kill(hosts.started[0])
     waiting = asyncio.ensure_future(hosts.hosts.current())
@@ -99,7 +99,7 @@ async def test_without_a_spare_requests_wait_for_the_next_host() -> None:
 async def test_a_spare_that_is_still_starting_serves_once_it_is_ready() -> None:
     hosts = Hosts(spare=True)
     await hosts.hosts.begin()
-    hosts.hosts.ensure_spare()
+    hosts.hosts.look_after_spare()
     hosts._ready = False
     hosts.started[0].process.returncode = None
     await settled()
@@ -118,7 +118,7 @@ async def test_a_restart_serves_with_the_new_host_and_ends_the_others(monkeypatc
     monkeypatch.setattr("server.processes.engine_hosts.LET_GO_S", 0.0)
     hosts = Hosts(spare=True)
     await hosts.hosts.begin()
-    hosts.hosts.ensure_spare()
+    hosts.hosts.look_after_spare()
     await settled()
     old = list(hosts.started)
     await hosts.hosts.restart()
@@ -133,7 +133,7 @@ async def test_a_restart_serves_with_the_new_host_and_ends_the_others(monkeypatc
 async def test_a_restart_that_fails_leaves_the_present_host() -> None:
     hosts = Hosts(spare=False)
     await hosts.hosts.begin()
-    hosts.hosts.ensure_spare()
+    hosts.hosts.look_after_spare()
     hosts._ready = False
     restart = asyncio.ensure_future(hosts.hosts.restart())
     await settled()
@@ -148,7 +148,7 @@ async def test_a_restart_that_fails_leaves_the_present_host() -> None:
 async def test_hosts_that_end_again_and_again_are_given_up() -> None:
     hosts = Hosts(spare=True)
     await hosts.hosts.begin()
-    hosts.hosts.ensure_spare()
+    hosts.hosts.look_after_spare()
     for _ in range(DEATHS):
         await settled()
         hosts.now += 1.0
@@ -162,7 +162,7 @@ async def test_hosts_that_end_again_and_again_are_given_up() -> None:
 async def test_one_end_every_ten_seconds_is_carried_on() -> None:
     hosts = Hosts(spare=True)
     await hosts.hosts.begin()
-    hosts.hosts.ensure_spare()
+    hosts.hosts.look_after_spare()
     for _ in range(30):
         await settled()
         hosts.now += 10.0
@@ -174,7 +174,7 @@ async def test_one_end_every_ten_seconds_is_carried_on() -> None:
 async def test_hosts_that_cannot_start_are_given_up() -> None:
     hosts = Hosts(spare=False)
     await hosts.hosts.begin()
-    hosts.hosts.ensure_spare()
+    hosts.hosts.look_after_spare()
     hosts._ready = False
     hosts.kill(hosts.started[0])
     for _ in range(2):
@@ -188,7 +188,7 @@ async def test_hosts_that_cannot_start_are_given_up() -> None:
 async def test_a_host_that_hangs_or_is_silent_is_killed() -> None:
     hosts = Hosts(spare=True)
     await hosts.hosts.begin()
-    hosts.hosts.ensure_spare()
+    hosts.hosts.look_after_spare()
     await settled()
     first, spare = hosts.started
     for child in (first, spare):
@@ -198,7 +198,7 @@ async def test_a_host_that_hangs_or_is_silent_is_killed() -> None:
     hosts.now += 61.0
     hosts.hosts.reported(spare, 61.0)  # type: ignore[arg-type]
     assert not spare.alive, "at one step for too long"
-    hosts.hosts.check()
+    hosts.hosts.look()
     assert not first.alive, "without a report"
 
 
@@ -206,11 +206,11 @@ async def test_a_host_that_hangs_or_is_silent_is_killed() -> None:
 async def test_a_spare_is_started_once_however_often_it_is_looked_for() -> None:
     hosts = Hosts(spare=True)
     await hosts.hosts.begin()
-    hosts.hosts.ensure_spare()
-    hosts.hosts.ensure_spare()
+    hosts.hosts.look_after_spare()
+    hosts.hosts.look_after_spare()
     await hosts.hosts.restart()
     await settled()
-    alive = [child for child in hosts.started if not child.stopping]
+    alive = [child for child in hosts.started if not child.leaving]
     assert len(alive) == 2, "the host that serves, and its spare"
 
 
@@ -218,7 +218,7 @@ async def test_a_spare_is_started_once_however_often_it_is_looked_for() -> None:
 async def test_a_spare_takes_the_place_of_the_host_that_ended_and_the_others_serve_on() -> None:
     hosts = Hosts(spare=True, places=3)
     await hosts.hosts.begin()
-    hosts.hosts.ensure_spare()
+    hosts.hosts.look_after_spare()
     await settled()
     first, second, third, spare = hosts.started
     hosts.kill(second)
@@ -231,7 +231,7 @@ async def test_a_spare_takes_the_place_of_the_host_that_ended_and_the_others_ser
 async def test_of_two_hosts_that_end_at_once_one_gets_the_spare_and_the_other_a_new_one() -> None:
     hosts = Hosts(spare=True, places=2)
     await hosts.hosts.begin()
-    hosts.hosts.ensure_spare()
+    hosts.hosts.look_after_spare()
     await settled()
     first, second, spare = hosts.started
     hosts.kill(first)
@@ -252,7 +252,7 @@ async def test_of_two_hosts_that_end_at_once_one_gets_the_spare_and_the_other_a_
 async def test_a_restart_replaces_the_hosts_of_all_places_once_all_new_ones_are_ready() -> None:
     hosts = Hosts(spare=False, places=2)
     await hosts.hosts.begin()
-    hosts.hosts.ensure_spare()
+    hosts.hosts.look_after_spare()
     before = list(hosts.started)
     hosts._ready = False
     restart = asyncio.ensure_future(hosts.hosts.restart())
@@ -271,7 +271,7 @@ async def test_a_restart_replaces_the_hosts_of_all_places_once_all_new_ones_are_
 async def test_a_restart_of_which_one_host_cannot_start_changes_nothing() -> None:
     hosts = Hosts(spare=False, places=2)
     await hosts.hosts.begin()
-    hosts.hosts.ensure_spare()
+    hosts.hosts.look_after_spare()
     before = list(hosts.started)
     hosts._ready = False
     restart = asyncio.ensure_future(hosts.hosts.restart())

@@ -46,12 +46,12 @@ async def test_connections_are_spread_evenly_and_ended_ones_count_no_more() -> N
     fronts = Fronts(3)
     await fronts.fronts.begin()
     for number in range(30):
-        fronts.fronts.dispatch("http", number + 1_000)
+        fronts.fronts.hand_on("http", number + 1_000)
     assert [received(child) for child in fronts.started] == [10, 10, 10]
     first = fronts.started[0]
     fronts.fronts.loaded(first, Load(connections=2, received=10))  # type: ignore[arg-type]
     for number in range(8):
-        fronts.fronts.dispatch("http", number + 2_000)
+        fronts.fronts.hand_on("http", number + 2_000)
     assert received(first) == 18
 
 
@@ -63,7 +63,7 @@ async def test_connections_wait_while_no_front_end_is_ready() -> None:
     await settled()
     ends = [os.open(os.devnull, os.O_RDONLY) for _ in range(MAX_HELD + 1)]
     for end in ends:
-        fronts.fronts.dispatch("http", end)
+        fronts.fronts.hand_on("http", end)
     fronts.started[0].ready.set_result(None)
     await starting
     assert received(fronts.started[0]) == MAX_HELD, "one more was closed"

@@ -42,7 +42,7 @@ async def test_a_process_that_loads_ends_with_its_supervisor() -> None:
     process = await asyncio.create_subprocess_exec(*command, pass_fds=[theirs.fileno()], stdout=asyncio.subprocess.PIPE)
     theirs.close()
     channel = ControlChannel(ours, MESSAGES, answer=nothing, take=lambda _: None, on_closed=lambda: None)
-    channel.notify(Begin(pickle.dumps(settings_from({}))))
+    channel.tell(Begin(pickle.dumps(settings_from({}))))
     assert process.stdout is not None
     assert await process.stdout.readline() == b"loading\n"
     channel.close()

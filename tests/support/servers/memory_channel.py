@@ -42,7 +42,7 @@ class MemoryChannel:
         received: Answer = decode_received(encode(answer))
         return received
 
-    def notify(self, message: Notice) -> None:
+    def tell(self, message: Notice) -> None:
         """Send a message without an answer."""
         if not self.lost:
             self._send(message, self._arrived)
