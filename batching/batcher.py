@@ -34,7 +34,7 @@ from typing import NamedTuple
 from batching.errors import AlreadyOpen, QueueFull, UnknownStream
 from batching.policy.background import BackgroundLimits
 from batching.policy.chunks import Chunks
-from batching.policy.pace import NEVER_S, PLAIN, Pace
+from batching.policy.pace import NEVER_S, NO_PACE, Pace
 from batching.policy.service_times import ServiceTimes
 
 StreamId = int
@@ -99,7 +99,7 @@ class Batcher:
         max_batch: int,
         max_queued: int,
         background_rows: int = 8,
-        pace: Pace = PLAIN,
+        pace: Pace = NO_PACE,
         margin_s: float = 0.005,
         service: ServiceTimes | None = None,
         chunk_steps: Sequence[int] = (1,),
@@ -313,12 +313,12 @@ class Batcher:
         return tuple([step for owner in owners for step in itertools.islice(owner.steps, steps)])
 
     def _burst(self, batch: tuple[Pending, ...], now: float) -> tuple[Pending, ...]:
-        """Return the chunk that runs before the other steps of a batch, () if there is none (`Chunks.ahead`)."""
+        """Return the chunk that runs before the other steps of a batch, () if there is none (`Chunks.burst`)."""
         owners, most = [self._streams[step.stream] for step in batch], self._chunks.most(1)
         due = [self._runnable(owner, most, now) if owner.queue is self._live else 0 for owner in owners]
         if min(due) > 1:
             return ()
-        rows, steps = self._chunks.ahead(due, [step.deadline_s - now for step in batch])
+        rows, steps = self._chunks.burst(due, [step.deadline_s - now for step in batch])
         return tuple([step for row in rows for step in itertools.islice(owners[row].steps, steps)])
 
     def _runnable(self, owner: _Stream, most: int, now: float) -> int:

@@ -131,4 +131,4 @@ class Engine(ModelThread):
         if self._acknowledged and self._results.waits:
             began_s = self._clock()
             self._results.wait()
-            self._worker.rested(self._clock() - began_s)
+            self._worker.slept(self._clock() - began_s)

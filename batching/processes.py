@@ -41,13 +41,13 @@ class StepCosts:
 
 
 OWN = StepCosts()
-"""Of the shipped model in int8: beam search, language model, an answer to every step. An engine's own Python limits it,
-so large machines get several."""
+"""Costs of the shipped model in int8: beam search, language model, an answer to every step. An engine's Python code
+is the limit, so large machines get several engines."""
 PUBLISHED = StepCosts(engine_us=30.0, step_us=600.0, thread_rows=4, most_engines=1)
-"""Of a compiled published model of 26 million parameters; larger ones only take more of the same threads. The engine
-computes the features, too. One engine, because its weights are large and its Python is little of its time."""
+"""Costs of a compiled published model of 26 million parameters; a larger one needs more time in the same threads. The
+engine also computes the features. One engine, because the weights are large and its Python takes little of its time."""
 ON_GPU = StepCosts(engine_us=11.0, step_us=0.0, most_engines=1, cores_besides=2, most_front_ends=14)
-"""The engine has one thread. More than 14 front ends bring it more rows than its Python takes."""
+"""Costs with a model on a GPU. The engine has one thread; more than 14 front ends send more rows than it can handle."""
 
 
 class Processes(NamedTuple):
@@ -59,50 +59,52 @@ class Processes(NamedTuple):
 
     @property
     def cores(self) -> int:
-        """Cores that they fill."""
+        """Cores that they use fully."""
         return max(1, self.front_ends) + self.engines * self.threads
 
 
-class Given(NamedTuple):
-    """What an operator has set; None leaves it to the arithmetic."""
+class Overrides(NamedTuple):
+    """Numbers that an operator has set; None: choose it."""
 
     front_ends: int | None = None
     engines: int | None = None
     threads: int | None = None
 
 
-NOTHING_GIVEN = Given()
+NO_OVERRIDES = Overrides()
 
 
-def processes_of(
-    cores: int, costs: StepCosts = OWN, *, max_batch: int = 128, given: Given = NOTHING_GIVEN
+def choose_processes(
+    cores: int, costs: StepCosts = OWN, *, max_batch: int = 128, overrides: Overrides = NO_OVERRIDES
 ) -> Processes:
-    """Return the processes for this number of cores, at least 1: those that carry the most steps a second.
+    """Return the processes for this number of cores, at least 1: the combination that carries the most steps a second.
 
-    `max_batch` limits the threads: each needs `thread_rows` of a batch. Another engine must gain `ENGINE_GAIN`. Among
-    equals those with fewer processes and more threads are chosen.
+    `max_batch` limits the threads: each needs `thread_rows` of a batch. Another engine must gain `ENGINE_GAIN`. Ties go
+    to fewer processes, then to more threads.
     """
-    found = list(_candidates(cores, costs, max_batch, given))
+    found = list(_candidates(cores, costs, max_batch, overrides))
 
-    def merit(one: Processes) -> tuple[float, int, int, int]:
+    def score(one: Processes) -> tuple[float, int, int, int]:
         carried = min(steps_per_s(one, costs, cores).values()) / ENGINE_GAIN ** (one.engines - 1)
         return round(carried, 3), -one.engines, -one.front_ends, one.threads
 
-    return max(found, key=merit)
+    return max(found, key=score)
 
 
-def _candidates(cores: int, costs: StepCosts, max_batch: int, given: Given) -> Iterator[Processes]:
-    """Yield what fits the cores; what is given needs not fit, and then what is not given is as small as possible."""
-    one_process = given.front_ends == 0 or (given.front_ends is None and cores <= MOST_CORES_OF_ONE_PROCESS)
+def _candidates(cores: int, costs: StepCosts, max_batch: int, overrides: Overrides) -> Iterator[Processes]:
+    """Yield the combinations that fit the cores. If the overrides do not fit, all else is as small as possible."""
+    one_process = overrides.front_ends == 0 or (overrides.front_ends is None and cores <= MOST_CORES_OF_ONE_PROCESS)
     most_threads = 1 if not costs.step_us else max(1, min(max_batch // costs.thread_rows, MOST_THREADS))
     if one_process:
         most_threads = min(most_threads, max(1, cores - 1))
         most = 1 if cores <= MOST_CORES_OF_ONE_PROCESS and costs.most_engines > 1 else most_threads
-        yield Processes(0, given.engines or 1, given.threads or most)
+        yield Processes(0, overrides.engines or 1, overrides.threads or most)
         return
-    front_ends = range(1, min(cores, costs.most_front_ends) + 1) if given.front_ends is None else (given.front_ends,)
-    engines = range(1, costs.most_engines + 1) if given.engines is None else (given.engines,)
-    threads = range(1, most_threads + 1) if given.threads is None else (given.threads,)
+    front_ends = (
+        range(1, min(cores, costs.most_front_ends) + 1) if overrides.front_ends is None else (overrides.front_ends,)
+    )
+    engines = range(1, costs.most_engines + 1) if overrides.engines is None else (overrides.engines,)
+    threads = range(1, most_threads + 1) if overrides.threads is None else (overrides.threads,)
     smallest = Processes(front_ends[0], engines[0], threads[0])
     yield smallest
     for front in front_ends:

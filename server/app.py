@@ -77,36 +77,7 @@ def create_app(
     if settings.vosk_port is not None:
         vosk = VoskListener(vosk_endpoint, settings.host, settings.vosk_port, partial(make_protocol, replica=replica))
 
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        watchdog = Watchdog(
-            replica.metrics,
-            replica.sessions,
-            replica.drain,
-            replica.clock,
-            engine_timeout_s=settings.engine_timeout_s,
-            update_estimates=replica.models.update_estimates,
-        )
-        replica.models.notify(
-            on_loaded=lambda service: watchdog.watch(_watched(service, settings.engine_timeout_s)),
-            on_unloaded=lambda service: watchdog.forget(service.name),
-        )
-        await replica.models.start()
-        watchdog.start()
-        replica.usage.start()
-        if vosk is not None and listens:
-            await vosk.start()
-        on_sighup(replica.guard.keys.reload)
-        yield
-        if vosk is not None:
-            vosk.stop()
-        watchdog.stop()
-        replica.decoding.close()
-        replica.models.close()
-        replica.usage.report_open()
-        await asyncio.to_thread(replica.usage.close)
-        await asyncio.to_thread(replica.models.stop, STOP_TIMEOUT_S)
-
+    lifespan = partial(_run, replica=replica, vosk=vosk, listens=listens)
     app = FastAPI(
         title="tutti", version=version("tutti-asr"), description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None
     )
@@ -123,6 +94,39 @@ def create_app(
     describe(app)
     describe_sockets(app)
     return Application(app, replica, vosk)
+
+
+@asynccontextmanager
+async def _run(_: FastAPI, *, replica: Replica, vosk: VoskListener | None, listens: bool) -> AsyncIterator[None]:
+    """Run the parts of a replica, and the listener of vosk's own port, from start-up to shutdown."""
+    timeout_s = replica.settings.engine_timeout_s
+    watchdog = Watchdog(
+        replica.metrics,
+        replica.sessions,
+        replica.drain,
+        replica.clock,
+        engine_timeout_s=timeout_s,
+        update_estimates=replica.models.update_estimates,
+    )
+    replica.models.notify(
+        on_loaded=lambda service: watchdog.watch(_watched(service, timeout_s)),
+        on_unloaded=lambda service: watchdog.forget(service.name),
+    )
+    await replica.models.start()
+    watchdog.start()
+    replica.usage.start()
+    if vosk is not None and listens:
+        await vosk.start()
+    on_sighup(replica.guard.keys.reload)
+    yield
+    if vosk is not None:
+        vosk.stop()
+    watchdog.stop()
+    replica.decoding.close()
+    replica.models.close()
+    replica.usage.report_open()
+    await asyncio.to_thread(replica.usage.close)
+    await asyncio.to_thread(replica.models.stop, STOP_TIMEOUT_S)
 
 
 def _watched(service: ModelService, timeout_s: float) -> WatchedEngine:

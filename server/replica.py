@@ -81,11 +81,11 @@ def build_replica(
     coordinator = coordinator or LocalCoordinator(settings, clock)
     metrics = Metrics(settings.max_batch, settings.all_slots)
     builder = ServiceBuilder(settings, vad_model, metrics, clock, make_session, coordinator=coordinator)
-    catalogue = ModelRegistry(builder, settings, models, outlines, clock)
+    registry = ModelRegistry(builder, settings, models, outlines, clock)
     sessions = OpenSessions(metrics)
     replica = Replica(
         settings=settings,
-        models=catalogue,
+        models=registry,
         sessions=sessions,
         drain=Drain(sessions, _drain_times(settings), clock),
         metrics=metrics,

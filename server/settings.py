@@ -84,7 +84,7 @@ class Settings(BaseSettings):
     graph_rewriting: Literal["auto", "exact", "off"] = "auto"
     """Rewrite published graphs into faster ones at load; `exact` allows only changes that keep every bit."""
     reproducible: bool = False
-    """Compute floats in tiles of a fixed size, so that log-probabilities are equal to the bit in every batch."""
+    """Compute floats in tiles of a fixed size, so that log-probabilities are bit-identical in every batch."""
     threads: int = Field(0, ge=0)
     """Compute threads of each engine, which divide the rows of a batch; 0 chooses by the cores and the model."""
 

@@ -46,7 +46,7 @@ RELEASE = (
     "gpu/test_gru_emulation.py",
     "gpu/test_gru_mutations.py",
     "loadtest/programs/test_hostile.py",
-    "loadtest/programs/test_neighbour.py",
+    "loadtest/programs/test_noisy_neighbor.py",
     "loadtest/programs/test_overload.py",
     "model/training/synthesis/test_kokoro.py",
     "loadtest/benchmarks/test_training_scaling.py",

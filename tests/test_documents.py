@@ -146,6 +146,19 @@ def test_what_documents_docstrings_and_comments_name_exists() -> None:
     assert not wrong, "\n".join(["named, and not there:", *wrong])
 
 
+def test_the_index_of_decisions_has_every_heading_in_order() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = re.findall(
+        r"^- \[(.+)\]\((\w[\w-]*\.md)#", (folder / "README.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    pages = list(dict.fromkeys(page for _, page in listed))
+    assert {*pages, "README.md"} == {path.name for path in folder.glob("*.md")}
+    headings = {
+        page: re.findall(r"^## (.+)$", (folder / page).read_text(encoding="utf-8"), re.MULTILINE) for page in pages
+    }
+    assert listed == [(heading, page) for page in pages for heading in headings[page]]
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [

@@ -88,7 +88,7 @@ class Chunks:
                     return steps
         return 1
 
-    def ahead(self, due: Sequence[int], deadlines_in_s: Sequence[float]) -> tuple[Sequence[int], int]:
+    def burst(self, due: Sequence[int], deadlines_in_s: Sequence[float]) -> tuple[Sequence[int], int]:
         """Return the rows of a batch whose streams run a chunk before it, and the steps of each; () if none do.
 
         By row, each of another stream, in the order of their deadlines: `due`, steps that may run as one chunk now, and

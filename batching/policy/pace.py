@@ -44,5 +44,5 @@ class Pace:
         return max(ready_s, in_time_s - self.burst_s), in_time_s + self.step_s / self.lead
 
 
-PLAIN = Pace()
+NO_PACE = Pace()
 """Every step is due when it arrives."""

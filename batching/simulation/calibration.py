@@ -1,11 +1,15 @@
-"""Calibration of one machine: measured batch times and the costs of the rest of the server. Owns the JSON format."""
+"""Calibration of one machine: measured batch times, costs of the rest of the server, and the spread of single events.
+
+Owns the JSON format.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -174,3 +178,19 @@ def _spread(found: dict[str, Any]) -> Spread:
 def shipped() -> Calibration:
     """Return the calibration in this package; its `provenance` names the machine."""
     return Calibration.load(SHIPPED)
+
+
+class RandomFactors:
+    """Draws factors from measured spreads, all from one seed."""
+
+    def __init__(self, spreads: Spreads, seed: int) -> None:
+        random = Random(seed).random
+        self.wake = _drawing(spreads.wake, random)
+        """Factor of the time that a sleeping thread takes to wake up."""
+        self.loop = _drawing(spreads.loop, random)
+        """Factor of the event loop's time for the results of a batch."""
+
+
+def _drawing(spread: Spread, random: Callable[[], float]) -> Callable[[], float]:
+    factors = spread.factors()
+    return lambda: factors[int(random() * DRAWS)]

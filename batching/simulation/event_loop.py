@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from batching.batcher import Pending
-from batching.simulation.calibration import Overheads
-from batching.simulation.chance import Chance
+from batching.simulation.calibration import Overheads, RandomFactors
 from batching.simulation.workload import Message
 
 NEVER_S = math.inf
@@ -63,7 +62,7 @@ class EventLoop:
     """
 
     def __init__(
-        self, costs: Overheads, models: Sequence[Model], cores: Cores, answer: Answered, chance: Chance
+        self, costs: Overheads, models: Sequence[Model], cores: Cores, answer: Answered, factors: RandomFactors
     ) -> None:
         self.at_s = NEVER_S
         self.until_s = -1.0  # end of its last work
@@ -73,7 +72,7 @@ class EventLoop:
         self._models = models
         self._cores = cores
         self._answer = answer
-        self._chance = chance
+        self._factors = factors
         self._way_s = costs.path_s / 2
         self._free_s = 0.0
         self._held_until_s = 0.0
@@ -120,7 +119,7 @@ class EventLoop:
 
     def _hand_out(self, now: float, batch: tuple[Pending, ...]) -> float:
         costs = self._costs
-        work_s = (costs.batch_s + (costs.decode_s + costs.write_s) * len(batch)) * self._chance.loop()
+        work_s = (costs.batch_s + (costs.decode_s + costs.write_s) * len(batch)) * self._factors.loop()
         done_s = now + self._cores.stretch(now, work_s)
         for step in batch:
             message = step.item
@@ -141,5 +140,5 @@ class EventLoop:
 
     def _begin_s(self, arrives_s: float) -> float:
         """Return when it begins with something: at once after other work, else after waking up."""
-        ready_s = self._free_s if arrives_s <= self._free_s else arrives_s + self._costs.wake_s * self._chance.wake()
+        ready_s = self._free_s if arrives_s <= self._free_s else arrives_s + self._costs.wake_s * self._factors.wake()
         return max(ready_s, self._held_until_s)

@@ -6,8 +6,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterator
 
-from batching.simulation.calibration import Client
-from batching.simulation.chance import Chance
+from batching.simulation.calibration import Client, RandomFactors
 from batching.simulation.event_loop import NEVER_S, Cores
 from batching.simulation.workload import Message
 
@@ -31,7 +30,7 @@ class Generator:
         *,
         path_s: float,
         wake_s: float,
-        chance: Chance,
+        factors: RandomFactors,
     ) -> None:
         self._costs = costs
         self._arrivals = arrivals
@@ -39,7 +38,7 @@ class Generator:
         self._cores = cores
         self._way_s = path_s / 2
         self._wake_s = wake_s
-        self._chance = chance
+        self._factors = factors
         self._free_s = 0.0
         self._answers: list[tuple[float, float]] = []  # heap: (arrival time, due time of its message)
         self._next: Message | None = next(arrivals, None)
@@ -59,7 +58,7 @@ class Generator:
             self.latencies.append((due_s, at_s - due_s))
         else:
             if at_s > self._free_s and not self._answers:
-                at_s += self._wake_s * self._chance.wake()
+                at_s += self._wake_s * self._factors.wake()
             heapq.heappush(self._answers, (at_s, due_s))
             self.at_s = min(self.at_s, max(at_s, self._free_s))
 

@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from batching.batcher import Batcher, Pending
-from batching.simulation.calibration import Interference, Overheads
-from batching.simulation.chance import Chance
+from batching.simulation.calibration import Interference, Overheads, RandomFactors
 from batching.simulation.event_loop import NEVER_S, EventLoop
 from batching.simulation.service_table import DRAWS, ServiceTable
 from batching.simulation.workload import Message
@@ -40,7 +39,7 @@ class ModelThread:
         interference: Interference,
         *,
         rng: random.Random,
-        chance: Chance,
+        factors: RandomFactors,
         token: StepToken,
         shares_lock: bool = True,
     ) -> None:
@@ -54,7 +53,7 @@ class ModelThread:
         self._table = table
         self._costs = costs
         self._random = rng.random
-        self._wake: Callable[[], float] = chance.wake
+        self._wake: Callable[[], float] = factors.wake
         self._token = token
         self._shares_lock = shares_lock
         self._draws: dict[int, list[float]] = {}

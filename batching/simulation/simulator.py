@@ -15,8 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from batching.batcher import Batcher
-from batching.simulation.calibration import Client, Interference, Overheads, Spreads
-from batching.simulation.chance import Chance
+from batching.simulation.calibration import Client, Interference, Overheads, RandomFactors, Spreads
 from batching.simulation.event_loop import Cores, EventLoop
 from batching.simulation.generator import Generator
 from batching.simulation.model_thread import ModelThread, StepToken
@@ -61,7 +60,7 @@ class Simulator:
         threads, including the client's if there is one; 0 = one core per thread. With `front_ends` the event loops are
         that many processes, among which a supervisor distributes the connections; 0 = one process with the model.
         """
-        costs, chance = overheads or Overheads(), Chance(spreads or Spreads(), seed + 2)
+        costs, factors = overheads or Overheads(), RandomFactors(spreads or Spreads(), seed + 2)
         token = StepToken()
         self._models = [
             ModelThread(
@@ -70,7 +69,7 @@ class Simulator:
                 costs,
                 interference or Interference(),
                 rng=random.Random(seed + 1 + 10 * number),
-                chance=chance,
+                factors=factors,
                 token=token,
                 shares_lock=not front_ends,
             )
@@ -78,10 +77,10 @@ class Simulator:
         ]
         shared = Cores(cores, self._models)
         self._loops = [
-            EventLoop(costs, self._models, shared, self._answered, chance) for _ in range(max(1, front_ends))
+            EventLoop(costs, self._models, shared, self._answered, factors) for _ in range(max(1, front_ends))
         ]
         shared.loops = self._loops
-        self._supervisor = Supervisor(self._loops, costs.wake_s, chance)
+        self._supervisor = Supervisor(self._loops, costs.wake_s, factors)
         for model in self._models:
             model.loops, model.routes = self._loops, self._supervisor.routes
         receive = self._supervisor.receive if front_ends else self._loops[0].receive
@@ -92,7 +91,7 @@ class Simulator:
             shared,
             path_s=costs.path_s,
             wake_s=costs.wake_s,
-            chance=chance,
+            factors=factors,
         )
 
     @property
@@ -148,11 +147,11 @@ class Simulator:
 class Supervisor:
     """Accepts connections and hands each to the event loop with the fewest; a handover wakes up two processes."""
 
-    def __init__(self, loops: Sequence[EventLoop], wake_s: float, chance: Chance) -> None:
+    def __init__(self, loops: Sequence[EventLoop], wake_s: float, factors: RandomFactors) -> None:
         self.routes: dict[int, EventLoop] = {}
         self._loops = loops
         self._wake_s = wake_s
-        self._chance = chance
+        self._factors = factors
 
     def receive(self, now: float, message: Message) -> None:
         """Pass a message to the event loop of its stream."""
@@ -160,7 +159,7 @@ class Supervisor:
         if loop is None:
             loop = self.routes[message.stream] = min(self._loops, key=lambda each: each.streams)
             loop.streams += 1
-            now += self._wake_s * (self._chance.wake() + self._chance.wake())
+            now += self._wake_s * (self._factors.wake() + self._factors.wake())
         if message.last:
             loop.streams -= 1
         loop.receive(now, message)

@@ -1,7 +1,7 @@
 """The model thread: executes the commands of its mailbox, runs a batch, and repeats; without work it sleeps.
 
 It needs no lock, because only this thread touches mutable state. Where commands come from and where events go is its
-subclasses' concern: `Engine` has them from threads of this process, `ServedEngine` from sockets.
+subclasses' concern: `Engine` has them from threads of this process, `EngineServer` from sockets.
 """
 
 from __future__ import annotations
@@ -150,9 +150,9 @@ class ModelThread:
         if not commands and (wake_at is None or wake_at > now):
             self._busy_since = None
             self._mail.sleep(None if wake_at is None else wake_at - now)
-            self._worker.rested(self._awake_since() - now)
+            self._worker.slept(self._awake_since() - now)
         self._busy_since = self._clock()
-        return self._worker.take(commands)
+        return self._worker.execute(commands)
 
     def _awake_since(self) -> float:
         """Return the clock time at which the last sleep ended."""

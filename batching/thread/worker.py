@@ -1,11 +1,11 @@
 """Work of the model thread: executes commands, runs one batch after another, delivers events.
 
-It owns batcher and slot pool and is called on that thread alone, so it needs no locks; the thread, its sleep and its
-command queue belong to the engine.
+It owns the batcher and the slot pool, and only the model thread calls it, so it needs no locks. The thread, its sleep
+and its command queue belong to `ModelThread`.
 
-With an `Overlapped` model the events of a batch are held until the next batch is launched, and delivered while that one
-runs; if none is ready to run, they are delivered at once. Every other event or action follows them, so the order of
-events is the same as with any other model, and no event is held while the thread sleeps.
+With an `Overlapped` model the events of a batch are held until the next batch is launched, and delivered while it runs;
+if no batch is ready, they are delivered at once. All other events and commands wait for them, so events have the same
+order as with any other model, and none is held while the thread sleeps.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Worker:
         self._exports = Exports()
         self._held: list[EngineEvent] = []  # events of the last batch that are not delivered yet
         self._stepped_s: float | None = None  # end of the last step
-        self._rested_s = 0.0  # sleep since then
+        self._slept_s = 0.0  # sleep since then
 
     def warm_up(self) -> None:
         """Step batches of every size and chunks of every length, record their times and deliver `WarmedUp`."""
@@ -85,9 +85,9 @@ class Worker:
         """Time of the next call of `run_batch` if no command arrives before; None = not before a command."""
         return now if self._held else self._batcher.wake_at(now)
 
-    def rested(self, seconds: float) -> None:
-        """Note that the thread slept for this time."""
-        self._rested_s += seconds
+    def slept(self, seconds: float) -> None:
+        """Record that the thread slept for this time."""
+        self._slept_s += seconds
 
     def run_batch(self) -> None:
         """Run the next batch, if one may start now, and deliver the events of the last one."""
@@ -97,7 +97,7 @@ class Worker:
         else:
             self._deliver_held()
 
-    def take(self, commands: deque[Command]) -> bool:
+    def execute(self, commands: deque[Command]) -> bool:
         """Execute the commands that are in the queue now. Returns: False to stop.
 
         Commands that arrive meanwhile are left, so that a fast producer cannot delay the next batch.
@@ -224,8 +224,8 @@ class Worker:
 
     def _outside_s(self, now: float) -> float:
         """Return the time since the end of the last step that the thread did not sleep."""
-        outside_s = 0.0 if self._stepped_s is None else max(0.0, now - self._stepped_s - self._rested_s)
-        self._stepped_s, self._rested_s = None, 0.0
+        outside_s = 0.0 if self._stepped_s is None else max(0.0, now - self._stepped_s - self._slept_s)
+        self._stepped_s, self._slept_s = None, 0.0
         return outside_s
 
     def _step(self, handles: Sequence[Handle], inputs: Sequence[np.ndarray | bytes], each: int) -> np.ndarray:

@@ -1,7 +1,7 @@
 """What a front end keeps of a stream to continue it in another engine: its last state, and the steps pushed since.
 
-Steps of a stream are counted from its first one. `state` is the state after `base` steps. On a new connection the
-stream starts there and runs the kept steps again; answers that were delivered before are dropped.
+A checkpoint and a replay log: `state` is the state after `base` steps of the stream. On a new connection the stream
+starts from it and replays the kept steps; answers that were delivered before are dropped.
 """
 
 from __future__ import annotations

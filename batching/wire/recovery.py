@@ -1,9 +1,10 @@
 """An engine for the sessions of a front end, whose connection can be replaced without a loss: `RecoveringEngine`.
 
-Of each stream it keeps the last exported state and the steps pushed since, and about every `EVERY_STEPS` answers it
-requests a newer state. On a new connection it opens the streams, restores their states and sends the steps again, so a
-session notices a pause and gets the same bytes. Answers that were delivered before are dropped: the results of a stream
-come in order, so counting them suffices. It is pure: its owner makes connections, and moves bytes.
+It keeps the last exported state of each stream and the steps pushed since; about every `EVERY_STEPS` answers it
+requests a newer state. On a new connection it opens the streams, restores their states and replays the steps, so a
+session only notices a pause and gets the same bytes. Answers that were delivered before are dropped: the results of a
+stream come in order, so counting them suffices. It is pure: its owner opens the connections, and reads and writes the
+bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ EVERY_STEPS = 20  # 1.6 s of audio in steps of 80 ms; a state is then 0.7 kB a s
 
 
 class RecoveringEngine:
-    """An `EngineFront` over connections that its owner replaces; one thread uses it.
+    """An `EngineClient` over connections that its owner replaces; one thread uses it.
 
     The owner calls `reconnect` with a connection, `received` with its bytes, and `lost` when it closed; sends
     `take_output` of the connection; and calls `end` if there will be no other engine. The calls of sessions are those
@@ -66,7 +67,7 @@ class RecoveringEngine:
 
     @property
     def hello(self) -> Hello | None:
-        """What the engine said of itself; None until the first connection has received it."""
+        """The engine's description of itself; None until the first connection has received it."""
         return self._hello
 
     def reconnect(self, connection: RemoteConnection) -> None:
@@ -116,7 +117,7 @@ class RecoveringEngine:
         self._later.clear()
         self._deliver(EngineStopped(error))
 
-    # Called by sessions (`EngineFront`):
+    # Called by sessions (`EngineClient`):
 
     @property
     def alive(self) -> bool:

@@ -1,10 +1,10 @@
-"""A connection to an engine in another process, as a front end has it: calls to bytes, bytes to events.
+"""A front end's side of a connection to an engine in another process: calls to bytes, bytes to events.
 
-Pure: it knows no socket and no event loop. Its owner sends what `take_output` returns, gives it what arrives, and
-replaces it when the socket closes (`recovery.py`).
+Pure: it knows no socket and no event loop. Its owner sends what `take_output` returns, passes received bytes to
+`received`, and replaces the connection when the socket closes (`recovery.py`).
 
-Each batch stays an event of its own, also where several wait: the time of a step, its start and the rows of all front
-ends belong to one batch, and statistics of two batches in one event would be wrong.
+Each batch stays one event, even if several wait: the time of a step, its start and the number of rows of all front ends
+belong to one batch, so merging events would falsify the statistics.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Stream:
 
 
 class RemoteConnection:
-    """The calls of an `EngineFront` for streams, and the events that answer them; one thread uses it.
+    """The calls of an `EngineClient` for streams, and the events that answer them; one thread uses it.
 
     Streams may be numbered by the caller; on the wire they have 32 bits. After the socket closed nothing more happens:
     no event ends the streams.
@@ -63,7 +63,7 @@ class RemoteConnection:
 
     @property
     def hello(self) -> Hello | None:
-        """What the engine said of itself; None until it arrived."""
+        """The engine's description of itself; None until it has arrived."""
         return self._hello
 
     @property
@@ -176,7 +176,7 @@ class RemoteConnection:
 
     def _greeted(self) -> Hello:
         if self._hello is None:
-            raise EngineDown("the engine has not said what it takes yet: wait for its hello")
+            raise EngineDown("the engine has not described its inputs yet: wait for its hello")
         return self._hello
 
     def _check_room(self) -> None:

@@ -1,7 +1,7 @@
 """The sockets of a served engine: the model thread itself reads commands from them and writes frames to them.
 
-No other thread of the process wants the interpreter. Nothing here blocks, except the sleep of a thread without work: a
-front end that does not read loses its connection once `MAX_UNSENT_BYTES` wait for it.
+No other thread of the process competes for the interpreter lock. Nothing here blocks, except the sleep of a thread
+without work: a front end that does not read loses its connection once `MAX_UNSENT_BYTES` wait for it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class SocketMail:
         """`reader`: makes the reader of the connection with this number."""
         self.commands: deque[Command] = deque()
         self.greeting = b""
-        """Sent to each connection when the model thread takes it up."""
+        """Sent to each connection when the model thread adds it."""
         self.awake_since = 0.0
         """Clock time at which the last sleep ended, before the sockets were served."""
         self._clock = clock
@@ -115,7 +115,7 @@ class SocketMail:
         self._wake()
 
     def close_arrivals(self) -> None:
-        """Close the connections that the model thread did not take up; callable once it has ended."""
+        """Close the connections that the model thread has not added; call it once the thread has ended."""
         while self._arrivals:
             with contextlib.suppress(IndexError):  # both threads may do so
                 self._arrivals.popleft().socket.close()
@@ -143,7 +143,7 @@ class SocketMail:
         self._serve(ready)
 
     def rest(self, seconds: float) -> None:
-        """Leave the sockets alone for this time."""
+        """Sleep for this time without serving the sockets."""
         time.sleep(seconds)
 
     def serve(self) -> None:
@@ -154,7 +154,7 @@ class SocketMail:
         for key, events in ready:
             connection: Connection | None = key.data
             if connection is None:
-                self._take_up_arrivals()
+                self._add_arrivals()
                 continue
             if events & WRITE and connection.number in self._connections:
                 self._flush(connection)
@@ -215,7 +215,7 @@ class SocketMail:
         self._waker.close()
         self._woken.close()
 
-    def _take_up_arrivals(self) -> None:
+    def _add_arrivals(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._woken.recv(ARRIVALS_PER_TURN)
         while self._arrivals:

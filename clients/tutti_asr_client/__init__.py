@@ -50,8 +50,7 @@ from tutti_asr_client.resilient import ResilientClient
 from tutti_asr_client.retry import Retry
 from tutti_asr_client.stream import open_stream
 from tutti_asr_client.transcript import Transcript
-from tutti_asr_client.uploads.answer import Transcription, Utterance
-from tutti_asr_client.uploads.transcribe import transcribe
+from tutti_asr_client.uploads import Transcription, Utterance, transcribe
 
 __all__ = [
     "AudioError",

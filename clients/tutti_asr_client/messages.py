@@ -5,13 +5,16 @@ Has only the fields that a client reads; the decoder skips all others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import msgspec
 
 from tutti_asr_client.errors import BadMessage
-from tutti_asr_client.joining import joined
+
+_UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"  # Hiragana, Katakana, Han
+_BETWEEN = re.compile(f"(?<=[{_UNSPACED}，。？]) (?=[{_UNSPACED}])")  # or after a punctuation mark
 
 
 class Word(msgspec.Struct, frozen=True):
@@ -258,3 +261,9 @@ def _with_words(results: Results, keeps: Callable[[float], bool]) -> Results:
 def shown(word: Word) -> str:
     """Return a word for display, with punctuation and capitals if the client requested them."""
     return word.word if word.punctuated_word is msgspec.UNSET else word.punctuated_word
+
+
+def joined(texts: Iterable[str]) -> str:
+    """Join texts with spaces, except between two of scripts that are written without spaces."""
+    text = " ".join(texts)
+    return text if text.isascii() else _BETWEEN.sub("", text)

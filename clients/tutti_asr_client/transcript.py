@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tutti_asr_client.delivery import TOLERANCE_S
-from tutti_asr_client.joining import joined
-from tutti_asr_client.messages import Results, Word, shown, without_words_from
+from tutti_asr_client.messages import Results, Word, joined, shown, without_words_from
 
 
 class Transcript:

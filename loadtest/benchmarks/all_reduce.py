@@ -31,9 +31,8 @@ from loadtest.reports.criteria import Criterion, conclude, table
 from loadtest.reports.environment import Environment, describe
 from model.errors import ModelError
 from model.training.acoustic.parallel import launch
-from model.training.acoustic.parallel.all_reduce import crossover
+from model.training.acoustic.parallel.all_reduce import TreeSum, crossover
 from model.training.acoustic.parallel.team import Team
-from model.training.acoustic.parallel.tree import TreeSum
 
 NAME = "all_reduce"
 FIRST, LAST = 1 << 10, 64 << 20  # bytes: 1 KiB to 64 MiB

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from batching.batcher import Policy
 from batching.events import BatchDone
 from batching.slot_model import SlotModel
+from batching.wire.engine_server import EngineServer
 from batching.wire.remote import RemoteConnection
-from batching.wire.served import ServedEngine
 from batching.wire.sockets import data_sockets
 
 STEP_S = 0.08
@@ -102,7 +102,7 @@ def measure(model: SlotModel, *, streams: int, sockets: int, seconds: float) -> 
 
     Returns: microseconds of processor time a row, rows a second, milliseconds of latency.
     """
-    engine = ServedEngine(model, policy=Policy.EAGER, max_queued=MAX_QUEUED, step_s=STEP_S)
+    engine = EngineServer(model, policy=Policy.EAGER, max_queued=MAX_QUEUED, step_s=STEP_S)
     pairs = [data_sockets() for _ in range(sockets)]
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe()

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from batching.batcher import Policy
 from batching.events import BatchDone
 from batching.slot_model import SlotModel
+from batching.wire.engine_server import EngineServer
 from batching.wire.remote import RemoteConnection
-from batching.wire.served import ServedEngine
 from batching.wire.sockets import data_sockets
 from model.acoustic import load_model
 from model.machine.runtime import shorten_switches
@@ -52,7 +52,7 @@ class Turns:
 class _FrontEnd:
     """One front end's end of a socket, and its streams."""
 
-    def __init__(self, engine: ServedEngine, audio: NDArray[Any], streams: int) -> None:
+    def __init__(self, engine: EngineServer, audio: NDArray[Any], streams: int) -> None:
         self._socket, served = data_sockets()
         engine.attach(served)
         self._socket.setblocking(False)
@@ -85,7 +85,7 @@ class _FrontEnd:
         return [event for event in events if isinstance(event, BatchDone)]
 
 
-class TurnedEngine(ServedEngine):
+class TurnedEngine(EngineServer):
     """A served engine and its front ends, all driven by the calling thread."""
 
     def __init__(self, model: SlotModel, rows: int, front_ends: int) -> None:

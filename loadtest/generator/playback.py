@@ -15,7 +15,7 @@ from loadtest.generator.measures import Ending, LevelMeasures, Outcome, SentStep
 from loadtest.generator.recordings import Recording
 from loadtest.generator.settings import STEP_S
 from tutti_asr_client.errors import NORMAL_CLOSE, BadMessage, Refused
-from tutti_asr_client.joining import joined
+from tutti_asr_client.messages import joined
 
 CURSOR_TOLERANCE_S = STEP_S / 80
 """The server may round its times to milliseconds."""

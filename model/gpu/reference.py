@@ -197,9 +197,9 @@ def _cell(gates: Tensor, product: Tensor, state: Tensor) -> Tensor:
 
 def _normalize(x: Tensor, norm: nn.LayerNorm) -> Tensor:
     """Normalize rows of (N, H) float32, rounded to fp16."""
-    centred = x - x.sum(dim=1, keepdim=True) / x.shape[1]
-    variance = (centred * centred).sum(dim=1, keepdim=True) / x.shape[1]
-    return (centred / torch.sqrt(variance + norm.eps) * norm.weight.float() + norm.bias.float()).half()
+    centered = x - x.sum(dim=1, keepdim=True) / x.shape[1]
+    variance = (centered * centered).sum(dim=1, keepdim=True) / x.shape[1]
+    return (centered / torch.sqrt(variance + norm.eps) * norm.weight.float() + norm.bias.float()).half()
 
 
 def _log_softmax(x: Tensor) -> Tensor:

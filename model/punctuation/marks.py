@@ -28,7 +28,7 @@ _CLOSE = '”"'
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class Labeled:
     """Word with the index of its mark in `MARKS`, and whether its first letter is upper case."""
 
     word: str
@@ -49,21 +49,21 @@ class _Read:
     quoted: bool  # follows an opening quotation mark or bracket
 
 
-def parse(line: str) -> list[Labelled]:
+def parse(line: str) -> list[Labeled]:
     """Parse the output of `written`."""
     return [parse_word(token) for token in line.split()]
 
 
-def written(words: Iterable[Labelled]) -> str:
+def written(words: Iterable[Labeled]) -> str:
     """Labeled words as one line of text: Yes, he said."""
     return " ".join(str(word) for word in words)
 
 
-def parse_word(token: str) -> Labelled:
+def parse_word(token: str) -> Labeled:
     """Parse one word with its mark."""
     mark = MARKS.index(token[-1]) if token[-1] in MARKS else NONE
     word = token if mark == NONE else token[:-1]
-    return Labelled(word.lower(), mark, word[:1].isupper())
+    return Labeled(word.lower(), mark, word[:1].isupper())
 
 
 class Names:
@@ -106,15 +106,15 @@ def read(text: str) -> list[_Read]:
     return words
 
 
-def labelled(words: Sequence[_Read], names: Names) -> list[Labelled]:
+def labeled(words: Sequence[_Read], names: Names) -> list[Labeled]:
     """Simplify the marks; at the start of a sentence or quotation only names are labeled as capitalized words."""
-    found: list[Labelled] = []
+    found: list[Labeled] = []
     begins = True
     for i, word in enumerate(words):
         following = words[i + 1] if i + 1 < len(words) else None
         mark = _mark(word.marks, following)
         named = names.is_name(word.word) if word.quoted or begins else word.capital
-        found.append(Labelled(word.word, mark, begins or (word.capital and named)))
+        found.append(Labeled(word.word, mark, begins or (word.capital and named)))
         begins = mark in ENDS
     return found
 

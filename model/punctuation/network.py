@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.punctuation.features import BUCKETS
 from model.punctuation.marks import MARKS
+from model.punctuation.weights import BUCKETS
 
 DILATIONS = (1, 2, 4, 8, 1)  # a context of 16 words to each side: most of a sentence
 EMBEDDING = 64

@@ -30,7 +30,7 @@ def capital_i(text: str) -> str:
     return "I" + text[1:] if text == "i" or text.startswith("i'") else text
 
 
-def capitalised(text: str) -> str:
+def capitalized(text: str) -> str:
     """Return the text with its first letter in upper case, after any apostrophes."""
     bare = text.lstrip("'")
     return text[: len(text) - len(bare)] + bare[:1].upper() + bare[1:]

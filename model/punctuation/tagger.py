@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.errors import CheckpointError
-from model.punctuation.features import Vocabulary
-from model.punctuation.marks import ENDS, MARKS, NONE, PERIOD, QUESTION, Labelled
-from model.punctuation.weights import SHIPPED, Arrays, load, matrix_of, rows_of
+from model.punctuation.marks import ENDS, MARKS, NONE, PERIOD, QUESTION, Labeled
+from model.punctuation.weights import SHIPPED, Arrays, Vocabulary, load, matrix_of, rows_of
 
 Floats = NDArray[np.float64]
 
@@ -54,15 +53,15 @@ class _Norm:
 
     def __call__(self, inputs: Floats) -> Floats:
         channels = inputs.shape[1]
-        centred: Floats = inputs - np.add.reduce(inputs, axis=1, keepdims=True) / channels
-        deviation = np.add.reduce(centred * centred, axis=1, keepdims=True)
+        centered: Floats = inputs - np.add.reduce(inputs, axis=1, keepdims=True) / channels
+        deviation = np.add.reduce(centered * centered, axis=1, keepdims=True)
         deviation /= channels
         deviation += _EPSILON
         np.sqrt(deviation, out=deviation)
-        centred /= deviation
-        centred *= self.scale
-        centred += self.shift
-        return centred
+        centered /= deviation
+        centered *= self.scale
+        centered += self.shift
+        return centered
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +120,12 @@ class Tagger:
             hidden = block(hidden)
         return self._output(self._norm(hidden))
 
-    def tag(self, words: Sequence[str], opening: Sequence[str] = (), *, ends: bool = True) -> list[Labelled]:
+    def tag(self, words: Sequence[str], opening: Sequence[str] = (), *, ends: bool = True) -> list[Labeled]:
         """Label the words of a final; `opening` is the part of their sentence in earlier finals.
 
         With `ends` the last mark ends a sentence; without it the sentence continues, and the last word has no mark.
         """
-        found: list[Labelled] = []
+        found: list[Labeled] = []
         before = tuple(opening)
         for first in range(0, len(words), LONGEST):
             part = words[first : first + LONGEST]
@@ -134,14 +133,14 @@ class Tagger:
             before = tuple(part) if found[-1].mark not in ENDS else ()
         return found
 
-    def _tag(self, words: Sequence[str], opening: Sequence[str], *, begins: bool, ends: bool) -> list[Labelled]:
+    def _tag(self, words: Sequence[str], opening: Sequence[str], *, begins: bool, ends: bool) -> list[Labeled]:
         logits = self.logits([*opening, *words])[len(opening) :]
         marks = logits[:, : len(MARKS)].argmax(axis=1).tolist()
         marks[-1] = (QUESTION if logits[-1, QUESTION] > logits[-1, PERIOD] else PERIOD) if ends else NONE
         capitals = (logits[:, len(MARKS)] > 0.0).tolist()
         found = []
         for word, mark, capital in zip(words, marks, capitals, strict=True):
-            found.append(Labelled(word, mark, begins or capital))
+            found.append(Labeled(word, mark, begins or capital))
             begins = mark in ENDS
         return found
 

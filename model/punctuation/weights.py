@@ -1,8 +1,10 @@
-"""File format of the tagger's weights: safetensors, int8 matrices with one scale per row, the vocabulary as text."""
+"""Vocabulary and weights of the tagger, and their file: safetensors, int8 matrices with one scale per row."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,6 @@ from safetensors.numpy import save as encoded
 
 from model.checkpoint import WEIGHTS, write_atomically
 from model.errors import CheckpointError
-from model.punctuation.features import Vocabulary
 
 SHIPPED = WEIGHTS / "tutti-punctuation.safetensors"
 
@@ -22,6 +23,34 @@ Arrays = Mapping[str, NDArray[Any]]
 _LARGEST = 127
 _WORDS = "vocabulary"
 _SCALE = ".scale"
+
+Rows = NDArray[np.int32]  # (T, 3): rows of the word, its ending and its beginning
+
+UNKNOWN = 0  # row of a word outside the vocabulary
+PART = 3  # letters of an ending or a beginning: "-ing", "-'ll", "un-"
+BUCKETS = 4096  # hash buckets, of endings and of beginnings; English has about this number of three letters
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Words with rows of their own, from row 1 on; a word's features are its row, its ending and its beginning."""
+
+    words: tuple[str, ...]
+    _rows: dict[str, int]
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> Vocabulary:
+        """Assign rows to words in order."""
+        return cls(tuple(words), {word: row for row, word in enumerate(words, 1)})
+
+    def rows(self, words: Sequence[str]) -> Rows:
+        """Rows of word, ending and beginning for each word, (T, 3) int32."""
+        found = [(self._rows.get(word, UNKNOWN), _bucket(word[-PART:]), _bucket(word[:PART])) for word in words]
+        return np.array(found, np.int32).reshape(-1, 3)
+
+
+def _bucket(part: str) -> int:
+    return zlib.crc32(part.encode()) % BUCKETS
 
 
 def save(path: Path, tensors: Arrays, vocabulary: Vocabulary) -> None:

@@ -299,7 +299,7 @@ def _print_processes(
     cores: str, costs: tuple[StepCosts, StepCosts], step_s: float, max_batch: int, *, as_json: bool
 ) -> None:
     """Print processes and predicted streams of machines; `costs` as of `_costs`. Raises: typer.BadParameter."""
-    from batching.processes import processes_of
+    from batching.processes import choose_processes
     from loadtest.planning.front_ends import forecast, predict
     from loadtest.planning.plan import parse_cores
 
@@ -307,7 +307,7 @@ def _print_processes(
         machines = parse_cores(cores)
     chosen_by, of_model = costs
     found = forecast(
-        [predict(each, processes_of(each, chosen_by, max_batch=max_batch), of_model, step_s) for each in machines]
+        [predict(each, choose_processes(each, chosen_by, max_batch=max_batch), of_model, step_s) for each in machines]
     )
     typer.echo("\n".join(found.lines), err=as_json)
     if as_json:

@@ -16,8 +16,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from server.audio.formats import Encoding
 from server.errors import TicketCode
-from server.operations.counters import Counters, Gauges, counter
-from server.operations.histograms import Histograms, Spread, histogram, histograms
+from server.operations.loop_metrics import Counters, Gauges, Histograms, LoopHistogram, counter, histogram, histograms
 
 # Quantiles are exact only at bucket edges, so each latency objective is an edge.
 LATENCY_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
@@ -90,7 +89,7 @@ GAUGES = {
     "tutti_build_info": Combine.ONE,
     "python_info": Combine.ONE,
 }
-"""Every gauge; with one process it has no effect. A test holds that none is missing."""
+"""Every gauge; with one process it has no effect. A test checks that none is missing."""
 
 
 def process_registry() -> CollectorRegistry:
@@ -176,6 +175,10 @@ class Metrics:
         for stage in STAGES:
             self.errors.labels(stage)
         processes_lost(registry)
+        self._loss_counters(registry)
+        self._stream_counters(registry)
+
+    def _loss_counters(self, registry: CollectorRegistry) -> None:
         self.log_lines_lost = Counter("tutti_log_lines_lost", "Log lines that could not be written", registry=registry)
         self.usage_records_lost = Counter(
             "tutti_usage_records_lost", "Usage records that could not be written", registry=registry
@@ -183,6 +186,8 @@ class Metrics:
         self.descriptor_shortages = Counter(
             "tutti_file_descriptor_shortages", "Checks that found no free file descriptor", registry=registry
         )
+
+    def _stream_counters(self, registry: CollectorRegistry) -> None:
         self.tickets = Counter("tutti_resume_tickets", "Tickets sent to resumable streams", registry=registry)
         self.resumes = Counter("tutti_resumes", "Attempts to resume a stream", ["outcome"], registry=registry)
         for outcome in ("resumed", "replayed", *TicketCode):
@@ -203,17 +208,15 @@ class Metrics:
         )
 
     def _histograms(self, registry: CollectorRegistry) -> None:
-        def spread(name: str, text: str, edges: Sequence[float] = LATENCY_S) -> Spread:
+        def add(name: str, text: str, edges: Sequence[float] = LATENCY_S) -> LoopHistogram:
             return histogram(registry, f"tutti_{name}", text, edges)
 
-        self.first_interim = spread("time_to_first_interim_seconds", "First audio to first non-empty interim")
-        self.finalize_latency = spread(
-            "finalize_latency_seconds", "Finalize, end of stream or endpoint to final written"
-        )
-        self.endpoint_delay = spread(
+        self.first_interim = add("time_to_first_interim_seconds", "First audio to first non-empty interim")
+        self.finalize_latency = add("finalize_latency_seconds", "Finalize, end of stream or endpoint to final written")
+        self.endpoint_delay = add(
             "endpoint_delay_seconds", "Audio from the end of the last word to the endpoint", ENDPOINT_S
         )
-        self.time_to_final = spread(
+        self.time_to_final = add(
             "time_to_final_seconds", "Arrival of the audio of a final's last word to the final written", DELAY_S
         )
         self.word_delay = histograms(
@@ -223,10 +226,10 @@ class Metrics:
             DELAY_S,
             ("kind", ("shown", "stable", "final")),
         )
-        self.handshake = spread("handshake_seconds", "Request received to 101", STAGE_S)
-        self.session_duration = spread("session_duration_seconds", "Accept to close", SESSION_S)
-        self.loop_lag = spread("event_loop_lag_seconds", "Scheduled wake-up to actual", STAGE_S)
-        self.backlog = spread("audio_backlog_seconds", "Audio received and not yet consumed", BACKLOG_S)
+        self.handshake = add("handshake_seconds", "Request received to 101", STAGE_S)
+        self.session_duration = add("session_duration_seconds", "Accept to close", SESSION_S)
+        self.loop_lag = add("event_loop_lag_seconds", "Scheduled wake-up to actual", STAGE_S)
+        self.backlog = add("audio_backlog_seconds", "Audio received and not yet consumed", BACKLOG_S)
         self.result_latency = histograms(
             registry,
             "tutti_result_latency_seconds",
@@ -234,7 +237,7 @@ class Metrics:
             LATENCY_S,
             ("kind", ("interim", "final")),
         )
-        self.write = spread("write_seconds", "Result decoded to its frame written", STAGE_S)
+        self.write = add("write_seconds", "Result decoded to its frame written", STAGE_S)
 
     def exposition(self) -> bytes:
         """Return the Prometheus text format."""
@@ -253,7 +256,7 @@ class _ModelFamilies:
         def gauge(name: str, text: str) -> Gauge:
             return Gauge(f"tutti_{name}", text, ["model"], registry=registry)
 
-        def spread(name: str, text: str, edges: Sequence[float] = STAGE_S) -> Histograms:
+        def add(name: str, text: str, edges: Sequence[float] = STAGE_S) -> Histograms:
             return Histograms(registry, f"tutti_{name}", text, edges, "model")
 
         self.capacity = gauge("model_session_capacity", "Estimated number of channels if no other model had any")
@@ -268,15 +271,15 @@ class _ModelFamilies:
         self.slots = gauge("state_pool_slots", "Recurrent-state slots")
         self.batches = Counters(registry, "tutti_batches", "Model calls", "model")
         self.batch_rows = Counters(registry, "tutti_batch_rows", "Steps in model calls", "model")
-        self.batch_size = spread("batch_size", "Rows per batch", _powers_of_two(max_batch))
-        self.realtime_factor = spread("realtime_factor", "Model time per second of audio, one batch", RATIO)
-        self.queue_wait = spread("queue_wait_seconds", "Step ready to start of its batch")
-        self.inference = spread("batch_inference_seconds", "Model call of one batch")
-        self.handover = spread("handover_seconds", "Outputs of a batch ready to start of their decoding")
-        self.decode = spread("decode_seconds", "Decoding of one batch to text")
+        self.batch_size = add("batch_size", "Rows per batch", _powers_of_two(max_batch))
+        self.realtime_factor = add("realtime_factor", "Model time per second of audio, one batch", RATIO)
+        self.queue_wait = add("queue_wait_seconds", "Step ready to start of its batch")
+        self.inference = add("batch_inference_seconds", "Model call of one batch")
+        self.handover = add("handover_seconds", "Outputs of a batch ready to start of their decoding")
+        self.decode = add("decode_seconds", "Decoding of one batch to text")
         self.second_queue = gauge("second_decode_queue", "Finished segments waiting for their second pass")
-        self.second_wait = spread("second_decode_wait_seconds", "End of a segment to the start of its second pass")
-        self.second_decode = spread("second_decode_seconds", "Second pass of one segment")
+        self.second_wait = add("second_decode_wait_seconds", "End of a segment to the start of its second pass")
+        self.second_decode = add("second_decode_seconds", "Second pass of one segment")
         self.second_failures = Counter(
             "tutti_second_decode_failures",
             "Segments whose second pass failed, so the first pass's text was sent",

@@ -21,7 +21,7 @@ import structlog
 
 from batching.errors import EngineDown
 from batching.thread.step_token import StepToken
-from batching.wire.served import ServedEngine
+from batching.wire.engine_server import EngineServer
 from model.acoustic import AcousticModel
 from model.described import describe
 from model.machine.instructions import instruction_set
@@ -36,7 +36,7 @@ from server.operations.metrics import process_registry
 from server.processes import messages
 from server.processes.child import ChildProcess, run_child
 from server.processes.control import Parcel
-from server.processes.shared import MESSAGES, name_of
+from server.processes.messages import MESSAGES, name_of
 from server.settings import Settings
 
 MODEL, VAD = "model ", "vad "  # beginnings of the names of engines, as `ServiceBuilder` makes them; a model's follows
@@ -57,7 +57,7 @@ class EngineHost:
         self._settings = settings = process.settings
         self._entries = {name_of(entry): (entry, own) for entry, own in settings.of_models()}
         self._models: dict[str, asyncio.Task[AcousticModel]] = {}
-        self._engines: dict[str, asyncio.Task[ServedEngine]] = {}
+        self._engines: dict[str, asyncio.Task[EngineServer]] = {}
         self._vad = _load_vad(settings)
         self._step_token = StepToken() if _steps_at_once(settings) == 1 else None
         self._registry = process_registry()
@@ -112,7 +112,7 @@ class EngineHost:
         self._attaching.add(task)
         task.add_done_callback(self._attaching.discard)
 
-    def _running(self) -> list[ServedEngine]:
+    def _running(self) -> list[EngineServer]:
         return [task.result() for task in self._engines.values() if task.done() and not task.exception()]
 
     # Messages
@@ -173,7 +173,7 @@ class EngineHost:
         kind = MODEL if name.startswith(MODEL) else VAD
         return kind + self._key(name.removeprefix(kind))
 
-    async def _engine(self, name: str) -> ServedEngine:
+    async def _engine(self, name: str) -> EngineServer:
         """Return a running engine, made once. Raises: as `_model`."""
         name = self._full_name(name)
         task = self._engines.get(name)
@@ -185,7 +185,7 @@ class EngineHost:
             self._engines.pop(name, None)
             raise
 
-    async def _start(self, name: str) -> ServedEngine:
+    async def _start(self, name: str) -> EngineServer:
         kind = MODEL if name.startswith(MODEL) else VAD
         acoustic = await self._model(name.removeprefix(kind))
         model: BatchedModel = acoustic
@@ -195,7 +195,7 @@ class EngineHost:
                 raise ServerNotReady("no voice-activity model is loaded")
             model, samples = self._vad, self._vad.step_samples
         plan = EnginePlan.of(self._settings, acoustic.config, name, samples)
-        engine = ServedEngine(
+        engine = EngineServer(
             await asyncio.to_thread(plan.slots_of, model),
             policy=plan.policy,
             max_queued=plan.max_queued,
@@ -250,7 +250,7 @@ def _load_vad(settings: Settings) -> VadModel | None:
     return SileroVad.load()
 
 
-def _stop(engine: ServedEngine) -> None:
+def _stop(engine: EngineServer) -> None:
     """End an engine; a thread that hangs is abandoned, as at the end of the process."""
     with contextlib.suppress(EngineDown):
         engine.stop(STOP_S)

@@ -18,6 +18,33 @@ FAILED_STARTS = 2  # in a row, after which the engine counts as lost
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.supervisor")
 
 
+class EngineAssignment:
+    """Which host serves each front end: hosts by place, front ends by number. Used on the supervisor's loop alone.
+
+    Connections are distributed evenly among front ends, so a host has streams in proportion to its front ends.
+    """
+
+    def __init__(self, count: int) -> None:
+        """`count`: number of places, at least 1."""
+        self._count = count
+        self._places: dict[int, int] = {}
+
+    def assign(self, front_end: int) -> int:
+        """Assign a front end to the place with the fewest front ends, the first of several; return the place."""
+        used = list(self._places.values())
+        place = min(range(self._count), key=used.count)
+        self._places[front_end] = place
+        return place
+
+    def of(self, front_end: int) -> int:
+        """Return the place of a front end; the first place for a front end that has ended."""
+        return self._places.get(front_end, 0)
+
+    def forget(self, front_end: int) -> None:
+        """Free the place of a front end that has ended."""
+        self._places.pop(front_end, None)
+
+
 class EngineHosts:
     """Owns the engine hosts. Used on the supervisor's event loop alone."""
 

@@ -31,9 +31,9 @@ from server.operations.process import EXIT_LOST, end_within
 from server.processes import messages
 from server.processes.child import ChildProcess, run_child
 from server.processes.control import Parcel
+from server.processes.messages import HTTP, MESSAGES, name_of
 from server.processes.remote_engine import RemoteEngines
 from server.processes.remote_operations import RemoteOperations, report_of
-from server.processes.shared import HTTP, MESSAGES, name_of
 from server.recognition.session import Session
 from server.serve import open_tracing, warn_of_few_files
 from server.settings import Settings

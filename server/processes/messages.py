@@ -1,12 +1,14 @@
-"""Messages of the control channels, each between the supervisor and one child. Both sides are of one version."""
+"""Messages of the control channels, each between the supervisor and one child. Both ends run the same version."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
+from server.configuration.models_file import ModelEntry
+from server.coordination.messages import Answer, Notice, RefuseHint, Request
 from server.processes.control import Fault
 
-# The supervisor tells a child
+# From the supervisor to a child
 
 
 class Begin(Struct, tag=True, frozen=True):
@@ -43,7 +45,7 @@ class Reload(Struct, tag=True, frozen=True):
     """Read the file of keys again, as after SIGHUP."""
 
 
-# A child tells the supervisor
+# From a child to the supervisor
 
 
 class Ready(Struct, tag=True, frozen=True):
@@ -156,3 +158,14 @@ OF_PROCESSES = (
     | DrainAll | Describe | Described | Connect | Collect | Snapshot | Gather | ReportOf | ChangeModel | RestartEngine
     | Restarted | Bytes | Reports | Done
 )  # fmt: skip
+
+
+MESSAGES = OF_PROCESSES | Request | Notice | Answer | RefuseHint
+"""Types of all messages on a control channel."""
+HTTP, VOSK = "http", "vosk"
+"""Names of the ports that connections are accepted on."""
+
+
+def name_of(entry: ModelEntry | None) -> str:
+    """Return the name by which processes ask for a model; empty for the model without an entry."""
+    return "" if entry is None else entry.name

@@ -32,11 +32,10 @@ from server.operations.start_message import said_of_admin, said_of_keys, start_m
 from server.processes import messages
 from server.processes.children import Child, Role, start_child
 from server.processes.control import Answer, ChannelClosed, Parcel
-from server.processes.engine_hosts import EngineHosts
-from server.processes.engine_places import EnginePlaces
+from server.processes.engine_hosts import EngineAssignment, EngineHosts
 from server.processes.front_ends import FrontEnds
 from server.processes.listeners import Listener, bound
-from server.processes.shared import HTTP, MESSAGES, VOSK
+from server.processes.messages import HTTP, MESSAGES, VOSK
 from server.settings import Settings
 
 ANSWER_S = 1.0  # for a child's part of the metrics or of a report
@@ -93,9 +92,9 @@ class Supervisor:
         assert settings.engines != "auto", "it was chosen before"
         self._settings = settings
         self._numbers = itertools.count(1)
-        self._places = EnginePlaces(settings.engines)
+        self._assignment = EngineAssignment(settings.engines)
         self._coordination = CoordinationServer(
-            settings, time.perf_counter, on_hint=self._tell_front_ends, engine_of=self._places.of
+            settings, time.perf_counter, on_hint=self._tell_front_ends, engine_of=self._assignment.of
         )
         self._registry = process_registry()
         self._lost = processes_lost(self._registry)
@@ -217,11 +216,11 @@ class Supervisor:
 
     async def _start_front_end(self) -> Child:
         number = next(self._numbers)
-        self._places.assign(number)
+        self._assignment.assign(number)
         try:
             return await self._start(Role.FRONT_END, number)
         except BaseException:
-            self._places.forget(number)
+            self._assignment.forget(number)
             raise
 
     async def _start(self, role: Role, number: int) -> Child:
@@ -247,11 +246,11 @@ class Supervisor:
 
     def _front_end_gone(self, child: Child) -> None:
         self._coordination.forget(child.number)
-        self._places.forget(child.number)
+        self._assignment.forget(child.number)
 
     def _engine_moved(self, place: int) -> None:
         for child in self.front_ends.children:
-            if self._places.of(child.number) == place:
+            if self._assignment.of(child.number) == place:
                 child.channel.tell(messages.EngineMoved())
 
     def _engine_lost(self, why: str) -> None:
@@ -291,7 +290,7 @@ class Supervisor:
     async def _answer(self, child: Child, request: Any) -> Parcel:
         match request:
             case messages.Describe():
-                host = await self.hosts.current(self._places.of(child.number))
+                host = await self.hosts.current(self._assignment.of(child.number))
                 return Parcel(await host.channel.request(request))
             case messages.Connect(engine):
                 return await self._connect(child, engine)
@@ -309,7 +308,7 @@ class Supervisor:
 
     async def _connect(self, child: Child, engine: str) -> Parcel:
         """Return one end of a new data socket; the front end's host has the other one. Raises: EngineDead."""
-        host = await self.hosts.current(self._places.of(child.number))
+        host = await self.hosts.current(self._assignment.of(child.number))
         theirs, hosts = _pair()
         host.channel.tell(messages.Attach(engine), (hosts,))
         return Parcel(messages.Done(), (theirs,))

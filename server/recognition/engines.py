@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from batching.engine_front import EngineFront
+from batching.engine_client import EngineClient
 from batching.errors import EngineDown
 from batching.events import BatchDone, EngineEvent, EngineStopped, StreamFailed
 from server.errors import EngineDead, ServerNotReady
 
 Deliver = Callable[[EngineEvent], None]
-MakeEngine = Callable[[Deliver, asyncio.AbstractEventLoop], EngineFront]
+MakeEngine = Callable[[Deliver, asyncio.AbstractEventLoop], EngineClient]
 """Makes an engine that calls the function with every event, in order and on this loop; itself called on any thread."""
 
 
@@ -36,7 +36,7 @@ def on_loop(deliver: Deliver, loop: asyncio.AbstractEventLoop) -> Deliver:
 class EngineStreams:
     """A session's streams in one engine; ids by channel."""
 
-    engine: EngineFront
+    engine: EngineClient
     ids: tuple[int, ...]
 
 
@@ -54,8 +54,8 @@ class Engines:
         self._make_speech, self._make_vad = make_speech, make_vad
         self._step_samples = step_samples
         self._clock = clock
-        self._speech: EngineFront | None = None
-        self._vad: EngineFront | None = None
+        self._speech: EngineClient | None = None
+        self._vad: EngineClient | None = None
         self._warm_up: asyncio.Future[None] | None = None
         self._warm_stream = 0  # no stream has this id
         self._warm = False
@@ -94,7 +94,7 @@ class Engines:
         now = self._clock()
         return all(_moves(engine, now, stall_s) for engine in (self._speech, self._vad) if engine is not None)
 
-    def require_warm(self) -> EngineFront:
+    def require_warm(self) -> EngineClient:
         """Return the speech engine. Raises: ServerNotReady before the end of `start`, and once an engine has ended."""
         if self._speech is None or not self._warm:
             raise ServerNotReady("the engine is not ready")
@@ -108,7 +108,7 @@ class Engines:
         Raises: ServerNotReady, BatchingError if a model thread hangs.
         """
 
-        def opened(engine: EngineFront) -> EngineStreams:
+        def opened(engine: EngineClient) -> EngineStreams:
             ids = tuple(engine.open(budget_s=budget_s, background=background) for _ in range(count))
             return EngineStreams(engine, ids)
 
@@ -117,7 +117,7 @@ class Engines:
         except EngineDown as error:
             raise ServerNotReady("the engine is down") from error
 
-    def _taking(self, on_event: Deliver, engine: Callable[[], EngineFront | None]) -> Deliver:
+    def _taking(self, on_event: Deliver, engine: Callable[[], EngineClient | None]) -> Deliver:
         """Return what an engine calls with its events."""
 
         def take(event: EngineEvent) -> None:
@@ -126,7 +126,7 @@ class Engines:
 
         return take
 
-    def _follow(self, event: EngineEvent, sender: EngineFront | None) -> None:
+    def _follow(self, event: EngineEvent, sender: EngineClient | None) -> None:
         match event:
             case BatchDone():
                 if sender is not None:
@@ -147,6 +147,6 @@ class Engines:
             self._warm_up.set_exception(error)
 
 
-def _moves(engine: EngineFront, now: float, stall_s: float) -> bool:
+def _moves(engine: EngineClient, now: float, stall_s: float) -> bool:
     busy_since = engine.busy_since()
     return engine.alive and (busy_since is None or now - busy_since < stall_s)

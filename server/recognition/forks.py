@@ -1,8 +1,8 @@
 """Forks: what a flush after one of a stream's steps would give, while the stream itself continues.
 
 A fork begins with the model's state and the decoder's after that step. It is a stream of the engine with one of a few
-spare slots, and runs the steps of silence that a flush would push: so its words are, to the bit of their
-log-probabilities, those of a stream that ends there. The stream itself never runs a step for it.
+spare slots, and runs the steps of silence that a flush would push: so its log-probabilities, and its words, are
+bit-identical to those of a stream that ends there. The stream itself never runs a step for it.
 
 A fork that finds no slot, or fails, is refused; its stream notices nothing else.
 """

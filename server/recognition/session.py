@@ -40,6 +40,7 @@ class Session:
         limits: Limits,
         voice: VoiceRules | None = None,  # None: no voice-activity model
     ) -> None:
+        assert not options.resumable or _can_resume(options), "refused before a session is made"
         self.options = options
         self._config = config
         self._max_backlog_s = limits.max_backlog_s
@@ -71,14 +72,10 @@ class Session:
                 step_s=self._step_s,
                 digest=self._digest,
             )
-        # Tickets hold the open text as it was recognized, so a redacted stream has none.
-        assert not (resumable and options.redact), "refused by `ModelService.check_redaction`"
         self._redactor: Redactor | None = None
         if options.redact:
             self._redactor = Redactor(options.redact, options.streams, options.number_language)
-        assert not (resumable and options.scored_end), "refused by `ListenRequest.live_options`"
         self._questions: tuple[PauseQuestions, ...] = ()  # to a turn model, by channel
-        assert not (resumable and options.spoken_order), "refused by `ListenRequest.live_options`"
         self._spoken = SpokenOrder(options.streams) if options.spoken_order and options.streams > 1 else None
         self._pauses: Pauses | None = None
         if options.fork_after_s is not None and options.can_fork:
@@ -318,6 +315,15 @@ class Session:
             mark = None if self._digest is None else self._digest.mark()
             events.append(Closed(self._closing, self.audio_s, mark))
         return events
+
+
+def _can_resume(options: SessionOptions) -> bool:
+    """Whether tickets could hold the state of a stream with the other options.
+
+    They hold the open text as it was recognized, so a redacted stream has none. `ModelService.check_redaction` and
+    `ListenRequest.live_options` refuse these combinations.
+    """
+    return not (options.redact or options.scored_end or options.spoken_order)
 
 
 def _redacted(event: Event, redactor: Redactor) -> Event:

@@ -109,7 +109,7 @@ class _Fork:
 
 
 class Turns:
-    """Turn machine of one stream. Call `hear`, `advance` and `fork` with the recognition events, in order."""
+    """Turn machine of one stream. Call `update_silence`, `advance` and `fork` with the recognition events, in order."""
 
     def __init__(self, rules: TurnRules, *, delay_s: float = 0.0) -> None:
         """`delay_s`: audio after a word that the model has received, too, when it writes the word."""
@@ -131,7 +131,7 @@ class Turns:
         self._ended: _Fork | None = None  # of the turn that ended last, until the stream has decoded as far
         self._old: tuple[Word, ...] = ()  # words of that turn by the stream itself: closed ones
 
-    def hear(self, until_s: float, silence_s: float) -> list[TurnEvent]:
+    def update_silence(self, until_s: float, silence_s: float) -> list[TurnEvent]:
         """Take the silence at the end of the audio; return the events of speech that came back."""
         back = silence_s < self._silence_s
         self._silence_s = silence_s

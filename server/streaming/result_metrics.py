@@ -1,4 +1,9 @@
-"""Metrics of one connection's results: the first interim, reasons of finals, delays of words."""
+"""Metrics of one connection's results: the first interim, reasons of finals, delays of words.
+
+The delay of a word starts when the audio of its end arrived, where the end is the recognizer's own, and ends when the
+message is handed to the socket. In real time it is the audio since the word plus the latency of the step. What the
+server cannot know is in `tutti loadtest --ruler word-delay`: the true ends of words, and the network.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,32 @@ from collections.abc import Callable
 
 from server.operations.metrics import Metrics
 from server.recognition.events import Event, Final, Partial, StepTiming
-from server.streaming.word_delays import WordDelays
+
+
+class WordDelays:
+    """Delays of one connection; a word counts once when it is first shown, once when it is stable, once when final."""
+
+    __slots__ = ("_by_kind", "_clock", "_counted", "_time_to_final")
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float]) -> None:
+        self._by_kind, self._time_to_final = metrics.word_delay, metrics.time_to_final
+        self._clock = clock
+        self._counted: dict[int, tuple[int, int]] = {}  # by channel: words of the open segment shown, and stable
+
+    def observe(self, event: Partial | Final, timing: StepTiming) -> None:
+        """Count the words that this message shows, marks as stable, or makes final for the first time."""
+        shown, stable = self._counted.get(event.channel, (0, 0))
+        words, final = event.words, isinstance(event, Final)
+        now_stable = len(words) if isinstance(event, Final) else event.stable_words
+        if len(words) > shown or now_stable > stable or (final and words):
+            since_s = event.start_s + event.duration_s + self._clock() - timing.arrived_s
+            self._by_kind["shown"].observe_all([since_s - word.end_s for word in words[shown:]])
+            self._by_kind["stable"].observe_all([since_s - word.end_s for word in words[stable:now_stable]])
+            if final and words:
+                self._by_kind["final"].observe_all([since_s - word.end_s for word in words])
+                self._time_to_final.observe(since_s - words[-1].end_s)
+        counted = (0, 0) if final else (max(shown, len(words)), max(stable, now_stable))
+        self._counted[event.channel] = counted
 
 
 class ResultMetrics:

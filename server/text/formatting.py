@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from model.ctc.words import Word, joined
-from model.punctuation.marks import ENDS, MARKS, PERIOD, QUESTION, Labelled
-from model.punctuation.rules import capital_i, capitalised, is_question
+from model.punctuation.marks import ENDS, MARKS, PERIOD, QUESTION, Labeled
+from model.punctuation.rules import capital_i, capitalized, is_question
 from model.punctuation.tagger import shipped_tagger
 from model.text.letters import has_ideographs
 from server.text.line import Span
@@ -89,7 +89,7 @@ class Sentences:
             return tuple([FormattedWord(word, word.text) for word in words])
         formatted = [FormattedWord(word, capital_i(word.text)) for word in words]
         if words and not self.opening:
-            formatted[0] = FormattedWord(words[0], capitalised(words[0].text))
+            formatted[0] = FormattedWord(words[0], capitalized(words[0].text))
         return tuple(formatted)
 
     def stable(self, words: Sequence[Word], count: int) -> int:
@@ -119,7 +119,7 @@ def format_words(
     opening: tuple[str, ...] = (),
     *,
     ends: bool = True,
-    labels: Sequence[Labelled] | None = None,
+    labels: Sequence[Labeled] | None = None,
 ) -> tuple[FormattedWord, ...]:
     """Format words by their labels, by default those of the rules for one sentence that began with `opening`.
 
@@ -135,15 +135,15 @@ def format_words(
     return tuple(formatted)
 
 
-def _by_rules(texts: Sequence[str], opening: tuple[str, ...], *, ends: bool) -> list[Labelled]:
-    labels = [Labelled(text, capital=not opening and i == 0) for i, text in enumerate(texts)]
+def _by_rules(texts: Sequence[str], opening: tuple[str, ...], *, ends: bool) -> list[Labeled]:
+    labels = [Labeled(text, capital=not opening and i == 0) for i, text in enumerate(texts)]
     if labels and ends:
         asked = is_question((*opening, *texts[:2]))
         labels[-1] = replace(labels[-1], mark=QUESTION if asked else PERIOD)
     return labels
 
 
-def _shown(text: str, first: Labelled, last: Labelled, said: str | None) -> str:
+def _shown(text: str, first: Labeled, last: Labeled, said: str | None) -> str:
     """Return the text of a word or number with the capital of its first label and the mark of its last.
 
     `said`: the words of an own written form, None for others. Its capitals are the operator's, if it has any.
@@ -151,12 +151,12 @@ def _shown(text: str, first: Labelled, last: Labelled, said: str | None) -> str:
     marks = FULL_WIDTH if has_ideographs(said or text) else MARKS
     mark = marks[last.mark]
     if said is None:
-        return (capitalised(text) if first.capital else capital_i(text)) + mark
-    shown = capitalised(text) if first.capital and text == text.lower() else text
+        return (capitalized(text) if first.capital else capital_i(text)) + mark
+    shown = capitalized(text) if first.capital and text == text.lower() else text
     return shown if shown[-1] in SENTENCE_MARKS else shown + mark
 
 
-def _open_words(opening: tuple[str, ...], labels: Sequence[Labelled]) -> tuple[str, ...]:
+def _open_words(opening: tuple[str, ...], labels: Sequence[Labeled]) -> tuple[str, ...]:
     """Return the last words of the incomplete sentence after these labels, at most OPENING_WORDS."""
     sentence = list(opening)
     for label in labels:

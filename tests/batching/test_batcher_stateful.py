@@ -290,7 +290,7 @@ class BatcherMachine(RuleBasedStateMachine):
         return 1
 
     def ahead(self) -> tuple[list[int], int]:
-        """Streams whose bursts run before the batch of due steps, and steps of each: `Chunks.ahead`, written out."""
+        """Streams whose bursts run before the batch of due steps, and steps of each: `Chunks.burst`, written out."""
         room = self.max_batch // self.lengths[1] if len(self.lengths) > 1 else 0
         self.batcher.wake_at(self.now)  # steps that became due meanwhile are among the live ones then
         chosen = [*self.batcher._live]  # in the order in which they became due: it decides between equal deadlines

@@ -14,7 +14,7 @@ from model.torch_network.slots import TorchSlots
 from tests.support.networks.slot_models import TinyGru
 from tests.support.servers.fakes import WAIT_S, EchoModel, FakeClock, GatedModel
 from tests.support.streams.engine_bench import Start, step
-from tests.support.streams.wire_bench import DrivenServedEngine, FrontEnd
+from tests.support.streams.wire_bench import DrivenEngineServer, FrontEnd
 
 
 def test_each_stream_gets_its_own_answers_in_order(start_engine: Start) -> None:
@@ -214,7 +214,7 @@ def test_live_wait_is_measured_from_the_due_time_and_for_live_steps_only(start_e
 
 
 def test_a_batch_reports_the_time_since_the_last_step_that_the_thread_did_not_sleep() -> None:
-    engine = DrivenServedEngine(EchoModel(capacity=2, largest=2))
+    engine = DrivenEngineServer(EchoModel(capacity=2, largest=2))
     front = FrontEnd(engine)
     stream = front.connection.open()
 
@@ -223,7 +223,7 @@ def test_a_batch_reports_the_time_since_the_last_step_that_the_thread_did_not_sl
         front.connection.push(stream, step(1))
         front.send()
         engine.fake_clock.advance(work_s + slept_s)
-        engine._worker.rested(slept_s)
+        engine._worker.slept(slept_s)
         engine.turn()
         return next(event.outside_s for event in front.events() if isinstance(event, BatchDone))
 

@@ -40,12 +40,12 @@ def test_a_stream_restored_in_another_engine_gives_the_same_answers(start_engine
 def test_a_state_is_delivered_after_the_last_step_pushed_before_export(start_engine: Start) -> None:
     model = GatedModel()
     bench, there = start_engine(model), start_engine(EchoModel())
-    stream, neighbour = bench.engine.open(), bench.engine.open()
+    stream, neighbor = bench.engine.open(), bench.engine.open()
     bench.engine.push(stream, step(7))
     model.wait_inside()
     for tag in (1, 2):
         bench.engine.push(stream, step(0))
-        bench.engine.push(neighbour, step(9))
+        bench.engine.push(neighbor, step(9))
         bench.engine.export(stream, tag)
     bench.engine.export(stream, "again")
     bench.engine.push(stream, step(0))

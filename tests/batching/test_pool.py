@@ -39,11 +39,11 @@ def test_a_slot_is_clean_when_it_is_taken_again() -> None:
 
 def test_a_reset_slot_equals_a_new_one_and_other_slots_are_unchanged() -> None:
     pool = make()
-    used, neighbour, fresh = (pool.take() for _ in range(3))
+    used, neighbor, fresh = (pool.take() for _ in range(3))
     pool.restore(used, OTHER)
-    pool.restore(neighbour, OTHER)
+    pool.restore(neighbor, OTHER)
     pool.reset(used)
-    assert [pool.export(handle) for handle in (used, neighbour, fresh)] == [STATE, OTHER, STATE]
+    assert [pool.export(handle) for handle in (used, neighbor, fresh)] == [STATE, OTHER, STATE]
 
 
 def test_a_full_pool_refuses_until_a_slot_is_released() -> None:

@@ -14,7 +14,6 @@ from tests.support.clients.fake_listen import STEP_BYTES, STEP_S, FakeListen, Pl
 from tutti_asr_client.address import http_url, is_loopback, listen_url
 from tutti_asr_client.errors import BadMessage, BadUrl, ClosedAbnormally, Refused, Unreachable
 from tutti_asr_client.files.transcriber import RemoteTranscriber
-from tutti_asr_client.joining import joined
 from tutti_asr_client.live import connect
 from tutti_asr_client.messages import (
     Alternative,
@@ -28,6 +27,7 @@ from tutti_asr_client.messages import (
     StepTimings,
     Word,
     decode,
+    joined,
 )
 from tutti_asr_client.transcript import Transcript
 

@@ -21,8 +21,7 @@ from tests.support.clients.fake_recognition import FakeRecognition, Shape
 from tests.support.clients.fake_replica import FakeReplica, Faults
 from tests.support.clients.in_thread import in_thread
 from tutti_asr_client import ClosedAbnormally, Connected, Event, Message, Metadata, Refused, Results, Retry, Unreachable
-from tutti_asr_client.sync import ListenClient, ResilientClient, connect, open_stream
-from tutti_asr_client.sync.streams import THREAD
+from tutti_asr_client.sync import THREAD, ListenClient, ResilientClient, connect, open_stream
 
 ROOT = Path(__file__).parents[2]
 WITHIN_S = 20.0  # only a failing test waits that long

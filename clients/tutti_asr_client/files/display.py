@@ -13,8 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from tutti_asr_client.files.file_result import Failed, FileResult, file_result_line, final_line
-from tutti_asr_client.joining import joined
-from tutti_asr_client.messages import Results
+from tutti_asr_client.messages import Results, joined
 from tutti_asr_client.transcript import Transcript
 
 REFRESH_HZ = 12.5

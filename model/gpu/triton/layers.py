@@ -22,9 +22,9 @@ FETCHERS = 128  # programs that prefetch weights, in addition to those of a norm
 def normalize(x, unit, weight, bias, EPS: tl.constexpr, H: tl.constexpr):
     """Normalize one frame (BLOCK,) float32 with zero elements from H on; one rounding to fp16."""
     mean = tl.div_rn(tl.sum(x, axis=0), H * 1.0)
-    centred = tl.where(unit < H, x - mean, 0.0)
-    variance = tl.div_rn(tl.sum(centred * centred, axis=0), H * 1.0)
-    scaled = tl.div_rn(centred, tl.sqrt_rn(variance + EPS))
+    centered = tl.where(unit < H, x - mean, 0.0)
+    variance = tl.div_rn(tl.sum(centered * centered, axis=0), H * 1.0)
+    scaled = tl.div_rn(centered, tl.sqrt_rn(variance + EPS))
     w = tl.load(weight + unit, mask=unit < H, other=0.0)
     return (scaled * w + tl.load(bias + unit, mask=unit < H, other=0.0)).to(tl.float16)
 

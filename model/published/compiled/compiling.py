@@ -1,4 +1,7 @@
-"""The compiled step of a published model: for which kinds there is one, and whether it gives what the graph gives."""
+"""The compiled step of a published model: for which kinds there is one, and whether its results match the graph's.
+
+Both differ from the graph in floats by the noise of 8-bit products; that of the step must not be worse.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ from model.machine.compiled import source_digest
 from model.published.compiled.fastconformer.network import FastConformer
 from model.published.compiled.linears import Linear
 from model.published.compiled.slots import CompiledSlots, CompiledStep
-from model.published.compiled.verification import check, results_of
 from model.published.compiled.zipformer2.network import Zipformer2Network
 from model.published.contracts import Contract
 from model.published.files import PublishedFiles
@@ -31,6 +33,10 @@ from model.published.rewriting.verdicts import COMPILED_STEP, Verdict, cached, k
 from model.published.stepping import GraphSlots
 
 VERSION = 1  # of the compiled steps: part of the digest of a model that has one, and of the cache
+WORSE = 2.0
+"""Most noise of a compiled step in relation to that of the graph with the same products in 8-bit integers: both round
+the same numbers, some of them to another byte, so they differ, but neither should be worse."""
+LEAST_NOISE = 1e-6  # of the signal's energy: that of another order of sums in floats
 
 
 class CompiledNetwork(Protocol):
@@ -137,7 +143,7 @@ def _verified(
     results = results_of(CompiledSlots(step, capacity=rows), windows)
     if results.shape != floats.shape:  # frames come first
         results = results.swapaxes(-1, -2)
-    reason = check(floats, expected, results)
+    reason = rejection_reason(floats, expected, results)
     return Verdict(
         COMPILED_STEP, exact=False, applied=not reason, reason=reason, largest_difference=_largest(expected, results)
     )
@@ -145,3 +151,40 @@ def _verified(
 
 def _largest(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
     return float(np.abs(one - other).max())
+
+
+class Steps(Protocol):
+    """Slots that run windows: `GraphSlots` or `CompiledSlots`."""
+
+    def run(self, slots: NDArray[np.int64], windows: NDArray[Any], /) -> NDArray[np.float32]:
+        """Step slots by one window each."""
+        ...
+
+
+def results_of(slots: Steps, windows: NDArray[Any]) -> NDArray[np.float32]:
+    """Run windows (W, B, …) of B new streams. Returns: (W, B, …)."""
+    return np.stack([slots.run(np.arange(windows.shape[1]), window) for window in windows])
+
+
+def noise_of(reference: NDArray[np.float32], results: NDArray[np.float32]) -> float:
+    """Energy of the difference, in relation to that of the reference."""
+    difference = results.astype(np.float64) - reference
+    return float(np.square(difference).sum() / max(1e-30, float(np.square(reference.astype(np.float64)).sum())))
+
+
+def decibels(noise: float) -> float:
+    """Signal-to-noise ratio of a relative noise."""
+    return float(-10 * np.log10(max(noise, 1e-12)))
+
+
+def rejection_reason(floats: NDArray[np.float32], integers: NDArray[np.float32], compiled: NDArray[np.float32]) -> str:
+    """Return why a compiled step must not be used, or an empty string.
+
+    Results (W, B, …) of the graph in floats, of the graph with products in 8-bit integers, and of the compiled step.
+    """
+    if not np.isfinite(compiled).all():
+        return "its results are not finite"
+    expected, found = noise_of(floats, integers), noise_of(floats, compiled)
+    if found > WORSE * expected + LEAST_NOISE:
+        return f"its signal-to-noise ratio is {decibels(found):.1f} dB, that of the graph {decibels(expected):.1f} dB"
+    return ""

@@ -1,7 +1,7 @@
 """Linear layers of a published network, packed into one table for compiled steps: exact int8 products, or floats.
 
 A layer with a static scale of its inputs computes them as bytes, with weights within ±63 and exact sums; a layer
-without one is computed in float32, each sum in the order of the inputs. Rows are independent, to the bit.
+without one is computed in float32, each sum in the order of the inputs. Rows are bit-identical in every batch.
 """
 
 from __future__ import annotations

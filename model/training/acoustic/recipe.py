@@ -16,7 +16,7 @@ from model.gpu.training import RECURRENCES
 from model.text.files import read_text
 from model.training.acoustic.augment import Augmentation
 from model.training.acoustic.optimizer.precision import CHOICES
-from model.training.acoustic.parallel.tree import is_power_of_two
+from model.training.acoustic.parallel.all_reduce import is_power_of_two
 
 RECIPES = Path(__file__).parent / "recipes"
 

@@ -26,18 +26,18 @@ from model.recordings import Utterance, read_pcm
 from model.torch_network.network import GRULayer, Network
 from model.torch_network.precision import DTYPES
 from model.training.acoustic.augment import Augmenter, Samples
+from model.training.acoustic.averaging import MovingAverage
 from model.training.acoustic.data.batches import Batch, BatchMaker, Key
 from model.training.acoustic.data.corpus import Corpus
 from model.training.acoustic.data.draws import Purpose, draws
 from model.training.acoustic.data.epoch import MicroBatch, epoch_updates, part_of, timed
 from model.training.acoustic.efficiency import flops_of, flops_of_muon
 from model.training.acoustic.losses.distillation import Teachers
-from model.training.acoustic.moving_average import MovingAverage
 from model.training.acoustic.objective import FIGURES, Objective
 from model.training.acoustic.optimizer.optimizers import Optimizers, Schedule
 from model.training.acoustic.optimizer.precision import LossScale, training_precision
+from model.training.acoustic.parallel.all_reduce import TreeSum
 from model.training.acoustic.parallel.team import Team
-from model.training.acoustic.parallel.tree import TreeSum
 from model.training.acoustic.recipe import Recipe
 from model.training.lexicon.spoken import Pronunciations
 

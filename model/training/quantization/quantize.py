@@ -93,11 +93,11 @@ def equalize(network: Network, inputs: dict[str, Tensor]) -> None:
 
 
 def _fold_norm(norm: nn.LayerNorm, product: nn.Linear, x: Tensor) -> None:
-    centre = x.mean(0)  # (in,)
-    product.bias.add_(product.weight @ centre)
-    divisor = channel_divisor(x - centre, product.weight, ranges(x - centre), product.weight.abs().amax(0))
+    center = x.mean(0)  # (in,)
+    product.bias.add_(product.weight @ center)
+    divisor = channel_divisor(x - center, product.weight, ranges(x - center), product.weight.abs().amax(0))
     norm.weight.div_(divisor)
-    norm.bias.copy_((norm.bias - centre) / divisor)
+    norm.bias.copy_((norm.bias - center) / divisor)
     product.weight.mul_(divisor)
 
 

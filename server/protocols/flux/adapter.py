@@ -133,7 +133,7 @@ class FluxAdapter:
                 turns = self._turns.begin(time_s)
             case Silence(end_s=end_s, silence_s=silence_s):
                 self._change_rules(end_s)
-                turns = self._turns.hear(end_s, silence_s)
+                turns = self._turns.update_silence(end_s, silence_s)
             case Forked(end_s=end_s, found=found):
                 turns = [] if found is None else self._turns.fork(end_s, found)
             case Partial(start_s=start_s, duration_s=duration_s, words=words):

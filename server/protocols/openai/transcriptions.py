@@ -26,8 +26,7 @@ from server.protocols.openai.endpoint import render_error
 from server.protocols.openai.form import TranscriptionForm, parse_form
 from server.protocols.openai.messages import Usage, error_body
 from server.protocols.uploads import Recognized, Recordings, Wanted
-from server.recognition.keyterms.context import rare_terms
-from server.recognition.keyterms.keyterms import NO_KEYTERMS, Keyterms
+from server.recognition.keyterms.keyterms import NO_KEYTERMS, Keyterms, rare_terms
 from server.recognition.session_options import DEFAULT_ENDPOINTING_MS
 from server.replica import Replica
 from server.text.formatting import FormattedWord, Style

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 from model.ctc.bias import Bias
 from model.ctc.words import Decoder
-from server.recognition.keyterms.context import CONTEXT_S, rare_terms
-from server.recognition.keyterms.keyterms import ChangeAllowance, Keyterms, checked_size
+from server.recognition.keyterms.keyterms import CONTEXT_S, ChangeAllowance, Keyterms, checked_size, rare_terms
 from server.recognition.segments.segmenter import Segmenter
 from server.recognition.steps import StepCutter
 

@@ -24,7 +24,7 @@ class PartialFilter:
         return SavedPartials(self._checked, texts, stable, self._sent_s, self.last_end_s)
 
     def restore(self, saved: SavedPartials) -> None:
-        """Go on from a snapshot."""
+        """Continue from a snapshot."""
         self._checked, self._sent, self._sent_s = saved.checked, (saved.texts, saved.stable), saved.sent_s
         self.last_end_s = saved.last_end_s
 

@@ -13,7 +13,7 @@ from model.ctc.words import Word
 from server.recognition.saved_state import SavedSettled
 
 # Seconds that a word has stood at least, and the share of the weight that it needs then: the last word, and others.
-# Source: docs/decisions/segments.md, "Show settled words alone where a client asks for it".
+# Source: docs/decisions/segments.md, "Show only settled words where a client asks".
 LAST = ((0.4, 0.6), (0.32, 0.7), (0.24, 0.8), (0.16, 0.92))
 FOLLOWED = ((0.48, 0.55), (0.16, 0.7), (0.0, 0.8))
 ROUNDING_S = 0.02  # times of steps are sums, so they may be a little less than a multiple

@@ -1,4 +1,4 @@
-"""Answers of a network are equal to the bit, however often its engine is killed."""
+"""Answers of a network are bit-identical, however often its engine is killed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from batching.events import BatchDone
-from batching.wire.served import ServedEngine
+from batching.wire.engine_server import EngineServer
 from model.torch_network.slots import TorchSlots
 from tests.support.networks.slot_models import TinyGru
 from tests.support.servers.fakes import WAIT_S
@@ -25,8 +25,8 @@ def spares() -> Iterator[Any]:
     network = TinyGru()
     with ExitStack() as stack:
 
-        def start() -> ServedEngine:
-            engine = ServedEngine(TorchSlots(network, capacity=16, largest=16, tile_rows=8), **BOUNDS)
+        def start() -> EngineServer:
+            engine = EngineServer(TorchSlots(network, capacity=16, largest=16, tile_rows=8), **BOUNDS)
             stack.callback(engine.stop, WAIT_S)
             engine.start()
             return engine
@@ -43,7 +43,7 @@ def test_answers_of_a_network_are_bit_equal_whenever_its_engine_is_killed(spares
         np.testing.assert_array_equal(found[stream], expected[stream])
 
 
-def run_network(engine: ServedEngine, others: list[ServedEngine], inputs: np.ndarray) -> list[np.ndarray]:
+def run_network(engine: EngineServer, others: list[EngineServer], inputs: np.ndarray) -> list[np.ndarray]:
     fronts = [Recovering(engine, every_steps=7) for _ in range(2)]
     streams = [[front.engine.open() for _ in range(6)] for front in fronts]
     rows: list[list[np.ndarray]] = [[] for _ in range(12)]

@@ -10,19 +10,19 @@ import pytest
 
 from batching.errors import EngineDown, PoolFull, QueueFull, StepFailed, UnknownStream, WrongInput, WrongState
 from batching.events import BatchDone, EngineStopped, StateExported, StreamClosed, StreamFailed, WarmedUp
+from batching.wire.engine_server import EngineServer
 from batching.wire.recovery import RecoveringEngine
 from batching.wire.remote import RemoteConnection
-from batching.wire.served import ServedEngine
 from tests.support.servers.fakes import WAIT_S, EchoModel, FailingModel, FakeClock
 from tests.support.streams.engine_bench import step
-from tests.support.streams.wire_bench import BOUNDS, DrivenServedEngine, Recovering, wait_until
+from tests.support.streams.wire_bench import BOUNDS, DrivenEngineServer, Recovering, wait_until
 
 
-def driven(**options: Any) -> DrivenServedEngine:
-    return DrivenServedEngine(FailingModel(capacity=4, largest=4), **options)
+def driven(**options: Any) -> DrivenEngineServer:
+    return DrivenEngineServer(FailingModel(capacity=4, largest=4), **options)
 
 
-def work(front: Recovering, engine: DrivenServedEngine) -> None:
+def work(front: Recovering, engine: DrivenEngineServer) -> None:
     """Move bytes and run batches until nothing is left to do."""
     while True:
         front.move()
@@ -267,7 +267,7 @@ def test_an_engine_with_another_model_ends_everything(other: dict[str, Any]) -> 
     stream = front.engine.open()
     front.lose()
     options = {key: value for key, value in other.items() if key != "model"}
-    wrong = DrivenServedEngine(other.get("model", FailingModel(capacity=4, largest=4)), **options)
+    wrong = DrivenEngineServer(other.get("model", FailingModel(capacity=4, largest=4)), **options)
     front.connect(wrong)
     (event,) = front.events
     assert isinstance(event, EngineStopped)
@@ -327,7 +327,7 @@ def test_an_engine_with_fewer_slots_fails_the_streams_beyond_them() -> None:
         front.engine.push(stream, step(stream))
     work(front, engine)
     front.lose()
-    front.connect(small := DrivenServedEngine(FailingModel(capacity=2, largest=2)))
+    front.connect(small := DrivenEngineServer(FailingModel(capacity=2, largest=2)))
     work(front, small)
     failed = [event for event in front.events if isinstance(event, StreamFailed)]
     assert [(event.stream, type(event.error)) for event in failed] == [(streams[2], PoolFull)]
@@ -336,8 +336,8 @@ def test_an_engine_with_fewer_slots_fails_the_streams_beyond_them() -> None:
 def test_the_times_of_a_warm_up_are_delivered_once() -> None:
     with ExitStack() as stack:
 
-        def start() -> ServedEngine:
-            engine = ServedEngine(EchoModel(), **BOUNDS, warm_up=True)
+        def start() -> EngineServer:
+            engine = EngineServer(EchoModel(), **BOUNDS, warm_up=True)
             stack.callback(engine.stop, WAIT_S)
             engine.start()
             return engine

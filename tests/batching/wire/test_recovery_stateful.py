@@ -15,7 +15,7 @@ from batching.errors import WrongState
 from batching.events import BatchDone, StateExported, StreamClosed, StreamFailed
 from tests.support.servers.fakes import ChunkedModel, EchoModel, OverlappedModel
 from tests.support.streams.engine_bench import step
-from tests.support.streams.wire_bench import DrivenServedEngine, Recovering
+from tests.support.streams.wire_bench import DrivenEngineServer, Recovering
 
 MAX_QUEUED = 6
 
@@ -58,8 +58,8 @@ class RecoveryMachine(RuleBasedStateMachine):
         self.served = self.started()
         self.front = Recovering(self.served, max_queued=MAX_QUEUED, every_steps=5)
 
-    def started(self) -> DrivenServedEngine:
-        return DrivenServedEngine(self.make(capacity=6, largest=4), max_queued=MAX_QUEUED, step_s=0.08)
+    def started(self) -> DrivenEngineServer:
+        return DrivenEngineServer(self.make(capacity=6, largest=4), max_queued=MAX_QUEUED, step_s=0.08)
 
     def pick(self, choice: int) -> int:
         open_ = [stream for stream, expected in self.streams.items() if not expected.closing]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from batching.processes import ON_GPU, OWN, PUBLISHED, Processes, StepCosts, processes_of
+from batching.processes import ON_GPU, OWN, PUBLISHED, Processes, StepCosts, choose_processes
 from loadtest.planning.front_ends import Prediction, forecast, predict
 from server.cli import app
 
@@ -23,7 +23,7 @@ runner = CliRunner()
 
 
 def chosen(cores: int, costs: StepCosts = OWN) -> Prediction:
-    return predict(cores, processes_of(cores, costs), costs)
+    return predict(cores, choose_processes(cores, costs), costs)
 
 
 @pytest.mark.parametrize(

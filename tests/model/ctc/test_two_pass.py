@@ -92,10 +92,10 @@ def test_it_depends_only_on_the_frames_of_the_stream(seed: int, step: int, other
     """It does not depend on their division or on other streams."""
     made, rows = both(), speech_like(seed, 180)
     whole = decode(made, rows, len(rows))
-    state, neighbour = made.start(3), made.start(0)
+    state, neighbor = made.start(3), made.start(0)
     for first in range(0, len(rows), step):
         part = rows[first : first + step]
-        made.advance([neighbour, state], np.stack([speech_like(other, len(part)), part]))
+        made.advance([neighbor, state], np.stack([speech_like(other, len(part)), part]))
     assert searched(made, state) == searched(made, whole)
     assert made.take(state) == made.take(whole)
 

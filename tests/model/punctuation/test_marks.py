@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from model.punctuation.marks import Names, labelled, parse, read, written
+from model.punctuation.marks import Names, labeled, parse, read, written
 
 
 def simplified(text: str) -> str:
     names, words = Names(), read(text)
     names.count(words)
-    return written(labelled(words, names))
+    return written(labeled(words, names))
 
 
 @pytest.mark.parametrize(

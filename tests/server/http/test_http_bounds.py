@@ -12,7 +12,7 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from server.http.bounded_protocol import MAX_PIPELINED, BoundedHttpProtocol, PipelineFlow
-from tests.support.protocols.bare_http import dialled, rest
+from tests.support.protocols.bare_http import dialed, rest
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import GatedSpellingModel, spell
 from tests.support.streams.websocket_bench import TcpTransport
@@ -43,7 +43,7 @@ def said(answer: bytes) -> str:
 def test_an_upload_is_answered_after_the_client_half_closed(live_server: Start, version: str, chunked: bool) -> None:
     if version == "1.0" and chunked:
         chunked = False  # HTTP/1.0 has no chunks
-    with dialled(live_server()) as bare:
+    with dialed(live_server()) as bare:
         bare.sendall(upload("hello there", version, chunked=chunked))
         bare.shutdown(socket.SHUT_WR)
         answer = rest(bare)
@@ -53,7 +53,7 @@ def test_an_upload_is_answered_after_the_client_half_closed(live_server: Start, 
 
 @pytest.mark.parametrize("count", [1, 2, 20])
 def test_every_pipelined_request_is_answered_after_the_client_half_closed(live_server: Start, count: int) -> None:
-    with dialled(live_server()) as bare:
+    with dialed(live_server()) as bare:
         bare.sendall(HEALTH * count + b"GET /healthz HT")
         bare.shutdown(socket.SHUT_WR)
         assert rest(bare).count(b"HTTP/1.1 200 OK") == count
@@ -63,7 +63,7 @@ def test_a_late_response_reaches_a_client_that_half_closed(live_server: Start) -
     """Meanwhile the server probes the client with an interim response, which clients ignore."""
     model = GatedSpellingModel()
     server = live_server(model=model)
-    with dialled(server) as bare:
+    with dialed(server) as bare:
         model.shut()
         bare.sendall(upload("late"))
         bare.shutdown(socket.SHUT_WR)
@@ -80,7 +80,7 @@ def test_a_client_that_closed_both_directions_frees_its_upload(live_server: Star
     model = GatedSpellingModel()
     server = live_server(model=model)
     model.shut()
-    with dialled(server) as bare:
+    with dialed(server) as bare:
         bare.sendall(upload("abcdefgh " * 800))
         model.wait_inside()
     lost = "tutti_sessions_total"
@@ -91,7 +91,7 @@ def test_a_client_that_closed_both_directions_frees_its_upload(live_server: Star
 
 @pytest.mark.parametrize("sent", [b"Content-Length: 100\r\n\r\nabc", b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"])
 def test_a_body_that_is_cut_short_is_answered_with_400(live_server: Start, sent: bytes) -> None:
-    with dialled(live_server()) as bare:
+    with dialed(live_server()) as bare:
         bare.sendall(b"POST /v1/listen?encoding=linear16&sample_rate=16000 HTTP/1.1\r\nHost: x\r\n" + sent)
         bare.shutdown(socket.SHUT_WR)
         answer = rest(bare)
@@ -100,13 +100,13 @@ def test_a_body_that_is_cut_short_is_answered_with_400(live_server: Start, sent:
 
 
 def test_a_client_without_a_request_is_closed_when_it_half_closes(live_server: Start) -> None:
-    with dialled(live_server()) as bare:
+    with dialed(live_server()) as bare:
         bare.shutdown(socket.SHUT_WR)
         assert rest(bare) == b""
 
 
 def test_pipelined_requests_are_bounded(live_server: Start) -> None:
-    with dialled(live_server()) as bare:
+    with dialed(live_server()) as bare:
         bare.sendall(HEALTH * (MAX_PIPELINED + 100))
         answer = rest(bare)
         assert b"HTTP/1.1 400" in answer
@@ -114,7 +114,7 @@ def test_pipelined_requests_are_bounded(live_server: Start) -> None:
 
 
 def test_a_few_pipelined_requests_are_answered_in_their_order(live_server: Start) -> None:
-    with dialled(live_server()) as bare:
+    with dialed(live_server()) as bare:
         bare.sendall(HEALTH * 8 + HEALTH.replace(b"x\r\n", b"x\r\nConnection: close\r\n"))
         assert rest(bare).count(b"HTTP/1.1 200 OK") == 9
 
@@ -193,7 +193,7 @@ def test_a_handshake_after_an_unanswered_request_is_refused(live_server: Start) 
     model = GatedSpellingModel()
     server = live_server(model=model)
     model.shut()
-    with dialled(server) as bare:
+    with dialed(server) as bare:
         bare.sendall(upload("first"))
         model.wait_inside()
         bare.sendall(UPGRADE)
@@ -208,7 +208,7 @@ def test_a_disconnect_with_waiting_requests_ends_the_one_being_answered(live_ser
     model = GatedSpellingModel()
     server = live_server(model=model)
     model.shut()
-    with dialled(server) as bare:
+    with dialed(server) as bare:
         bare.sendall(upload("abcdefgh " * 200) + HEALTH)
         model.wait_inside()
         bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from server.http.uvicorn_server import MAX_HEAD_BYTES
-from tests.support.protocols.bare_http import dialled, rest
+from tests.support.protocols.bare_http import dialed, rest
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import spell
@@ -25,7 +25,7 @@ UPGRADE = (
 @pytest.mark.parametrize("sent", [b"", b"GET /v1/listen HTTP/1.1\r\n", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: y"])
 def test_a_head_that_does_not_arrive_in_time_closes_the_connection(live_server: Start, sent: bytes) -> None:
     server = live_server(handshake_timeout_s=0.2)
-    with dialled(server) as bare:
+    with dialed(server) as bare:
         bare.sendall(sent)
         assert rest(bare) == b""
 
@@ -33,7 +33,7 @@ def test_a_head_that_does_not_arrive_in_time_closes_the_connection(live_server: 
 def test_a_head_that_arrives_in_pieces_gets_no_more_time(live_server: Start) -> None:
     """A slow loris client sends a header now and then and would hold its socket forever."""
     server = live_server(handshake_timeout_s=0.3)
-    with dialled(server) as bare:
+    with dialed(server) as bare:
         bare.sendall(b"GET /healthz HTTP/1.1\r\n")
         bare.settimeout(0.02)
         assert dribbles_until_cut(bare, within_s=WAIT_S)
@@ -56,7 +56,7 @@ def dribbles_until_cut(bare: socket.socket, within_s: float) -> bool:
 
 def test_the_second_head_of_a_connection_has_the_same_time_limit(live_server: Start) -> None:
     server = live_server(handshake_timeout_s=0.3)
-    with dialled(server) as bare:
+    with dialed(server) as bare:
         bare.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"200 OK" in bare.recv(1_000)
         bare.sendall(b"GET /healthz HT")
@@ -66,10 +66,10 @@ def test_the_second_head_of_a_connection_has_the_same_time_limit(live_server: St
 def test_the_limit_of_a_head_does_not_apply_to_streams_and_bodies(live_server: Start) -> None:
     """An idle stream and a slow body may take longer than the limit of a head."""
     server = live_server(handshake_timeout_s=0.2)
-    with server.listen() as client, dialled(server) as bare:
+    with server.listen() as client, dialed(server) as bare:
         bare.sendall(b"POST /v1/auth/grant HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         assert b"200 OK" in rest(bare)
-        with dialled(server) as idle:
+        with dialed(server) as idle:
             assert rest(idle) == b""  # its time limit has passed, and so has that of the other stream's head
         client.send(spell("still here"))
         assert transcript(client.finish()) == "still here"
@@ -78,7 +78,7 @@ def test_the_limit_of_a_head_does_not_apply_to_streams_and_bodies(live_server: S
 @pytest.mark.parametrize("piece", [b"X-A: b\r\n", b"X-" + b"a" * 8_000])
 def test_a_head_without_end_is_refused(live_server: Start, piece: bytes) -> None:
     server = live_server()
-    with dialled(server) as bare:
+    with dialed(server) as bare:
         bare.sendall(b"GET /healthz HTTP/1.1\r\n")
         sent = 0
         try:
@@ -106,7 +106,7 @@ def test_a_head_without_end_is_refused(live_server: Start, piece: bytes) -> None
 def test_a_malformed_handshake_is_answered(live_server: Start, line: str, more: str) -> None:
     """The websockets library does not answer some of them and would keep their sockets open."""
     server = live_server()
-    with dialled(server) as bare:
+    with dialed(server) as bare:
         bare.sendall(f"{line} HTTP/1.1\r\n{UPGRADE}{more}\r\n".encode())
         answer = rest(bare)
     assert answer.startswith(b"HTTP/1.1 4")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
 
-from server.operations.counters import Counters, Gauges, counter
+from server.operations.loop_metrics import Counters, Gauges, counter
 
 
 def test_a_counter_exports_what_prometheus_client_exports() -> None:

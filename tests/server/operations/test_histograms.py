@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from server.operations.histograms import histogram, histograms
+from server.operations.loop_metrics import histogram, histograms
 
 EDGES = (0.005, 0.1, 1.0, 30.0)
 values = st.lists(st.one_of(st.sampled_from(EDGES), st.floats(0.0, 100.0)), max_size=40)

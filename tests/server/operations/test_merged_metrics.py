@@ -12,8 +12,7 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from server.operations.counters import Counters, Gauges, counter
-from server.operations.histograms import histogram
+from server.operations.loop_metrics import Counters, Gauges, counter, histogram
 from server.operations.merged_metrics import Totals, snapshot
 from server.operations.metrics import GAUGES, LIVE, Combine, Metrics, process_registry
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from server.errors import EngineDead
-from server.processes.engine_hosts import DEATHS, EngineHosts
-from server.processes.engine_places import EnginePlaces
+from server.processes.engine_hosts import DEATHS, EngineAssignment, EngineHosts
 from tests.server.processes.children import FakeChild, on_a_loop
 
 
@@ -288,13 +287,13 @@ async def test_a_restart_of_which_one_host_cannot_start_changes_nothing() -> Non
 
 
 def test_front_ends_are_shared_out_evenly_among_the_places() -> None:
-    places = EnginePlaces(3)
+    places = EngineAssignment(3)
     assert [places.assign(number) for number in (11, 12, 13, 14, 15, 16)] == [0, 1, 2, 0, 1, 2]
     assert [places.of(number) for number in (11, 15)] == [0, 1]
 
 
 def test_a_front_end_gets_the_place_of_the_one_that_it_replaces() -> None:
-    places = EnginePlaces(2)
+    places = EngineAssignment(2)
     for number in (1, 2, 3, 4):
         places.assign(number)
     places.forget(2)

@@ -15,14 +15,13 @@ from server.cli.options import settings_from
 from server.processes import front_end
 from server.processes.child import EXIT_FAILED
 from server.processes.control import ControlChannel, Parcel
-from server.processes.messages import Begin, Described
-from server.processes.shared import MESSAGES
+from server.processes.messages import MESSAGES, Begin, Described
 from tests.server.processes.children import on_a_loop
 
 LOADS = """
 import asyncio, sys, time
 from server.processes.child import run_child
-from server.processes.shared import MESSAGES
+from server.processes.messages import MESSAGES
 
 async def work(process):
     print("loading", flush=True)

@@ -13,7 +13,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from server.recognition import recognizer
-from tests.support.protocols.bare_http import dialled, rest
+from tests.support.protocols.bare_http import dialed, rest
 from tests.support.servers.live_server import Client, LiveServer, transcript
 from tests.support.servers.spelling import GatedSpellingModel, spell
 from tests.support.servers.uploaded import encoded, said
@@ -109,7 +109,7 @@ class Arriving:
 @contextmanager
 def filled(server: LiveServer) -> Iterator[tuple[Client, Arriving]]:
     """Open the only live stream that fits, and an upload that started before it."""
-    with dialled(server) as bare:
+    with dialed(server) as bare:
         upload = Arriving(server, bare)
         with server.listen() as client:
             yield client, upload

@@ -1,4 +1,4 @@
-"""Engines need no thread: any `EngineFront` whose maker delivers events on the event loop is started and followed."""
+"""Engines need no thread: any `EngineClient` whose maker delivers events on the event loop is started and followed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEP = 4
 
 
 class LoopEngine:
-    """Answers each step from the event loop; implements `EngineFront`."""
+    """Answers each step from the event loop; implements `EngineClient`."""
 
     state_bytes = 0
 

@@ -55,7 +55,7 @@ def run(rules: TurnRules, steps: list[str], delay_s: float = 0.0) -> list[TurnEv
             events += turns.begin(until_s - 0.05)
         if delay_s:
             silence_s = 0.0 if step == "speech" else silence_s + STEP_S
-            events += turns.hear(until_s, silence_s)
+            events += turns.update_silence(until_s, silence_s)
         if step == "word":
             open_words.append(Word(f"w{number}", until_s - delay_s - STEP_S, until_s - delay_s, 0.9))
         elif step == "change" and open_words:
@@ -216,7 +216,7 @@ def test_speech_that_comes_back_takes_the_early_end_back_at_once() -> None:
 def test_other_words_of_the_stream_take_the_early_end_back_and_are_counted() -> None:
     turns = Turns(EAGER, delay_s=DELAY_S)
     word, other = Word("a", 0.0, 0.1, 1.0), Word("b", 0.0, 0.1, 1.0)
-    turns.hear(0.32, 0.24)
+    turns.update_silence(0.32, 0.24)
     turns.fork(0.32, ForkWords((word,), (word,), 0.4))
     assert turns.state is TurnState.AWAITING
     (update,) = turns.advance(0.64, (), [other])
@@ -227,7 +227,7 @@ def test_other_words_of_the_stream_take_the_early_end_back_and_are_counted() -> 
 
 def test_words_of_an_ended_turn_are_dropped_from_the_stream_and_compared() -> None:
     turns = Turns(TurnRules(end_threshold=score_of(0.3)), delay_s=DELAY_S)
-    turns.hear(0.4, 0.32)
+    turns.update_silence(0.4, 0.32)
     old = Word("a", 0.0, 0.1, 1.0), Word("b", 0.1, 0.2, 1.0)
     (start, end) = turns.fork(0.4, ForkWords(old, old, 0.48))
     assert (start.kind, end.kind, end.trigger) == (TurnKind.START, TurnKind.END, Trigger.MODEL)

@@ -124,7 +124,7 @@ CLASSES: Mapping[str, Mapping[str, Class]] = {
         "python -m deploy.ray --gpus": GPU,
         "python -m model.training.on_ray": Elsewhere("tests/deploy/test_ray_training.py", ("model.training.on_ray",)),
     },
-    "docs/contact-centre.md": {
+    "docs/contact-center.md": {
         "python -": HERE,
         "curl ": HERE,
         "tutti evaluate ": HERE,
@@ -219,8 +219,8 @@ CLASSES: Mapping[str, Mapping[str, Class]] = {
         "tutti export DIR": HERE,
     },
     "docs/receipts.md": {
-        "tutti ": Same("docs/contact-centre.md"),
-        "TUTTI_RECEIPT_KEY_FILE=": Same("docs/contact-centre.md"),
+        "tutti ": Same("docs/contact-center.md"),
+        "TUTTI_RECEIPT_KEY_FILE=": Same("docs/contact-center.md"),
     },
     "docs/sizing.md": {
         "python -m tests.support.networks.probes ": Elsewhere(

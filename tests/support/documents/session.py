@@ -138,7 +138,7 @@ def _readme(folder: Path) -> None:
     soundfile.write(folder / "talk.wav", *soundfile.read(SAMPLES / "order.flac"))
 
 
-def _contact_centre(folder: Path) -> None:
+def _contact_center(folder: Path) -> None:
     manifest(folder / "calls.jsonl")
     _records(folder / "usage")
 
@@ -201,7 +201,7 @@ def _records(folder: Path) -> None:
 
 INPUTS: Mapping[str, Callable[[Path], None]] = {
     "README.md": _readme,
-    "docs/contact-centre.md": _contact_centre,
+    "docs/contact-center.md": _contact_center,
     "docs/fine-tuning.md": _fine_tuning,
     "docs/mandarin.md": _mandarin,
     "docs/models.md": _models,

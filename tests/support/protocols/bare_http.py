@@ -11,7 +11,7 @@ from tests.support.servers.live_server import LiveServer
 
 
 @contextmanager
-def dialled(server: LiveServer) -> Iterator[socket.socket]:
+def dialed(server: LiveServer) -> Iterator[socket.socket]:
     """Open a plain connection."""
     with socket.create_connection(server.host.split(":"), timeout=WAIT_S) as bare:
         yield bare

@@ -33,7 +33,7 @@ from server.recognition.session_options import Limits, SessionOptions
 from server.settings import Settings
 from tests.support.servers.fakes import FakeClock
 from tests.support.streams.driven_engine import DrivenEngine
-from tests.support.streams.wire_bench import DrivenServedEngine, Recovering
+from tests.support.streams.wire_bench import DrivenEngineServer, Recovering
 
 Outputs = list[bytes]  # digests of the bits, step by step
 SLOTS = 16
@@ -48,7 +48,7 @@ class MortalEngine:
     def __init__(self, slots: Callable[[], Any], losses: float, deliver: Callable[[EngineEvent], None]) -> None:
         self._slots, self._losses = slots, losses
         self._dice = np.random.default_rng(7)
-        self._served = DrivenServedEngine(slots())
+        self._served = DrivenEngineServer(slots())
         self._front = Recovering(self._served)
         self._front.engine._deliver = deliver
         self.lost = 0
@@ -62,7 +62,7 @@ class MortalEngine:
         self._served.turn()
         if self._dice.random() < self._losses:
             self._front.lose()
-            self._served = DrivenServedEngine(self._slots())
+            self._served = DrivenEngineServer(self._slots())
             self._front.connect(self._served)
             self.lost += 1
         self._front.move()

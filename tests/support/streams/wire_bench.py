@@ -12,16 +12,16 @@ from typing import Any
 from batching.batcher import Policy
 from batching.events import EngineEvent
 from batching.slot_model import SlotModel
+from batching.wire.engine_server import EngineServer
 from batching.wire.recovery import RecoveringEngine
 from batching.wire.remote import RemoteConnection
-from batching.wire.served import ServedEngine
 from batching.wire.sockets import data_sockets
 from tests.support.servers.fakes import WAIT_S, FakeClock
 
 BOUNDS: dict[str, Any] = {"policy": Policy.EAGER, "max_queued": 64, "digest": "echo"}
 
 
-class DrivenServedEngine(ServedEngine):
+class DrivenEngineServer(EngineServer):
     """A served engine without its thread, on a clock that advances only to its next wake-up; as `DrivenEngine`."""
 
     def __init__(self, model: SlotModel, **options: Any) -> None:
@@ -58,7 +58,7 @@ class DrivenServedEngine(ServedEngine):
 class FrontEnd:
     """A front end's end of a socket. Nothing moves before a call of `send` or `receive`."""
 
-    def __init__(self, engine: ServedEngine, connection: RemoteConnection | None = None) -> None:
+    def __init__(self, engine: EngineServer, connection: RemoteConnection | None = None) -> None:
         self.connection = connection or RemoteConnection(clock=engine._clock)
         self.socket, theirs = data_sockets()
         self.socket.setblocking(False)
@@ -119,14 +119,14 @@ def wait_until(condition: Callable[[], bool], *ends: FrontEnd, take: Callable[[F
 class Recovering:
     """A `RecoveringEngine`, its events, and the socket of its present connection."""
 
-    def __init__(self, engine: ServedEngine, **options: Any) -> None:
+    def __init__(self, engine: EngineServer, **options: Any) -> None:
         self.events: list[EngineEvent] = []
         self.engine = RecoveringEngine(self.events.append, clock=engine._clock, **({"max_queued": 64} | options))
         self._clock = engine._clock
         self.end: FrontEnd | None = None
         self.connect(engine)
 
-    def connect(self, engine: ServedEngine) -> None:
+    def connect(self, engine: EngineServer) -> None:
         """Continue in another engine."""
         self.end = FrontEnd(engine, RemoteConnection(clock=self._clock))
         self.engine.reconnect(self.end.connection)

@@ -114,7 +114,7 @@ class Thread:
         """Open streams with these IDs."""
         self._streams += streams
         for stream in streams:
-            self._worker.take(deque([Open(stream, BUDGET_S, False)]))
+            self._worker.execute(deque([Open(stream, BUDGET_S, False)]))
 
     def forget(self) -> None:
         """Reset the measurements."""
@@ -134,7 +134,7 @@ class Thread:
                 at, stream = due[0]
                 arrived.append(Step(stream, self._audio[stream % 64], at, False, now))
                 heapq.heapreplace(due, (at + self._step_s, stream))
-            self._worker.take(arrived)
+            self._worker.execute(arrived)
             if not self._batcher.queued:
                 self._worker.run_batch()  # delivers pending results of an overlapping model
                 self._wait(min(due[0][0] if due else ends, ends))
@@ -157,7 +157,7 @@ class Thread:
     def close(self) -> None:
         """Close every stream."""
         for stream in self._streams:
-            self._worker.take(deque([Close(stream)]))
+            self._worker.execute(deque([Close(stream)]))
         gc.unfreeze()
 
     def values(self) -> Values:

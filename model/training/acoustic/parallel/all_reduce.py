@@ -1,4 +1,9 @@
-"""All-reduce: two algorithms that add in the order of the tree, and the buffer size from which the second is faster.
+"""Sums of gradients in an order that does not depend on the number of processes: within a process, and all-reduce.
+
+Floating-point addition is commutative but not associative. So the gradients of an update's M micro-batches, M a power
+of two, are added along one binary tree over their numbers: each of P processes adds the subtree of its M/P consecutive
+ones, and the processes add their sums pair by pair. Two algorithms do so, and a run measures from which buffer size on
+the second one is faster.
 
 Let N be the bytes of a buffer and P the number of processes, a power of two. **Recursive doubling** takes log2 P
 rounds, in each of which every process sends N bytes. **Recursive halving and doubling** takes twice the rounds, but
@@ -16,6 +21,33 @@ from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
+
+
+def is_power_of_two(number: int) -> bool:
+    """Whether `number` is 1, 2, 4, …"""
+    return number > 0 and number & (number - 1) == 0
+
+
+class TreeSum:
+    """Sum of 2^k buffers added one after another; holds at most k + 1 of them, and adds in place."""
+
+    def __init__(self) -> None:
+        self._partial: list[tuple[int, Tensor]] = []  # height of a subtree and its sum, higher ones first
+
+    def add(self, buffer: Tensor) -> None:
+        """Add the next buffer, which must not be used by the caller any more."""
+        height = 0
+        while self._partial and self._partial[-1][0] == height:
+            _, left = self._partial.pop()
+            buffer = left.add_(buffer)
+            height += 1
+        self._partial.append((height, buffer))
+
+    def total(self) -> Tensor:
+        """Sum of all buffers, whose number must be a power of two."""
+        ((_, total),) = self._partial
+        return total
+
 
 Exchange = Callable[[Tensor, Tensor, int], None]  # send the first buffer to a rank, fill the second with its buffer
 SIZES = (1 << 14, 1 << 18, 1 << 20, 1 << 22, 1 << 24)  # bytes at which a run compares both at its start

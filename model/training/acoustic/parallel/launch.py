@@ -22,9 +22,9 @@ from torch import distributed
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, spawn
 
 from model.errors import TrainingError
+from model.training.acoustic.parallel.all_reduce import is_power_of_two
 from model.training.acoustic.parallel.heartbeat import ANSWERED_S, BEAT_S, Heartbeat
 from model.training.acoustic.parallel.team import Team
-from model.training.acoustic.parallel.tree import is_power_of_two
 
 EXIT_INTERRUPTED = 130  # as in a shell: 128 + SIGINT
 GRACE_S = 2.0  # for the other processes to end after one failed, and again before they are killed

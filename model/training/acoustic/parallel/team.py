@@ -1,9 +1,9 @@
 """Communication between the processes of a run: sums, parts of a result, and objects; bit-exact, and timed.
 
-Sums continue the tree of `model.training.acoustic.parallel.tree`: in round k, processes whose ranks differ in bit k
-exchange buffers and both add them (`model.training.acoustic.parallel.all_reduce`). The library's own reductions order
-their additions by the number of processes (gloo's all_reduce gives other bits for four than for one). GPU buffers pass
-through host memory: the order of NCCL's sums depends on the topology, and this way there is one path to test.
+Sums continue the tree of `model.training.acoustic.parallel.all_reduce`: in round k, processes whose ranks differ in bit
+k exchange buffers and both add them. The library's own reductions order their additions by the number of processes
+(gloo's all_reduce gives other bits for four than for one). GPU buffers pass through host memory: the order of NCCL's
+sums depends on the topology, and this way there is one path to test.
 """
 
 from __future__ import annotations

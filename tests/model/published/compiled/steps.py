@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from model.published.compiled.compiling import results_of
 from model.published.compiled.slots import CompiledSlots, CompiledStep
-from model.published.compiled.verification import results_of
 from model.published.published_model import PublishedModel
 from model.published.rewriting.verification import speech_windows
 from tests.support.audio.speech import ROOT

@@ -15,10 +15,10 @@ import pytest
 
 from model.description import Device
 from model.errors import PublishedModelError
+from model.published.compiled.compiling import decibels, noise_of, results_of
 from model.published.compiled.fastconformer.network import FastConformer, FastConformerStep
 from model.published.compiled.linears import Linear
 from model.published.compiled.slots import CompiledSlots
-from model.published.compiled.verification import decibels, noise_of, results_of
 from model.published.files import find_files
 from model.published.onnx_graph import Node, OnnxGraph
 from model.published.published_model import PublishedModel

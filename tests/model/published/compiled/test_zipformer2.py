@@ -14,9 +14,9 @@ import pytest
 
 from model.description import Device
 from model.errors import PublishedModelError
+from model.published.compiled.compiling import decibels, noise_of, results_of
 from model.published.compiled.linears import Linear
 from model.published.compiled.slots import CompiledSlots
-from model.published.compiled.verification import decibels, noise_of, results_of
 from model.published.compiled.zipformer2.network import Zipformer2Network, Zipformer2Step
 from model.published.compiled.zipformer2.weights import Zipformer2Weights, read_weights
 from model.published.files import find_files

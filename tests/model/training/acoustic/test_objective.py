@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from model.torch_network.network import Network
+from model.training.acoustic.averaging import MovingAverage
 from model.training.acoustic.data.batches import Batch, Targets
 from model.training.acoustic.losses.ctc import consistency_loss, ctc_loss
-from model.training.acoustic.moving_average import MovingAverage
 from model.training.acoustic.objective import Objective
 from model.training.acoustic.recipe import Recipe
 from tests.support.training.tones import TINY

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from model.errors import CheckpointError, TrainingError
-from model.punctuation.features import UNKNOWN, Vocabulary
 from model.punctuation.marks import ENDS, NONE, parse
 from model.punctuation.network import TaggerNetwork
 from model.punctuation.tagger import Tagger
-from model.punctuation.weights import load, save
+from model.punctuation.weights import UNKNOWN, Vocabulary, load, save
 from model.training.punctuation import train as training
 from model.training.punctuation.corpus import (
     IGNORED,

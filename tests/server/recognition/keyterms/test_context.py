@@ -10,8 +10,14 @@ import pytest
 
 from server.audio.pcm import PCM
 from server.errors import KeytermsTooOften
-from server.recognition.keyterms.context import CONTEXT_S, MAX_WORDS, rare_terms
-from server.recognition.keyterms.keyterms import MAX_CHARACTERS, MAX_CONTEXT_TERMS, Keyterms
+from server.recognition.keyterms.keyterms import (
+    CONTEXT_S,
+    MAX_CHARACTERS,
+    MAX_CONTEXT_TERMS,
+    MAX_WORDS,
+    Keyterms,
+    rare_terms,
+)
 from server.recognition.saved_state import SavedInput
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import CONFIG, silence, spell

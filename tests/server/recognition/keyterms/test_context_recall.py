@@ -19,7 +19,7 @@ from model.ctc.rewind import RewindDecoder
 from model.ctc.words import LogProbs
 from model.decoder import make_decoder
 from model.evaluation.scoring import TermScore, score_terms
-from server.recognition.keyterms.context import rare_terms
+from server.recognition.keyterms.keyterms import rare_terms
 from tests.support.needs import need_programs
 
 SENTENCES = 80

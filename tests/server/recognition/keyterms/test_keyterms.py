@@ -151,7 +151,7 @@ def test_pending_changes_are_bounded_by_pending_steps() -> None:
 
 
 def test_changes_cost_their_characters_and_audio_restores_the_allowance() -> None:
-    """The event loop builds them: a client that changes all the time must not hold up its neighbours."""
+    """The event loop builds them: a client that changes all the time must not hold up its neighbors."""
     full = [f"word number {i}"[:12] for i in range(MAX_TERMS)]
     bench = SessionBench(decoder=WaveringDecoder())
     bench.session.keyterms.replace_phrases(full)

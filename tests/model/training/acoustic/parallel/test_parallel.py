@@ -14,11 +14,11 @@ import torch
 
 from model.errors import TrainingError
 from model.training.acoustic.parallel import launch
+from model.training.acoustic.parallel.all_reduce import TreeSum
 from model.training.acoustic.parallel.heartbeat import ANSWERED_S, BEAT_S, EXIT_SILENT, Heartbeat
 from model.training.acoustic.parallel.launch import Place, processes_for
 from model.training.acoustic.parallel.placement import Location
 from model.training.acoustic.parallel.team import Team
-from model.training.acoustic.parallel.tree import TreeSum
 
 
 def leaves(number: int) -> list[torch.Tensor]:

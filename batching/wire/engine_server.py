@@ -1,7 +1,7 @@
 """An engine for front ends in other processes: its model thread reads commands from sockets and writes results to them.
 
-The id of a stream is that of its connection, then the 32 bits that it has on the wire, so no two front ends can name
-the same stream. The rows of a batch are grouped by connection, and each connection gets its own in one frame.
+The id of a stream is the number of its connection followed by its 32-bit id on the wire, so ids of different front ends
+never collide. The rows of a batch are grouped by connection, and each connection gets its rows in one frame.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GATHERED = 2
 _WIRE_BITS = (1 << STREAM_BITS) - 1
 
 
-class ServedEngine(ModelThread):
+class EngineServer(ModelThread):
     """An engine whose streams belong to the connections that `attach` adds; `RemoteConnection` is the other end.
 
     A connection that closes or breaks, sends what is not a frame, or does not read (`sockets.MAX_UNSENT_BYTES`), is
@@ -49,9 +49,9 @@ class ServedEngine(ModelThread):
         """Allocate everything; `start` starts the thread. The other options are those of `ModelThread`.
 
         `digest`: identifies the model for front ends. `max_queued_bytes`: bound on the waiting steps of all streams. A
-        connection with more than its equal share of it is not read until some of its steps have run: an engine that
-        fell back would else spend its time on taking up steps (measured: 35 to 55 µs a row instead of 9). It should be
-        more than all uploads may have waiting, because steps of live streams wait in the same sockets.
+        connection with more than its equal share is not read until some of its steps have run: otherwise an engine that
+        cannot keep up spends its time on queueing steps (measured: 35 to 55 µs a row instead of 9). It should exceed
+        what all uploads can have waiting, because steps of live streams wait in the same sockets.
         """
         self._inputs = Layout(model.inputs.dtype, model.inputs.shape[1:])
         self._state_bytes, self._digest = model.state_bytes, digest
@@ -126,7 +126,7 @@ class ServedEngine(ModelThread):
             if wait_s > 0:
                 began_s = self._clock()
                 self._sockets.rest(wait_s)
-                worker.rested(self._clock() - began_s)
+                worker.slept(self._clock() - began_s)
 
     def _limit_reading(self) -> None:
         """Read from a connection unless more than its share of the waiting steps is its own."""

@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from loadtest import neighbour
+from loadtest import noisy_neighbor
 from loadtest.errors import BadSettings, ServerNotReady
 from loadtest.generator.level import Schedule
 from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
 from loadtest.measurement.run import measure
-from loadtest.neighbour import Neighbour, Offered, Plan, busy, figures, judge, run, visit
+from loadtest.noisy_neighbor import NoisyNeighbor, Offered, Plan, busy, figures, judge, run, visit
 from loadtest.reports.criteria import unmet
 from tests.support.clients.fake_listen import FakeListen
 from tests.support.clients.loadtest_bench import T0, settings, write_manifest
@@ -105,14 +105,14 @@ def alive(pid: int) -> bool:
 
 def watch_starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     started: list[int] = []
-    begin = neighbour.start
+    begin = noisy_neighbor.start
 
     def noted(*arguments: object) -> object:
         process = begin(*arguments)  # type: ignore[arg-type]
         started.append(process.pid)
         return process
 
-    monkeypatch.setattr(neighbour, "start", noted)
+    monkeypatch.setattr(noisy_neighbor, "start", noted)
     return started
 
 
@@ -133,14 +133,14 @@ def test_busy_processes_compute_and_are_stopped_even_after_an_error(monkeypatch:
 def test_a_canceled_visit_stops_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     started = watch_starts(monkeypatch)
     come = asyncio.Event()
-    begin = neighbour.start
+    begin = noisy_neighbor.start
 
     def noted(*arguments: object) -> object:
         process = begin(*arguments)  # type: ignore[arg-type]
         come.set()
         return process
 
-    monkeypatch.setattr(neighbour, "start", noted)
+    monkeypatch.setattr(noisy_neighbor, "start", noted)
 
     async def work() -> None:
         schedule = Schedule(begin_s=-1.0, from_s=-1.0, end_s=60.0, spread_s=0.0)
@@ -172,19 +172,19 @@ def test_a_task_alongside_a_level_starts_and_ends_with_it(tmp_path: Path) -> Non
 
 
 @pytest.fixture
-def measured_short(tmp_path: Path) -> Callable[[], tuple[int, Neighbour, str]]:
-    def work() -> tuple[int, Neighbour, str]:
+def measured_short(tmp_path: Path) -> Callable[[], tuple[int, NoisyNeighbor, str]]:
+    def work() -> tuple[int, NoisyNeighbor, str]:
         with FakeListen().in_thread() as server:
             base = settings(write_manifest(tmp_path), streams=(1, 2))
             code = run(lambda: contextlib.nullcontext(server.url), SHORT, base, tmp_path, "command", processes=1)
-        kept = msgspec.json.decode((tmp_path / "neighbour.json").read_bytes(), type=Neighbour)
-        return code, kept, (tmp_path / "neighbour.md").read_text()
+        kept = msgspec.json.decode((tmp_path / "noisy_neighbor.json").read_bytes(), type=NoisyNeighbor)
+        return code, kept, (tmp_path / "noisy_neighbor.md").read_text()
 
     return work
 
 
 def test_a_short_run_writes_document_page_and_plot(
-    measured_short: Callable[[], tuple[int, Neighbour, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    measured_short: Callable[[], tuple[int, NoisyNeighbor, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = watch_starts(monkeypatch)
     code, kept, page = measured_short()
@@ -196,7 +196,7 @@ def test_a_short_run_writes_document_page_and_plot(
     assert {phase.name for offered in kept.levels for phase in offered.phases} == {p.name for p in SHORT.phases()}
     assert "`command`" in page
     assert "visit 1, the rest" in page
-    assert (tmp_path / "neighbour.png").stat().st_size > 10_000
+    assert (tmp_path / "noisy_neighbor.png").stat().st_size > 10_000
 
 
 def test_levels_can_be_reported_by_the_second(tmp_path: Path) -> None:

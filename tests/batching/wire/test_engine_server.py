@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 from batching.errors import EngineDown, WrongInput, WrongState
 from batching.events import BatchDone, EngineEvent, StateExported, StreamClosed, StreamFailed, WarmedUp
 from batching.slot_model import SlotModel
-from batching.wire import frames, sockets
-from batching.wire import served as served_engine
+from batching.wire import engine_server, frames, sockets
+from batching.wire.engine_server import GATHERED, EngineServer
 from batching.wire.remote import RemoteConnection
-from batching.wire.served import GATHERED, ServedEngine
 from batching.wire.sockets import data_sockets
 from tests.support.servers.fakes import WAIT_S, ChunkedModel, EchoModel, GatedModel
 from tests.support.streams.engine_bench import step
-from tests.support.streams.wire_bench import BOUNDS, DrivenServedEngine, FrontEnd, wait_until
+from tests.support.streams.wire_bench import BOUNDS, DrivenEngineServer, FrontEnd, wait_until
 
 
 class Served:
@@ -32,15 +31,15 @@ class Served:
         self.stack = ExitStack()
         self.events: dict[FrontEnd, list[EngineEvent]] = {}
 
-    def start(self, model: SlotModel, **options: Any) -> ServedEngine:
-        engine = ServedEngine(model, **(BOUNDS | options))
+    def start(self, model: SlotModel, **options: Any) -> EngineServer:
+        engine = EngineServer(model, **(BOUNDS | options))
         self.stack.callback(engine.stop, WAIT_S)
         if isinstance(model, GatedModel):
             self.stack.callback(model.go_on, 1_000)
         engine.start()
         return engine
 
-    def connect(self, engine: ServedEngine) -> FrontEnd:
+    def connect(self, engine: EngineServer) -> FrontEnd:
         end = FrontEnd(engine)
         self.stack.callback(end.close)
         self.events[end] = end.events()
@@ -87,14 +86,14 @@ def test_streams_of_several_front_ends_get_their_own_answers_in_order(served: Se
 def test_steps_of_many_streams_are_gathered_before_the_next_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     rests: list[float] = []
     monkeypatch.setattr(sockets.SocketMail, "rest", lambda _, seconds: rests.append(seconds))
-    engine = DrivenServedEngine(EchoModel(capacity=8, largest=2), step_s=4 * served_engine.PERIOD_S / GATHERED)
+    engine = DrivenEngineServer(EchoModel(capacity=8, largest=2), step_s=4 * engine_server.PERIOD_S / GATHERED)
     end = FrontEnd(engine)
     streams = [end.connection.open() for _ in range(3)]
 
     def batch(*stepping: int) -> int:
         """Push and run a batch after a quarter of the period; return how often the engine rested."""
         rests.clear()
-        engine.fake_clock.advance(served_engine.PERIOD_S / 4)
+        engine.fake_clock.advance(engine_server.PERIOD_S / 4)
         for stream in stepping:
             end.connection.push(stream, step(1))
         end.send()
@@ -107,11 +106,11 @@ def test_steps_of_many_streams_are_gathered_before_the_next_batch(monkeypatch: p
     streams.append(end.connection.open())
     batch(streams[0])
     assert batch(streams[1])
-    assert rests[0] == pytest.approx(served_engine.PERIOD_S * 3 / 4, rel=1e-3), "from the start of the last batch on"
+    assert rests[0] == pytest.approx(engine_server.PERIOD_S * 3 / 4, rel=1e-3), "from the start of the last batch on"
     batch(*streams)  # two of them, the largest batch
     assert not batch(), "steps wait already"
     rests.clear()
-    engine.fake_clock.advance(2 * served_engine.PERIOD_S)
+    engine.fake_clock.advance(2 * engine_server.PERIOD_S)
     batch(streams[2])
     assert not rests, "the last batch is long ago"
     engine.stop(0.0)
@@ -119,7 +118,7 @@ def test_steps_of_many_streams_are_gathered_before_the_next_batch(monkeypatch: p
 
 @pytest.mark.parametrize("chunks", [False, True])
 def test_a_batch_is_split_by_owner_and_one_front_end_leads_it(chunks: bool) -> None:
-    engine = DrivenServedEngine(ChunkedModel(capacity=8, largest=8), chunks=chunks, step_s=0.08)
+    engine = DrivenEngineServer(ChunkedModel(capacity=8, largest=8), chunks=chunks, step_s=0.08)
     ends = [FrontEnd(engine) for _ in range(3)]
     streams: dict[FrontEnd, list[int]] = {end: [] for end in ends}
     for n in (1, 0, 2, 1, 0, 1):
@@ -278,7 +277,7 @@ def test_hello_describes_the_model_and_wrong_input_is_refused_in_the_front_end(s
 
 
 def test_the_times_of_the_warm_up_reach_early_and_late_connections(served: Served) -> None:
-    engine = ServedEngine(EchoModel(capacity=8, largest=5), **BOUNDS, warm_up=True)
+    engine = EngineServer(EchoModel(capacity=8, largest=5), **BOUNDS, warm_up=True)
     served.stack.callback(engine.stop, WAIT_S)
     early = served.connect(engine)
     stream = early.connection.open()
@@ -331,7 +330,7 @@ def test_stopping_closes_all_connections_and_refuses_new_ones(served: Served) ->
 
 
 def test_an_engine_that_never_started_closes_its_connections() -> None:
-    engine = ServedEngine(EchoModel(), **BOUNDS)
+    engine = EngineServer(EchoModel(), **BOUNDS)
     end = FrontEnd(engine)
     engine.stop(WAIT_S)
     end.receive()
@@ -356,7 +355,7 @@ def test_a_model_that_loses_its_device_closes_the_connections(served: Served, mo
 
 
 def test_a_broken_socket_is_refused() -> None:
-    engine = ServedEngine(EchoModel(), **BOUNDS)
+    engine = EngineServer(EchoModel(), **BOUNDS)
     mine, theirs = data_sockets()
     mine.close()
     with pytest.raises(OSError):

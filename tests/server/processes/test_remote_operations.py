@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from server.http.combined_reports import combined_models, combined_status
 from server.http.operations import Health, LoadedCard, ModelState, Status
 from server.models.registry import Phase
+from server.processes.remote_operations import combined_models, combined_status
 
 EN, ES = LoadedCard("en", "1", "u-en"), LoadedCard("es", "1", "u-es")
 

@@ -14,7 +14,7 @@ from batching.slot_model import SlotModel
 from tests.support.servers.fakes import ChunkedModel, FailingModel, OverlappedModel
 from tests.support.streams.driven_engine import DrivenEngine
 from tests.support.streams.engine_bench import step
-from tests.support.streams.wire_bench import DrivenServedEngine, FrontEnd
+from tests.support.streams.wire_bench import DrivenEngineServer, FrontEnd
 
 
 def summary(event: EngineEvent) -> tuple[object, ...]:
@@ -39,7 +39,7 @@ class ServedMachine(RuleBasedStateMachine):
         self.found: list[EngineEvent] = []
         options = {"max_queued": 4, "step_s": 0.08, "background_rows": 2}
         self.plain = DrivenEngine(self.model(), self.expected.append, **options)
-        self.served = DrivenServedEngine(self.model(), **options)
+        self.served = DrivenEngineServer(self.model(), **options)
         self.end = FrontEnd(self.served)
         self.streams: list[int] = []
         self.tags = 0

@@ -1,6 +1,6 @@
-"""What recognition uses of an engine: calls that queue commands, and events that answer them.
+"""Interface of an engine for recognition: calls that queue commands, and events that answer them.
 
-`Engine` implements it by a thread of this process. All arguments and events are immutable, so an engine may as well run
+`Engine` implements it with a thread of this process. All arguments and events are immutable, so an engine can also run
 in another process.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from batching.batcher import StreamId
 
 
-class EngineFront(Protocol):
+class EngineClient(Protocol):
     """Interface of an engine for sessions. Its maker takes the function that gets every event, in order.
 
     The calls of a stream: `open`, any number of `push`, exactly one `close`, also after a failure. No call waits for

@@ -1,4 +1,14 @@
-"""Streams and transcriptions for code without an event loop, each on an event loop in a thread of its own.
+"""The client without an event loop: `open_stream`, `connect` and `transcribe` for programs that do not use asyncio.
+
+    with open_stream("ws://127.0.0.1:8080", resumable=True) as stream:
+        stream.send(pcm)
+        stream.close_stream()
+        for message in stream:
+            if isinstance(message, Results) and message.is_final:
+                print(message.text)
+
+Functions, arguments, messages and errors are those of `tutti_asr_client`; the work is done by its asynchronous client,
+on one background thread for each stream.
 
 The thread belongs to the `with` block: it starts with it and ends with it. Any thread may call the methods of a stream:
 one usually sends while another iterates. The stream can still be used after an interruption (Ctrl-C): a message that
@@ -20,13 +30,14 @@ import numpy as np
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from numpy.typing import NDArray
 
-from tutti_asr_client import live, resilient
+from tutti_asr_client import live, resilient, uploads
 from tutti_asr_client import stream as streams
 from tutti_asr_client.connection_events import ConnectionEvents
 from tutti_asr_client.errors import ClosedAbnormally
 from tutti_asr_client.live import ABNORMAL_CLOSE
 from tutti_asr_client.messages import Message
-from tutti_asr_client.uploads import transcribe as uploads
+
+__all__ = ["ListenClient", "ResilientClient", "connect", "open_stream", "transcribe"]
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -1,7 +1,7 @@
 """CPU contention: latency of accepted streams while other processes compute on the same machine.
 
-`python -m loadtest.neighbour` starts a server for each number of streams, offers the streams in real time, twice runs
-one busy process per core for some seconds, and writes document, page and plot to `loadtest/results/`. The busy
+`python -m loadtest.noisy_neighbor` starts a server for each number of streams, offers the streams in real time, twice
+runs one busy process per core for some seconds, and writes document, page and plot to `loadtest/results/`. The busy
 processes have the server's niceness, so the scheduler gives each of them half of a contended core. They are stopped
 here, and end by themselves if this program is killed.
 """
@@ -40,7 +40,7 @@ from loadtest.reports.environment import Environment
 from loadtest.reports.pages import number, percentile, place_lines
 from loadtest.served import server_at, start, stop
 
-NAME = "neighbour"
+NAME = "noisy_neighbor"
 
 ACCEPTED_MS = 100.0
 """Latency objective of accepted streams at p98: the server's default `latency_budget_ms`."""
@@ -136,7 +136,7 @@ class Offered(msgspec.Struct, frozen=True):
     level: LevelReport
 
 
-class Neighbour(msgspec.Struct, frozen=True):
+class NoisyNeighbor(msgspec.Struct, frozen=True):
     """The result document. `visits_s`: begin and end of each visit in seconds of a level."""
 
     command: str
@@ -202,7 +202,7 @@ async def visit(plan: Plan, processes: int, schedule: Schedule, clock: Callable[
             await asyncio.sleep(schedule.from_s + end - clock())
 
 
-def markdown(found: Neighbour, plan: Plan, drawn: str) -> str:
+def markdown(found: NoisyNeighbor, plan: Plan, drawn: str) -> str:
     """Return the page."""
     lines = ["# CPU contention", "", f"`{found.command}`", ""]
     lines += [f"{found.busy_processes} busy processes, one per core and with the server's niceness, ran during "]
@@ -230,7 +230,7 @@ def markdown(found: Neighbour, plan: Plan, drawn: str) -> str:
     return "\n".join(lines)
 
 
-def draw(found: Neighbour, path: Path) -> None:
+def draw(found: NoisyNeighbor, path: Path) -> None:
     """Plot latency, open streams and limit by second, with a column for each number of offered streams."""
     columns = len(found.levels)
     with picture(path, 2, columns, (4.5 * columns, 6), sharex=True) as axes:
@@ -276,7 +276,7 @@ def run(
             break
     levels = tuple(figures(plan, result.document.levels[0], result.minutes[0]) for result in results)
     bars = tuple(itertools.chain.from_iterable(map(judge, levels)))
-    found = Neighbour(command, cores, plan.visits_s, bars, levels, results[0].document.environment)
+    found = NoisyNeighbor(command, cores, plan.visits_s, bars, levels, results[0].document.environment)
     draw(found, folder / f"{NAME}.png")
     code = conclude(found, bars, markdown(found, plan, f"{NAME}.png"), folder, NAME)
     return EXIT_INTERRUPTED if results[-1].document.interrupted else code
@@ -308,7 +308,7 @@ def main(
         )
         return run(lambda: server_at(url, serve_option or ()), plan, base, folder, command)
 
-    carry_out("loadtest.neighbour", work)
+    carry_out("loadtest.noisy_neighbor", work)
 
 
 if __name__ == "__main__":

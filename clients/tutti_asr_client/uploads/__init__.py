@@ -1,1 +1,0 @@
-"""Transcription of whole recordings by HTTP, at `POST /v1/listen`."""
