@@ -76,7 +76,9 @@ class Resumption:
         steps = list(zip(self._channels, audio.context_steps, strict=True))
         begin = self._replay_from(saved.audio)
         if (saved.audio.digest is None) != (self._digest is None):
-            raise ValueError("a stream with receipts cannot be resumed without them, nor one without receipts with them")
+            raise ValueError(
+                "a stream with receipts cannot be resumed without them, nor one without receipts with them"
+            )
 
         def restore() -> None:
             restore_keyterms()
