@@ -13,6 +13,7 @@ from stdnum.us import ssn
 from server.text.redaction_kinds import NumberLanguage, Redaction
 
 CARD = "CREDIT_CARD"
+NUMBER = "NUMBER"  # any other
 CARD_LENGTHS = range(13, 20)  # Source: ISO/IEC 7812
 CARD_SIZES = (15, 16, 19)  # common ones: what follows in the same number may be an expiry date
 PHONE_LENGTHS = range(7, 16)  # Source: E.164, and local numbers without area code
@@ -21,7 +22,7 @@ RESIDENT = 18  # signs of a resident identity number. Source: GB 11643-1999
 
 
 def label_of(digits: str, kinds: Collection[Redaction], language: NumberLanguage) -> str:
-    """Return the label of a number, of these kinds if it has their form, otherwise NUMBER."""
+    """Return the label of a number, of these kinds if it has their form, otherwise `NUMBER`."""
     if Redaction.SSN in kinds and language is NumberLanguage.CHINESE and _is_resident(digits):
         return "SSN"
     if Redaction.PCI in kinds and _has_card(digits):
@@ -30,7 +31,7 @@ def label_of(digits: str, kinds: Collection[Redaction], language: NumberLanguage
         return "SSN"
     if Redaction.PHONE in kinds and len(digits) in PHONE_LENGTHS and _may_be_phone(digits, REGIONS[language]):
         return "PHONE_NUMBER"
-    return "NUMBER"
+    return NUMBER
 
 
 def _is_resident(digits: str) -> bool:

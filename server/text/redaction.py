@@ -14,7 +14,7 @@ from typing import Protocol
 
 from model.ctc.words import Word
 from server.text import chinese_digits, spoken_digits
-from server.text.number_labels import CARD, label_of
+from server.text.number_labels import CARD, NUMBER, label_of
 from server.text.redaction_kinds import SHORTEST, NumberLanguage, Redaction
 from server.text.spoken_digits import Part
 
@@ -104,8 +104,9 @@ class Redactor:
     def partial(self, channel: int, words: Sequence[Word]) -> tuple[tuple[Word, ...], int]:
         """Return the words of an unfinished segment, and how many of them precede its first number.
 
-        Every number is masked, because more digits may follow; an unfinished last word that may become a number is
-        left out. The same tuple of words, as in steps without a new word, is read once.
+        Every number is masked, because more digits may follow, and the last one is a NUMBER until it is finished; an
+        unfinished last word that may become a number is left out. The same tuple of words, as in steps without a new
+        word, is read once.
         """
         here = self._channels[channel]
         if here.partial is None or here.partial[0] is not words:
@@ -119,7 +120,8 @@ class Redactor:
         numbers = self._numbers(here, words, texts, wary=True)
         if not numbers:
             return tuple(words), len(words)
-        return self._masked(here, words, numbers, Counter(self._counts)), numbers[0].start
+        labels = [self._label_so_far(here, number) for number in numbers]
+        return self._masked(here, words, numbers, labels, Counter(self._counts)), numbers[0].start
 
     def final(self, channel: int, words: Sequence[Word]) -> tuple[Word, ...]:
         """Return the words of a finished segment, each masked number as one word."""
@@ -129,7 +131,7 @@ class Redactor:
         numbers = self._numbers(here, words, texts)
         nearby = self._digits_nearby(numbers)
         masked = [one for one, digits in zip(numbers, nearby, strict=True) if self._masks(one, digits, words, texts)]
-        shown = self._masked(here, words, masked, self._counts)
+        shown = self._masked(here, words, masked, [self._label(here, one) for one in masked], self._counts)
         self._remember(here, words, texts, numbers)
         return shown
 
@@ -199,13 +201,17 @@ class Redactor:
         self._context_until_s = max(self._context_until_s, end_s + CONTEXT_S)
 
     def _masked(
-        self, here: _Channel, words: Sequence[Word], numbers: Sequence[_Number], counts: Counter[str]
+        self,
+        here: _Channel,
+        words: Sequence[Word],
+        numbers: Sequence[_Number],
+        labels: Sequence[str],
+        counts: Counter[str],
     ) -> tuple[Word, ...]:
-        """Return the words with each of these numbers as one; new numbers are counted in `counts`."""
+        """Return the words with each of these numbers as its label; new numbers are counted in `counts`."""
         shown: list[Word] = []
         done = 0
-        for number in numbers:
-            label = self._label(here, number)
+        for number, label in zip(numbers, labels, strict=True):
             index = here.labels.get(label) if number.continues else None
             if index is None:
                 counts[label] += 1
@@ -239,6 +245,10 @@ class Redactor:
         if number.continues and CARD in here.labels:  # its expiry date and code may follow
             return CARD
         return label_of(self._number_words.digits_of(number.texts), self._kinds, self._language)
+
+    def _label_so_far(self, here: _Channel, number: _Number) -> str:
+        """Return the label in an interim result: one of an unfinished number would change with every digit."""
+        return self._label(here, number) if number.finished or number.continues else NUMBER
 
 
 def _placeholder(text: str, words: Sequence[Word]) -> Word:

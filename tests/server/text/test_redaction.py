@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from model.ctc.words import Word
 from server.errors import BadParameter
+from server.text import spoken_digits
 from server.text.redaction import CONTEXT_S, UNFINISHED_S, Redactor
 from server.text.redaction_kinds import Redaction, kinds_of
-from server.text.spoken_digits import digits_of
+from server.text.spoken_digits import Part, digits_of, part, parts
 
 CARD = "four five three nine one four eight eight oh three four three six four six seven"  # 4539 1488 0343 6467
 PCI = frozenset({Redaction.PCI})
@@ -163,3 +166,29 @@ def test_the_same_interim_words_are_read_once_until_a_final_gives_numbers_other_
 def test_words_that_sound_like_digits_count_in_the_middle_of_a_number(text: str, expected: str) -> None:
     """As the shipped model writes synthetic speech. At the edge of a number they are shown."""
     assert final(text, [Redaction.PHONE]) == expected
+
+
+def test_a_number_has_a_label_of_its_kind_once_it_is_finished() -> None:
+    redactor = Redactor(PCI, 1)
+    words = spoken(f"{CARD} thanks")
+    texts = [shown(redactor.partial(0, words[:end])[0]) for end in range(1, len(words) + 1)]
+    assert texts[:16] == ["[NUMBER_1]"] * 16
+    assert texts[-1] == "[CREDIT_CARD_1] thanks"
+    assert shown(redactor.final(0, words[:16])) == "[CREDIT_CARD_1]"
+
+
+WORDS = (*spoken_digits._SOMETIMES, *spoken_digits._PLAIN, "the", "card", "4719", "forty-seven", "x-ray", "a1", "é", "")
+
+
+@given(st.lists(st.sampled_from(WORDS)), st.booleans(), st.booleans(), st.booleans())
+def test_parts_are_those_of_each_word_between_its_neighbors(
+    texts: list[str],
+    in_number: bool,
+    ordinals: bool,
+    wary: bool,
+) -> None:
+    expected, inside = list[Part](), in_number
+    for before, text, following in zip(["", *texts], texts, [*texts[1:], "zero" if wary else ""], strict=False):
+        expected.append(part(text, before, following, in_number=inside, ordinals=ordinals))
+        inside = expected[-1] is Part.NUMBER or (inside and expected[-1] is Part.LINK)
+    assert parts(texts, in_number=in_number, ordinals=ordinals, wary=wary) == expected
