@@ -153,6 +153,10 @@ class BeamDecoder:
             state.bias, state.search_bias = bias, search_bias  # keeps its arrays alive while the kernel reads them
             state.shown = None  # words that only the old key terms contain disappear
 
+    def unspeakable(self, bias: Bias) -> tuple[str, ...]:
+        """Phrases that no symbols of the model express."""
+        return self._search_bias(bias).unspeakable
+
     def word_log_prob(self, word: str) -> float:
         """Natural log-probability of a word without context; minus infinity for one without language model."""
         return -math.inf if self.lm is None else self.lm.unigram(word)

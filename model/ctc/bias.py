@@ -60,6 +60,7 @@ class Bias:
     table: tuple[int, int, int] = field(
         compare=False, repr=False
     )  # number of states and addresses of both arrays, for compiled code
+    unspeakable: tuple[str, ...] = field(default=(), compare=False)  # phrases that no symbols of the model express
 
     @classmethod
     def of(cls, phrases: Iterable[tuple[str, float | None]], default_boost: float = 1.0) -> Bias:
@@ -84,12 +85,15 @@ class Bias:
         """Return the same phrases in phones. `pronounce`: columns of a word's phones, for each pronunciation."""
         spoken: dict[PhraseLetters, float] = {}
         words: dict[Letters, str] = {}
+        silent: list[str] = []
         for phrase, boost in self.phrases:
             each = [(word, tuple(pronounce(word))) for word in phrase.split()]
+            if not all(variants for _, variants in each):
+                silent.append(phrase)
             words |= {phones: word for word, variants in each for phones in variants}
             variants = itertools.product(*(variants for _, variants in each))
             spoken |= dict.fromkeys(itertools.islice(variants, MAX_PRONUNCIATIONS), boost)
-        return _automaton(self.phrases, words, spoken)
+        return _automaton(self.phrases, words, spoken, silent)
 
     def __bool__(self) -> bool:
         """Whether there is a phrase."""
@@ -143,7 +147,9 @@ def _built(phrases: tuple[tuple[Phrase, float], ...]) -> Bias:
     written = [(phrase, boost) for phrase, boost in phrases if all(map(LETTERS_ALONE.issuperset, phrase))]
     words = {_columns(word): word for phrase, _ in written for word in phrase}
     spelled = {tuple(map(_columns, phrase)): boost for phrase, boost in written}
-    return _automaton(tuple((" ".join(phrase), boost) for phrase, boost in phrases), words, spelled)
+    joined = tuple((" ".join(phrase), boost) for phrase, boost in phrases)
+    known = {" ".join(phrase) for phrase, _ in written}
+    return _automaton(joined, words, spelled, [phrase for phrase, _ in joined if phrase not in known])
 
 
 def _columns(word: str) -> Letters:
@@ -151,7 +157,10 @@ def _columns(word: str) -> Letters:
 
 
 def _automaton(
-    phrases: tuple[tuple[str, float], ...], words: Mapping[Letters, str], boosts: Mapping[PhraseLetters, float]
+    phrases: tuple[tuple[str, float], ...],
+    words: Mapping[Letters, str],
+    boosts: Mapping[PhraseLetters, float],
+    unspeakable: Sequence[str],
 ) -> Bias:
     root = _State((), (), -1)
     states: _States = {((), ()): root}
@@ -172,7 +181,7 @@ def _automaton(
     ints[-1, at.TERM_FIRST] = child
     floats[at.TERM_START, at.TERM_GAIN] = max(0.0, *boosts.values()) if boosts else 0.0
     table = len(floats), ints.ctypes.data, floats.ctypes.data
-    return Bias(phrases, words, ints, floats, table)
+    return Bias(phrases, words, ints, floats, table, tuple(unspeakable))
 
 
 def _add_phrase(root: _State, phrase: PhraseLetters, boost: float, states: _States) -> None:

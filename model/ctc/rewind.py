@@ -115,6 +115,10 @@ class RewindDecoder:
         """As the search does."""
         self.search.set_bias(state.first, bias)
 
+    def unspeakable(self, bias: Bias) -> tuple[str, ...]:
+        """Phrases that no symbols of the model express."""
+        return self.search.unspeakable(bias)
+
     def word_log_prob(self, word: str) -> float:
         """As the search has it."""
         return self.search.word_log_prob(word)

@@ -135,6 +135,10 @@ class TwoPassDecoder:
         """Replace the key terms from the next frame on; words that are not stable yet are rescored with them."""
         self.first.set_bias(state.first, bias)
 
+    def unspeakable(self, bias: Bias) -> tuple[str, ...]:
+        """Phrases that no symbols of the model express."""
+        return self.first.unspeakable(bias)
+
     def word_log_prob(self, word: str) -> float:
         """As the first pass's language model has it."""
         return self.first.word_log_prob(word)

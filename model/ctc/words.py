@@ -139,6 +139,14 @@ class SavesStates(Protocol):
 
 
 @runtime_checkable
+class ChecksTerms(Protocol):
+    """Optional capability of a decoder, detected by attribute: which key terms it can recognize."""
+
+    def unspeakable(self, bias: Bias) -> tuple[str, ...]:
+        """Phrases that no symbols of the model express, such as Chinese characters for an English model."""
+
+
+@runtime_checkable
 class RatesWords(Protocol):
     """Optional capability of a decoder, detected by attribute: how frequent words are."""
 

@@ -330,8 +330,8 @@ response header `x-ignored-params`.
 speech. An utterance longer than the server's maximum is cut after a finished word, without `speech_final`.
 
 **Key terms:** at most 200 with 2,500 characters in total and 20 words each, `keyterm` and `keywords` together. Numbers
-and signs in them are spelled as they are spoken (`24/7` is "twenty four seven", `3M` is "three m"); a term in an
-alphabet that the model cannot spell is rejected with its name.
+and signs in them are spelled as they are spoken (`24/7` is "twenty four seven", `3M` is "three m"); a term that
+the model cannot spell or recognize, such as Chinese characters for an English model, is rejected with its name.
 
 **Redaction:** `redact=pci`, `ssn`, `phone_number`, `numbers` or `aggressive_numbers`, repeatable, masks numbers in
 all results: each is one word such as `[CREDIT_CARD_1]` with the times of all its words. Interim results mask every
@@ -346,6 +346,6 @@ path that supports GET supports HEAD.
 **Text frames from the client:** `KeepAlive`, `Finalize` (flush, stay open), `CloseStream`, and `Configure` with
 `keyterms`, which replaces the key terms for the audio that follows (`null`: no change, `[]`: none); `features` cannot
 change (`CONFIGURE_NOT_SUPPORTED`). `ConfigureSuccess` lists the key terms in use; `ConfigureFailure` has the reason why
-the previous ones stay: too many, one that cannot be spelled, a greedy decoder, or too many changes
+the previous ones stay: too many, one that cannot be recognized, a greedy decoder, or too many changes
 (`CONFIGURE_ALREADY_PENDING`): allowed are a full set at once, and then 500 characters per second of audio.
 """

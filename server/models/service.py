@@ -14,6 +14,7 @@ from pydantic import SecretStr
 from batching.thread.step_token import StepToken
 from model.config import OWN_ARCHITECTURE
 from model.ctc.beam import BeamDecoder
+from model.ctc.bias import BiasError
 from model.ctc.rewind import RewindDecoder
 from model.ctc.words import Decoder
 from model.described import DescribedModel
@@ -28,6 +29,7 @@ from server.models.selection import SHOWN, is_english
 from server.operations.metrics import Metrics, ModelMetrics
 from server.recognition.decoding.second_pass import SecondPass
 from server.recognition.engines import Engines
+from server.recognition.keyterms.keyterms import check_speakable
 from server.recognition.recognizer import Recognizer
 from server.recognition.segments.endpointing import VoiceRules
 from server.recognition.session import Session
@@ -77,6 +79,10 @@ class ModelService:
         if options.redact:
             options = replace(options, number_language=number_language(self.languages))
         decoder = self.decoder_for(options)
+        try:
+            check_speakable(options.keyterms, decoder)
+        except BiasError as error:
+            raise BadParameter(str(error)) from error
         if decoder is self.accurate:
             limits = limits.with_accurate_finals()
         voice = self.voice

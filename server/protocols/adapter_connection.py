@@ -156,8 +156,8 @@ class AdapterConnection(Connection):
 
     def _set(self, action: Bias | Endpoint | Switch) -> None:
         match action:
-            case Bias(phrases, prompt):
-                self._bias(phrases, prompt)
+            case Bias():
+                self._bias(action)
             case Endpoint(silence_ms, scored, fork_after_s):
                 self._session.set_endpointing(silence_ms, scored)
                 if fork_after_s is not None:
@@ -181,13 +181,18 @@ class AdapterConnection(Connection):
             self._replace(recognition.session, recognition)
             self._do_all(asked.done(recognition.session.options.sample_rate))
 
-    def _bias(self, phrases: tuple[str, ...], prompt: str) -> None:
-        why, session = "not supported with greedy decoding", self._session
-        if not (phrases or prompt or session.supports_keyterms):
+    def _bias(self, asked: Bias) -> None:
+        why, session, phrases = "not supported with greedy decoding", self._session, asked.phrases
+        if not (phrases or asked.prompt or session.supports_keyterms):
             return
         if session.supports_keyterms:
+            if asked.hints:
+                phrases = session.keyterms.speakable(phrases)
+                if left_out := len(asked.phrases) - len(phrases):
+                    self._skip(f"{left_out} of {len(asked.phrases)} phrases cannot be recognized by this model")
             try:
-                session.keyterms.replace_phrases((*fitting(session.keyterms.rare_terms(prompt), phrases), *phrases))
+                terms = fitting(session.keyterms.rare_terms(asked.prompt), phrases)
+                session.keyterms.replace_phrases((*terms, *phrases))
             except (BiasError, KeytermsTooOften) as error:
                 why = str(error)
             else:

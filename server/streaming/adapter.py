@@ -69,11 +69,13 @@ class Skip:
 class Bias:
     """Replace the key terms for the audio that follows; a failure is passed to `Adapter.bias_refused`.
 
-    `prompt` is a text whose rare words count, too, as far as there is room.
+    `prompt` is a text whose rare words count, too, as far as there is room. Of `hints`, phrases that the model cannot
+    recognize are counted and left out.
     """
 
     phrases: tuple[str, ...]
     prompt: str = ""
+    hints: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ class VoskAdapter:
     def _bias(self, phrases: Sequence[str]) -> Iterator[Action]:
         """Use phrases as key terms; those that cannot be used are only counted: the protocol has no error message."""
         kept = key_terms(phrases)
-        yield Bias(kept)
+        yield Bias(kept, hints=True)
         if left_out := sum(1 for phrase in phrases if phrase.replace(UNKNOWN, "").strip()) - len(kept):
             yield Skip(f"phrase_list: {left_out} of {len(phrases)} phrases cannot be spelled or exceed the limits")
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from model.ctc.bias import LETTERS_ALONE, NO_BIAS, Bias, BiasError
-from model.ctc.words import Decoder, RatesWords
+from model.ctc.bias import LETTERS_ALONE, MAX_SHOWN, NO_BIAS, Bias, BiasError
+from model.ctc.words import ChecksTerms, Decoder, RatesWords
 from model.text.letters import unspellable
 from model.text.spelled import spoken
 from server.errors import BadParameter, KeytermsTooOften
@@ -70,6 +70,21 @@ class Keyterms:
 
 
 NO_KEYTERMS = Keyterms()
+
+
+def check_speakable(keyterms: Keyterms, decoder: Decoder) -> None:
+    """Check that the decoder can recognize the client's own terms. Raises: BiasError, whose message is meant for it."""
+    lost = unspeakable(keyterms.without_context.bias, decoder)
+    if lost:
+        raise BiasError(
+            f"key term {lost[0][:MAX_SHOWN]!r} cannot be recognized by this model: it has no symbols for a word of it; "
+            "leave it out"
+        )
+
+
+def unspeakable(bias: Bias, decoder: Decoder) -> tuple[str, ...]:
+    """Return the terms that the decoder cannot recognize."""
+    return decoder.unspeakable(bias) if isinstance(decoder, ChecksTerms) else ()
 
 
 def checked_size(phrases: Sequence[str], keywords: Sequence[Keyword]) -> int:

@@ -6,7 +6,15 @@ from collections.abc import Callable, Sequence
 
 from model.ctc.bias import Bias
 from model.ctc.words import Decoder
-from server.recognition.keyterms.keyterms import CONTEXT_S, ChangeAllowance, Keyterms, checked_size, rare_terms
+from server.recognition.keyterms.keyterms import (
+    CONTEXT_S,
+    ChangeAllowance,
+    Keyterms,
+    check_speakable,
+    checked_size,
+    rare_terms,
+    unspeakable,
+)
 from server.recognition.segments.segmenter import Segmenter
 from server.recognition.steps import StepCutter
 
@@ -44,12 +52,19 @@ class SessionKeyterms:
     def replace_phrases(self, phrases: Sequence[str]) -> None:
         """Bias the audio that follows towards other phrases, and the same keywords.
 
-        Raises: KeytermsTooOften; BiasError for too many phrases. The old ones stay then.
+        Raises: KeytermsTooOften; BiasError for too many phrases, or one that cannot be recognized. The old ones stay
+        then.
         """
         if self._replaying:
             return
         self._spend(phrases, self.current.context)
-        self.set(self.current.replaced(phrases))
+        replaced = self.current.replaced(phrases)
+        check_speakable(replaced, self._decoder)
+        self.set(replaced)
+
+    def speakable(self, phrases: Sequence[str]) -> tuple[str, ...]:
+        """Return those of these phrases that the decoder can recognize."""
+        return tuple(phrase for phrase in phrases if not unspeakable(Keyterms.of([phrase]).bias, self._decoder))
 
     def set(self, keyterms: Keyterms) -> None:
         """Bias the audio that follows towards these terms, at no cost; context counts as long as before."""
@@ -77,13 +92,15 @@ class SessionKeyterms:
     def bias_for_rewind(self, phrases: Sequence[str], seconds: float) -> Bias:
         """Return the bias of these terms and further phrases, to decode seconds of audio again.
 
-        Raises: KeytermsTooOften; BiasError for too many phrases.
+        Raises: KeytermsTooOften; BiasError for too many phrases, or one that cannot be recognized.
         """
         own = self.current
         added = [phrase for phrase in dict.fromkeys(phrases) if phrase not in own.phrases]
         characters = checked_size((*own.phrases, *added), own.keywords)
         self._changes.spend(characters + round(seconds * REWOUND_CHARACTERS), self._audio_s)
-        return own.replaced((*own.phrases, *added)).bias
+        wider = own.replaced((*own.phrases, *added))
+        check_speakable(wider, self._decoder)
+        return wider.bias
 
     def sent(self) -> None:
         """Note that steps were sent: drop the terms of other speakers once their number of steps is over."""

@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model.acoustic import load_own
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias, BiasError
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.search import layout as at
 from model.ctc.weights import DecodingWeights
+from model.decoder import make_decoder
 from model.lm.characters import LETTERS as COLUMNS
 from tests.support.decoding.beam_toys import FRAME_S, LETTERS, prefix_score, toy_lm, unknown
 from tests.support.decoding.ctc_symbols import log_probs, spell
@@ -263,3 +265,12 @@ def test_greedy_decoding_accepts_and_ignores_key_terms():
     made.release(state)
     with pytest.raises(ValueError, match="released"):
         made.release(state)
+
+
+def test_phrases_that_no_symbols_express_are_named():
+    assert Bias.of([("snow", 1.0), ("\u4f60\u597d", 1.0)]).unspeakable == ("\u4f60 \u597d",)
+    sounds = {"snow": [(1, 2)], "white": [(3,), (4,)]}
+    spoken = Bias.of([("snow white", 1.0), ("snow blue", 1.0)]).pronounced(lambda word: sounds.get(word, []))
+    assert spoken.unspeakable == ("snow blue",)
+    shipped = make_decoder(config=load_own().config)
+    assert shipped.unspeakable(Bias.of([("\u4f60\u597d", 1.0), ("zyzzyvas 24/7", 2.0)])) == ("\u4f60 \u597d",)

@@ -128,10 +128,10 @@ def test_phrases_are_key_terms_without_unk() -> None:
     vosk = VoskAdapter(RATE)
     grammar = ["turn on", "[unk]", "turn [unk] off", "", "word " * 21]
     bias, skip = other_actions(vosk.text(json.dumps({"config": {"phrase_list": grammar}})))
-    assert bias == Bias(("turn on", "turn off"))
+    assert bias == Bias(("turn on", "turn off"), hints=True)
     assert isinstance(skip, Skip)
     assert "1 of 5 phrases" in skip.why
-    assert other_actions(vosk.text('{"config": {"phrase_list": ["yes", "[unk]"]}}')) == [Bias(("yes",))]
+    assert other_actions(vosk.text('{"config": {"phrase_list": ["yes", "[unk]"]}}')) == [Bias(("yes",), hints=True)]
     assert len(key_terms([f"w{n}" for n in range(5_000)])) == MAX_TERMS
     assert key_terms(["x" * 3_000, "short"]) == ("short",)
 

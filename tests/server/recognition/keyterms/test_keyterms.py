@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from websockets.exceptions import InvalidStatus
 
 from model.config import ENGLISH
-from model.ctc.bias import NO_BIAS, BiasError
+from model.ctc.bias import NO_BIAS, Bias, BiasError
 from server.errors import BadParameter, KeytermsTooOften
 from server.protocols.deepgram.query import ListenRequest, parse_query
 from server.recognition.decoding.batch_decoder import BatchTiming, Route, Row
@@ -284,6 +284,36 @@ def test_an_upload_has_key_terms_too_and_too_many_are_refused(live_server: Start
     many = "&".join(f"keyterm=t{i}" for i in range(MAX_TERMS + 1))
     refused = server.http.post(f"/v1/listen?{many}", content=body)
     assert (refused.status_code, refused.json()["err_code"]) == (400, "INVALID_QUERY_PARAMETER")
+
+
+class LatinDecoder(WaveringDecoder):
+    """A decoder whose symbols express no Chinese characters."""
+
+    def unspeakable(self, bias: Bias) -> tuple[str, ...]:
+        return tuple(phrase for phrase, _ in bias.phrases if not phrase.replace(" ", "").isascii())
+
+
+def test_key_terms_that_the_model_cannot_recognize_are_refused_by_name(live_server: Start) -> None:
+    server = live_server(decoder=LatinDecoder())
+    with pytest.raises(InvalidStatus) as refused:
+        server.listen(keyterm=["foo", "\u4f60\u597d"])
+    assert (refused.value.response.status_code, b"cannot be recognized" in refused.value.response.body) == (400, True)
+    body = encoded(np.concatenate([spell("one "), silence(1.0)]), "WAV")
+    answer = server.http.post("/v1/listen?keyterm=\u4f60\u597d", content=body)
+    assert (answer.status_code, answer.json()["err_code"]) == (400, "INVALID_QUERY_PARAMETER")
+    with server.listen(keyterm="foo") as client:
+        client.say("Configure", keyterms=["bar", "\u4f60\u597d"])
+        failure = client.receive()
+        client.say("Configure", keyterms=None)
+        kept = client.receive()
+        client.finish()
+    assert (failure["type"], "cannot be recognized" in failure["description"]) == ("ConfigureFailure", True)
+    assert kept["keyterms"] == ["foo"]
+
+
+def test_phrases_of_a_hint_that_the_model_cannot_recognize_are_left_out() -> None:
+    session = SessionBench(decoder=LatinDecoder()).session
+    assert session.keyterms.speakable(["yes", "\u4f60\u597d", "turn on"]) == ("yes", "turn on")
 
 
 # The decoder may keep its states in slots: each comes back exactly once, whatever ends the session.
