@@ -118,7 +118,7 @@ def transcribe(
     _check(context, options["url"])
     if as_json and output_format not in (None, OutputFormat.JSON):
         refuse(f"--format {output_format}: cannot be combined with --json")
-    from server.tools.recordings import BadInput, RecordingReader, recordings_of
+    from server.tools.recordings import STDIN, BadInput, RecordingReader, recordings_of
     from tutti_asr_client.files.transcribe import run
 
     try:
@@ -127,7 +127,7 @@ def transcribe(
     except BadInput as error:
         refuse(str(error))
     shared: dict[str, Any] = {"realtime": realtime, "concurrency": concurrency, "display": display}
-    shared["read"] = RecordingReader(complain)
+    shared["read"] = RecordingReader(complain, sys.stdin.buffer.read() if STDIN in recordings else None)
     # A slot is freed only after its recording's last batch.
     slots = {"max_batch": concurrency, "max_streams": 2 * concurrency}
     _exit_after(lambda opened: run(recordings, opened, **shared), context, options, slots)

@@ -67,14 +67,18 @@ def _recordings(path: Path) -> Iterator[Path]:
 class RecordingReader:
     """Reads a file as (S,) int16 mono samples. Thread-safe."""
 
-    def __init__(self, warn: Callable[[str], None]) -> None:
-        """`warn` is called with each warning about damaged or incomplete audio."""
+    def __init__(self, warn: Callable[[str], None], piped: bytes | None = None) -> None:
+        """`warn` is called with each warning about damaged or incomplete audio.
+
+        `piped` is what came from standard input, for callers in a thread: an interruption does not end a read there.
+        """
         self._warn = warn
+        self._piped = piped
 
     def __call__(self, path: Path, sample_rate: int) -> NDArray[np.int16]:
         """Return the samples of a file, resampled to `sample_rate` in Hz. Raises: AudioError."""
         try:
-            body = sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
+            body = self._body(path)
             recording = Recording(body, audio_form(None, None), rate=sample_rate, max_s=float("inf"))
             blocks = [np.empty(0, np.int16)]
             while (block := recording.next_block()) is not None:
@@ -89,3 +93,8 @@ class RecordingReader:
         if not len(samples):
             raise AudioError(path, "contains no audio")
         return samples
+
+    def _body(self, path: Path) -> bytes:
+        if path != STDIN:
+            return path.read_bytes()
+        return sys.stdin.buffer.read() if self._piped is None else self._piped

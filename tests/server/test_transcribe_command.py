@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from server.cli import EXIT_BROKEN_PIPE, app
+from server.cli.errors import EXIT_INTERRUPTED
 from tests.support.audio.media_files import container
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
@@ -95,6 +97,15 @@ def test_output_formats_and_files(server: list[str], tmp_path: Path) -> None:
 def test_standard_input_is_a_recording(server: list[str], tmp_path: Path) -> None:
     done = process("-", *server, input=say(tmp_path / "a.wav", "hello").read_bytes())
     assert (done.returncode, done.stdout) == (0, b"hello\n")
+
+
+def test_an_interruption_ends_the_reading_of_standard_input(server: list[str]) -> None:
+    class Interrupted(io.RawIOBase):
+        def read(self, size: int = -1) -> bytes:
+            raise KeyboardInterrupt
+
+    done = runner.invoke(app, ["transcribe", "-", *server], input=Interrupted())
+    assert done.exit_code == EXIT_INTERRUPTED
 
 
 def test_a_truncated_file_is_transcribed_with_a_warning(server: list[str], tmp_path: Path) -> None:
