@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -100,12 +101,19 @@ def test_standard_input_is_a_recording(server: list[str], tmp_path: Path) -> Non
 
 
 def test_an_interruption_ends_the_reading_of_standard_input(server: list[str]) -> None:
-    class Interrupted(io.RawIOBase):
-        def read(self, size: int = -1) -> bytes:
-            raise KeyboardInterrupt
-
-    done = runner.invoke(app, ["transcribe", "-", *server], input=Interrupted())
-    assert done.exit_code == EXIT_INTERRUPTED
+    # A shell starts background commands with SIGINT ignored, and so would be this one.
+    obeying = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    start = f"{obeying}; from server.cli import main; main()"
+    command = [sys.executable, "-c", start, "transcribe", "-", *server]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
+        assert started.stdin is not None
+        started.stdin.write(bytes(1 << 20))  # more than a pipe holds: it is being read
+        for _ in range(10):  # a signal between two reads is seen only at the next one
+            started.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                started.wait(2)
+                break
+    assert started.returncode == EXIT_INTERRUPTED
 
 
 def test_a_truncated_file_is_transcribed_with_a_warning(server: list[str], tmp_path: Path) -> None:
