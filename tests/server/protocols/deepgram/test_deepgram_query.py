@@ -183,7 +183,7 @@ def test_an_upload_needs_no_rate_and_has_no_endpoints_unless_requested() -> None
         ('{"type":"KeepAlive"}', KeepAlive()),
         ('{"type":"Finalize"}', Finalize()),
         ('{"type":"Finalize","channel":1}', Finalize(1)),
-        ('{"channel":null,"type":"Finalize","extra":[1,2]}', Finalize()),
+        ('{"channel":null,"type":"Finalize"}', Finalize()),
         ('{"type":"CloseStream"}', CloseStream()),
         ('{"type":"Configure","keyterms":["foo"],"features":{"x":true}}', Configure(["foo"], {"x": True})),
         ('{"type":"Configure"}', Configure()),
