@@ -1,6 +1,6 @@
 """Batching for recurrent models: merges steps of many streams into batches and keeps one state per stream.
 
-Generic: it imports numpy alone, and knows nothing of audio, sockets or metrics. Start with `batcher.py`.
+Generic: it imports only numpy and does not depend on audio, sockets or metrics. Start with `batcher.py`.
 """
 
 from batching.batcher import Batcher, Pending, Policy, StreamId

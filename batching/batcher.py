@@ -3,8 +3,8 @@
 It owns the queues of waiting steps, one short queue per stream. It is pure: no thread, lock, clock or log. The time is
 an argument, so the model thread and a simulation with a virtual clock drive the same object.
 
-Background work is what can wait: steps of background streams (uploads), and early steps (of live streams that send
-faster than real time). All other steps are due.
+Background work is any step that can wait: steps of background streams (uploads), and early steps (from live streams
+that send faster than real time). All other steps are due.
 
 Guarantees under every policy:
 
@@ -14,9 +14,9 @@ Guarantees under every policy:
 3. Earliest deadline first. A step's deadline is its due time plus its stream's budget; a chunk's is that of its first
    step.
 4. No starvation: deadlines are finite and never change, and every batch with due steps contains the earliest deadline.
-5. Background work joins due steps only as far as it hardly slows them down (`BackgroundLimits`), and runs in batches of
-   its own while no step is due. While due steps miss their deadlines background work waits, each step until its own
-   deadline is the earliest.
+5. Background work joins a batch of due steps only while the slowdown stays small (`BackgroundLimits`), and runs in
+   separate batches while no step is due. While due steps miss their deadlines, background work waits; each of its steps
+   runs once its deadline is the earliest.
 """
 
 from __future__ import annotations

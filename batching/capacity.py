@@ -2,26 +2,25 @@
 
 Pure: batches and times are arguments. The estimate is the lowest of three bounds:
 
-- The engine. Under eager dispatch a batch holds the steps that arrived during the last one, so batches of `b` rows that
-  take T(b) seconds carry b * step / T(b) streams, and a step waits for one batch and runs in the next. T is the time of
-  the model, whose threads divide it, and that of the engine's own thread for reading, choosing and writing. Where
-  streams are forked, the silent steps of the forks are rows too: the bound falls by the ratio of all rows to those of
-  streams.
-- The event loop, which receives results and sends steps: the same formula with the time that its thread computes, or
-  waits for a core, for a batch of `b` rows. With several models, its time is divided among them by rows.
-- Pressure. More than two late steps in a hundred, or other work that waits for long, mean too many streams, whatever
-  the other bounds are. A reserve is then held back for minutes, because the cause (another process, for example) may
-  return, and admitted streams cannot be rejected later. Except when a crowd, many streams or requests, arrived or left
-  in that period: serving the crowd made the steps late, and it must be served whether its streams are admitted or not.
+- The engine. Under eager dispatch a batch holds the steps that arrived during the previous one. So batches of `b` rows
+  that take T(b) seconds carry b * step / T(b) streams, and a step waits for one batch and runs in the next. T includes
+  the model and the engine thread's reading, scheduling and writing. Where streams are forked, the silent steps of the
+  forks are rows too, so the bound is divided by the ratio of all rows to the streams' rows.
+- The event loop, which receives results and sends steps: the same formula, where T is the time for which its thread
+  computes or waits for a core per batch of `b` rows. With several models, this time is divided among them by rows.
+- Pressure. More than 2 % late steps, or other work that waits for long, mean too many streams, whatever the other
+  bounds are. A reserve is then held back for minutes, because the cause (such as another process) may return, and
+  admitted streams cannot be rejected later. No reserve is held back if a crowd (many streams or requests) arrived or
+  left in that period: the crowd caused the late steps, and it costs time whether it is admitted or not.
 
-The warm-up measures how times of the model grow with the batch size. While serving, only the slowdown relative to those
-times is tracked, because model thread and event loop share cores, caches and the interpreter lock.
+The warm-up measures how model time grows with batch size. While serving, only the slowdown relative to those times is
+tracked: the model thread and the event loop share cores, caches and the interpreter lock.
 
-With several processes before one engine each measures its own event loop and its own late steps, and all of them the
-batches of the one engine: `bounds` gives the three bounds apart, so that those of all processes can be combined.
+If several processes share an engine, each measures its own event loop and late steps, and all measure the engine's
+batches. `bounds` returns the three bounds separately, so that those of all processes can be combined.
 
-Only periods of steady streams can lower the estimate by service times. While many clients connect, or streams open and
-close, relative to the number of rows, the time of both threads goes to those, and would be attributed to the rows. On
+Only periods of steady streams can lower the estimate by service times. If many clients connect, or many streams open
+and close, relative to the number of rows, the time that both threads spend on them would be attributed to the rows. On
 an idle replica the estimate returns to that of the warm-up within a minute.
 """
 

@@ -1,9 +1,9 @@
-"""The engine: a thread that owns slot model, batcher and pool (`thread/model_thread.py`), for threads of this process.
+"""Engine for callers in the same process: a thread that owns slot model, batcher and pool (`thread/model_thread.py`).
 
 Any thread may open, push and close: each call appends an immutable command to one queue. The model thread executes the
 commands that have arrived, runs a batch, delivers its results in one call, and repeats; without work it sleeps until
-the next command. It needs no lock, because only the model thread touches mutable state. It knows no audio and no event
-loop.
+the next command. It needs no lock, because only the model thread touches mutable state. Independent of audio and event
+loops.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from batching.batcher import StreamId
 
 
 class EngineClient(Protocol):
-    """Interface of an engine for sessions. Its maker takes the function that gets every event, in order.
+    """Interface of an engine for sessions. The function that receives every event, in order, is passed at construction.
 
     The calls of a stream: `open`, any number of `push`, exactly one `close`, also after a failure. No call waits for
     the engine, except `stop`.

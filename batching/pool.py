@@ -1,4 +1,4 @@
-"""Pool of the slots of a slot model: allocation, and access by handle. Knows no queue, thread or time.
+"""Pool of the slots of a slot model: allocation, and access by handle. Independent of queues, threads and time.
 
 A slot is reset when it is allocated, and only its current owner's handle gives access to it.
 """

@@ -1,7 +1,7 @@
-"""Front ends, engines and threads of a server by the cores that it may use, and the steps that each part then carries.
+"""Chooses the numbers of front ends, engines and threads for the available cores, and estimates each part's throughput.
 
-Arithmetic with the processor time of a step in each part. One core is left to supervisor and kernel. Up to three cores
-are one process, whose event loop has a core and whose model has the others.
+Calculated from the processor time per step in each part. One core is left to the supervisor and the kernel. With up to
+three cores there is one process: its event loop uses one core, its model the others.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class Processes(NamedTuple):
 
     @property
     def cores(self) -> int:
-        """Cores that they use fully."""
+        """Number of cores that they can use fully."""
         return max(1, self.front_ends) + self.engines * self.threads
 
 
 class Overrides(NamedTuple):
-    """Numbers that an operator has set; None: choose it."""
+    """Numbers set by the operator; None: chosen automatically."""
 
     front_ends: int | None = None
     engines: int | None = None

@@ -1,7 +1,7 @@
 """Interface of a model that can be batched: states in numbered slots, input rows, and one step function.
 
-A model implements it by structure and never imports it. The model owns the memory of the states and everything that
-its arithmetic needs: padding, tiles, devices. Nothing here knows what a step means.
+A model implements it by structure and never imports it. The model owns the memory of the states and all details of its
+computation: padding, tiles, devices. This interface does not depend on what a step means.
 
 `SlotModel` is required. `WarmupSizes`, `Overlapped` and `Chunked` are optional and independent capabilities, detected
 by attribute.

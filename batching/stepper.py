@@ -1,7 +1,7 @@
 """Runs one batch through the slot model: writes its inputs, and is the only caller of `run`, `launch` and `finish`.
 
-It knows rows, and no queue or thread. The code that runs for every batch never releases the interpreter lock outside
-the model: while an event loop is busy, each release costs up to a switch interval.
+Independent of queues and threads. Code that runs for every batch does not release the interpreter lock outside the
+model: while an event loop is busy, each release can cost up to a switch interval.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Limits on background work, in batches with due steps and in batches of its own. Pure.
 
-Background work is what can wait: steps of background streams, and early steps of live streams. While due steps miss
-their deadlines it waits, each step at most until its own deadline, so none starves.
+Background work is steps of background streams and early steps of live streams. While due steps miss their deadlines,
+each background step waits at most until its deadline, so it cannot starve.
 
 The cost of a background row to live streams is estimated from service times, so the limits fit the machine: a few rows
 where time grows with each row, many where a device runs dozens in the time of one.

@@ -1,4 +1,4 @@
-"""Chunks: several steps of a stream in one model call, where these steps wait anyway and delay no due step. Pure.
+"""Chunks: several waiting steps of a stream in one model call, if that delays no due step. Pure.
 
 A batch is chosen from single steps. Then each of its streams runs k steps instead of one, with the same k for all: the
 largest k that the model supports and for which
@@ -12,10 +12,10 @@ largest k that the model supports and for which
 
 More streams take precedence over longer chunks: a chunk never displaces another stream.
 
-The exception is a burst, such as the silence of a flush, in a batch with streams that have one due step each. In turn
-with them its k steps would take k batches. If it has the earliest deadline of all, it runs as a chunk before the
-others, as long as that takes no longer than their batch and makes none of them late. Bursts are rare, so the others
-wait once for what would lengthen their next k batches anyway.
+The exception is a burst, such as the silence of a flush, in a batch with streams that have one due step each. As single
+steps, its k steps would take k batches. If it has the earliest deadline of all, it runs as a chunk before the others,
+as long as that takes no longer than their batch and makes none of them late. Bursts are rare, so the others wait once
+for what would lengthen their next k batches anyway.
 
 Service times of chunks are kept by length and number of streams, separate from those of single steps, on which all
 other decisions are based.
@@ -91,8 +91,8 @@ class Chunks:
     def burst(self, due: Sequence[int], deadlines_in_s: Sequence[float]) -> tuple[Sequence[int], int]:
         """Return the rows of a batch whose streams run a chunk before it, and the steps of each; () if none do.
 
-        By row, each of another stream, in the order of their deadlines: `due`, steps that may run as one chunk now, and
-        seconds until the deadline of the first of them.
+        The arguments have one entry per row (one row per stream), in deadline order: `due`, the number of steps that
+        may run as one chunk now, and the seconds until the deadline of the first of them.
         """
         single_s = self._single.estimate(len(due))
         for steps in reversed(self._lengths[1:]):

@@ -1,4 +1,4 @@
-"""Measured service times by batch size: all that policies and capacity estimates know about a model.
+"""Measured service times by batch size, the only model facts that policies and capacity estimates use.
 
 Pure. Sizes between two powers of two share a point, (mean rows, mean seconds); between points the time is interpolated
 linearly, because a batch has a fixed cost and a cost per row.

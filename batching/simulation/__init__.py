@@ -1,4 +1,4 @@
 """Capacity planning: the real `Batcher` on a virtual clock with measured service times. Start with `simulator.py`.
 
-It knows no audio, socket or metric; the cost of the rest of the server is a few measured times.
+Independent of audio, sockets and metrics; the rest of the server is represented by a few measured times.
 """

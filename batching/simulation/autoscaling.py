@@ -1,4 +1,4 @@
-"""Rule by which a HorizontalPodAutoscaler chooses the number of replicas; a pure object, to which time is given.
+"""Rule by which a HorizontalPodAutoscaler chooses the number of replicas. Pure: time is an argument.
 
 Source: Kubernetes, pkg/controller/podautoscaler: `GetExternalPerPodMetricReplicas` and
 `normalizeDesiredReplicasWithBehaviors`. The numbers are those of deploy/helm/tutti; a test compares them.
@@ -56,9 +56,10 @@ class ScalingRule:
 
 
 def load_in_replicas(replicas: Iterable[tuple[float, float]]) -> float | None:
-    """Return the load that the chart's HPA and KEDA scale by; None without replicas.
+    """Return the load by which the chart's HPA and KEDA scale; None without replicas.
 
-    `replicas`: open channels and most channels of each replica that takes new streams. 2.1: as much as 2.1 full ones.
+    `replicas`: open channels and most channels of each replica that takes new streams. A load of 2.1 equals that of 2.1
+    full replicas.
     """
     counted = list(replicas)
     if not counted:

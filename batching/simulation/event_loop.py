@@ -1,4 +1,4 @@
-"""Simulated event loop, which receives messages and sends answers on a virtual clock; and the cores that it shares."""
+"""Simulated event loop that receives messages and sends answers on a virtual clock, and the cores that it shares."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class EventLoop:
         return done_s
 
     def _wake(self, now: float) -> None:
-        """Begin with what arrives at `now`, unless something else is begun before."""
+        """Start the item that arrives at `now`, unless an earlier item is started first."""
         if self.at_s > now:
             self.at_s = min(self.at_s, self._begin_s(now))
 
@@ -139,6 +139,6 @@ class EventLoop:
         self.at_s = NEVER_S if first_s == NEVER_S else self._begin_s(first_s)
 
     def _begin_s(self, arrives_s: float) -> float:
-        """Return when it begins with something: at once after other work, else after waking up."""
+        """Return the time at which it starts an item: immediately after other work, else after waking up."""
         ready_s = self._free_s if arrives_s <= self._free_s else arrives_s + self._costs.wake_s * self._factors.wake()
         return max(ready_s, self._held_until_s)

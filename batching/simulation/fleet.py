@@ -1,8 +1,8 @@
 """Replicas that carry the calls of a day, in virtual time: arrivals, lengths, scaling, drains and failures.
 
-Calls arrive as a Poisson process with the profile's rate and last an exponentially distributed time, so it suffices to
-know how many each replica has: what happens in a tick is drawn at once. What one replica carries is given, by the
-simulation with the real batcher (`planning.py`). The same seed gives the same day.
+Calls arrive as a Poisson process at the profile's rate and have exponentially distributed lengths. So the state is the
+number of calls per replica, and all changes of a tick are drawn at once. The capacity of one replica is an input, from
+the simulation with the real batcher (`planning.py`). The same seed gives the same day.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ class Fleet:
     """One simulated day, or another time."""
 
     def __init__(self, settings: FleetSettings, profile: Profile, seed: int = 1) -> None:
-        """The fleet begins with the replicas that the rule wants for the profile's first rate, and with its calls."""
+        """Start in the steady state of the profile's first rate: its calls, and the replicas that the rule wants for
+        them.
+        """
         self._settings = settings
         self._profile = profile
         self._rng: Generator = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Simulated clients: on other machines, or a load generator on the same machine that takes time itself."""
+"""Simulated clients: on other machines, or as a load generator on the same machine that uses processor time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Simulated model thread: drives the real batcher and runs its batches as the engine does, on a virtual clock.
 
-Random are the duration of a batch and the time to wake up.
+Batch durations and wake-up times are random.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from batching.thread.step_token import PATIENCE_S as TOKEN_PATIENCE_S
 
 
 class StepToken:
-    """Of several models one steps at a time, as with `batching.thread.step_token`; alone a model never waits."""
+    """Runs the steps of several models one at a time, like `batching.thread.step_token`; a single model never waits."""
 
     free_s = 0.0
 
@@ -43,7 +43,7 @@ class ModelThread:
         token: StepToken,
         shares_lock: bool = True,
     ) -> None:
-        """`shares_lock`: an event loop runs in the same interpreter, so that each holds the other up."""
+        """`shares_lock`: an event loop runs in the same interpreter, so the two delay each other."""
         self.at_s = NEVER_S
         self.busy_s = 0.0
         self.batches: list[tuple[float, int]] = []  # (start, rows)

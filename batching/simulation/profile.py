@@ -1,4 +1,4 @@
-"""Profile of a time: which share of the users speaks when. Owns the CSV format."""
+"""Share of the users that speak, as a function of time. Owns the CSV format."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Service times of a device by batch rows: measured quantiles from which a simulation draws.
 
-Owns the interpolation. Knows nothing of queues or streams.
+Owns the interpolation. Independent of queues and streams.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Discrete-event simulation of a replica: the real batcher with simulated event loops, model threads and clients.
 
-Servers with one queue each: `generator.py`, `event_loop.py`, `model_thread.py`. The one with the earliest next event
-acts; nothing is computed between events. The same seed gives the same outcome.
+It consists of servers with one queue each: `generator.py`, `event_loop.py`, `model_thread.py`. The server with the
+earliest next event acts; nothing is computed between events. The same seed gives the same outcome.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ GROWTH, GROWTH_S = 1.5, 0.02
 
 
 class Server(Protocol):
-    """Something that acts at times of its own."""
+    """Component of the simulation that acts at scheduled times."""
 
     at_s: float
 
     def act(self, now: float) -> None:
-        """Do what is due now."""
+        """Process the event that is due now."""
         ...
 
 
@@ -57,8 +57,8 @@ class Simulator:
         """Build the replica. The batchers must be new, one per model, each with as many of the streams.
 
         Their `max_queued` must never be reached, so that an overload shows as latency. `cores` are shared by all
-        threads, including the client's if there is one; 0 = one core per thread. With `front_ends` the event loops are
-        that many processes, among which a supervisor distributes the connections; 0 = one process with the model.
+        threads, including the client's if there is one; 0 = one core per thread. `front_ends`: number of event-loop
+        processes, among which a supervisor distributes the connections; 0 = one process with the model.
         """
         costs, factors = overheads or Overheads(), RandomFactors(spreads or Spreads(), seed + 2)
         token = StepToken()

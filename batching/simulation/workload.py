@@ -1,6 +1,6 @@
 """Workloads: live streams, and streams that start and end.
 
-Owns the random choices of a load, all from one seed. Knows no batcher.
+Owns the random choices of a load, all from one seed. Independent of the batcher.
 """
 
 from __future__ import annotations

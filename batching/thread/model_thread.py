@@ -1,7 +1,7 @@
 """The model thread: executes the commands of its mailbox, runs a batch, and repeats; without work it sleeps.
 
-It needs no lock, because only this thread touches mutable state. Where commands come from and where events go is its
-subclasses' concern: `Engine` has them from threads of this process, `EngineServer` from sockets.
+It needs no lock, because only this thread touches mutable state. Subclasses define the source of commands and the
+destination of events: threads of this process for `Engine`, sockets for `EngineServer`.
 """
 
 from __future__ import annotations

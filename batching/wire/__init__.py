@@ -1,1 +1,1 @@
-"""An engine in another process: frames on a socket, the half of the engine, and the half of a front end."""
+"""An engine in another process: frames on a socket, the engine's side, and the front end's side."""

@@ -51,7 +51,7 @@ class EngineServer(ModelThread):
         `digest`: identifies the model for front ends. `max_queued_bytes`: bound on the waiting steps of all streams. A
         connection with more than its equal share is not read until some of its steps have run: otherwise an engine that
         cannot keep up spends its time on queueing steps (measured: 35 to 55 µs a row instead of 9). It should exceed
-        what all uploads can have waiting, because steps of live streams wait in the same sockets.
+        the most that all uploads can queue, because steps of live streams wait in the same sockets.
         """
         self._inputs = Layout(model.inputs.dtype, model.inputs.shape[1:])
         self._state_bytes, self._digest = model.state_bytes, digest
@@ -129,7 +129,7 @@ class EngineServer(ModelThread):
                 worker.slept(self._clock() - began_s)
 
     def _limit_reading(self) -> None:
-        """Read from a connection unless more than its share of the waiting steps is its own."""
+        """Read from a connection unless it has more than its share of the waiting steps."""
         connections = self._sockets.connections
         share = self._max_queued_steps // max(1, len(connections))
         if self._worker.queued > share:

@@ -53,7 +53,7 @@ LEADS, BACKGROUND_WAITS, LIVE_WAITS = 1, 2, 4  # flags of BATCH; LIVE_WAITS: the
 COMMAND = struct.Struct("<BBxxId")
 EVENT = struct.Struct("<BBxxIQ")
 MAX_EVENT_BYTES = 1 << 28  # of a frame from the engine: a larger one is an error
-LAYOUTS = 64  # that are kept encoded and decoded: a model has one for its outputs
+LAYOUTS = 64  # cache size for encoded and decoded layouts: a model has one for its outputs
 _HELLO = struct.Struct("<IIQ")  # version, number, bytes of a state
 _WARM = struct.Struct("<Id")  # rows, seconds
 _BATCH = struct.Struct("<IIIIddd")  # rows here, rows in all, steps, queued, started, seconds of the step and outside
@@ -106,7 +106,7 @@ def _decoded_layout(name: bytes, shape: tuple[int, ...]) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What the engine says first of itself."""
+    """First frame of an engine: its description."""
 
     number: int
     """Of the connection; an engine gives none twice."""
@@ -122,7 +122,7 @@ class Hello:
 
 
 def decode_hello(payload: Buffer) -> Hello:
-    """Return what the engine says of itself. Raises: WrongFrame, also for another version."""
+    """Return the engine's description of itself. Raises: WrongFrame, also for another version."""
     version, number, state_bytes = _HELLO.unpack_from(payload)
     if version != VERSION:
         raise WrongFrame(f"the engine speaks version {version} of the wire, this front end version {VERSION}")

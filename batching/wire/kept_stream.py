@@ -1,4 +1,4 @@
-"""What a front end keeps of a stream to continue it in another engine: its last state, and the steps pushed since.
+"""A front end's copy of a stream, to continue it in another engine: its last state, and the steps pushed since.
 
 A checkpoint and a replay log: `state` is the state after `base` steps of the stream. On a new connection the stream
 starts from it and replays the kept steps; answers that were delivered before are dropped.
@@ -79,7 +79,7 @@ class KeptStream:
 
     @property
     def all_sent(self) -> bool:
-        """Whether the connection has everything that was asked for."""
+        """Whether all steps, export requests and restores were sent on this connection."""
         return self.sent == self.base + len(self.steps) and self.asked == len(self.exports) and not self.restore_waits
 
     @property
@@ -104,7 +104,7 @@ class KeptStream:
         return new
 
     def adopt(self, position: int, state: bytes) -> None:
-        """Keep this state, which is that after `position` steps, and drop those steps."""
+        """Keep the state after `position` steps, and drop those steps."""
         for _ in range(position - self.base):
             self.steps.popleft()
         self.base, self.state = position, state
@@ -118,7 +118,7 @@ class KeptStream:
         self.restore_waits = True
 
     def end(self) -> None:
-        """Keep nothing more: the stream failed, or is closed by its owner."""
+        """Drop everything: the stream failed, or its owner closed it."""
         self.steps.clear()
         self.export_at = math.inf
 

@@ -1,4 +1,4 @@
-"""Readers of frames: bytes in pieces of any size become commands in the engine, and frames in a front end."""
+"""Frame readers: turn bytes in pieces of any size into commands (in the engine) or frames (in a front end)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from batching.errors import WrongFrame
 from batching.thread.commands import Close, Command, Export, Open, Restore, Step
 from batching.wire.frames import CLOSE, COMMAND, EVENT, EXPORT, MAX_EVENT_BYTES, OPEN, RESTORE, STEP, Buffer
 
-BUFFER_BYTES = 1 << 20  # more than a batch of steps, because one read is what a connection adds to the next batch
+BUFFER_BYTES = 1 << 20  # more than a batch of steps, because one read per connection goes into the next batch
 STREAM_BITS = 32  # of a stream's id on the wire; the engine puts the number of the connection before them
 _new_tuple = tuple.__new__  # creates a named tuple in half the time of its own constructor
 
@@ -31,7 +31,7 @@ class CommandReader:
         background: set[StreamId],
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
-        """`background`: to it the reader adds the background streams that it opens."""
+        """`background`: the reader adds the background streams that it opens to this set."""
         self.streams: set[StreamId] = set()
         """Streams that were opened; their `StreamClosed` removes them."""
         self._background = background

@@ -1,4 +1,4 @@
-"""An engine for the sessions of a front end, whose connection can be replaced without a loss: `RecoveringEngine`.
+"""`RecoveringEngine`: a front end's engine, whose connection can be replaced without losing results.
 
 It keeps the last exported state of each stream and the steps pushed since; about every `EVERY_STEPS` answers it
 requests a newer state. On a new connection it opens the streams, restores their states and replays the steps, so a
@@ -45,7 +45,8 @@ class RecoveringEngine:
     ) -> None:
         """`deliver` gets every event, within `received`, `reconnect`, `end` and `stop`; it may make calls.
 
-        `max_queued`: that of the engine. No more steps of a stream are sent again before some of them are answered.
+        `max_queued`: that of the engine. During a replay at most this many steps of a stream are sent without an
+        answer.
         """
         self._deliver = deliver
         self._max_queued = max_queued
@@ -121,7 +122,7 @@ class RecoveringEngine:
 
     @property
     def alive(self) -> bool:
-        """Whether it was not ended; also true while there is no connection."""
+        """False once it has ended; true also while there is no connection."""
         return not self._ended
 
     @property
@@ -137,7 +138,7 @@ class RecoveringEngine:
     def busy_since(self) -> float | None:
         """Clock time at which the connection was lost; None while there is one.
 
-        Whether an engine with a connection is stuck is known to its own process alone.
+        Only the engine's own process knows whether a connected engine is stuck.
         """
         return self._away_since
 
@@ -358,7 +359,9 @@ class RecoveringEngine:
     # Streams:
 
     def _find(self, stream: StreamId, call: Callable[[RemoteConnection], object]) -> KeptStream | None:
-        """Return the stream if it takes calls; else the engine answers this call for a stream that is not open."""
+        """Return the stream if it accepts calls. Otherwise return None; for a stream that is not open the engine
+        reports it.
+        """
         kept = self._streams.get(stream)
         if self._ended or (kept is not None and kept.failed):
             return None

@@ -1,7 +1,7 @@
 """A front end's side of a connection to an engine in another process: calls to bytes, bytes to events.
 
-Pure: it knows no socket and no event loop. Its owner sends what `take_output` returns, passes received bytes to
-`received`, and replaces the connection when the socket closes (`recovery.py`).
+Pure: no socket, no event loop. Its owner sends what `take_output` returns, passes received bytes to `received`, and
+replaces the connection when the socket closes (`recovery.py`).
 
 Each batch stays one event, even if several wait: the time of a step, its start and the number of rows of all front ends
 belong to one batch, so merging events would falsify the statistics.
@@ -26,7 +26,7 @@ from batching.wire import frames
 from batching.wire.frames import COMMAND, Buffer, Hello
 from batching.wire.readers import Frame, FrameReader
 
-MAX_OUTPUT_BYTES = 64 << 20  # that may wait for the socket: reached only if the engine does not read
+MAX_OUTPUT_BYTES = 64 << 20  # limit on unsent output: reached only if the engine does not read
 
 
 @dataclass(slots=True)
@@ -41,8 +41,8 @@ class _Stream:
 class RemoteConnection:
     """The calls of an `EngineClient` for streams, and the events that answer them; one thread uses it.
 
-    Streams may be numbered by the caller; on the wire they have 32 bits. After the socket closed nothing more happens:
-    no event ends the streams.
+    Stream ids may be chosen by the caller and have 32 bits on the wire. After the socket has closed, no further event
+    is produced, not even for open streams.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class RemoteConnection:
         return b"".join(output)
 
     def open(self, *, budget_s: float = 0.1, background: bool = False, stream: StreamId | None = None) -> StreamId:
-        """Open a stream, of this number if one is given, which must be free.
+        """Open a stream; `stream`, if given, is its id and must not be in use.
 
         Raises: ValueError for a budget that is not positive and finite; QueueFull if the engine does not read.
         """
@@ -129,7 +129,7 @@ class RemoteConnection:
     def received(self, data: Buffer) -> list[EngineEvent]:
         """Return the events that are complete with these bytes.
 
-        Raises: WrongFrame, after which the connection is of no use: close it.
+        Raises: WrongFrame; close the connection then.
         """
         events: list[EngineEvent] = []
         for frame in self._reader.received(data):

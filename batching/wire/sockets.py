@@ -21,9 +21,9 @@ from batching.wire.frames import Buffer
 from batching.wire.readers import CommandReader
 
 MAX_UNSENT_BYTES = 16 << 20
-SOCKET_BUFFER_BYTES = 4 << 20  # asked for; the kernel grants at most net.core.wmem_max
-MAX_PARTS = 64  # of one send
-ARRIVALS_PER_TURN = 1_024  # wake-ups that one read takes
+SOCKET_BUFFER_BYTES = 4 << 20  # requested size; the kernel grants at most net.core.wmem_max
+MAX_PARTS = 64  # most buffers per send
+ARRIVALS_PER_TURN = 1_024  # wake-ups consumed by one read
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
