@@ -1,1 +1,1 @@
-"""From samples to events: no socket, no wire format, no web framework."""
+"""Recognition of audio samples as events, independent of sockets, wire formats and web frameworks."""

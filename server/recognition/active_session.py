@@ -20,7 +20,7 @@ class EventSink(Protocol):
     """Receives a session's events: a connection, an upload, the in-process client."""
 
     def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
-        """Take the events of one step, often none. `timing` is None for events that answer no step."""
+        """Handle the events of one step, often none. `timing` is None for events that belong to no step."""
 
 
 class ActiveSession:
@@ -51,7 +51,7 @@ class ActiveSession:
         self._asks = False
 
     def push(self, work: Sequence[Work]) -> None:
-        """Hand work to the engines, in order. The session is broken if an engine cannot take it."""
+        """Pass work to the engines, in order. If an engine cannot accept it, the session fails."""
         if not self.open:
             return
         speech, vad = self.speech, self.vad
@@ -67,7 +67,7 @@ class ActiveSession:
             self.fail(error)
 
     def export(self) -> None:
-        """Ask the engines for every stream's state after all work so far; `Session.exported` gets each of them."""
+        """Request every stream's state after all work so far from the engines; each is passed to `Session.exported`."""
         if not self.open:
             return
         try:
@@ -91,7 +91,7 @@ class ActiveSession:
                 streams.engine.restore(stream, state)
 
     def ask_in_pauses(self) -> None:
-        """Ask the turn model about pauses from now on. Without one, nothing. Raises: ServerFull."""
+        """Query the turn model in pauses from now on; no effect without a turn model. Raises: ServerFull."""
         questions = self._questions
         if questions is None or self._asks or not self.open:
             return
@@ -100,7 +100,9 @@ class ActiveSession:
         self.session.ask_in_pauses(questions.ask)
 
     def close(self) -> None:
-        """Drop waiting work; decoder states are released now, slots when the engines have closed the streams."""
+        """Drop waiting work and release the decoder states; the slots are released once the engines have closed the
+        streams.
+        """
         if not self.open:
             return
         self.open = False
@@ -117,7 +119,7 @@ class ActiveSession:
         return (self.speech,) if self.vad is None else (self.vad, self.speech)
 
     def fail(self, error: Exception) -> None:
-        """Close, and send `StreamBroken`, which nothing follows."""
+        """Close, and send `StreamBroken` as the last event."""
         if self.open:
             self.close()
             self.sink.on_events([StreamBroken(error)], None)

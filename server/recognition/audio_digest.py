@@ -1,8 +1,8 @@
 """Running digest of the audio that a stream received, for its receipts. Pure.
 
 The audio is its samples after decoding, at the stream's rate: 16 bits, little-endian, channels interleaved, before they
-are mixed or resampled. It is hashed in blocks, each after the digest of what precedes it, so that a ticket can carry
-the digest: `digest_of` is the definition.
+are mixed or resampled. It is hashed in blocks; the hash of a block includes the digest of all earlier blocks, so that a
+ticket can contain the digest. `digest_of` is the definition.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from server.audio.pcm import PCM
 from server.recognition.saved_state import SavedDigest
 
-BLOCK = 4_000  # samples of each channel; a resumed client sends this much again, at most: half a second at 8 kHz
+BLOCK = 4_000  # samples per channel; a resumed client resends at most this much: half a second at 8 kHz
 SAMPLE_BYTES = 2
-PIECE_BYTES = 2_000  # hashlib gives up the interpreter's lock for more, which costs more than hashing it
+PIECE_BYTES = 2_000  # for more, hashlib releases the interpreter lock, which costs more than the hashing
 
 
 class AudioMark(NamedTuple):
@@ -40,16 +40,16 @@ def digest_of(audio: bytes, channels: int = 1, before: bytes = b"") -> bytes:
 
 
 class AudioDigest:
-    """Hashes the audio of a stream once its steps are answered, and returns the digest at the end of any of them."""
+    """Hashes a stream's audio as its steps are answered; returns the digest at the end of any step."""
 
     def __init__(self, channels: int, streams: int, sample_rate: int) -> None:
-        """`channels` are those of the audio, `streams` of them are recognized by themselves."""
+        """`channels`: channels of the audio; `streams`: number of them that are recognized separately."""
         self._channels = channels
         self._frame_bytes = SAMPLE_BYTES * channels
         self._rate = sample_rate
         self._begin = self._hashed = self._received = 0  # samples of each channel
         self._chain = b""  # digest up to `_hashed`, the end of a block
-        self._pending: list[Any] = [b""]  # what came after it: bytes, then arrays until they are joined
+        self._pending: list[Any] = [b""]  # audio after it: bytes, then arrays until they are joined
         self._skip = 0  # samples received again that were hashed before the state was saved
         self._due_s = BLOCK / sample_rate  # end of the next block
         self._answered_s = [0.0] * streams
@@ -63,7 +63,7 @@ class AudioDigest:
         self._received += len(samples)
 
     def answered(self, channel: int, end_s: float) -> None:
-        """Note that a channel's steps are answered up to this time; marks of it are not before that."""
+        """Record that a channel's steps are answered up to this time; its later marks do not precede it."""
         self._answered_s[channel] = end_s
         if end_s >= self._due_s:
             hashed, self._chain = self._whole_blocks(round(min(self._answered_s) * self._rate))

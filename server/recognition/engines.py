@@ -1,6 +1,6 @@
-"""The engines of a replica: the speech engine and, where asked for, the VAD engine; start, warm-up, health, stop.
+"""The engines of a replica, speech and (if requested) VAD: start, warm-up, health, stop.
 
-What their events mean for sessions is the recognizer's.
+The recognizer interprets their events.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MakeEngine = Callable[[Deliver, asyncio.AbstractEventLoop], EngineClient]
 
 
 def on_loop(deliver: Deliver, loop: asyncio.AbstractEventLoop) -> Deliver:
-    """Return what a model thread calls: one hop to the event loop, and nothing once the loop is closed."""
+    """Return a callback for a model thread that runs on the event loop; it does nothing once the loop is closed."""
 
     def hop(event: EngineEvent) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
@@ -41,7 +41,7 @@ class EngineStreams:
 
 
 class Engines:
-    """Owns both engines; neither exists before `start`."""
+    """Owns both engines; they are created by `start`."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class Engines:
         self._warm = False
 
     async def start(self, on_speech: Deliver, on_vad: Deliver) -> None:
-        """Start the engines and wait for one step of silence to come through. Raises: EngineDead, the step's error.
+        """Start the engines and wait until one step of silence was answered. Raises: EngineDead, the step's error.
 
-        The callbacks get every event of their engine, on the running loop.
+        The callbacks receive every event of their engine, on the running loop.
         """
         loop = asyncio.get_running_loop()
         self._warm_up = loop.create_future()
@@ -88,7 +88,7 @@ class Engines:
                 engine.stop(timeout_s)
 
     def ready(self, stall_s: float) -> bool:
-        """Return whether the engines run, are warm and have been at their present work for less than `stall_s`."""
+        """Return whether the engines run, are warm, and have been busy with their work for less than `stall_s`."""
         if not self._warm:
             return False
         now = self._clock()
@@ -118,7 +118,7 @@ class Engines:
             raise ServerNotReady("the engine is down") from error
 
     def _taking(self, on_event: Deliver, engine: Callable[[], EngineClient | None]) -> Deliver:
-        """Return what an engine calls with its events."""
+        """Return the callback that receives an engine's events."""
 
         def take(event: EngineEvent) -> None:
             self._follow(event, engine())

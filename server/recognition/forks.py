@@ -1,10 +1,10 @@
-"""Forks: what a flush after one of a stream's steps would give, while the stream itself continues.
+"""Forks: the result of a flush after one of a stream's steps, while the stream itself continues.
 
-A fork begins with the model's state and the decoder's after that step. It is a stream of the engine with one of a few
-spare slots, and runs the steps of silence that a flush would push: so its log-probabilities, and its words, are
-bit-identical to those of a stream that ends there. The stream itself never runs a step for it.
+A fork begins with the model's state and the decoder's after that step. It is a separate engine stream in one of a few
+spare slots, and runs the steps of silence that a flush would push. So its log-probabilities and words are bit-identical
+to those of a stream that ends there. The stream itself runs no extra step.
 
-A fork that finds no slot, or fails, is refused; its stream notices nothing else.
+A fork without a free slot, or with a failed step, is reported as refused; its stream is not affected otherwise.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from server.recognition.steps import Marker, StepTag
 
 
 class Fork:
-    """One fork that runs: the session, the sink and the owner of its steps, as `BatchDecoder` uses them."""
+    """A running fork: session, sink and owner of its steps for `BatchDecoder`."""
 
     background = False
 
@@ -37,9 +37,9 @@ class Fork:
         stream: int,
         on_end: Callable[[Fork, ForkWords | None], None],
     ) -> None:
-        """`channel`: of the fork alone; `place`: in the results of `origin`; `stream`: its id in the engine.
+        """`channel`: the fork's own; `place`: its place in the results of `origin`; `stream`: its id in the engine.
 
-        `on_end` gets its words, None if it failed; once, unless it is dropped.
+        `on_end` is called once with its words, None if it failed; not if it is dropped.
         """
         self.origin, self.channel, self.place, self.stream = origin, channel, place, stream
         self.open = True
@@ -89,7 +89,7 @@ class Forks:
 
     @property
     def running(self) -> Collection[int]:
-        """Engine streams of the forks that run."""
+        """Engine streams of the running forks."""
         return self._running.keys()
 
     def start(self, origin: ActiveSession, channel: Segmenter, state: bytes) -> None:
@@ -137,7 +137,7 @@ class Forks:
 
 
 def _resolve(origin: ActiveSession, place: PendingFork, found: ForkWords | None) -> None:
-    """Give a session the words of its fork, None for a refused one, and send what waited for them."""
+    """Pass the words of a fork to its session, None if it was refused, and send the results that waited for them."""
     if not origin.open:
         return
     for events, timing in origin.session.resolve_fork(place, found):

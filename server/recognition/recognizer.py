@@ -1,4 +1,4 @@
-"""The event-loop side of the engine: sessions and their streams, each engine event to its session."""
+"""The engine's event-loop side: opens sessions and their streams, and routes each engine event to its session."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BACKGROUND_BUDGET_S = 10.0  # uploads wait for live streams, but no longer than 
 
 
 class Recognizer:
-    """Opens the sessions of one model where its `Room` has slots, routes its engines' events to them, decodes."""
+    """Opens the sessions of one model if its `Room` has slots, routes engine events to them, and decodes."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Recognizer:
     # Sessions
 
     async def open_in_background(self, session: Session, sink: EventSink) -> ActiveSession:
-        """Wait while live streams fill the server, then do as `open`; raises the same."""
+        """Wait while live streams fill the server, then act as `open`. Raises: as `open`."""
         entering = self.room.enter_in_background(len(session.channels), BACKGROUND_BUDGET_S)
         return await self._admit(session, sink, entering, background=True, budget_s=BACKGROUND_BUDGET_S)
 
@@ -103,7 +103,7 @@ class Recognizer:
         background: bool,
         budget_s: float,
     ) -> ActiveSession:
-        """Open the session once it has entered. One that is refused or cancelled holds no slot and no state."""
+        """Open an admitted session. A session that is refused or cancelled holds no slot and no state."""
         try:
             lease = await entering
             active = self._activate(session, sink, lease, background=background, budget_s=budget_s)
@@ -203,7 +203,7 @@ class Recognizer:
                 self._on_stopped(error)
 
     def _on_stopped(self, error: BaseException | None) -> None:
-        """Break every session: without one of its engines a replica recognizes nothing. No slot is held any more."""
+        """Fail every session and release all slots: a replica needs all of its engines."""
         if error is not None:
             self._metrics.errors.labels("engine").inc()
         for active in {id(route.active): route.active for route in self._routes.values()}.values():
@@ -213,7 +213,7 @@ class Recognizer:
         self.room.clear()
 
     def _update_admission(self, batch: BatchDone) -> None:
-        """Feed the capacity estimate. A step waits for this thread on its way in, and again on its way out."""
+        """Update the capacity estimate. A step waits for this thread once before and once after the engine."""
         now = self._clock()
         added_s = batch.step_s + 2 * (now - batch.started_s - batch.step_s)
         waits_s, forked = self._without_forks(batch) if self._forks.running else (batch.live_wait_s, 0)
@@ -224,7 +224,7 @@ class Recognizer:
     def _without_forks(self, batch: BatchDone) -> tuple[Sequence[float], int]:
         """Return the waits of live steps that belong to no fork, and the number of steps of forks.
 
-        Steps of a fork are pushed together and run one after another, so their waits say nothing of the load.
+        Steps of a fork are pushed together and run one after another, so their waits do not indicate the load.
         """
         forks = self._forks.running
         forked = sum([stream in forks for stream in batch.streams])

@@ -1,6 +1,6 @@
 """A stream's state inside a ticket: positions in its audio, its open text, the bytes of model and decoder.
 
-Values only; each class of the session makes and reads its own. Fields are encoded by position, so a change of these
+Values only; each class of the session creates and reads its part. Fields are encoded by position, so a change of these
 classes needs another `tickets.VERSION`.
 """
 
@@ -15,7 +15,7 @@ class SavedCutter(msgspec.Struct, array_like=True, frozen=True):
     flushed: int  # samples at the client's rate, before the last flush
     base_sample: int  # model-rate samples before the last flush
     pushed: int  # model-rate samples in whole steps since then
-    reset: bool  # the next step starts the model afresh
+    reset: bool  # the next step resets the model
     window_end: int  # model-rate samples in whole windows of the voice-activity model
     window_rest: bytes  # samples after them, int16
 

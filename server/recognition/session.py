@@ -1,4 +1,4 @@
-"""One connection, sans I/O: audio to steps by channel, results of steps to events in order."""
+"""Sans-I/O session of one connection: cuts audio into steps per channel, and turns step results into ordered events."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from server.text.redaction import Redactor
 
 
 class Session:
-    """The channels of one connection: cuts their audio into steps, makes events of the results, in order."""
+    """The channels of one connection: cuts their audio into steps, and turns results into ordered events."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Session:
         bias = options.keyterms.bias
         self.channels = tuple(Segmenter(i, config, decoder, rules, bias=bias, speech=speech[i]) for i in self._indices)
         resumable = options.resumable
-        margin_s = MARGIN_S if resumable and options.streams > 1 else 0.0  # for the same order in every run
+        margin_s = MARGIN_S if resumable and options.streams > 1 else 0.0  # gives the same order in every run
         rate, window_samples = options.sample_rate, None if voice is None else voice.window_samples
         self._cutters = tuple(StepCutter(i, rate, config, window_samples, margin_s=margin_s) for i in self._indices)
         self.keyterms = SessionKeyterms(options.keyterms, self.channels, self._cutters, decoder, self._step_s)
@@ -80,7 +80,7 @@ class Session:
         self._pauses: Pauses | None = None
         if options.fork_after_s is not None and options.can_fork:
             self._pauses = Pauses(LevelMeter(config), options.fork_after_s)
-        self.pending: PendingFinals | None = None  # of a decoder with a second pass, or of a stream that is forked
+        self.pending: PendingFinals | None = None  # for a decoder with a second pass, or a stream that is forked
         if isinstance(decoder, TwoPass) or self._pauses is not None:
             self._order = self.pending = PendingFinals(options.streams, self._order)
 
@@ -95,18 +95,18 @@ class Session:
 
     @property
     def audio_by_channel_s(self) -> tuple[float, ...]:
-        """The audio received, by channel that is recognized."""
+        """The audio received on each recognized channel."""
         return tuple([cutter.received_s for cutter in self._cutters])
 
     @property
     def backlog_s(self) -> float:
-        """Audio sent to the engine whose results are not out, per channel."""
+        """Audio sent to the engine whose results were not returned yet, per channel."""
         return self._order.waiting * self._step_s / len(self.channels)
 
     def rewind(self, seconds: float, phrases: Sequence[str], channel: int | None = None) -> list[Event]:
         """Decode the finals of the last seconds again, with further key terms; return the corrections that are due.
 
-        Others follow the steps on their way. Raises: KeytermsTooOften; BiasError for too many phrases.
+        Others follow the results of pending steps. Raises: KeytermsTooOften; BiasError for too many phrases.
         """
         assert 0 < seconds <= self.options.rewind_s, "checked by the protocol"
         bias = self.keyterms.bias_for_rewind(phrases, seconds)
@@ -114,7 +114,7 @@ class Session:
         return self._shown(self._order.add([event for each in asked for event in each.rewind(seconds, bias)]))
 
     def set_endpointing(self, silence_ms: float, scored: ScoredEnd | None = None) -> None:
-        """End utterances of the audio that follows after `silence_ms`, or the operator's minimum, and as `scored` says.
+        """End utterances in later audio after `silence_ms`, at least the operator's minimum, or by `scored`.
 
         Not if resumable.
         """
@@ -123,19 +123,19 @@ class Session:
             channel.set_endpoint(max(silence_ms, self._min_endpoint_ms) / 1_000, scored)
 
     def ask_in_pauses(self, ask: Ask) -> None:
-        """Ask a turn model about the pauses of the audio that follows."""
+        """Ask a turn model about pauses in later audio."""
         if not self._questions:
             self._questions = tuple(
                 PauseQuestions(channel.settings, LevelMeter(self._config), ask) for channel in self.channels
             )
 
     def set_fork_after(self, silence_s: float) -> None:
-        """Fork the stream in pauses of the audio that follows after this silence, if it is forked at all."""
+        """Set the silence after which the stream is forked in later audio, if it can be forked."""
         if self._pauses is not None:
             self._pauses.fork_after_s = silence_s
 
     def release(self) -> None:
-        """Release the decoder states. Once, when nothing is decoded any more."""
+        """Release the decoder states. Call once, when nothing is decoded any more."""
         for channel in self.channels:
             channel.segment.release()
 
@@ -146,7 +146,7 @@ class Session:
 
     @property
     def samples_to_step(self) -> int:
-        """Samples of each channel with which a step may be complete: fewer can wait. 0 if none can."""
+        """Samples per channel that may complete a step; fewer can wait. 0 if no sample can wait."""
         if self._closing is not None or self.resumption is not None:
             return 0
         return min([cutter.samples_to_step for cutter in self._cutters])
@@ -163,7 +163,7 @@ class Session:
         if channel is not None:
             work = self._cutters[channel].cut(samples[:, 0], now)
         elif self.options.multichannel:
-            alone = [np.ascontiguousarray(samples[:, i]) for i in self._indices]  # (S,): a step's samples lie together
+            alone = [np.ascontiguousarray(samples[:, i]) for i in self._indices]  # (S,): contiguous samples of a step
             work = [w for i in self._indices for w in self._cutters[i].cut(alone[i], now)]
         else:
             work = self._cutters[0].cut(downmix(samples), now)
@@ -172,7 +172,7 @@ class Session:
         return work
 
     def finalize(self, channel: int | None, now: float) -> tuple[list[Work], list[Event]]:
-        """Flush one channel, or all (None); return the work and the events that need no step."""
+        """Flush one channel, or all (None); return the work, and the events that belong to no step."""
         indices = self._indices if channel is None else range(channel, channel + 1)
         return self._flush(indices, Marker.FINALIZE, FinalReason.FINALIZE, now)
 
@@ -287,7 +287,7 @@ class Session:
         return work, self._shown(self._order.add(events))
 
     def _shown(self, events: list[Event]) -> list[Event]:
-        """Return events as they leave the session: numbers that are not to be shown are masked, finals in order."""
+        """Return events in the form in which the session outputs them: numbers masked if required, finals in order."""
         if self._redactor is not None:
             events = [_redacted(event, self._redactor) for event in events]
         return events if self._spoken is None else self._spoken.take(events, self._open_speech)
@@ -299,7 +299,7 @@ class Session:
         return OpenSpeech(min(channel.segment.first_word_s, pending_s), channel.decoded_s)
 
     def _send(self, work: list[Work]) -> None:
-        """Note what goes to the engines, in its order; mark the steps after which the stream is forked."""
+        """Record work in the order in which it is sent; mark the steps after which the stream is forked."""
         self._order.send(work)
         if self._pauses is not None:
             work[:] = [self._pauses.sent(piece, self._cutters[0]) for piece in work]
@@ -318,9 +318,9 @@ class Session:
 
 
 def _can_resume(options: SessionOptions) -> bool:
-    """Whether tickets could hold the state of a stream with the other options.
+    """Whether tickets can hold the state of a stream with the other options.
 
-    They hold the open text as it was recognized, so a redacted stream has none. `ModelService.check_redaction` and
+    They hold the recognized open text, so a redacted stream has no tickets. `ModelService.check_redaction` and
     `ListenRequest.live_options` refuse these combinations.
     """
     return not (options.redact or options.scored_end or options.spoken_order)

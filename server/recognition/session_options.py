@@ -1,4 +1,4 @@
-"""Options of one connection, the operator's limits, and the endpoint rules that follow from both. Values only."""
+"""Options of one connection, the operator's limits, and the endpoint rules derived from both. Values only."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from server.recognition.segments.endpointing import EndpointRules, ScoredEnd
 from server.text.redaction_kinds import NumberLanguage, Redaction
 
 DEFAULT_ENDPOINTING_MS = 10.0  # Source: Deepgram's page on endpointing
-IN_FLIGHT_S = 4.0  # of an upload: enough to keep a row of every batch busy while the next block is decoded
+IN_FLIGHT_S = 4.0  # of an upload: enough to fill a row of every batch while the next block is decoded
 MAX_BACKLOG_S = IN_FLIGHT_S + 2 * BLOCK_S  # of an upload
 
 
-Finals = Literal["fast", "accurate"]  # accurate: ended segments are read again by another network
+Finals = Literal["fast", "accurate"]  # accurate: a second pass over ended segments by another network
 FINALS: tuple[Finals, ...] = get_args(Finals)
 InterimStability = Literal["low", "high"]  # low: partials have all words; high: only those that are settled
 INTERIM_STABILITIES: tuple[InterimStability, ...] = get_args(InterimStability)
-SHOWN = 64  # characters of what was asked
+SHOWN = 64  # characters of an invalid value shown in an error
 
 
 def finals_of(asked: str) -> Finals | None:
-    """Return how finals are to be made, as a client says it; None where it says nothing. Raises: BadParameter."""
+    """Return the requested kind of finals; None if not requested. Raises: BadParameter."""
     for each in FINALS:
         if asked == each:
             return each
@@ -34,7 +34,7 @@ def finals_of(asked: str) -> Finals | None:
 
 
 def interim_stability_of(asked: str) -> InterimStability:
-    """Return which words interims have, as a client says it. Raises: BadParameter."""
+    """Return the requested stability of interims. Raises: BadParameter."""
     for each in INTERIM_STABILITIES:
         if asked == each:
             return each
@@ -59,23 +59,25 @@ class SessionOptions:
     keyterms: Keyterms = NO_KEYTERMS
     resumable: bool = False
     speech_events: bool = False  # the client reads `SpeechStarted`
-    grammar: str = ""  # by name, of those that the model has; "": none
-    finals: Finals | None = None  # None: as the server has them
+    grammar: str = ""  # name of one of the model's grammars; "": none
+    finals: Finals | None = None  # None: the server's default
     redact: frozenset[Redaction] = frozenset()  # numbers that are masked in all results
-    number_language: NumberLanguage | None = None  # of these numbers: `ModelService.session` sets it; None: English
+    number_language: NumberLanguage | None = None  # of masked numbers: `ModelService.session` sets it; None: English
     rewind_s: float = 0.0  # of finals that can be decoded again; not if resumable, redacted or with a second pass
     spoken_order: bool = False  # finals of several channels in the order in which they were said; not if resumable
     receipts: bool = False  # finals have the digest of the audio that they depend on
-    fork_after_s: float | None = None  # of silence: `Silence` and `Forked`, where the stream can be forked; one channel
+    fork_after_s: float | None = None  # silence before a fork; one channel only
 
     @property
     def streams(self) -> int:
-        """Channels that are recognized, each in a slot of its own."""
+        """Number of recognized channels; each uses one slot."""
         return self.channels if self.multichannel else 1
 
     @property
     def can_fork(self) -> bool:
-        """Whether it can be forked: its ticket would lack the pauses, and a redactor takes segments in order."""
+        """Whether it can be forked: with one channel, not resumable (tickets lack the pauses) and not redacted (a
+        redactor needs segments in order).
+        """
         return not (self.resumable or self.redact or self.streams > 1)
 
 
@@ -90,7 +92,7 @@ class Limits:
     max_backlog_s: float = 30.0
 
     def with_accurate_finals(self) -> Limits:
-        """The limits of a stream that has accurate finals: a pause ends its segments later."""
+        """Return the limits of a stream with accurate finals: its segments end after longer pauses."""
         return replace(self, min_endpoint_ms=max(self.min_endpoint_ms, self.accurate_endpoint_ms))
 
 

@@ -1,7 +1,7 @@
-"""The input side of one channel: audio in, steps for the engine out, each with a tag.
+"""The input side of one channel: converts audio to steps for the engine, each with a tag.
 
-It knows the model's step size and nothing of sockets, engines or text. The tag of a step returns with its result; the
-output side (`server.recognition.segments.segmenter`) needs nothing else from here.
+It depends on the model's step size, but not on sockets, engines or text. The tag of a step is returned with its result,
+and is all that the output side (`server.recognition.segments.segmenter`) needs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Marker(Enum):
     """Place of a step in the stream: in its audio, or in a flush."""
 
     AUDIO = "audio"
-    FLUSH = "flush"  # silence that pushes the last audio out of the model
-    FINALIZE = "finalize"  # the last step of a flush that a client asked for
-    CLOSE = "close"  # the last step of a channel
+    FLUSH = "flush"  # silence that makes the model output its last audio
+    FINALIZE = "finalize"  # last step of a flush requested by the client
+    CLOSE = "close"  # last step of a channel
 
 
 class StepTag(msgspec.Struct, frozen=True, gc=False):
@@ -42,7 +42,7 @@ class WindowTag(msgspec.Struct, frozen=True, gc=False):
 
 
 class Work(msgspec.Struct, frozen=True):
-    """One piece of audio for an engine, (S,) int16; `reset` starts its recurrent state afresh.
+    """One piece of audio for an engine, (S,) int16; `reset` resets the recurrent state first.
 
     `forks`: the stream is forked after this step.
     """
@@ -57,8 +57,8 @@ class Work(msgspec.Struct, frozen=True):
 class StepCutter:
     """Cuts one channel into steps, and into voice-activity windows where `window_samples` is given.
 
-    A step's audio goes into windows when the step is returned, so the windows of a stream are a function of its steps.
-    They come before the step that completes them. Silence of a flush is in no window.
+    A step's audio is cut into windows when the step is returned, so the windows of a stream depend only on its steps.
+    Windows precede the step that completes them. The silence of a flush is in no window.
 
     A resampler holds back a varying amount of audio. With `margin_s`, longer than that, a step of resampled audio is
     returned once this much audio after it was received: a moment that depends on the audio alone.
@@ -79,7 +79,7 @@ class StepCutter:
         self._resampler = Resampler(sample_rate, config.sample_rate) if sample_rate != config.sample_rate else None
         self._margin = round(margin_s * sample_rate) if self._resampler else 0
         self._steps = Tiler(config.step_samples)
-        self._complete: deque[tuple[PCM, float]] = deque()  # steps to be returned, and when they were complete
+        self._complete: deque[tuple[PCM, float]] = deque()  # steps to return, and when they were complete
         self._lead_samples = config.lead_samples
         self._lead = np.zeros(self._lead_samples, np.int16) if self._lead_samples else None
         self._windows = Tiler(window_samples) if window_samples else None
@@ -87,7 +87,7 @@ class StepCutter:
         self._plain = self._resampler is None and self._lead is None and self._windows is None
         self.window_end = 0  # model-rate samples in whole windows
         self._received = 0  # samples, at the client's rate
-        self._flushed = 0  # of them, those before the last flush
+        self._flushed = 0  # samples, at the client's rate, before the last flush
         self._base_s = 0.0  # stream time of the last flush
         self._base_sample = 0  # model-rate samples before the last flush
         self._pushed = 0  # model-rate samples in whole steps since the last flush, with the lead
@@ -97,7 +97,7 @@ class StepCutter:
 
     @property
     def fresh(self) -> bool:
-        """True while nothing was received since the last flush."""
+        """True if nothing was received since the last flush."""
         return self._received == self._flushed
 
     @property
@@ -128,7 +128,7 @@ class StepCutter:
         return saved.flushed + self._primed_start(saved)[0]
 
     def stepped_to(self, saved: SavedCutter) -> int:
-        """Return the sample, at the client's rate, up to which whole steps were made; further ones end later."""
+        """Return the sample, at the client's rate, up to which whole steps were cut."""
         stepped = max(0, saved.pushed - self._lead_samples)
         return saved.flushed + stepped * self._sample_rate // self._config.sample_rate
 
@@ -218,7 +218,9 @@ class StepCutter:
         return [np.zeros(self._config.step_samples, np.int16)] * steps
 
     def _cut_plain(self, pcm: PCM, now: float) -> list[Work]:
-        """Do as `_cut` at the model's rate without lead and windows: for most streams, at a third of the time."""
+        """Equivalent of `_cut` at the model's rate without lead and windows; most streams use it, at a third of the
+        time.
+        """
         size, steps = self._config.step_samples, self._steps
         tiles = [pcm] if len(pcm) == size and not steps.filled else steps.push(pcm)
         work: list[Work] = []
@@ -250,7 +252,7 @@ class StepCutter:
         return work
 
     def _windows_of(self, step: PCM) -> list[Work]:
-        """Return the windows that the samples of the next step complete; its part of the lead is left out."""
+        """Return the windows completed by the samples of the next step, without its part of the lead."""
         if self._windows is None:
             return []
         work: list[Work] = []
@@ -260,7 +262,7 @@ class StepCutter:
         return work
 
     def _may_go(self, samples: int) -> bool:
-        """Whether enough audio was received after the next step, which has this many model-rate samples."""
+        """Whether enough audio after the next step was received; `samples` is the step's size at the model's rate."""
         if not self._margin:
             return True
         end = self._pushed + samples - self._lead_samples

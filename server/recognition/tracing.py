@@ -1,7 +1,7 @@
-"""OpenTelemetry traces: one span a stream, one event a final, no transcript text.
+"""OpenTelemetry traces: one span per stream, one event per final, no transcript text.
 
 Off unless an endpoint is named; needs the extra `otel`. The trace id of a request is its request id without dashes. A
-span costs nothing while audio flows, and nothing at all where tracing is off.
+span costs nothing between finals, and there is no cost at all if tracing is off.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from server.recognition.session import Session
 from server.recognition.session_options import Limits, SessionOptions
 from server.recognition.steps import StepTag, Work
 
-CLOSE_TIMEOUT_S = 2.0  # for the last spans to be sent
+CLOSE_TIMEOUT_S = 2.0  # time to send the last spans
 
 
 class Tracing:
-    """Makes traced sessions."""
+    """Creates traced sessions."""
 
     def __init__(self, processor: SpanProcessor, resource: Mapping[str, str]) -> None:
         own = Resource.create({"service.name": "tutti", "service.version": version("tutti-asr"), **resource})
@@ -57,7 +57,7 @@ class Tracing:
         limits: Limits,
         voice: VoiceRules | None,
     ) -> Session:
-        """Make a session, as `Session` does."""
+        """Return a traced session; arguments as for `Session`."""
         attributes: dict[str, str | int | bool] = {
             "tutti.request_id": current_request_id() or "",
             "tutti.sample_rate_hz": options.sample_rate,

@@ -1,8 +1,8 @@
-"""Threads that ask the turn model, apart from the event loop and the model thread, with a bounded queue.
+"""Threads that run the turn model, separate from the event loop and the model thread, with a bounded queue.
 
-An answer is worth something only while the pause lasts: a question that finds the queue full, or waits too long in it,
-has none, and silence alone decides. One question costs a core 50 ms, so only as many streams are admitted as the
-threads can answer.
+An answer is useful only during the pause. A question that meets a full queue, or waits too long in it, gets no answer,
+and silence alone decides. A question takes 50 ms of one core, so only as many streams are admitted as the threads can
+serve.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from model.machine.cores import usable_cores
 from server.audio.pcm import PCM
 from server.errors import ServerFull
 
-WAITING = 3  # questions for each thread: about as many as it answers before they are too old
+WAITING = 3  # questions per thread: about as many as it answers before they expire
 TOO_OLD_S = 0.2
-QUESTIONS_PER_S = 0.5  # of a talking stream: 19 pauses of 200 ms a minute, some of which last
-LOAD = 0.6  # share of the threads' time that admitted streams may take
+QUESTIONS_PER_S = 0.5  # rate of a stream with speech: 19 pauses of 200 ms a minute, some of them longer
+LOAD = 0.6  # share of the threads' time that admitted streams may use
 WARM_UP = 5  # questions, whose median processor time is the cost
 
 Done = Callable[[float], bool]
@@ -62,7 +62,7 @@ class TurnQuestions:
         processes: int = 1,
         threads: int | None = None,
     ) -> None:
-        """`load` is called once a thread; half the cores are used, shared by `processes`.
+        """`load` is called once per thread; half the cores are used, divided among `processes`.
 
         `busy_clock`: processor time of this thread, which does not grow while other programs have the cores. Raises:
         ModelError.
@@ -83,7 +83,7 @@ class TurnQuestions:
         self.streams += streams
 
     def leave(self, streams: int) -> None:
-        """Count them no more."""
+        """Stop counting streams that ask."""
         self.streams -= streams
 
     def ask(self, samples: PCM, done: Done) -> None:

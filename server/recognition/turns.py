@@ -1,10 +1,10 @@
 """Turns of one speaker from recognized words and silence, for Deepgram's Flux protocol. Pure; time is audio time.
 
-A turn begins with its voice, or with its first word, and ends after silence, after a timeout, or when the client ends
-it. Where the stream is forked in its pauses, silence is that of the audio, and the words of a fork are those of the
-early end and of the end; the stream's own words, which are the model's delay later, then belong to the ended turn.
-Without a fork silence counts as far as the words are known, so both come later by that delay. The score of an end of
-turn is that of `model.turn_ends.score`: it grows with silence, and with the answer of a turn model if there is one.
+A turn begins with voice or with its first word. It ends after silence, after a timeout, or when the client ends it. If
+the stream is forked in pauses, silence is measured in the audio, and the early end and the end have the words of a
+fork. The stream outputs the same words later by the model's delay; they then belong to the ended turn. Without forks,
+silence is measured up to where words are known, so both ends are later by that delay. The score of an end of turn is
+that of `model.turn_ends.score`: it grows with silence, and with the answer of a turn model if there is one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from model.turn_ends.score import delay_of, score_of
 from server.recognition.events import ForkWords
 
 UPDATE_S = 0.25  # Source: Deepgram's page on the state machine of Flux
-WORDLESS_S = 2.0  # from its voice on, after which a turn without a word ends
-MAX_WORDS = 2_000  # of a turn: every update repeats all of them
-MIN_FORK_S = 0.1  # of silence before a fork: a shorter pause is one inside a word
-_ROUNDING = 1e-6  # of sums of seconds
+WORDLESS_S = 2.0  # time from the start of voice after which a turn without a word ends
+MAX_WORDS = 2_000  # words of a turn: every update repeats all of them
+MIN_FORK_S = 0.1  # silence before a fork: a shorter pause may be inside a word
+_ROUNDING = 1e-6  # rounding error of sums of seconds
 
 
 class TurnState(Enum):
@@ -54,7 +54,7 @@ class Trigger(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TurnRules:
-    """Thresholds of the score, and the silence that ends a turn whatever the score.
+    """Thresholds of the score, and the silence that ends a turn regardless of the score.
 
     An `end_threshold` of 1 leaves only the timeout; without an `eager_threshold` no early end is sent.
     """
@@ -93,17 +93,17 @@ class TurnEvent:
 
 @dataclass(slots=True)
 class _Fork:
-    """Words of a turn up to `end_s`, as a flush there gives them, and as the stream shows them where it is as far."""
+    """Words of a turn up to `end_s`: from a flush there, and as the stream itself would show them at `known_s`."""
 
     end_s: float
     words: tuple[Word, ...]
     running: tuple[Word, ...]
-    known_s: float  # up to which the stream is decoded when it is as far
-    stands: bool = True  # until speech comes back
+    known_s: float  # the stream can be compared once decoded up to here
+    stands: bool = True  # False once speech has resumed, or the stream has other words
     checked: bool = False
 
     def differing(self, own: Sequence[Word], *, closed: bool) -> int:
-        """Return how many words of the stream itself, all `closed` or not, are others; called once it is as far."""
+        """Return the number of words in which the stream itself differs; call once it is decoded up to `known_s`."""
         self.checked = True
         return _differing(_texts(self.words if closed else self.running), _texts(own))
 
@@ -112,27 +112,27 @@ class Turns:
     """Turn machine of one stream. Call `update_silence`, `advance` and `fork` with the recognition events, in order."""
 
     def __init__(self, rules: TurnRules, *, delay_s: float = 0.0) -> None:
-        """`delay_s`: audio after a word that the model has received, too, when it writes the word."""
+        """`delay_s`: audio after a word that the model has already received when it outputs the word."""
         self.rules = rules  # may be replaced at any time
         self.answer: float | None = None  # of the turn model, about the present silence
         self.state = TurnState.NONE
-        self.differing = 0  # words of ended turns that the stream itself has written otherwise
+        self.differing = 0  # words of ended turns that the stream itself recognized differently
         self._delay_s = delay_s
         self._index = 0
         self._closed: list[Word] = []  # words of the turn that can no longer change
         self._eager: tuple[str, ...] = ()  # texts of the last early end
         self._start_s = 0.0
         self._sent_s = 0.0  # audio time of the last event
-        self._silence_s = 0.0  # at the end of the audio, by its level
-        self._spoken_s = 0.0  # audio time at which speech came back last, by the level
-        self._own: tuple[Word, ...] = ()  # words of the turn by the stream itself, as far as it is decoded
-        self._fork: _Fork | None = None  # the last one of the turn
-        self._ended_s = -math.inf  # words that begin before belong to an ended turn
-        self._ended: _Fork | None = None  # of the turn that ended last, until the stream has decoded as far
-        self._old: tuple[Word, ...] = ()  # words of that turn by the stream itself: closed ones
+        self._silence_s = 0.0  # silence at the end of the audio, by its level
+        self._spoken_s = 0.0  # audio time at which speech last resumed, by level
+        self._own: tuple[Word, ...] = ()  # words of the turn from the stream itself, as far as decoded
+        self._fork: _Fork | None = None  # the turn's last fork
+        self._ended_s = -math.inf  # words that begin before this belong to an ended turn
+        self._ended: _Fork | None = None  # of the last ended turn, until the stream is decoded up to it
+        self._old: tuple[Word, ...] = ()  # closed words of that turn from the stream itself
 
     def update_silence(self, until_s: float, silence_s: float) -> list[TurnEvent]:
-        """Take the silence at the end of the audio; return the events of speech that came back."""
+        """Take the silence at the end of the audio; return the events of resumed speech."""
         back = silence_s < self._silence_s
         self._silence_s = silence_s
         if not back:
@@ -143,9 +143,9 @@ class Turns:
         return self._resumed(until_s, self._shown(until_s - self._delay_s))
 
     def begin(self, start_s: float) -> list[TurnEvent]:
-        """Begin a turn with its voice at `start_s`, unless one is open; its words come with `advance`.
+        """Begin a turn with voice at `start_s`, unless one is open; `advance` supplies the words.
 
-        A voice that began in a turn that has ended begins none.
+        Voice that began in an ended turn does not begin another turn.
         """
         if self.state is not TurnState.NONE or start_s < self._ended_s:
             return []
@@ -182,7 +182,7 @@ class Turns:
         return events
 
     def fork(self, end_s: float, found: ForkWords) -> list[TurnEvent]:
-        """Take the words of the open segment as a flush at `end_s`, up to where all events came, gives them."""
+        """Take the words of the open segment from a fork at `end_s`, which is also the time of the last events."""
         turn = (*self._closed, *self._new(found.words))
         if not turn:
             return []
@@ -200,7 +200,7 @@ class Turns:
         return [word for word in words if word.start_s >= self._ended_s]
 
     def _compare(self, decoded_s: float, closed: Sequence[Word], open_words: Sequence[Word]) -> None:
-        """Count the words of the ended turn that the stream itself has written otherwise, once it is decoded as far."""
+        """Count the words of the ended turn that the stream recognized differently, once it is decoded that far."""
         ended = self._ended
         if ended is None:
             return
@@ -211,7 +211,7 @@ class Turns:
             self._ended, self._old = None, ()
 
     def _check_fork(self, decoded_s: float, *, closed: bool) -> None:
-        """Drop the fork if the stream, decoded as far, has other words, or later begins a word after it."""
+        """Drop the fork if the stream, once decoded that far, has other words, or later begins a word after it."""
         fork = self._fork
         if fork is None or decoded_s < fork.known_s - _ROUNDING:
             return
@@ -223,7 +223,7 @@ class Turns:
             fork.stands = False
 
     def _shown(self, decoded_s: float) -> tuple[Word, ...]:
-        """Return the words of the turn: those of the fork until the stream is decoded as far."""
+        """Return the words of the turn: those of the fork if it stands or the stream is not decoded that far yet."""
         fork = self._fork
         return fork.words if fork is not None and (fork.stands or decoded_s < fork.known_s - _ROUNDING) else self._own
 
@@ -235,7 +235,7 @@ class Turns:
         return self._resumed(until_s, words) if _texts(words) != self._eager else []
 
     def _resumed(self, until_s: float, words: tuple[Word, ...]) -> list[TurnEvent]:
-        """Take an early end back."""
+        """Withdraw an early end."""
         if self.state is not TurnState.AWAITING:
             return []
         self.state = TurnState.SPEAKING

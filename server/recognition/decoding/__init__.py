@@ -1,1 +1,1 @@
-"""Decoding of what the engine gives: of each batch on the event loop, of ended segments again on threads."""
+"""Decoding of engine outputs: each batch on the event loop, second passes over ended segments on threads."""

@@ -1,4 +1,4 @@
-"""Decoding of a batch's results and of its voice activity, stream by stream, and handing of events to their sinks."""
+"""Decodes a batch's results and voice activity, stream by stream, and passes the events to their sinks."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 class StepResults(Protocol):
-    """Makes events of steps' results: a `Session`, or that of a fork."""
+    """Converts the results of steps to events: a `Session`, or that of a fork."""
 
     @property
     def pending(self) -> PendingFinals | None:
-        """Results that wait."""
+        """Pending results."""
 
     def decoded(self, channel: Segmenter, tag: StepTag) -> list[Event]:
         """Return the events of one step's result; the channel's decoder state has been advanced over it."""
@@ -65,7 +65,7 @@ class StreamOwner(Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether it still takes results."""
+        """Whether it still accepts results."""
 
     @property
     def background(self) -> bool:
@@ -73,22 +73,22 @@ class StreamOwner(Protocol):
 
     @property
     def session(self) -> StepResults:
-        """Takes the results."""
+        """Receives the results."""
 
     @property
     def sink(self) -> EventSink:
-        """Gets the events."""
+        """Receives the events."""
 
     def fail(self, error: Exception) -> None:
-        """End it."""
+        """End the stream because of this error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """From an engine stream back to its channel.
+    """Maps an engine stream to its channel.
 
-    `held` are rows, with outputs (T, V), and states for tickets that wait for the voice-activity model, and functions
-    to be called after the rows before them; `voices` are that model's states, each for one of the states held.
+    `held`, in order: rows, with outputs (T, V), and states for tickets, both waiting for the voice-activity model; and
+    functions to be called after the rows before them. `voices`: that model's states, one for each held state.
     """
 
     active: StreamOwner
@@ -99,7 +99,7 @@ class Route:
     def take_row(self) -> tuple[Row, Outputs] | None:
         """Return the oldest held row, if the session is open and the voice-activity model has answered for its audio.
 
-        Functions before it are called.
+        Calls the functions that precede it.
         """
         while self.held and self.active.open:
             oldest = self.held[0]
@@ -116,7 +116,7 @@ class Route:
         return None
 
     def take_states(self) -> tuple[bytes, bytes] | None:
-        """Return the states of both models that are next, once both are there."""
+        """Return the next state of both models, once both have arrived."""
         if not (self.active.open and self.voices and self.held):
             return None
         oldest = self.held[0]
@@ -149,14 +149,14 @@ class BatchDecoder:
     def take_steps(self, batch: BatchDone, routes: Routes) -> None:
         """Decode the rows of streams that are still open; hold those that wait for the voice-activity model.
 
-        Of a chunk, the first steps of all streams are decoded together, then the second ones, and so on.
+        For chunks, decode step 0 of every stream together, then step 1, and so on.
         """
         timing = BatchTiming(batch.step_s, batch.started_s + batch.step_s, len(batch.streams))
         for first in range(batch.steps):
             self._take_rows(batch, range(first, len(batch.streams), batch.steps), timing, routes)
 
     def _take_rows(self, batch: BatchDone, rows: range, timing: BatchTiming, routes: Routes) -> None:
-        """Do so with these rows, each of another stream."""
+        """Decode or hold these rows; no two belong to the same stream."""
         due: list[tuple[Route, Row]] = []
         indices: list[int] = []
         voiced: list[Route] = []
@@ -195,7 +195,7 @@ class BatchDecoder:
         self._decode_held([route])
 
     def after_rows(self, route: Route, act: Callable[[], None]) -> None:
-        """Call a function once all rows of this stream that have come are decoded."""
+        """Call a function once all rows received for this stream are decoded."""
         route.held.append(act)
         self._decode_held([route])
 
@@ -241,7 +241,7 @@ class BatchDecoder:
                 route.active.sink.on_events(events, timing)
 
     def _advance(self, channels: Sequence[Segmenter], outputs: Outputs) -> None:
-        """Advance the states over their rows, those of each grammar together; most streams have none."""
+        """Advance the states over their rows, grouped by grammar; most streams have none."""
         others = {channel.segment.decoder for channel in channels if channel.segment.decoder is not self._decoder}
         if not others:
             self._decoder.advance([channel.segment.state for channel in channels], outputs)
@@ -252,7 +252,7 @@ class BatchDecoder:
                 decoder.advance([channels[row].segment.state for row in rows], outputs[rows])
 
     def _start_second_pass(self, route: Route, pending: PendingFinals, timing: StepTiming) -> None:
-        """Hand the finals that this step made to the threads; the step, and what follows it, waits for them."""
+        """Submit the finals of this step to the second pass; the step, and all later results, wait for them."""
         active = route.active
         pending.timed(route.channel.index, timing)
         for final in pending.take_new():
@@ -261,7 +261,7 @@ class BatchDecoder:
             self._metrics.second_queue.set(self._second_pass.waiting)
 
     def _resolve(self, active: StreamOwner, final: PendingFinal, outcome: Outcome) -> None:
-        """Send a final, and what waited for it."""
+        """Send a final, and the results that waited for it."""
         metrics = self._metrics
         metrics.second_queue.set(self._second_pass.waiting)
         if not active.open:
@@ -280,7 +280,7 @@ class BatchDecoder:
 
 
 def _hand_over(route: Route) -> None:
-    """Send the states that are next."""
+    """Pass on the next states that are complete."""
     while (states := route.take_states()) is not None:
         _send_states(route, *states)
 
@@ -297,6 +297,6 @@ def _unless_closed(active: StreamOwner, final: PendingFinal) -> tuple[Word, ...]
 
 
 def _later(timing: StepTiming, now: float) -> StepTiming:
-    """Return the timing of a step whose text waited; the wait counts as decoding."""
+    """Return the timing of a step whose text had to wait; the wait counts as decoding time."""
     decode_s = timing.decode_s + now - timing.decoded_s
     return msgspec.structs.replace(timing, decode_s=decode_s, decoded_s=now)

@@ -1,4 +1,4 @@
-"""Threads that run the second pass over ended segments, apart from the event loop and the model thread.
+"""Threads that run the second pass over ended segments, separate from the event loop and the model thread.
 
 Live streams' segments come first. There is no time limit and none is skipped: a final's text must not depend on the
 load. The queue is bounded because audio received after a pending final counts as its stream's backlog.
@@ -23,7 +23,7 @@ Decode = Callable[[], Words]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a second pass: its words, or None and the error; the seconds that it waited and took."""
+    """Result of a second pass: its words, or None and the error; seconds of waiting and of running."""
 
     words: Words | None
     error: Exception | None
@@ -32,7 +32,7 @@ class Outcome:
 
 
 Done = Callable[[Outcome], None]
-_END = -1  # number of the job that ends a thread, before all others
+_END = -1  # sort key of the job that ends a thread: before all others
 
 
 @dataclass(frozen=True, slots=True)

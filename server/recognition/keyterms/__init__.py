@@ -1,1 +1,1 @@
-"""Key terms: what a client names, what other speakers said, and how both change during a session."""
+"""Key terms: those given by the client, those from other speakers' text, and their changes during a session."""

@@ -1,4 +1,4 @@
-"""Key terms: phrases, weighted words, and the decoder's bias made of both; the limit on changes of them. Pure."""
+"""Key terms: phrases and weighted words, the decoder bias built from them, and a rate limit on changes. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Keyterms:
 
     @classmethod
     def of(cls, phrases: Sequence[str], keywords: Sequence[Keyword] = (), context: Sequence[str] = ()) -> Keyterms:
-        """Bias towards all of them; of `context` towards the last terms for which there is room.
+        """Return the bias towards all of them, and towards the last terms of `context` that fit.
 
         Raises: BiasError, whose message is meant for the client.
         """
@@ -51,21 +51,21 @@ class Keyterms:
             raise BadParameter(f"{parameter}: {error}") from error
 
     def replaced(self, phrases: Sequence[str]) -> Keyterms:
-        """The same keywords and context with other phrases. Raises: BiasError."""
+        """Return a copy with other phrases. Raises: BiasError."""
         return Keyterms.of(phrases, self.keywords, self.context)
 
     def context_with(self, terms: Sequence[str]) -> tuple[str, ...]:
-        """The context with further terms as the newest; the oldest give way to them."""
+        """Return the context with these terms appended as the newest; the oldest are dropped if there is no room."""
         older = [term for term in self.context if term not in terms]
         return fitting((*older, *terms), self.phrases, self.keywords)
 
     def in_context(self, context: Sequence[str]) -> Keyterms:
-        """The client's own terms with this context."""
+        """Return the client's terms with this context."""
         return Keyterms.of(self.phrases, self.keywords, context)
 
     @property
     def without_context(self) -> Keyterms:
-        """The client's own terms."""
+        """Return the client's terms without context."""
         return self.in_context(()) if self.context else self
 
 
@@ -88,7 +88,9 @@ def unspeakable(bias: Bias, decoder: Decoder) -> tuple[str, ...]:
 
 
 def checked_size(phrases: Sequence[str], keywords: Sequence[Keyword]) -> int:
-    """Return their characters together, the cost of building. Raises: BiasError above either limit."""
+    """Return the total number of characters, which determines the cost of building. Raises: BiasError above either
+    limit.
+    """
     if (count := len(phrases) + len(keywords)) > MAX_TERMS:
         raise BiasError(f"{count} key terms, at most {MAX_TERMS}")
     if (characters := sum(map(len, phrases)) + sum(len(word) for word, _ in keywords)) > MAX_CHARACTERS:
@@ -97,7 +99,7 @@ def checked_size(phrases: Sequence[str], keywords: Sequence[Keyword]) -> int:
 
 
 def fitting(terms: Sequence[str], phrases: Sequence[str], keywords: Sequence[Keyword] = ()) -> tuple[str, ...]:
-    """Return as many of the last context terms as there is room for next to a client's own. Raises: BiasError."""
+    """Return the last context terms that fit in addition to the client's terms. Raises: BiasError."""
     characters = MAX_CHARACTERS - checked_size(phrases, keywords)
     count = min(MAX_CONTEXT_TERMS, MAX_TERMS - len(phrases) - len(keywords))
     kept: list[str] = []
@@ -112,8 +114,8 @@ def fitting(terms: Sequence[str], phrases: Sequence[str], keywords: Sequence[Key
 class ChangeAllowance:
     """Limit on changes of key terms, in characters, so that one connection cannot block the event loop for the others.
 
-    A full set at once, then `CHARACTERS_PER_S` for each second of the connection's audio. Audio counts instead of
-    the clock, so that the same frames get the same answers at any speed.
+    A full set at once, then `CHARACTERS_PER_S` for each second of the connection's audio. The limit depends on audio
+    time, not on the clock, so that the same frames get the same answers at any speed.
     """
 
     def __init__(self) -> None:
@@ -150,7 +152,8 @@ With -10.5 and -12.5 as many names are found. Source: tests/server/recognition/k
 def rare_terms(text: str, decoder: Decoder) -> tuple[str, ...]:
     """Return the words of a text that are rare for a decoder, each once, in the order in which they were said last.
 
-    All are rare for one that does not rate words. Words with digits or with letters that no model spells are left out.
+    For a decoder that does not rate words, all are rare. Words with digits, or with letters that no model spells, are
+    left out.
     """
     log_prob = decoder.word_log_prob if isinstance(decoder, RatesWords) else _unknown
     tokens = [token for token in text.split()[-MAX_WORDS:] if not _unusable(token)]

@@ -1,4 +1,4 @@
-"""The key terms of a session as they change, and the bias of its channels made of them. No clock, no I/O."""
+"""The key terms of a session, their changes, and the resulting bias of its channels. No clock, no I/O."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from server.recognition.keyterms.keyterms import (
 from server.recognition.segments.segmenter import Segmenter
 from server.recognition.steps import StepCutter
 
-REWOUND_CHARACTERS = 150.0  # that a second of audio costs which is decoded again: 0.4 ms on the event loop
+REWOUND_CHARACTERS = 150.0  # cost of decoding a second of audio again: 0.4 ms on the event loop
 
 
 class SessionKeyterms:
-    """The key terms of the audio that comes now, on all channels; audio received before keeps the old ones."""
+    """The key terms for audio from now on, on all channels; audio received before keeps the old ones."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class SessionKeyterms:
         decoder: Decoder,
         step_s: float,
     ) -> None:
-        """`initial` are those of the query, which the channels begin with."""
+        """`initial`: the key terms of the query, with which the channels start."""
         self.initial = self.current = initial
         self._changes = ChangeAllowance()
         self._channels, self._cutters = channels, cutters
@@ -41,19 +41,19 @@ class SessionKeyterms:
 
     @property
     def _audio_s(self) -> float:
-        """Stream time of a change that comes now."""
+        """Stream time of a change made now."""
         return max([cutter.received_s for cutter in self._cutters])
 
     @property
     def _replaying(self) -> bool:
-        """Whether the state that was restored contains a change that comes now, or a later one."""
+        """Whether the restored state already contains a change made now, or a later one."""
         return any(cutter.replaying for cutter in self._cutters)
 
     def replace_phrases(self, phrases: Sequence[str]) -> None:
-        """Bias the audio that follows towards other phrases, and the same keywords.
+        """Bias the audio from now on towards other phrases and the same keywords.
 
-        Raises: KeytermsTooOften; BiasError for too many phrases, or one that cannot be recognized. The old ones stay
-        then.
+        Raises: KeytermsTooOften; BiasError for too many phrases, or one that cannot be recognized. The old phrases stay
+        in force then.
         """
         if self._replaying:
             return
@@ -67,15 +67,15 @@ class SessionKeyterms:
         return tuple(phrase for phrase in phrases if not unspeakable(Keyterms.of([phrase]).bias, self._decoder))
 
     def set(self, keyterms: Keyterms) -> None:
-        """Bias the audio that follows towards these terms, at no cost; context counts as long as before."""
+        """Bias the audio from now on towards these terms, without charging the allowance; context expires as before."""
         self.current = keyterms
         self._set_bias()
 
     def add_context(self, text: str) -> tuple[str, ...]:
-        """Bias the next `CONTEXT_S` of audio towards the rare words of what another speaker said, too.
+        """Also bias the next `CONTEXT_S` of audio towards the rare words of another speaker's text.
 
-        Returns all such words that count now; those of earlier texts count as long as the new ones, and the oldest
-        ones give way. Raises: KeytermsTooOften; nothing has changed then.
+        Returns all such words in force. Those of earlier texts now expire with the new ones; the oldest are dropped if
+        there is no room. Raises: KeytermsTooOften; nothing has changed then.
         """
         if not self._replaying:
             context = self.current.context_with(self.rare_terms(text))
@@ -103,7 +103,7 @@ class SessionKeyterms:
         return wider.bias
 
     def sent(self) -> None:
-        """Note that steps were sent: drop the terms of other speakers once their number of steps is over."""
+        """Record that steps were sent: drop the terms of other speakers after their number of steps."""
         if self.current.context and not any(channel.settings.bias_steps for channel in self._channels):
             own = self.current.without_context
             self.current = self.initial if own == self.initial else own
@@ -113,7 +113,7 @@ class SessionKeyterms:
         self._changes.spend(characters + sum(map(len, context)), self._audio_s)
 
     def _set_bias(self, context_steps: int | None = None) -> None:
-        """Bias the audio that follows. Context counts for this many steps, None: as long as before."""
+        """Bias the audio from now on. Context holds for this many steps; None: its expiry is unchanged."""
         after = self.current.without_context.bias
         for channel in self._channels:
             steps = channel.settings.bias_steps if context_steps is None else context_steps

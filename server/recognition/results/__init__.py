@@ -1,1 +1,1 @@
-"""Order of results: what waits for a second pass, a fork, a saved state, or another channel."""
+"""Order of results, which may wait for a second pass, a fork, a saved state, or another channel."""

@@ -1,4 +1,4 @@
-"""Results that wait, finals for their second pass and forks for their words, and what follows them. Pure."""
+"""Pending results: finals that wait for a second pass, forks that wait for words, and all later results. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PendingFinal:
         return self.first.channel
 
     def resolve(self, words: Words | None) -> None:
-        """Take the second pass's words. The first pass's stand if it failed (None) or found none."""
+        """Take the second pass's words. If it failed (None) or found none, the first pass's words are kept."""
         self.resolved = replace(self.first, words=words) if words else self.first
 
 
@@ -56,7 +56,7 @@ Due = Iterator[tuple[list[Event], StepTiming | None]]
 
 
 def marked(results: list[Any], mark: Callable[[], AudioMark]) -> list[Any]:
-    """Return the results of a step or of none; each final has the mark of the audio that it depends on."""
+    """Return the results, with the mark of the audio that it depends on in each final."""
     for at, result in enumerate(results):
         if isinstance(result, Final):
             results[at] = replace(result, audio=mark())
@@ -67,7 +67,7 @@ def marked(results: list[Any], mark: Callable[[], AudioMark]) -> list[Any]:
 
 @dataclass(eq=False, slots=True)
 class _Held:
-    """Results that wait, of one step or of none, and the timing of that step."""
+    """Pending results of one step, or of no step, and the timing of that step."""
 
     results: Sequence[Result]
     is_step: bool
@@ -100,7 +100,7 @@ class _Channel:
 
 
 class PendingFinals:
-    """A `ResultOrder` in which a pending result holds back what follows on its channel; the rest is another order's."""
+    """A `ResultOrder` in which a pending result delays later results of its channel; wraps another order."""
 
     def __init__(self, channels: int, order: ResultOrder) -> None:
         self._order = order
@@ -114,7 +114,7 @@ class PendingFinals:
 
     @property
     def waiting(self) -> int:
-        """Steps sent whose results are not out, over all channels."""
+        """Number of steps sent whose results were not returned yet, over all channels."""
         return self._order.waiting
 
     def send(self, work: list[Work]) -> None:
@@ -143,7 +143,7 @@ class PendingFinals:
         return self._order.add(events)
 
     def finishes(self) -> bool:
-        """Whether everything went out."""
+        """Whether all results were returned."""
         return not self and self._order.finishes()
 
     def take_new(self) -> list[PendingFinal]:
@@ -167,7 +167,7 @@ class PendingFinals:
     def resolve(self, final: PendingFinal, words: Words | None) -> Due:
         """Take a second pass's words, None if it failed; give the events that waited, step by step.
 
-        What was not given yet still waits: `first_word_s` counts it.
+        Results not yet returned are still pending: `first_word_s` includes them.
         """
         final.resolve(words)
         return self._due(final.channel)

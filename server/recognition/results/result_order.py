@@ -1,7 +1,7 @@
-"""The order in which the results of several channels go out: as they come, or in the order of the audio. Pure.
+"""The order in which results of several channels are sent: as they arrive, or in the order of the audio. Pure.
 
-Channels are answered in batches, so their results may come in any order. A resumable stream's go out in the order of
-the audio, the same in every run: only then does a number of finals identify the finals that a client has.
+Channels are answered in batches, so their results may come in any order. Those of a resumable stream are sent in the
+order of the audio, which is the same in every run, so that a count of finals identifies the finals that a client has.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ States = tuple[bytes, bytes]
 
 
 class ResultOrder(Protocol):
-    """When the results of a session go out."""
+    """Interface: decides when the results of a session are sent."""
 
     @property
     def by_audio(self) -> bool:
@@ -31,13 +31,13 @@ class ResultOrder(Protocol):
         """Steps sent whose results are not out, over all channels."""
 
     def send(self, work: list[Work]) -> None:
-        """Note work that goes to the engines; it may be sorted in place first."""
+        """Record work that is sent to the engines; it may be sorted in place first."""
 
     def answered(self, channel: int, results: list[Any]) -> list[Event]:
         """Take the results of this channel's oldest step; return all events that are due."""
 
     def unasked(self, channel: int, events: list[Event]) -> list[Event]:
-        """Take a channel's events that answer no step; return those that go to `add` now."""
+        """Take a channel's events that belong to no step; return those to pass to `add` now."""
 
     def add(self, events: list[Event]) -> list[Event]:
         """Append events that answer no step; return all events that are due."""
@@ -47,7 +47,7 @@ class ResultOrder(Protocol):
 
 
 class ImmediateOrder:
-    """Sends events as they come."""
+    """Sends events as they arrive."""
 
     by_audio = False
 
@@ -81,7 +81,7 @@ class ImmediateOrder:
 
 @dataclass(slots=True, eq=False)
 class _Mark:
-    """Place of a ticket: the input side there, and the state of each channel once it is known."""
+    """Place of a ticket: the state of the input side, and that of each channel once it is known."""
 
     audio: SavedInput
     channels: list[tuple[States, SavedChannel] | None]
@@ -92,7 +92,7 @@ class _Mark:
 
 
 class AudioOrder:
-    """Sends the results of several channels in the order of their steps' audio, with the tickets' places between."""
+    """Sends the results of several channels in the order of their steps' audio, with the tickets' places among them."""
 
     by_audio = True
 
@@ -101,7 +101,7 @@ class AudioOrder:
         self.waiting = 0
         self.unmarked = 0  # steps since the last mark, over all channels
         self._order: deque[int | _Mark | list[Event]] = deque()  # a step is its channel's index
-        self._early: list[deque[list[Event]]] = [deque() for _ in range(channels)]  # results before their turn
+        self._early: list[deque[list[Event]]] = [deque() for _ in range(channels)]  # results that arrived early
         self._incomplete: deque[_Mark] = deque()
         self._saved: SavedStream | None = None  # waits for `take_saved`
         self.finals = 0  # that went out
@@ -120,7 +120,7 @@ class AudioOrder:
         return bool(self._incomplete)
 
     def send(self, work: list[Work]) -> None:
-        """Sort work by its audio, however that was cut into messages, flushes last; append its steps."""
+        """Sort work by audio time, independent of message boundaries, flushes last; append its steps."""
         work.sort(key=_audio_first)
         steps = [piece.channel for piece in work if isinstance(piece.tag, StepTag)]
         self._order += steps

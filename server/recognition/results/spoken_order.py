@@ -1,7 +1,7 @@
 """Finals of several channels in the order in which they were said: by the start of their first words. Pure.
 
 A final waits while another channel has words that began earlier and are in no final yet, and until all channels are
-decoded up to its end. What follows it on its channel waits too. So it waits at most for the longest segment.
+decoded up to its end. Later results of its channel wait too. The wait is bounded by the longest segment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from server.recognition.events import Event, Final, Partial
 
 @dataclass(frozen=True, slots=True)
 class OpenSpeech:
-    """What is known of the words of one channel that are in no final yet; infinity: there are none, or none come."""
+    """Words of one channel that are in no final yet; infinity: there are none, or none will come."""
 
     first_word_s: float  # start of the first of them
     decoded_s: float  # further ones end later

@@ -1,1 +1,1 @@
-"""Segments of one channel: where they begin and end, which of their words count, and what text is sent."""
+"""Segments of one channel: their begin and end, the words that count, and the text that is sent."""

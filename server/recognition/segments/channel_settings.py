@@ -1,6 +1,6 @@
-"""Settings of a stretch of a channel's audio, and changes that wait for the audio before them. Pure.
+"""Settings of a range of a channel's audio, and changes that wait until earlier audio is processed. Pure.
 
-Key-term bias, endpoint rules and the answers of a turn model: each holds from a step of the channel on.
+Key-term bias, endpoint rules and the answers of a turn model: each takes effect at a step of the channel.
 """
 
 from __future__ import annotations
@@ -38,64 +38,64 @@ class PendingChanges(Generic[T]):
         self.waiting.append((steps_sent, to))
 
     def apply(self, steps_answered: int) -> None:
-        """Make the changes current whose earlier steps are all answered."""
+        """Apply the changes whose earlier steps are all answered."""
         while self.waiting and self.waiting[0][0] <= steps_answered:
             self.current = self.waiting.popleft()[1]
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelSettings:
-    """Settings of a stretch of audio: key-term bias and endpoint rules."""
+    """Settings of a range of audio: key-term bias and endpoint rules."""
 
     bias: Bias
     rules: EndpointRules
 
 
 class SettingsByStep:
-    """The settings of one channel by the steps that it sends and that are answered."""
+    """The settings of one channel, by numbers of steps sent and steps answered."""
 
     def __init__(self, bias: Bias, rules: EndpointRules) -> None:
         self.steps_sent = 0  # to the engine
         self.steps_answered = 0
         self.rules = rules  # the current ones
         self._changes = PendingChanges(ChannelSettings(bias, rules))
-        self._bias_until: tuple[int, Bias] | None = None  # steps sent up to which the bias holds, and the next one
-        self._answers: deque[tuple[int, float | None]] = deque()  # of the turn model, each with the step it follows
+        self._bias_until: tuple[int, Bias] | None = None  # number of its last step, and the bias after it
+        self._answers: deque[tuple[int, float | None]] = deque()  # of the turn model: step and answer
         self.answer: float | None = None  # the present one
 
     @property
     def bias(self) -> Bias:
-        """The bias of the steps that are answered now."""
+        """The bias of the steps that are being answered."""
         return self._changes.current.bias
 
     @property
     def waiting(self) -> int:
-        """Changes that wait for steps before them."""
+        """Number of changes that wait for earlier steps."""
         return len(self._changes.waiting)
 
     @property
     def bias_steps(self) -> int:
-        """Steps to come for which the bias holds, if `set_bias` set a number; else 0."""
+        """Number of further steps for which the bias holds, if `set_bias` set one; else 0."""
         return 0 if self._bias_until is None else self._bias_until[0] - self.steps_sent
 
     def ended_bias(self) -> Bias | None:
-        """Return the bias of the steps to come where the number of steps of the present one is over."""
+        """Return the bias of later steps if the present bias has just reached its number of steps."""
         if self._bias_until is None or self.steps_sent != self._bias_until[0]:
             return None
         return self._bias_until[1]
 
     def set_bias(self, bias: Bias, steps: int = 0, after: Bias = NO_BIAS) -> None:
-        """Set the bias of the steps to come; with `steps`, of that many: `after` is the bias of those that follow."""
+        """Set the bias of later steps; with `steps`, only for that many, and `after` for those that follow."""
         self._bias_until = (self.steps_sent + steps, after) if steps else None
         self._changes.change(replace(self._changes.latest, bias=bias), self.steps_sent)
 
     def set_endpoint(self, silence_s: float, scored: ScoredEnd | None) -> None:
-        """End utterances of the steps to come after `silence_s`."""
+        """End utterances in later steps after `silence_s` of silence."""
         rules = replace(self._changes.latest.rules, endpoint_s=silence_s, quiet_s=silence_s, scored=scored)
         self._changes.change(replace(self._changes.latest, rules=rules), self.steps_sent)
 
     def apply(self) -> bool:
-        """Make the changes current whose earlier steps are all answered; return whether the bias is another one."""
+        """Apply the changes whose earlier steps are all answered; return whether the bias has changed."""
         before = self._changes.current
         self._changes.apply(self.steps_answered)
         current = self._changes.current
@@ -103,9 +103,9 @@ class SettingsByStep:
         return current.bias is not before.bias
 
     def take_answer(self, answer: float | None, after_step: int) -> bool:
-        """Let an answer of the turn model count after a step, numbered from 1; None ends the effect of the last one.
+        """Apply an answer of the turn model after a step, numbered from 1; None cancels the last answer.
 
-        Return whether it is in time: no later step is answered.
+        Return whether it is in time, that is, no later step was answered.
         """
         if self.steps_answered > after_step:
             return False
@@ -121,7 +121,7 @@ class SettingsByStep:
         return due
 
     def fork(self) -> SettingsByStep:
-        """Return settings that continue from the last step answered, without the changes and answers to come."""
+        """Return settings that continue from the last step answered, without pending changes and answers."""
         twin = copy(self)
         twin._changes, twin._answers = PendingChanges(self._changes.current), deque()
         return twin

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from model.turn_ends.score import delay_of
 from server.recognition.saved_state import SavedVoice
 
-OVERTIME_S = 5.0  # beyond its maximum length, for a segment whose only word is unfinished
+OVERTIME_S = 5.0  # beyond the maximum length, for a segment whose only word is unfinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class ScoredEnd:
     timeout_s: float
 
     def delay_s(self, answer: float | None) -> float:
-        """Return the silence in the audio after which it ends, after this answer of the turn model."""
+        """Return the silence in the audio that ends it, given this answer of the turn model."""
         return min(delay_of(self.threshold, answer), self.timeout_s)
 
 
@@ -32,19 +32,19 @@ class EndpointRules:
 
     endpoint_s: float | None  # silence after words that closes a segment
     silence_s: float | None  # silence without a word that closes a segment
-    quiet_s: float  # silence after which voice begins anew
+    quiet_s: float  # silence after which new voice counts as a new start of speech
     utterance_gap_s: float | None
     max_utterance_s: float
     partials: bool
     every_step: bool
-    tell_stable: bool  # a word that became stable is news, even where no word changed
+    tell_stable: bool  # send a partial when a word became stable, even if no word changed
     settled_only: bool  # partials end before a word that may still change
     partial_interval_s: float  # of audio, at least, from one partial of a segment to the next
     scored: ScoredEnd | None = None  # ends utterances, but not before `endpoint_s`
-    lookahead_s: float = 0.0  # of the model: in the audio, a silence is longer by this than the recognizer hears
+    lookahead_s: float = 0.0  # the model's: a silence in the audio is longer by this than the recognizer measures
 
     def ends_words(self, silence_s: float, voiceless_s: float | None, answer: float | None = None) -> bool:
-        """Whether this silence after words, as the recognizer hears it, ends the utterance, and with it the segment.
+        """Whether this silence after words, as the recognizer measures it, ends the utterance and thus the segment.
 
         `answer` is the turn model's about this silence.
         """
@@ -62,7 +62,7 @@ class EndpointRules:
 
 
 def _lasts(needed_s: float | None, silence_s: float, voiceless_s: float | None) -> bool:
-    """Silence counts only where recognizer and voice-activity model agree."""
+    """Whether recognizer and voice-activity model agree that there is enough silence."""
     return needed_s is not None and silence_s >= needed_s and (voiceless_s is None or voiceless_s >= needed_s)
 
 
@@ -73,7 +73,7 @@ SILENCE_BELOW = 0.35
 
 @dataclass(frozen=True, slots=True)
 class VoiceRules:
-    """Use of a voice-activity model: the samples of its window, and whether endpoints need its silence, too."""
+    """Use of a voice-activity model: the samples of its window, and whether endpoints also need its silence."""
 
     window_samples: int
     ends_speech: bool = True
@@ -101,7 +101,7 @@ class VoiceActivity:
         return SavedVoice(self.speaking, self._silent_windows)
 
     def restore(self, saved: SavedVoice, known: int) -> None:
-        """Continue from a snapshot, made where the windows up to sample `known` were counted."""
+        """Continue from a snapshot, taken after the windows up to sample `known` were counted."""
         self.speaking, self._silent_windows, self._known = saved.speaking, saved.silent_windows, known
 
     def take(self, end_sample: int, probability: float) -> None:
@@ -114,7 +114,7 @@ class VoiceActivity:
         return end_sample - self._known < self._window_samples
 
     def follow(self, end_sample: int) -> float | None:
-        """Count the windows up to this sample; return the seconds since speech began in them, None if it did not."""
+        """Count the windows up to this sample; return the seconds since speech began in them, or None if it did not."""
         began: float | None = None
         while self._ahead and self._ahead[0][0] <= end_sample:
             end, probability = self._ahead.popleft()

@@ -26,7 +26,7 @@ from server.recognition.segments.speech_gate import Levels, SpeechGate
 class OpenSegment:
     """The audio since the end of the last final, and the decoder state with its words.
 
-    `release` it once, when the session is over: the decoder may keep its states in slots.
+    Call `release` once when the session is over, because the decoder may keep its states in slots.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class OpenSegment:
 
     @property
     def partial_words(self) -> tuple[Word, ...]:
-        """The words as a partial has them."""
+        """The words of a partial."""
         return tuple([self.absolute(word) for word in self.words()]) if self.state.has_text else ()
 
     @property
@@ -65,20 +65,20 @@ class OpenSegment:
 
     @property
     def silence_s(self) -> float:
-        """Silence after the last word, as the decoder hears it."""
+        """Silence after the last word, as measured by the decoder."""
         return self.state.silence_frames * self._frame_s
 
     @property
     def part(self) -> Part:
-        """The present decoder state, up to the end of the last final; of a decoder that can decode again."""
+        """The present decoder state, up to the end of the last final; only for a decoder that can decode again."""
         assert isinstance(self.state, RewindState), "of a decoder that can decode again"
         return Part(self.state, self.base_s, self.start_s, self.gate.frozen())
 
     def silent_until_s(self, *, every_step: bool) -> float:
-        """Where a segment without text may end.
+        """Return the time at which a segment without text may end.
 
-        At most up to what is decoded, or the next word would begin before its segment; at least to the end of the last
-        result, because results never go back. A client that gets a result for every step has had all but this one.
+        At most the end of what is decoded, or the next word would begin before its segment. At least the end of the
+        last result, because results never go back: with a result for every step, that is the cursor.
         """
         if every_step:
             return self.cursor_s
@@ -87,13 +87,13 @@ class OpenSegment:
     # Steps
 
     def sent(self, step: PCM) -> None:
-        """Note a step that is sent to the engine."""
+        """Record a step that is sent to the engine."""
         self.gate.sent(step)
         if self._audio is not None:
             self._audio.add(step)
 
     def answered(self, end_s: float) -> None:
-        """Note that the decoder state was advanced over the next step, which ends at `end_s`."""
+        """Record that the decoder state was advanced over the next step, which ends at `end_s`."""
         self.gate.answered()
         if self._audio is not None:
             self._audio.answered()
@@ -105,12 +105,12 @@ class OpenSegment:
         self._restart_partials(stream_s)
 
     def set_bias(self, bias: Bias) -> None:
-        """Bias the words of the steps to come."""
+        """Bias the words of later steps."""
         self.decoder.set_bias(self.state, bias)
-        self._read = None  # words that only the earlier key terms contain are spelled anew
+        self._read = None  # words that only the earlier key terms contain are spelled again
 
     def restart(self, bias: Bias) -> None:
-        """Start the decoder anew after a flush: the next step starts the model afresh too."""
+        """Restart the decoder after a flush; the next step also resets the model."""
         self.decoder.release(self.state)
         self.state = self.decoder.start(self._delay_frames, bias)
         self.gate.restart()
@@ -118,13 +118,13 @@ class OpenSegment:
             self._audio.restart()
 
     def release(self) -> None:
-        """Give the decoder state back; nothing may be decoded any more."""
+        """Release the decoder state; nothing may be decoded afterwards."""
         self.decoder.release(self.state)
 
     # Words
 
     def words(self) -> tuple[Word, ...]:
-        """Words that pass the gate, in decoder time, as they were at the state's last revision."""
+        """Words that pass the gate, in decoder time; cached for each revision of the state."""
         revision = self.state.revision
         if self._read is None or self._read[0] != revision:
             self._read = revision, self.gate.speech(self.decoder.words(self.state))
@@ -146,7 +146,7 @@ class OpenSegment:
 
     @property
     def _place(self) -> tuple[float, float, float]:
-        """Where the decoder's time begins, the segment and the audio that comes."""
+        """Stream times of the decoder's start, the segment's start and the cursor."""
         return self.base_s, self.start_s, self.cursor_s
 
     # Results
@@ -154,9 +154,10 @@ class OpenSegment:
     def close(
         self, reason: FinalReason, count: int | None = None, until_s: float | None = None
     ) -> Final | PendingFinal:
-        """Close the segment at the cursor, or earlier, with its first `count` words, None for all of them.
+        """Close the segment with its first `count` words (None: all), at the cursor or at `until_s`.
 
-        All of them get a second pass if the decoder has one. The next segment starts where this one ends.
+        A segment closed with all words gets a second pass if the decoder has one. The next segment starts where this
+        one ends.
         """
         end_s = self.cursor_s if until_s is None else until_s
         decode = self._second_pass() if count is None else None
@@ -177,7 +178,7 @@ class OpenSegment:
     def settle(self, stable: int) -> int | None:
         """Return how many of the decoder's words partials show, None for all; call it at every step.
 
-        The first `stable` words can no longer change. A decoder with one hypothesis agrees with itself.
+        The first `stable` words can no longer change. A decoder with a single hypothesis counts as certain.
         """
         if self.settled is None:
             return None
@@ -190,7 +191,7 @@ class OpenSegment:
         return self.settled.count(words, stable, agreement, self.cursor_s)
 
     def due_partial(self, rules: EndpointRules, stable: int, shown: int | None) -> Partial | None:
-        """Return the partial that is sent at this step, if one is, with the first `shown` of the decoder's words."""
+        """Return the partial to send at this step, if any, with the first `shown` of the decoder's words."""
         if rules.every_step:
             return self._partial(stable, shown)
         fixed = (stable if rules.tell_stable else 0) + (shown or 0)

@@ -1,4 +1,4 @@
-"""Partials of the open segment: which are worth sending, and their words in stream time. Pure."""
+"""Partials of the open segment: whether to send one, and its words in stream time. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PartialFilter:
         self._interval_s = interval_s
         self._checked: tuple[int, int] | None = None  # revision and stable words at the last check
         self._sent: tuple[tuple[str, ...], int] = ((), 0)  # words and stable words of the segment's last partial
-        self._sent_s: float | None = None  # and its end
+        self._sent_s: float | None = None  # end of the segment's last partial
         self.last_end_s = 0.0  # end of the last result of any kind
 
     def saved(self) -> SavedPartials:
@@ -29,19 +29,19 @@ class PartialFilter:
         self.last_end_s = saved.last_end_s
 
     def restart(self, end_s: float) -> None:
-        """Begin a segment at the end of a final; words that the final left open are news."""
+        """Begin a segment at the end of a final; words that the final left open count as new."""
         self._checked, self._sent, self._sent_s = None, ((), 0), None
         self.last_end_s = end_s
 
     def due(self, revision: int, stable: int, cursor_s: float) -> bool:
         """Whether words may have changed since the last check, and the interval is over. Cheap: asked every step."""
         if self._sent_s is not None and cursor_s - self._sent_s < self._interval_s:
-            return False  # not checked: a change now is still a change when the interval is over
+            return False  # no check is lost: a change now still counts when the interval is over
         before, self._checked = self._checked, (revision, stable)
         return before != self._checked
 
     def is_news(self, partial: Partial) -> bool:
-        """Whether the partial differs from the last one; if so, it counts as sent."""
+        """Whether the partial differs from the last one; if so, it is recorded as sent."""
         texts = tuple(word.text for word in partial.words)
         content = (texts, partial.stable_words if self._tell_stable else 0)
         if content == self._sent:

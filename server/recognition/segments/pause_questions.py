@@ -1,4 +1,4 @@
-"""Questions to a turn model about the pauses of one channel, and the place of their answers among its steps. Pure."""
+"""Questions to a turn model about the pauses of one channel, and the steps at which the answers take effect. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from model.turn_ends.whisper_features import SAMPLES
 from server.audio.pcm import PCM
 from server.recognition.segments.pauses import SilenceMeter
 
-ASK_S = (0.2, 0.6)  # of silence, after which the model is asked: once a pause, and once more if it lasts
-ANSWER_STEPS = 2  # from the step of a question to the one after which its answer counts: 160 ms
+ASK_S = (0.2, 0.6)  # silence after which the model is asked: once per pause, and once more if the pause continues
+ANSWER_STEPS = 2  # from the step of a question to the step after which its answer counts: 160 ms
 ROUNDING = 1e-6
 
 Done = Callable[[float], bool]
@@ -25,12 +25,12 @@ The function returns whether the answer is in time.
 
 
 class Answered(Protocol):
-    """The steps of a channel, and the answers that count after them: its `SettingsByStep`."""
+    """Interface to a channel's `SettingsByStep`: the number of its steps, and the answers that count after them."""
 
     steps_sent: int
 
     def take_answer(self, answer: float | None, after_step: int) -> bool:
-        """Let an answer count after a step; return whether it is in time."""
+        """Apply an answer after a step; return whether it is in time."""
 
 
 class LastAudio:
@@ -56,7 +56,7 @@ class LastAudio:
 
 
 class PauseQuestions:
-    """Asks about the pauses of one channel.
+    """Asks the turn model about the pauses of one channel.
 
     An answer counts after a fixed number of steps, so that events depend on the audio alone; one that arrives later is
     dropped.
@@ -67,7 +67,7 @@ class PauseQuestions:
         self._ask = ask
         self._audio = LastAudio()
         self._pause = 0  # number of the present pause
-        self._asked = 0  # questions in it
+        self._asked = 0  # questions in the present pause
         self._silence_s = 0.0
 
     def sent(self, step: PCM) -> None:

@@ -1,8 +1,8 @@
-"""Silence at the end of a channel's audio, by its level alone, without the delay of the recognizer. Pure.
+"""Detection of trailing silence in a channel by audio level alone, without the recognizer's delay. Pure.
 
-Audio is silent while its level is near the lowest of the last seconds, or far below the loudest: one of both is enough,
-because a quiet room has its floor far below speech, and a loud one has speech little above its floor. Levels are whole
-numbers of a step's own samples, so silence depends neither on the batch nor on how the audio was cut into messages.
+Audio is silent while its level is near the lowest of the last seconds, or far below the loudest. Either condition is
+enough: the noise floor of a quiet room is far below speech, that of a loud room only little. Levels are integers
+computed from the samples of one step, so silence depends neither on the batch nor on message boundaries.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from server.recognition.segments.speech_gate import LEVEL_S, level_limits
 from server.recognition.steps import Marker, StepCutter, StepTag, Work
 
 # Source: loadtest/LOG.md, "2026-11-28: silence by the level of the audio, for forks (kept)".
-ABOVE_FLOOR_DB = 9  # level of speech over the lowest of the last `FLOOR_S`
-BELOW_LOUDEST_DB = 30  # level of silence under the loudest, which is forgotten by `FORGOTTEN_DB_PER_S`
+ABOVE_FLOOR_DB = 9  # speech is at least this far above the lowest level of the last `FLOOR_S`
+BELOW_LOUDEST_DB = 30  # silence is at least this far below the loudest level, which decays by `FORGOTTEN_DB_PER_S`
 FLOOR_S = 3.0
 FORGOTTEN_DB_PER_S = 10.0
-CLICK_LEVELS = 1  # most levels in a row that are no speech however loud they are
+CLICK_LEVELS = 1  # a run of at most this many loud levels is a click, not speech
 DIFFERENCE = 1  # samples: levels are those of the change from one sample to the next, which has no constant offset
 
 
@@ -37,7 +37,7 @@ class SilenceMeter(Protocol):
 
 
 class LevelMeter:
-    """A `SilenceMeter` by the level of the audio."""
+    """A `SilenceMeter` based on the level of the audio."""
 
     def __init__(self, config: ModelDescription) -> None:
         step_s = config.step_samples / config.sample_rate
@@ -47,9 +47,9 @@ class LevelMeter:
         self._kept = round(FLOOR_S / self._level_s)
         self._lowest: deque[tuple[int, int]] = deque()  # (number, level): later levels that could become the lowest
         self._loudest = 0.0
-        self._number = 0  # of the next level
-        self._loud = 0  # levels of speech in a row, the last ones
-        self._silent = 0  # levels since the last one of speech
+        self._number = 0  # index of the next level
+        self._loud = 0  # length of the current run of speech levels
+        self._silent = 0  # levels since the last speech level
 
     def push(self, step: PCM) -> float:
         """Take a step (S,); return the seconds of silence at its end, 0 during speech."""
@@ -73,7 +73,7 @@ class LevelMeter:
 
 
 class Pauses:
-    """Pauses in the steps of one channel, and the step in each of them after which the stream is forked.
+    """Finds pauses in the steps of one channel, and the step of each pause after which the stream is forked.
 
     A pause has at most one fork: at the end of the first step with `fork_after_s` of silence.
     """
@@ -84,8 +84,8 @@ class Pauses:
         self._meter = meter
         self._silence_s = 0.0
         self._spoken = False  # since the last fork
-        self._unanswered: deque[tuple[Silence, PendingFork | None]] = deque()  # of steps
-        self._forks: deque[PendingFork] = deque()  # whose state the engine has not exported yet
+        self._unanswered: deque[tuple[Silence, PendingFork | None]] = deque()  # one for each unanswered step
+        self._forks: deque[PendingFork] = deque()  # forks whose state the engine has not exported yet
 
     def forks(self, step: PCM) -> bool:
         """Take a step of audio; return whether the stream is forked after it."""
@@ -97,9 +97,10 @@ class Pauses:
         return forks
 
     def sent(self, step: Work, cutter: StepCutter) -> Work:
-        """Take a step that goes to the engine, of audio or of a flush; return it, marked if the stream is forked there.
+        """Take a step of audio or of a flush that is sent to the engine; return it, marked if the stream is forked
+        there.
 
-        `cutter`: its channel's.
+        `cutter`: that of the channel.
         """
         tag, fork = step.tag, None
         if not isinstance(tag, StepTag):
@@ -110,7 +111,9 @@ class Pauses:
         return step if fork is None else msgspec.structs.replace(step, forks=True)
 
     def answered(self, results: list[Result]) -> list[Result]:
-        """Return the results of the oldest step with its silence, and with the fork that begins after it."""
+        """Return the results of the oldest step, preceded by its silence and followed by the fork that starts after it,
+        if any.
+        """
         silence, fork = self._unanswered.popleft()
         if fork is None:
             return [silence, *results]

@@ -1,4 +1,4 @@
-"""Finals of one channel decoded again: which parts of its stream, and what is sent of them. No clock, no I/O."""
+"""Decodes finals of one channel again: selects the parts of the stream, and the words to send. No clock, no I/O."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from server.recognition.events import Correction
 from server.recognition.segments.partials import placed
 from server.recognition.segments.speech_gate import Levels
 
-MAX_PARTS = 64  # between flushes, that are kept
+MAX_PARTS = 64  # most parts that are kept
 SENTENCE_S = 0.3  # shortest pause between two finals: words that follow sooner continue a sentence
-OPENING_WORDS = 16  # before a correction that are of use
+OPENING_WORDS = 16  # most words before a correction that are sent with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Rewind:
 
 
 class Rewinding:
-    """The earlier decoder states of a channel, and the requests that wait for audio before them."""
+    """The earlier decoder states of a channel, and the requests that wait until earlier audio is decoded."""
 
     def __init__(self, decoder: RewindDecoder) -> None:
         self._decoder = decoder
@@ -49,7 +49,7 @@ class Rewinding:
         return bool(self.waiting) and self.waiting[0].after_steps <= steps_answered
 
     def flushed(self, part: Part) -> None:
-        """Keep a state that has ended, and forget those of long ago."""
+        """Keep a state that has ended, and drop old ones."""
         self._parts.append(part)
         while self._parts[0].end_s < part.end_s - KEPT_S:
             self._parts.popleft()
@@ -75,7 +75,7 @@ class Rewinding:
 
 
 def _same_sentence(before: tuple[Word, ...], words: tuple[Word, ...]) -> tuple[Word, ...]:
-    """Return the words before others that belong to the same sentence."""
+    """Return the preceding words that belong to the same sentence."""
     if not before or not words or words[0].start_s - before[-1].end_s >= SENTENCE_S:
         return ()
     return before[-OPENING_WORDS:]

@@ -1,4 +1,4 @@
-"""The audio of a channel's open segment, step by step, for a second pass by another network. Pure."""
+"""Stores the audio of a channel's open segment, step by step, for a second pass by another network. Pure."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from server.audio.pcm import PCM
 
 
 class SegmentAudio:
-    """The steps since a segment began, and some before it, numbered from the decoder state's first one."""
+    """The steps of a segment and some before it, numbered from the first step of the decoder state."""
 
     def __init__(self, config: ModelDescription) -> None:
         step_s = config.step_samples / config.sample_rate
-        self._frames = round(step_s / config.frame_s)  # of a step
+        self._frames = round(step_s / config.frame_s)  # frames per step
         self._before, self._most = round(CONTEXT_S / step_s), round((KEPT_S + CONTEXT_S) / step_s)
         self._steps: deque[PCM] = deque()
         self._first = 0  # number of the oldest step that is kept
-        self._answered = 0  # steps of the decoder state
+        self._answered = 0  # steps decoded since the decoder state started
 
     def add(self, step: PCM) -> None:
         """Take a step that is sent to the engine."""
         self._steps.append(step)
 
     def answered(self) -> None:
-        """The next of the steps was decoded."""
+        """Record that the next step was decoded."""
         self._answered += 1
         self._drop(self._answered - self._most)
 
     def decoded(self) -> FrameAudio:
-        """The audio that was decoded, as far as it is kept."""
+        """Return the kept part of the decoded audio."""
         steps = list(islice(self._steps, self._answered - self._first))
         pcm = np.concatenate(steps) if steps else np.zeros(0, np.int16)
         return FrameAudio(pcm, self._first * self._frames)
@@ -47,11 +47,11 @@ class SegmentAudio:
         return twin
 
     def taken(self) -> None:
-        """All words up to here were sent: keep what the next segment begins with."""
+        """Drop audio after all words so far were sent, except the context of the next segment."""
         self._drop(self._answered - self._before)
 
     def restart(self) -> None:
-        """The decoder state was restarted: the next step is its first."""
+        """Start again with a restarted decoder state, whose first step is the next one."""
         self._drop(self._answered)
         self._first = self._answered = 0
 

@@ -1,4 +1,4 @@
-"""One channel's segments: decoder text in; partials, finals, endpoints and flushes out. No clock, no I/O."""
+"""Segmentation of one channel: decoder text in; partials, finals, endpoints and flushes out. No clock, no I/O."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from server.recognition.segments.rewinding import Rewind, Rewinding
 from server.recognition.segments.utterance import Utterance
 from server.recognition.steps import Marker, StepTag
 
-PAUSE_S = 0.3  # of silence: no word is unfinished there, so a segment that is too long is cut after all of its words
+PAUSE_S = 0.3  # silence in which no word is unfinished, so a segment that is too long is cut after all of its words
 
 
 class Closing(Enum):
-    """How a channel ends; it is closed once no flush is on its way."""
+    """How a channel ends; it is closed once no flush is pending."""
 
     NO = auto()
     WITH_FINAL = auto()  # the client asked for the end: the last final is sent even if it is empty
@@ -52,7 +52,7 @@ class Segmenter:
         self.utterance = Utterance(index, speech)
         self._saves = decoder if isinstance(decoder, SavesStates) else None
         self._rewinding = Rewinding(decoder) if isinstance(decoder, RewindDecoder) else None
-        self._flushes: deque[list[FinalReason]] = deque()  # on their way, each with the empty finals that follow it
+        self._flushes: deque[list[FinalReason]] = deque()  # pending ones, each with the empty finals after it
         self._closing = Closing.NO
 
     @property
@@ -62,11 +62,11 @@ class Segmenter:
 
     @property
     def closed(self) -> bool:
-        """Whether the last final is out."""
+        """Whether the last final was returned."""
         return self._closing is not Closing.NO and not self._flushes
 
     def sent(self, step: PCM) -> None:
-        """Note a step that is sent to the engine."""
+        """Record a step that is sent to the engine."""
         self.settings.steps_sent += 1
         if (after := self.settings.ended_bias()) is not None:
             self.set_bias(after)
@@ -102,7 +102,7 @@ class Segmenter:
         return self._saves.load(saved.decoder, bias), bias
 
     def restore(self, saved: SavedChannel, state: DecoderState, bias: Bias, voiced: int) -> None:
-        """Continue from a snapshot; of a channel that has received no audio. `voiced`: samples in whole windows."""
+        """Continue from a snapshot; the channel must have received no audio. `voiced`: samples in whole windows."""
         self.segment.restore(saved, state)
         self.utterance.restore(saved, voiced)
         self.settings.restore(bias)
@@ -110,7 +110,7 @@ class Segmenter:
     def fork(self) -> Segmenter:
         """Return a channel that continues from the last step decoded with one flush: the caller sends its steps.
 
-        Its final has the words that a flush of this channel would have there. Release both segments.
+        Its final has the words that a flush of this channel would return there. Release both segments.
         """
         twin = copy(self)
         twin.segment, twin.utterance = self.segment.fork(), self.utterance.fork()
@@ -121,15 +121,15 @@ class Segmenter:
     # Settings
 
     def set_bias(self, bias: Bias, steps: int = 0, after: Bias = NO_BIAS) -> None:
-        """Bias the words of the steps to come; steps on their way keep the old bias, however late they are answered.
+        """Bias the words of later steps; steps already sent keep the old bias.
 
-        With `steps`, for that many steps; `after` is the bias of those that follow.
+        With `steps`, only for that many steps, and `after` for those that follow.
         """
         self.settings.set_bias(bias, steps, after)
         self._apply_changes()
 
     def set_endpoint(self, silence_s: float, scored: ScoredEnd | None) -> None:
-        """End utterances of the steps to come after `silence_s`. Not saved: for streams that are not resumable."""
+        """End utterances in later steps after `silence_s`. Not saved, so only for streams that are not resumable."""
         self.settings.set_endpoint(silence_s, scored)
         self._apply_changes()
 
@@ -142,7 +142,8 @@ class Segmenter:
     def rewind(self, seconds: float, bias: Bias) -> list[Event]:
         """Decode the finals of the last seconds of the audio sent so far again, with these key terms.
 
-        Returns the correction, unless steps are on their way: it follows them. For a decoder that can.
+        Returns the correction, unless steps are pending: it follows their results. Only for a decoder that can decode
+        again.
         """
         assert self._rewinding is not None, "checked by the session"
         asked = Rewind(self.settings.steps_sent, seconds, bias)
@@ -158,22 +159,22 @@ class Segmenter:
     # Flushes and the end
 
     def flushing(self) -> None:
-        """Note that a flush was sent: a step with its marker will be answered."""
+        """Record that a flush was sent; the answer to a step with its marker will follow."""
         self._flushes.append([])
 
     def nothing_to_flush(self, reason: FinalReason) -> list[Event]:
-        """Answer a flush without audio since the last one: an empty final, after the flushes on their way."""
+        """Answer a flush without audio since the last flush: an empty final, after pending flushes."""
         if self._flushes:
             self._flushes[-1].append(reason)
             return []
         return self.empty_final(self.segment.start_s, reason)
 
     def empty_final(self, stream_s: float, reason: FinalReason) -> list[Event]:
-        """Return an empty final at `stream_s`; none for a close that the server began."""
+        """Return an empty final at `stream_s`, or no final if the server began the close."""
         return [] if self._left_out(reason) else [Final(self.index, stream_s, 0.0, (), reason)]
 
     def close(self, closing: Closing) -> None:
-        """End with the flushes on their way, or with those that the caller sends next."""
+        """End after the pending flushes, or after those that the caller sends next."""
         self._closing = closing
 
     # Results
@@ -220,7 +221,7 @@ class Segmenter:
             if self.utterance.speaking or segment.words():
                 events.append(self._final(FinalReason.ENDPOINT))
                 return
-            segment.take(None)  # taken for noise: the segment continues without it
+            segment.take(None)  # rejected as noise: the segment continues without it
         has_text = segment.state.has_text
         if not has_text:
             until_s = segment.silent_until_s(every_step=rules.every_step)

@@ -1,8 +1,8 @@
-"""Settled words: how many words an interim shows with `interim_stability=high`. Pure; time is audio time.
+"""Settled words: the number of words that an interim shows with `interim_stability=high`. Pure; time is audio time.
 
-The last word of an interim is often the beginning of another one, and the words before it may still change with it. A
-word is shown once enough of the search's weight agrees on the words up to it: the longer it has stood, the less it
-needs. A word that is shown stays until the text changes.
+The last word of an interim is often the beginning of a longer word, and earlier words may still change with it. A word
+is shown once hypotheses with enough of the total weight agree on all words up to it. The longer a word is unchanged,
+the less weight it needs. A word that is shown stays until the text changes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from server.recognition.saved_state import SavedSettled
 # Source: docs/decisions/segments.md, "Show only settled words where a client asks".
 LAST = ((0.4, 0.6), (0.32, 0.7), (0.24, 0.8), (0.16, 0.92))
 FOLLOWED = ((0.48, 0.55), (0.16, 0.7), (0.0, 0.8))
-ROUNDING_S = 0.02  # times of steps are sums, so they may be a little less than a multiple
+ROUNDING_S = 0.02  # step times are floating-point sums, so they may be slightly below a multiple
 
 
 class SettledWords:
@@ -24,7 +24,7 @@ class SettledWords:
 
     def __init__(self) -> None:
         self._texts: tuple[str, ...] = ()  # of the open segment, at the last step
-        self._since_s: tuple[float, ...] = ()  # by word: the end of the step before it came
+        self._since_s: tuple[float, ...] = ()  # per word: end of the step before it appeared
         self._before_s = 0.0  # end of the last step
         self._shown = 0
 

@@ -1,12 +1,12 @@
-"""Gate on words and starts of speech: a word counts only where the level of the audio moves as speech does.
+"""Speech gate: accepts words and starts of speech only where the audio level varies as it does in speech.
 
 A recognizer also finds symbols in noise, tones and digital silence, sometimes with full confidence. Speech alternates
 between loud and quiet within a second, by 6 dB at least; steady hum or hiss does not, however loud it is. So the gate
-needs neither a noise floor nor a level of speech, and quiet recordings pass as loud ones do.
+needs no estimate of noise floor or speech level, and treats quiet and loud recordings alike.
 
-Levels are those of a band around 1.2 kHz: a constant offset has none there, the slow swings of pink noise count for
-little, and voiced speech stands out of white noise that is as loud as the speech. Levels are whole numbers of a step's
-own samples, so they depend neither on the batch, the processor nor on how the audio was cut into messages. Pure.
+Levels are measured in a band around 1.2 kHz. A constant offset has no energy there, slow fluctuations of pink noise
+have little, and voiced speech exceeds white noise of the same loudness. Levels are integers computed from the samples
+of one step, so they do not depend on the batch, the processor or message boundaries. Pure.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from model.levels import band_levels
 from server.audio.pcm import PCM
 
 # Source: model/LOG.md, "2026-11-27: the gate listens to one band (kept)".
-HALF_PERIOD_S = 0.000_375  # of the band's center: a level is the energy of the changes between sums over this time
-RISE_DB = 6  # between the quiet and the loud levels around a word
-CONTEXT_S = 1.0  # of audio before a word that counts, too
-LEVEL_S = 0.02  # audio of one level
-LOUDEST = 3  # the level that this many reach is the loud one: a click is shorter
+HALF_PERIOD_S = 0.000_375  # of the band's center: a level is the energy of the differences between sums over this time
+RISE_DB = 6  # least difference between the quiet and the loud levels around a word
+CONTEXT_S = 1.0  # audio before a word that is evaluated with it
+LEVEL_S = 0.02  # audio per level
+LOUDEST = 3  # the loud level is the highest that this many levels reach: a click is shorter
 QUIET_SHARE = 10  # one level in ten lies at or below the quiet one
-SILENT_DB = -3  # mean square, against one unit: quieter is digital silence, and not counted
+SILENT_DB = -3  # mean square relative to one unit: anything quieter is digital silence and is ignored
 LEVELS = 120  # steps of 1 dB above it
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Levels of a stretch of audio in dB above digital silence, 0 for that; `first` is the number of the first one."""
+    """Levels of a range of audio in dB above digital silence, which is 0; `first` is the index of the first level."""
 
     values: bytes | bytearray
     first: int
     rate: float  # levels a second
-    lead_s: float  # of silence before the audio
-    delay_s: float  # of audio after a word that its model has received, too, when it writes the word
+    lead_s: float  # silence before the audio
+    delay_s: float  # audio after a word that the model has already received when it outputs the word
     doubts: bool  # False: every word counts
 
     def has_speech(self, word: Word) -> bool:
-        """Whether a word, timed from the start of the decoder state, is one that was said."""
+        """Whether a word, timed from the start of the decoder state, was spoken."""
         if not self.doubts:
             return True
         begin = int((word.start_s - CONTEXT_S + self.lead_s) * self.rate) - self.first
@@ -58,7 +58,7 @@ class Levels:
 
 
 class SpeechGate:
-    """Owns the levels of a channel's open segment and of what lies just before it, and the verdicts on its words."""
+    """Owns the levels of a channel's open segment and of the audio just before it, and the decisions on its words."""
 
     def __init__(self, config: ModelDescription, keep_s: float = 0.0) -> None:
         """`keep_s`: how long the levels of taken words are kept, for `frozen`."""
@@ -69,11 +69,11 @@ class SpeechGate:
         self._delay_s = config.delay_frames * config.frame_s
         self._half = round(HALF_PERIOD_S * config.sample_rate)
         self._limits = level_limits(config.step_samples // self._per_step)
-        self._values = bytearray()  # of all steps sent, from level `_first` of the decoder state on
+        self._values = bytearray()  # levels of all steps sent, from level `_first` of the decoder state on
         self._first = 0
         self._doubts = config.doubts_steady_audio
         self._answered = 0  # levels of the decoder state's steps that are decoded
-        self._words: tuple[Word, ...] = ()  # judged last
+        self._words: tuple[Word, ...] = ()  # words of the last decision
         self._verdicts: list[bool] = []
 
     def sent(self, step: PCM) -> None:
@@ -82,15 +82,15 @@ class SpeechGate:
             self._values += band_levels(step, self._per_step, self._half, self._limits)
 
     def answered(self) -> None:
-        """Note that the next of the steps was decoded."""
+        """Record that the next step was decoded."""
         if self._doubts:
             self._answered += self._per_step
 
     def speech(self, words: tuple[Word, ...]) -> tuple[Word, ...]:
-        """Return the words of the open segment that were said; times count from the start of the decoder state."""
+        """Return the words of the open segment that were spoken; times count from the start of the decoder state."""
         kept = min(len(words), len(self._words))
         while words[:kept] != self._words[:kept]:
-            kept -= 1  # hardly ever more than the last word changes
+            kept -= 1  # usually only the last word has changed
         if kept < len(words):
             judge = self._levels(self._values)
             self._verdicts[kept:] = [judge.has_speech(word) for word in words[kept:]]
@@ -100,7 +100,7 @@ class SpeechGate:
         return words if all(self._verdicts) else tuple(w for w, said in zip(words, self._verdicts, strict=True) if said)
 
     def said(self, count: int) -> int:
-        """Return how many of the first `count` words judged last were said."""
+        """Return how many of the first `count` words of the last decision were spoken."""
         return sum(self._verdicts[:count])
 
     def frozen(self) -> Levels:
@@ -108,12 +108,12 @@ class SpeechGate:
         return self._levels(bytes(self._values[: self._answered - self._first]))
 
     def taken(self, until_s: float) -> None:
-        """Forget the audio of words that end before `until_s`, in the decoder's time."""
+        """Drop the levels of words that end before `until_s`, in the decoder's time."""
         self._forget_words()
         self._drop(int((until_s - self._keep_s + self._lead_s) * self._rate))
 
     def restart(self) -> None:
-        """Start anew with the decoder state: the next step is its first."""
+        """Start again with a restarted decoder state, whose first step is the next one."""
         self._forget_words()
         self._drop(self._answered)
         self._first = self._answered = 0
@@ -123,7 +123,7 @@ class SpeechGate:
         return self._first, bytes(self._values[: self._answered - self._first])
 
     def copy(self) -> SpeechGate:
-        """Return an independent gate that knows what was decoded; steps that are not answered are not in it."""
+        """Return an independent gate with the decoded steps only; unanswered steps are left out."""
         twin = copy(self)
         twin.restore(*self.saved())
         return twin
@@ -148,6 +148,8 @@ class SpeechGate:
 
 @functools.cache
 def level_limits(samples: int) -> NDArray[np.float64]:
-    """Least energies of the levels from 1 on, for levels of this many samples; whole numbers, the same everywhere."""
+    """Return the least energy of each level from 1 on, for levels of this many samples; integers, equal on all
+    machines.
+    """
     ratios: Sequence[Decimal] = [Decimal(10) ** (Decimal(SILENT_DB + level) / 10) for level in range(LEVELS)]
     return np.array([int(ratio * samples) + 1 for ratio in ratios], np.float64)

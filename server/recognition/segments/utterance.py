@@ -1,6 +1,6 @@
 """The open utterance of one channel: start of speech, end of speech, and the gap after its last word. No clock, no I/O.
 
-Speech starts with its voice where a voice-activity model is asked, else with its first word.
+Speech starts with voice if a voice-activity model is used, else with the first word.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from server.recognition.saved_state import SavedChannel
 from server.recognition.segments.endpointing import EndpointRules, VoiceActivity
 from server.recognition.segments.open_segment import OpenSegment
 
-TRAIL_S = 1.0  # of voice: words that it begins with are decoded by then
+TRAIL_S = 1.0  # after this much voice, its first words are decoded
 
 
 class Utterance:
@@ -25,7 +25,7 @@ class Utterance:
         self.speech = speech
         self.speaking = False  # a word was recognized since the last endpoint
         self.started_s: float | None = None  # start of the voice of the open utterance, or of the next one
-        self.last_word_end_s: float | None = None  # of the words frozen last, until a gap or new text follows them
+        self.last_word_end_s: float | None = None  # end of the last frozen words, until a gap or new text follows them
 
     @property
     def voiceless_s(self) -> float | None:
@@ -49,9 +49,9 @@ class Utterance:
             speech.quiet()
 
     def detect_text(self, segment: OpenSegment, events: list[Result]) -> None:
-        """The first word after an endpoint starts speech, if no model is asked for its voice.
+        """Start speech at the first word after an endpoint, if no voice-activity model is used.
 
-        Or if the voice continues from before the endpoint, as in loud surroundings: it does not begin anew then.
+        Also if the voice has continued since before the endpoint, as in loud surroundings: then it has no new start.
         """
         if not self.speaking and segment.state.has_text and (words := segment.words()):
             self.speaking = True
@@ -59,16 +59,16 @@ class Utterance:
                 events.append(SpeechStarted(self.index, segment.absolute(words[0]).start_s))
 
     def text_follows(self) -> None:
-        """Note that new text follows the words frozen last."""
+        """Record that new text follows the last frozen words."""
         self.last_word_end_s = None
 
     def detect_gap(self, segment: OpenSegment, needed_s: float, events: list[Result]) -> None:
-        """End the gap after the words frozen last where it is long enough."""
+        """Report the gap after the last frozen words if it is long enough."""
         if not self._voice_leads(segment.cursor_s):
             self._end_gap(segment.known_s, needed_s, events)
 
     def _voice_leads(self, cursor_s: float) -> bool:
-        """Whether voice has begun whose words may still come: they may end a gap or prevent it."""
+        """Whether voice has begun whose words are not decoded yet: they may end or prevent a gap."""
         speech, started_s = self.speech, self.started_s
         if speech is None or not speech.speaking:
             return False
@@ -83,7 +83,7 @@ class Utterance:
     def freeze(self, words: tuple[Word, ...], *, ends: bool) -> None:
         """Take the words of a final, in stream time; `ends`: the utterance ends with them.
 
-        The next word, or voice, starts speech then; voice that began after these words is that of the next ones.
+        The next word or voice then starts speech; voice that began after these words belongs to the next ones.
         """
         if ends:
             self.speaking = False
