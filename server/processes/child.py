@@ -1,4 +1,4 @@
-"""What every child process does: take its settings from the control channel, work, and end with its supervisor."""
+"""Common part of every child process: receives settings on the control channel, works, and ends with its supervisor."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.child")
 
 
 def end_now() -> None:
-    """End this process at once: its supervisor has ended, and it serves no stream yet."""
+    """End this process immediately: its supervisor has ended before it served any stream."""
     os._exit(EXIT_FAILED)
 
 
 @dataclass
 class ChildProcess:
-    """This process: its settings and channel. What it runs sets the functions before `Ready`.
+    """This process: its settings and channel. The role's code sets the callback functions before it sends `Ready`.
 
     Until then the event loop must stay free, so that a process whose supervisor ends while it loads ends too.
     """
@@ -72,7 +72,7 @@ class ChildProcess:
 def run_child(messages: Any, work: Callable[[ChildProcess], Awaitable[int]]) -> int:
     """Run `work` with the descriptor of the control channel that the command line names; return the exit status.
 
-    Signals of a terminal reach all processes of a server: only the supervisor obeys them.
+    Signals from a terminal reach all processes of a server; only the supervisor acts on them.
     """
     for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(sig, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Child processes of the supervisor: start, control channel, end."""
+"""Child processes of the supervisor: start, control channel and end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STOP_S = 5.0  # for a child that was asked to end; then it is killed
 
 
 class Role(StrEnum):
-    """What a child does; its value is the name of the module that it runs, under `server.processes`."""
+    """Role of a child; the value is the module in `server.processes` that it runs."""
 
     FRONT_END = "front_end"
     ENGINE_HOST = "engine_host"
@@ -40,12 +40,12 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be asked."""
+        """Whether it accepts requests."""
         return not self.channel.closed and self.process.returncode is None
 
     @property
     def has_started(self) -> bool:
-        """Whether it became ready; before that it takes no messages but its settings."""
+        """Whether it has become ready; before that it accepts only its settings."""
         return self.ready.done() and not self.ready.cancelled() and self.ready.exception() is None
 
     def kill(self) -> None:
@@ -77,7 +77,7 @@ async def start_child(
 ) -> Child:
     """Start a child and send it its settings; `ready` completes once it can work, or fails if it cannot start.
 
-    `messages`: union of the message types. `answer` and `take` get the child's requests and other messages.
+    `messages`: union of the message types. `answer` receives the child's requests, `take` its other messages.
     """
     ours, theirs = socket.socketpair()
     with theirs:

@@ -48,7 +48,7 @@ class Kind(IntEnum):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """An error that crosses the channel: name of its class, and text. `owner`: that of `TooManyOpenings`."""
+    """An error sent over the channel: class name and text. `owner`: of a `TooManyOpenings`."""
 
     kind: str
     text: str
@@ -62,7 +62,7 @@ class Fault(msgspec.Struct, frozen=True):
         return cls(kind, str(error), error.owner if isinstance(error, TooManyOpenings) else "")
 
     def error(self) -> Exception:
-        """Return the error, of its class or of the one in `CROSSING` that it is a subclass of."""
+        """Return the error as an instance of its class, or of its base class in `CROSSING`."""
         kind = CROSSING.get(self.kind, EngineDead)
         return TooManyOpenings(self.text, self.owner) if kind is TooManyOpenings else kind(self.text)
 
@@ -117,7 +117,7 @@ class ControlChannel:
     # Sending
 
     async def request(self, message: Any) -> Any:
-        """Send a request and return the answer's message. Raises: what the other side raised; ChannelClosed."""
+        """Send a request and return the answer's message. Raises: the other side's error; ChannelClosed."""
         return (await self.exchange(message)).message
 
     async def exchange(self, message: Any, descriptors: Sequence[int] = ()) -> Parcel:
@@ -238,7 +238,7 @@ class ControlChannel:
             self._put(kind, number, answer)
 
     def close(self) -> None:
-        """Close the channel: requests that wait fail, `on_closed` is called once."""
+        """Close the channel: pending requests fail, and `on_closed` is called once."""
         if self.closed:
             return
         self.closed = True

@@ -1,7 +1,7 @@
 """An engine host: a process with the acoustic models, whose engines serve the streams of its front ends.
 
-It has no clients and decodes nothing. Its event loop has the control channel alone; the threads of the engines read and
-write the front ends' data sockets themselves.
+It has no clients and decodes nothing. Its event loop serves only the control channel; the engine threads read and write
+the front ends' data sockets.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from server.processes.control import Parcel
 from server.processes.messages import MESSAGES, name_of
 from server.settings import Settings
 
-MODEL, VAD = "model ", "vad "  # beginnings of the names of engines, as `ServiceBuilder` makes them; a model's follows
-LOOK_S = 0.5  # between two reports of the longest step
-ORPHANED_S = 8.0  # after the supervisor's end, in addition to the drain of the front ends
+MODEL, VAD = "model ", "vad "  # prefixes of engine names, as built by `ServiceBuilder`; the model's name follows
+LOOK_S = 0.5  # interval of reports of the longest step
+ORPHANED_S = 8.0  # wait after the supervisor's end, in addition to the drain of the front ends
 STOP_S = 2.0
-UNUSED_S = 5.0  # without a front end, after which a model that had one is unloaded
-NICENESS = 10  # of threads that load: a spare host loads while another one serves
+UNUSED_S = 5.0  # time without a front end after which a model that had one is unloaded
+NICENESS = 10  # niceness of loading threads: a spare host loads while another one serves
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.engine_host")
 
 
 class EngineHost:
-    """Models and engines of this process; used on its event loop alone, loads on threads."""
+    """Models and engines of this process; used only on its event loop, loads models on threads."""
 
     def __init__(self, process: ChildProcess) -> None:
         """Raises: ModelError if the voice-activity model cannot be loaded."""
@@ -68,7 +68,7 @@ class EngineHost:
         process.on_orphaned = self._orphaned
 
     async def begin(self) -> None:
-        """Load the models that do not wait for demand, and start their engines. Raises: ModelError, SettingsError."""
+        """Load the models that are not loaded on demand, and start their engines. Raises: ModelError, SettingsError."""
         for name, (entry, _) in self._entries.items():
             if entry is None or not entry.on_demand:
                 await self._engine(MODEL + name)
@@ -91,7 +91,7 @@ class EngineHost:
         asyncio.get_running_loop().call_later(LOOK_S, self._report)
 
     def _look_for_unused(self, now: float) -> None:
-        """Unload models, except the default one, that every front end has left."""
+        """Unload models that no front end uses any more, except the default model."""
         default = next(iter(self._entries))
         for name, task in list(self._engines.items()):
             kind = MODEL if name.startswith(MODEL) else VAD
@@ -137,7 +137,7 @@ class EngineHost:
                 raise TypeError(f"an engine host does not answer {type(other).__name__}")
 
     async def _attach(self, name: str, descriptor: int) -> None:
-        """Give a front end's socket to its engine; closed if there is none, which the front end notices."""
+        """Pass a front end's socket to its engine; close it if there is no engine, which the front end detects."""
         end = socket.socket(fileno=descriptor)
         try:
             (await self._engine(name)).attach(end)
@@ -217,7 +217,7 @@ class EngineHost:
     # End
 
     def _orphaned(self) -> None:
-        """The supervisor has ended: serve the front ends until they are drained."""
+        """Handle the supervisor's end: serve the front ends until they are drained."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._settings.drain_timeout_s + self._settings.drain_spread_s + ORPHANED_S
 
@@ -257,7 +257,7 @@ def _stop(engine: EngineServer) -> None:
 
 
 def _nicely(load: Callable[[], AcousticModel]) -> AcousticModel:
-    """Load with a lower priority of this thread: on Linux it is the thread's own."""
+    """Load at a lower priority of this thread: on Linux, niceness is per thread."""
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
     return load()

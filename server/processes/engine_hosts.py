@@ -1,4 +1,4 @@
-"""The engine hosts that serve, one in each place, and a spare one that takes over at once: start, loss, replacement."""
+"""The engine hosts that serve, one per place, and a spare host that can take over at once: start, loss, replacement."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from server.processes.children import START_ERRORS, Child
 
 DEATHS, WITHIN_S = 12, 60.0
 """Hosts that end within this time, after which the engine counts as lost."""
-FAILED_STARTS = 2  # in a row, after which the engine counts as lost
+FAILED_STARTS = 2  # ends in a row after which the engine counts as lost
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.supervisor")
 
 
 class EngineAssignment:
-    """Which host serves each front end: hosts by place, front ends by number. Used on the supervisor's loop alone.
+    """Assigns a host (by place) to each front end (by number). Used only on the supervisor's loop.
 
     Connections are distributed evenly among front ends, so a host has streams in proportion to its front ends.
     """
@@ -46,7 +46,7 @@ class EngineAssignment:
 
 
 class EngineHosts:
-    """Owns the engine hosts. Used on the supervisor's event loop alone."""
+    """Owns the engine hosts. Used only on the supervisor's event loop."""
 
     def __init__(
         self,
@@ -59,16 +59,16 @@ class EngineHosts:
         on_lost: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`start` starts a host, which counts as hung after `timeout_s` at one step, or without a report.
+        """`start` starts a host; a host counts as hung after `timeout_s` in one step, or without a report.
 
-        `places`: hosts that serve at the same time; a spare one is for any of them. `on_moved`: another host serves in
-        this place though the last one still runs, so that front ends have to leave it. `on_lost`: no host will serve in
-        some place, and why.
+        `places`: number of hosts that serve at the same time; a spare host can replace any of them. `on_moved` is
+        called if another host serves in this place while the last one still runs, so that front ends must leave it;
+        `on_lost`, with the reason, if no host will serve in some place.
         """
         self._start = start
         self._with_spare = spare
         self._timeout_s = timeout_s
-        self._reported_s: dict[int, float] = {}  # by number: when a host last said how it is
+        self._reported_s: dict[int, float] = {}  # by number: time of a host's last report
         self._on_moved, self._on_lost = on_moved, on_lost
         self._clock = clock
         self._serving: list[Child | None] = [None] * places
@@ -78,7 +78,7 @@ class EngineHosts:
         self._restarting = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
-        self._spare_begun = False  # its process is being made
+        self._spare_begun = False  # its process is being created
         self._failed_starts = 0
         self.lost: str | None = None
 
@@ -90,9 +90,9 @@ class EngineHosts:
         self._changed.set()
 
     async def current(self, place: int = 0) -> Child:
-        """Return the host that serves in a place, once it is ready, and after its replacement if it has ended.
+        """Return the host that serves in a place, once it is ready; if it has ended, wait for its replacement.
 
-        Raises: EngineDead if none will.
+        Raises: EngineDead if there will be no host.
         """
         while True:
             if self.lost is not None:
@@ -140,7 +140,7 @@ class EngineHosts:
         self._changed.set()
 
     async def _serve_with(self, place: int, starting: Child | None) -> None:
-        """Serve in a place with a host that is starting, or start one, until one is ready or the engine is lost."""
+        """Serve in a place with a starting or a new host; repeat until one is ready or the engine is lost."""
         while not self._stopping:
             try:
                 child = starting or await self._start()
@@ -184,9 +184,9 @@ class EngineHosts:
         self.look_after_spare()
 
     async def restart(self) -> float:
-        """Start another host for each place, let them serve once all are ready, and end the others.
+        """Start another host for each place, switch to them once all are ready, and end the others.
 
-        Returns: the seconds of their start. Raises: what prevents one from starting; the present ones serve on then.
+        Returns: the seconds of their start. Raises: the error of a failed start; the present hosts continue then.
         """
         async with self._restarting:
             began = self._clock()
@@ -204,7 +204,7 @@ class EngineHosts:
             return seconds
 
     async def _start_all(self) -> list[Child]:
-        """Return a new host for each place, all ready. Raises: what prevents one from starting; the others end."""
+        """Return a new host for each place, all ready. Raises: the error of a failed start, after ending the others."""
         fresh = await asyncio.gather(*(self._start() for _ in self._serving))
         try:
             await asyncio.gather(*(child.ready for child in fresh))
@@ -214,7 +214,7 @@ class EngineHosts:
         return fresh
 
     def reported(self, child: Child, busy_s: float) -> None:
-        """Take a host's report: the longest time that one of its engines has been at its present work."""
+        """Handle a host's report: the longest time that one of its engines has spent on its present work."""
         self._reported_s[child.number] = self._clock()
         if busy_s > self._timeout_s:
             self._kill(child, busy_s)
@@ -246,7 +246,7 @@ class EngineHosts:
         task.add_done_callback(self._tasks.discard)
 
 
-LET_GO_S = 2.0  # in which front ends leave a replaced host
+LET_GO_S = 2.0  # time in which front ends leave a replaced host
 
 
 async def _end_slowly(children: list[Child]) -> None:

@@ -1,6 +1,6 @@
 """A front end: sockets, sessions and decoders of its share of the clients; the engines run in the engine host.
 
-It runs the same application as a server of one process, with engines, room and quotas of other processes.
+It runs the same application as a single-process server, but engines, admission and quotas are in other processes.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from server.recognition.session import Session
 from server.serve import open_tracing, warn_of_few_files
 from server.settings import Settings
 
-REPORT_S = 0.25  # between two reports of open connections
-END_S = 2.0  # for a process whose engine is lost, or whose supervisor has asked it to end
+REPORT_S = 0.25  # interval of reports of open connections
+END_S = 2.0  # time limit for a process whose engine is lost, or whose supervisor has asked it to end
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.front_end")
 
 
@@ -51,7 +51,7 @@ class FrontEndServer(uvicorn.Server):
         self._on_started = on_started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002 - uvicorn's signature
-        """Start the application alone."""
+        """Start the application only."""
         await super().startup(sockets=[])
         if self.started:
             self._on_started()
@@ -92,7 +92,7 @@ class FrontEnd:
         self._report()
 
     def _report(self) -> None:
-        """Report the open connections, now and from then on."""
+        """Report the open connections, now and periodically."""
         vosk = self._application.vosk
         connections = len(self.server.server_state.connections) + len(self._opening)
         connections += 0 if vosk is None else vosk.connections
@@ -146,7 +146,7 @@ class FrontEnd:
     # End
 
     def _drained(self) -> None:
-        """Stay while other front ends drain: this one still says how far they are. Without a supervisor end."""
+        """Keep running while other front ends drain, to report their progress. Without a supervisor, end."""
         if self._asked_to_drain and not self._channel.closed:
             self._channel.tell(messages.Drained())
         else:
@@ -159,7 +159,7 @@ class FrontEnd:
             end_within(END_S, status, lambda: None)
 
     def _orphaned(self) -> None:
-        """The supervisor has ended: let the open streams end, as in a drain."""
+        """Handle the supervisor's end: let the open streams end, as in a drain."""
         _log.critical("the supervisor has ended: this front end drains and ends")
         if not self._replica.drain.begin() and self._replica.drain.phase is Phase.DRAINED:
             self._stop(0)
@@ -195,7 +195,8 @@ async def work(process: ChildProcess) -> int:
 
 
 async def _load(process: ChildProcess, sources: RemoteEngines) -> tuple[list[LoadedModel], tuple[ModelOutline, ...]]:
-    """Return the models that are loaded at once, and the outlines of those that can be. Raises: ModelError."""
+    """Return the models that are loaded at the start, and the outlines of the others. Raises: ModelError.
+    """
     loop, settings = asyncio.get_running_loop(), process.settings
 
     async def described(name: str) -> DescribedModel:

@@ -1,4 +1,4 @@
-"""The front ends of a server: start, replacement of those that end, and the connections that each gets."""
+"""The front ends of a server: start, replacement of those that end, and distribution of connections."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from server.processes.listeners import Share, least_loaded
 from server.processes.messages import Accepted, Load, StartDrain
 
 MAX_HELD = 1_024  # connections that wait while no front end is ready
-RESTARTS, WITHIN_S = 3, 60.0  # a front end that ends more often waits until the minute is over
+RESTARTS, WITHIN_S = 3, 60.0  # a front end that ends more often is restarted after the minute
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.supervisor")
 
 
 class FrontEnds:
-    """Owns the front ends. Used on the supervisor's event loop alone."""
+    """Owns the front ends. Used only on the supervisor's event loop."""
 
     def __init__(
         self,
@@ -30,12 +30,12 @@ class FrontEnds:
         on_gone: Callable[[Child], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`start` starts a front end; `on_gone` gets each that has ended, before another one is started."""
+        """`start` starts a front end; `on_gone` is called with each that has ended, before a new one is started."""
         self._count = count
         self._start = start
         self._on_gone = on_gone
         self._clock = clock
-        self._shares: dict[int, Share] = {}  # of those that are ready
+        self._shares: dict[int, Share] = {}  # connections of the ready front ends
         self._children: dict[int, Child] = {}
         self._held: deque[tuple[str, int]] = deque()
         self._restarts: deque[float] = deque(maxlen=RESTARTS)
@@ -45,24 +45,24 @@ class FrontEnds:
         self.empty = asyncio.Event()
 
     async def begin(self) -> None:
-        """Start all and wait until they are ready. Raises: what prevents one from starting."""
+        """Start all and wait until they are ready. Raises: the error of a failed start."""
         await asyncio.gather(*(self._start_one() for _ in range(self._count)))
 
     @property
     def children(self) -> list[Child]:
-        """Those that run, also those that are not ready yet."""
+        """The running front ends, including those that are not ready yet."""
         return list(self._children.values())
 
     @property
     def ready(self) -> list[Child]:
-        """Those that take connections."""
+        """The front ends that accept connections."""
         return [self._children[number] for number in self._shares]
 
     async def _start_one(self) -> None:
         child = await self._start()
         self._children[child.number] = child
         await child.ready
-        if self.draining:  # it began to start before the drain, whose message it did not get
+        if self.draining:  # it started before the drain began, and did not receive the drain message
             child.channel.tell(StartDrain())
         self._shares[child.number] = Share()
         held, self._held = self._held, deque()
@@ -70,7 +70,7 @@ class FrontEnds:
             self.hand_on(port, descriptor)
 
     def hand_on(self, port: str, descriptor: int) -> None:
-        """Give a connection to the front end with the fewest; hold it while there is none."""
+        """Pass a connection to the front end with the fewest connections; hold it while no front end is ready."""
         shares = self._shares.items()
         number = least_loaded((each, share) for each, share in shares if not self._children[each].channel.closed)
         if number is not None:
@@ -82,13 +82,13 @@ class FrontEnds:
             os.close(descriptor)
 
     def loaded(self, child: Child, load: Load) -> None:
-        """Take a front end's report."""
+        """Handle a front end's report."""
         share = self._shares.get(child.number)
         if share is not None:
             share.reported, share.received = load.connections, load.received
 
     def drained(self, child: Child) -> None:
-        """Note that a front end has no stream left after a drain; it still answers requests."""
+        """Record that a front end has no stream left after a drain; it still answers requests."""
         self._drained.add(child.number)
         self._look_whether_empty()
 

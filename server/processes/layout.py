@@ -1,4 +1,4 @@
-"""How many processes a server has, by its settings, its default model and the cores of the machine."""
+"""Number of processes of a server, from its settings, its default model and the machine's cores."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from model.published.files import is_published
 from server.errors import SettingsError
 from server.settings import Settings
 
-GPU_DEVICE = Path("/dev/nvidiactl")  # of NVIDIA's driver; torch itself is loaded by the engine host alone
+GPU_DEVICE = Path("/dev/nvidiactl")  # of NVIDIA's driver; only the engine host loads torch
 
 
 def with_processes(settings: Settings) -> Settings:
-    """Return the settings with numbers for front ends, engines and threads; those that are set stay.
+    """Return the settings with numbers of front ends, engines and threads; values already set are kept.
 
     Raises: SettingsError.
     """
@@ -30,7 +30,7 @@ def with_processes(settings: Settings) -> Settings:
 
 
 def costs_of(settings: Settings) -> StepCosts:
-    """Return the kind of costs that a step of the default model has here. Raises: SettingsError."""
+    """Return the step costs of the default model on this machine. Raises: SettingsError."""
     if settings.device == "cuda" or (settings.device == "auto" and GPU_DEVICE.exists()):
         return ON_GPU
     model = settings.of_default.model
@@ -38,7 +38,7 @@ def costs_of(settings: Settings) -> StepCosts:
 
 
 def _check(chosen: Processes, costs: StepCosts) -> None:
-    """Raises: SettingsError for engines without a front end of their own, or several on a GPU."""
+    """Raises: SettingsError for more engines than front ends, or several engines on a GPU."""
     if chosen.engines > 1 and costs is ON_GPU:
         raise SettingsError(f"engines: a GPU has one engine, not {chosen.engines}; leave it out, or use --device cpu")
     if chosen.engines > max(1, chosen.front_ends):

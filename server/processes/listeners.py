@@ -1,4 +1,4 @@
-"""Listening sockets of the supervisor, and the choice of a front end for each accepted connection."""
+"""Listening sockets of the supervisor, and selection of a front end for each accepted connection."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ class Listener:
         self.port: int = sockets[0].getsockname()[1]
 
     def start(self) -> None:
-        """Listen and accept, on the running loop: before it connections are refused, as clients expect at a start."""
+        """Listen and accept on the running loop. Until then connections are refused, as clients expect of a starting
+        server.
+        """
         loop = asyncio.get_running_loop()
         for each in self._sockets:
             each.listen(BACKLOG)
@@ -93,7 +95,7 @@ class Listener:
 
 @dataclass(slots=True)
 class Share:
-    """Connections of one front end: those it reported, and those that were under way to it then."""
+    """Connections of one front end: those it reported, and those that were in transit to it at that time."""
 
     reported: int = 0
     received: int = 0  # since its start, when it reported

@@ -76,7 +76,7 @@ class Drained(Struct, tag=True, frozen=True):
 
 
 class DrainAll(Struct, tag=True, frozen=True):
-    """Drain the whole server: asked of one front end by an operator."""
+    """Drain the whole server; sent by the front end that received the operator's request."""
 
 
 # Requests, and their answers
@@ -95,7 +95,8 @@ class Described(Struct, tag=True, frozen=True):
 
 
 class Connect(Struct, tag=True, frozen=True):
-    """Connect to an engine, once a host is ready. Answer: `Done` with the data socket. Raises EngineDead."""
+    """Connect to an engine once a host is ready. Answer: `Done` with the data socket. Raises EngineDead.
+    """
 
     engine: str
 

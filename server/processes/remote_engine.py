@@ -1,7 +1,8 @@
-"""Engines of the engine host, as a front end's event loop has them: sockets, reconnection, one send a turn of the loop.
+"""A front end's access to engines of the engine host: sockets, reconnection, one send per iteration of the event loop.
 
-`batching.wire` decides what is sent and what an answer means; here are only sockets and the loop. When a socket closes,
-the host has ended or was replaced: the supervisor is asked for another one, and every stream continues there.
+`batching.wire` defines and interprets the messages; this module handles sockets and the event loop. A closed socket
+means that the host has ended or was replaced: the supervisor supplies a new connection, on which every stream
+continues.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from server.processes.messages import Connect
 from server.recognition.engines import Deliver, MakeEngine
 
 READ_BYTES = 256 * 1024
-AGAIN_S = 0.05  # after a connection that failed before it was warm
+AGAIN_S = 0.05  # wait after a connection that failed before it was warm
 ATTEMPTS = 100  # such connections in a row, after which the engine counts as lost
 WARM_WITHIN_S = 600.0  # a large model takes minutes to load from a network volume
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.remote_engine")
@@ -37,7 +38,7 @@ class RemoteEngines:
 
     def __init__(self, channel: ControlChannel) -> None:
         self._channel = channel
-        self._buffer = bytearray(READ_BYTES)  # one for all: what is received is copied or decoded at once
+        self._buffer = bytearray(READ_BYTES)  # shared by all engines: received data is copied or decoded at once
         self._engines: list[RemoteEngine] = []
 
     def maker(self, plan: EnginePlan, step_token: StepToken | None, clock: Callable[[], float]) -> MakeEngine:  # noqa: ARG002 - the host has its own token
@@ -62,7 +63,7 @@ class RemoteEngines:
 
 
 class RemoteEngine(RecoveringEngine):
-    """One engine of the host. Used on the event loop alone, except that it may be made on any thread."""
+    """One engine of the host. Used only on the event loop, but may be created on any thread."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class RemoteEngine(RecoveringEngine):
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float],
     ) -> None:
-        """`buffer` receives what the socket has; several engines may share it."""
+        """`buffer`: receive buffer; several engines may share it."""
         super().__init__(self._delivered, max_queued=plan.max_queued, clock=clock)
         self._name = plan.name
         self._on_event = deliver
@@ -147,7 +148,7 @@ class RemoteEngine(RecoveringEngine):
         self.reconnect(self._outgoing)
 
     def _closed(self) -> None:
-        """The connection has ended: connect again, unless this engine has ended."""
+        """Handle the connection's end: connect again, unless this engine has ended."""
         self._close()
         self.lost()
         if self.alive:
@@ -179,14 +180,14 @@ class RemoteEngine(RecoveringEngine):
             _log.exception("the engine sent what is not a frame", engine=self._name)
             self._closed()
             return
-        if self.busy_since() is None:  # the engine has said its hello
+        if self.busy_since() is None:  # the engine's hello has arrived
             self._attempts = 0
 
     def _flush_soon(self) -> None:
         self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Send what the streams have asked for since the last turn of the loop, as far as the socket takes it."""
+        """Send the streams' requests since the last loop iteration, as far as the socket accepts them."""
         if self._socket is None or self._outgoing is None or len(self._unsent):
             return
         output = self._outgoing.take_output()

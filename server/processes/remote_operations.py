@@ -1,4 +1,4 @@
-"""Operators' requests to one front end, answered for the whole service with the supervisor's help."""
+"""Answers operators' requests to one front end for the whole service, by querying the supervisor."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def report_of(replica: Replica, kind: str) -> bytes:
 def combined_models(reports: Sequence[Sequence[ModelState]]) -> list[ModelState]:
     """Return the state of each model, in the order of the first report: all streams, and the phase of the whole.
 
-    A model that is loaded on demand is loaded in the processes that had a request for it: that counts as loaded.
+    A model loaded on demand is loaded only in processes that received a request for it; it counts as loaded.
     """
     by_name: dict[str, list[ModelState]] = {}
     for state in (state for report in reports for state in report):
@@ -99,7 +99,7 @@ def combined_models(reports: Sequence[Sequence[ModelState]]) -> list[ModelState]
 
 
 def _phase(found: set[Phase]) -> Phase:
-    """Return the phase of a model from those in the processes: what is under way in one is under way."""
+    """Combine the phases of a model in all processes: a transition in one process applies to the whole."""
     return next(each for each in (Phase.UNLOADING, Phase.LOADING, Phase.LOADED, Phase.ABSENT) if each in found)
 
 

@@ -1,8 +1,8 @@
-"""The supervisor: accepts connections for N front ends before engine hosts, and decides what is decided once.
+"""The supervisor: accepts connections, distributes them to N front ends, and makes all server-wide decisions.
 
-It runs no model and reads no audio. It starts and replaces the other processes, hands accepted connections on, answers
-the front ends' questions (room, quotas, used tickets, engines, metrics of the whole), and drains all at the first
-signal. A second signal ends everything at once.
+It runs no model and reads no audio. It starts and replaces the other processes, passes accepted connections to them,
+answers the front ends' requests (admission, quotas, used tickets, engines, metrics of the whole server), and drains all
+at the first signal. A second signal ends everything at once.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from server.processes.listeners import Listener, bound
 from server.processes.messages import HTTP, MESSAGES, VOSK
 from server.settings import Settings
 
-ANSWER_S = 1.0  # for a child's part of the metrics or of a report
-LOOK_S = 0.5  # between two checks of the engine hosts
-CONTROLS = 64  # descriptors that the supervisor needs apart from connections under way
+ANSWER_S = 1.0  # time limit for a child's part of the metrics or of a report
+LOOK_S = 0.5  # interval of checks of the engine hosts
+CONTROLS = 64  # descriptors that the supervisor needs in addition to connections in transit
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.supervisor")
 
 
@@ -63,7 +63,7 @@ def run(settings: Settings) -> int:
 
 
 def _with_keys(settings: Settings) -> Settings:
-    """Return the settings with the secrets that each process would otherwise make for itself."""
+    """Return the settings with the secrets that each process would otherwise generate separately."""
     given = {
         "token_keys": settings.token_keys or settings.token_keys_file,
         "resume_keys": settings.resume_keys or settings.resume_keys_file,
@@ -85,7 +85,7 @@ async def _serve(settings: Settings, say: Callable[[str], object]) -> int:
 
 
 class Supervisor:
-    """Owns the other processes of a server, the listening sockets and the decisions made once."""
+    """Owns the other processes of a server, the listening sockets and the server-wide decisions."""
 
     def __init__(self, settings: Settings) -> None:
         assert settings.front_ends != "auto", "it was chosen before"
@@ -161,7 +161,7 @@ class Supervisor:
         self._listeners.append(Listener(sockets, lambda descriptor: self.front_ends.hand_on(name, descriptor)))
 
     def announce(self, say: Callable[[str], object]) -> None:
-        """Log the address, and tell a person at a terminal how to use it."""
+        """Log the address; on a terminal, also print how to use it."""
         if self.ended.done():
             return
         settings, limit = self._settings, int(self._coordination.coordinator.limit)
@@ -176,7 +176,7 @@ class Supervisor:
         _log.info("listening", url=url, **counts, **said)
 
     async def stop(self) -> None:
-        """End what still runs and close all sockets."""
+        """End all running processes and close all sockets."""
         for listener in self._listeners:
             listener.close()
         if self._forced:
@@ -264,7 +264,7 @@ class Supervisor:
         for child in self.front_ends.children:
             child.channel.tell(message)
 
-    # What children say and ask
+    # Messages and requests of children
 
     def _take(self, child: Child, parcel: Parcel) -> None:
         match parcel.message:
@@ -281,7 +281,7 @@ class Supervisor:
 
     def _answering(self, child: Child) -> Answer:
         def answer(parcel: Parcel) -> Awaitable[Parcel]:
-            if isinstance(parcel.message, Request):  # decided here, so in the order of the requests
+            if isinstance(parcel.message, Request):  # decided here, hence in the order of the requests
                 return _packed(self._coordination.decide(child.number, parcel.message))
             return self._answer(child, parcel.message)
 
@@ -307,7 +307,7 @@ class Supervisor:
                 raise TypeError(f"the supervisor does not answer {type(other).__name__}")
 
     async def _connect(self, child: Child, engine: str) -> Parcel:
-        """Return one end of a new data socket; the front end's host has the other one. Raises: EngineDead."""
+        """Return one end of a new data socket; the other end goes to the front end's host. Raises: EngineDead."""
         host = await self.hosts.current(self._assignment.of(child.number))
         theirs, hosts = _pair()
         host.channel.tell(messages.Attach(engine), (hosts,))

@@ -33,7 +33,7 @@ class SendFrame(msgspec.Struct, frozen=True, gc=False):
 class PushAudio:
     """Recognize audio, (S,) int16 at the model's rate; `received_bytes` is its size as sent by the client.
 
-    `channel` is the one that it belongs to, None in a session of one channel.
+    `channel` is the channel of the audio, None in a session of one channel.
     """
 
     samples: PCM
@@ -69,8 +69,8 @@ class Skip:
 class Bias:
     """Replace the key terms for the audio that follows; a failure is passed to `Adapter.bias_refused`.
 
-    `prompt` is a text whose rare words count, too, as far as there is room. Of `hints`, phrases that the model cannot
-    recognize are counted and left out.
+    The rare words of the text `prompt` are added as far as they fit. `hints` that the model cannot recognize are
+    counted and left out.
     """
 
     phrases: tuple[str, ...]
@@ -83,7 +83,7 @@ class Endpoint:
     """Set the silence that ends utterances in the audio that follows; at least the operator's minimum.
 
     With `scored`, the score of an end of turn ends them, but not before that silence. `fork_after_s`: the silence after
-    which the stream is forked, if it is; None: no change.
+    which the stream is forked, if it can be; None: no change.
     """
 
     silence_ms: float
@@ -93,7 +93,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Differing:
-    """Count words of an ended turn that the stream itself recognized otherwise afterwards."""
+    """Count words of an ended turn that the stream itself later recognized differently."""
 
     words: int
 
@@ -117,7 +117,7 @@ Actions = Iterable[Action]
 
 
 class Adapter(Protocol):
-    """One connection in one protocol. Called in the order of events; has no clock."""
+    """One connection in one protocol. Its methods are called in the order of events; it has no clock."""
 
     def opened(self) -> Actions:
         """Called when the connection is accepted."""

@@ -1,7 +1,8 @@
 """Live WebSocket connection: reading, writing and time limits around a sans-I/O session.
 
-Subclasses implement a protocol: `server.protocols.deepgram.live` Deepgram's, `server.protocols.adapter_connection`
-those of adapters. `server.streaming.closing` has the table of how a connection ends.
+Subclasses implement the protocols: `server.protocols.deepgram.live` for Deepgram's,
+`server.protocols.adapter_connection` for adapters. `server.streaming.closing` has the state table of a connection's
+end.
 
 Messages and results are handled in callbacks, without tasks. Nothing blocks on compute: reading pauses only while the
 client's own audio is ahead of the engine, so that TCP slows the client down. Every wait has a time limit: for an idle
@@ -76,9 +77,9 @@ class Connection(ABC):
         self._request_id = request_id
         self._recognition: ActiveSession | None = None
         self._state = State.OPENING
-        self._reason: CloseReason | None = None  # recorded once: when results are no longer sent
+        self._reason: CloseReason | None = None  # recorded once, when results stop being sent
         self._ended: asyncio.Future[None] | None = None
-        self._waiting: asyncio.Task[None] | None = None  # of a message that takes time; reading is paused meanwhile
+        self._waiting: asyncio.Task[None] | None = None  # handling a message that takes time; reading is paused
         self._timer: asyncio.TimerHandle | None = None
         self._opened_s = self._clock()
         self._deadlines = Deadlines(limits, self._opened_s)
@@ -94,12 +95,12 @@ class Connection(ABC):
 
     @property
     def session(self) -> Session:
-        """The session that takes its audio."""
+        """The session that receives its audio."""
         return self._session
 
     @property
     def end_reason(self) -> CloseReason:
-        """Why it ended."""
+        """The reason of its end."""
         return self._reason or CloseReason.CLIENT_GONE
 
     @property
@@ -255,7 +256,7 @@ class Connection(ABC):
     def on_samples(self, samples: PCM, arrived_s: float, channel: int | None = None) -> None:
         """Handle decoded audio, (S, C) int16, in the order in which it was sent: cut it into steps for the engine.
 
-        With a `channel` it is (S, 1), of that one alone.
+        With a `channel` it is (S, 1), the samples of that channel.
         """
         session = self._session
         try:
@@ -270,7 +271,7 @@ class Connection(ABC):
 
     def on_progress(self) -> None:
         """Resume reading if it was paused for undecoded bytes: these may have held no audio, so no result follows."""
-        if not self._session.backlog_s:  # else a result of the engine is due
+        if not self._session.backlog_s:  # otherwise a result of the engine is due
             self._deadlines.progress_s = self._clock()
         self._resume_reading_if_low()
 

@@ -1,8 +1,8 @@
-"""Metrics of one connection's results: the first interim, reasons of finals, delays of words.
+"""Metrics of one connection's results: time to the first interim, reasons of finals, delays of words.
 
-The delay of a word starts when the audio of its end arrived, where the end is the recognizer's own, and ends when the
-message is handed to the socket. In real time it is the audio since the word plus the latency of the step. What the
-server cannot know is in `tutti loadtest --ruler word-delay`: the true ends of words, and the network.
+The delay of a word is the time from the arrival of the audio at its end (as timed by the recognizer) until its message
+is written to the socket. In real time it is the audio since the word plus the latency of the step. The true ends of
+words and the network delay are measured by `tutti loadtest --ruler word-delay`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from server.recognition.events import Event, Final, Partial, StepTiming
 
 
 class WordDelays:
-    """Delays of one connection; a word counts once when it is first shown, once when it is stable, once when final."""
+    """Word delays of one connection; a word counts when it is first shown, when it becomes stable, and when it is
+    final.
+    """
 
     __slots__ = ("_by_kind", "_clock", "_counted", "_time_to_final")
 
@@ -51,7 +53,7 @@ class ResultMetrics:
         self._interim_seen = False
 
     def audio_arrived(self, arrived_s: float) -> None:
-        """Note when the first audio arrived."""
+        """Record when the first audio arrived."""
         if self._first_audio_s is None:
             self._first_audio_s = arrived_s
 

@@ -1,15 +1,16 @@
-"""Short messages of audio, kept until they complete a step: the cost of a message is hardly that of its bytes.
+"""Joins short audio messages until they complete a step, because most of the cost of a message is independent of its
+size.
 
-Clients such as Pipecat send 20 ms at a time, a quarter of a step. Three of four such messages are only appended here,
-and the fourth is handled as one message of 80 ms. Pure. How audio is cut into messages changes no result, so neither
-does joining them; everything that is not audio is handled after the audio before it.
+Clients such as Pipecat send 20 ms at a time, a quarter of a step. Three of four such messages are only stored here;
+with the fourth, all are handled as one message of 80 ms. Pure. Results do not depend on message boundaries, so joining
+does not change them. All other messages are handled after the audio before them.
 """
 
 from __future__ import annotations
 
 from typing import TypeGuard
 
-BRACE = ord("{")  # a binary message that begins with it may be a control message
+BRACE = ord("{")  # first byte of a binary message that may be a control message
 
 
 class ShortMessages:
@@ -19,16 +20,17 @@ class ShortMessages:
 
     def __init__(self) -> None:
         self._kept: list[bytes] = []
-        self.room = 0  # as long as fewer bytes follow, the owner has nothing to do
+        self.room = 0  # while fewer bytes follow, the owner has nothing to do
 
     def __bool__(self) -> bool:
         """Whether a message is kept."""
         return bool(self._kept)
 
     def make_room(self, samples: int, frame_bytes: int) -> None:
-        """Keep messages that have fewer than `samples` samples in all; `frame_bytes`: of one of all channels.
+        """Keep messages that have fewer than `samples` samples in all; `frame_bytes`: size of one sample of all
+        channels.
 
-        If one of the two is 0, keep none. An incomplete sample may have been received before them.
+        If one of the two is 0, keep none. The messages may be preceded by an incomplete sample.
         """
         self.room = (samples - 1) * frame_bytes + 1 if samples and frame_bytes else 0
 

@@ -1,4 +1,6 @@
-"""uvicorn's WebSocket protocol without tasks and queues: complete messages to a receiver, frames to the transport."""
+"""uvicorn's WebSocket protocol without tasks and queues: passes complete messages to a receiver, and frames to the
+transport.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from websockets.protocol import State
 from server.streaming.frames import WHOLE_PONG, audio_frame, frame_size, text_frame
 from server.streaming.transport import TRANSPORT_EXTENSION, MessageLimit, MessageReceiver
 
-SEND_BUFFER_BYTES = 256 * 1024  # about a minute of results; by default Linux grows it to 4 MiB and more
+SEND_BUFFER_BYTES = 256 * 1024  # about a minute of results; by default Linux grows it to over 4 MiB
 LINGER_S = 10.0  # time for the client's close frame, the end of a failed connection, or reading unsent data
 FRAMES_PER_CALL = 64  # about 2 ms of tiny frames; a single read may hold 43,000, which take a second
 
