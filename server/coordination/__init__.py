@@ -1,1 +1,1 @@
-"""Decisions that are made once for all processes of a server: quotas, rates, room for streams, used tickets."""
+"""Server-wide decisions, shared by all processes of a server: quotas, rates, admission of streams, used tickets."""

@@ -1,12 +1,12 @@
-"""Admission by slots or by estimated capacity, and the time a thread computes or waits for a core.
+"""Admission by slots or by estimated capacity, and a clock of the time that a thread computes or waits for a core.
 
-Each model has an `Admission` with an estimate of its own: the streams that the machine carries if all are of that
-model. So a stream costs 1 / estimate of the machine. A stream of one model enters if the sum of the costs of all open
-streams leaves room for its own: `Machine` says what the streams of other models cost, as a number of streams of this
-one, and `Admission` counts them with its own. With one model there are none, and the sum is its number of streams.
+Each model has an `Admission` with its own estimate: the number of streams that the machine can carry if all use that
+model. So a stream costs 1 / estimate of the machine, and is admitted if the costs of all open streams leave enough for
+it. `Machine` converts the streams of other models to an equivalent number of streams of this model, and `Admission`
+adds them to the model's own. With one model the sum is its number of streams.
 
-Models slow each other down, which raises the times that each estimate is made of: a sum of costs near 1 is on the safe
-side of what the machine carries.
+Models slow each other down, which raises the times behind each estimate, so a sum of costs near 1 is a conservative
+limit.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Estimator(Protocol):
 
 
 class Admission:
-    """Admits streams up to the estimate of `capacity`, or, unless it is to `follow` that, up to the number of slots.
+    """Admits streams up to the number of slots, and with `follow` also up to the estimate of `capacity`.
 
-    `used` are the live streams that are open, with what those of other models come to: `Machine.load`. Uploads take
-    nothing of it: their steps fill batches as far as live ones hardly notice, and the service times show them.
+    `used`: open live streams, plus the equivalent of those of other models (`Machine.load`). Uploads are not counted:
+    their steps only fill batches where live ones are hardly slowed down, and their cost is part of the service times.
     """
 
     def __init__(self, slots: int, capacity: Estimator, *, follow: bool) -> None:
@@ -70,7 +70,7 @@ class Admission:
 
     @property
     def limit(self) -> int:
-        """Streams that may be open now."""
+        """Number of streams that may be open now."""
         return min(self._slots, self._estimate) if self._follow else self._slots
 
     @property
@@ -79,7 +79,7 @@ class Admission:
         return self._estimate
 
     def update(self) -> None:
-        """Take the estimate, after what it is made of has changed."""
+        """Read the estimate again, after its inputs have changed."""
         self._estimate = self.capacity.streams()
 
     def full(self, used: int) -> bool:
@@ -116,26 +116,26 @@ class _Member:
     streams: Callable[[], int]
 
 
-ROUNDING = 1e-9  # of sums of costs: streams of other models that fill whole streams of one are not rounded up
+ROUNDING = 1e-9  # rounding error of sums of costs, so that a whole equivalent of streams is not rounded up
 
 
 class Machine:
-    """The load of all models on one machine: what their open streams cost, and the rows that the event loop takes."""
+    """The load of all models on one machine: the cost of open streams, and the rows that the event loop receives."""
 
     def __init__(self) -> None:
         self._members: list[_Member] = []
-        self.rows = 0  # results taken so far, of all models
+        self.rows = 0  # results received so far, of all models
 
     def join(self, admission: Admission, streams: Callable[[], int]) -> None:
-        """Count a model's live streams from now on; `streams` says how many are open."""
+        """Start counting a model's live streams; `streams` returns the number of open ones."""
         self._members.append(_Member(admission, streams))
 
     def leave(self, admission: Admission) -> None:
-        """Count a model's streams no more."""
+        """Stop counting a model's streams."""
         self._members = [member for member in self._members if member.admission is not admission]
 
     def load(self, admission: Admission) -> int:
-        """Return the open streams of one model and, in streams of that model, what those of the others cost."""
+        """Return a model's open streams plus the equivalent, in streams of that model, of all others."""
         own, others = 0, 0.0
         for member in self._members:
             streams = member.streams()
@@ -146,9 +146,9 @@ class Machine:
         return own + math.ceil(others * admission.limit - ROUNDING) if others else own
 
     def limit(self, of: Callable[[Admission], int]) -> int:
-        """Return how many streams there can be at the present mix of models; `of` gives each model's own number.
+        """Return the possible number of streams at the present mix of models; `of` returns each model's own number.
 
-        While none is open, those of the model that joined first.
+        Without open streams, return that of the model that joined first.
         """
         open_streams = [(member.streams(), of(member.admission)) for member in self._members]
         used = [(streams, number) for streams, number in open_streams if streams and number]

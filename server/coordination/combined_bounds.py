@@ -1,9 +1,9 @@
-"""Estimate of one model's live streams from the bounds that several processes before engines measure.
+"""Estimate of one model's live streams from the bounds measured by several front ends of one or more engines.
 
-The processes of an engine all measure it, so its bound is the mean of theirs. Each process has an event loop of its
-own, so what these carry adds up, and so does what they carry under pressure; a process without pressure adds its loop's
-bound. Streams are shared out evenly among the processes, so an engine has its processes' share of all streams, and the
-one that carries the fewest by that share is the bound of all.
+All processes of an engine measure the same engine, so its bound is the mean of theirs. Each process has its own event
+loop, so the loops' bounds are added, and so are the bounds under pressure; a process without pressure contributes its
+loop's bound. Streams are distributed evenly among processes, so an engine serves its processes' share of all streams.
+The lowest engine bound divided by that share limits the total.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class CombinedBounds:
         self._engines: dict[int, int] = {}
 
     def report(self, process: int, bounds: Bounds, slowdown: float, engine: int = 0) -> None:
-        """Take what a process of this engine measured; it replaces what it reported before."""
+        """Store the measurements of a process of this engine, replacing its last report."""
         self._bounds[process], self._slowdowns[process], self._engines[process] = bounds, slowdown, engine
 
     def sharing(self, engine: int) -> int:

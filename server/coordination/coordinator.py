@@ -1,7 +1,7 @@
-"""Interface of what is decided once for all processes of a server; with one process, `LocalCoordinator`.
+"""Interface of server-wide decisions, shared by all processes; `LocalCoordinator` implements it for one process.
 
-A slot, a quota, a used ticket and a rate stay exact only if one place counts them. So a request asks before it is
-answered, and waits for the answer: another process may have it.
+Slots, quotas, used tickets and rates stay exact only if they are counted in one place. So a request waits for a
+decision, which may come from another process.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class CallLease(Protocol):
 
 
 class Room(Protocol):
-    """Room for the streams of one model, and the measurements of this process that its estimate is made of."""
+    """Admission of the streams of one model, and this process's measurements for its estimate."""
 
     @property
     def slots_used(self) -> int:
-        """Slots that this process's streams hold."""
+        """Number of slots held by this process's streams."""
 
     @property
     def estimate(self) -> int:
@@ -44,7 +44,7 @@ class Room(Protocol):
     async def enter(self, streams: int, *, background: bool = False) -> StreamLease:
         """Hold slots for the streams of one session.
 
-        Raises: ServerFull; ServerNotReady if another process decides, and has ended.
+        Raises: ServerFull; ServerNotReady if the deciding process has ended.
         """
 
     async def enter_in_background(self, streams: int, within_s: float) -> StreamLease:
@@ -54,7 +54,7 @@ class Room(Protocol):
         """
 
     def clear(self) -> None:
-        """Forget all leases of this process, which give nothing back afterwards: the engines have stopped."""
+        """Drop all leases of this process after its engines have stopped; their release has no effect afterwards."""
 
     def warmed_up(self, step_s: Mapping[int, float]) -> None:
         """Take the service times by batch size that the warm-up measured."""
@@ -94,11 +94,11 @@ class TicketUse(Protocol):
     async def ticket_used(self, ticket: bytes) -> bool:
         """Whether a stream has continued from the ticket with this id.
 
-        Raises: ServerNotReady if another process knows it, and has ended.
+        Raises: ServerNotReady if the deciding process has ended.
         """
 
     def use_ticket(self, ticket: bytes, issued_s: float) -> None:
-        """Note that a stream continues from this ticket; `issued_s` is seconds since 1970."""
+        """Record that a stream continues from this ticket; `issued_s` is seconds since 1970."""
 
 
 class Coordinator(TicketUse, Protocol):
@@ -107,19 +107,19 @@ class Coordinator(TicketUse, Protocol):
     async def enter(self, owner: str, limit: int | None, openings: Sequence[str]) -> CallLease:
         """Count a call of this key, None: without a limit, if there is room for a stream.
 
-        `openings` are whose openings are limited: the caller's address, and the key unless the server is open. Raises:
-        TooManyOpenings, TooManyStreams, ServerFull; the call counts against no key then. ServerNotReady if another
-        process decides, and has ended.
+        `openings`: the owners whose rate is checked, that is, the caller's address, and the key unless the server is
+        open. Raises: TooManyOpenings, TooManyStreams, ServerFull; the call counts against no key then. ServerNotReady
+        if the deciding process has ended.
         """
 
     async def enter_without_key(self, opening: str) -> None:
         """Count an opening of this address if there is room for a stream. Raises: TooManyOpenings, ServerFull."""
 
     def refuse_if_full(self) -> None:
-        """Refuse a call by what is known without asking: a hint, `enter` decides. Raises: ServerFull."""
+        """Refuse a call early, from locally known facts; `enter` makes the decision. Raises: ServerFull."""
 
     def refuse_if_too_fast(self, opening: str) -> None:
-        """Refuse as `enter` would for this address: a hint, which counts no opening. Raises: TooManyOpenings."""
+        """Refuse early as `enter` would for this address, without counting an opening. Raises: TooManyOpenings."""
 
     def retry_after_s(self, shortest_s: int) -> int:
         """Return the whole seconds after which a refused client should come again, at least `shortest_s`."""
@@ -136,4 +136,4 @@ class Coordinator(TicketUse, Protocol):
         """Return the room of a model whose steps are of `step_s`. `on_change` receives the number of slots in use."""
 
     def close_room(self, model: str) -> None:
-        """Stop counting a model that is not served any more."""
+        """Stop counting a model that is no longer served."""

@@ -1,4 +1,4 @@
-"""The coordinator of a server with one process: quotas, rates, rooms and used tickets are objects of this process."""
+"""Coordinator of a single-process server: quotas, rates, rooms and used tickets are local objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room whose estimate is made of the measurements of this process: its batches, its event loop, its late steps."""
+"""Room with an estimate from measurements of this process: its batches, its event loop, its late steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from server.coordination.model_room import ModelRoom, StreamLease
 
 @dataclass(frozen=True, slots=True)
 class RoomLimits:
-    """The operator's limits. `follow`: the estimate limits live streams, too, and not the slots alone."""
+    """The operator's limits. `follow`: live streams are limited by the estimate in addition to the slots."""
 
     slots: int
     background_slots: int

@@ -1,7 +1,7 @@
-"""Messages between the processes of a server about what is decided once.
+"""Messages between the processes of a server about server-wide decisions.
 
-A front end numbers its leases itself, so that it can give one back whose request it no longer waits for. Messages of
-one front end are handled in the order in which they were sent.
+A front end numbers its leases, so that it can release one even if it no longer waits for the answer. Messages of one
+front end are handled in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class AskTicket(Message, frozen=True):
 
 
 class ReportBounds(Message, frozen=True):
-    """What this process measured of a model in the last period: `batching.capacity.Bounds` and its slowdown."""
+    """This process's measurements of a model in the last period: `batching.capacity.Bounds` and the slowdown."""
 
     model: str
     model_bound: float
@@ -91,7 +91,7 @@ class OpenRoom(Message, frozen=True):
 
 
 class CloseRoom(Message, frozen=True):
-    """This process does not serve a model any more."""
+    """This process no longer serves a model."""
 
     model: str
 
@@ -116,9 +116,10 @@ class TicketState(Message, frozen=True):
 
 
 class Numbers(Message, frozen=True):
-    """Estimates of the whole server: of the model that was reported, and `limit` and `capacity` of all models.
+    """Estimates of the whole server: for the reported model, and `limit` and `capacity` for all models.
 
-    `processes` have reported the model and share the engine of the one that asks; `full` as in `RefuseHint`.
+    `processes`: number of processes that reported the model and share the requester's engine; `full`: as in
+    `RefuseHint`.
     """
 
     estimate: int
@@ -145,13 +146,13 @@ Answer = Granted | TicketState | Numbers
 
 
 class Channel(Protocol):
-    """What a front end needs of the connection to the process that decides. It sends in the order of the calls."""
+    """Interface of a front end's connection to the deciding process. Messages are sent in the order of the calls."""
 
     async def request(self, message: Request) -> Answer:
         """Return the answer to a message.
 
-        The message is sent before this waits, so cancelling does not take it back; its answer may never come then.
-        Raises: Refused, as the other process raised it; ServerNotReady once that process has ended.
+        The message is sent before the wait, so cancelling does not withdraw it; its answer may then never arrive.
+        Raises: Refused, as raised by the other process; ServerNotReady once that process has ended.
         """
 
     def tell(self, message: Notice) -> None:

@@ -1,7 +1,7 @@
-"""Room for the streams of one model: the slots that are held, the estimate, and which streams may enter.
+"""Room for the streams of one model: held slots, estimate and admission.
 
-It knows no session and no engine, and gives leases. A slot is held from `enter` until every engine has closed its
-stream, because only then another one can have it.
+It returns leases, and is independent of sessions and engines. A slot is held from `enter` until every engine has closed
+its stream, because only then can another stream use it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from server.errors import ServerFull
 
 
 class StreamLease:
-    """Slots of one session, given back one by one as the engines close their streams."""
+    """Slots of one session, released one by one as the engines close their streams."""
 
     def __init__(self, streams: int, give_back: Callable[[int], None]) -> None:
         """Hold `streams` slots; `give_back` receives the number of those that are free again."""
@@ -27,7 +27,7 @@ class StreamLease:
         return max(self._speech, self._vad)
 
     def has_vad(self) -> None:
-        """Note that each stream is open in the engine of the voice-activity model, too."""
+        """Record that each stream is also open in the engine of the voice-activity model."""
         self._vad = self._speech
 
     def speech_closed(self) -> None:
@@ -39,7 +39,7 @@ class StreamLease:
         self._change(self._speech, self._vad - 1)
 
     def cancel(self) -> None:
-        """Give all slots back: no engine has a stream of this session."""
+        """Release all slots, because no engine has a stream of this session."""
         self._change(0, 0)
 
     def _change(self, speech: int, vad: int) -> None:
@@ -50,7 +50,7 @@ class StreamLease:
 
 
 class ModelRoom:
-    """Slots and estimate of one model. Live streams enter as `Admission` lets them; background ones have own slots."""
+    """Slots and estimate of one model. `Admission` decides on live streams; background streams have separate slots."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class ModelRoom:
             await self._change()
 
     def update(self) -> None:
-        """Take the estimate, after what it is made of has changed."""
+        """Read the estimate again, after its inputs have changed."""
         self.admission.update()
         self._changed.set()
 
@@ -133,7 +133,7 @@ class ModelRoom:
         return self._hold(streams, background=True)
 
     def clear(self) -> None:
-        """Forget all leases, which give nothing back afterwards: the engines have stopped."""
+        """Drop all leases after the engines have stopped; their release has no effect afterwards."""
         self._live = self._background = 0
         self._report_change()
 
@@ -153,7 +153,7 @@ class ModelRoom:
         return self._machine.load(self.admission)
 
     def _lacks_slots(self, streams: int) -> bool:
-        """Whether too few of the slots that are kept for background sessions are free."""
+        """Whether too few of the slots reserved for background sessions are free."""
         return self._background + streams > self._background_slots
 
     async def _change(self) -> None:

@@ -1,8 +1,8 @@
 """Rate limit of stream openings per key and per address, so that one caller cannot slow down the others.
 
-Each has a token bucket of `BURST_S` seconds of the rate, so that one address may fill a replica at once, as a load
-balancer does when another replica is lost. Source: RFC 2697, "A Single Rate Three Color Marker". Pure: time is an
-argument.
+Each owner has a token bucket of `BURST_S` seconds of the rate, so that one address can fill a replica at once, as a
+load balancer does after the loss of another replica. Source: RFC 2697, "A Single Rate Three Color Marker". Pure: time
+is an argument.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from server.errors import TooManyOpenings
 BURST_S = 5.0
 LEAST_PER_S = 50.0
 """Lowest rate of `auto`: a burst of 250, and ten times what two busy clients open."""
-MAX_BUCKETS = 8_192  # least recently used ones are dropped: they are full again after `BURST_S`
+MAX_BUCKETS = 8_192  # the least recently used buckets are dropped: they are full again after `BURST_S`
 
 
 def automatic(limit: Callable[[], float]) -> Callable[[], float]:

@@ -1,4 +1,4 @@
-"""The coordinator of a front end: it asks another process over a `Channel`, and reports what it measures."""
+"""Coordinator of a front end: sends requests and measurements to another process over a `Channel`."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ class RemoteCoordinator:
         self._settings = settings
         self._channel = channel
         self._clock, self._busy_clock = clock, busy_clock
-        self._leases = itertools.count(1)  # numbers of leases, for calls and for streams
+        self._leases = itertools.count(1)  # lease numbers, for calls and for streams
         self._link = Link(channel, self._leases, self._take_numbers)
         self._machine = Machine()  # of the streams of this process
         self._rooms: dict[str, RemoteRoom] = {}
         self._retry = RetryAfter()
         self._full: str | None = None
-        self._too_fast: OrderedDict[str, tuple[str, float]] = OrderedDict()  # by owner: text, until when
+        self._too_fast: OrderedDict[str, tuple[str, float]] = OrderedDict()  # by owner: text, expiry time
         self.limit = 0.0
         self.estimate = 0.0
 
     def take(self, hint: RefuseHint) -> None:
-        """Take the news whether the server is full."""
+        """Store whether the server is full."""
         self._full = hint.full
 
     # Calls
@@ -98,12 +98,12 @@ class RemoteCoordinator:
             raise
         except Refused:
             raise
-        except BaseException:  # cancelled: no caller has the lease
+        except BaseException:  # cancelled: no caller holds the lease
             self._channel.tell(Leave(message.lease))
             raise
 
     def refuse_if_full(self) -> None:
-        """Refuse a call if the server was full when it last said so. Raises: ServerFull."""
+        """Refuse a call if the server was full by the last hint. Raises: ServerFull."""
         if self._full is not None:
             self._count_refused()
             raise ServerFull(self._full)

@@ -1,4 +1,4 @@
-"""Room of a front end for one model: streams enter by asking another process, which is sent the measurements."""
+"""Room of a front end for one model: another process admits the streams and receives the measurements."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Link:
 
 
 class RemoteRoom(MeasuredRoom):
-    """Counts the streams of this process, and measures; `slots_used` is for this process, `estimate` for the server."""
+    """Counts and measures the streams of this process; `slots_used` is for this process, `estimate` for the server."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class RemoteRoom(MeasuredRoom):
         busy_clock: Callable[[], float] | None = None,
         on_change: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`machine` knows the streams of this process, for what it measures."""
+        """`machine`: the load of this process, for its measurements."""
         super().__init__(capacity, machine, limits, clock=clock, busy_clock=busy_clock, on_change=on_change)
         self._model = model
         self._link = link
@@ -123,7 +123,7 @@ class RemoteRoom(MeasuredRoom):
     async def _report(self) -> None:
         bounds, slowdown = self._capacity.bounds(), self._capacity.slowdown
         message = ReportBounds(self._model, bounds.model, bounds.loop, bounds.pressure, slowdown)
-        with contextlib.suppress(Refused):  # the other process has ended, or does not know the model yet
+        with contextlib.suppress(Refused):  # the other process has ended, or has not registered the model yet
             numbers = await self._link.channel.request(message)
             assert isinstance(numbers, Numbers), "the answer to ReportBounds"
             self._numbers = numbers

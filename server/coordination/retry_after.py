@@ -1,4 +1,4 @@
-"""When refused clients should come again: spread over time, so that they do not all return at once."""
+"""Retry times of refused clients, spread over time so that they do not all return at once."""
 
 from __future__ import annotations
 

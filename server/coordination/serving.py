@@ -1,4 +1,4 @@
-"""Decisions for the front ends of a server: one `LocalCoordinator`, and what each of them holds of it."""
+"""Decisions for the front ends of a server: one `LocalCoordinator`, and the leases of each front end."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Served:
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    """What one front end holds, by the number that it gave each lease."""
+    """The leases of one front end, by its lease numbers."""
 
     calls: dict[int, Lease] = field(default_factory=dict)
     streams: dict[int, tuple[str, StreamLease]] = field(default_factory=dict)  # with the model
@@ -56,11 +56,10 @@ class _Child:
 
 
 class CoordinationServer:
-    """Handles the messages of front ends, each known by a number. Used on one event loop.
+    """Handles the messages of front ends, which are identified by numbers. Used on one event loop.
 
-    The messages of a front end are given to `decide` and `take` in the order in which they arrive, and handled before
-    these return; only the answer to `WaitInBackground` comes later, and is cancelled if its front end gives the slots
-    back meanwhile.
+    `decide` and `take` receive the messages of a front end in order of arrival, and handle them before they return.
+    Only the answer to `WaitInBackground` comes later; it is cancelled if its front end gives the slots back meanwhile.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class CoordinationServer:
         return sum(served.room.slots_used for served in self._served.values())
 
     def full_hint(self) -> RefuseHint:
-        """Return why no model can take a stream now, for front ends to refuse calls without asking."""
+        """Return why no model can accept a stream now, so that front ends can refuse calls without a request."""
         try:
             self.coordinator.refuse_if_full()
         except ServerFull as error:
@@ -116,7 +115,7 @@ class CoordinationServer:
         self._tell_hint()
 
     def forget(self, child: int) -> None:
-        """Give back all that a front end holds: it has ended, and the engines have closed its streams."""
+        """Release all leases of a front end that has ended; the engines have closed its streams."""
         holder = self._children.pop(child, _Child())
         for task in holder.waiting.values():
             task.cancel()
@@ -223,7 +222,7 @@ class CoordinationServer:
     def _give_back(self, holder: _Child, lease: int, slots: int) -> None:
         if lease in holder.waiting:
             holder.waiting.pop(lease).cancel()
-        elif lease in holder.streams:  # else it was refused, or its engines have stopped
+        elif lease in holder.streams:  # otherwise it was refused, or its engines have stopped
             held = holder.streams[lease][1]
             for _ in range(min(slots, held.slots)):
                 held.speech_closed()
@@ -237,7 +236,7 @@ class CoordinationServer:
         self._served[model].children.add(child)
 
     def _close_room(self, child: int, model: str) -> None:
-        """Stop counting on a front end for a model; without any, the model is not served any more."""
+        """Remove a front end from a model; after the last one, the model is no longer served."""
         served = self._served.get(model)
         if served is None or child not in served.children:
             return

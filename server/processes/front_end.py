@@ -195,8 +195,7 @@ async def work(process: ChildProcess) -> int:
 
 
 async def _load(process: ChildProcess, sources: RemoteEngines) -> tuple[list[LoadedModel], tuple[ModelOutline, ...]]:
-    """Return the models that are loaded at the start, and the outlines of the others. Raises: ModelError.
-    """
+    """Return the models that are loaded at the start, and the outlines of the others. Raises: ModelError."""
     loop, settings = asyncio.get_running_loop(), process.settings
 
     async def described(name: str) -> DescribedModel:

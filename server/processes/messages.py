@@ -95,8 +95,7 @@ class Described(Struct, tag=True, frozen=True):
 
 
 class Connect(Struct, tag=True, frozen=True):
-    """Connect to an engine once a host is ready. Answer: `Done` with the data socket. Raises EngineDead.
-    """
+    """Connect to an engine once a host is ready. Answer: `Done` with the data socket. Raises EngineDead."""
 
     engine: str
 

@@ -203,7 +203,7 @@ class RemoteEngine(RecoveringEngine):
             self._loop.add_writer(self._socket.fileno(), self._write)
 
     def _write(self) -> None:
-        """Send the rest of an earlier output, and what came after it; the socket has room again."""
+        """Send the rest of earlier output, and later output, because the socket is writable again."""
         assert self._socket is not None
         assert self._outgoing is not None
         try:
