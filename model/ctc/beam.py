@@ -1,14 +1,14 @@
 """Prefix beam search over CTC log-probabilities with a language model and key terms, frame by frame.
 
 A prefix is a sequence of symbols: characters, or the word pieces of a published model. A piece is one step of the
-search, because CTC counts repeats by symbols. Its score is the sum over its letters, because language model and key
+search, because CTC merges repeated symbols. Its score is the sum over its letters, because the language model and key
 terms spell words in letters. The same text in different pieces is a different hypothesis.
 
 With pronunciations the symbols are phones, and a hypothesis is a sequence of words of the language model's vocabulary:
 after phones that form a word, the next phone may begin another word. Homophones are separate hypotheses.
 
-The decoder owns weights and language model; each state owns one block of memory for compiled code, freed with the
-state. The result of a frame depends only on the stream's frames, not on the batch or on the division of frames into
+The decoder owns the weights and the language model; each state owns one block of memory for compiled code, freed with
+the state. The result of a frame depends only on the stream's frames, not on the batch or on the division of frames into
 calls. Hypotheses with equal future scores are merged; hypotheses of letters only if there is no room for both
 (`search/recombination`).
 
@@ -44,15 +44,15 @@ from model.ctc.words import LogProbs, Word, digest_of
 from model.lm.language_model import LanguageModel
 from model.machine.compiled import DoubleArray
 
-MAX_KEPT_SYMBOLS = 63  # a hypothesis has one bit for each
-KEPT_SHARE = 0.998  # 0.99 in Amodei et al. 2016, section 7.3; the gain of more is in model/LOG.md
+MAX_KEPT_SYMBOLS = 63  # each hypothesis has one bit per kept symbol
+KEPT_SHARE = 0.998  # 0.99 in Amodei et al. 2016, section 7.3; model/LOG.md has the gain of a larger share
 KEPT_SYMBOLS = 40  # Source: the same section
 AGREEING = 64  # open words whose agreement is computed
 REACH = 10.0  # dropping hypotheses this far below the best saves a third of the time of 256. Source: model/LOG.md
 
 
 class BeamDecoder:
-    """Prefix beam search; it owns weights and language model, its callers own the states."""
+    """Prefix beam search. Owns the weights and the language model; callers own the states."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class BeamDecoder:
         self._start_state = lm.start_state if lm is not None else 0
 
     def narrowed(self, beams: int, reach: float) -> BeamDecoder:
-        """Return this search with fewer hypotheses, for states of its own."""
+        """Return a search with fewer hypotheses; states cannot be shared with it."""
         narrow = copy.copy(self)
         narrow.beams = min(beams, self.beams)
         narrow.limits = self.limits.copy()
@@ -127,7 +127,7 @@ class BeamDecoder:
 
     def warm_up(self) -> None:
         """Compile all entry points, or load them from disk, so that the first stream need not wait."""
-        state = self.start(0, Bias.of([("a", 1.0), ("zyzzyvas", 1.0)]))  # pronounced by rules, which loads them
+        state = self.start(0, Bias.of([("a", 1.0), ("zyzzyvas", 1.0)]))  # pronunciation by rules, which loads the rules
         rows = np.full((1, 2, len(self.vocabulary)), -math.log(len(self.vocabulary)), np.float32)
         self.search([state], rows)
         kernel.write_best(state.address, self._setup)
@@ -158,7 +158,7 @@ class BeamDecoder:
         return self._search_bias(bias).unspeakable
 
     def word_log_prob(self, word: str) -> float:
-        """Natural log-probability of a word without context; minus infinity for one without language model."""
+        """Natural log-probability of a word without context; minus infinity without a language model."""
         return -math.inf if self.lm is None else self.lm.unigram(word)
 
     def _search_bias(self, bias: Bias) -> Bias:
@@ -212,7 +212,7 @@ class BeamDecoder:
         if log_probs.ndim == 3 and log_probs.shape[2] == self._outputs:
             log_probs = log_probs[:, :, first : first + size]
         if log_probs.dtype != np.float32 or not (log_probs.flags.c_contiguous and log_probs.flags.writeable):
-            log_probs = np.array(log_probs, np.float32, order="C")  # the only layout that code is compiled for
+            log_probs = np.array(log_probs, np.float32, order="C")  # the only layout for which code is compiled
         return log_probs
 
     def search(self, states: Sequence[BeamState], log_probs: LogProbs) -> None:
@@ -305,7 +305,7 @@ class BeamDecoder:
         return taken
 
     def _update(self, state: BeamState, row: Sequence[int]) -> None:
-        """Store a kernel's report on a stream, and the words that it committed."""
+        """Store a kernel's report on a stream, and the committed words."""
         state.frames, state.silence_frames, state.changes, open_text, words = row
         state.shown = None
         if words:
@@ -326,7 +326,7 @@ class BeamDecoder:
                 text = "".join([self.symbols.texts[symbol] for symbol in symbols[at : at + length].tolist()])
             elif word >= 0:
                 text = self.lm.words[word]
-            else:  # a word of a key term alone, or the beginning of one
+            else:  # a word known only from a key term, or the beginning of such a word
                 text = self.phone_lexicon.spell(state.search_bias, symbols[at : at + length].tolist())
             words.append(
                 Word(

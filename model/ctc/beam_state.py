@@ -48,7 +48,7 @@ class BeamState:
 
     @property
     def revision(self) -> int:
-        """Grows with every change of `words`, of the open word or of their number."""
+        """A number that increases with every change of `words`, including the open word."""
         return self.changes + self.taken
 
     def opened(self) -> int:
@@ -60,7 +60,7 @@ class BeamState:
 
 @dataclass(slots=True, eq=False)
 class SearchedState:
-    """Decoder state of one stream whose words are those of a beam search; its public fields are the search's."""
+    """Base of decoder states that wrap a beam search: public fields are those of the search's state."""
 
     first: BeamState
 

@@ -1,9 +1,9 @@
-"""Key terms of one stream: an automaton of phrases that adds to the score of a hypothesis letter by letter.
+"""Key terms of one stream, as an automaton of phrases that changes the score of a hypothesis letter by letter.
 
-A search over phones has an automaton of phones with all pronunciations of a phrase; "letter" means either below.
+A search over phones uses an automaton of phones with all pronunciations of a phrase; below, "letter" means either.
 
-A phrase matches whole words: it starts at a word boundary; the score of its letters is kept when its last word is
-complete, and subtracted if the text leaves the phrase before. Phrases of negative weight are charged when complete.
+A phrase matches whole words and starts at a word boundary. The score of its letters is kept once its last word is
+complete, and subtracted if the text leaves the phrase earlier. Phrases of negative weight score only when complete.
 
 Source: Aho and Corasick 1975, with suffixes that start at word boundaries only, and scores as potentials: the value of
 a state is the highest score that its text can reach, and a transition adds the difference.
@@ -186,7 +186,7 @@ def _automaton(
 
 def _add_phrase(root: _State, phrase: PhraseLetters, boost: float, states: _States) -> None:
     state, letters, reach = root, Letters(), 0.0
-    for column in itertools.chain.from_iterable((*word, SPACE_COLUMN) for word in phrase):  # the last completes it
+    for column in itertools.chain.from_iterable((*word, SPACE_COLUMN) for word in phrase):  # the last one completes it
         if column == SPACE_COLUMN:
             closed, letters = (*state.words, letters), ()
         else:

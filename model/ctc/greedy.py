@@ -1,8 +1,8 @@
 """Greedy CTC decoding, frame by frame: the best symbol of each frame, repeats merged, blanks dropped.
 
 Source: Graves et al. 2006, section 3.2 (best path decoding). An emitted symbol never changes, so every word that is
-closed, by a space or by the start of the next word, is stable. Symbols of a transducer, which the model has searched
-itself, are joined to words in the same way.
+closed, by a space or by the start of the next word, is stable. Symbols of a transducer, where the model runs the
+search, are joined to words in the same way.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SavedGreedy(msgspec.Struct, array_like=True, frozen=True):
 
 
 class GreedyDecoder:
-    """Greedy CTC decoder; it owns the vocabulary, its callers own the states. Key terms have no effect."""
+    """Greedy CTC decoder. Owns the vocabulary; callers own the states. Key terms have no effect."""
 
     supports_bias = False
     kind = "greedy"

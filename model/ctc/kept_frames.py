@@ -1,4 +1,4 @@
-"""Compact frames of a stream, kept for a second search: only the symbols that the beam search reads.
+"""Compact storage of a stream's frames for a second search: only the symbols that the beam search reads.
 
 The search reads only the likeliest symbols of a frame, so a search over kept frames is bit-identical to one over the
 model's outputs. Speech takes about 13 symbols of six bytes per second, and one byte per frame; silence takes one byte

@@ -18,12 +18,12 @@ from model.lm.pronounced import MOST_ALIKE, PhoneTrie, build_phones
 from model.text.letters import is_ideograph
 
 UNSPELLED = "[unk]"  # as in vosk
-LEAST_SPOKEN = 0.5  # least share of words with pronunciations: below it the lexicon is of another language
+LEAST_SPOKEN = 0.5  # least share of words with pronunciations: below it the lexicon is for another language
 MANY = 10_000
 """Words from which the trie is cached: a smaller one is built as fast as it is read."""
 
 
-@dataclass(frozen=True, eq=False)  # compared by identity, because it is the key of a cache
+@dataclass(frozen=True, eq=False)  # compared by identity, because it is a cache key
 class PhoneLexicon:
     """Pronunciations of one language model's words in a model's phones; phone p is symbol p + 1 and column p."""
 

@@ -1,8 +1,8 @@
-"""Ended hypotheses of a search scored again as whole texts, by a language model that the search itself cannot follow.
+"""Rescoring of a search's final hypotheses as whole texts, by a language model that the search itself cannot use.
 
-A search merges or drops hypotheses by what they end in, so its language model sees some words; one that reads a text
-from its beginning can only choose among the texts that are left. Its log-probability is added to the search's score.
-Source: Mikolov et al. 2010, "Recurrent neural network based language model", section on rescoring of N-best lists.
+A search merges or drops hypotheses by their last words, so its language model sees only a few words. A model that needs
+the whole text can only choose among the remaining texts. Its log-probability is added to the search's score. Source:
+Mikolov et al. 2010, "Recurrent neural network based language model", section on rescoring of N-best lists.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Text = tuple[tuple[str, ...], float, int]
 
 @dataclass(frozen=True, slots=True)
 class Rescorer:
-    """A language model that is loaded by the thread that needs it first, and its file's digest."""
+    """A language model, loaded by the first thread that needs it, and the digest of its file."""
 
     load: Callable[[], TextModel]
     digest: str
@@ -38,7 +38,8 @@ class Rescorer:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Of texts (N,): the search's, log-probabilities of the model and of the search's n-grams, and their words."""
+    """Scores of texts (N,): the search's, log-probabilities of the model and of the search's n-grams, numbers of words.
+    """
 
     search: DoubleArray
     log_probs: DoubleArray
@@ -46,7 +47,7 @@ class Scores:
     lengths: IntArray
 
     def best(self, counts: Counts) -> int:
-        """The text with the highest score; of equals the first."""
+        """Index of the text with the highest score; the first of equal ones."""
         scores = self.search + counts.weight * self.log_probs - counts.ngram_discount * self.ngrams
         return int(np.argmax(scores + counts.word_bonus * self.lengths))
 
@@ -56,16 +57,16 @@ def best_words(
 ) -> tuple[Word, ...]:
     """Return the words of the best hypothesis, by the search's score and the model's, if the text ends here.
 
-    `before` are words that came before the text, at most `CONTEXT`. Words that key terms alone know are judged by the
-    search, and left out of what the model reads: it would find each of them unlikely. The state stays as it is.
-    Raises: ReleasedState.
+    `before` are words that came before the text, at most `CONTEXT`. Words known only from key terms are scored by the
+    search and hidden from the model, which would find each of them unlikely. The state is unchanged. Raises:
+    ReleasedState.
     """
     texts = texts_of(decoder, state, most)
     return decoder.ending(state, texts[scores_of(decoder, texts, model, before).best(model.counts)][2])
 
 
 def scores_of(decoder: BeamDecoder, texts: Sequence[Text], model: TextModel, before: Sequence[str] = ()) -> Scores:
-    """Score texts of a search, and the words `before` them, as `best_words` says."""
+    """Score texts of a search, with the words `before` them; see `best_words`."""
     lm = decoder.lm
     whole = [[word for word in (*before, *words) if lm is None or word in lm] for words, _, _ in texts]
     return Scores(
@@ -77,7 +78,7 @@ def scores_of(decoder: BeamDecoder, texts: Sequence[Text], model: TextModel, bef
 
 
 def texts_of(decoder: BeamDecoder, state: BeamState, most: int) -> list[Text]:
-    """The best texts: words, score, and the hypothesis with the likeliest of a text's alignments, the best first.
+    """The best texts, best first: words, score, and the hypothesis with the likeliest alignment of the text.
 
     A text may have several pronunciations, whose probabilities add up.
     """

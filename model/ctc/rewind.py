@@ -1,8 +1,8 @@
-"""Beam search that can look for key terms in the last seconds of taken text again, without the network.
+"""Beam search that can search the last seconds of taken text again for key terms, without the network.
 
-The frames of the last `KEPT_S` are kept in compact form (`kept_frames`), 80 bytes for a second of speech, and so are
-the words that were taken. A narrow search decodes them again from a word boundary, in the context of the words before
-it. Where it finds a key term, the term replaces the words that were taken for it; all other words stay.
+The frames of the last `KEPT_S` are kept in compact form (`kept_frames`), 80 bytes per second of speech, as are the
+taken words. A narrow search decodes the frames again from a word boundary, in the context of the preceding words. A key
+term that it finds replaces the words that were recognized at its place; all other words are unchanged.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ def keeper_of(search: BeamDecoder) -> FrameKeeper:
 
 @dataclass(slots=True, eq=False)
 class RewindState(SearchedState):
-    """Decoder state of one stream. What was taken can be decoded again even after the state is released."""
+    """Decoder state of one stream. Taken text can be decoded again even after the state is released."""
 
     kept: KeptFrames = field(default_factory=KeptFrames)
     taken: deque[Word] = field(default_factory=deque)  # the last words
-    whole: bool = True  # whether these are all words since the start
+    whole: bool = True  # True if these are all words since the start
     until: int = 0  # frame up to which the text was taken
 
 
@@ -82,7 +82,7 @@ class Rewound:
 
 
 class RewindDecoder:
-    """A `Decoder` with the words of its search, in whose taken text key terms can be found later."""
+    """A `Decoder` with the words of its search; key terms can be found in taken text later."""
 
     supports_bias = True
 
@@ -112,7 +112,7 @@ class RewindDecoder:
         return RewindState(self.search.start(skip_frames, bias))
 
     def set_bias(self, state: RewindState, bias: Bias) -> None:
-        """As the search does."""
+        """Replace the key terms from the next frame on."""
         self.search.set_bias(state.first, bias)
 
     def unspeakable(self, bias: Bias) -> tuple[str, ...]:
@@ -120,11 +120,11 @@ class RewindDecoder:
         return self.search.unspeakable(bias)
 
     def word_log_prob(self, word: str) -> float:
-        """As the search has it."""
+        """Natural log-probability of a word without context; minus infinity without a language model."""
         return self.search.word_log_prob(word)
 
     def release(self, state: RewindState) -> None:
-        """Free the memory of a state's search; what was taken stays. Raises: ReleasedState."""
+        """Free the memory of a state's search; taken text is kept. Raises: ReleasedState."""
         self.search.release(state.first)
 
     def copy(self, state: RewindState) -> RewindState:
@@ -162,9 +162,9 @@ class RewindDecoder:
         return taken
 
     def rewind(self, state: RewindState, since_s: float, bias: Bias) -> Rewound | None:
-        """Find key terms in taken text from its first word on that begins at or after `since_s`.
+        """Find key terms in taken text, starting with its first word at or after `since_s`.
 
-        None if nothing is kept of it.
+        None if no part of it is kept.
         """
         kept, words = state.kept, state.taken
         earlier = [word for word in words if word.start_s < since_s or self._frame(word.start_s) < kept.begin]
@@ -177,7 +177,7 @@ class RewindDecoder:
         return Rewound(begin * self.frame_s, state.until * self.frame_s, taken, tuple(earlier))
 
     def decode_again(self, state: RewindState, begin: int, before: Sequence[Word], bias: Bias) -> tuple[Word, ...]:
-        """Return the words of the search for key terms, from frame `begin` on to the end of the taken text.
+        """Return the words that the search for key terms finds from frame `begin` to the end of the taken text.
 
         `before` are the words before that frame.
         """
@@ -212,7 +212,7 @@ class RewindDecoder:
 
 
 def _terms_in(words: Sequence[Word], bias: Bias) -> Iterator[tuple[Word, ...]]:
-    """Yield the key terms among words, the longest ones first where several begin."""
+    """Yield the key terms among words; of several that begin at the same word, the longest first."""
     phrases = sorted((tuple(phrase.split()) for phrase, weight in bias.phrases if weight > 0), key=len, reverse=True)
     at = 0
     while at < len(words):
@@ -223,7 +223,7 @@ def _terms_in(words: Sequence[Word], bias: Bias) -> Iterator[tuple[Word, ...]]:
 
 
 def _with_term(words: tuple[Word, ...], term: tuple[Word, ...]) -> tuple[Word, ...]:
-    """Return words with a key term in the place of those that it covers."""
+    """Return words with a key term replacing those that it covers."""
     begin_s, end_s = term[0].start_s, term[-1].end_s
     kept = [word for word in words if not _covered(word, begin_s, end_s)]
     before = [replace(word, end_s=min(word.end_s, begin_s)) for word in kept if word.start_s < begin_s]

@@ -1,7 +1,7 @@
 """Symbols of a model: a vocabulary or a `tokens.txt`, and the bytes of text that each symbol writes.
 
 A symbol is a piece of a word. Some begin a word (`▁the`, or a character of a script without spaces), one may be the
-space itself, `<0xNN>` is a byte, and icefall's byte-level BPE writes every byte as a letter.
+space, `<0xNN>` is a byte, and icefall's byte-level BPE encodes every byte as a letter.
 Source: behavior of sherpa-onnx's symbol table and byte table.
 """
 

@@ -1,14 +1,14 @@
-"""Two-pass decoding: a narrow beam search during speech, and a wide one of the whole segment when it ends.
+"""Two-pass decoding: a narrow beam search during speech, and a wide beam search over the whole segment when it ends.
 
-The second pass searches the segment again, stable words included, over the mean of the probabilities of two networks:
-the stream's own, whose frames are kept, and a `Reader`'s, which reads the segment's audio. It works on copies, so any
+The second pass searches the segment again, including stable words, over the mean of the probabilities of two networks:
+the stream's network, whose frames are kept, and a `Reader`, which reads the segment's audio. It works on copies, so any
 thread may run it while the stream continues. Source: Deng and Platt 2014, "Ensemble deep learning for speech
 recognition".
 
 With a `Rescorer` the final hypotheses of the second pass are rescored as whole texts.
 
-The second pass may use another language model. Its text is not fed back: the words after the segment are searched in
-the context of the first pass, because the next segment would have to wait otherwise.
+The second pass may use another language model. Its text is not fed back: the next segment is searched in the context of
+the first pass, because otherwise it would have to wait.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ CONTEXT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A second network: PCM (S,) of a segment to log-probs (T, outputs) of the stream's frames."""
+    """A second network: maps the PCM (S,) of a segment to log-probs (T, outputs) of the stream's frames."""
 
     read: Callable[[PCM], LogProbs]
     frame_samples: int
-    step_frames: int  # frames of a step; it reads whole steps
+    step_frames: int  # frames per step; it reads whole steps
     digest: str  # of its weights
 
 
@@ -140,7 +140,7 @@ class TwoPassDecoder:
         return self.first.unspeakable(bias)
 
     def word_log_prob(self, word: str) -> float:
-        """As the first pass's language model has it."""
+        """Natural log-probability of a word in the first pass's language model; minus infinity without one."""
         return self.first.word_log_prob(word)
 
     def release(self, state: TwoPassState) -> None:
@@ -167,7 +167,7 @@ class TwoPassDecoder:
         return self.first.stable_words(state.first)
 
     def agreement(self, state: TwoPassState) -> list[float]:
-        """Share of the first pass's weight that agrees on the words up to each one of `words`."""
+        """Share of the first pass's weight, 0 to 1, that agrees on all words up to each of `words`."""
         return self.first.agreement(state.first)
 
     def take(self, state: TwoPassState, count: int | None = None) -> tuple[Word, ...]:
@@ -229,7 +229,7 @@ class TwoPassDecoder:
         """State of the second pass's language model after these words, the last ones before the open text."""
         if not self._context or self.second.lm is None:
             return None
-        began = len(words) < self._context  # these are all words since the start of the stream
+        began = len(words) < self._context  # `words` are all words since the start of the stream
         return self.second.lm.state_after(words[-self._context :], bos=began)
 
     def _search(self, text: OpenText) -> tuple[Word, ...]:
