@@ -1,9 +1,9 @@
 """One stream of audio and results over any number of connections. Pure: no socket, no clock.
 
-Owns the stream's time line: the offset of each connection's time, what is sent again after a loss, and which of the
-server's messages the caller already has. With a ticket a server continues exactly where the ticket was made; without
-one it starts at the end of the last final, and its times are shifted. A stream with `rewind_s` starts so much earlier
-that later Rewinds reach back as far as they would have: what is recognized again is not delivered again.
+Owns the stream's time line: the time offset of each connection, the audio to send again after a loss, and the record of
+delivered messages. With a ticket, a server continues exactly where the ticket was created. Without a ticket, it starts
+at the end of the last final, and its times are shifted. A stream with `rewind_s` starts earlier, so that later Rewinds
+reach as far back as without the loss; repeated results are not delivered again.
 
     stream.add_audio(pcm)                       from the caller
     stream.connected()                          a connection is open
@@ -49,14 +49,14 @@ class Beginning(Enum):
 
     NEW = auto()  # nothing was sent before
     TICKET = auto()  # the server restored the stream from a ticket
-    REPLAY = auto()  # audio is sent again from the end of the last final, or of one that a Rewind reaches back to
+    REPLAY = auto()  # audio is sent again from the end of the last final, or of an earlier one that a Rewind can reach
 
 
 class Continuity:
-    """The stream as seen by its caller, and the frames to send on each connection."""
+    """The caller's view of the stream, and the frames to send on each connection."""
 
     def __init__(self, shape: AudioShape, held_bytes: int, rewind_s: float = 0.0) -> None:
-        """`rewind_s`: of finals that a Rewind can decode again; not in a stream with tickets."""
+        """`rewind_s`: seconds of finals that a Rewind can decode again; not in a stream with tickets."""
         self.shape = shape
         self.send_log = SendLog(held_bytes)
         self.beginning: Beginning | None = None  # of the current connection; None until the server has answered
@@ -64,8 +64,8 @@ class Continuity:
         self.lost_s = 0.0  # seconds skipped in a replay because they were no longer in memory
         self.replayed_s = 0.0  # seconds to be sent again
         self._urgent: deque[str] = deque()  # frames to send before any others
-        self._ticket: Ticket | None = None  # the latest one, in its server's time
-        self._origin_s = 0.0  # start of that server's time in stream time
+        self._ticket: Ticket | None = None  # the latest ticket, in its server's time
+        self._origin_s = 0.0  # start of the ticket's server time, in stream time
         self._origin_finals = 0
         self._finals = 0  # finals received since the start of the stream
         self._delivery = Delivery(shape, rewind_s)
@@ -89,11 +89,11 @@ class Continuity:
         self._of_channels("Finalize", channel)
 
     def configure(self, keyterms: Sequence[str]) -> None:
-        """Change the key terms for the audio that follows."""
+        """Change the key terms for later audio."""
         self._keyterms.add(self._control("Configure", {0}, keyterms=list(keyterms)))
 
     def add_context(self, said: str) -> None:
-        """Favor the rare words of what another speaker said in the audio that follows."""
+        """Favor the rare words of another speaker's text in later audio."""
         self._keyterms.add(self._control("Context", {0}, text=said))
 
     def rewind(self, seconds: float, keyterms: Sequence[str], channel: int | None) -> None:
@@ -146,7 +146,7 @@ class Continuity:
         self._urgent.append(msgspec.json.encode({"type": "Resume", **fields}).decode())
 
     def _begin_anew(self) -> None:
-        """Replay to a server without a ticket: for it the stream is new, and its times are shifted here."""
+        """Replay to a server without a ticket. To the server the stream is new, so its times are shifted here."""
         position = self._replay_position()
         self._origin_s, self._origin_finals = self.shape.seconds(position), self._finals
         self._begin(position, Beginning.REPLAY if self._highest_sent else Beginning.NEW)
@@ -170,7 +170,7 @@ class Continuity:
         self.replayed_s += self.shape.seconds(max(0, self._highest_sent - position))
 
     def _repeat_keyterms(self, position: int) -> None:
-        """Send what is in force at `position`, unless the replay holds its message."""
+        """Send the key-term changes in force at `position`, unless the replay contains their messages."""
         for control in self._keyterms.to_repeat(position, self.send_log.controls()):
             self._urgent.append(control.text)
             self._keyterms.sent(control)
@@ -287,15 +287,15 @@ class Continuity:
         if position < self.send_log.first:
             return  # the audio after it is no longer in memory
         if position <= self._position and not self._restored:
-            return  # made before any audio of this connection, possibly before its key terms
+            return  # created before any audio of this connection, possibly before its key terms
         self._ticket = ticket
         finals = self._origin_finals + ticket.finals
-        replaced = False  # by a later Configure at the same position
+        replaced = False  # whether a later Configure at the same position replaced it
         for control in reversed(self.send_log.controls()):
             at = self._whole_samples(control.at)
             if at != position:
                 control.in_ticket |= at < position
-            elif control.kind in KINDS:  # the ticket may be from before it although its answer came first
+            elif control.kind in KINDS:  # the ticket may precede it even if its answer arrived first
                 control.in_ticket |= control.confirmed and replaced and control.kind == "Configure"
                 replaced |= control.kind == "Configure"
             else:
@@ -341,7 +341,7 @@ class Continuity:
         return [answer]
 
     def _trim(self) -> None:
-        """Drop what no replay needs: audio covered by both the finals and the latest ticket."""
+        """Drop data that no replay needs: audio covered by both the finals and the latest ticket."""
         position = self._delivery.needed_from
         ticket = self._ticket
         if ticket is not None:

@@ -1,6 +1,6 @@
-"""Which results and events of a stream its caller has, and which part of a new one is new. Pure.
+"""Tracks the results and events delivered to the caller, and finds the new part of later ones. Pure.
 
-All times are stream times in seconds. After a lost connection a server sends again what it recognizes again.
+All times are stream times in seconds. After a lost connection a server sends the results of replayed audio again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Delivery:
     """The delivered messages of one stream, by channel."""
 
     def __init__(self, shape: AudioShape, rewind_s: float) -> None:
-        """`rewind_s`: of finals that a Rewind can decode again."""
+        """`rewind_s`: seconds of finals that a Rewind can decode again."""
         self._shape = shape
         self._rewind_bytes = shape.size(rewind_s)
         self._ended_s = [0.0] * shape.transcripts  # end of each channel's last final
@@ -27,8 +27,8 @@ class Delivery:
         self._known_interim_s = [0.0] * shape.transcripts  # interims up to here were delivered
         self._reached_before_s = 0.0  # latest of all channels at the start of the current connection
         self._event_s: dict[tuple[object, ...], float] = {}  # time of the last event, by kind and channel
-        self._closed = [False] * shape.transcripts  # a final covers all audio, after CloseStream
-        self._closed_before = list(self._closed)  # by a final of an earlier connection
+        self._closed = [False] * shape.transcripts  # whether a final covers all audio, after CloseStream
+        self._closed_before = list(self._closed)  # `_closed` at the start of the current connection
 
     @property
     def ended(self) -> int:
@@ -37,7 +37,7 @@ class Delivery:
 
     @property
     def needed_from(self) -> int:
-        """Position from which a replay without a ticket starts: where a final ended, at most as late as `ended`."""
+        """Position from which a replay without a ticket starts: the end of a final, not after `ended`."""
         return self._ends[0]
 
     @property
@@ -57,7 +57,7 @@ class Delivery:
         self._closed_before = list(self._closed)
 
     def interim(self, results: Results) -> list[Message]:
-        """Return what is new of an interim."""
+        """Return the new part of an interim."""
         channel = results.channel_index[0]
         if results.cursor_s <= self._known_interim_s[channel] + TOLERANCE_S:
             return []
@@ -66,7 +66,7 @@ class Delivery:
         return self._undelivered(results, closing=True)
 
     def final(self, results: Results, *, closing: bool, whole_s: float | None) -> list[Message]:
-        """Return what is new of a final. `closing`: CloseStream was requested; `whole_s`: and all audio was sent."""
+        """Return the new part of a final. `closing`: CloseStream was requested; `whole_s`: and all audio was sent."""
         channel = results.channel_index[0]
         fresh = self._undelivered(results, closing=closing)
         self._ended_s[channel] = max(self._ended_s[channel], results.cursor_s)

@@ -1,7 +1,7 @@
-"""Configure and Context messages of a stream: their answers, and which of them a replay repeats. Pure.
+"""Configure and Context messages of a stream: their answers, and the messages that a replay repeats. Pure.
 
-A Configure holds until the next one. A Context holds for `CONTEXT_S` of audio, and a later one extends what is in
-force: its answer lists all terms. So one message with the terms of the last answer repeats all Contexts before it.
+A Configure holds until the next one. A Context holds for `CONTEXT_S` of audio, and a later one extends the terms in
+force; its answer lists all terms. So one message with the terms of the last answer replaces all Contexts before it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class KeytermChanges:
 
     def __init__(self, shape: AudioShape) -> None:
         self._context_size = shape.size(CONTEXT_S)
-        self._controls: dict[str, list[Control]] = {kind: [] for kind in KINDS}  # that a replay may have to repeat
-        self._sent: dict[str, deque[Control]] = {kind: deque() for kind in KINDS}  # on this connection, not answered
+        self._controls: dict[str, list[Control]] = {kind: [] for kind in KINDS}  # a replay may have to repeat them
+        self._sent: dict[str, deque[Control]] = {kind: deque() for kind in KINDS}  # unanswered on this connection
 
     def add(self, control: Control) -> None:
         """Take a message of the caller."""
@@ -57,7 +57,7 @@ class KeytermChanges:
         return not known
 
     def to_repeat(self, position: int, held: Collection[Control]) -> list[Control]:
-        """Return the messages in force at `position`, without those that the log, `held`, sends again there."""
+        """Return the messages in force at `position`, except those that the log (`held`) sends again there."""
 
         def gone(controls: Sequence[Control]) -> list[Control]:
             return [one for one in _until(controls, position) if one.at < position or one not in held]
@@ -66,7 +66,7 @@ class KeytermChanges:
         return [*gone(latest), *self._in_force(gone(self._controls["Context"]), position)]
 
     def _in_force(self, contexts: Sequence[Control], position: int) -> list[Control]:
-        """Return the Contexts in force, those up to the last answer as one message with its terms."""
+        """Return the Contexts in force; those up to the last answer are one message with its terms."""
         contexts = [one for one in contexts if one.at > position - self._context_size]
         unanswered = [one for one in contexts if not one.answered]
         for latest in reversed(contexts):
@@ -77,7 +77,7 @@ class KeytermChanges:
         return unanswered
 
     def forget_before(self, position: int) -> None:
-        """Drop what no replay from `position` or later repeats."""
+        """Drop messages that no replay from `position` or later repeats."""
         configures = self._controls["Configure"]
         del configures[: max(0, len(_until(configures, position)) - 1)]
         begin = position - self._context_size

@@ -59,11 +59,11 @@ class ListenClient:
         await self._control("Finalize", **({} if channel is None else {"channel": channel}))
 
     async def configure(self, keyterms: Sequence[str]) -> None:
-        """Replace the key terms for the audio that follows; answered by `ConfigureSuccess` or `ConfigureFailure`."""
+        """Replace the key terms for later audio; answered by `ConfigureSuccess` or `ConfigureFailure`."""
         await self._control("Configure", keyterms=list(keyterms))
 
     async def add_context(self, said: str) -> None:
-        """Favor the rare words of what another speaker said; answered by `ContextSuccess` or `ContextFailure`."""
+        """Favor the rare words of another speaker's text; answered by `ContextSuccess` or `ContextFailure`."""
         await self._control("Context", text=said)
 
     async def rewind(self, seconds: float, keyterms: Sequence[str] = (), channel: int | None = None) -> None:
@@ -182,7 +182,7 @@ async def _close(connection: ClientConnection) -> None:
             try:
                 while True:
                     await connection.recv()
-            except ConcurrencyError:  # another task iterates, and takes what arrives
+            except ConcurrencyError:  # another task iterates and receives the messages
                 await asyncio.shield(closing)
     connection.transport.abort()
     await closing

@@ -1,6 +1,6 @@
 """The server's messages (Deepgram's live frames `Results`, `Metadata`, …) as typed values.
 
-Has only the fields that a client reads; the decoder skips all others.
+Contains only the fields that a client reads; the decoder skips all others.
 """
 
 from __future__ import annotations
@@ -124,21 +124,21 @@ class ContextSuccess(msgspec.Struct, frozen=True, tag="ContextSuccess"):
 
 
 class ContextFailure(msgspec.Struct, frozen=True, tag="ContextFailure"):
-    """Answer to Context: refused, the text has no effect."""
+    """Answer to Context: refused; the text has no effect."""
 
     code: str = ""
     description: str = ""
 
 
 class RewindFailure(msgspec.Struct, frozen=True, tag="RewindFailure"):
-    """Answer to Rewind: refused, the finals before stand."""
+    """Answer to Rewind: refused; earlier finals are unchanged."""
 
     code: str = ""
     description: str = ""
 
 
 class ConfigureFailure(msgspec.Struct, frozen=True, tag="ConfigureFailure"):
-    """Answer to Configure: refused, the key terms are unchanged."""
+    """Answer to Configure: refused; the key terms are unchanged."""
 
     code: str = ""
     description: str = ""
@@ -159,7 +159,7 @@ class Resumed(msgspec.Struct, frozen=True, tag="Resumed"):
 
 
 class ResumeRefused(msgspec.Struct, frozen=True, tag="ResumeRefused"):
-    """Answer to Resume: the ticket was refused; the stream is open and new for the server."""
+    """Answer to Resume: the ticket was refused; the stream is open, and the server treats it as new."""
 
     code: str = ""
     description: str = ""

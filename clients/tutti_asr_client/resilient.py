@@ -1,7 +1,7 @@
 """A live stream that survives lost connections: reconnects, replays audio, and delivers each message once.
 
-Owns the connections, one at a time, their tasks and timers. `continuity` decides what is sent again and which messages
-are new, `retry` when and where to connect. Opened by `tutti_asr_client.stream`.
+Owns the connections, one at a time, their tasks and timers. `continuity` decides which audio is sent again and which
+messages are new; `retry` decides when and where to connect. Opened by `tutti_asr_client.stream`.
 """
 
 from __future__ import annotations
@@ -103,16 +103,16 @@ class ResilientClient:
         self._to_send.set()
 
     async def configure(self, keyterms: Sequence[str]) -> None:
-        """Replace the key terms for the audio that follows."""
+        """Replace the key terms for later audio."""
         await self._room_for(CONTROL_BYTES)
         self._stream.configure(keyterms)
         self._to_send.set()
 
     async def add_context(self, said: str) -> None:
-        """Favor the rare words of what another speaker said, for 30 s of audio, also after reconnecting.
+        """Favor the rare words of another speaker's text for 30 s of audio, also after reconnecting.
 
-        Answered by `ContextSuccess` or `ContextFailure`. Without a ticket, what is in force is sent again with the
-        audio, and holds for 30 s from there.
+        Answered by `ContextSuccess` or `ContextFailure`. Without a ticket, the terms in force are sent again with the
+        audio, and hold for 30 s from there.
         """
         await self._room_for(CONTROL_BYTES)
         self._stream.add_context(said)

@@ -129,6 +129,6 @@ class Attempts:
     def _back_off(self) -> float:
         retry = self._retry
         rounds = (self._failures - 1) // len(self._urls)
-        if rounds == 0:  # soon, but spread out: all clients of a lost server reconnect now
+        if rounds == 0:  # soon, but at random times: all clients of a lost server reconnect now
             return self._rng.uniform(0.0, retry.first_wait_s)
         return min(retry.longest_wait_s, retry.first_wait_s * 2.0**rounds) * self._rng.uniform(0.5, 1.0)

@@ -1,7 +1,8 @@
 """Transcribes a whole recording with one call: `await transcribe("speech.wav", "ws://127.0.0.1:8080")`.
 
-The recording is one HTTP request, which the server decodes; a lost connection or a full server repeats it by the rules
-of `retry`, on the next address if there are several. Does not read audio: any format that the server reads will do.
+The recording is sent as one HTTP request, and the server decodes it. After a lost connection or from a full server it
+is sent again by the rules of `retry`, to the next address if there are several. Does not decode audio, so any format
+that the server reads is accepted.
 """
 
 from __future__ import annotations

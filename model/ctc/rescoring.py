@@ -38,8 +38,7 @@ class Rescorer:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Scores of texts (N,): the search's, log-probabilities of the model and of the search's n-grams, numbers of words.
-    """
+    """Scores of texts (N,): the search's, log-probabilities of the model and the search's n-grams, word counts."""
 
     search: DoubleArray
     log_probs: DoubleArray

@@ -111,7 +111,7 @@ class TerminalDisplay:
 
 
 class UtteranceDisplay(SilentDisplay):
-    """Display of one live source: each final on a line of its own; on a terminal, the words after it drawn live."""
+    """Display of one live source: one line per final; on a terminal, the words after it are drawn live."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

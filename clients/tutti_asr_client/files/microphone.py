@@ -50,7 +50,7 @@ def input_rate(device: Device, preferred: int) -> int:
 
 
 class Microphone:
-    """Iterator over what a device records, as messages of int16 mono PCM; it ends with `stopping` or after `limit_s`.
+    """Iterator over a device's audio, as messages of int16 mono PCM; it ends with `stopping` or after `limit_s`.
 
     Iterate once. `lost` counts the messages before which PortAudio dropped audio, because this process was too slow.
     """
@@ -71,7 +71,7 @@ class Microphone:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Yield each message when it was recorded. Raises: MicrophoneError if the device cannot be opened or read."""
-        recorded: asyncio.Queue[bytes | None] = asyncio.Queue(round(WAITING_S / MESSAGE_S))  # None: the end
+        recorded: asyncio.Queue[bytes | None] = asyncio.Queue(round(WAITING_S / MESSAGE_S))  # None marks the end
         with self._open() as stream:
             recorder = asyncio.create_task(self._record(stream, recorded))
             try:
@@ -116,7 +116,7 @@ def _name(device: Device) -> str:
 
 
 def _portaudio() -> Any:
-    """Return the package sounddevice. Raises: MicrophoneError, which says what to install."""
+    """Return the package sounddevice. Raises: MicrophoneError, whose text says what to install."""
     try:
         import sounddevice
     except ImportError as error:

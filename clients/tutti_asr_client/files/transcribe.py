@@ -158,7 +158,7 @@ def run_microphone(
     """Transcribe what an input device records, until an interruption or for `limit_s`; return the exit code.
 
     Each final is a line of text; on a terminal the words after the last final are drawn below as they change. An
-    interruption is the usual end: what was said before it is transcribed.
+    interruption is the usual end: audio before it is still transcribed.
     """
     console = Console()
     shown: Display = JsonLines() if as_json else UtteranceDisplay(console)
