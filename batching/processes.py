@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 MOST_CORES_OF_ONE_PROCESS = 3
-"""Up to here the event loop and the model's threads of one process fill the cores."""
+"""Up to this number of cores, the event loop and the model threads of one process use all of them."""
 MOST_FRONT_ENDS, MOST_ENGINES, MOST_THREADS = 256, 16, 64
 ENGINE_GAIN = 1.1
-"""Least gain in steps a second for which another engine is started: it holds the weights again, and the state of the
-largest number of streams."""
+"""Least gain in steps per second for which another engine is started: each engine has a copy of the weights, and states
+for the largest number of streams.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +26,18 @@ class StepCosts:
     front_end_us: float = 150.0
     """Event loop of a front end. Measured 153 to 178 next to engine and client, 110 to 130 in larger batches."""
     loop_us: float = 131.0
-    """Event loop of a server that is one process, in the largest batches."""
+    """Event loop of a single-process server, in the largest batches."""
     model_us: float = 27.0
-    """Model thread of a server that is one process, without the step."""
+    """Model thread of a single-process server, without the step."""
     engine_us: float = 15.0
-    """Python and sockets of an engine process: 11 with a model that does nothing, 17 to 19 in a prototype."""
+    """Python and socket work of an engine process: 11 with an empty model, 17 to 19 in a prototype."""
     step_us: float = 60.0
     """The step of one thread, in batches of `thread_rows` and more."""
     thread_rows: int = 16
     """Rows of a batch below which a thread computes a row much more slowly."""
     most_engines: int = MOST_ENGINES
     cores_besides: int = 1
-    """Cores that are left to supervisor and kernel, and to the driver of a GPU."""
+    """Cores reserved for the supervisor, the kernel and a GPU's driver."""
     most_front_ends: int = MOST_FRONT_ENDS
 
 

@@ -89,9 +89,9 @@ class Spreads:
     """How single events differ from the times in `Overheads`."""
 
     wake: Spread = Spread()
-    """Of `wake_s`."""
+    """Spread of `wake_s`."""
     loop: Spread = Spread()
-    """Of the event loop's time for the results of a batch."""
+    """Spread of the event loop's time for the results of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +120,9 @@ class Provenance:
     date: str = ""
     decoder: str = ""
     lm: str = ""
-    """Its language model: built-in or off."""
+    """The language model: built-in or off."""
     others: float = 0.0
-    """Cores that other programs took during the measurement."""
+    """Cores used by other programs during the measurement."""
     versions: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
 

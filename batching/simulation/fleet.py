@@ -18,7 +18,7 @@ from batching.simulation.autoscaling import AgedLoad, Autoscaler, ScalingRule, l
 from batching.simulation.profile import Profile
 
 TICKS = 20
-"""Ticks in the mean length of a call that are enough: of a call that ends, the room is free half a tick too late."""
+"""Ticks per mean call length; more are not needed: the slot of an ended call is freed half a tick too late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class FleetSettings:
     start_s: float = 45.0
     """From the decision for a replica until it is ready: its pod is placed, the server started, the model warm."""
     drain_s: float = 600.0
-    """Longest time that a removed replica keeps its calls; what is left then is cut."""
+    """Longest time that a removed replica keeps its calls; the remaining ones are then cut."""
     resumable: float = 0.0
     """Share of calls that a removed replica hands to others at once."""
     failures_per_day: float = 0.5
-    """Of each replica; another one is started."""
+    """Per replica; a failed replica is replaced."""
     metric_age_s: float = 30.0
     """Age of the load that the autoscaler sees: Prometheus reads the replicas at intervals."""
     rule: ScalingRule = ScalingRule()  # noqa: RUF009 - frozen
@@ -63,13 +63,13 @@ class Moment:
     starting: int
     draining: int
     fullest: int
-    """Channels of the replica that has most."""
+    """Channels of the replica with the most."""
     needed: int
     """Replicas that the rule wants for the load of this moment."""
     calls: int
     refused: int
     moved: int
-    """Calls of failed replicas, and of removed ones that are resumable, that another one took."""
+    """Calls that moved to another replica: those of failed replicas, and resumable ones of removed replicas."""
     cut: int
     """Calls that ended early: a drain took too long, or no other replica had room."""
     failures: int

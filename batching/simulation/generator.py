@@ -11,7 +11,7 @@ from batching.simulation.event_loop import NEVER_S, Cores
 from batching.simulation.workload import Message
 
 Receive = Callable[[float, Message], None]
-"""Takes a message at the server, at this time."""
+"""Delivers a message to the server at this time."""
 
 
 class Generator:

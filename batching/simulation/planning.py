@@ -24,7 +24,7 @@ MANY_STEPS = 60_000
 SHORTEST_S, LONGEST_S = 4.0, 40.0
 
 SPARE_CORES = 2
-"""Cores of a simulated server with front ends besides theirs: for the engine, and for supervisor and kernel."""
+"""Cores of a simulated server with front ends, in addition to theirs: for the engine, the supervisor and the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Serving:
     models: int = 1
     """Models that take turns on the same cores, each with an equal share of the streams."""
     front_ends: int = 0
-    """Processes with an event loop each before one with the model; 0 = one process."""
+    """Number of event-loop processes that share one model process; 0 = one process for both."""
     crowd: int = 0
     """Additional streams that connect at once in the middle of the simulated time."""
 

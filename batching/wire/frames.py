@@ -63,7 +63,7 @@ Buffer = bytes | bytearray | memoryview
 ERRORS: Mapping[str, type[BatchingError]] = {
     error.__name__: error for error in (StepFailed, PoolFull, QueueFull, WrongState, UnknownStream, WrongInput)
 }
-"""Errors of a stream by the name on the wire; any other one becomes a `BatchingError`."""
+"""Errors of a stream by their name on the wire; any other error becomes a `BatchingError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +109,11 @@ class Hello:
     """First frame of an engine: its description."""
 
     number: int
-    """Of the connection; an engine gives none twice."""
+    """Number of the connection; unique in an engine."""
     state_bytes: int
     inputs: Layout
     digest: str
-    """Of the model: two engines with the same one may exchange states."""
+    """Digest of the model; engines with equal digests may exchange states."""
 
     def encoded(self) -> bytes:
         """Return the frame."""
@@ -160,10 +160,10 @@ class Rows(NamedTuple):
     """The rows of a batch that belong to one connection."""
 
     streams: Sequence[StreamId]
-    """As numbered on the wire."""
+    """Stream ids on the wire."""
     queue_wait_s: Sequence[float]
     live_wait_s: Sequence[float] | None
-    """By row, NaN for a background stream; None: all are equal to the queue waits."""
+    """Per row, NaN for a background stream; None: all equal the queue waits."""
     outputs: NDArray[Any]
     """(rows, …)."""
 

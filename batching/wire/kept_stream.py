@@ -47,7 +47,7 @@ class KeptStream:
     background: bool
     every_steps: int
     state: bytes | None = None
-    """None: that of a new stream."""
+    """State after `base` steps; None: the state of a new stream."""
     base: int = 0
     steps: deque[KeptStep] = field(default_factory=deque)
     """Steps from number `base` on."""
@@ -57,17 +57,17 @@ class KeptStream:
     closing: bool = False
     failed: bool = False
     export_at: float = 0.0
-    """Number of delivered answers from which the state is requested again."""
+    """Number of delivered answers after which the state is requested again."""
 
     # On the present connection:
     opened: bool = False
     sent: int = 0
     done: int = 0
-    """Steps that it answered; fewer than `answered` while it repeats some."""
+    """Steps answered on this connection; fewer than `answered` during a replay."""
     asked: int = 0
-    """Exports that were sent, of `exports`."""
+    """Number of `exports` that were sent."""
     restore_waits: bool = False
-    """Whether `state` is still to be restored, once no step is under way."""
+    """Whether `state` must still be restored, once no step is pending."""
 
     def __post_init__(self) -> None:
         self.export_at = self.every_steps

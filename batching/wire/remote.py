@@ -32,7 +32,7 @@ MAX_OUTPUT_BYTES = 64 << 20  # limit on unsent output: reached only if the engin
 @dataclass(slots=True)
 class _Stream:
     tags: deque[object] = field(default_factory=deque)
-    """Of the steps without an answer, oldest first: the results of a stream come in order."""
+    """Tags of the unanswered steps, oldest first: the results of a stream arrive in order."""
     exports: deque[object] = field(default_factory=deque)
     """Tags of the pending exports, oldest first."""
     failed: bool = False

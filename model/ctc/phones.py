@@ -20,7 +20,7 @@ from model.text.letters import is_ideograph
 UNSPELLED = "[unk]"  # as in vosk
 LEAST_SPOKEN = 0.5  # least share of words with pronunciations: below it the lexicon is for another language
 MANY = 10_000
-"""Words from which the trie is cached: a smaller one is built as fast as it is read."""
+"""Least number of words for which the trie is cached: a smaller one is built as fast as it is read."""
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity, because it is a cache key

@@ -20,12 +20,12 @@ from model.lm.text_model import Counts, TextModel
 from model.machine.compiled import DoubleArray, IntArray
 
 MOST = 60
-"""Hypotheses of a text that are scored again, the best ones. Source: model/LOG.md."""
+"""Number of best hypotheses that are rescored. Source: model/LOG.md."""
 CONTEXT = 10
-"""Words before a text that its words are judged by, too."""
+"""Preceding words that are used as context."""
 
 Text = tuple[tuple[str, ...], float, int]
-"""Words, the search's score, and the hypothesis that they are of."""
+"""Words, the search's score, and the index of the hypothesis."""
 
 
 @dataclass(frozen=True, slots=True)

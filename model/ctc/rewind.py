@@ -27,7 +27,7 @@ KEPT_S = 30.0
 BEAMS, REACH = 48, 7.0
 """Width of the search for key terms: a third of the time of the usual one. Source: docs/decisions/decoding.md."""
 COVERED = 0.5
-"""Share of a taken word that a key term covers where it replaces it."""
+"""Share of a taken word that a key term must cover to replace it."""
 
 Onset = tuple[float, float, int]  # BLANK_P, LETTER_P and BLANK_LAST of the hypothesis at the start of a text
 

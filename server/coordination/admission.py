@@ -25,8 +25,10 @@ from server.errors import ServerFull
 
 RETURN_SHARE = 0.95  # once full, a replica admits again below this share of the limit, so that it does not flap
 FREE_AT_ONCE = 32
-"""Streams admitted within a period however small the room. Above it only half of the room is given away in a period, so
-that the cost of those streams is measured first: a thousand clients that reconnect at once would all enter."""
+"""Streams that may be admitted in a period even if the remaining capacity is small. Above this number, only half of the
+remaining capacity is used per period, so that the cost of those streams is measured first. Otherwise a thousand clients
+that reconnect at once would all be admitted.
+"""
 TAKEN = "all streams are taken"
 FOLLOWING = "this server carries as many streams as it can"
 

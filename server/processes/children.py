@@ -18,7 +18,7 @@ from server.processes.messages import Begin, Failed, Ready, StopNow
 from server.settings import Settings
 
 START_ERRORS = (ModelError, ServerError, OSError)
-"""What prevents a child from starting."""
+"""Errors that prevent a child from starting."""
 STOP_S = 5.0  # for a child that was asked to end; then it is killed
 
 

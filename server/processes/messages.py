@@ -163,7 +163,7 @@ OF_PROCESSES = (
 MESSAGES = OF_PROCESSES | Request | Notice | Answer | RefuseHint
 """Types of all messages on a control channel."""
 HTTP, VOSK = "http", "vosk"
-"""Names of the ports that connections are accepted on."""
+"""Names of the ports on which connections are accepted."""
 
 
 def name_of(entry: ModelEntry | None) -> str:

@@ -19,7 +19,7 @@ from server.errors import EngineDead, ServerNotReady
 
 Deliver = Callable[[EngineEvent], None]
 MakeEngine = Callable[[Deliver, asyncio.AbstractEventLoop], EngineClient]
-"""Makes an engine that calls the function with every event, in order and on this loop; itself called on any thread."""
+"""Creates an engine that calls the function with every event, in order, on this loop. Callable on any thread."""
 
 
 def on_loop(deliver: Deliver, loop: asyncio.AbstractEventLoop) -> Deliver:

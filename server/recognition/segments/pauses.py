@@ -80,7 +80,7 @@ class Pauses:
 
     def __init__(self, meter: SilenceMeter, fork_after_s: float) -> None:
         self.fork_after_s = fork_after_s
-        """Of the steps to come."""
+        """Silence before a fork, for later steps."""
         self._meter = meter
         self._silence_s = 0.0
         self._spoken = False  # since the last fork
