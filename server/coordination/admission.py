@@ -5,7 +5,7 @@ model. So a stream costs 1 / estimate of the machine, and is admitted if the cos
 it. `Machine` converts the streams of other models to an equivalent number of streams of this model, and `Admission`
 adds them to the model's own. With one model the sum is its number of streams.
 
-Models slow each other down, which raises the times behind each estimate, so a sum of costs near 1 is a conservative
+Models slow each other down, which raises the times used by each estimate, so a sum of costs near 1 is a conservative
 limit.
 """
 
