@@ -12,7 +12,6 @@ from loadtest.program import carry_out
 
 @contextlib.contextmanager
 def started():
-    print("started", flush=True)
     try:
         yield
     finally:
@@ -20,6 +19,7 @@ def started():
 
 def work(command):
     with started():
+        print("started", flush=True)
         time.sleep(60)
 
 carry_out("loadtest.anything", work)
