@@ -13,7 +13,7 @@ import numpy as np
 from model.ctc.search import layout as at
 from model.ctc.search.layout import MAX_LETTERS, Stream
 from model.ctc.search.prefix_score import WORD_BONUS, Texts, closing_of_others, expected_score, spell_on
-from model.machine.compiled import compiled, compiled_inline
+from model.machine.compiled import ZERO, compiled, compiled_inline
 
 
 class Prefix(NamedTuple):
@@ -32,7 +32,10 @@ def prefix_at(texts: Texts, stream: Stream, node: int) -> Prefix:
     ints, floats = stream.nodes_i[node], stream.nodes_f[node]
     letters = int(ints[at.LETTERS])
     base = floats[at.BASE] + (texts.weights[WORD_BONUS] if letters == 0 else 0.0)
-    return Prefix(floats[at.SCORE], base, floats[at.LOOK], letters, int(ints[at.SPELLING]) if letters > 0 else 0)
+    spelling = ZERO
+    if letters > 0:
+        spelling += ints[at.SPELLING]
+    return Prefix(floats[at.SCORE], base, floats[at.LOOK], letters, spelling)
 
 
 @compiled_inline
