@@ -15,7 +15,7 @@ Node = int | np.int32
 ROOT = 0
 
 
-@entry_point
+@compiled_inline
 def lm_score(  # noqa: PLR0917 - compiled code has no keywords
     first: IntArray,
     word: IntArray,
@@ -26,22 +26,7 @@ def lm_score(  # noqa: PLR0917 - compiled code has no keywords
     state: Node,
     word_id: Node,
 ) -> tuple[np.float32, np.int32]:
-    """Natural log-probability of `word_id` in `state`, and the state after it."""
-    return back_off(first, word, log_prob, backoff, suffix, after, state, word_id)
-
-
-@compiled_inline
-def back_off(  # noqa: PLR0917
-    first: IntArray,
-    word: IntArray,
-    log_prob: FloatArray,
-    backoff: FloatArray,
-    suffix: IntArray,
-    after: IntArray,
-    state: Node,
-    word_id: Node,
-) -> tuple[np.float32, np.int32]:
-    """The same for arrays or pointers of other compiled code.
+    """Natural log-probability of `word_id` in `state`, and the state after it; of arrays or pointers.
 
     `state` is a node of `BackoffTrie`; its children are nodes `first[state]` to `first[state + 1] - 1`, sorted by
     `word`. The root has a child for every word, in order, so the loop ends there without a search.

@@ -13,7 +13,7 @@ import numpy as np
 
 from model.ctc.search import layout as at
 from model.ctc.search.layout import SPACE_COLUMN, Stream
-from model.lm.score import back_off
+from model.lm.score import lm_score
 from model.lm.spelling import Sets, next_spelling
 from model.machine.compiled import DoubleArray, FloatArray, IntArray, LongArray, compiled, compiled_inline
 from model.machine.pointers import FLOAT32, FLOAT64, INT32, UINT64, address_of, pointer_at
@@ -275,7 +275,7 @@ def close_word(texts: Texts, stream: Stream, node: int, rank: int) -> tuple[floa
 @compiled
 def _close_by_lm(texts: Texts, stream: Stream, node: int, word: int) -> tuple[float, np.int32]:
     """Language model score of the open word, -1 if it is unknown, and the state after it."""
-    log_p, after = back_off(
+    log_p, after = lm_score(
         texts.first,
         texts.word,
         texts.log_prob,
@@ -326,7 +326,7 @@ def _end_score(texts: Texts, lm_state: int) -> float:
     """Score of the end of the sentence: "four" alone is a likely sentence, "for" is not."""
     if not texts.has_lm:
         return 0.0
-    log_p, _ = back_off(
+    log_p, _ = lm_score(
         texts.first, texts.word, texts.log_prob, texts.backoff, texts.suffix, texts.after, lm_state, END_ID
     )
     return float(texts.weights[LM_WEIGHT] * log_p)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model.lm import score
 from model.lm.language_model import LanguageModel
-from model.lm.score import ROOT, lm_score
+from model.lm.score import ROOT
 from model.lm.trie import NgramTable, build_trie, sorted_rows
 from tests.support.decoding.lm_reference import Model, as_ngrams, backoff_log_prob
 from tests.support.decoding.trie_walk import walk
 
 LOG = st.floats(-9.0, 0.0, width=32)
+
+lm_score = cast(Any, numba).njit(cast(Any, score.lm_score).py_func)  # that of the search cannot be called from Python
 
 
 @st.composite

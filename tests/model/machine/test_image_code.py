@@ -16,7 +16,6 @@ NOT_OF_A_SERVER = {
     "model.lm.arpa_rows.write_rows",  # of commands that make language models
     "model.lm.score.chain_log_probs",  # the same
     "model.lm.score.find_nodes",
-    "model.lm.score.lm_score",  # compiled with `score_text`, which calls it
     "model.lm.score.score_rows",
 }
 OTHER = ("x86-64-v2", "-popcnt")  # a name and features that no cache has yet
