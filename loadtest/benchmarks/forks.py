@@ -33,7 +33,7 @@ from loadtest.reports import environment, pages
 from loadtest.reports.criteria import Criterion, conclude, table
 from loadtest.reports.environment import Environment
 from loadtest.rulers.playing import SPREAD_S, pieces, play
-from loadtest.rulers.turns.takes import CONFIGURE, LINGER, PATH, TIMEOUT_MS
+from loadtest.rulers.turns.takes import PATH, TIMEOUT_MS, FluxTake
 from loadtest.served import ALL_IN, ONE_PROCESS, served
 from tutti_asr_client.address import QueryValue, listen_url
 
@@ -92,25 +92,12 @@ class _Message(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(_Message)
 
 
-class _Take:
+class _Take(FluxTake):
     """Several recordings in a row on one stream; the latencies of its `Update` messages once `counted` is set."""
 
-    language = ""
-
     def __init__(self, frames: tuple[bytes, ...], latencies: Latencies, counted: asyncio.Event) -> None:
-        self.frames = frames
-        self.marks = frozenset([len(frames) + LINGER])
-        self.over = False
+        super().__init__(frames)
         self._add, self._counted = latencies.add, counted
-        self._start_s = 0.0
-
-    def started(self, start_s: float) -> None:
-        """The connection is open."""
-        self._start_s = start_s
-
-    def after(self, piece: int, due_s: float) -> bytes:  # noqa: ARG002 - a take's
-        """Return a `Configure` once everything was sent."""
-        return CONFIGURE
 
     def message(self, frame: bytes, now: float) -> None:
         """Note the latency of an update."""

@@ -15,7 +15,7 @@ from loadtest.rulers.playing import Played, pieces
 from loadtest.rulers.recordings import Spoken, WithSpeech
 from loadtest.rulers.report import Figure, figure
 from loadtest.rulers.turns.silences import Listener, with_quiet
-from loadtest.rulers.turns.takes import CONFIGURE, LINGER
+from loadtest.rulers.turns.takes import FluxTake
 from tutti_asr_client.address import QueryValue
 
 QUERY: dict[str, QueryValue] = {
@@ -36,27 +36,17 @@ class _Message(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(_Message)
 
 
-class EarlyTake:
+class EarlyTake(FluxTake):
     """A recording with quiet after it, and the arrivals of its events after the end of speech."""
 
     def __init__(self, frames: tuple[bytes, ...], end_s: float, language: str) -> None:
         """`end_s`: the end of speech in the recording."""
-        self.frames, self.language = frames, language
-        self.marks = frozenset([len(frames) + LINGER])
-        self.over = False
+        super().__init__(frames)
+        self.language = language
         self.early_s: float | None = None
         self.ended_s: float | None = None
         self.resumed_s: float | None = None  # the first time that an early end was taken back
         self._end_s = end_s
-        self._start_s = 0.0
-
-    def started(self, start_s: float) -> None:
-        """The connection is open."""
-        self._start_s = start_s
-
-    def after(self, piece: int, due_s: float) -> bytes:  # noqa: ARG002 - a take's
-        """Return a `Configure` once everything was sent: its answer comes after all events."""
-        return CONFIGURE
 
     def message(self, frame: bytes, now: float) -> None:
         """Note the first event of each kind after the end of speech."""

@@ -48,18 +48,15 @@ class _Message(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(_Message)
 
 
-class TurnTake:
-    """A recording with quiet after it; `ended_s` are the arrivals of `EndOfTurn` after its first sample was due."""
+class FluxTake:
+    """Pieces on a stream of `/v2/listen`, over once the server has answered everything sent."""
 
     language = ""
 
-    def __init__(self, turn: Turn) -> None:
-        self.turn = turn
-        self.frames = pieces(turn.pcm.tobytes())
-        self.marks = frozenset([len(self.frames) + LINGER])
-        self.ended_s = list[float]()
+    def __init__(self, frames: tuple[bytes, ...]) -> None:
+        self.frames = frames
+        self.marks = frozenset([len(frames) + LINGER])
         self.over = False
-        self._words_s = list[float]()
         self._start_s = 0.0
 
     def started(self, start_s: float) -> None:
@@ -67,8 +64,18 @@ class TurnTake:
         self._start_s = start_s
 
     def after(self, piece: int, due_s: float) -> bytes:  # noqa: ARG002 - a take's
-        """Return a `Configure` once everything was sent."""
+        """Return a `Configure` once everything was sent: its answer comes after all events."""
         return CONFIGURE
+
+
+class TurnTake(FluxTake):
+    """A recording with quiet after it; `ended_s` are the arrivals of `EndOfTurn` after its first sample was due."""
+
+    def __init__(self, turn: Turn) -> None:
+        super().__init__(pieces(turn.pcm.tobytes()))
+        self.turn = turn
+        self.ended_s = list[float]()
+        self._words_s = list[float]()
 
     def message(self, frame: bytes, now: float) -> None:
         """Note an end of turn, and the words of it."""
