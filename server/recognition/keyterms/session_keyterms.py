@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from model.ctc.bias import Bias
 from model.ctc.words import Decoder
+from model.text.spelled import spoken
 from server.recognition.keyterms.keyterms import (
     CONTEXT_S,
     ChangeAllowance,
@@ -64,7 +65,8 @@ class SessionKeyterms:
 
     def speakable(self, phrases: Sequence[str]) -> tuple[str, ...]:
         """Return those of these phrases that the decoder can recognize."""
-        return tuple(phrase for phrase in phrases if not unspeakable(Keyterms.of([phrase]).bias, self._decoder))
+        lost = set(unspeakable(Keyterms.of(phrases).bias, self._decoder))
+        return tuple(phrase for phrase in phrases if " ".join(spoken(phrase).split()) not in lost)
 
     def set(self, keyterms: Keyterms) -> None:
         """Bias the audio from now on towards these terms, without charging the allowance; context expires as before."""
