@@ -34,8 +34,8 @@ from model.published import warm_up as published
 from model.published.compiled.fastconformer import step as fastconformer
 from model.published.compiled.zipformer2 import step as zipformer2
 from model.published.features import add_samples
-from model.published.states import gather_rows
-from model.vad import SileroVad
+from model.vad import step as vad
+from model.vad.silero import SileroVad
 
 PUBLISHED = (fastconformer.step, fastconformer.project_positions, zipformer2.step)
 """Entry points of published networks."""
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _timed("levels of the audio", levels.warm_up, levels.write_levels)
     _timed("reading of n-grams", _read_ngrams, parse_rows)
     _timed("beam search", search, kernel.advance_streams)
-    _timed("voice detector", lambda: SileroVad.load().slots(capacity=1, largest=1).run([0]), gather_rows)
+    _timed("voice detector", lambda: SileroVad.load().slots(capacity=1, largest=1).run([0]), vad.step)
     if asked.published:
         _timed("features of published models", published.warm_up, add_samples)
         for function in PUBLISHED:

@@ -5,8 +5,8 @@ largest k that the model supports and for which
 
 1. every stream has k steps that may run now: k due ones if its first is due, k waiting ones if its first is background;
 2. all steps together have no more rows than the largest batch;
-3. the chunk lasts no longer than a batch of background work alone may, (1 + `WITHOUT_LIVE_SHARE`) one-row batches,
-   while a live stream outside of the batch could have a due step before it ends;
+3. the chunk lasts no longer than a batch of background work alone may, (1 + `WITHOUT_LIVE_SHARE`) one-row batches, and
+   `HANDOVER_S`, while a live stream outside of the batch could have a due step before it ends;
 4. no due step of the batch misses a deadline that it would keep as a single step, and no batch that waits for its
    deadline is delayed.
 
@@ -28,6 +28,12 @@ from collections.abc import Collection, Sequence
 
 from batching.policy.background import WITHOUT_LIVE_SHARE
 from batching.policy.service_times import ServiceTimes
+
+
+HANDOVER_S = 0.0002
+"""Seconds between two batches: results go to another thread, commands come from it. A chunk saves them, so a chunk of
+a small model's steps that lasts this much longer than one step still delays the steps of other streams less than its
+steps would one by one. Source: measured, two cores, docs/decisions/batching.md."""
 
 
 class Chunks:
@@ -77,7 +83,7 @@ class Chunks:
         `others`: whether a live stream outside of the batch could have a due step. `free_s`: seconds until the start of
         a waiting batch. `deadlines_in_s`: seconds until the deadlines of the batch's due steps.
         """
-        limit_s = (1 + WITHOUT_LIVE_SHARE) * self._single.estimate(1) if others else math.inf
+        limit_s = (1 + WITHOUT_LIVE_SHARE) * self._single.estimate(1) + HANDOVER_S if others else math.inf
         single_s = self._single.estimate(streams)
         for steps in reversed(self._lengths):
             if steps == 1:

@@ -30,7 +30,7 @@ from loadtest.reports.environment import describe
 from loadtest.served import served_process
 from model.acoustic import load_model
 from model.recordings import read_manifest, read_pcm
-from model.vad import SileroVad
+from model.vad.silero import SileroVad
 from tutti_asr_client.files.transcriber import RemoteTranscriber
 from tutti_asr_client.messages import Results, SpeechStarted
 

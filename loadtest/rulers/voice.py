@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadtest.rulers.playing import PIECE_SAMPLES
-from model.vad import SileroVad
+from model.vad.silero import SileroVad
 
 STOP_S = 0.2  # `VADParams.stop_secs`
 CONFIDENCE, MIN_VOLUME = 0.7, 0.6  # a window is speech from both on

@@ -279,6 +279,11 @@ class Floats(_Lanes):
             result = result * self + coefficient
         return result
 
+    def mirrored(self) -> Floats:
+        """The lanes in reverse order."""
+        order = ir.Constant(vector(I32), [*reversed(range(LANES))])
+        return Floats(self.builder, self.builder.shuffle_vector(self.value, self.value, order))
+
     def sum(self) -> Floats:
         """Sum of all lanes, in all lanes: halves are added until one is left."""
         return self._folded(operator.add)

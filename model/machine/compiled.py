@@ -90,6 +90,7 @@ SOURCES = (
     "published/states",
     "published/timing",
     "training/acoustic/losses/forward_backward",
+    "vad/step",
 )
 """Source files of the machine code, relative to `model/`, without .py; hashed for the cache key."""
 

@@ -120,7 +120,7 @@ def load_vad(settings: Settings) -> LoadedVad | None:
     """Load the voice-activity model if the settings name one. Raises: ModelError."""
     if settings.vad == "off":
         return None
-    from model.vad import SileroVad
+    from model.vad.silero import SileroVad
 
     return LoadedVad.of(SileroVad.load())
 
@@ -129,7 +129,7 @@ def vad_step_samples(settings: Settings) -> int | None:
     """Return the samples of a window of the voice-activity model, None without one. Reads no file."""
     if settings.vad == "off":
         return None
-    from model.vad import SileroVad
+    from model.vad.silero import SileroVad
 
     return SileroVad.step_samples
 

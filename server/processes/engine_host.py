@@ -245,7 +245,7 @@ def _steps_at_once(settings: Settings) -> int:
 def _load_vad(settings: Settings) -> VadModel | None:
     if settings.vad == "off":
         return None
-    from model.vad import SileroVad
+    from model.vad.silero import SileroVad
 
     return SileroVad.load()
 

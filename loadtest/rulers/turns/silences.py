@@ -13,7 +13,7 @@ import numpy as np
 from loadtest.rulers.turns.policies import HOLD_S, Span
 from model.evaluation.parts import parts_of
 from model.recordings import PCM, Utterance, read_pcm
-from model.vad import SileroVad, VadSlots
+from model.vad.silero import SileroVad, VadSlots
 
 RATE = SileroVad.sample_rate
 WINDOW = SileroVad.step_samples

@@ -16,7 +16,7 @@ from model import checkpoint
 from model.acoustic import log_probs_of
 from model.described import describe
 from model.recordings import read_pcm
-from model.vad import SileroVad
+from model.vad.silero import SileroVad
 from server.configuration.models_file import ModelEntry
 from server.models.engine_source import EnginePlan, LocalEngines
 from server.models.loading import (

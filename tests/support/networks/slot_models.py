@@ -12,7 +12,7 @@ from batching.slot_model import SlotModel
 from model.torch_model import TorchModel
 from model.torch_network.slabs import RowSpec
 from model.torch_network.slots import TorchSlots
-from model.vad import SileroVad
+from model.vad.silero import SileroVad
 from tests.support.needs import need_precision
 from tests.support.networks.example_models import captioner, forecaster, language_model
 from tests.support.networks.published import model_of
