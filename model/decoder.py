@@ -13,12 +13,12 @@ import model
 from model.config import BEAMS, ModelConfig
 from model.ctc.beam import BeamDecoder
 from model.ctc.greedy import GreedyDecoder, TransducerDecoder
+from model.ctc.interface import Decoder
 from model.ctc.phones import PhoneLexicon
 from model.ctc.rescoring import Rescorer
 from model.ctc.tokens import Tokens
 from model.ctc.two_pass import TwoPassDecoder
 from model.ctc.weights import PHONES_WEIGHTS, DecodingWeights
-from model.ctc.words import Decoder
 from model.described import Describable, describe
 from model.errors import LanguageModelError, LexiconError, PublishedModelError
 from model.lexicon.kept import kept_lexicon

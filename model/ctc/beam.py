@@ -31,6 +31,7 @@ import numpy as np
 from model.config import BEAMS, MAX_BEAMS
 from model.ctc.beam_state import BeamState, loaded_state, new_state, saved_state
 from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.interface import LogProbs, digest_of
 from model.ctc.phones import PhoneLexicon
 from model.ctc.search import kernel
 from model.ctc.search.layout import BLOCK_FRAMES, OUT_INTS, OUT_PIECES, OUT_WORD, out_offsets
@@ -40,7 +41,7 @@ from model.ctc.search.symbols import Symbols
 from model.ctc.search.tables import model_table, weight_row
 from model.ctc.tokens import Tokens
 from model.ctc.weights import DecodingWeights
-from model.ctc.words import LogProbs, Word, digest_of
+from model.ctc.words import Word
 from model.lm.language_model import LanguageModel
 from model.machine.compiled import DoubleArray
 

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from model.config import BLANK
 from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.interface import LogProbs, digest_of
 from model.ctc.tokens import Tokens
-from model.ctc.words import LogProbs, Word, digest_of
+from model.ctc.words import Word
 
 VERSION = 2  # of saved states
 

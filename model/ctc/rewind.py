@@ -17,10 +17,11 @@ import numpy as np
 from model.ctc.beam import BeamDecoder
 from model.ctc.beam_state import BeamState, SearchedState
 from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.interface import LogProbs, digest_of
 from model.ctc.kept_frames import FrameKeeper, KeptFrames
 from model.ctc.search import layout as at
 from model.ctc.search.saved_beam import Memory
-from model.ctc.words import LogProbs, Word, digest_of
+from model.ctc.words import Word
 
 KEPT_S = 30.0
 """Seconds of frames that a stream keeps."""

@@ -23,13 +23,14 @@ import numpy as np
 from model.ctc.beam import BeamDecoder
 from model.ctc.beam_state import SearchedState
 from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.interface import PCM, FrameAudio, LogProbs, SecondPass, digest_of
 from model.ctc.kept_frames import KeptFrames, take_mean
 from model.ctc.rescoring import CONTEXT, Rescorer, best_words
 from model.ctc.rewind import Onset, keeper_of, state_at
 from model.ctc.search import layout as at
 from model.ctc.search.kernel import sum_of_logs
 from model.ctc.search.saved_beam import Memory
-from model.ctc.words import PCM, FrameAudio, LogProbs, SecondPass, Word, digest_of
+from model.ctc.words import Word
 
 KEPT_S = 60.0
 """Most seconds of frames that a stream keeps. An open text that began earlier has no second pass; usual segments are

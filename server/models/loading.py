@@ -14,7 +14,7 @@ from typing import Protocol
 
 from model import checkpoint, levels
 from model.acoustic import AcousticModel, load_model
-from model.ctc.words import Decoder
+from model.ctc.interface import Decoder
 from model.decoder import accurate_of, decoder_of, grammars_of
 from model.described import DescribedModel, describe
 from model.published.files import is_published

@@ -15,8 +15,8 @@ from batching.thread.step_token import StepToken
 from model.config import OWN_ARCHITECTURE
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import BiasError
+from model.ctc.interface import Decoder
 from model.ctc.rewind import RewindDecoder
-from model.ctc.words import Decoder
 from model.described import DescribedModel
 from model.description import ModelDescription
 from model.machine.runtime import steps_at_once

@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from batching.errors import BatchingError
-from model.ctc.words import TwoPass, Word
+from model.ctc.interface import TwoPass
+from model.ctc.words import Word
 from server.operations.metrics import ModelMetrics
 from server.recognition.active_session import ActiveSession
 from server.recognition.decoding.batch_decoder import Route

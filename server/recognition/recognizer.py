@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from batching.events import BatchDone, EngineEvent, EngineStopped, StateExported, StreamClosed, StreamFailed, WarmedUp
-from model.ctc.words import Decoder
+from model.ctc.interface import Decoder
 from model.description import ModelDescription
 from server.coordination.coordinator import Room
 from server.coordination.model_room import StreamLease

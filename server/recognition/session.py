@@ -9,7 +9,8 @@ from functools import partial
 
 import numpy as np
 
-from model.ctc.words import Decoder, TwoPass, Word
+from model.ctc.interface import Decoder, TwoPass
+from model.ctc.words import Word
 from model.description import ModelDescription
 from server.audio.pcm import MARGIN_S, PCM, downmix
 from server.errors import BacklogExceeded, CloseReason

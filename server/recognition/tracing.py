@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import Span, SpanKind
 
-from model.ctc.words import Decoder
+from model.ctc.interface import Decoder
 from model.description import ModelDescription
 from server.errors import CloseReason
 from server.operations.logs import current_request_id

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 import structlog
 
-from model.ctc.words import digest_of
+from model.ctc.interface import digest_of
 from server.coordination.coordinator import TicketUse
 from server.coordination.used_tickets import AHEAD_S
 from server.errors import TicketCode, TicketRefused

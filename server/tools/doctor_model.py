@@ -14,8 +14,8 @@ import numpy as np
 
 from model import checkpoint
 from model.acoustic import AcousticModel, load_model, load_segment_model
+from model.ctc.interface import Decoder
 from model.ctc.search import kernel
-from model.ctc.words import Decoder
 from model.decoder import SENTENCES, SHIPPED_LM, accurate_of, decoder_of, grammars_of, language_model_path
 from model.description import Place
 from model.errors import ModelError, PrecisionError, PublishedModelError, VocabularyError, install_hint

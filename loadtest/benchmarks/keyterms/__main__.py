@@ -23,7 +23,7 @@ from loadtest.reports import environment, pages
 from model.acoustic import load_own, log_probs_of
 from model.config import BEAMS, MAX_BEAMS, ModelConfig
 from model.ctc.bias import NO_BIAS, Bias
-from model.ctc.words import Decoder, LogProbs
+from model.ctc.interface import Decoder, LogProbs
 from model.decoder import language_model_path, make_decoder
 from model.errors import ModelError
 from model.evaluation.scoring import TermScore, score_terms

@@ -23,7 +23,7 @@ from llvmlite import binding
 
 from model.acoustic import load_own
 from model.config import MAX_BEAMS
-from model.ctc.words import Decoder
+from model.ctc.interface import Decoder
 from model.decoder import SHIPPED_LM, Language, make_decoder, own_search
 from model.evaluation.parts import parts_of
 from model.evaluation.scoring import Score, by_source

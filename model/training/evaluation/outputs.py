@@ -14,8 +14,9 @@ import numpy as np
 
 from model.acoustic import OwnModel, log_probs_of
 from model.config import TAIL_FRAMES
+from model.ctc.interface import Decoder, LogProbs
 from model.ctc.kept_frames import take_mean
-from model.ctc.words import Decoder, LogProbs, joined
+from model.ctc.words import joined
 from model.evaluation.scoring import Score, by_source
 from model.recordings import Utterance, read_pcm
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from model import checkpoint
-from model.ctc.words import LogProbs
+from model.ctc.interface import LogProbs
 from model.errors import CheckpointError, ModelError
 from model.evaluation.scoring import edit_distance
 from model.recordings import Utterance, read_manifest, read_pcm

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from model.config import TAIL_FRAMES
-from model.ctc.words import Decoder, LogProbs, joined
+from model.ctc.interface import Decoder, LogProbs
+from model.ctc.words import joined
 from model.evaluation.scoring import Score, by_source
 from model.recordings import Utterance
 from model.torch_network.network import Network

@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 
+from model.ctc.interface import Decoder
 from model.ctc.weights import DecodingWeights
-from model.ctc.words import Decoder
 from model.evaluation.scoring import Score
 from model.training.evaluation.outputs import RecordingOutput, decode
 

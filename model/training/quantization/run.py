@@ -18,7 +18,7 @@ from torch import Tensor
 from model import checkpoint
 from model.config import ModelConfig
 from model.ctc.greedy import GreedyDecoder
-from model.ctc.words import Decoder
+from model.ctc.interface import Decoder
 from model.decoder import make_decoder, resolve_decoder
 from model.errors import CheckpointError, TrainingError
 from model.evaluation.scoring import report

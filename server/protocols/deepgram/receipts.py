@@ -8,8 +8,8 @@ from importlib.metadata import version
 
 from model.ctc.beam import BeamDecoder
 from model.ctc.greedy import GreedyDecoder
+from model.ctc.interface import Decoder
 from model.ctc.two_pass import TwoPassDecoder
-from model.ctc.words import Decoder
 from server.errors import BadParameter
 from server.models.service import ModelService
 from server.protocols.deepgram.parameters import TABLE, Kind

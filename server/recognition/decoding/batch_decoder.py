@@ -14,7 +14,8 @@ import structlog
 from numpy.typing import NDArray
 
 from batching.events import BatchDone
-from model.ctc.words import Decoder, Word
+from model.ctc.interface import Decoder
+from model.ctc.words import Word
 from server.operations.metrics import ModelMetrics
 from server.recognition.active_session import ActiveSession, EventSink
 from server.recognition.decoding.second_pass import Outcome, SecondPass

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from model.ctc.bias import LETTERS_ALONE, MAX_SHOWN, NO_BIAS, Bias, BiasError
-from model.ctc.words import ChecksTerms, Decoder, RatesWords
+from model.ctc.interface import ChecksTerms, Decoder, RatesWords
 from model.text.letters import unspellable
 from model.text.spelled import spoken
 from server.errors import BadParameter, KeytermsTooOften

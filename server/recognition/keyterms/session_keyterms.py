@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from model.ctc.bias import Bias
-from model.ctc.words import Decoder
+from model.ctc.interface import Decoder
 from model.text.spelled import spoken
 from server.recognition.keyterms.keyterms import (
     CONTEXT_S,

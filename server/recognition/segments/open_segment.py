@@ -8,8 +8,9 @@ from copy import copy
 from functools import partial
 
 from model.ctc.bias import Bias
+from model.ctc.interface import Agreeing, Decoder, DecoderState, SecondPass, TwoPass
 from model.ctc.rewind import KEPT_S, RewindDecoder, RewindState
-from model.ctc.words import Agreeing, Decoder, DecoderState, SecondPass, TwoPass, Word
+from model.ctc.words import Word
 from model.description import ModelDescription
 from server.audio.pcm import PCM
 from server.recognition.events import Final, FinalReason, Partial

@@ -8,8 +8,8 @@ from itertools import islice
 
 import numpy as np
 
+from model.ctc.interface import FrameAudio
 from model.ctc.two_pass import CONTEXT_S, KEPT_S
-from model.ctc.words import FrameAudio
 from model.description import ModelDescription
 from server.audio.pcm import PCM
 

@@ -8,8 +8,8 @@ from copy import copy
 from enum import Enum, auto
 
 from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.interface import Decoder, DecoderState, SavesStates
 from model.ctc.rewind import RewindDecoder
-from model.ctc.words import Decoder, DecoderState, SavesStates
 from model.description import ModelDescription
 from server.audio.pcm import PCM
 from server.recognition.events import Correction, Event, Final, FinalReason, TurnAnswered

@@ -23,7 +23,8 @@ from loadtest.benchmarks.keyterms.report import Keyterms, markdown
 from loadtest.reports.environment import describe
 from model.config import ModelConfig
 from model.ctc.bias import Bias
-from model.ctc.words import LogProbs, Word
+from model.ctc.interface import LogProbs
+from model.ctc.words import Word
 from tests.support.needs import need_programs
 
 CONFIG = ModelConfig(name="fake", lookahead=2)

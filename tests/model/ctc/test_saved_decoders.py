@@ -15,8 +15,8 @@ from model.ctc.beam import BeamDecoder
 from model.ctc.beam_state import ReleasedState
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.greedy import GreedyDecoder
+from model.ctc.interface import Decoder, SavesStates
 from model.ctc.rewind import RewindDecoder
-from model.ctc.words import Decoder, SavesStates
 from tests.support.decoding.beam_toys import FRAME_S, LETTERS, speech_like, toy_lm
 from tests.support.decoding.phone_toys import OUTPUTS, phone_decoder
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.interface import FrameAudio, SecondPass
 from model.ctc.two_pass import CONTEXT_S, KEPT_S, Reader, TwoPassDecoder, TwoPassState
-from model.ctc.words import FrameAudio, SecondPass, Word
+from model.ctc.words import Word
 from model.lm.language_model import LanguageModel
 from tests.support.decoding.beam_toys import FRAME_S, LETTERS, TOY_ARPA, decoder, random_log_probs, speech_like, toy_lm
 from tests.support.decoding.ctc_symbols import log_probs, spell

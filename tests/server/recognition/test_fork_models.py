@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from model.acoustic import load_model
-from model.ctc.words import Decoder
+from model.ctc.interface import Decoder
 from model.decoder import decoder_of
 from model.recordings import read_pcm
 from server.audio.pcm import PCM

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from batching.thread.step_token import StepToken
-from model.ctc.words import Decoder, LogProbs, Word
+from model.ctc.interface import Decoder, LogProbs
+from model.ctc.words import Word
 from model.described import DescribedModel
 from server.configuration.models_file import ModelEntry
 from server.models.engine_source import EnginePlan

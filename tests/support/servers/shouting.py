@@ -6,7 +6,8 @@ import threading
 from dataclasses import replace
 
 from model.ctc.greedy import GreedyDecoder, GreedyState
-from model.ctc.words import FrameAudio, SecondPass, Word
+from model.ctc.interface import FrameAudio, SecondPass
+from model.ctc.words import Word
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.spelling import CONFIG
 
@@ -23,7 +24,7 @@ class ShoutingDecoder(GreedyDecoder):
         self.later_s = 0.0  # by which its words end later than the first decode's
 
     def second_pass(self, state: GreedyState, audio: FrameAudio) -> SecondPass | None:
-        """As `model.ctc.words.TwoPass`."""
+        """As `model.ctc.interface.TwoPass`."""
         del audio
         words, stable = self.words(state), self.stable_words(state)
         if len(words) == stable:

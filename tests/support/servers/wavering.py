@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from model.ctc.bias import NO_BIAS, Bias
-from model.ctc.words import LogProbs, Word
+from model.ctc.interface import LogProbs
+from model.ctc.words import Word
 from tests.support.servers.spelling import CONFIG, spelling_decoder
 
 SETTLE_FRAMES = 20
@@ -41,7 +42,7 @@ class WaveringState:
 
 
 class WaveringDecoder:
-    """Implements `model.ctc.words.Decoder`."""
+    """Implements `model.ctc.interface.Decoder`."""
 
     supports_bias = True
 

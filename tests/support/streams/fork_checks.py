@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from model.ctc.words import Decoder
+from model.ctc.interface import Decoder
 from server.audio.pcm import PCM
 from tests.support.streams.forked_streams import ForkedStreams, Stream
 

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from batching.events import BatchDone, EngineEvent
-from model.ctc.words import Decoder, Word
+from model.ctc.interface import Decoder
+from model.ctc.words import Word
 from server.audio.pcm import PCM
 from server.coordination.local import LocalCoordinator
 from server.errors import CloseReason

@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any, Literal
 
 from model.config import ModelConfig
-from model.ctc.words import Decoder
+from model.ctc.interface import Decoder
 from server.audio.pcm import PCM
 from server.audio.raw import PlainCodec, PlainReader
 from server.errors import CloseReason

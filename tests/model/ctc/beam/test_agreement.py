@@ -7,7 +7,7 @@ import pytest
 
 from model.ctc.beam import BeamDecoder
 from model.ctc.greedy import GreedyDecoder
-from model.ctc.words import Agreeing
+from model.ctc.interface import Agreeing
 from tests.support.decoding.beam_toys import LETTERS, random_log_probs, toy_lm
 from tests.support.decoding.phone_toys import OUTPUTS, phone_decoder
 

@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 from model.acoustic import load_own
 from model.ctc.greedy import GreedyDecoder
+from model.ctc.interface import LogProbs
 from model.ctc.weights import DecodingWeights
-from model.ctc.words import LogProbs, Word
+from model.ctc.words import Word
 from model.recordings import Utterance, read_manifests
 from model.torch_model import TorchModel
 from model.torch_network.checkpoint import save_network

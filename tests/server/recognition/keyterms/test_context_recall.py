@@ -15,8 +15,8 @@ from model.acoustic import load_own, log_probs_of
 from model.config import ModelConfig
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.interface import LogProbs
 from model.ctc.rewind import RewindDecoder
-from model.ctc.words import LogProbs
 from model.decoder import make_decoder
 from model.evaluation.scoring import TermScore, score_terms
 from server.recognition.keyterms.keyterms import rare_terms

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.ctc.greedy import GreedyDecoder, GreedyState
+from model.ctc.interface import FrameAudio, SecondPass
 from model.ctc.two_pass import CONTEXT_S, KEPT_S
-from model.ctc.words import FrameAudio, SecondPass
 from server.recognition.segments.segment_audio import SegmentAudio
 from tests.support.servers.spelling import CONFIG, silence, spell
 from tests.support.streams.session_bench import SessionBench
