@@ -86,10 +86,10 @@ def fetch(
 
     Exit status 1 if it is not fetched or cannot be loaded. `HTTPS_PROXY` and `HTTP_PROXY` are used.
     """
-    from model.published.releases import read_releases
     from server.errors import ServerError
     from server.tools.fetch import model_fetch
     from server.tools.fetch.download import without_secrets
+    from server.tools.fetch.releases import read_releases
 
     releases = read_releases()
     if name is None or list_them:

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from deploy.helm import render
-from model.published.releases import read_releases
 from server.settings import Settings
+from server.tools.fetch.releases import read_releases
 from tests.support.audio.speech import ROOT
 from tests.support.deployment import chart_schema
 from tests.support.deployment.chart import (

@@ -29,7 +29,6 @@ SOURCES = (*PACKAGES, "clients", "pyproject.toml", "README.md", "LICENSE")
 BUILD_WITHIN_S = READY_WITHIN_S = DEMO_WITHIN_S = 200.0  # on a busy machine, including compilation of the beam search
 DATA = {
     "batching/simulation/calibration.json",
-    "model/published/releases.toml",
     "model/samples/demo.flac",
     "model/samples/samples.jsonl",
     "model/training/acoustic/recipes/small.json",
@@ -39,6 +38,7 @@ DATA = {
     "model/weights/tutti-words.arpa.gz",
     "model/weights/tutti-words.lexicon.gz",
     "server/asyncapi.yaml",
+    "server/tools/fetch/releases.toml",
     "server/tools/upgrading/releases.json",
     "server/web/index.html",
 }

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TextIO
 from urllib.parse import unquote, urlsplit
 
-from model.published.releases import Release, nearest_names
 from server.errors import ServerError
 from server.tools.fetch.download import Download, Report, Unreachable, downloaded, url_problem
+from server.tools.fetch.releases import Release, nearest_names
 from server.tools.fetch.unpack import ENDINGS, ArchiveError, remove, stem, unpack
 
 MB = 1e6

@@ -6,7 +6,7 @@ from threading import Thread
 
 import pytest
 
-from model.published import releases as listed
+from server.tools.fetch import releases as listed
 from tests.support.networks.probes import make_probe
 from tests.support.servers.release_site import FILE, NAME, Site, tar_of
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from model.published import releases as listed
 from model.published.contracts import KINDS
 from server.tools.fetch import model_fetch
+from server.tools.fetch import releases as listed
 from server.tools.fetch.download import url_problem
 from server.tools.fetch.model_fetch import Progress
 from tests.support.networks.probes import make_probe

@@ -1,6 +1,6 @@
 """The list of published models that `tutti model fetch` knows by name: `releases.toml`, next to this file.
 
-Nothing here opens a connection: `server/tools/fetch/model_fetch.py` downloads.
+Nothing here opens a connection: `model_fetch.py` downloads.
 """
 
 from __future__ import annotations
