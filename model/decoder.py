@@ -19,8 +19,8 @@ from model.ctc.rescoring import Rescorer
 from model.ctc.tokens import Tokens
 from model.ctc.two_pass import TwoPassDecoder
 from model.ctc.weights import PHONES_WEIGHTS, DecodingWeights
-from model.described import Describable, describe
 from model.errors import LanguageModelError, LexiconError, PublishedModelError
+from model.facts import HasFacts, facts_of
 from model.lexicon.kept import kept_lexicon
 from model.lexicon.lexicon import SUFFIX as LEXICON_SUFFIX
 from model.lexicon.lexicon import Lexicon
@@ -115,16 +115,16 @@ def warmed(search: BeamDecoder) -> BeamDecoder:
     return search
 
 
-def grammars_of(acoustic: Describable, beams: int = BEAMS, folder: Path | None = None) -> dict[str, BeamDecoder]:
+def grammars_of(acoustic: HasFacts, beams: int = BEAMS, folder: Path | None = None) -> dict[str, BeamDecoder]:
     """Searches for one kind of phrase, by the names that clients choose them by.
 
     They are n-grams `LANGUAGE-NAME.arpa` of the language: those that ship, and those of the operator's folder, which
     come first. Models that are published have none. Raises: LanguageModelError, LexiconError.
     """
-    described = describe(acoustic)
-    if described.published is not None:
+    facts = facts_of(acoustic)
+    if facts.published is not None:
         return {}
-    config = described.own_config
+    config = facts.own_config
     begin = f"{config.language}-"
     paths = [*_grammar_files(GRAMMARS), *([] if folder is None else _grammar_files(folder))]
     named = {path.name.partition(".arpa")[0]: path for path in paths}
@@ -166,22 +166,22 @@ def own_search(config: ModelConfig, beams: int, language: Language, **options: A
 
 
 def decoder_of(
-    acoustic: Describable,
+    acoustic: HasFacts,
     *,
     decoder: DecoderName = "auto",
     beams: int = BEAMS,
     lm: LanguageModelName = None,
 ) -> Decoder:
-    """Return the decoder of a loaded or described model, ready for its first stream. Raises: ModelError."""
-    described = describe(acoustic)
-    published, frame_s = described.published, described.config.frame_s
+    """Return the decoder of a loaded model or its facts, ready for its first stream. Raises: ModelError."""
+    facts = facts_of(acoustic)
+    published, frame_s = facts.published, facts.config.frame_s
     if published is None:
-        return make_decoder(config=described.own_config, decoder=decoder, beams=beams, lm=lm)
+        return make_decoder(config=facts.own_config, decoder=decoder, beams=beams, lm=lm)
     if not published.transducer:
         return decoder_for(published.tokens, frame_s, decoder=decoder, beams=beams, lm=lm)
     if decoder == "beam" or isinstance(lm, Path):
         raise PublishedModelError(
-            f"{described.config.name} is a transducer, which is searched greedily: leave out --decoder beam and --lm"
+            f"{facts.config.name} is a transducer, which is searched greedily: leave out --decoder beam and --lm"
         )
     return TransducerDecoder(published.tokens, frame_s)
 
@@ -206,16 +206,16 @@ def decoder_for(
     return warmed(BeamDecoder(tokens, frame_s, beams=beams, lm=language.lm, weights=language.weights))
 
 
-def accurate_of(acoustic: Describable, decoder: Decoder, lm: LanguageModelName = None) -> TwoPassDecoder | None:
+def accurate_of(acoustic: HasFacts, decoder: Decoder, lm: LanguageModelName = None) -> TwoPassDecoder | None:
     """The decoder whose finished segments get a second pass by another network, `model.segment_model`.
 
     It searches with the weights tuned for the mean of both networks and the language model `lm`, if there are any.
     None for a model without a second network, and for greedy decoding. Raises: CheckpointError, ModelError.
     """
-    described = describe(acoustic)
-    if described.published is not None or not isinstance(decoder, BeamDecoder):
+    facts = facts_of(acoustic)
+    if facts.published is not None or not isinstance(decoder, BeamDecoder):
         return None
-    config = described.own_config
+    config = facts.own_config
     reader = reader_for(config)
     if reader is None:
         return None

@@ -1,12 +1,11 @@
-"""What a server needs to know of a model: sample rate, step, frames of a step, how a recording ends, device.
+"""What a server needs to know of a model: sample rate, step, frames of a step, how a recording ends.
 
 `ModelConfig` (our own network) and `model.published.timing` (published models) satisfy it by structure.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 
 class ModelDescription(Protocol):
@@ -67,21 +66,3 @@ class ModelDescription(Protocol):
 
     def steps_of(self, samples: int) -> int:
         """Steps of a recording of this many samples, with the silence that flushes its last words; at least 1."""
-
-
-class Place(Protocol):
-    """Where a model computes: a `Device`, or a device of torch."""
-
-    @property
-    def type(self) -> str:
-        """`cpu` or `cuda`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A device that needs no torch; as text the name that `--device` and torch have for it."""
-
-    type: Literal["cpu", "cuda"]
-
-    def __str__(self) -> str:
-        return self.type

@@ -118,7 +118,7 @@ def run(settings: Settings) -> int:
     models, vad = load_served(settings)
     outlines = outlines_of(settings)
     for model in models:
-        how = {"precision": model.described.precision, "device": str(model.described.device)}
+        how = {"precision": model.facts.precision, "device": str(model.facts.device)}
         _log.info("model loaded", model=model.name, languages=model.languages, instructions=instruction_set(), **how)
         model.engines.warn_of_dependent_rows(settings.reproducible)
     application = create_app(settings, models, vad, make_session=make_session, outlines=outlines)

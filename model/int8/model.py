@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.config import ModelConfig
-from model.description import Device
 from model.int8.memory import aligned
 from model.int8.product import sums_of
 from model.int8.quantized import LARGEST_INPUT, QuantizedNetwork
 from model.int8.slots import Call, Int8Slots, PackedNetwork, WorkSpace
+from model.machine.device import Device
 
 
 class Int8Model:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from model.ctc.tokens import Tokens
-from model.description import Device
+from model.machine.device import Device
 from model.machine.precision import resolve_device
 from model.published.contracts import Contract
 from model.published.features import windows_of
@@ -34,7 +34,7 @@ LARGEST_BATCH = 32
 
 @dataclass(frozen=True, slots=True)
 class PublishedModel:
-    """A CTC graph, or the graphs of a transducer; implements `model.described.Describable` by structure."""
+    """A CTC graph, or the graphs of a transducer; implements `model.facts.HasFacts` by structure."""
 
     config: PublishedDescription
     tokens: Tokens

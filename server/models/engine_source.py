@@ -1,7 +1,7 @@
 """Where a model's steps are computed, and the sizes and rules of the engine that computes them.
 
 `LocalEngines` makes engines as threads of this process. Another source can connect to engines elsewhere; then this
-process needs the description of a model, but not its weights.
+process needs the facts about a model, but not its weights.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from batching.batcher import Policy
 from batching.engine import Engine
 from batching.slot_model import SlotModel
 from batching.thread.step_token import StepToken
-from model.described import Describable
 from model.description import ModelDescription
+from model.facts import HasFacts
 from server.operations.dependent_rows import warn_of_dependent_rows
 from server.recognition.engines import Deliver, MakeEngine, on_loop
 from server.recognition.session_options import MAX_BACKLOG_S
@@ -37,8 +37,8 @@ class BatchedModel(Protocol):
         """
 
 
-class DescribableModel(BatchedModel, Describable, Protocol):
-    """A loaded acoustic model: int16 PCM in steps, log-probabilities out. `describe` describes it."""
+class BatchedAcousticModel(BatchedModel, HasFacts, Protocol):
+    """A loaded acoustic model: int16 PCM in steps, log-probabilities out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class LocalEngines:
         self.gpu = gpu
 
     @classmethod
-    def of(cls, model: DescribableModel) -> LocalEngines:
+    def of(cls, model: BatchedAcousticModel) -> LocalEngines:
         """Return the engines of an acoustic model."""
         return cls(model, gpu=str(model.device) if model.device.type == "cuda" else None)
 

@@ -1,7 +1,7 @@
 """Loading of the models that a server has: their weights, their decoders, and the voice-activity model.
 
 One process loads both parts of a model. Where another process computes its steps, that one calls `load_acoustic` and
-sends `model.described.describe` of it, and this one calls `load_decoders`, which never reads the weights.
+sends `model.facts.facts_of` of it, and this one calls `load_decoders`, which never reads the weights.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from model import checkpoint, levels
 from model.acoustic import AcousticModel, load_model
 from model.ctc.interface import Decoder
 from model.decoder import accurate_of, decoder_of, grammars_of
-from model.described import DescribedModel, describe
+from model.facts import ModelFacts, facts_of
 from model.published.files import is_published
 from server.configuration.models_file import ModelEntry
 from server.errors import SettingsError
-from server.models.engine_source import BatchedModel, DescribableModel, EngineSource, LocalEngines
+from server.models.engine_source import BatchedAcousticModel, BatchedModel, EngineSource, LocalEngines
 from server.models.selection import is_language
 from server.settings import Settings
 
@@ -45,7 +45,7 @@ def load_models(settings: Settings, load: Load) -> tuple[LoadedModel, ...]:
 def load_local(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
     """Load the weights and the decoders of one model into this process. Raises: ModelError."""
     model = load_acoustic(settings)
-    return load_decoders(describe(model), entry, settings, LocalEngines.of(model))
+    return load_decoders(facts_of(model), entry, settings, LocalEngines.of(model))
 
 
 def load_acoustic(settings: Settings) -> AcousticModel:
@@ -60,18 +60,18 @@ def load_acoustic(settings: Settings) -> AcousticModel:
 
 
 def load_decoders(
-    described: DescribedModel, entry: ModelEntry | None, settings: Settings, engines: EngineSource
+    facts: ModelFacts, entry: ModelEntry | None, settings: Settings, engines: EngineSource
 ) -> LoadedModel:
     """Load the decoders of one model by its own settings, from its description alone. Raises: ModelError."""
-    if described.config.doubts_steady_audio:
+    if facts.config.doubts_steady_audio:
         levels.warm_up()
-    decoder = decoder_of(described, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
-    grammars = grammars_of(described, settings.beams, settings.grammars) if decoder.supports_bias else {}
-    accurate = accurate_of(described, decoder, settings.lm)
+    decoder = decoder_of(facts, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
+    grammars = grammars_of(facts, settings.beams, settings.grammars) if decoder.supports_bias else {}
+    accurate = accurate_of(facts, decoder, settings.lm)
     if accurate is not None and settings.finals == "accurate":
         accurate.warm_up()
     named = (None, ()) if entry is None else (entry.name, entry.languages)
-    return LoadedModel.described_as(described, engines, decoder, *named, grammars=grammars, accurate=accurate)
+    return LoadedModel.of_facts(facts, engines, decoder, *named, grammars=grammars, accurate=accurate)
 
 
 def outlines_of(settings: Settings, load: Load = load_local) -> tuple[ModelOutline, ...]:
@@ -144,7 +144,7 @@ class LoadedModel:
 
     name: str
     languages: tuple[str, ...]
-    described: DescribedModel
+    facts: ModelFacts
     engines: EngineSource
     decoder: Decoder
     grammars: Mapping[str, Decoder] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class LoadedModel:
     @classmethod
     def of(
         cls,
-        acoustic: DescribableModel,
+        acoustic: BatchedAcousticModel,
         decoder: Decoder,
         name: str | None = None,
         languages: tuple[str, ...] = (),
@@ -161,14 +161,14 @@ class LoadedModel:
         grammars: Mapping[str, Decoder] | None = None,
         accurate: Decoder | None = None,
     ) -> LoadedModel:
-        """Name a model whose weights are in this process; see `described_as`."""
-        engines, described = LocalEngines.of(acoustic), describe(acoustic)
-        return cls.described_as(described, engines, decoder, name, languages, grammars=grammars, accurate=accurate)
+        """Name a model whose weights are in this process; see `of_facts`."""
+        engines, facts = LocalEngines.of(acoustic), facts_of(acoustic)
+        return cls.of_facts(facts, engines, decoder, name, languages, grammars=grammars, accurate=accurate)
 
     @classmethod
-    def described_as(
+    def of_facts(
         cls,
-        described: DescribedModel,
+        facts: ModelFacts,
         engines: EngineSource,
         decoder: Decoder,
         name: str | None = None,
@@ -181,15 +181,15 @@ class LoadedModel:
 
         Languages: the given ones, else the model's own, else its name if that is a language tag.
         """
-        name = name or described.config.name
-        languages = languages or described.config.languages or ((name,) if is_language(name) else ())
-        return cls(name, languages, described, engines, decoder, grammars or {}, accurate)
+        name = name or facts.config.name
+        languages = languages or facts.config.languages or ((name,) if is_language(name) else ())
+        return cls(name, languages, facts, engines, decoder, grammars or {}, accurate)
 
     @property
     def card(self) -> ModelCard:
         """Its description for clients."""
-        config = self.described.config
-        return ModelCard.of(self.name, config.version, self.described.digest, config.architecture)
+        config = self.facts.config
+        return ModelCard.of(self.name, config.version, self.facts.digest, config.architecture)
 
 
 @dataclass(frozen=True, slots=True)

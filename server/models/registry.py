@@ -229,7 +229,7 @@ class ModelRegistry:
             entry.loading = None
         entry.service, entry.card, entry.languages = service, service.card, service.languages
         entry.used_s = self._clock()
-        how = {"precision": loaded.described.precision, "seconds": round(self._clock() - began_s, 2)}
+        how = {"precision": loaded.facts.precision, "seconds": round(self._clock() - began_s, 2)}
         _log.info("model loaded", model=entry.name, languages=entry.languages, **how)
         self._on_loaded(service)
         freeze_what_came()

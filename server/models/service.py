@@ -17,8 +17,8 @@ from model.ctc.beam import BeamDecoder
 from model.ctc.bias import BiasError
 from model.ctc.interface import Decoder
 from model.ctc.rewind import RewindDecoder
-from model.described import DescribedModel
 from model.description import ModelDescription
+from model.facts import ModelFacts
 from model.machine.runtime import steps_at_once
 from server.access.keys import read_secrets
 from server.coordination.coordinator import Coordinator, Room
@@ -50,7 +50,7 @@ class ModelService:
 
     name: str
     languages: tuple[str, ...]
-    described: DescribedModel
+    facts: ModelFacts
     card: ModelCard
     decoder: Decoder
     grammars: Mapping[str, Decoder]
@@ -66,7 +66,7 @@ class ModelService:
     @property
     def config(self) -> ModelDescription:
         """Its sample rate, step and symbols."""
-        return self.described.config
+        return self.facts.config
 
     @property
     def english(self) -> bool:
@@ -194,7 +194,7 @@ class ServiceBuilder:
 
     def build(self, model: LoadedModel) -> ModelService:
         """Return the service of a model; nothing runs before its recognizer starts. Raises: SettingsError."""
-        config, metrics = model.described.config, self._metrics.of_model(model.name)
+        config, metrics = model.facts.config, self._metrics.of_model(model.name)
         voice = self._voice(model)
         recognizer = Recognizer(
             config,
@@ -213,7 +213,7 @@ class ServiceBuilder:
         return ModelService(
             model.name,
             model.languages,
-            model.described,
+            model.facts,
             model.card,
             model.decoder,
             model.grammars,
@@ -228,7 +228,7 @@ class ServiceBuilder:
         )
 
     def _describe(self, model: LoadedModel) -> None:
-        gpu, device = model.engines.gpu, model.described.device
+        gpu, device = model.engines.gpu, model.facts.device
         if gpu is not None:
             import torch
 
@@ -248,7 +248,7 @@ class ServiceBuilder:
 
     def _questions_of(self, model: LoadedModel) -> TurnQuestions | None:
         """Raises: SettingsError."""
-        rate = model.described.config.sample_rate
+        rate = model.facts.config.sample_rate
         if self._questions is not None and rate != TURN_HZ:
             raise SettingsError(
                 f"turn_model: needs a model at {TURN_HZ} Hz, and {model.name!r} takes {rate} Hz; leave it out"
@@ -259,7 +259,7 @@ class ServiceBuilder:
         """Use of the voice-activity model; `auto` has none for another sample rate. Raises: SettingsError."""
         if self._vad_model is None:
             return None
-        rate, ends_speech = model.described.config.sample_rate, self._settings.vad == "silero"
+        rate, ends_speech = model.facts.config.sample_rate, self._settings.vad == "silero"
         if rate == VAD_HZ:
             return VoiceRules(self._vad_model.step_samples, ends_speech=ends_speech)
         if ends_speech:
@@ -270,17 +270,17 @@ class ServiceBuilder:
 
     def _engines(self, model: LoadedModel, voice: VoiceRules | None) -> Engines:
         settings, clock = self._settings, self._clock
-        described, vad = model.described, self._vad_model
-        step_token = None if described.device.type == "cuda" else next(self._step_tokens)
-        plan = EnginePlan.of(settings, described.config, f"model {model.name}")
+        facts, vad = model.facts, self._vad_model
+        step_token = None if facts.device.type == "cuda" else next(self._step_tokens)
+        plan = EnginePlan.of(settings, facts.config, f"model {model.name}")
         make_vad = None
         if vad and voice:
-            vad_plan = EnginePlan.of(settings, described.config, f"vad {model.name}", voice.window_samples)
+            vad_plan = EnginePlan.of(settings, facts.config, f"vad {model.name}", voice.window_samples)
             make_vad = vad.engines.maker(vad_plan, next(self._step_tokens), clock)
         return Engines(
             model.engines.maker(plan, step_token, clock),
             make_vad,
-            step_samples=described.config.step_samples,
+            step_samples=facts.config.step_samples,
             clock=clock,
         )
 
@@ -298,7 +298,7 @@ class ServiceBuilder:
         def setup() -> tuple[str, ...]:
             rules = (settings.min_endpoint_ms, settings.silence_endpoint_ms, settings.max_utterance_s)
             decoders = (model.decoder.digest, *(grammar.digest for grammar in model.grammars.values()))
-            return model.described.digest, model.described.precision, *decoders, repr(rules), settings.vad
+            return model.facts.digest, model.facts.precision, *decoders, repr(rules), settings.vad
 
         return TicketService(
             self._resume_keys,

@@ -23,7 +23,7 @@ from batching.errors import EngineDown
 from batching.thread.step_token import StepToken
 from batching.wire.engine_server import EngineServer
 from model.acoustic import AcousticModel
-from model.described import describe
+from model.facts import facts_of
 from model.machine.instructions import instruction_set
 from model.machine.runtime import shorten_switches, steps_at_once
 from server.errors import ServerNotReady, UnknownModel
@@ -130,7 +130,7 @@ class EngineHost:
         match parcel.message:
             case messages.Describe(name):
                 model = await self._model(name)
-                return Parcel(messages.Described(pickle.dumps(describe(model))))
+                return Parcel(messages.Described(pickle.dumps(facts_of(model))))
             case messages.Snapshot():
                 return Parcel(messages.Bytes(snapshot(self._registry)))
             case other:

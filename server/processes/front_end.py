@@ -18,7 +18,7 @@ from typing import Any, cast
 import structlog
 import uvicorn
 
-from model.described import DescribedModel
+from model.facts import ModelFacts
 from server.app import Application, create_app
 from server.configuration.models_file import ModelEntry
 from server.coordination.remote import RemoteCoordinator
@@ -198,17 +198,17 @@ async def _load(process: ChildProcess, sources: RemoteEngines) -> tuple[list[Loa
     """Return the models that are loaded at the start, and the outlines of the others. Raises: ModelError."""
     loop, settings = asyncio.get_running_loop(), process.settings
 
-    async def described(name: str) -> DescribedModel:
+    async def facts_about(name: str) -> ModelFacts:
         answer: messages.Described = await process.channel.request(messages.Describe(name))
-        return cast(DescribedModel, pickle.loads(answer.model))  # noqa: S301 - from our own process
+        return cast(ModelFacts, pickle.loads(answer.model))  # noqa: S301 - from our own process
 
     def load_on_thread(entry: ModelEntry | None, own: Settings) -> LoadedModel:
         name = name_of(entry)
-        asked = asyncio.run_coroutine_threadsafe(described(name), loop)
+        asked = asyncio.run_coroutine_threadsafe(facts_about(name), loop)
         return load_decoders(asked.result(), entry, own, sources)
 
     loaded = [
-        await asyncio.to_thread(load_decoders, await described(name_of(entry)), entry, own, sources)
+        await asyncio.to_thread(load_decoders, await facts_about(name_of(entry)), entry, own, sources)
         for entry, own in settings.of_models()
         if entry is None or not entry.on_demand
     ]

@@ -83,13 +83,13 @@ class DrainAll(Struct, tag=True, frozen=True):
 
 
 class Describe(Struct, tag=True, frozen=True):
-    """Load a model, unless it is loaded, and describe it. Answer: `Described`. The supervisor asks the host."""
+    """Load a model, unless it is loaded, and return its facts. Answer: `Described`. The supervisor asks the host."""
 
     model: str
 
 
 class Described(Struct, tag=True, frozen=True):
-    """A `DescribedModel`, pickled."""
+    """The `ModelFacts` of a model, pickled."""
 
     model: bytes
 

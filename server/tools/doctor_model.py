@@ -17,12 +17,12 @@ from model.acoustic import AcousticModel, load_model, load_segment_model
 from model.ctc.interface import Decoder
 from model.ctc.search import kernel
 from model.decoder import SENTENCES, SHIPPED_LM, accurate_of, decoder_of, grammars_of, language_model_path
-from model.description import Place
 from model.errors import ModelError, PrecisionError, PublishedModelError, VocabularyError, install_hint
 from model.evaluation.ceiling import SLOW_NS, read_ns
 from model.evaluation.digest import committed_digest, log_probs_digest, scores_digest
 from model.lm.recurrent.model import kept_model
 from model.machine.compiled import kept_in
+from model.machine.device import AnyDevice
 from model.machine.instructions import instruction_set
 from model.published.published_model import PublishedModel
 from model.segment_model import other_of
@@ -106,7 +106,7 @@ def _one_model(settings: Settings, chosen: str) -> Iterator[Finding]:
     yield from _decoder(settings, served)
 
 
-def _device(device: Place) -> Finding:
+def _device(device: AnyDevice) -> Finding:
     if device.type == "cuda":
         import torch
 
@@ -125,7 +125,7 @@ def _torch_version() -> str:
         return f"without torch, which GPUs and precisions other than int8 need: {install_hint('torch')}"
 
 
-def _free_on(device: Place) -> int:
+def _free_on(device: AnyDevice) -> int:
     """Free memory in bytes."""
     if device.type != "cuda":
         return free_memory()

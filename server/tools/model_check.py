@@ -21,7 +21,7 @@ from model.checkpoint import SHIPPED
 from model.ctc.tokens import Tokens
 from model.ctc.words import joined
 from model.decoder import decoder_of
-from model.described import describe
+from model.facts import facts_of
 from model.published.published_model import PublishedModel
 from model.published.rewriting.verdicts import Verdict
 from model.published.rows import SIZES, check_rows, tokens_of
@@ -59,7 +59,7 @@ def check(asked: Asked, settings: Settings) -> Document:
         rewriting=settings.graph_rewriting,
     )
     load_s = time.perf_counter() - started
-    tokens = describe(model).tokens
+    tokens = facts_of(model).tokens
     audio = None if asked.audio is None else _recognized(model, tokens, asked.audio)
     rows = _rows(model, tokens.blank)
     wrong = []
@@ -107,7 +107,7 @@ def _facts(model: AcousticModel, tokens: Tokens, path: Path) -> Document:
 
 
 def _rows(model: AcousticModel, blank: int) -> Document:
-    found, published = check_rows(model, blank), describe(model).published
+    found, published = check_rows(model, blank), facts_of(model).published
     return {
         "one_row": published is not None and published.one_row,
         "left_out": [size for size in SIZES if size not in found.equal_bits],
@@ -120,7 +120,7 @@ def _speed(model: AcousticModel, settings: Settings) -> Document:
     slots = model.slots(capacity=settings.max_batch, largest=settings.max_batch)
     batch_s = Stepper(slots).warm_up(time.perf_counter)
     step_s, largest = model.config.step_samples / model.config.sample_rate, len(slots.inputs)
-    objective_s, published = settings.latency_budget_ms / 1_000, describe(model).published
+    objective_s, published = settings.latency_budget_ms / 1_000, facts_of(model).published
     capacity = Capacity(step_s=step_s, objective_s=objective_s, max_batch=largest)
     capacity.warmed_up(batch_s)
     shown = {rows: batch_s[rows] for rows in BATCHES if rows in batch_s}

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from model.acoustic import log_probs_of
 from model.ctc.words import joined
 from model.decoder import decoder_of
-from model.description import Device
 from model.errors import PublishedModelError
 from model.evaluation.bootstrap import report_with_intervals
 from model.evaluation.scoring import Score, score
+from model.machine.device import Device
 from model.published.files import find_files
 from model.published.published_model import PublishedModel
 from model.published.quantization.products import digest_of_weights, products_of

@@ -77,7 +77,7 @@ def setup_of(model: ModelService, request: ListenRequest, given: Pairs, limits: 
     kept = [pair for pair in query if pair[0] not in WITHOUT_EFFECT and pair[0] != "redact"]
     kept += [("redact", kind) for kind in sorted(request.redact)]
     kind, beams = _search(decoder)
-    info = ModelInfo(model.name, model.card.version, model.described.precision, kind, beams)
+    info = ModelInfo(model.name, model.card.version, model.facts.precision, kind, beams)
     settings = _settings(model, limits, vad)
     if request.style.own.digest:
         settings |= {WRITTEN_FORMS: request.style.own.digest}
@@ -107,7 +107,7 @@ def digests_of(model: ModelService, request: ListenRequest, setup: Setup) -> Dig
     terms = [pair for pair in setup.query if pair[0] in BIASING]
     others = [pair for pair in setup.query if pair[0] not in BIASING]
     return Digests(
-        model=model.described.digest,
+        model=model.facts.digest,
         decoder=decoder.digest,
         language_model=_language_model(decoder),
         keyterms=json_digest(terms),

@@ -2,9 +2,9 @@
 
 import pytest
 
-from model.description import Device
 from model.errors import MissingPackage
 from model.machine import instructions, precision
+from model.machine.device import Device
 
 CPU = Device("cpu")
 

@@ -63,7 +63,7 @@ def test_serving_a_graph_of_one_row_is_logged_at_the_start(size, said, tmp_path)
     rows = [line for line in lines if "one at a time" in line["event"]]
     assert len(rows) == said
     for line in rows:
-        assert (line["log_level"], line["model"]) == ("warning", served.described.config.name)
+        assert (line["log_level"], line["model"]) == ("warning", served.facts.config.name)
         assert "capacity is lower" in line["event"]
 
 

@@ -13,7 +13,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from model.description import Device
+from model.machine.device import Device
 from server.errors import SettingsError
 from tests.support.clients.realtime_client import speak, until_transcript, update
 from tests.support.needs import need_package

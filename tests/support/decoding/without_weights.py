@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from batching.thread.step_token import StepToken
 from model.ctc.interface import Decoder, LogProbs
 from model.ctc.words import Word
-from model.described import DescribedModel
+from model.facts import ModelFacts
 from server.configuration.models_file import ModelEntry
 from server.models.engine_source import EnginePlan
 from server.models.loading import LoadedModel, ModelCard, load_decoders
@@ -48,7 +48,7 @@ def decoded(model: LoadedModel, outputs: LogProbs) -> Decoded:
     decoders: dict[str, Decoder] = {"": model.decoder, **model.grammars}
     if model.accurate is not None:
         decoders["accurate"] = model.accurate
-    state: Any = model.decoder.start(model.described.config.delay_frames)
+    state: Any = model.decoder.start(model.facts.config.delay_frames)
     model.decoder.advance([state], outputs[None])
     digests = {name: decoder.digest for name, decoder in decoders.items()}
     return Decoded(model.name, model.languages, model.card, digests, model.decoder.take(state))
@@ -61,7 +61,7 @@ def other_process() -> ProcessPoolExecutor:
 
 def decoded_without(
     weights: Iterable[Path],
-    described: DescribedModel,
+    facts: ModelFacts,
     outputs: LogProbs,
     pool: ProcessPoolExecutor,
     *,
@@ -69,16 +69,16 @@ def decoded_without(
     settings: Settings,
 ) -> Decoded:
     """Decode in a pool's process, which fails if it opens one of the files `weights`, or loads a graph or torch."""
-    return pool.submit(_decoded, described, entry, settings, outputs, {f"{path}" for path in weights}).result()
+    return pool.submit(_decoded, facts, entry, settings, outputs, {f"{path}" for path in weights}).result()
 
 
 def _decoded(
-    described: DescribedModel, entry: ModelEntry | None, settings: Settings, outputs: LogProbs, weights: set[str]
+    facts: ModelFacts, entry: ModelEntry | None, settings: Settings, outputs: LogProbs, weights: set[str]
 ) -> Decoded:
     sys.addaudithook(_refusing(weights))
     modules: dict[str, Any] = sys.modules
     modules["onnxruntime"] = None  # an import fails
-    found = decoded(load_decoders(described, entry, settings, NoEngines()), outputs)
+    found = decoded(load_decoders(facts, entry, settings, NoEngines()), outputs)
     assert "torch" not in sys.modules
     return found
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from model.config import ENGLISH, ModelConfig
 from model.ctc.greedy import GreedyDecoder
-from model.description import Device
+from model.machine.device import Device
 from server.audio.pcm import PCM
 from tests.support.servers.array_slots import Array, ArraySlots, Row, State
 from tests.support.servers.fakes import WAIT_S

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.description import Device
 from model.errors import PublishedModelError
+from model.machine.device import Device
 from model.published.compiled.compiling import decibels, noise_of, results_of
 from model.published.compiled.fastconformer.network import FastConformer, FastConformerStep
 from model.published.compiled.linears import Linear

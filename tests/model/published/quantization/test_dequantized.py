@@ -11,8 +11,8 @@ import onnxruntime
 import pytest
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from model.description import Device
 from model.errors import PublishedModelError
+from model.machine.device import Device
 from model.published.compiled.compiling import READERS
 from model.published.files import find_files
 from model.published.onnx_graph import OnnxGraph

@@ -14,7 +14,7 @@ import pytest
 from batching.thread.step_token import StepToken
 from model import checkpoint
 from model.acoustic import log_probs_of
-from model.described import describe
+from model.facts import facts_of
 from model.recordings import read_pcm
 from model.vad.silero import SileroVad
 from server.configuration.models_file import ModelEntry
@@ -53,11 +53,11 @@ def check_equal_elsewhere(
 ) -> list[str]:
     """Decode one recording here and in a process without the weights; return the names of the decoders."""
     acoustic = load_acoustic(settings)
-    described = describe(acoustic)
-    (outputs,) = log_probs_of(acoustic, [read_pcm(SAMPLE, described.config.sample_rate)])
-    here = decoded(load_decoders(described, entry, settings, LocalEngines.of(acoustic)), outputs)
+    facts = facts_of(acoustic)
+    (outputs,) = log_probs_of(acoustic, [read_pcm(SAMPLE, facts.config.sample_rate)])
+    here = decoded(load_decoders(facts, entry, settings, LocalEngines.of(acoustic)), outputs)
     assert here.words
-    assert decoded_without(weights, described, outputs, pool, entry=entry, settings=settings) == here
+    assert decoded_without(weights, facts, outputs, pool, entry=entry, settings=settings) == here
     return sorted(here.digests)
 
 
@@ -84,11 +84,11 @@ def test_decoders_of_a_published_model_are_equal_in_a_process_without_its_graphs
 def test_a_description_can_be_pickled_and_has_what_a_server_shows(variant: str) -> None:
     for path in (Path(probe_of(variant).folder), SMALL):
         model = load_acoustic(Settings(model=path, device="cpu"))
-        described = pickle.loads(pickle.dumps(describe(model)))
-        assert described == describe(model) == describe(described)
-        assert (described.digest, described.precision) == (model.digest, model.precision)
-        assert (described.config, f"{described.device}") == (model.config, "cpu")
-    published = describe(load_acoustic(Settings(model=Path(probe_of(variant).folder), device="cpu"))).published
+        facts = pickle.loads(pickle.dumps(facts_of(model)))
+        assert facts == facts_of(model) == facts_of(facts)
+        assert (facts.digest, facts.precision) == (model.digest, model.precision)
+        assert (facts.config, f"{facts.device}") == (model.config, "cpu")
+    published = facts_of(load_acoustic(Settings(model=Path(probe_of(variant).folder), device="cpu"))).published
     assert published is not None
     assert published.transducer == variant.endswith("transducer")
 
@@ -113,7 +113,7 @@ class Recorded:
 def test_a_server_makes_the_engine_of_a_model_by_its_source(live_server: Callable[..., LiveServer]) -> None:
     acoustic = SpellingModel()
     source = Recorded(acoustic)
-    model = LoadedModel.described_as(describe(acoustic), source, spelling_decoder())
+    model = LoadedModel.of_facts(facts_of(acoustic), source, spelling_decoder())
     server = live_server(model=[model], reproducible=True, max_streams=5)
     with server.listen() as client:
         client.send(spell("no one "))
@@ -137,7 +137,7 @@ def test_models_are_loaded_by_the_function_that_is_given() -> None:
 
     def load(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
         calls.append((entry and entry.name, settings.model))
-        return LoadedModel.described_as(describe(SpellingModel()), NoEngines(), spelling_decoder())
+        return LoadedModel.of_facts(facts_of(SpellingModel()), NoEngines(), spelling_decoder())
 
     (model,) = load_models(Settings(), load)
     (mandarin,) = outlines_of(Settings(), load)

@@ -1,6 +1,6 @@
-"""Description of a loaded model without its weights: what decoders and a server need of it. It can be pickled.
+"""Facts about a loaded model, without its weights: what decoders and a server need to know of it. They can be pickled.
 
-A process that computes no steps builds its decoders from a description that another one sends.
+A process that computes no steps builds its decoders from the facts that another one sends.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from typing import Protocol
 
 from model.config import BLANK, ModelConfig
 from model.ctc.tokens import Tokens
-from model.description import Device, ModelDescription, Place
+from model.description import ModelDescription
+from model.machine.device import AnyDevice, Device
 from model.published.published_model import PublishedModel
 
 
-class Describable(Protocol):
-    """A loaded model, or a `DescribedModel`."""
+class HasFacts(Protocol):
+    """A loaded model, or its `ModelFacts`."""
 
     @property
     def config(self) -> ModelDescription:
@@ -30,7 +31,7 @@ class Describable(Protocol):
         """Its number format, as `--precision` names it."""
 
     @property
-    def device(self) -> Place:
+    def device(self) -> AnyDevice:
         """Where it computes."""
 
 
@@ -45,7 +46,7 @@ class PublishedFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class DescribedModel:
+class ModelFacts:
     """Configuration, digest, precision and device of a loaded model; `published` is None for those of this project.
 
     The search of a transducer is part of the model's steps, so neither its decoder nor its joiner network is needed.
@@ -69,13 +70,13 @@ class DescribedModel:
         return Tokens.of(self.own_config.vocabulary, BLANK) if self.published is None else self.published.tokens
 
 
-def describe(model: Describable) -> DescribedModel:
-    """Return the description of a loaded model; a description describes itself."""
-    if isinstance(model, DescribedModel):
+def facts_of(model: HasFacts) -> ModelFacts:
+    """Return the facts about a loaded model; those of `ModelFacts` are itself."""
+    if isinstance(model, ModelFacts):
         return model
     published = None
     if isinstance(model, PublishedModel):
         transducer, one_row = model.transducer is not None, model.contract.one_row
         published = PublishedFacts(model.tokens, transducer, one_row, model.undivided)
     device = Device("cuda" if model.device.type == "cuda" else "cpu")
-    return DescribedModel(model.config, model.digest, model.precision, device, published)
+    return ModelFacts(model.config, model.digest, model.precision, device, published)

@@ -1,0 +1,24 @@
+"""Device on which a model computes, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+
+class AnyDevice(Protocol):
+    """Where a model computes: a `Device`, or a device of torch."""
+
+    @property
+    def type(self) -> str:
+        """`cpu` or `cuda`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device that needs no torch; as text the name that `--device` and torch have for it."""
+
+    type: Literal["cpu", "cuda"]
+
+    def __str__(self) -> str:
+        return self.type
