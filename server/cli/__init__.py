@@ -17,13 +17,13 @@ from server.cli.errors import OneLineErrors
 from server.cli.evaluate import evaluate
 from server.cli.keys import keys as keys_commands
 from server.cli.lm import lm as lm_commands
-from server.cli.loadtest import ceiling, demo, loadtest
+from server.cli.loadtest import calibrate, ceiling, demo, loadtest
 from server.cli.model import export
 from server.cli.model import model as model_commands
 from server.cli.operate import doctor, drain
 from server.cli.operate import engine as engine_commands
 from server.cli.options import SettingsCommand
-from server.cli.plan import calibrate, plan
+from server.cli.plan import plan
 from server.cli.quantize import quantize
 from server.cli.receipts import audit, receipt, replay
 from server.cli.serve import serve

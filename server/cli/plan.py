@@ -1,75 +1,79 @@
-"""`tutti calibrate` and `tutti plan`: measure costs on this machine; estimate replicas and cores for a load."""
+"""`tutti plan`: estimate replicas and cores for a load."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from server.cli.errors import EXIT_FAILED, bad_option, fail
-from server.cli.options import (
-    DeviceOption,
-    JsonOption,
-    ModelOption,
-    PrecisionOption,
-    ThreadsOption,
-    default_of,
-    one_of,
-    settings_from,
-)
+from server.cli.options import JsonOption, default_of, one_of, same_options_as
 
 if TYPE_CHECKING:
-    from batching.processes import StepCosts
     from batching.simulation.calibration import Calibration
     from batching.simulation.planning import Serving
     from loadtest.planning.day import Day
-    from model.decoder import DecoderName
+    from loadtest.planning.plan import Output
 
 
-def calibrate(
+def for_cores(
     *,
-    out: Annotated[Path, typer.Option(help="Calibration file to write.")] = Path("build/calibration.json"),
-    decoder: Annotated[
-        str,
+    cores: Annotated[
+        str | None,
         typer.Option(
-            help="That of the planned server: greedy, beam, or auto, which is beam search with a language model.",
-            default_factory=default_of("decoder"),
-            envvar="TUTTI_DECODER",
-            callback=one_of("auto", "greedy", "beam"),
+            help="Instead: predict front ends, engines, their threads and streams of one server on this number of "
+            "cores, or of several with commas."
         ),
-    ],
-    threads: ThreadsOption,
-    model: ModelOption = None,
-    device: DeviceOption,
-    precision: PrecisionOption,
+    ] = None,
+    gpu: Annotated[bool, typer.Option("--gpu", help="With --cores: the engine runs on a GPU.")] = False,
+    published_us: Annotated[
+        float | None,
+        typer.Option(
+            help="With --cores: a published model that takes this many µs a row on one thread, by the 32 rows of "
+            "`tutti model check`.",
+            min=1.0,
+        ),
+    ] = None,
+    step_ms: Annotated[
+        float, typer.Option(help="With --published-us: audio of a step of the model, ms.", min=1.0)
+    ] = 80.0,
 ) -> None:
-    """Measure batch times and server overhead for `tutti plan`. Run it on an otherwise idle machine."""
-    from loadtest.errors import LoadTestError
-    from loadtest.planning.calibrate import calibrate as measure
-    from loadtest.planning.plan_report import calibration_lines
-    from model.errors import ModelError
-
-    try:
-        found = measure(
-            model_path=model,
-            device=device,
-            precision=precision,
-            threads=threads,
-            decoder=cast("DecoderName", decoder),
-            progress=partial(typer.echo, err=True),
-            rewriting=settings_from({}).graph_rewriting,
-        )
-        found.save(out)
-    except (ModelError, LoadTestError, OSError) as error:
-        fail(error)
-    typer.echo("\n".join([*calibration_lines(found), f"wrote {out}"]))
+    """Options of `tutti plan` for one server, by the cores of its machine."""
 
 
+def for_a_day(
+    *,
+    users: Annotated[
+        int | None, typer.Option(help="Instead: simulate replicas for this number of users over a day.", min=1)
+    ] = None,
+    profile: Annotated[
+        str, typer.Option(help="With --users: CSV file of the share that speaks by time, or: day, doubling.")
+    ] = "day",
+    fill: Annotated[
+        float, typer.Option(help="With --users: the autoscaler's target, `fill` of the chart.", min=0.05, max=1.0)
+    ] = 0.6,
+    max_replicas: Annotated[int, typer.Option(help="With --users: most replicas.", min=3)] = 1_000,
+    start_s: Annotated[float, typer.Option(help="With --users: seconds until a new replica is ready.", min=0.0)] = 45.0,
+    resumable: Annotated[
+        float, typer.Option(help="With --users: share of streams that a removed replica hands on.", min=0.0, max=1.0)
+    ] = 0.0,
+    failures: Annotated[float, typer.Option(help="With --users: failures of a replica in a day.", min=0.0)] = 0.5,
+    csv: Annotated[Path | None, typer.Option(help="With --users: write each minute to this CSV file.")] = None,
+) -> None:
+    """Options of `tutti plan` for replicas over a day."""
+
+
+OF_DAY = set(inspect.signature(for_a_day).parameters) - {"users"}
+NOT_OF_DAY = {"streams", "levels", "seconds", "client_us", "crowd"}
+
+
+@same_options_as(for_a_day)
+@same_options_as(for_cores)
 def plan(
     context: typer.Context,
     *,
@@ -133,47 +137,13 @@ def plan(
             help="Add a load generator on the same machine: µs to send, to receive, its clock's tick, to open a stream."
         ),
     ] = None,
-    cores: Annotated[
-        str | None,
-        typer.Option(
-            help="Instead: predict front ends, engines, their threads and streams of one server on this number of "
-            "cores, or of several with commas."
-        ),
-    ] = None,
-    gpu: Annotated[bool, typer.Option("--gpu", help="With --cores: the engine runs on a GPU.")] = False,
-    published_us: Annotated[
-        float | None,
-        typer.Option(
-            help="With --cores: a published model that takes this many µs a row on one thread, by the 32 rows of "
-            "`tutti model check`.",
-            min=1.0,
-        ),
-    ] = None,
-    step_ms: Annotated[
-        float, typer.Option(help="With --published-us: audio of a step of the model, ms.", min=1.0)
-    ] = 80.0,
-    users: Annotated[
-        int | None, typer.Option(help="Instead: simulate replicas for this number of users over a day.", min=1)
-    ] = None,
-    profile: Annotated[
-        str, typer.Option(help="With --users: CSV file of the share that speaks by time, or: day, doubling.")
-    ] = "day",
-    fill: Annotated[
-        float, typer.Option(help="With --users: the autoscaler's target, `fill` of the chart.", min=0.05, max=1.0)
-    ] = 0.6,
-    max_replicas: Annotated[int, typer.Option(help="With --users: most replicas.", min=3)] = 1_000,
-    start_s: Annotated[float, typer.Option(help="With --users: seconds until a new replica is ready.", min=0.0)] = 45.0,
-    resumable: Annotated[
-        float, typer.Option(help="With --users: share of streams that a removed replica hands on.", min=0.0, max=1.0)
-    ] = 0.0,
-    failures: Annotated[float, typer.Option(help="With --users: failures of a replica in a day.", min=0.0)] = 0.5,
-    csv: Annotated[Path | None, typer.Option(help="With --users: write each minute to this CSV file.")] = None,
     as_json: JsonOption = False,
     plot: Annotated[
         Path | None,
         typer.Option(help="Plot latency and batch size against load, or replicas over the day, to this PNG file."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed for start times and batch times.")] = 1,
+    **options: Any,
 ) -> None:
     """Estimate the number of replicas needed for N streams at a latency target, by simulation with the real batcher.
 
@@ -183,20 +153,15 @@ def plan(
 
     The shipped calibration describes one machine, named in the output. For another machine run `tutti calibrate`.
     """
-    if cores is not None or gpu:
-        _check_cores(context, cores, gpu=gpu, published=published_us is not None)
-        costs = _costs(published_us, gpu=gpu)
-        _print_processes(cores or "", costs, step_ms / 1e3, max_batch, as_json=as_json)
+    if options["cores"] is not None or options["gpu"]:
+        _plan_for_cores(context, context.params)
         return
     for option in _given(context, {"published_us", "step_ms"}):
         raise typer.BadParameter(f"{option}: needs --cores")
-    _check_day(context, users)
+    _check_day(context, options["users"])
     from batching.batcher import Policy
-    from batching.simulation.autoscaling import ScalingRule
-    from batching.simulation.fleet import TICKS, FleetSettings
     from batching.simulation.planning import Serving
     from loadtest.planning import plan as plan_runs
-    from loadtest.planning.day import profile_of, report, simulate_day, usable_channels
 
     serving = Serving(Policy(policy), max_batch, latency_budget_ms / 1e3, stream_s, models, front_ends, crowd)
     device = _calibration(calibration, decoder)
@@ -204,41 +169,70 @@ def plan(
         loads = plan_runs.parse_levels(levels) if levels else None
     with _named("--client-us", client_us):
         client = plan_runs.parse_client(client_us)
-    if users is not None:
-        limit = usable_channels(device, serving, slo_s=slo_ms / 1e3, headroom=headroom, seed=seed)
-        day = None
-        if limit >= channels:
-            fleet = FleetSettings(
-                users,
-                limit,
-                stream_s=stream_s,
-                channels=channels,
-                start_s=start_s,
-                resumable=resumable,
-                failures_per_day=failures,
-                rule=ScalingRule(fill=fill, most=max_replicas),
-                tick_s=stream_s / TICKS,
-            )
-            with _named("--profile", profile):
-                day = simulate_day(device, serving, profile_of(profile), fleet, seed=seed)
-        _write_day(day, csv, plot)
-        found = report(device, day)
+    if options["users"] is not None:
+        found = _plan_for_a_day(device, serving, context.params)
     elif loads is None:
         total = streams * channels
         found = plan_runs.answer(device, serving, streams=total, slo_s=slo_ms / 1e3, headroom=headroom, seed=seed)
     else:
         total_loads = [load * channels for load in loads]
         found = plan_runs.predict(device, serving, total_loads, seconds=seconds, client=client, seed=seed)
-    typer.echo("\n".join(found.lines), err=as_json)
-    if plot is not None and users is None:
+    _print(found, as_json=as_json)
+    if plot is not None and options["users"] is None:
         _draw(device, serving, loads, plot, seed)
-    if as_json:
-        typer.echo(found.document)
     raise typer.Exit(0 if found.possible else EXIT_FAILED)
 
 
-OF_DAY = {"profile", "fill", "max_replicas", "start_s", "resumable", "failures", "csv"}
-NOT_OF_DAY = {"streams", "levels", "seconds", "client_us", "crowd"}
+def _plan_for_cores(context: typer.Context, options: Mapping[str, Any]) -> None:
+    """Print processes and predicted streams of one server on machines. Raises: typer.BadParameter."""
+    from batching.processes import ON_GPU, OWN, PUBLISHED, choose_processes
+    from loadtest.planning.front_ends import forecast, predict
+    from loadtest.planning.plan import parse_cores
+
+    gpu, published_us = options["gpu"], options["published_us"]
+    _check_cores(context, options["cores"], gpu=gpu, published=published_us is not None)
+    with _named("--cores", options["cores"]):
+        machines = parse_cores(options["cores"])
+    chosen_by = of_model = ON_GPU if gpu else OWN
+    if published_us is not None:
+        chosen_by, of_model = PUBLISHED, replace(PUBLISHED, step_us=published_us)
+    layouts = [choose_processes(cores, chosen_by, max_batch=options["max_batch"]) for cores in machines]
+    step_s = options["step_ms"] / 1e3
+    found = [predict(cores, layout, of_model, step_s) for cores, layout in zip(machines, layouts, strict=True)]
+    _print(forecast(found), as_json=options["as_json"])
+
+
+def _plan_for_a_day(device: Calibration, serving: Serving, options: Mapping[str, Any]) -> Output:
+    """Simulate replicas over a day, and write its files. Raises: typer.BadParameter."""
+    from batching.simulation.autoscaling import ScalingRule
+    from batching.simulation.fleet import TICKS, FleetSettings
+    from loadtest.planning.day import profile_of, report, simulate_day, usable_channels
+
+    slo_s, headroom, seed = options["slo_ms"] / 1e3, options["headroom"], options["seed"]
+    limit = usable_channels(device, serving, slo_s=slo_s, headroom=headroom, seed=seed)
+    if limit < options["channels"]:
+        return report(device, None)
+    fleet = FleetSettings(
+        options["users"],
+        limit,
+        stream_s=serving.stream_s,
+        channels=options["channels"],
+        start_s=options["start_s"],
+        resumable=options["resumable"],
+        failures_per_day=options["failures"],
+        rule=ScalingRule(fill=options["fill"], most=options["max_replicas"]),
+        tick_s=serving.stream_s / TICKS,
+    )
+    with _named("--profile", options["profile"]):
+        day = simulate_day(device, serving, profile_of(options["profile"]), fleet, seed=seed)
+    _write_day(day, options["csv"], options["plot"])
+    return report(device, day)
+
+
+def _print(found: Output, *, as_json: bool) -> None:
+    typer.echo("\n".join(found.lines), err=as_json)
+    if as_json:
+        typer.echo(found.document)
 
 
 def _check_cores(context: typer.Context, cores: str | None, *, gpu: bool, published: bool) -> None:
@@ -286,34 +280,6 @@ def _calibration(path: Path | None, decoder: str | None) -> Calibration:
     return found
 
 
-def _costs(published_us: float | None, *, gpu: bool) -> tuple[StepCosts, StepCosts]:
-    """Return the costs of a step by which a server chooses its processes, and those of the model."""
-    from batching.processes import ON_GPU, OWN, PUBLISHED
-
-    if published_us is not None:
-        return PUBLISHED, replace(PUBLISHED, step_us=published_us)
-    return (ON_GPU, ON_GPU) if gpu else (OWN, OWN)
-
-
-def _print_processes(
-    cores: str, costs: tuple[StepCosts, StepCosts], step_s: float, max_batch: int, *, as_json: bool
-) -> None:
-    """Print processes and predicted streams of machines; `costs` as of `_costs`. Raises: typer.BadParameter."""
-    from batching.processes import choose_processes
-    from loadtest.planning.front_ends import forecast, predict
-    from loadtest.planning.plan import parse_cores
-
-    with _named("--cores", cores):
-        machines = parse_cores(cores)
-    chosen_by, of_model = costs
-    found = forecast(
-        [predict(each, choose_processes(each, chosen_by, max_batch=max_batch), of_model, step_s) for each in machines]
-    )
-    typer.echo("\n".join(found.lines), err=as_json)
-    if as_json:
-        typer.echo(found.document)
-
-
 @contextmanager
 def _named(option: str, value: object) -> Iterator[None]:
     """Name the option whose value is wrong. Raises: typer.BadParameter."""
@@ -332,12 +298,10 @@ def _draw(device: Calibration, serving: Serving, loads: tuple[int, ...] | None, 
         draw(device, serving, path, loads=loads, seed=seed)
 
 
-def _write_day(day: Day | None, table: Path | None, plot: Path | None) -> None:
+def _write_day(day: Day, table: Path | None, plot: Path | None) -> None:
     """Write the files of a simulated day. Raises: typer.BadParameter."""
     from loadtest.planning.day import write_csv
 
-    if day is None:
-        return
     if table is not None:
         with _named("--csv", table):
             write_csv(day.moments, table)
