@@ -328,7 +328,7 @@ class Recording:
         self._part = self._source.part
         self._resampler = self._fresh_resampler()
         self._decoded_s = 0.0
-        self._ended = False
+        self._has_audio = self._ended = False
 
     @property
     def warnings(self) -> list[str]:
@@ -356,7 +356,11 @@ class Recording:
                 "decoding takes too much processor time for a body of this size: "
                 f"stopped after {self._decoded_s:.0f} s of audio; send shorter recordings"
             )
-        return np.concatenate([*rest, last]) if rest else last
+        block = np.concatenate([*rest, last]) if rest else last
+        self._has_audio = self._has_audio or bool(len(block))
+        if self._ended and not self._has_audio:
+            raise BadAudio("; ".join(["the recording has no audio", *self.warnings]))
+        return block
 
     def _too_long(self) -> TooLarge:
         return TooLarge(f"the recording is longer than the limit of {self._max_s:g} s; send it in parts")

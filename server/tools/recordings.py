@@ -80,7 +80,7 @@ class RecordingReader:
         try:
             body = self._body(path)
             recording = Recording(body, audio_form(None, None), rate=sample_rate, max_s=float("inf"))
-            blocks = [np.empty(0, np.int16)]
+            blocks = []
             while (block := recording.next_block()) is not None:
                 blocks.append(downmix(block))
         except OSError as error:
@@ -89,10 +89,7 @@ class RecordingReader:
             raise AudioError(path, str(error)) from error
         for warning in recording.warnings:
             self._warn(f"{path}: {warning}")
-        samples = np.concatenate(blocks)
-        if not len(samples):
-            raise AudioError(path, "contains no audio")
-        return samples
+        return np.concatenate(blocks)
 
     def _body(self, path: Path) -> bytes:
         if path != STDIN:

@@ -86,9 +86,9 @@ def test_the_error_names_the_damaged_recording() -> None:
 
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in ("mp3 of frames alone", "m4a")])
 def test_a_truncated_recording_gives_a_warning(name: str) -> None:
-    body = one(name)
+    body = written("OGG", "VORBIS", 48_000) if name == "ogg vorbis" else one(name)  # of several pages
     samples, warnings = read(body[: len(body) * 2 // 3])
-    assert len(samples) <= 1.5 * RATE
+    assert 0 < len(samples) <= 1.5 * RATE
     assert [text.partition(":")[0] for text in warnings] == ["truncated"]
     assert read(body)[1] == []
 

@@ -196,6 +196,16 @@ WITHOUT_SIZES = ("webm as recorded", "ogg", "fragmented", "mp3 of frames alone",
 """Name prefixes of containers whose truncation between two pages, blocks or frames cannot be detected."""
 
 
+def upload_kinds(body: bytes) -> list[str]:
+    """Kinds of the warnings about an upload; one whose only block or page is truncated is refused with them."""
+    try:
+        return kinds(upload_of(body)[1])
+    except BadAudio as error:
+        problem, *warnings = str(error).split("; ")
+        assert problem == "the recording has no audio"
+        return kinds(warnings)
+
+
 @pytest.mark.parametrize(("name", "rate", "channels"), CASES)
 def test_only_a_truncated_stream_gives_a_warning_live_and_uploaded(name: str, rate: int, channels: int) -> None:
     body = body_of(name, rate, channels)
@@ -203,10 +213,10 @@ def test_only_a_truncated_stream_gives_a_warning_live_and_uploaded(name: str, ra
     for part in (2 / 3, 0.9):
         torn = body[: int(len(body) * part)]
         assert kinds(live_warnings(torn)) == ["truncated"]
-        assert kinds(upload_of(torn)[1]) == ["truncated"]
+        assert upload_kinds(torn) == ["truncated"]
     for missing in (1, 7, 300):
         warnings = live_warnings(body[:-missing])
-        assert kinds(warnings) == kinds(upload_of(body[:-missing])[1])
+        assert kinds(warnings) == upload_kinds(body[:-missing])
         assert kinds(warnings) == ["truncated"] or name.startswith(WITHOUT_SIZES)
 
 

@@ -131,10 +131,31 @@ def test_an_empty_body_is_refused_as_empty_whatever_it_is_said_to_be() -> None:
             read(b"", form)
 
 
-def test_a_webm_recording_that_ends_before_its_track_has_no_audio() -> None:
-    body = container("webm", "libopus", np.zeros((48_000, 1), np.int16), 48_000)
-    with pytest.raises(BadAudio, match="no audio; truncated: the WebM stream ends inside an element"):
-        read(body[:60])
+@pytest.mark.parametrize(
+    ("name", "kept", "missing"),
+    [
+        ("webm", 60, "truncated: the WebM stream ends inside an element"),  # before its track
+        ("webm", 440, "truncated: the WebM stream ends inside an element"),
+        ("ogg opus", 30, "truncated: the Ogg stream ends inside a page"),  # before its track
+        ("ogg opus", 47, ""),  # between two pages
+        ("ogg opus", 60, "truncated: the Ogg stream ends inside a page"),
+        ("ogg flac", 100, "truncated: the Ogg stream ends inside a page"),
+    ],
+)
+def test_a_recording_that_ends_before_its_audio_is_refused(name: str, kept: int, missing: str) -> None:
+    kind, codec, rate, *_ = FILES[name]
+    body = container(kind, codec, np.zeros((rate, 1), np.int16), rate)
+    with pytest.raises(BadAudio) as refused:
+        read(body[:kept])
+    assert str(refused.value) == "; ".join(["the recording has no audio", *([missing] if missing else [])])
+
+
+@pytest.mark.parametrize("kind", ["OGG", "AIFF", "W64"])
+def test_a_complete_recording_without_samples_is_refused(kind: str) -> None:
+    body = io.BytesIO()
+    soundfile.write(body, np.zeros(0, np.int16), RATE, format=kind)
+    with pytest.raises(BadAudio, match=r"^the recording has no audio$"):
+        read(body.getvalue())
 
 
 def test_a_body_of_no_known_kind_is_refused() -> None:

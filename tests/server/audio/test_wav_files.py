@@ -83,8 +83,8 @@ FILES: dict[str, tuple[bytes, int]] = {  # a file, and how often it contains PCM
     "two data chunks": (wav(after=chunk(b"data", PCM.tobytes())), 2),
     "padding after": (wav() + bytes(512), 1),
     "an ID3v1 tag between files": (wav() + b"TAG" + bytes(125) + wav(), 2),
-    "no samples": (wav(b"", after=LISTED), 0),
 }
+WITHOUT_SAMPLES = wav(b"", after=LISTED)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -92,15 +92,21 @@ FILES: dict[str, tuple[bytes, int]] = {  # a file, and how often it contains PCM
 @given(cuts=st.lists(st.integers(0, 30_000), max_size=8))
 def test_every_wav_is_decoded_live_as_in_an_upload(name: str, cuts: list[int]) -> None:
     body, times = FILES[name]
-    expected = np.concatenate([np.empty((0, 1), np.int16), *[PCM] * times])
+    expected = np.concatenate([PCM] * times)
     assert np.array_equal(uploaded(body)[0], expected)
     assert np.array_equal(live(body, cuts), expected)
 
 
 def test_a_wav_is_decoded_byte_by_byte() -> None:
-    for body, times in FILES.values():
+    for body, times in [*FILES.values(), (WITHOUT_SAMPLES, 0)]:
         if len(body) < 30_000:
             assert len(live(body, list(range(len(body))))) == times * len(PCM)
+
+
+def test_a_wav_without_samples_is_refused_as_an_upload() -> None:
+    for body, problem in ((WITHOUT_SAMPLES, "$"), (wav()[:-N], "; truncated: the WAV header announces")):
+        with pytest.raises(BadAudio, match=f"^the recording has no audio{problem}"):
+            uploaded(body)
 
 
 def test_samples_of_odd_size_are_padded_or_not() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from tests.support.audio.media_files import container
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import GatedSpellingModel, silence, spell
@@ -18,15 +19,15 @@ Start = Callable[..., LiveServer]
 
 
 @pytest.mark.parametrize(
-    ("container", "subtype", "rate"),
+    ("kind", "subtype", "rate"),
     [("WAV", "PCM_16", 16_000), ("FLAC", None, 16_000), ("WAV", "FLOAT", 16_000), ("WAV", "PCM_16", 48_000)],
 )
 def test_a_recording_is_transcribed_with_all_fields(
-    live_server: Start, container: str, subtype: str | None, rate: int
+    live_server: Start, kind: str, subtype: str | None, rate: int
 ) -> None:
     server = live_server()
     audio = np.concatenate([spell("hello", rate), silence(3.0, rate), spell("world", rate)])
-    body = encoded(audio if subtype != "FLOAT" else audio / 32_768, container, rate, subtype)
+    body = encoded(audio if subtype != "FLOAT" else audio / 32_768, kind, rate, subtype)
     response = server.http.post(
         "/v1/listen?model=nova-3&keyterm=x", content=body, headers={"Content-Type": "audio/wav"}
     )
@@ -90,6 +91,18 @@ def test_an_invalid_upload_is_refused(
     response = server.http.post("/v1/listen" + query, content=body, headers={"Content-Type": content_type})
     assert (response.status_code, response.json()["err_code"]) == (status, code)
     assert response.json()["request_id"] == response.headers["dg-request-id"]
+    server.wait_idle()
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("ogg", 60), ("webm", 440)])
+def test_an_upload_that_ends_before_its_audio_is_refused(live_server: Start, kind: str, kept: int) -> None:
+    server = live_server()
+    cut = container(kind, "libopus", silence(1.0, 48_000)[:, None], 48_000)[:kept]
+    response = server.http.post("/v1/listen", content=cut)
+    assert (response.status_code, response.json()["err_code"]) == (400, "INVALID_AUDIO")
+    assert response.json()["err_msg"].startswith("the recording has no audio; truncated: ")
+    response = server.http.post("/v1/audio/transcriptions", files={"file": (f"cut.{kind}", cut)})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "file")
     server.wait_idle()
 
 
