@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +22,7 @@ from server.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from model.evaluation.scoring import Score
     from model.training.language_model.train import TrainingOptions
     from model.training.language_model.tune import Trial
 
@@ -75,8 +77,6 @@ def train(
     a held-out text, all texts are joined and mixed with the shipped model, since a small text covers little of
     general speech.
     """
-    from dataclasses import replace
-
     from model.errors import ModelError
     from model.lm.arpa import write_arpa
     from model.training.language_model.train import TrainingOptions
@@ -186,47 +186,26 @@ def tune(
     The search uses part A of the recordings; the best weights are also measured on part B, which has other speakers.
     """
     from concurrent.futures import ThreadPoolExecutor
-    from dataclasses import replace
     from functools import partial
 
-    from model.acoustic import load_own, load_segment_model
-    from model.ctc.beam import BeamDecoder
     from model.ctc.weights import DecodingWeights
-    from model.decoder import ACCURATE, Language, language_model_path, own_search, read_weights_path, weights_path
     from model.errors import ModelError
     from model.evaluation.parts import selected
     from model.machine.runtime import keep_kernels
     from model.recordings import read_manifests
-    from model.segment_model import other_of
-    from model.training.evaluation.outputs import decode, mean_outputs_of, outputs_of
-    from model.training.language_model.tune import Trial, search
+    from model.training.evaluation.outputs import decode
+    from model.training.language_model.tune import TunedSearch, search
 
     keep_kernels()
     try:
-        acoustic = load_own(model, precision=precision, threads=0)
-        other = other_of(acoustic.config) if accurate else None
-        if accurate and other is None:
-            fail(f"--accurate: no second shipped model has the output symbols of {acoustic.config.name}")
-        compute = (
-            partial(mean_outputs_of, acoustic, load_segment_model(other[0])) if other else partial(outputs_of, acoustic)
-        )
-        acoustic_model = ACCURATE if accurate else acoustic.config.name
-        phones = acoustic.config.phones
-        path = language_model_path(language_model, acoustic.config.language)
-        if path is None:
-            fail(f"--lm: no language model is shipped for {acoustic.config.language!r}; give one")
-        language = Language.load(path, phones, acoustic.config.language, acoustic_model)
-        first = DecodingWeights.load(start) if start is not None else language.weights
+        tuned = TunedSearch.load(model, language_model, precision=precision, accurate=accurate)
+        first = tuned.language.weights if start is None else DecodingWeights.load(start)
         utterances = read_manifests(manifest)
-        outputs = compute(selected(utterances, part.value))
-        rest = compute(selected(utterances, "B")) if part is Part.A else []
+        outputs = tuned.outputs_of(selected(utterances, part.value))
+        rest = tuned.outputs_of(selected(utterances, "B")) if part is Part.A else []
     except ModelError as error:
         fail(error)
-    config = acoustic.config
-
-    def decoder(weights: DecodingWeights) -> BeamDecoder:
-        return own_search(config, beams, replace(language, weights=weights))
-
+    decoder = partial(tuned.decoder, beams)
     decoder(first).warm_up()
     sources = sorted({item.utterance.source for item in outputs})
     typer.echo(_heading(sources))
@@ -242,11 +221,8 @@ def tune(
             report=lambda trial: typer.echo(_row(trial, sources)),
         )
         held_out = decode(decoder(done[0].weights), rest, executor)
-    typer.echo("\nthe ten best\n" + "\n".join([_heading(sources), *(_row(trial, sources) for trial in done[:10])]))
-    if held_out:
-        last = Trial(done[0].weights, held_out)
-        typer.echo("\n".join(["\nthe best on part B", _heading(sorted(held_out)), _row(last, sorted(held_out))]))
-    target = out or (weights_path if accurate else read_weights_path)(path, phones, acoustic_model)
+    _print_best(done, sources, held_out)
+    target = out or tuned.weights_file
     done[0].weights.save(target)
     typer.echo(f"wrote {target}")
 
@@ -317,6 +293,14 @@ def _named_texts(path: Path) -> dict[str, list[str]]:
     for row in read_manifest(path):
         texts.setdefault(row.source, []).append(ideographs_apart(row.text))
     return texts
+
+
+def _print_best(done: Sequence[Trial], sources: Sequence[str], held_out: dict[str, Score]) -> None:
+    """Print the ten best trials, and the errors of the best on part B, if it was decoded."""
+    typer.echo("\nthe ten best\n" + "\n".join([_heading(sources), *(_row(trial, sources) for trial in done[:10])]))
+    if held_out:
+        last = replace(done[0], sources=held_out)
+        typer.echo("\n".join(["\nthe best on part B", _heading(sorted(held_out)), _row(last, sorted(held_out))]))
 
 
 def _heading(sources: Sequence[str]) -> str:

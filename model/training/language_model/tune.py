@@ -9,15 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from random import Random
 from typing import Literal
 
 import numpy as np
 
+from model.acoustic import load_own, load_segment_model
+from model.config import ModelConfig
+from model.ctc.beam import BeamDecoder
 from model.ctc.interface import Decoder
 from model.ctc.weights import DecodingWeights
+from model.decoder import ACCURATE, Language, language_model_path, own_search, read_weights_path, weights_path
+from model.errors import ModelError
 from model.evaluation.scoring import Score
-from model.training.evaluation.outputs import RecordingOutput, decode
+from model.recordings import Utterance
+from model.segment_model import other_of
+from model.training.evaluation.outputs import RecordingOutput, decode, mean_outputs_of, outputs_of
 
 Objective = Literal["mean", "pooled"]
 MakeDecoder = Callable[[DecodingWeights], Decoder]
@@ -48,6 +57,41 @@ class Trial:
             return float(np.mean([s.wer for s in scores])), float(np.mean([s.cer for s in scores]))
         total = sum(self.sources.values(), Score())
         return total.wer, total.cer
+
+
+@dataclass(frozen=True, slots=True)
+class TunedSearch:
+    """A beam search whose weights are tuned: an acoustic model, a language model, and the file of their weights."""
+
+    config: ModelConfig
+    language: Language
+    weights_file: Path
+    outputs_of: Callable[[Sequence[Utterance]], list[RecordingOutput]]
+    """Runs the acoustic model over recordings. Raises: AudioError."""
+
+    @classmethod
+    def load(cls, model: Path | None, lm: Path | None, *, precision: str, accurate: bool) -> TunedSearch:
+        """Load the models, None for the shipped ones; `accurate`: for the mean with the second pass's outputs.
+
+        Raises: ModelError.
+        """
+        acoustic = load_own(model, precision=precision, threads=0)
+        config, name, compute = acoustic.config, acoustic.config.name, partial(outputs_of, acoustic)
+        if accurate:
+            other = other_of(config)
+            if other is None:
+                raise ModelError(f"--accurate: no second shipped model has the output symbols of {config.name}")
+            name, compute = ACCURATE, partial(mean_outputs_of, acoustic, load_segment_model(other[0]))
+        path = language_model_path(lm, config.language)
+        if path is None:
+            raise ModelError(f"--lm: no language model is shipped for {config.language!r}; give one")
+        language = Language.load(path, config.phones, config.language, name)
+        file = (weights_path if accurate else read_weights_path)(path, config.phones, name)
+        return cls(config, language, file, compute)
+
+    def decoder(self, beams: int, weights: DecodingWeights) -> BeamDecoder:
+        """Return the search with these weights."""
+        return own_search(self.config, beams, replace(self.language, weights=weights))
 
 
 def search(
