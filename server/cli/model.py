@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -14,6 +15,9 @@ import typer
 from server.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, bad_option, complain, fail
 from server.cli.operate import HERE, AdminKeyOption, AdminUrlOption, ask_admin
 from server.cli.options import DeviceOption, JsonOption, PrecisionOption, SettingsCommand, ThreadsOption
+
+if TYPE_CHECKING:
+    from server.tools.fetch.releases import Release
 
 model = typer.Typer(name="model", help="Acoustic models: checkpoints, and published ONNX models.", no_args_is_help=True)
 
@@ -100,15 +104,7 @@ def fetch(
         for line in model_fetch.table(releases):
             typer.echo(line)
         return
-    try:
-        release = model_fetch.find(name, releases)
-    except model_fetch.UnknownModel as error:
-        raise bad_option("NAME", without_secrets(name), str(error)) from None
-    if sha256 is not None:
-        try:
-            release = model_fetch.with_digest(release, sha256)
-        except model_fetch.UnknownModel as error:
-            raise bad_option("--sha256", sha256, str(error)) from None
+    release = _release(name, sha256, releases)
     progress = model_fetch.Progress(sys.stderr)
     folder = out or Path(release.name)
     typer.echo(f"downloading {without_secrets(release.url)}", err=True)
@@ -125,6 +121,21 @@ def fetch(
     checked = "as expected" if fetched.verified else "not checked: none is known; keep it for --sha256"
     typer.echo(f"SHA-256 {fetched.sha256}, {checked}")
     _examine_fetched(fetched.path)
+
+
+def _release(name: str, sha256: str | None, releases: Sequence[Release]) -> Release:
+    """Return the release of a name or URL, with the digest that is expected. Raises: typer.BadParameter."""
+    from server.tools.fetch import model_fetch
+    from server.tools.fetch.download import without_secrets
+
+    try:
+        release = model_fetch.find(name, releases)
+    except model_fetch.UnknownModel as error:
+        raise bad_option("NAME", without_secrets(name), str(error)) from None
+    try:
+        return release if sha256 is None else model_fetch.with_digest(release, sha256)
+    except model_fetch.UnknownModel as error:
+        raise bad_option("--sha256", sha256, str(error)) from None
 
 
 def _examine_fetched(path: Path) -> None:

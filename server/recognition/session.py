@@ -52,8 +52,7 @@ class Session:
         self.supports_keyterms = decoder.supports_bias
         bias = options.keyterms.bias
         self.channels = tuple(Segmenter(i, config, decoder, rules, bias=bias, speech=speech[i]) for i in self._indices)
-        resumable = options.resumable
-        margin_s = MARGIN_S if resumable and options.streams > 1 else 0.0  # gives the same order in every run
+        margin_s = MARGIN_S if options.resumable and options.streams > 1 else 0.0  # gives the same order in every run
         rate, window_samples = options.sample_rate, None if voice is None else voice.window_samples
         self._cutters = tuple(StepCutter(i, rate, config, window_samples, margin_s=margin_s) for i in self._indices)
         self.keyterms = SessionKeyterms(options.keyterms, self.channels, self._cutters, decoder, self._step_s)
@@ -62,17 +61,9 @@ class Session:
         self._closing: CloseReason | None = None
         self._order: ResultOrder = ImmediateOrder()
         self.resumption: Resumption | None = None
-        if resumable:
+        if options.resumable:
             self._order = order = AudioOrder(options.streams)
-            self.resumption = Resumption(
-                self.channels,
-                self._cutters,
-                self.keyterms,
-                order,
-                sample_rate=rate,
-                step_s=self._step_s,
-                digest=self._digest,
-            )
+            self.resumption = self._resumption_of(order)
         self._redactor: Redactor | None = None
         if options.redact:
             self._redactor = Redactor(options.redact, options.streams, options.number_language)
@@ -84,6 +75,17 @@ class Session:
         self.pending: PendingFinals | None = None  # for a decoder with a second pass, or a stream that is forked
         if isinstance(decoder, TwoPass) or self._pauses is not None:
             self._order = self.pending = PendingFinals(options.streams, self._order)
+
+    def _resumption_of(self, order: AudioOrder) -> Resumption:
+        return Resumption(
+            self.channels,
+            self._cutters,
+            self.keyterms,
+            order,
+            sample_rate=self.options.sample_rate,
+            step_s=self._step_s,
+            digest=self._digest,
+        )
 
     @property
     def _indices(self) -> range:

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from deploy.ray.controller import Controller, Plan
 from deploy.ray.scaling import Rule
-from loadtest.benchmarks.ray.edge import edge
+from loadtest.benchmarks.ray.edge import Edge, edge
 from loadtest.errors import LoadTestError
 from loadtest.failover.replicas import environment, replicas
 from loadtest.failover.streams import Audio, Outcome, audios, play_resumable
@@ -181,6 +181,19 @@ async def _without_ray(trial: Trial) -> LevelReport:
             return await asyncio.to_thread(_latency, proxy.url, trial)
 
 
+def _plan(trial: Trial, proxy: Edge) -> Plan:
+    """Return the plan of one replica."""
+    return Plan(
+        proxy.control,
+        Rule(1, 1),
+        host="127.0.0.1",
+        cpus=1,
+        serve_options=trial.serve_options,
+        environment=environment(),
+        period_s=0.5,
+    )
+
+
 def run(trial: Trial, command: str, progress: Callable[[str], None]) -> Found:
     """Run the trial. Raises: LoadTestError, ClientError."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -190,15 +203,7 @@ def run(trial: Trial, command: str, progress: Callable[[str], None]) -> Found:
             without = runner.run(_without_ray(trial))
         progress("two nodes …")
         with two_nodes() as (cluster, node), edge() as proxy:
-            plan = Plan(
-                proxy.control,
-                Rule(1, 1),
-                host="127.0.0.1",
-                cpus=1,
-                serve_options=trial.serve_options,
-                environment=environment(),
-                period_s=0.5,
-            )
+            plan = _plan(trial, proxy)
             if trial.compared:
                 with Fleet(plan) as fleet:
                     runner.run(fleet.wait(lambda: fleet.ready == 1))

@@ -171,10 +171,7 @@ def parse_query(
     given = in_plain_names(pairs, TABLE)
     query = dict(given)
     ignored = check_query(given, lenient=lenient_features)
-    if not supports_keyterms:
-        ignored |= BIASING & query.keys()
-    if not live:
-        ignored |= {name for name, value in given if name in LIVE_ONLY and value.casefold() not in OFF}
+    ignored |= _without_effect(given, live=live, supports_keyterms=supports_keyterms)
     multichannel = _boolean(query, "multichannel")
     smart_end = query.get("endpointing", "").casefold() == SMART
     if smart_end and not live:
@@ -210,6 +207,14 @@ def parse_query(
         tags=tuple([_shown(value) for name, value in given if name == "tag"][:MAX_TAGS]),
         ignored=named(ignored),
     )
+
+
+def _without_effect(given: Sequence[tuple[str, str]], *, live: bool, supports_keyterms: bool) -> set[str]:
+    """Return the names of parameters that an upload, or a model without key terms, ignores."""
+    names = set() if supports_keyterms else BIASING & {name for name, _ in given}
+    if not live:
+        names |= {name for name, value in given if name in LIVE_ONLY and value.casefold() not in OFF}
+    return names
 
 
 def check_query(given: Sequence[tuple[str, str]], *, lenient: bool) -> set[str]:

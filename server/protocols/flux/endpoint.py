@@ -12,10 +12,11 @@ from server.errors import BadParameter
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.features import SHOWN, redaction
 from server.protocols.flux.adapter import FluxAdapter, scored_end
-from server.protocols.flux.query import ENGLISH, language_of, parse_query
+from server.protocols.flux.query import ENGLISH, FluxRequest, language_of, parse_query
 from server.protocols.handshake import Admitted, serve
 from server.recognition.session_options import SessionOptions
 from server.replica import Replica
+from server.text.redaction_kinds import Redaction
 
 
 class FluxEndpoint:
@@ -44,19 +45,8 @@ class FluxEndpoint:
         model.check_redaction(redact, resumable=False)
         request = replace(request, style=request.style.with_own(replica.own_forms, redact))
         rate = model.config.sample_rate
-        options = SessionOptions(
-            rate,
-            partials=True,
-            every_step=True,
-            speech_events=True,
-            endpointing_ms=0.0,  # the operator's minimum
-            scored_end=scored_end(request.rules),
-            fork_after_s=request.rules.fork_after_s,
-            keyterms=request.keyterms,
-            redact=redact,
-        )
         delay_s = model.config.delay_frames * model.config.frame_s
-        session = model.session(options, replica.limits)
+        session = model.session(_session_options(request, rate, redact), replica.limits)
         stream = AdapterConnection(
             socket,
             session,
@@ -68,3 +58,17 @@ class FluxEndpoint:
         )
         headers = {"dg-request-id": request_id}
         return Admitted(model, stream, session, credentials.subprotocol, headers, style=request.style)
+
+
+def _session_options(request: FluxRequest, rate: int, redact: frozenset[Redaction]) -> SessionOptions:
+    return SessionOptions(
+        rate,
+        partials=True,
+        every_step=True,
+        speech_events=True,
+        endpointing_ms=0.0,  # the operator's minimum
+        scored_end=scored_end(request.rules),
+        fork_after_s=request.rules.fork_after_s,
+        keyterms=request.keyterms,
+        redact=redact,
+    )

@@ -141,12 +141,7 @@ class TwilioEndpoint:
         reply, url = boolean("reply", query.get("reply", "false")), replica.settings.twilio_forward_url
         if not reply and url is None:
             raise BadParameter("reply: this server has no forward URL; set reply=true")
-        track = query.get("track", TRACKS[0])
-        if track not in (*TRACKS, BOTH):
-            raise BadParameter(f"track: {track[:SHOWN]!r} is not valid; must be one of {', '.join((*TRACKS, BOTH))}")
-        channels = len(TRACKS) if track == BOTH else 1
-        if channels > replica.settings.max_channels:
-            raise BadParameter("track: both needs two channels, and this server allows one; open two streams")
+        track, channels = _track(query, replica.settings.max_channels)
         _check_form(query)
         listen = [pair for pair in pairs if pair not in own]
         request, model = await self._queries.read(listen, live=True, redact=redaction_of(socket))
@@ -179,6 +174,17 @@ class TwilioEndpoint:
         url = settings.twilio_public_url or str(socket.url)
         check_signature(socket.headers.get(SIGNATURE_HEADER), url, settings.twilio_auth_token.get_secret_value())
         guard.refuse_if_unavailable()
+
+
+def _track(query: Mapping[str, str], max_channels: int) -> tuple[str, int]:
+    """Return the requested track of a call, and its channels. Raises: BadParameter."""
+    track = query.get("track", TRACKS[0])
+    if track not in (*TRACKS, BOTH):
+        raise BadParameter(f"track: {track[:SHOWN]!r} is not valid; must be one of {', '.join((*TRACKS, BOTH))}")
+    channels = len(TRACKS) if track == BOTH else 1
+    if channels > max_channels:
+        raise BadParameter("track: both needs two channels, and this server allows one; open two streams")
+    return track, channels
 
 
 def _check_form(query: Mapping[str, str]) -> None:
