@@ -162,7 +162,7 @@ import sys
 import server.serve
 from server.audio.decoder import open_decoder
 from server.audio.formats import audio_form
-from server.audio.recording import open_source
+from server.audio.sources import open_source
 
 before = set(sys.modules)
 recording = sys.stdin.buffer.read()
