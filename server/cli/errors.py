@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -63,6 +63,14 @@ def _say(problem: str) -> None:
 def bad_option(option: str, value: object, problem: str) -> typer.BadParameter:
     """Return a usage error for an option's value, for checks that only the command can make."""
     return typer.BadParameter(f"{option} {shorten(str(value))}: {problem}")
+
+
+def given_options(context: typer.Context, names: Collection[str]) -> Iterator[str]:
+    """Yield the options of these parameters that stand on the command line, in the order of the command."""
+    for name in (name for name in context.params if name in names):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            yield f"--{name.removeprefix('as_').replace('_', '-')}"
 
 
 def shorten(value: str) -> str:

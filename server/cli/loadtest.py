@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from server.cli.errors import bad_option, fail, refuse
+from server.cli.errors import bad_option, fail, given_options, refuse
 from server.cli.options import (
     DeviceOption,
     JsonOption,
@@ -94,7 +93,8 @@ def loadtest(
     from loadtest.rulers.run import run_ruler
     from loadtest.rulers.settings import RECORDINGS, STREAMS, Ruler, RulerSettings
 
-    _refuse_others(context, NOT_OF_RULERS if ruler is not None else ONLY_OF_RULERS, ruler)
+    for option in given_options(context, ONLY_OF_RULERS if ruler is None else NOT_OF_RULERS):
+        refuse(f"{option}: {'needs' if ruler is None else 'cannot be combined with'} --ruler")
     try:
         if ruler is not None:
             of_ruler = RulerSettings(
@@ -136,19 +136,6 @@ def _levels(streams: str) -> tuple[int, ...]:
         return parse_streams(streams)
     except BadSettings as error:
         raise bad_option("--streams", streams, str(error)) from error
-
-
-def _refuse_others(context: typer.Context, names: Sequence[str], ruler: str | None) -> None:
-    """Refuse options that have no effect with, or without, --ruler."""
-    _refuse_given(context, names, "needs --ruler" if ruler is None else "cannot be combined with --ruler")
-
-
-def _refuse_given(context: typer.Context, names: Sequence[str], problem: str) -> None:
-    """Refuse those of the named options that are on the command line."""
-    for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            refuse(f"--{name.removeprefix('as_').replace('_', '-')}: {problem}")
 
 
 def demo() -> None:
@@ -222,7 +209,8 @@ def ceiling(
     from model.evaluation.ceiling import measure
 
     if small:
-        _refuse_given(context, ("device", "precision", "threads"), "cannot be combined with --small")
+        for option in given_options(context, ("device", "precision", "threads")):
+            refuse(f"{option}: cannot be combined with --small")
         _ceiling_of_small(model, as_json=as_json)
         return
     try:

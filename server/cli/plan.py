@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from server.cli.errors import EXIT_FAILED, bad_option, fail
+from server.cli.errors import EXIT_FAILED, bad_option, fail, given_options
 from server.cli.options import JsonOption, default_of, one_of, same_options_as
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def plan(
     if options["cores"] is not None or options["gpu"]:
         _plan_for_cores(context, context.params)
         return
-    for option in _given(context, {"published_us", "step_ms"}):
+    for option in given_options(context, {"published_us", "step_ms"}):
         raise typer.BadParameter(f"{option}: needs --cores")
     _check_day(context, options["users"])
     from batching.batcher import Policy
@@ -240,7 +240,7 @@ def _check_cores(context: typer.Context, cores: str | None, *, gpu: bool, publis
     if cores is None:
         raise typer.BadParameter("--gpu: needs --cores")
     used = {"cores", "gpu", "as_json"} | (set() if gpu else {"max_batch", "published_us"})
-    for option in _given(context, set(context.params) - (used | {"step_ms"} if published else used)):
+    for option in given_options(context, set(context.params) - (used | {"step_ms"} if published else used)):
         others = "--cores and --gpu" if gpu else "--cores"
         needs = option == "--step-ms" and not gpu
         advice = "needs --published-us" if needs else f"cannot be combined with {others}; leave one of them out"
@@ -250,19 +250,11 @@ def _check_cores(context: typer.Context, cores: str | None, *, gpu: bool, publis
 def _check_day(context: typer.Context, users: int | None) -> None:
     """Reject options that a day, or a plan without one, would ignore. Raises: typer.BadParameter."""
     if users is None:
-        for option in _given(context, OF_DAY):
+        for option in given_options(context, OF_DAY):
             raise typer.BadParameter(f"{option}: needs --users")
     else:
-        for option in _given(context, NOT_OF_DAY):
+        for option in given_options(context, NOT_OF_DAY):
             raise typer.BadParameter(f"{option}: cannot be combined with --users; leave one of them out")
-
-
-def _given(context: typer.Context, names: set[str]) -> Iterator[str]:
-    """Yield the options among these that stand on the command line, in order."""
-    for name in (name for name in context.params if name in names):
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            yield f"--{name.replace('_', '-')}"
 
 
 def _calibration(path: Path | None, decoder: str | None) -> Calibration:

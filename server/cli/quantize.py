@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from server.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, fail
+from server.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, fail, given_options
 
 
 def quantize(
@@ -83,19 +83,13 @@ CHECKPOINT_ONLY = ("out", "validation", "draws", "fine_tune", "noise", "cache", 
 def _check_options(context: typer.Context, *, published: bool) -> None:
     """Check that all given options apply to this kind of model. Raises: BadParameter."""
     kind, others = ("published model", CHECKPOINT_ONLY) if published else ("checkpoint", PUBLISHED_ONLY)
-    for name in others:
-        if _given(context, name):
-            raise typer.BadParameter(f"--{name.replace('_', '-')}: does not apply to a {kind}; remove it")
-    if published and not (_given(context, "audio") or _given(context, "manifest")):
+    for option in given_options(context, others):
+        raise typer.BadParameter(f"{option}: does not apply to a {kind}; remove it")
+    if published and not any(given_options(context, ("audio", "manifest"))):
         raise typer.BadParameter("--audio: a published model needs recordings, or transcribed ones by --manifest")
     for name in () if published else ("manifest", "out"):
-        if not _given(context, name):
+        if not any(given_options(context, (name,))):
             raise typer.BadParameter(f"--{name}: needed to quantize a checkpoint")
-
-
-def _given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name != "DEFAULT"
 
 
 def _quantize_published(path: Path, audio: list[Path], manifests: list[Path], *, force: bool) -> None:

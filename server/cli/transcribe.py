@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from server.cli.errors import complain, fail, refuse
+from server.cli.errors import complain, fail, given_options, refuse
 from server.cli.options import (
     BeamsOption,
     DecoderOption,
@@ -239,9 +239,6 @@ def _display(recordings: list[Path], roots: list[Path], form: OutputFormat | Non
 
 def _check(context: typer.Context, url: str | None) -> None:
     """Reject options that would be ignored."""
-    for name in OF_THIS_PROCESS if url is not None else OF_A_SERVER:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            option = f"--{name.replace('_', '-')}"
-            where = "cannot be combined with --url; the server determines it" if url is not None else "needs --url"
-            refuse(f"{option}: {where}")
+    for option in given_options(context, OF_A_SERVER if url is None else OF_THIS_PROCESS):
+        where = "needs --url" if url is None else "cannot be combined with --url; the server determines it"
+        refuse(f"{option}: {where}")
