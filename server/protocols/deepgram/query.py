@@ -211,7 +211,7 @@ def parse_query(
 
 def _without_effect(given: Sequence[tuple[str, str]], *, live: bool, supports_keyterms: bool) -> set[str]:
     """Return the names of parameters that an upload, or a model without key terms, ignores."""
-    names = set() if supports_keyterms else BIASING & {name for name, _ in given}
+    names = {name for name, _ in given if name in BIASING and not supports_keyterms}
     if not live:
         names |= {name for name, value in given if name in LIVE_ONLY and value.casefold() not in OFF}
     return names
