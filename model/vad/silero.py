@@ -42,9 +42,7 @@ class SileroVad:
         try:
             self._weights = self._packed(tensors)
         except (KeyError, ValueError) as error:
-            raise CheckpointError(
-                f"voice activity detection: the weights are not those of silero-vad: {error}"
-            ) from error
+            raise CheckpointError(f"voice activity detection: not the weights of silero-vad: {error}") from error
 
     @classmethod
     def load(cls, path: Path = SHIPPED) -> SileroVad:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import queue
 import subprocess
 import sys
@@ -9,20 +10,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import numpy_helper
 
 from batching.batcher import Policy
 from batching.engine import Engine
 from batching.events import BatchDone, EngineEvent
 from model.errors import CheckpointError
 from model.recordings import PCM, read_pcm
-from model.vad.silero import SileroVad
+from model.vad.silero import SHIPPED, SileroVad
 from tests.support.needs import need_package
 from tests.support.servers.fakes import WAIT_S
 
 SAMPLES = Path(__file__).parents[2] / "model" / "samples"
 STEP = SileroVad.step_samples
+DIGEST = "342ff6caf7213bd2593cf541569fa7014045c594af405788db6c3082a912b653"
 
 
 def recordings() -> dict[str, PCM]:
@@ -120,6 +124,35 @@ def test_a_row_has_the_same_bits_in_every_batch(vad: SileroVad) -> None:
     whole = run(range(rows))
     for size in range(1, rows):
         assert run(range(rows - size, rows)) == whole[rows - size :], size
+
+
+def test_the_bits_are_the_same_on_every_processor(vad: SileroVad) -> None:
+    """The digest was computed with AVX-512 and with AVX2; `make test-avx2` compares it again."""
+    slots = vad.slots(capacity=1, largest=8)
+    digest = hashlib.sha256()
+    for pcm in recordings().values():
+        slots.reset(0)
+        for window in pcm.reshape(-1, STEP):
+            slots.inputs[0] = window
+            digest.update(slots.run([0]).tobytes())
+        digest.update(slots.export(0))
+    assert digest.hexdigest() == DIGEST
+
+
+def test_weights_of_another_network_are_refused(vad: SileroVad) -> None:
+    graph = onnx.load(SHIPPED).graph
+    tensors = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
+    SileroVad(tensors)
+    basis = tensors["model.stft.forward_basis_buffer"].copy()
+    basis[3, 0, 7] *= 2
+    for name, wrong in (
+        ("model.decoder.rnn.bias_ih", np.zeros(3, np.float32)),
+        ("model.stft.forward_basis_buffer", basis),
+    ):
+        with pytest.raises(CheckpointError, match="not the weights of silero-vad"):
+            SileroVad(tensors | {name: wrong})
+    with pytest.raises(CheckpointError, match=r"model\.decoder\.rnn\.bias_hh"):
+        SileroVad({name: tensor for name, tensor in tensors.items() if name != "model.decoder.rnn.bias_hh"})
 
 
 def test_serving_it_needs_neither_torch_nor_onnx_runtime() -> None:
