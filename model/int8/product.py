@@ -1,6 +1,6 @@
 """Products of unsigned 8-bit inputs and packed 8-bit weights with exact 32-bit sums, in the processor's instructions.
 
-A tile has some rows and 16 or 32 columns: it loads four adjacent inputs of a row into all lanes and four weights per
+`multiply_shorts` has signed 16-bit inputs and weights in the same tiles, two per lane instead of four. A tile has some rows and 16 or 32 columns: it loads four adjacent inputs of a row into all lanes and four weights per
 column, multiplies, adds into a register per row and 8 or 16 columns, and continues with the next four inputs. The sums
 are exact, so all instruction sets give the same ones. Source of the packing: the dot product instruction vpdpbusd,
 Intel SDM volume 2; with AVX2 only, vpmaddubsw and vpmaddwd do the same in two steps.
@@ -9,7 +9,7 @@ Intel SDM volume 2; with AVX2 only, vpmaddubsw and vpmaddwd do the same in two s
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from llvmlite import ir
@@ -22,6 +22,7 @@ from model.machine.instructions import InstructionSet, instruction_set
 
 COLUMNS = 32  # of a panel of packed weights
 DEPTH = 4  # adjacent inputs per lane
+PAIR = 2  # the same of 16 bits
 PANEL_ROW = COLUMNS * DEPTH  # bytes of a panel for four inputs
 PANEL_SUMS = 4 * COLUMNS  # bytes of a panel's sums for one row
 CACHE_LINE = 64
@@ -30,14 +31,25 @@ AHEAD = 16_384
 at 1 and 8 streams. Weights of adjacent panels follow each other, so the distance may lead into the next one."""
 REQUESTING = 4  # rows of the smallest tile that requests weights: with fewer, requests cost more than they save
 
+Kind = TypeVar("Kind", np.int8, np.int16)
+
 
 def packed(product: QuantizedProduct) -> NDArray[np.int8]:
     """Return the weights as tiles read them: (panels, in / 4, 32, 4) int8, zero-padded in columns and inputs."""
-    outputs, inputs = product.weight.shape
-    panels, groups = -(-outputs // COLUMNS), -(-inputs // DEPTH)
-    padded = np.zeros((panels * COLUMNS, groups * DEPTH), np.int8)
-    padded[:outputs, :inputs] = product.weight
-    return np.ascontiguousarray(padded.reshape(panels, COLUMNS, groups, DEPTH).transpose(0, 2, 1, 3))
+    return _in_panels(product.weight, DEPTH)
+
+
+def packed_shorts(weight: NDArray[np.int8]) -> NDArray[np.int16]:
+    """Return weights (out, in) as tiles of shorts read them: (panels, in / 2, 32, 2) int16, zero-padded likewise."""
+    return _in_panels(weight.astype(np.int16), PAIR)
+
+
+def _in_panels(weight: NDArray[Kind], depth: int) -> NDArray[Kind]:
+    outputs, inputs = weight.shape
+    panels, groups = -(-outputs // COLUMNS), -(-inputs // depth)
+    padded = np.zeros((panels * COLUMNS, groups * depth), weight.dtype)
+    padded[:outputs, :inputs] = weight
+    return np.ascontiguousarray(padded.reshape(panels, COLUMNS, groups, depth).transpose(0, 2, 1, 3))
 
 
 def first_sums(product: QuantizedProduct) -> NDArray[np.int32]:
@@ -90,6 +102,43 @@ WAYS: dict[InstructionSet, tuple[int, tuple[int, int, int, int, int], Add]] = {
 """Lanes of a register, rows of the tiles (the largest fills the registers), and the dot product."""
 
 
+def _pairs_vnni(lanes: int) -> Add:
+    words = vector(I32, lanes)
+
+    def add(builder: Any, sums: Any, inputs: Any, weights: Any) -> Any:
+        name = f"llvm.x86.avx512.vpdpwssd.{32 * lanes}"
+        return intrinsic_call(
+            builder, name, words, sums, builder.bitcast(inputs, words), builder.bitcast(weights, words)
+        )
+
+    return add
+
+
+def _pairs_avx2(builder: Any, sums: Any, inputs: Any, weights: Any) -> Any:
+    left, right = (builder.bitcast(each, vector(I16, 16)) for each in (inputs, weights))
+    return builder.add(sums, intrinsic_call(builder, "llvm.x86.avx2.pmadd.wd", sums.type, left, right))
+
+
+def _pairs_portable(builder: Any, sums: Any, inputs: Any, weights: Any) -> Any:
+    lanes = sums.type.count
+    left, right = (builder.bitcast(each, vector(I16, PAIR * lanes)) for each in (inputs, weights))
+    wide = vector(I32, PAIR * lanes)
+    products = builder.mul(builder.sext(left, wide), builder.sext(right, wide))
+    for place in range(PAIR):
+        order = ir.Constant(vector(I32, lanes), [PAIR * lane + place for lane in range(lanes)])
+        sums = builder.add(sums, builder.shuffle_vector(products, products, order))
+    return sums
+
+
+PAIRS: dict[InstructionSet, Add] = {
+    "vnni512": _pairs_vnni(16),
+    "vnni256": _pairs_vnni(8),
+    "avx2": _pairs_avx2,
+    "portable": _pairs_portable,
+}
+"""Dot product of two shorts per lane; lanes and tiles as in `WAYS`."""
+
+
 def _request(v: Vectors, address: Any) -> None:
     """Request a cache line that is read soon; the address may be beyond the memory in use."""
     place = v.builder.inttoptr(address, I8.as_pointer())
@@ -135,15 +184,17 @@ def make_tile(rows: int, lanes: int, add: Add) -> Callable[..., None]:
 Multiply = Callable[[int, int, int, int, int, int, int, int], None]
 
 
-def make_multiply(instructions: InstructionSet) -> Multiply:
+def make_multiply(instructions: InstructionSet, *, shorts: bool = False) -> Multiply:
     """Return the compiled product for an instruction set; all give the same integers."""
     lanes, (most, many, some, two, one), add = WAYS[instructions]
+    if shorts:
+        add = PAIRS[instructions]
     tile_most, tile_many, tile_some, tile_two, tile_one = (
         make_tile(rows, lanes, add) for rows in (most, many, some, two, one)
     )
     strip = 8 * lanes  # bytes of sums, and of a panel's row, per tile
 
-    @compiled_variant(instructions)
+    @compiled_variant(f"{instructions}_shorts" if shorts else instructions)
     def multiply(
         inputs: int, offsets: int, rows: int, weights: int, groups: int, panels: int, first: int, sums: int
     ) -> None:
@@ -178,6 +229,12 @@ multiply = make_multiply(instruction_set())
 
 All but counts are addresses. Row r of the inputs is at `inputs + offsets[r]`, 4 * `groups` bytes, readable beyond their
 number; weights as `packed`, first sums as `first_sums`.
+"""
+
+multiply_shorts = make_multiply(instruction_set(), shorts=True)
+"""As `multiply`, with inputs and weights of 16 bits, the latter as `packed_shorts`; a group has two inputs.
+
+The caller keeps the sums within 32 bits.
 """
 
 

@@ -88,6 +88,11 @@ class Vectors:
         wide = self.builder.sext(self.load(address, vector(I16)), vector(I32))
         return Ints(self.builder, wide).to_floats()
 
+    def floats_of_bytes(self, address: Any) -> Floats:
+        """Load sixteen signed 8-bit integers as floats."""
+        wide = self.builder.sext(self.load(address, vector(I8)), vector(I32))
+        return Ints(self.builder, wide).to_floats()
+
     def count(self, value: Any) -> Floats:
         """Convert a 64-bit integer to a float in all lanes."""
         return Floats(self.builder, splat(self.builder, self.builder.sitofp(self.number(value), F32), LANES))
@@ -112,6 +117,10 @@ class Vectors:
     def keep_bytes(self, value: Ints, address: Any, offset: Any = 0) -> None:
         """Store the low bytes of sixteen integers."""
         self.store(self.builder.trunc(value.value, vector(I8)), self.at(address, offset))
+
+    def keep_shorts(self, value: Ints, address: Any, offset: Any = 0) -> None:
+        """Store the low 16 bits of sixteen integers."""
+        self.store(self.builder.trunc(value.value, vector(I16)), self.at(address, offset))
 
     def keep_halves(self, value: Floats, address: Any, offset: Any = 0) -> None:
         """Store sixteen floats as bfloat16, rounded to nearest, ties to even."""

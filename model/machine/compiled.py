@@ -89,6 +89,7 @@ SOURCES = (
     "published/quantization/products",
     "published/states",
     "published/timing",
+    "punctuation/step",
     "training/acoustic/losses/forward_backward",
     "vad/step",
 )
