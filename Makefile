@@ -49,7 +49,7 @@ test-image: setup  ## build the image and run it as an operator does; Linux, as 
 
 # What depends on the processor: products, compiled code, slots, precisions, a server's answers.
 ON_AVX2 := $(addprefix tests/model/, test_acoustic.py test_decoder.py test_levels.py test_network.py test_segment_model.py test_slots.py test_vad.py \
-	ctc evaluation int8 machine published shipped training/quantization training/acoustic/test_training_precision.py training/acoustic/test_muon.py) \
+	ctc evaluation int8 machine published punctuation shipped training/quantization training/acoustic/test_training_precision.py training/acoustic/test_muon.py) \
 	tests/batching/test_slots_stateful.py tests/batching/test_stepper.py \
 	tests/server/test_server_e2e.py tests/server/resume
 # These emulate all processors themselves in `make test-all`, or read files and graphs without computing.

@@ -1,10 +1,10 @@
 """Compile the code that a server needs before its first start: `python -m model.warm_up`; `make setup` runs it.
 
 With `--published`, as in images, the steps of published networks, too: otherwise the first load of one compiles them.
-Compiles the 8-bit step (if `auto` uses it here), the levels of the audio, the reading of n-grams, the beam search and
-the recurrent language model, and stores the shipped n-grams in their memory layout. Machine code is cached by processor
-name, so a folder from another kind of processor is compiled again. `--types FILE` writes the argument types of what was
-used, for `model.image_code`.
+Compiles the 8-bit step (if `auto` uses it here), the levels of the audio, the reading of n-grams, the beam search, the
+recurrent language model and the punctuation tagger, and stores the shipped n-grams in their memory layout. Machine code
+is cached by processor name, so a folder from another kind of processor is compiled again. `--types FILE` writes the
+argument types of what was used, for `model.image_code`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from model.published import warm_up as published
 from model.published.compiled.fastconformer import step as fastconformer
 from model.published.compiled.zipformer2 import step as zipformer2
 from model.published.features import add_samples
+from model.punctuation.step import tag_words
+from model.punctuation.tagger import shipped_tagger
 from model.vad import step as vad
 from model.vad.silero import SileroVad
 
@@ -82,6 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             name = function.__module__.rsplit(".", 2)[1]
             _timed(f"{function.__name__} of {name}", partial(precompile, function), function)
     _timed("recurrent language model", lambda: kept_model(SENTENCES).score([("a",)]), score_texts)
+    _timed("punctuation tagger", lambda: shipped_tagger().warm_up(), tag_words)
     if asked.types is not None:
         asked.types.write_bytes(pickle.dumps(used_types()))
 

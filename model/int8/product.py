@@ -1,9 +1,10 @@
 """Products of unsigned 8-bit inputs and packed 8-bit weights with exact 32-bit sums, in the processor's instructions.
 
-`multiply_shorts` has signed 16-bit inputs and weights in the same tiles, two per lane instead of four. A tile has some rows and 16 or 32 columns: it loads four adjacent inputs of a row into all lanes and four weights per
+A tile has some rows and 16 or 32 columns: it loads four adjacent inputs of a row into all lanes and four weights per
 column, multiplies, adds into a register per row and 8 or 16 columns, and continues with the next four inputs. The sums
 are exact, so all instruction sets give the same ones. Source of the packing: the dot product instruction vpdpbusd,
-Intel SDM volume 2; with AVX2 only, vpmaddubsw and vpmaddwd do the same in two steps.
+Intel SDM volume 2; with AVX2 only, vpmaddubsw and vpmaddwd do the same in two steps. `multiply_shorts` multiplies
+signed 16-bit inputs and weights in the same tiles, two per lane instead of four (vpdpwssd, vpmaddwd).
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,12 @@ from numpy.typing import NDArray
 
 from model.errors import CheckpointError
 from model.int8.memory import KeptArrays, aligned, offsets_of
-from model.int8.product import COLUMNS, PANEL_SUMS, packed_shorts
+from model.int8.product import COLUMNS, packed_shorts
 from model.int8.vectors import LANES
 from model.machine.compiled import FloatArray
 from model.punctuation import step
 from model.punctuation.weights import BUCKETS, Arrays, Rows
 
-DILATIONS = (1, 2, 4, 8, 1)
 TABLES = ("words", "endings", "beginnings")
 _SCALE = ".scale"
 MOST_CHANNELS = 2**31 // (3 * 2**7 * 2**15)
@@ -35,12 +35,12 @@ class CompiledNetwork:
             wrong = [name for name, shape in shapes.items() if not _is(tensors[name], shape)]
         except KeyError as error:
             raise CheckpointError(f"the tagger's weights lack {error}; reinstall tutti") from error
-        if wrong or embedding % LANES or channels % COLUMNS or channels > MOST_CHANNELS or self.outputs > COLUMNS:
+        fits = embedding <= channels <= MOST_CHANNELS and self.outputs <= COLUMNS
+        if wrong or not fits or embedding % LANES or channels % COLUMNS:
             found = wrong[0] if wrong else f"{channels} channels"
             raise CheckpointError(f"the tagger's weights have another shape or type: {found}; reinstall tutti")
         self._kept = KeptArrays()
         self._model = self._packed(tensors, embedding, channels)
-        self._channels = channels
 
     @property
     def nbytes(self) -> int:
@@ -49,51 +49,27 @@ class CompiledNetwork:
 
     def logits(self, rows: Rows) -> FloatArray:
         """Logits (T, outputs) of the rows (T, 3) of a text's words."""
-        words, channels = len(rows), self._channels
-        offsets, size = offsets_of(
-            {
-                "hidden": 4 * words * channels,
-                "inputs": 4 * words * channels,
-                "shorts": 2 * (words + 2 * max(DILATIONS) + 1) * channels,
-                "offsets": 8 * words,
-                "sums": words * channels // COLUMNS * PANEL_SUMS,
-                "limits": step.LIMITS_BYTES,
-                "multiplier": channels // COLUMNS * PANEL_SUMS,
-            }
-        )
-        memory, found = aligned(size), np.empty((words, self.outputs), np.float32)
-        first = int(memory.ctypes.data)
+        words = len(rows)
+        found = np.empty((words, self.outputs), np.float32)
         if words:
-            work = step.Work(**{name: first + offset for name, offset in offsets.items()})
-            step.tag_words(rows, self._model, work, found)
+            offsets, size = _layout(words, self._model.channels)
+            memory = aligned(size)
+            first = int(memory.ctypes.data)
+            step.tag_words(rows, self._model, step.Work(*(first + offset for offset in offsets)), found)
         return found
 
     def _packed(self, tensors: Arrays, embedding: int, channels: int) -> step.Model:
         keep = self._kept.keep
-        words, endings, beginnings = (
-            step.Table(keep(tensors[f"{name}.weight"]), keep(tensors[f"{name}.weight{_SCALE}"])) for name in TABLES
-        )
-        blocks = [
-            step.Block(
-                dilation,
-                keep(tensors[f"blocks.{i}.norm.weight"]),
-                keep(tensors[f"blocks.{i}.norm.bias"]),
-                self._linear(tensors, f"blocks.{i}.mix"),
-                self._linear(tensors, f"blocks.{i}.out"),
-            )
-            for i, dilation in enumerate(DILATIONS)
+        names = [f"blocks.{i}" for i in range(len(step.DILATIONS))]
+        tables = [[keep(tensors[f"{name}.weight{kind}"]) for kind in ("", _SCALE)] for name in TABLES]
+        products = [f"{name}.{part}" for name in names for part in ("mix", "out")]
+        linears = [self._linear(tensors, name) for name in ("input", *products, "output")]
+        norms = [
+            [keep(tensors[f"{name}.{kind}"]) for kind in ("weight", "bias")]
+            for name in (*(f"{name}.norm" for name in names), "norm")
         ]
-        return step.Model(
-            embedding=embedding,
-            channels=channels,
-            zeros=keep(np.zeros(channels, np.int32)),
-            tables=(words, endings, beginnings),
-            input=self._linear(tensors, "input"),
-            blocks=tuple(blocks),
-            gain=keep(tensors["norm.weight"]),
-            shift=keep(tensors["norm.bias"]),
-            output=self._linear(tensors, "output"),
-        )
+        addresses = [keep(np.array(each, np.int64)) for each in (tables, linears, norms)]
+        return step.Model(embedding, channels, keep(np.zeros(channels, np.int32)), *addresses)
 
     def _linear(self, tensors: Arrays, name: str) -> step.Linear:
         weights = packed_shorts(tensors[f"{name}.weight"])
@@ -102,6 +78,22 @@ class CompiledNetwork:
         )
         keep = self._kept.keep
         return step.Linear(keep(weights), weights.shape[1], len(weights), keep(scale), keep(bias))
+
+
+@lru_cache(maxsize=512)
+def _layout(words: int, channels: int) -> tuple[list[int], int]:
+    """Return the offset of each part of the work space, in the order of `step.Work`, and its size."""
+    sizes = {
+        "hidden": 4 * words * channels,
+        "inputs": 4 * words * channels,
+        "shorts": 2 * (words + 2 * max(step.DILATIONS) + 1) * channels,
+        "offsets": 8 * words,
+        "sums": 4 * words * channels,
+        "limits": step.LIMITS_BYTES,
+        "multiplier": 4 * channels,
+    }
+    offsets, size = offsets_of(sizes)
+    return [offsets[name] for name in step.Work._fields], size
 
 
 def _is(tensor: NDArray[Any], shape: Sequence[int]) -> bool:
@@ -119,7 +111,7 @@ def _shapes(words: int, embedding: int, channels: int, outputs: int) -> dict[str
     """Return the shape of every tensor by name."""
     matrices = {"input": (channels, embedding), "output": (outputs, channels)}
     norms = ["norm"]
-    for i in range(len(DILATIONS)):
+    for i in range(len(step.DILATIONS)):
         matrices |= {f"blocks.{i}.mix": (channels, 3 * channels), f"blocks.{i}.out": (channels, channels)}
         norms.append(f"blocks.{i}.norm")
     shapes: dict[str, Sequence[int]] = {f"{name}.bias": (shape[0],) for name, shape in matrices.items()}

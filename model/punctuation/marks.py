@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import msgspec
+
 from model.text.spelled import spoken
 
 MARKS = ("", ",", ".", "?")
@@ -27,8 +29,7 @@ _OPEN = '“"(['
 _CLOSE = '”"'
 
 
-@dataclass(frozen=True, slots=True)
-class Labeled:
+class Labeled(msgspec.Struct, frozen=True, gc=False):
     """Word with the index of its mark in `MARKS`, and whether its first letter is upper case."""
 
     word: str

@@ -1,6 +1,7 @@
 """Torch module of the tagger, for training: embeddings, then convolutions of growing dilation over the words.
 
-`model.punctuation.tagger` computes the same with numpy. The last dimension of the output is four marks and the capital.
+`model.punctuation.step` computes the same in compiled code. The last dimension of the output is four marks and the
+capital.
 """
 
 from __future__ import annotations

@@ -31,6 +31,10 @@ class Tagger:
         """Load the weights. Raises: CheckpointError."""
         return cls(*load(path))
 
+    def warm_up(self) -> None:
+        """Compile the code, or load it from disk, so that the first final need not wait."""
+        self.logits(["a"])
+
     def logits(self, words: Sequence[str]) -> FloatArray:
         """Logits (T, 5): of no mark, comma, period and question mark; then of a capital, positive for yes."""
         return self._network.logits(self._vocabulary.rows(words))
@@ -62,5 +66,5 @@ class Tagger:
 
 @cache
 def shipped_tagger() -> Tagger:
-    """Shipped tagger, loaded on first use. Raises: CheckpointError."""
+    """Shipped tagger, loaded on first use: with the first English model of a server. Raises: CheckpointError."""
     return Tagger.from_file(SHIPPED)

@@ -36,21 +36,28 @@ class Vocabulary:
     """Words with rows of their own, from row 1 on; a word's features are its row, its ending and its beginning."""
 
     words: tuple[str, ...]
-    _rows: dict[str, int]
+    _features: dict[str, tuple[int, int, int]]
 
     @classmethod
     def of(cls, words: Sequence[str]) -> Vocabulary:
         """Assign rows to words in order."""
-        return cls(tuple(words), {word: row for row, word in enumerate(words, 1)})
+        return cls(tuple(words), {word: (row, *_parts(word)) for row, word in enumerate(words, 1)})
 
     def rows(self, words: Sequence[str]) -> Rows:
         """Rows of word, ending and beginning for each word, (T, 3) int32."""
-        found = [(self._rows.get(word, UNKNOWN), _bucket(word[-PART:]), _bucket(word[:PART])) for word in words]
+        found: list[int] = []
+        for word in words:
+            found += self._features.get(word) or (UNKNOWN, *_parts(word))
         return np.array(found, np.int32).reshape(-1, 3)
 
 
-def _bucket(part: str) -> int:
-    return zlib.crc32(part.encode()) % BUCKETS
+_BUCKETS = tuple(range(BUCKETS))  # one object for each number, as the features of a vocabulary share them
+
+
+def _parts(word: str) -> tuple[int, int]:
+    """Rows of a word's ending and beginning."""
+    ending, beginning = zlib.crc32(word[-PART:].encode()), zlib.crc32(word[:PART].encode())
+    return _BUCKETS[ending % BUCKETS], _BUCKETS[beginning % BUCKETS]
 
 
 def save(path: Path, tensors: Arrays, vocabulary: Vocabulary) -> None:
@@ -74,14 +81,3 @@ def load(path: Path) -> tuple[dict[str, NDArray[Any]], Vocabulary]:
     except (OSError, SafetensorError, KeyError, UnicodeDecodeError) as error:
         raise CheckpointError(f"cannot read the tagger {path}: {error}; reinstall tutti") from error
     return tensors, Vocabulary.of(words)
-
-
-def rows_of(tensors: Arrays, name: str, rows: NDArray[Any]) -> NDArray[np.float64]:
-    """Rows of a matrix, multiplied by their scales."""
-    found: NDArray[np.float64] = tensors[name][rows] * tensors[name + _SCALE][rows][..., None].astype(np.float64)
-    return found
-
-
-def matrix_of(tensors: Arrays, name: str) -> NDArray[np.float64]:
-    """A whole matrix in float64."""
-    return rows_of(tensors, name, np.arange(len(tensors[name])))

@@ -18,10 +18,11 @@ from model.ctc.interface import Decoder
 from model.decoder import accurate_of, decoder_of, grammars_of
 from model.facts import ModelFacts, facts_of
 from model.published.files import is_published
+from model.punctuation.tagger import shipped_tagger
 from server.configuration.models_file import ModelEntry
 from server.errors import SettingsError
 from server.models.engine_source import BatchedAcousticModel, BatchedModel, EngineSource, LocalEngines
-from server.models.selection import is_language
+from server.models.selection import is_english, is_language
 from server.settings import Settings
 
 Load = Callable[[ModelEntry | None, Settings], "LoadedModel"]
@@ -71,7 +72,10 @@ def load_decoders(
     if accurate is not None and settings.finals == "accurate":
         accurate.warm_up()
     named = (None, ()) if entry is None else (entry.name, entry.languages)
-    return LoadedModel.of_facts(facts, engines, decoder, *named, grammars=grammars, accurate=accurate)
+    loaded = LoadedModel.of_facts(facts, engines, decoder, *named, grammars=grammars, accurate=accurate)
+    if is_english(loaded.languages):
+        shipped_tagger().warm_up()
+    return loaded
 
 
 def outlines_of(settings: Settings, load: Load = load_local) -> tuple[ModelOutline, ...]:

@@ -139,7 +139,7 @@ def _by_rules(texts: Sequence[str], opening: tuple[str, ...], *, ends: bool) -> 
     labels = [Labeled(text, capital=not opening and i == 0) for i, text in enumerate(texts)]
     if labels and ends:
         asked = is_question((*opening, *texts[:2]))
-        labels[-1] = replace(labels[-1], mark=QUESTION if asked else PERIOD)
+        labels[-1] = msgspec.structs.replace(labels[-1], mark=QUESTION if asked else PERIOD)
     return labels
 
 

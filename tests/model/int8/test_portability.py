@@ -1,4 +1,4 @@
-"""The shipped 8-bit model: bit-identical log-probabilities and words on every processor and in any batch.
+"""The shipped 8-bit models: bit-identical log-probabilities, words and marks on every processor and in any batch.
 
 The switches of `tests/support/processors.py` emulate older processors, each in its own process that reports what it
 detects. `python -m model.evaluation.digest` prints the digest on any machine.
@@ -37,6 +37,7 @@ from model.evaluation.digest import SAMPLES, digest_of, sample_recordings
 from model.machine.instructions import instruction_set
 from model.int8.model import Int8Model
 from model.lm.recurrent.model import kept_model
+from model.punctuation.tagger import shipped_tagger
 from model.recordings import read_manifest, read_pcm
 
 torch.set_num_threads(1)
@@ -108,6 +109,7 @@ print(json.dumps({
     "mandarin": digest_of(log_probs_of(mandarin, recordings)),
     "segments": [digest_of(log_probs_of(load_segment_model(each), recordings)) for each in SEGMENT_MODELS],
     "texts": [score.hex() for score in kept_model(SENTENCES).score([text.split() for text in texts]).tolist()],
+    "marks": digest_of([shipped_tagger().logits(text.split()) for text in [*texts, " ".join(texts)]]),
     "accurate": [[word.text for word in words] for words in map(taken, found)],
     "characters": ["".join(word.text for word in words_of(each)) for each in log_probs_of(mandarin, spoken)],
     "sums": [hashlib.sha256(each.tobytes()).hexdigest() for each in (own, library)],
@@ -118,6 +120,9 @@ print(json.dumps({
     "libm": address("sin") - address("nan"),
 }))
 """
+
+OF_THE_TAGGER = "82bf9e8c31e0bec0b676164f6c496bfdf063d9ff1f4c9c89055e7e98c8f012e6"
+"""Digest of the shipped tagger's logits of the samples' transcripts, and of all of them as one text."""
 
 
 @cache
@@ -198,6 +203,11 @@ def test_whole_texts_have_the_same_scores_and_the_choice_is_the_same(switches: M
     assert found["texts"] == native["texts"]
     assert found["accurate"] == native["accurate"]
     assert any(found["accurate"])
+
+
+@pytest.mark.parametrize("switches", [{}, AVX2, BASELINE, OLD_LIBRARIES], ids=["this", "AVX2", "x86-64", "libraries"])
+def test_the_tagger_has_the_same_logits(switches: Mapping[str, str]) -> None:
+    assert process(switches)["marks"] == OF_THE_TAGGER
 
 
 def test_the_committed_digests_are_those_of_the_shipped_checkpoints_and_no_other_is_named() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.int8.product import COLUMNS, WAYS, first_sums, make_multiply, multiply, packed
+from model.int8.product import COLUMNS, WAYS, first_sums, make_multiply, multiply, packed, packed_shorts
 from model.int8.quantized import LARGEST_INPUT, LARGEST_WEIGHT, QuantizedProduct
 from tests.support.needs import need_instructions
 
@@ -60,6 +60,27 @@ def test_the_largest_inputs_and_weights_do_not_saturate(name, sign):
     rows = np.full((7, 1_536), LARGEST_INPUT, np.uint8)
     sums = caller(make_multiply(name))(product, rows, np.arange(7, dtype=np.int64) * 1_536, 7)
     assert (sums == sign * LARGEST_WEIGHT * LARGEST_INPUT * 1_536).all()
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_every_instruction_set_gives_the_exact_sums_of_shorts(name):
+    need_instructions(name)
+    way, random, depth = make_multiply(name, shorts=True), np.random.default_rng(3), 384
+
+    @numba.njit
+    def run(arguments):
+        way(*arguments)
+
+    weight = random.integers(-127, 128, (48, depth)).astype(np.int8)
+    weight[0], weight[1] = 127, -127
+    weights, first = packed_shorts(weight), np.arange(64, dtype=np.int32)
+    for count in range(1, 30):
+        rows = random.integers(-32_767, 32_768, (count, depth)).astype(np.int16)
+        rows[0], offsets = 32_767, np.arange(count, dtype=np.int64) * 2 * depth
+        sums = np.full((count, 64), -1, np.int32)
+        where, packed_at = (rows.ctypes.data, offsets.ctypes.data, count), weights.ctypes.data
+        run((*where, packed_at, depth // 2, 2, first.ctypes.data, sums.ctypes.data))
+        assert (sums[:, :48] == rows.astype(np.int64) @ weight.T.astype(np.int64) + first[:48]).all()
 
 
 @settings(max_examples=60, deadline=None)

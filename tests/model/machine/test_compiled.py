@@ -15,6 +15,7 @@ from model.int8 import step
 from model.lm.arpa_rows import parse_rows
 from model.lm.recurrent.step import score_texts
 from model.machine import compiled
+from model.punctuation.step import tag_words
 from model.vad import step as vad_step
 
 ROOT = Path(model.__file__).parent
@@ -92,6 +93,7 @@ def test_warming_up_from_the_command_line_prints_the_folder_of_step_and_search(c
     parts += [("levels of the audio", levels.write_levels)]
     parts += [("reading of n-grams", parse_rows), ("beam search", kernel.advance_streams)]
     parts += [("voice detector", vad_step.step), ("recurrent language model", score_texts)]
+    parts += [("punctuation tagger", tag_words)]
     for line, (name, function) in zip(lines, parts, strict=True):
         assert line.startswith(f"{name} compiled in ")
         assert line.endswith(f"cached in {compiled.kept_in(function)}")

@@ -1,4 +1,4 @@
-"""Training examples, a small training run, and equal outputs of the numpy tagger and the torch network."""
+"""Training examples, a small training run, and equal outputs of the compiled tagger and the torch network."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_mark_of_a_deleted_word_moves_to_the_word_before() -> None:
         assert np.count_nonzero(final.marks[:-1] != NONE) >= 7 - (len(book.marks) - len(final.marks))
 
 
-def test_the_numpy_tagger_equals_the_torch_network(tmp_path: Path) -> None:
+def test_the_compiled_tagger_equals_the_torch_network(tmp_path: Path) -> None:
     torch.manual_seed(1)
     network = TaggerNetwork(len(VOCABULARY.words)).eval()
     save(tmp_path / "a.safetensors", arrays(network), VOCABULARY)
@@ -81,7 +81,7 @@ def test_the_numpy_tagger_equals_the_torch_network(tmp_path: Path) -> None:
     valid = torch.arange(padded.shape[1])[None] < rows.shape[1]
     with torch.no_grad():
         expected = network(padded, valid)[0, : len(words)].numpy()
-    np.testing.assert_allclose(tagger.logits(words), expected, atol=1e-4)
+    np.testing.assert_allclose(tagger.logits(words), expected, atol=5e-4)
 
 
 def test_a_small_run_learns_and_is_deterministic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
