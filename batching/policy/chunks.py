@@ -30,8 +30,8 @@ from batching.policy.background import WITHOUT_LIVE_SHARE
 from batching.policy.service_times import ServiceTimes
 
 HANDOVER_S = 0.0002
-"""Seconds from the end of a batch to the start of its decoding. A chunk saves as much, so with a small model it may last
-that much longer than one step. Source: median of `tutti loadtest --ruler ttfs --explain`, two cores."""
+"""Seconds from the end of a batch to the start of its decoding. A chunk saves as much, so with a small model it may
+last that much longer than one step. Source: median of `tutti loadtest --ruler ttfs --explain`, two cores."""
 
 
 class Chunks:
