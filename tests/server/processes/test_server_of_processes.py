@@ -30,7 +30,7 @@ STREAM_S = 5.0
 AT_ONCE_S = 0.5
 """For a restart: another engine takes seconds to start, and is to take over while streams are live."""
 
-ABOUT_HALF = range(2, 5)  # of six streams: a request just before may still count at one of two front ends
+SOME = range(1, 6)  # of six streams: requests just before may still count at one of two front ends
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +207,7 @@ def test_a_killed_front_end_ends_its_own_streams_alone(
     two.until(two.both_serve)  # streams of the test before no longer count
     outcomes = during(two, played, lambda: two.kill(two.processes(FRONT_END)[0]))
     survived = [outcome for outcome in outcomes if outcome.finished]
-    assert len(survived) in ABOUT_HALF
+    assert len(survived) in SOME
     check(survived, texts)
     two.until(lambda: len(two.processes(FRONT_END)) == 2)
     two.until(lambda: two.metric("tutti_ready") == 1)
@@ -224,7 +224,7 @@ def test_resumable_streams_of_a_killed_front_end_continue_at_another(
     two.until(two.both_serve)
     outcomes = during(two, played, lambda: two.kill(two.processes(FRONT_END)[0]), resumable=True)
     check(outcomes, texts)
-    assert sum(bool(outcome.lost_at) for outcome in outcomes) in ABOUT_HALF
+    assert sum(bool(outcome.lost_at) for outcome in outcomes) in SOME
     assert {outcome.events.resumed for outcome in outcomes if outcome.lost_at} == {1}
     two.until(two.both_serve)
 
