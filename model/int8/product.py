@@ -64,11 +64,11 @@ Add = Callable[[Any, Any, Any, Any], Any]
 """(builder, sums, inputs in all lanes, weights) -> sums; inputs and weights are vectors of bytes, four per lane."""
 
 
-def _dot_vnni(lanes: int) -> Add:
+def _vnni(instruction: str, lanes: int) -> Add:
     words = vector(I32, lanes)
 
     def add(builder: Any, sums: Any, inputs: Any, weights: Any) -> Any:
-        name = f"llvm.x86.avx512.vpdpbusd.{32 * lanes}"
+        name = f"llvm.x86.avx512.{instruction}.{32 * lanes}"
         return intrinsic_call(
             builder, name, words, sums, builder.bitcast(inputs, words), builder.bitcast(weights, words)
         )
@@ -95,24 +95,12 @@ def _dot_portable(builder: Any, sums: Any, inputs: Any, weights: Any) -> Any:
 
 
 WAYS: dict[InstructionSet, tuple[int, tuple[int, int, int, int, int], Add]] = {
-    "vnni512": (16, (12, 8, 4, 2, 1), _dot_vnni(16)),
-    "vnni256": (8, (5, 4, 3, 2, 1), _dot_vnni(8)),
+    "vnni512": (16, (12, 8, 4, 2, 1), _vnni("vpdpbusd", 16)),
+    "vnni256": (8, (5, 4, 3, 2, 1), _vnni("vpdpbusd", 8)),
     "avx2": (8, (5, 4, 3, 2, 1), _dot_avx2),
     "portable": (8, (5, 4, 3, 2, 1), _dot_portable),
 }
 """Lanes of a register, rows of the tiles (the largest fills the registers), and the dot product."""
-
-
-def _pairs_vnni(lanes: int) -> Add:
-    words = vector(I32, lanes)
-
-    def add(builder: Any, sums: Any, inputs: Any, weights: Any) -> Any:
-        name = f"llvm.x86.avx512.vpdpwssd.{32 * lanes}"
-        return intrinsic_call(
-            builder, name, words, sums, builder.bitcast(inputs, words), builder.bitcast(weights, words)
-        )
-
-    return add
 
 
 def _pairs_avx2(builder: Any, sums: Any, inputs: Any, weights: Any) -> Any:
@@ -132,8 +120,8 @@ def _pairs_portable(builder: Any, sums: Any, inputs: Any, weights: Any) -> Any:
 
 
 PAIRS: dict[InstructionSet, Add] = {
-    "vnni512": _pairs_vnni(16),
-    "vnni256": _pairs_vnni(8),
+    "vnni512": _vnni("vpdpwssd", 16),
+    "vnni256": _vnni("vpdpwssd", 8),
     "avx2": _pairs_avx2,
     "portable": _pairs_portable,
 }

@@ -40,7 +40,7 @@ class SileroVad:
         """`tensors`: the graph's weights by name. Raises: CheckpointError for others than silero-vad's."""
         self._arrays = KeptArrays()
         try:
-            self._weights = self._packed(tensors)
+            self.weights = self._packed(tensors)  # exist as long as this object
         except (KeyError, ValueError) as error:
             raise CheckpointError(f"voice activity detection: not the weights of silero-vad: {error}") from error
 
@@ -60,11 +60,6 @@ class SileroVad:
         """
         del tile_rows
         return VadSlots(self, capacity=capacity, largest=largest)
-
-    @property
-    def weights(self) -> compiled.Weights:
-        """Addresses of the packed weights, which exist as long as this object."""
-        return self._weights
 
     def _packed(self, tensors: Mapping[str, Floats]) -> compiled.Weights:
         keep = self._arrays.keep
