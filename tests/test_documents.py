@@ -29,7 +29,7 @@ TARGET = re.compile(r"`make ([a-z][a-z0-9-]*)")
 TARGETS = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 EXCEPTED = re.compile(r"[<>{}…]|\bNAME\b|^build/")  # placeholders, and what a build leaves
-OTHER_PROGRAMS = {"build", "pip", "pytest", "venv"}
+OTHER_PROGRAMS = {"build", "pip", "pytest", "timeit", "venv"}
 ELSEWHERE = {  # by the file that names them
     "docs/fine-tuning.md": {"calls/0001.wav", "calls/0002.wav"},  # the reader's recordings
     "docs/models.md": {"model.onnx", "model.int8.onnx"},  # files of published models

@@ -24,7 +24,7 @@ from server.settings import Settings
 from tests.support.documents.blocks import ROOT
 from tests.support.needs import missing
 
-OTHER_MODULES = {"build", "pip", "venv"}  # of others; pytest's files are checked
+OTHER_MODULES = {"build", "pip", "timeit", "venv"}  # of others; pytest's files are checked
 CONTAINERS = {"docker", "torchrun"}  # programs that run a command which follows their own options
 TAKE_SETTINGS = {"serve", "doctor"}  # whose options are the settings of that name
 ASSIGNED = re.compile(r"(\w+)=")
