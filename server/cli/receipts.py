@@ -39,6 +39,9 @@ KeysOption = Annotated[
         dir_okay=False,
     ),
 ]
+LostOption = Annotated[
+    bool, typer.Option("--lost", help="Accept streams without a closing receipt, whose connection was lost.")
+]
 MessagesArgument = Annotated[
     Path, typer.Argument(help="Messages of a stream with receipt=true, one a line; or a vCon document.", dir_okay=False)
 ]
@@ -75,6 +78,7 @@ def replay(
     receipts: MessagesArgument,
     *,
     keys: KeysOption = None,
+    lost: LostOption = False,
     lm: LmOption = None,
     written_forms: WrittenFormsOption = None,
     language: LanguageOption = None,
@@ -85,15 +89,15 @@ def replay(
 ) -> None:
     """Derive the finals of a stream again from its audio, and compare them with its receipts.
 
-    Exits with 1 if anything differs, and names it: signature, order of finals, audio, model, decoder, language model,
-    key terms, settings, words.
+    Exits with 1 if anything differs, and names it: signature, order of finals, end of the stream, message, not signed,
+    audio, model, decoder, language model, key terms, settings, words.
     """
     settings = _settings(lm, model_for(language, model), device, threads, written_forms)
     if not audio.is_file():
         fail(f"{audio}: no such file")
     recorded = _read(receipts)
-    found = _run(_differences(settings, _keys(keys), recorded, audio))
-    _report(found, len(recorded.finals), keys, as_json=as_json)
+    differences = _run(_differences(settings, _keys(keys), recorded, audio, lost=lost))
+    _report(differences, recorded, keys, as_json=as_json)
 
 
 def audit(
@@ -106,6 +110,7 @@ def audit(
     seed: Annotated[int, typer.Option(help="Random seed for the choice of streams.")] = 0,
     concurrency: Annotated[int, typer.Option(help="Streams replayed at once.", min=1)] = 8,
     keys: KeysOption = None,
+    lost: LostOption = False,
     lm: LmOption = None,
     written_forms: WrittenFormsOption = None,
     language: LanguageOption = None,
@@ -119,7 +124,7 @@ def audit(
     settings = _settings(lm, model_for(language, model), device, threads, written_forms)
     if not folder.is_dir():
         fail(f"{folder}: no such folder")
-    _run(_audit(settings, _keys(keys), folder, (day, share, seed, concurrency)))
+    _run(_audit(settings, _keys(keys), folder, (day, share, seed, concurrency), lost=lost))
 
 
 def _settings(lm: str | None, model: Path | None, device: str, threads: int, written_forms: Path | None) -> Settings:
@@ -128,16 +133,16 @@ def _settings(lm: str | None, model: Path | None, device: str, threads: int, wri
 
 
 async def _differences(
-    settings: Settings, keys: ReceiptKeys | None, recorded: Recorded, audio: Path
+    settings: Settings, keys: ReceiptKeys | None, recorded: Recorded, audio: Path, *, lost: bool
 ) -> list[Difference]:
     from server.tools.replay import Replayer
 
-    async with Replayer.opened(settings, keys) as replayer:
+    async with Replayer.opened(settings, keys, may_lack_end=lost) as replayer:
         return await replayer.differences(recorded, audio)
 
 
 async def _audit(
-    settings: Settings, keys: ReceiptKeys | None, folder: Path, chosen: tuple[str, float, int, int]
+    settings: Settings, keys: ReceiptKeys | None, folder: Path, chosen: tuple[str, float, int, int], *, lost: bool
 ) -> None:
     from server.tools.audit import audit as audited
     from server.tools.audit import share_of, stored_in
@@ -148,7 +153,7 @@ async def _audit(
     if not stored:
         fail(f"{folder}: no receipts{f' of {day}' if day else ''}; expected files NAME.vcon.json or NAME.jsonl")
     streams = share_of(stored, share, seed)
-    async with Replayer.opened(settings, keys) as replayer:
+    async with Replayer.opened(settings, keys, may_lack_end=lost) as replayer:
         finding = await audited(replayer, streams, concurrency)
     if finding is not None:
         for difference in finding.differences:
@@ -196,15 +201,21 @@ def _keys(path: Path | None) -> ReceiptKeys | None:
         fail(f"{path}: {error}")
 
 
-def _report(found: list[Difference], finals: int, keys: Path | None, *, as_json: bool) -> None:
+def _report(differences: list[Difference], recorded: Recorded, keys: Path | None, *, as_json: bool) -> None:
+    from server.receipts.unsigned import unsigned_parts
+
+    finals, unsigned = len(recorded.finals), unsigned_parts(recorded)
     checked = "signatures are valid" if keys is not None else "signatures were not checked (--keys)"
     if as_json:
-        differences = [{"part": each.part.value, "detail": each.detail} for each in found]
-        typer.echo(json.dumps({"finals": finals, "signatures_checked": keys is not None, "differences": differences}))
+        report = {"finals": finals, "signatures_checked": keys is not None, "not_signed": unsigned}
+        details = [{"part": difference.part.value, "detail": difference.detail} for difference in differences]
+        typer.echo(json.dumps({**report, "differences": details}))
     else:
-        for each in found:
-            typer.echo(str(each))
-        if not found:
+        for difference in differences:
+            typer.echo(str(difference))
+        if not differences:
             typer.echo(f"{finals} finals are the same; {checked}")
-    if found:
+        if unsigned:
+            typer.echo(f"without a signature: {', '.join(unsigned)}")
+    if differences:
         raise typer.Exit(EXIT_DIFFERS)

@@ -1,13 +1,15 @@
 """The content of receipts, and the chain of one stream. Pure.
 
 A receipt is a JSON object, signed as a JWS. The first one of a chain has the setup of the stream in clear, the last one
-no final. Digests are SHA-256 in hexadecimal.
+no final. Digests are SHA-256 in hexadecimal. Each receipt covers its whole message, except
+what `signed_part` leaves out.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -16,7 +18,7 @@ from server.recognition.audio_digest import AudioMark
 from server.recognition.events import Final
 from server.recognition.saved_state import SavedReceipts
 
-VERSION = 1  # increase it with every change of a digest's definition
+VERSION = 2  # increase it with every change of a digest's definition
 
 encode = msgspec.json.Encoder().encode
 
@@ -84,6 +86,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     previous: str
     audio: CoveredAudio
     digests: Digests
+    message: str  # digest of the message that carries the receipt
     final: FinalText | UnsetType = UNSET  # absent: the end of the stream
     closed: str | UnsetType = UNSET  # why it ended
     setup: Setup | UnsetType = UNSET  # of `number` 0
@@ -107,6 +110,35 @@ def text_digest(words: Sequence[ShownWord]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
+def signed_part(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message without what no receipt can cover.
+
+    These are the receipt itself and, in a final, the report of latencies and the id of the connection: both differ if a
+    resumed stream sends the final again, and its receipt has to stay the same.
+    """
+    signed = {name: value for name, value in message.items() if name not in ("receipt", "tutti")}
+    if isinstance(signed.get("metadata"), dict):
+        signed["metadata"] = {name: value for name, value in signed["metadata"].items() if name != "request_id"}
+    return signed
+
+
+def message_digest(message: dict[str, Any]) -> str:
+    """Return the digest of a message's signed part as canonical JSON.
+
+    Keys are sorted, and a whole number has no fraction, so a client may decode a message and encode it again.
+    Source: RFC 8785 (JSON Canonicalization Scheme).
+    """
+    return json_digest(_without_fractions(signed_part(message)))
+
+
+def _without_fractions(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_fractions(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_without_fractions(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def json_digest(value: object) -> str:
     """Return the digest of a value as JSON with sorted keys and no spaces."""
     return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()
@@ -120,15 +152,17 @@ class ReceiptChain:
         self._setup, self._digests = setup, digests
         self._count, self._previous = 0, ""
 
-    def final(self, event: Final, times_s: tuple[float, float], words: Sequence[ShownWord]) -> bytes:
-        """Return the payload of a final with start, duration and words of its message; `event.audio` is known."""
+    def final(self, event: Final, message: bytes, words: Sequence[ShownWord]) -> bytes:
+        """Return the payload of a final with its message as JSON and the words of that; `event.audio` is known."""
         assert event.audio is not None, "the session has receipts"
+        fields = msgspec.json.decode(message)
+        times_s = fields["start"], fields["duration"]
         text = FinalText(event.channel, *times_s, event.reason, len(words), text_digest(words))
-        return self._next(event.audio, final=text)
+        return self._next(event.audio, fields, final=text)
 
-    def end(self, mark: AudioMark, reason: str) -> bytes:
-        """Return the payload of the stream's end."""
-        return self._next(mark, closed=reason)
+    def end(self, mark: AudioMark, message: bytes, reason: str) -> bytes:
+        """Return the payload of the stream's end with its message as JSON."""
+        return self._next(mark, msgspec.json.decode(message), closed=reason)
 
     def saved(self) -> SavedReceipts:
         """Return the position in the chain."""
@@ -139,11 +173,27 @@ class ReceiptChain:
         self._stream, self._created = saved.stream, saved.created
         self._count, self._previous = saved.count, saved.previous
 
-    def _next(self, mark: AudioMark, *, final: FinalText | UnsetType = UNSET, closed: str | UnsetType = UNSET) -> bytes:
-        audio, setup = CoveredAudio.of(mark), UNSET if self._count else self._setup
-        number, previous = self._count, self._previous
-        payload = encode(
-            Receipt(VERSION, self._stream, self._created, number, previous, audio, self._digests, final, closed, setup)
+    def _next(
+        self,
+        mark: AudioMark,
+        message: dict[str, Any],
+        *,
+        final: FinalText | UnsetType = UNSET,
+        closed: str | UnsetType = UNSET,
+    ) -> bytes:
+        receipt = Receipt(
+            version=VERSION,
+            stream=self._stream,
+            created=self._created,
+            number=self._count,
+            previous=self._previous,
+            audio=CoveredAudio.of(mark),
+            digests=self._digests,
+            message=message_digest(message),
+            final=final,
+            closed=closed,
+            setup=UNSET if self._count else self._setup,
         )
-        self._count, self._previous = number + 1, hashlib.sha256(payload).hexdigest()
+        payload = encode(receipt)
+        self._count, self._previous = self._count + 1, hashlib.sha256(payload).hexdigest()
         return payload

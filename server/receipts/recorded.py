@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from server.receipts.keys import BadSignature, payload_of
-from server.receipts.receipt import VERSION, Receipt, Setup, ShownWord
+from server.receipts.receipt import VERSION, Receipt, Setup, ShownWord, signed_part
 
 
 class BadReceipt(Exception):
@@ -35,7 +35,10 @@ class Entry:
     @property
     def words(self) -> list[ShownWord]:
         """The words of the message. Raises: BadReceipt."""
-        return [_word(word) for word in self._alternative["words"]]
+        words = self._alternative["words"]
+        if not isinstance(words, list):
+            raise BadReceipt("a message with a receipt has no list of words")
+        return [_word(word) for word in words]
 
     @property
     def transcript(self) -> str:
@@ -45,33 +48,45 @@ class Entry:
     @property
     def _alternative(self) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = self.message["channel"]["alternatives"][0]
+            alternative: dict[str, Any] = self.message["channel"]["alternatives"][0]
         except (KeyError, IndexError, TypeError):
             raise BadReceipt("a message with a receipt has no transcript") from None
-        if not isinstance(found, dict) or not {"words", "transcript"} <= found.keys():
+        if not isinstance(alternative, dict) or not {"words", "transcript"} <= alternative.keys():
             raise BadReceipt("a message with a receipt has no words")
-        return found
+        return alternative
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The receipts of one stream in the order of their messages, at least one."""
+    """The receipts of one stream in the order of their messages, at least one.
+
+    `unsigned` are the other messages: those without a receipt, or with that of an earlier message and other content.
+    `document` is the vCon document that they were read from.
+    """
 
     entries: tuple[Entry, ...]
+    unsigned: tuple[Any, ...] = ()
+    document: dict[str, Any] | None = None
 
     @classmethod
-    def of_messages(cls, messages: Iterable[Any]) -> Recorded:
-        """Take those of the messages that have receipts; one that came twice counts once. Raises: BadReceipt."""
-        entries: list[Entry] = []
-        seen: set[str] = set()
+    def of_messages(cls, messages: Iterable[Any], document: dict[str, Any] | None = None) -> Recorded:
+        """Sort messages by whether they have receipts; a copy, which a resumed stream can send, counts once.
+
+        Raises: BadReceipt.
+        """
+        entries: dict[str, Entry] = {}
+        unsigned: list[Any] = []
         for message in messages:
             signed = message.get("receipt") if isinstance(message, dict) else None
-            if isinstance(signed, str) and signed not in seen:
-                seen.add(signed)
-                entries.append(_entry(signed, message))
+            if not isinstance(signed, str):
+                unsigned.append(message)
+            elif signed not in entries:
+                entries[signed] = _entry(signed, message)
+            elif signed_part(message) != signed_part(entries[signed].message):
+                unsigned.append(message)
         if not entries:
             raise BadReceipt("no receipts: record the messages of a stream with receipt=true, one a line")
-        return cls(tuple(entries))
+        return cls(tuple(entries.values()), tuple(unsigned), document)
 
     @property
     def first(self) -> Receipt:
@@ -89,8 +104,8 @@ class Recorded:
     @property
     def closed(self) -> str | None:
         """Why the stream ended, None if its last message is missing."""
-        found = self.entries[-1].receipt.closed
-        return found if isinstance(found, str) else None
+        reason = self.entries[-1].receipt.closed
+        return reason if isinstance(reason, str) else None
 
     @property
     def finals(self) -> Sequence[Entry]:
@@ -105,7 +120,7 @@ def read_recorded(text: str) -> Recorded:
     except ValueError:
         return Recorded.of_messages(_lines(text))
     if isinstance(document, dict) and "analysis" in document:
-        document = messages_of(document)
+        return Recorded.of_messages(messages_of(document), document)
     return Recorded.of_messages(document if isinstance(document, list) else [document])
 
 

@@ -11,8 +11,9 @@ import msgspec
 
 from model.ctc.words import joined
 from server.receipts.keys import BadSignature, ReceiptKeys
-from server.receipts.receipt import Digests, FinalText, ShownWord, text_digest
-from server.receipts.recorded import Entry, Recorded
+from server.receipts.receipt import Digests, FinalText, ShownWord, message_digest, text_digest
+from server.receipts.recorded import BadReceipt, Entry, Recorded
+from server.receipts.unsigned import unsigned_claims
 from server.recognition.audio_digest import BLOCK, SAMPLE_BYTES, digest_of
 
 
@@ -21,6 +22,9 @@ class Part(StrEnum):
 
     SIGNATURE = "signature"
     ORDER = "order of finals"
+    END = "end of the stream"
+    MESSAGE = "message"
+    UNSIGNED = "not signed"
     AUDIO = "audio"
     MODEL = "model"
     DECODER = "decoder"
@@ -42,19 +46,27 @@ class Difference:
         return f"{self.part}: {self.detail}"
 
 
-def check_recorded(recorded: Recorded, keys: ReceiptKeys | None) -> list[Difference]:
-    """Check the receipts against each other and their messages; without keys no signatures."""
-    found = [] if keys is None else list(_signatures(recorded.entries, keys))
-    found += _order(recorded.entries)
-    for entry in recorded.finals:
-        found += _message(entry)
+def check_recorded(recorded: Recorded, keys: ReceiptKeys | None, *, may_lack_end: bool = False) -> list[Difference]:
+    """Check the receipts against each other and what is recorded with them; without keys no signatures.
+
+    `may_lack_end`: the receipt that closes the stream may be missing, as after a lost connection.
+    """
+    differences = [] if keys is None else list(_signatures(recorded.entries, keys))
+    differences += _order(recorded.entries)
+    if recorded.closed is None and not may_lack_end:
+        number = recorded.entries[-1].receipt.number
+        detail = f"no receipt closes the stream, so finals that followed receipt {number} may be missing (--lost)"
+        differences.append(Difference(Part.END, detail))
+    for entry in recorded.entries:
+        differences += _message(entry)
+    differences += [Difference(Part.UNSIGNED, claim) for claim in unsigned_claims(recorded)]
     first = recorded.first.digests
     for entry in recorded.entries:
         if entry.receipt.digests != first:
             where = f"in receipt {entry.receipt.number}", "in the first one"
-            found += compare_digests(first, entry.receipt.digests, *where)
+            differences += compare_digests(first, entry.receipt.digests, *where)
             break
-    return found
+    return differences
 
 
 def _signatures(entries: Sequence[Entry], keys: ReceiptKeys) -> Iterator[Difference]:
@@ -76,19 +88,34 @@ def _order(entries: Sequence[Entry]) -> Iterator[Difference]:
         if receipt.previous != previous or receipt.stream != entries[0].receipt.stream:
             yield Difference(Part.ORDER, f"receipt {receipt.number} does not follow the one before it")
             return
+        if isinstance(receipt.closed, str) and entry is not entries[-1]:
+            yield Difference(Part.ORDER, f"receipt {receipt.number} closes the stream, and others follow it")
+            return
         previous, expected = entry.digest, expected + 1
 
 
 def _message(entry: Entry) -> Iterator[Difference]:
-    """Compare a message with the digest of its words in its receipt."""
+    """Compare a message with the digests in its receipt; words and times are named before other fields."""
     final, message, number = entry.receipt.final, entry.message, entry.receipt.number
-    assert isinstance(final, FinalText), "an entry of a final"
-    words = entry.words
-    if text_digest(words) != final.sha256 or joined([shown for *_, shown in words]) != entry.transcript:
+    if message_digest(message) == entry.receipt.message:
+        return
+    if isinstance(final, FinalText) and not _has_words(entry, final.sha256):
         yield Difference(Part.WORD, f"the message of receipt {number} has other words than were signed")
-    times = (message.get("start"), message.get("duration"), message.get("channel_index", [None])[0])
-    if times != (final.start, final.duration, final.channel):
-        yield Difference(Part.WORD, f"the message of receipt {number} has another time or channel than was signed")
+    elif isinstance(final, FinalText) and (message.get("start"), message.get("duration")) != (
+        final.start,
+        final.duration,
+    ):
+        yield Difference(Part.WORD, f"the message of receipt {number} has another time than was signed")
+    else:
+        yield Difference(Part.MESSAGE, f"the message of receipt {number} has other fields or values than were signed")
+
+
+def _has_words(entry: Entry, digest: str) -> bool:
+    """Whether a message has the words of a digest, and a transcript that joins them."""
+    try:
+        return text_digest(entry.words) == digest and joined([shown for *_, shown in entry.words]) == entry.transcript
+    except (BadReceipt, ValueError, OverflowError):  # no words, or times that are no numbers
+        return False
 
 
 NAMES = {

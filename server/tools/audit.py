@@ -35,8 +35,10 @@ class Finding:
 def read_stored(receipts: Path) -> Recorded:
     """Read one file of receipts. Raises: BadReceipt, OSError."""
     try:
-        return read_recorded(receipts.read_text(encoding="utf-8"))
-    except (BadReceipt, UnicodeDecodeError) as error:
+        return read_recorded(receipts.read_text(encoding="utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise BadReceipt(f"{receipts}: not UTF-8 text; save it as UTF-8") from error
+    except BadReceipt as error:
         raise BadReceipt(f"{receipts}: {error}") from error
 
 

@@ -79,23 +79,26 @@ class Loaded:
 class Replayer:
     """Replays streams; each set of models is loaded once."""
 
-    def __init__(self, settings: Settings, keys: ReceiptKeys | None) -> None:
-        """`keys` None: signatures are not checked."""
-        self._settings, self._keys = settings, keys
+    def __init__(self, settings: Settings, keys: ReceiptKeys | None, *, may_lack_end: bool) -> None:
+        """`keys` None: signatures are not checked. `may_lack_end`: as in `check_recorded`."""
+        self._settings, self._keys, self._may_lack_end = settings, keys, may_lack_end
         self._replicas: dict[Loaded, Replica] = {}
         self._stack = AsyncExitStack()
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, settings: Settings, keys: ReceiptKeys | None) -> AsyncIterator[Replayer]:
+    async def opened(
+        cls, settings: Settings, keys: ReceiptKeys | None, *, may_lack_end: bool = False
+    ) -> AsyncIterator[Replayer]:
         """Yield a replayer whose engines end with the context."""
-        replayer = cls(settings, keys)
+        replayer = cls(settings, keys, may_lack_end=may_lack_end)
         async with replayer._stack:
             yield replayer
 
     async def differences(self, recorded: Recorded, audio: Path) -> list[Difference]:
         """Return what differs, the causes first. Raises: BadReceipt, ModelError, OSError, SettingsError."""
-        found, setup = check_recorded(recorded, self._keys), recorded.setup
+        differences = check_recorded(recorded, self._keys, may_lack_end=self._may_lack_end)
+        setup = recorded.setup
         replica = await self._replica(Loaded.of(recorded))
         model = replica.models.default
         own = replica.own_forms if WRITTEN_FORMS in setup.settings else NO_OWN_FORMS
@@ -106,9 +109,9 @@ class Replayer:
         samples = await asyncio.to_thread(read_samples, audio, request)
         causes += check_audio(recorded, samples, request.channels, request.form.sample_rate)
         if causes:
-            return found + causes  # other words would follow from them
+            return differences + causes  # other words would follow from them
         derived = await _Replay(replica, model, request, recorded).run(samples)
-        return found + compare_finals(recorded, derived)
+        return differences + compare_finals(recorded, derived)
 
     async def _replica(self, loaded: Loaded) -> Replica:
         if loaded not in self._replicas:

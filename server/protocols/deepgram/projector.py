@@ -163,25 +163,21 @@ class Projector:
         else:
             reason = event.reason
             channel, words = transcript.final(event.words, ends=reason is not FinalReason.MAX_LEN)
-        start_s, duration_s = _seconds(event.start_s), _seconds(event.duration_s)
-        receipt: str | UnsetType = UNSET
-        if self.receipts is not None and isinstance(event, Final):
-            receipt = self.receipts.final(event, (start_s, duration_s), transcript.words)
-        return _encode(
-            Results(
-                (event.channel, self._channels),
-                start_s,
-                duration_s,
-                reason is not None,  # is_final
-                reason is not None and reason is not FinalReason.MAX_LEN,  # speech_final
-                reason is FinalReason.FINALIZE,  # from_finalize
-                channel,
-                self._metadata,
-                self._report(event, words, timing, write_s) if self._reports else UNSET,
-                event.overlap if self._overlaps and isinstance(event, Final) else UNSET,
-                receipt,
-            )
+        results = Results(
+            (event.channel, self._channels),
+            _seconds(event.start_s),
+            _seconds(event.duration_s),
+            reason is not None,  # is_final
+            reason is not None and reason is not FinalReason.MAX_LEN,  # speech_final
+            reason is FinalReason.FINALIZE,  # from_finalize
+            channel,
+            self._metadata,
+            self._report(event, words, timing, write_s) if self._reports else UNSET,
+            event.overlap if self._overlaps and isinstance(event, Final) else UNSET,
         )
+        if self.receipts is not None and isinstance(event, Final):
+            results.receipt = self.receipts.final(event, _encode(results), transcript.words)
+        return _encode(results)
 
     def _report(
         self, event: Partial | Final, words: int, timing: StepTiming | None, write_s: float
@@ -221,7 +217,7 @@ class Projector:
             warnings=warned("audio", self.warnings),
         )
         if self.receipts is not None and event.audio is not None:
-            summary.receipt = self.receipts.end(event.audio, event.reason)
+            summary.receipt = self.receipts.end(event.audio, _encode(summary), event.reason)
         return _encode(summary)
 
 

@@ -38,13 +38,13 @@ class StreamReceipts:
         self.chain = chain
         self._keys = keys
 
-    def final(self, event: Final, times_s: tuple[float, float], words: Sequence[ShownWord]) -> str:
-        """Return the receipt of a final with start, duration and words of its message."""
-        return self._keys.sign(self.chain.final(event, times_s, words))
+    def final(self, event: Final, message: bytes, words: Sequence[ShownWord]) -> str:
+        """Return the receipt of a final, of its message as JSON and the words in that."""
+        return self._keys.sign(self.chain.final(event, message, words))
 
-    def end(self, mark: AudioMark, reason: str) -> str:
-        """Return the receipt of the stream's end."""
-        return self._keys.sign(self.chain.end(mark, reason))
+    def end(self, mark: AudioMark, message: bytes, reason: str) -> str:
+        """Return the receipt of the stream's end, of its message as JSON."""
+        return self._keys.sign(self.chain.end(mark, message, reason))
 
 
 def check_receipts(request: ListenRequest, keys: ReceiptKeys | None) -> None:

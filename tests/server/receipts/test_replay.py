@@ -50,11 +50,13 @@ def written(folder: Path, audio: np.ndarray, rate: int = RATE) -> Path:
     return path
 
 
-def with_settings(found: Recorded, audio: Path, keys: ReceiptKeys, **settings: Any) -> list[str]:
+def with_settings(
+    found: Recorded, audio: Path, keys: ReceiptKeys, *, may_lack_end: bool = False, **settings: Any
+) -> list[str]:
     """Return the differences with other settings than the stream's, or with other keys."""
 
     async def run() -> list[str]:
-        async with Replayer.opened(Settings(**settings), keys) as replayer:
+        async with Replayer.opened(Settings(**settings), keys, may_lack_end=may_lack_end) as replayer:
             return [str(each) for each in await replayer.differences(found, audio)]
 
     return asyncio.run(run())
@@ -102,10 +104,14 @@ def test_a_flush_that_the_client_asked_for_is_repeated_at_its_sample(streams: St
     assert streams.replay(found, written(tmp_path, streams.audio)) == []
 
 
-def test_a_stream_whose_end_is_missing_is_the_same_as_far_as_it_goes(streams: Streams, tmp_path: Path) -> None:
-    found = Recorded(recorded(streams.frames).entries[:2])
-    assert found.closed is None
-    assert streams.replay(found, written(tmp_path, streams.audio)) == []
+def test_a_stream_whose_end_is_missing_is_named_unless_its_connection_was_lost(
+    streams: Streams, tmp_path: Path
+) -> None:
+    call, path = Recorded(recorded(streams.frames).entries[:2]), written(tmp_path, streams.audio)
+    assert call.closed is None
+    (difference,) = streams.replay(call, path)
+    assert difference.startswith("end of the stream: no receipt closes the stream")
+    assert with_settings(call, path, streams.keys, may_lack_end=True) == []
 
 
 def test_own_written_forms_have_to_be_those_of_the_stream(tmp_path: Path) -> None:
