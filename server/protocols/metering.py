@@ -33,7 +33,7 @@ def read_session(session: Session, style: Style | None) -> Reading:
         "interim_results": options.partials,
         "keyterm": any(terms.phrases or terms.keywords for terms in (session.keyterms.current, options.keyterms)),
         "grammar": bool(options.grammar),
-        "accurate": session.pending is not None,
+        "accurate": session.second_pass,
         "redact": bool(options.redact),
         "resumable": session.resumable,
         "punctuate": style is not None and style.punctuate,

@@ -72,8 +72,9 @@ class Session:
         self._pauses: Pauses | None = None
         if options.fork_after_s is not None and options.can_fork:
             self._pauses = Pauses(LevelMeter(config), options.fork_after_s)
+        self.second_pass = isinstance(decoder, TwoPass)
         self.pending: PendingFinals | None = None  # for a decoder with a second pass, or a stream that is forked
-        if isinstance(decoder, TwoPass) or self._pauses is not None:
+        if self.second_pass or self._pauses is not None:
             self._order = self.pending = PendingFinals(options.streams, self._order)
 
     def _resumption_of(self, order: AudioOrder) -> Resumption:

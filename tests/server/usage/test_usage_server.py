@@ -85,6 +85,7 @@ def test_streams_of_every_protocol_are_recorded(live_server: Start, tmp_path: Pa
     assert record.protocol == {"listen": "deepgram"}.get(kind, kind).replace("realtime", "openai")
     expected_s = len(np.concatenate([spell("hello there"), silence(1.0)])) / 16_000
     assert record.to_s == (pytest.approx(expected_s, abs=STEP_S),)
+    assert "accurate" not in record.features  # a stream that can be forked has no second pass
 
 
 def test_a_call_with_two_channels_is_one_stream_of_two_channels(live_server: Start, tmp_path: Path) -> None:
