@@ -1,7 +1,8 @@
 """Download of one file over HTTP: a size limit, progress, and continuation by a range request. Knows no models.
 
 The file is written under the given name, which is a temporary one. After a lost connection the bytes stay there, and
-the next download to the same name asks for the rest (RFC 9110, section 14).
+the next download to the same name asks for the rest, if it is still the same version of the file (RFC 9110, sections 13
+and 14): its ETag or date is kept in a second file.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import fcntl
 import hashlib
 import http.client
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -33,9 +35,11 @@ from server.errors import ServerError
 
 BLOCK_BYTES = 256 * 1024
 TIMEOUT_S = 30.0  # to connect, and of each read
-ATTEMPTS = 5  # connections for one file, each of which must have brought something
+ATTEMPTS = 5  # connections for one file, each of which must have brought something, or a busy server's answer
+LONGEST_WAIT_S = 60  # that a busy server may ask for
 MAX_BYTES = 4 * 1024**3  # four times the largest archive in the list of published models
 PARTIAL, BAD_REQUEST, RANGE_NOT_SATISFIABLE = 206, 400, 416
+BUSY = frozenset({429, 500, 502, 503, 504})
 DONE_OF = re.compile(r"bytes (\d+)-\d+/(?:\d+|\*)")
 
 
@@ -59,15 +63,34 @@ class Download:
     file: Path
     max_bytes: int = MAX_BYTES
     timeout_s: float = TIMEOUT_S
+    wait: Callable[[float], None] = time.sleep
 
     @property
     def shown(self) -> str:
         """The address for messages."""
         return without_secrets(self.url)
 
+    @property
+    def version_file(self) -> Path:
+        """The ETag or date of the version that `file` is a part of."""
+        return self.file.with_name(f"{self.file.name}.version")
+
+    def remove(self) -> None:
+        """Remove what was downloaded."""
+        self.file.unlink(missing_ok=True)
+        self.version_file.unlink(missing_ok=True)
+
 
 class _Lost(Exception):
     """The connection ended early."""
+
+
+class _Busy(Exception):
+    """The server cannot answer now; `wait_s` is what it asks for, None if it does not say."""
+
+    def __init__(self, status: int, wait_s: int | None) -> None:
+        super().__init__(f"busy (HTTP {status})")
+        self.wait_s = wait_s
 
 
 def without_secrets(url: str) -> str:
@@ -106,7 +129,7 @@ def downloaded(asked: Download, report: Report) -> Iterator[str]:
         try:
             yield digest
         finally:
-            asked.file.unlink(missing_ok=True)
+            asked.remove()
 
 
 def _filled(asked: Download, file: IO[bytes], report: Report) -> str:
@@ -117,7 +140,7 @@ def _filled(asked: Download, file: IO[bytes], report: Report) -> str:
             return hashlib.file_digest(written, "sha256").hexdigest()
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) or not file.tell():
-            asked.file.unlink(missing_ok=True)
+            asked.remove()
         raise
 
 
@@ -132,11 +155,17 @@ def _lock(file: IO[bytes], path: Path) -> None:
 
 
 def _fill(asked: Download, file: IO[bytes], report: Report) -> None:
-    """Receive the file on as many connections as it takes, while each brings something."""
+    """Receive the file on as many connections as it takes, while each brings something or the server is busy."""
     for attempt in range(1, ATTEMPTS + 1):
         before = file.tell()
         try:
             _receive(asked, file, report)
+        except _Busy as busy:
+            wait_s = 2 ** (attempt - 1) if busy.wait_s is None else busy.wait_s
+            if attempt == ATTEMPTS or wait_s > LONGEST_WAIT_S:
+                raise DownloadError(f"{asked.shown}: the server is {busy}; run the same command later") from busy
+            asked.wait(wait_s)
+            continue
         except (_Lost, Unreachable) as error:
             if isinstance(error, Unreachable) and attempt == 1:
                 raise
@@ -150,13 +179,14 @@ def _fill(asked: Download, file: IO[bytes], report: Report) -> None:
 
 
 def _receive(asked: Download, file: IO[bytes], report: Report) -> None:
-    """Receive what is missing, on one connection. Raises: _Lost, Unreachable, DownloadError."""
+    """Receive what is missing, on one connection. Raises: _Busy, _Lost, Unreachable, DownloadError."""
     with _answer(asked, file) as answer:
-        start = _start(answer)
-        if start != file.tell():  # the server sends the whole file, or an unexpected range
-            _empty(file)
+        start, version = _start(answer), _version(answer)
+        if start != file.tell() or (start and version not in ("", _known_version(asked))):
+            _empty(file)  # the server sends the whole file, an unexpected range, or the rest of another version
             if start:
                 raise _Lost
+        asked.version_file.write_text(version, encoding="utf-8")
         length = answer.headers.get("Content-Length", "")
         total = start + int(length) if length.isdigit() else None
         if total is not None and total > asked.max_bytes:
@@ -177,11 +207,16 @@ def _empty(file: IO[bytes]) -> None:
 
 
 def _answer(asked: Download, file: IO[bytes]) -> Any:
-    """Open the connection; bytes that the file has are not asked for again. Raises: Unreachable, DownloadError."""
-    have = file.tell()
+    """Open the connection; bytes that the file has of the same version are not asked for again.
+
+    Raises: _Busy, Unreachable, DownloadError.
+    """
     headers = {"User-Agent": "tutti", "Accept-Encoding": "identity"}
-    if have:
-        headers["Range"] = f"bytes={have}-"
+    if version := _known_version(asked):
+        headers |= {"Range": f"bytes={file.tell()}-", "If-Range": version} if file.tell() else {}
+    else:
+        _empty(file)
+    have = file.tell()
     try:
         return _opener().open(Request(asked.url, headers=headers), timeout=asked.timeout_s)  # noqa: S310 # http(s) alone
     except HTTPError as error:
@@ -189,6 +224,9 @@ def _answer(asked: Download, file: IO[bytes]) -> Any:
         if error.code == RANGE_NOT_SATISFIABLE and have:  # it is complete, or of another file
             _empty(file)
             return _answer(asked, file)
+        if error.code in BUSY:
+            asked_s = error.headers.get("Retry-After", "")
+            raise _Busy(error.code, int(asked_s) if asked_s.isdecimal() else None) from error
         advice = "; it redirects to another protocol or in a circle" if error.code < BAD_REQUEST else ""
         raise DownloadError(f"{asked.shown}: refused with HTTP {error.code}{advice}") from error
     except URLError as error:
@@ -206,6 +244,20 @@ def _start(answer: Any) -> int:
     return int(found[1]) if found else -1
 
 
+def _version(answer: Any) -> str:
+    """Return what identifies this version of the file: its strong ETag, or else its date; empty without either."""
+    tag: str = answer.headers.get("ETag", "")
+    date: str = answer.headers.get("Last-Modified", "")
+    return date if not tag or tag.startswith("W/") else tag
+
+
+def _known_version(asked: Download) -> str:
+    try:
+        return asked.version_file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def _read(answer: Any) -> bytes:
     try:
         return bytes(answer.read(BLOCK_BYTES))
@@ -214,7 +266,7 @@ def _read(answer: Any) -> bytes:
 
 
 def _too_large(asked: Download, size: int) -> DownloadError:
-    asked.file.unlink(missing_ok=True)
+    asked.remove()
     return DownloadError(f"{asked.shown}: has {size} bytes or more; at most {asked.max_bytes} are downloaded")
 
 

@@ -1,10 +1,13 @@
 """Unpacking of a downloaded archive (.tar.bz2, .tar.gz, .zip) into a folder, without trust in its contents.
 
-Refused are paths outside the folder, links out of it, devices, and more than a limit of bytes or files.
+Refused are paths outside the folder, links out of it, devices, and more than a limit of bytes, files or nested folders.
+An archive is read to its end, so that its check sum is verified and a damaged member is noticed.
 """
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import re
 import shutil
 import stat
@@ -18,6 +21,8 @@ from server.errors import ServerError
 ENDINGS = (".tar.bz2", ".tar.gz", ".tgz", ".zip")
 MAX_BYTES = 16 * 1024**3  # four times the limit of a download: weights hardly compress
 MAX_FILES = 10_000  # releases of models have about ten
+MAX_DEPTH = 32  # folders in folders; releases have one or two
+BLOCK_BYTES = 1 << 20
 
 
 class ArchiveError(ServerError):
@@ -42,6 +47,7 @@ def unpack(archive: Path, folder: Path, name: str, *, max_bytes: int = MAX_BYTES
             _unzip(archive, folder, max_bytes)
         else:
             _untar(archive, folder, name, max_bytes)
+        return _checked_links(folder)
     except (tarfile.FilterError, _Refused) as error:
         raise ArchiveError(f"{name}: refused: {error}") from error
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
@@ -50,8 +56,20 @@ def unpack(archive: Path, folder: Path, name: str, *, max_bytes: int = MAX_BYTES
         if error.errno is None:  # bz2's "Invalid data stream"
             raise ArchiveError(f"{name}: is not an archive, or is damaged ({error})") from error
         raise ArchiveError(f"{error.filename or folder}: {error.strerror}") from error
-    found = list(folder.iterdir())
-    return found[0] if len(found) == 1 and found[0].is_dir() else folder
+
+
+def _checked_links(folder: Path) -> Path:
+    """Return the folder with the files: this one, or the only one in it. No link may leave it. Raises: _Refused."""
+    inside = list(folder.iterdir())
+    top = inside[0] if len(inside) == 1 and inside[0].is_dir() and not inside[0].is_symlink() else folder
+    for path in top.rglob("*"):
+        try:
+            leaves = path.is_symlink() and not path.resolve().is_relative_to(top.resolve())
+        except RuntimeError:  # a link to itself
+            leaves = True
+        if leaves:
+            raise _Refused(f"the link {str(path.relative_to(top))!r} leads out of the folder")
+    return top
 
 
 class _Refused(Exception):
@@ -76,11 +94,25 @@ def _untar(archive: Path, folder: Path, name: str, max_bytes: int) -> None:
     if not hasattr(tarfile, "data_filter"):
         raise _Refused("safe unpacking needs Python 3.11.4 or newer")
     limits = _Limits(max_bytes)
-    with tarfile.open(archive, "r:bz2" if name.lower().endswith(".bz2") else "r:gz") as tar:
+    open_file = bz2.open if name.lower().endswith(".bz2") else gzip.open
+    with open_file(archive) as content, tarfile.open(fileobj=content, mode="r:") as tar:
         for member in tar:
             _check_path(member.name)
             limits.add(member.size)
             tar.extract(member, folder, filter="data")
+        _check_end(content, tar.offset)
+
+
+def _check_end(content: bz2.BZ2File | gzip.GzipFile, offset: int) -> None:
+    """Check that only zeros follow the last member, as `tarfile` stops at a damaged one. Raises: tarfile.ReadError."""
+    content.seek(offset)
+    zeros = 0
+    for block in iter(lambda: content.read(BLOCK_BYTES), b""):
+        if block.strip(b"\0"):
+            raise tarfile.ReadError("a member after the first cannot be read")
+        zeros += len(block)
+    if zeros < tarfile.BLOCKSIZE:
+        raise tarfile.ReadError("the end of the archive is missing")
 
 
 def _unzip(archive: Path, folder: Path, max_bytes: int) -> None:
@@ -99,7 +131,9 @@ def _unzip(archive: Path, folder: Path, max_bytes: int) -> None:
 def _check_path(path: str) -> None:
     """Refuse paths that lead out of the folder; `tarfile` would make absolute ones relative. Raises: _Refused."""
     if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts or re.match(r"[A-Za-z]:|\\", path):
-        raise _Refused(f"{path!r} is outside the folder")
+        raise _Refused(f"{path[:256]!r} is outside the folder")
+    if len(PurePosixPath(path).parts) > MAX_DEPTH:
+        raise _Refused(f"{path[:64]!r}… has more than {MAX_DEPTH} folders in each other")
 
 
 def remove(path: Path) -> None:

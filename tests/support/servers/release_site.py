@@ -29,6 +29,9 @@ class Site(ThreadingHTTPServer):
         self.cuts: list[int] = []
         self.ranges: list[str | None] = []
         self.ignores_ranges = False
+        self.ignores_if_range = False
+        self.version_header = "ETag"  # or Last-Modified, or empty
+        self.busy: list[dict[str, str]] = []  # headers of the next answers, with status 503
 
     def url(self, name):
         return f"http://127.0.0.1:{self.server_port}/{name}"
@@ -42,7 +45,9 @@ class Answer(BaseHTTPRequestHandler):
         asked = self.headers["Range"]
         site.ranges.append(asked)
         name = self.path.strip("/").partition("?")[0]
-        if name in site.moved:
+        if site.busy:
+            self.reply(503, b"", **site.busy.pop(0))
+        elif name in site.moved:
             self.reply(302, b"", Location=site.moved[name])
         elif name not in site.files:
             self.reply(404, b"no such file")
@@ -51,11 +56,16 @@ class Answer(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def send_file(self, site, content, asked):
-        start = 0 if asked is None or site.ignores_ranges else int(re.fullmatch(r"bytes=(\d+)-", asked)[1])
+        version = f'"{digest_of(content)}"'
+        changed = not site.ignores_if_range and self.headers["If-Range"] not in {None, version}
+        whole = asked is None or site.ignores_ranges or changed
+        start = 0 if whole else int(re.fullmatch(r"bytes=(\d+)-", asked)[1])
         if start >= len(content):
             self.reply(416, b"")
             return
         headers = {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if start else {}
+        if site.version_header:
+            headers[site.version_header] = version
         cut = site.cuts.pop(0) if site.cuts else len(content)
         self.reply(206 if start else 200, content[start:], cut, **headers)
 

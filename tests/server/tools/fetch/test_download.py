@@ -42,8 +42,8 @@ def test_a_download_that_ends_early_is_continued_by_the_next_command(site, in_li
     assert done.exit_code == 1
     assert "the connection was lost after 1000 bytes; run the same command again to continue" in one_line(done)
     assert not (tmp_path / NAME).exists()
-    (part,) = left(tmp_path)
-    assert part.endswith(".part")
+    part, version = left(tmp_path)
+    assert (part.endswith(".part"), version) == (True, f"{part}.version")
     assert fetch(NAME).exit_code == 0
     assert site.ranges[-1] == "bytes=1000-"
     assert left(tmp_path) == [NAME]
@@ -60,8 +60,53 @@ def test_a_part_longer_than_the_file_is_downloaded_again(site, in_list, archive,
     url = site.url(FILE)
     part = tmp_path / f".{NAME}.{digest_of(url.encode())[:8]}.part"
     part.write_bytes(bytes(len(archive) + 1))
+    part.with_name(f"{part.name}.version").write_text(f'"{digest_of(archive)}"')
     assert fetch(NAME).exit_code == 0
     assert site.ranges == [f"bytes={len(archive) + 1}-", None]
+
+
+@pytest.mark.parametrize("ignores_if_range", [False, True])
+@pytest.mark.parametrize("version_header", ["ETag", "Last-Modified", ""])
+def test_parts_of_two_versions_are_never_joined(site, in_list, archive, version_header, ignores_if_range):
+    site.version_header, site.ignores_if_range = version_header, ignores_if_range
+    site.files[FILE], site.cuts = bytes(len(archive)), [1_000, 0]
+    assert fetch(NAME).exit_code == 1
+    site.files[FILE] = archive
+    done = fetch(NAME)
+    if done.exit_code:  # the server sent the rest of the other version, which was thrown away
+        done = fetch(NAME)
+    assert done.exit_code == 0, done.stderr
+    assert digest_of(archive) in done.stdout
+
+
+def test_without_a_version_a_lost_download_starts_again(site, in_list, tmp_path):
+    site.version_header, site.cuts = "", [1_000]
+    assert fetch(NAME).exit_code == 0
+    assert site.ranges == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("headers", "waits_s"), [([{}, {}], [1, 2]), ([{"Retry_After": "7"}], [7]), ([{"Retry_After": "soon"}], [1])]
+)
+def test_a_busy_server_is_asked_again(site, tmp_path, archive, headers, waits_s):
+    site.busy, waits = headers, []
+    asked = Download(site.url(FILE), tmp_path / "part", wait=waits.append)
+    with downloaded(asked, lambda *_: None) as digest:
+        assert digest == digest_of(archive)
+    assert waits == waits_s
+
+
+@pytest.mark.parametrize(("headers", "requests"), [([{}] * 9, 5), ([{"Retry_After": "3600"}], 1)])
+def test_a_server_that_stays_busy_is_given_up(site, tmp_path, headers, requests):
+    site.busy = headers
+    asked = Download(site.url(FILE), tmp_path / "part", wait=lambda _: None)
+    with (
+        pytest.raises(DownloadError, match=r"the server is busy \(HTTP 503\); run the same command later"),
+        downloaded(asked, lambda *_: None),
+    ):
+        pass
+    assert len(site.ranges) == requests
+    assert left(tmp_path) == []
 
 
 def test_a_server_that_sends_nothing_more_is_not_asked_for_ever(site, in_list, tmp_path):
