@@ -21,10 +21,10 @@ def quantize(
     ] = None,
     audio: Annotated[
         list[Path] | None,
-        typer.Option(help="Published models: recordings or folders for calibration; repeatable."),
+        typer.Option(help="Published models: a recording or a folder for calibration; repeatable."),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Published models: write the scales even if the texts differ by over 2 %.")
+        bool, typer.Option("--force", help="Published models: write the scales even if too many words differ.")
     ] = False,
     out: Annotated[
         Path | None,
@@ -96,7 +96,7 @@ def _quantize_published(path: Path, audio: list[Path], manifests: list[Path], *,
     """Write the scales of a published model into its folder."""
     from model.errors import ModelError
     from model.recordings import check_audio, read_manifests, read_pcm
-    from model.training.published.quantize import MOST_DIFFERENT, Spoken, load_floats, quantize
+    from model.training.published.quantize import Spoken, load_floats, quantize
     from server.cli.options import settings_from
     from server.tools.recordings import BadInput, RecordingReader, recordings_of
     from tutti_asr_client.errors import AudioError
@@ -120,11 +120,7 @@ def _quantize_published(path: Path, audio: list[Path], manifests: list[Path], *,
             shown = "" if interval is None else f", 95 % interval {interval[0]:.4f} to {interval[1]:.4f}"
             typer.echo(f"word error rate in {name}: {figures['wer']:.4f}{shown}")
     if not quantized.acceptable and not force:
-        typer.echo(
-            f"nothing was written: {report['wer_to_floats']:.2%} of the words differ from those in floats, "
-            f"more than {MOST_DIFFERENT:.0%}; give more recordings, or --force",
-            err=True,
-        )
+        typer.echo(f"nothing was written: {quantized.objection}; --force writes the scales anyway", err=True)
         raise typer.Exit(EXIT_FAILED)
     written = quantized.scales.write(model.files.folder)
     typer.echo(f"wrote {written}: {report['products']} of {report['of']} products in 8-bit integers")

@@ -106,7 +106,10 @@ def _int8(report: Document) -> Iterator[tuple[str, str]]:
     products = f"{report['products']} of {report['of']} products, {len(report['left_out'])} left in floats"
     yield "int8", f"{products}; scales from {report['seconds']:.0f} s of audio"
     equal, differing = report["equal_symbols"], report["wer_to_floats"]
-    yield "", f"symbols {equal:.2%} equal to those in floats, word error rate to their text {differing:.2%}"
+    if report["words"]:
+        yield "", f"symbols {equal:.2%} equal to those in floats, word error rate to their text {differing:.2%}"
+    else:
+        yield "", "not compared with floats: the calibration's recordings had no words"
     if "wer_floats" in report:
         floats, integers = report["wer_floats"]["wer"], report["wer_int8"]["wer"]
         yield "", f"word error rate to the transcripts {floats:.2%} in floats, {integers:.2%} in 8-bit integers"

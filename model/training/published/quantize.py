@@ -29,6 +29,11 @@ from model.published.rewriting.verdicts import Rewriting
 from model.training.published.calibration import Calibrated, calibrate
 
 MOST_DIFFERENT = 0.02  # word error rate of the text in 8-bit integers against that in floats
+MORE_ERRORS = 0.005  # that the 8-bit text may have against transcripts, as a word error rate, if more words differ
+FEWEST_WORDS = 20  # fewer differ by chance
+LEAST_SOUND_S = 2.0  # scales of silence or of a single sound fit nothing else
+QUIET_DBFS = -60.0
+LEVEL_S = 0.02  # window in which the level is measured
 ROUNDS = 4
 LEFT_OUT = 0.08  # share of the products that each round leaves in floats
 WORTH = 0.5  # share of the errors that may remain if more products in floats are to be worth their time
@@ -52,8 +57,24 @@ class Quantized:
 
     @property
     def acceptable(self) -> bool:
-        """Whether the texts are close enough to those in floats."""
-        return bool(self.report["wer_to_floats"] <= MOST_DIFFERENT)
+        """Whether the texts are close enough to those in floats, or to the transcripts if there are any."""
+        return self.objection is None
+
+    @property
+    def objection(self) -> str | None:
+        """Why the scales should not be used, None if nothing speaks against them."""
+        words, differing = self.report["words"], self.report["wer_to_floats"]
+        if words < FEWEST_WORDS:
+            return f"the model finds {words} words in the recordings, too few to compare (at least {FEWEST_WORDS})"
+        if differing <= MOST_DIFFERENT:
+            return None
+        floats, integers = self.report.get("wer_floats"), self.report.get("wer_int8")
+        if floats is None or integers is None:
+            return f"{differing:.2%} of the words differ from those in floats, more than {MOST_DIFFERENT:.0%}"
+        more = integers["wer"] - floats["wer"]
+        if more <= MORE_ERRORS:
+            return None
+        return f"the word error rate rises by {more:.2%}, more than {MORE_ERRORS:.1%}"
 
 
 def load_floats(path: Path, rewriting: Rewriting = "auto") -> tuple[PublishedModel, Rewritten]:
@@ -91,6 +112,7 @@ def quantize(
     announce(
         f"{len(pcm)} recordings, {seconds:.0f} s" + ("" if seconds >= ENOUGH_S else "; 10 minutes are recommended")
     )
+    _check_sound(pcm, model.config.sample_rate)
     counted = _counter(len(pcm), announce)
     candidates = calibrate(model, found.source, pcm, counted)
     if not candidates:
@@ -117,15 +139,30 @@ def quantize(
         report |= {"least_snr_db": round(kept[0].snr_db, 1), **released}
         left_out = _names(candidates, kept)
         current = Quantized(replace(scales, left_out=left_out, report=report), report)
-        announce(
-            f"  symbols {report['equal_symbols']:.2%} equal, word error rate {report['wer_to_floats']:.2%} to floats"
-        )
+        announce(f"  symbols {report['equal_symbols']:.2%} equal, {_differing_words(report)}")
         if best is None or current.acceptable or report["wer_to_floats"] <= WORTH * best.report["wer_to_floats"]:
             best = current
         if current.acceptable:
             break
     assert best is not None
     return best
+
+
+def _check_sound(recordings: Sequence[NDArray[np.int16]], sample_rate: int) -> None:
+    """Refuse recordings of silence, or shorter than a step. Raises: PublishedModelError."""
+    size = round(LEVEL_S * sample_rate)
+    loud = 10 ** (QUIET_DBFS / 10) * 32768**2
+    windows = [pcm[: len(pcm) // size * size].reshape(-1, size).astype(np.float64) for pcm in recordings]
+    sound_s = LEVEL_S * sum(int((np.square(window).mean(axis=1) > loud).sum()) for window in windows)
+    if sound_s < LEAST_SOUND_S:
+        raise PublishedModelError(
+            f"the recordings have {sound_s:.1f} s of sound above {QUIET_DBFS:.0f} dBFS; 8-bit scales need at least "
+            f"{LEAST_SOUND_S:.0f} s of speech"
+        )
+
+
+def _differing_words(report: Mapping[str, Any]) -> str:
+    return f"{report['wer_to_floats']:.2%} of {report['words']} words differ" if report["words"] else "no words"
 
 
 @dataclass(frozen=True, slots=True)

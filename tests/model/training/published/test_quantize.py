@@ -122,16 +122,60 @@ def test_options_of_published_models_are_refused_for_checkpoints(tmp_path, optio
 
 
 def test_recordings_shorter_than_a_step_are_refused(folder, tmp_path):
-    soundfile.write(tmp_path / "short.wav", np.zeros(300, np.int16), 16_000)
-    done = run(folder, "--audio", tmp_path / "short.wav", "--force")
+    (tmp_path / "short").mkdir()
+    for number in range(120):
+        soundfile.write(tmp_path / "short" / f"{number}.wav", np.full(400, 9_000, np.int16), 16_000)
+    done = run(folder, "--audio", tmp_path / "short", "--force")
     assert done.exit_code == 1
     assert "the recordings are too short for a step of the model; give longer ones" in done.output
     assert not (folder / FILE).exists()
 
 
+@pytest.mark.parametrize("force", [(), ("--force",)])
+@pytest.mark.parametrize(
+    "samples",
+    [
+        np.zeros(16_000, np.int16),
+        np.zeros(480_000, np.int16),
+        np.full(160_000, np.nan, np.float32),
+        np.full(160_000, 9, np.int16),
+    ],
+    ids=["1 s", "30 s", "not a number", "a step of level"],
+)
+def test_silence_gives_no_scales(folder, tmp_path, samples, force):
+    (folder / FILE).write_text("scales of speech")
+    subtype = "FLOAT" if samples.dtype == np.float32 else "PCM_16"
+    soundfile.write(tmp_path / "silent.wav", samples, 16_000, subtype=subtype)
+    done = run(folder, "--audio", tmp_path / "silent.wav", *force)
+    assert done.exit_code == 1
+    assert "8-bit scales need at least 2 s of speech" in done.output
+    assert (folder / FILE).read_text() == "scales of speech"
+
+
+def quantized(**report):
+    return tool.Quantized(None, {"words": 400, "wer_to_floats": 0.0} | report)
+
+
+@pytest.mark.parametrize(
+    ("report", "objection"),
+    [
+        ({}, None),
+        ({"words": 0}, "the model finds 0 words in the recordings, too few to compare (at least 20)"),
+        ({"words": 19, "wer_to_floats": 0.0}, "the model finds 19 words in the recordings, too few"),
+        ({"wer_to_floats": 0.19}, "19.00% of the words differ from those in floats, more than 2%"),
+        ({"wer_to_floats": 0.19, "wer_floats": {"wer": 0.8166}, "wer_int8": {"wer": 0.8110}}, None),
+        ({"wer_to_floats": 0.19, "wer_floats": {"wer": 0.30}, "wer_int8": {"wer": 0.31}}, "the word error rate rises"),
+        ({"wer_to_floats": 0.01, "wer_floats": {"wer": 0.30}, "wer_int8": {"wer": 0.31}}, None),
+    ],
+)
+def test_error_rates_to_the_transcripts_decide_where_words_differ(report, objection):
+    judged = quantized(**report)
+    assert judged.acceptable is (objection is None)
+    assert objection is None or judged.objection.startswith(objection)
+
+
 def test_models_that_cannot_be_quantized_are_refused_with_the_reason(tmp_path):
-    pcm = tmp_path / "a.wav"
-    soundfile.write(pcm, np.zeros(16_000, np.int16), 16_000)
+    pcm = SAMPLES / "demo.flac"
     wenet = make_probe("wenet-ctc", tmp_path / "wenet").folder
     assert "run one row at a time" in run(wenet, "--audio", pcm).output
     narrow = make_probe("nemo-ctc", tmp_path / "integers", quantized=True).folder
