@@ -157,6 +157,16 @@ def kept_in(function: Callable[..., Any]) -> Path | None:
     return Path(path) if path else None
 
 
+def is_cached(function: Callable[..., Any]) -> bool:
+    """Return whether machine code of an entry point for this processor is on disk; if not, its first call compiles."""
+    cache = getattr(function, "_cache", None)
+    files = getattr(cache, "_cache_file", None)
+    if files is None:
+        return False
+    processor = _numba.core.registry.cpu_target.target_context.codegen().magic_tuple()
+    return any(key[1] == processor for key in files._load_index())
+
+
 def _name_by_digest(kept: Any, digest: str) -> None:
     """Add the digest to the names of one function's cache files, and remove files with other digests."""
     base = kept._impl.filename_base

@@ -23,6 +23,7 @@ from server.cli.options import (
     Part,
     PartOption,
     UrlOption,
+    announce_compilation,
     model_for,
     settings_from,
 )
@@ -107,6 +108,7 @@ def evaluate(
             _refuse({**ours, "codec": codec})
             run_remote(asked, url, api_key)
         else:
+            announce_compilation()
             run_local(asked, combinations(ours, concurrency))
     except (ModelError, SettingsError, EvaluationFailed) as error:
         fail(error, ours)

@@ -251,6 +251,15 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
         refuse(last)
 
 
+def announce_compilation() -> None:
+    """Say on standard error that the first start compiles, which takes a while without any other output."""
+    from model.ctc.search import kernel
+    from model.machine.compiled import is_cached
+
+    if not is_cached(kernel.advance_streams):
+        complain("compiling for this processor, once for each installation; this takes about a minute")
+
+
 def model_for(language: str | None, model: Path | None) -> Path | None:
     """Return the given model, or the shipped one of the language; None for the default. Raises: typer.Exit."""
     if language is None or model is not None:

@@ -19,6 +19,7 @@ from server.cli.options import (
     ModelOption,
     ThreadsOption,
     WrittenFormsOption,
+    announce_compilation,
     model_for,
     settings_from,
 )
@@ -168,6 +169,7 @@ def _run(work: Any) -> Any:
     from server.errors import ServerError
     from server.receipts.recorded import BadReceipt
 
+    announce_compilation()
     try:
         return asyncio.run(work)
     except (BadReceipt, ModelError, ServerError) as error:

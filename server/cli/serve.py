@@ -18,6 +18,7 @@ from server.cli.options import (
     LmOption,
     ModelsOption,
     WrittenFormsOption,
+    announce_compilation,
     settings_from,
 )
 
@@ -134,6 +135,7 @@ def serve(
 
     try:
         own_forms_of(settings.written_forms)  # a bad file ends the start before models are loaded
+        announce_compilation()
         settings = with_processes(settings)
         if settings.front_ends:  # a supervisor loads neither models nor the web framework
             from server.processes.supervisor import run as supervise

@@ -25,6 +25,7 @@ from server.cli.options import (
     ModelOption,
     PrecisionOption,
     UrlOption,
+    announce_compilation,
     model_for,
     same_options_as,
     settings_from,
@@ -192,6 +193,7 @@ def _exit_after(
 
     engine = {name: options[name] for name in OF_THIS_PROCESS}
     settings = settings_from({**engine, "model": model_for(options["language"], options["model"]), **slots})
+    announce_compilation()
     try:
         code = run(lambda: open_local(settings, sample_rate, **_given(options, OF_THE_QUERY)))
     except (ClientError, ModelError, SettingsError) as error:

@@ -17,6 +17,7 @@ from model.lm.recurrent.step import score_texts
 from model.machine import compiled
 from model.punctuation.step import tag_words
 from model.vad import step as vad_step
+from server.cli.options import announce_compilation
 
 ROOT = Path(model.__file__).parent
 MARKS = {"compiled", "entry_point"}
@@ -33,6 +34,23 @@ def test_a_function_is_compiled_even_if_its_code_cannot_be_cached(monkeypatch):
     made = compiled.entry_point(double)
     assert made(4) == 8
     assert compiled.kept_in(made) is None
+
+
+def test_code_counts_as_cached_for_the_processor_that_it_was_compiled_for(monkeypatch):
+    assert compiled.is_cached(kernel.advance_streams)  # `make setup` compiled it
+    assert not compiled.is_cached(double)
+    another = SimpleNamespace(codegen=lambda: SimpleNamespace(magic_tuple=lambda: ("another processor", "")))
+    monkeypatch.setattr(numba.core.registry.cpu_target, "_toplevel_target_context", another)
+    assert not compiled.is_cached(kernel.advance_streams)
+
+
+def test_a_first_command_says_that_it_compiles(monkeypatch, capsys):
+    announce_compilation()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(compiled, "is_cached", lambda _: False)
+    announce_compilation()
+    said = capsys.readouterr().err
+    assert said == "tutti: compiling for this processor, once for each installation; this takes about a minute\n"
 
 
 def marked(path):
