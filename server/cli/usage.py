@@ -106,8 +106,13 @@ def _csv(names: Sequence[str], rows: Mapping[tuple[str, ...], Total]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*names, *FIGURES])
-    writer.writerows([*group, *_figures(total)] for group, total in rows.items())
+    writer.writerows([*map(_cell, group), *_figures(total)] for group, total in rows.items())
     return text.getvalue()
+
+
+def _cell(text: str) -> str:
+    """Return a text that no spreadsheet takes for a formula. Source: OWASP, CSV Injection."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def _json(

@@ -8,6 +8,7 @@ import msgspec
 
 OPEN = "open"
 """Reason of a record that was written while its stream continues."""
+MAX_S = 1e8  # three years of one stream
 
 
 class UsageRecord(msgspec.Struct, frozen=True):
@@ -49,4 +50,8 @@ def record_of(line: bytes) -> UsageRecord:
         raise ValueError("not a usage record") from error
     if not record.to_s or record.start.tzinfo is None or record.end.tzinfo is None:
         raise ValueError("not a usage record")
+    if not all(0 <= record.from_s <= reached_s < MAX_S for reached_s in record.to_s):
+        raise ValueError(
+            f"not a usage record: from_s {record.from_s:g} to {max(record.to_s):g} s is no time of a stream"
+        )
     return record

@@ -6,6 +6,8 @@ twice. So each stream has one axis of time, its own, and counts how far that was
 
 from __future__ import annotations
 
+import gzip
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -135,14 +137,14 @@ def usage_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_records(path: Path, on_incomplete: Callable[[Path], None]) -> Iterator[UsageRecord]:
-    """Read a file, also while it is written. Raises: UsageError, OSError.
+    """Read a file, also while it is written, or compressed as .gz. Raises: UsageError, OSError.
 
     A last line that a killed server did not finish is left out, and passed to `on_incomplete`.
     """
-    with path.open("rb") as lines:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:
-                yield record_of(line)
+                yield record_of(line.removeprefix(BOM_UTF8) if number == 1 else line)
             except ValueError as error:
                 if line.endswith(b"\n"):
                     raise UsageError(f"{path}:{number}: {error}; remove the line, or leave out the file") from error

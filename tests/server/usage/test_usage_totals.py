@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import random
+from codecs import BOM_UTF8
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -161,6 +163,29 @@ def test_csv_and_json_have_the_same_figures(folder: Path) -> None:
     assert found["total"] == {"streams": 3, "seconds": 4.5, "channel_seconds": 9.0, "unfinished": 0}
     one_day = json.loads(ran(str(folder), "--since", "2026-11-28", "--until", "2026-11-29T00", "--json").stdout)
     assert (one_day["since"], one_day["total"]["seconds"]) == ("2026-11-28", 1.5)
+
+
+def test_a_name_that_a_spreadsheet_would_compute_is_quoted_in_csv(tmp_path: Path) -> None:
+    file = tmp_path / "usage-a.jsonl"
+    file.write_bytes(line_of(record(1, key="=cmd|' /C calc'!A0")))
+    (_, row) = csv.reader(io.StringIO(ran(str(file), "--csv").stdout))
+    assert row[0] == "'=cmd|' /C calc'!A0"
+
+
+def test_compressed_files_and_a_byte_order_mark_are_read(tmp_path: Path) -> None:
+    (tmp_path / "usage-a.jsonl.gz").write_bytes(gzip.compress(line_of(record(1))))
+    (tmp_path / "usage-b.jsonl").write_bytes(BOM_UTF8 + line_of(record(2)))
+    done = ran(str(tmp_path / "usage-a.jsonl.gz"), str(tmp_path / "usage-b.jsonl"), "--json")
+    assert json.loads(done.stdout)["total"]["streams"] == 2
+
+
+@pytest.mark.parametrize("times", [{"to_s": (1e308,)}, {"from_s": 5.0, "to_s": (4.0,)}, {"to_s": (4.0, -1.0)}])
+def test_a_record_with_impossible_times_is_named(tmp_path: Path, times: Any) -> None:
+    file = tmp_path / "usage-a.jsonl"
+    file.write_bytes(line_of(record(1)) + line_of(record(2, **times)))
+    done = ran(str(file))
+    assert done.exit_code == 1
+    assert "usage-a.jsonl:2: not a usage record: from_s " in done.stderr
 
 
 @pytest.mark.parametrize(
