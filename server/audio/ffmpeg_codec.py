@@ -14,7 +14,7 @@ from av.audio.frame import AudioFrame
 
 from server.audio.formats import Losses
 from server.audio.packets import PacketCodec, Track
-from server.audio.pcm import PCM
+from server.audio.pcm import MAX_CHANNELS, PCM
 from server.audio.raw import FULL_SCALE, to_int16
 from server.errors import NotTaken, Undecodable
 
@@ -35,6 +35,10 @@ _SCALES = {  # dtype: the value of silence, and the factor to 16 bits
     "f4": (0, FULL_SCALE),
     "f8": (0, FULL_SCALE),
 }
+_SAMPLE_BYTES = frozenset(
+    {1, 2, 4}
+)  # of formats that numpy gets without a copy; 8: s64, which PyAV does not know, or dbl
+MAX_PLANES = 7
 _FFMPEG_ERRORS = (av.FFmpegError, ValueError)
 
 
@@ -111,9 +115,18 @@ def opus_loss(packet: bytes) -> bytes:
 
 
 def frame_samples(frame: AudioFrame) -> PCM:
-    """Return the samples of a decoded frame of any format, (S, C) int16."""
+    """Return the samples of a decoded frame of any format, (S, C) int16. Raises: NotTaken for too many channels.
+
+    PyAV reads a frame of planes only up to 7 channels: at 8 it takes what follows the pointers in memory for a plane.
+    """
+    channels = frame.layout.nb_channels
+    if channels > MAX_CHANNELS:
+        raise NotTaken(f"{channels} channels are not supported; send at most {MAX_CHANNELS}")
+    packed = not frame.format.is_planar
+    if channels > MAX_PLANES or frame.format.bytes not in _SAMPLE_BYTES:
+        (frame,), packed = av.AudioResampler(format="dbl").resample(frame), True
     array = frame.to_ndarray()  # (C, S) planar, or (1, S·C)
-    samples = array.T if frame.format.is_planar else array.reshape(-1, frame.layout.nb_channels)  # (S, C)
+    samples = array.reshape(-1, channels) if packed else array.T  # (S, C)
     if samples.dtype == np.int16:
         return np.ascontiguousarray(samples, np.int16)
     offset, scale = _SCALES[samples.dtype.str[1:]]

@@ -14,7 +14,7 @@ import numpy as np
 from av.audio.frame import AudioFrame
 
 from server.audio.ffmpeg_codec import frame_samples
-from server.audio.pcm import BLOCK_S, PCM
+from server.audio.pcm import BLOCK_S, MAX_CHANNELS, PCM
 from server.errors import BadAudio
 
 CODECS = "opus,libopus,vorbis,flac,mp3,mp3float,aac,alac,amrnb,amrwb,pcm_s16le,pcm_s24le,pcm_f32le,pcm_mulaw,pcm_alaw"
@@ -42,6 +42,8 @@ class AvSource:
         self._stream.codec_context.thread_count = 1
         self.rate: int = self._stream.codec_context.sample_rate
         self.channels: int = self._stream.codec_context.channels
+        if not 1 <= self.channels <= MAX_CHANNELS:
+            raise BadAudio(f"recordings of {self.channels} channels are not supported; send 1 to {MAX_CHANNELS}")
         self.stated_s = self._stated_s()
         self.part, self.warnings = 0, list[str]()
         self._frames = self._decode()
@@ -56,7 +58,10 @@ class AvSource:
                     f"the recording changes from {self.channels} channels at {self.rate} Hz "
                     f"to {frame.layout.nb_channels} at {frame.sample_rate} Hz"
                 )
-            blocks.append(frame_samples(frame))
+            try:
+                blocks.append(frame_samples(frame))
+            except (av.FFmpegError, ValueError) as error:
+                raise BadAudio(f"{frame.format.name} samples are not supported") from error
             wanted -= frame.samples
             if wanted <= 0:
                 break

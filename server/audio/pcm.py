@@ -9,6 +9,7 @@ import soxr
 from numpy.typing import NDArray
 
 PCM = NDArray[np.int16]
+MAX_CHANNELS = 8  # of a recording or a stream as sent
 BLOCK_S = 2  # block length of a recording: decoded and resampled in a few milliseconds
 
 

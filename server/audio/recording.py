@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from server.audio.formats import AudioForm
-from server.audio.pcm import PCM, ChannelResampler, downmix
+from server.audio.pcm import MAX_CHANNELS, PCM, ChannelResampler, downmix
 from server.audio.sources import open_source
 from server.errors import BadAudio, TooLarge
 
@@ -21,7 +21,6 @@ DECODING_S, DECODING_S_PER_MIB = 10.0, 15.0
 """Processor time allowed for decoding a body: a constant, and per MiB. It is three times that of Opus in WebM at
 12 kbit/s, 5.2 s per MiB on a busy core; AAC at 32 kbit/s takes 1.7, FLAC of speech 0.1. Bodies crafted to waste time
 take longer."""
-MAX_CHANNELS = 8
 
 
 class Recording:

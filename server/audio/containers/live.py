@@ -19,12 +19,11 @@ from server.audio.containers.timeline import Timeline
 from server.audio.ffmpeg_codec import Codec
 from server.audio.formats import Losses
 from server.audio.packets import Demuxer, Item, PacketCodec, Timed, Track
-from server.audio.pcm import PCM, ChannelResampler, downmix
+from server.audio.pcm import MAX_CHANNELS, PCM, ChannelResampler, downmix
 from server.audio.raw import PlainReader
 from server.errors import Inflated, NotTaken
 
 RATES = range(8_000, 48_001)
-MAX_CHANNELS = 8
 LEAST_LIMIT_S = 1e-3  # a smaller limit counts as used up: it may be less than one sample
 TOO_SILENT = "the gaps between timestamps add up to far more than the time elapsed; send the audio in real time"
 TOO_DENSE = "the audio decodes to far more than its size and the time elapsed allow; send the audio in real time"
