@@ -326,8 +326,9 @@ response header `x-ignored-params`.
 
 {parameter_table()}
 
-**An endpoint** (`speech_final`) is sent `endpointing` ms after the last word, and with empty text after 2.4 s without
-speech. An utterance longer than the server's maximum is cut after a finished word, without `speech_final`.
+**An endpoint** (`speech_final`) is sent `endpointing` ms after the last word. After 2.4 s without speech a final has
+empty text and no `speech_final`. An utterance longer than the server's maximum is cut after a finished word, without
+`speech_final`.
 
 **Key terms:** at most 200 with 2,500 characters in total and 20 words each, `keyterm` and `keywords` together. Numbers
 and signs in them are spelled as they are spoken (`24/7` is "twenty four seven", `3M` is "three m"); a term that

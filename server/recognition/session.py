@@ -70,11 +70,11 @@ class Session:
         self._questions: tuple[PauseQuestions, ...] = ()  # to a turn model, by channel
         self._spoken = SpokenOrder(options.streams) if options.spoken_order and options.streams > 1 else None
         self._pauses: Pauses | None = None
-        if options.fork_after_s is not None and options.can_fork:
-            self._pauses = Pauses(LevelMeter(config), options.fork_after_s)
+        if options.fork_after_s is not None and options.streams == 1:
+            self._pauses = Pauses(LevelMeter(config), options.fork_after_s if options.can_fork else math.inf)
         self.second_pass = isinstance(decoder, TwoPass)
         self.pending: PendingFinals | None = None  # for a decoder with a second pass, or a stream that is forked
-        if self.second_pass or self._pauses is not None:
+        if self.second_pass or (self._pauses is not None and options.can_fork):
             self._order = self.pending = PendingFinals(options.streams, self._order)
 
     def _resumption_of(self, order: AudioOrder) -> Resumption:
@@ -135,7 +135,7 @@ class Session:
 
     def set_fork_after(self, silence_s: float) -> None:
         """Set the silence after which the stream is forked in later audio, if it can be forked."""
-        if self._pauses is not None:
+        if self._pauses is not None and self.options.can_fork:
             self._pauses.fork_after_s = silence_s
 
     def release(self) -> None:

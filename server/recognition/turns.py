@@ -3,7 +3,8 @@
 A turn begins with voice or with its first word. It ends after silence, after a timeout, or when the client ends it. If
 the stream is forked in pauses, silence is measured in the audio, and the early end and the end have the words of a
 fork. The stream outputs the same words later by the model's delay; they then belong to the ended turn. Without forks,
-silence is measured up to where words are known, so both ends are later by that delay. The score of an end of turn is
+silence is measured up to where words are known, so both ends are later by that delay, and the audio after it must not
+be loud: a word there is not known yet. The score of an end of turn is
 that of `model.turn_ends.score`: it grows with silence, and with the answer of a turn model if there is one.
 """
 
@@ -23,6 +24,8 @@ UPDATE_S = 0.25  # Source: Deepgram's page on the state machine of Flux
 WORDLESS_S = 2.0  # time from the start of voice after which a turn without a word ends
 MAX_WORDS = 2_000  # words of a turn: every update repeats all of them
 MIN_FORK_S = 0.1  # silence before a fork: a shorter pause may be inside a word
+QUIET_S = 0.2  # silence by level that an end without a fork needs, unless words are known to be `NOISY_S` past
+NOISY_S = 1.0  # in a loud room the level is never silent
 _ROUNDING = 1e-6  # rounding error of sums of seconds
 
 
@@ -253,7 +256,8 @@ class Turns:
             return Trigger.TIMEOUT if until_s - self._start_s >= WORDLESS_S else None
         delay_s = self.rules.end_delay_s(self.answer)
         forked = self._fork is not None and self._fork.stands and self._silence_s >= delay_s - _ROUNDING
-        if not forked and not (closed and until_s - words[-1].end_s >= delay_s):
+        known_s = until_s - self._delay_s - words[-1].end_s
+        if not forked and not (closed and known_s >= delay_s - _ROUNDING and self._is_quiet(known_s)):
             return None
         return self.rules.trigger(self.answer)
 
@@ -262,9 +266,15 @@ class Turns:
         threshold = self.rules.eager_threshold
         if self.state is not TurnState.SPEAKING or threshold is None or not words:
             return False
-        stands = self._fork is not None and self._fork.stands
-        silence_s = self._silence_s if stands else decoded_s - max(words[-1].end_s, self._spoken_s)
-        return silence_s >= delay_of(threshold, self.answer) - _ROUNDING
+        needed_s = delay_of(threshold, self.answer) - _ROUNDING
+        if self._fork is not None and self._fork.stands:
+            return self._silence_s >= needed_s
+        known_s = decoded_s - max(words[-1].end_s, self._spoken_s)
+        return known_s >= needed_s and self._is_quiet(known_s)
+
+    def _is_quiet(self, known_s: float) -> bool:
+        """Whether the audio after a silence of `known_s`, whose words are not known yet, has no speech."""
+        return self._silence_s >= QUIET_S - _ROUNDING or known_s >= NOISY_S
 
     def _event(
         self, kind: TurnKind, until_s: float, words: tuple[Word, ...], trigger: Trigger | None = None

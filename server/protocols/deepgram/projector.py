@@ -168,7 +168,7 @@ class Projector:
             _seconds(event.start_s),
             _seconds(event.duration_s),
             reason is not None,  # is_final
-            reason is not None and reason is not FinalReason.MAX_LEN,  # speech_final
+            _ends_speech(event),  # speech_final
             reason is FinalReason.FINALIZE,  # from_finalize
             channel,
             self._metadata,
@@ -219,6 +219,13 @@ class Projector:
         if self.receipts is not None and event.audio is not None:
             summary.receipt = self.receipts.end(event.audio, _encode(summary), event.reason)
         return _encode(summary)
+
+
+def _ends_speech(event: Partial | Final) -> bool:
+    """Whether speech has ended here: not where nothing was said, since new speech may have begun in the meantime."""
+    if isinstance(event, Partial) or event.reason is FinalReason.MAX_LEN:
+        return False
+    return bool(event.words) or event.reason is not FinalReason.ENDPOINT
 
 
 def latency(timing: StepTiming, write_s: float) -> Latency:

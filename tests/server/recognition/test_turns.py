@@ -11,6 +11,7 @@ from model.turn_ends.score import delay_of, score_of
 from server.recognition.events import ForkWords
 from server.recognition.turns import (
     MAX_WORDS,
+    NOISY_S,
     UPDATE_S,
     WORDLESS_S,
     Trigger,
@@ -94,6 +95,36 @@ def test_events_of_a_stream_that_is_forked_follow_the_same_rules(rules: TurnRule
     check_rules(run(rules, steps, DELAY_S))
 
 
+@given(rules=RULES, steps=FORKED)
+def test_an_end_by_the_score_has_the_score_that_was_asked_for(rules: TurnRules, steps: list[str]) -> None:
+    for event in run(rules, steps, DELAY_S):
+        if event.trigger is Trigger.MODEL:
+            assert event.score >= rules.end_threshold - 1e-6
+        if event.kind is TurnKind.EAGER:
+            assert rules.eager_threshold is not None
+            assert event.score >= rules.eager_threshold - 1e-6
+
+
+@pytest.mark.parametrize("silences", [("loud", 0.0), ("a step of silence", 0.08)])
+@pytest.mark.parametrize("eager", [None, 0.4])
+def test_no_turn_ends_while_audio_whose_words_are_not_known_yet_is_loud(
+    silences: tuple[str, float], eager: float | None
+) -> None:
+    """The last word ended long ago, and the model's delay hides that the speaker is speaking."""
+    turns = Turns(TurnRules(eager_threshold=eager), delay_s=DELAY_S)
+    turns.update_silence(1.0, 0.0)
+    events = turns.advance(1.0, [Word("three", 0.5, 0.6, 0.9)])
+    until_s = 1.0
+    while until_s < 0.6 + DELAY_S + NOISY_S - STEP_S:
+        until_s += STEP_S
+        events += turns.update_silence(until_s, silences[1])
+        events += turns.advance(until_s, [])
+    assert {event.kind for event in events} <= {TurnKind.START, TurnKind.UPDATE}
+    turns.update_silence(until_s + 2 * STEP_S, silences[1])
+    (end,) = turns.advance(until_s + 2 * STEP_S, [])[-1:]
+    assert end.kind is TurnKind.END, "in a loud room a turn ends once words are known to be long past"
+
+
 def check_rules(events: list[TurnEvent]) -> None:
     index, eager, state = 0, None, TurnState.NONE
     for event in events:
@@ -145,8 +176,10 @@ def test_a_turn_ends_after_the_silence_of_its_threshold_and_of_the_answer_of_the
     turns, delay_s = Turns(TurnRules()), delay_of(TurnRules().end_threshold, answer)
     turns.answer = answer
     turns.advance(1.0, [Word("yes", 0.9, 1.0, 0.9)])
-    times_s = [1.0 + step * STEP_S for step in range(1, 60)]
-    ends = [event for until_s in times_s for event in turns.advance(until_s, []) if event.trigger is not None]
+    ends = []
+    for step in range(1, 60):
+        turns.update_silence(1.0 + step * STEP_S, step * STEP_S)
+        ends += [event for event in turns.advance(1.0 + step * STEP_S, []) if event.trigger is not None]
     assert ends[0].trigger is Trigger.MODEL
     assert delay_s <= ends[0].end_s - 1.0 + 1e-6 < delay_s + STEP_S + 1e-5
 

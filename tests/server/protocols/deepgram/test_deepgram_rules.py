@@ -240,7 +240,7 @@ def test_a_finalize_in_silence_or_before_audio_gets_an_empty_final() -> None:
 
 
 def test_an_endpoint_in_pure_silence_is_an_empty_final() -> None:
-    """Rule 2."""
+    """It ends no speech: new speech may have begun by the time it is sent."""
     bench = ConnectionBench(LIMITS, encoding="linear16", sample_rate="16000", interim_results="true")
 
     async def script(_: ConnectionBench) -> None:
@@ -250,7 +250,7 @@ def test_an_endpoint_in_pure_silence_is_an_empty_final() -> None:
 
     bench.run(script)
     first = next(f for f in bench.frames if f["is_final"])
-    assert (first["speech_final"], first["from_finalize"]) == (True, False)
+    assert (first["speech_final"], first["from_finalize"]) == (False, False)
     assert first["channel"]["alternatives"][0] == {"transcript": "", "confidence": 0.0, "words": []}
 
 
