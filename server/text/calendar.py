@@ -11,6 +11,7 @@ MONTHS = {
     "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
     "december",
 }  # fmt: skip
+BEFORE_TIME = {"at", "by", "till", "until", "before", "after", "around", "since"}
 _FIRST = {"first": "1st", "second": "2nd", "third": "3rd"}
 _DECADES = {
     "twenties": "20s", "thirties": "30s", "forties": "40s", "fifties": "50s", "sixties": "60s", "seventies": "70s",
@@ -32,18 +33,23 @@ _WITH_NOON = whole_words(rf"(?P<hour>{_HOUR})(?: (?P<minute>{_MINUTE}))? (?P<noo
 _PART_OF_DAY = "in the (?:morning|afternoon|evening)|tonight|today|tomorrow"
 _WITH_PART = whole_words(rf"(?P<hour>{_HOUR}) (?P<minute>{_MINUTE})(?= (?:{_PART_OF_DAY})(?!\S))")
 _AFTER_WORD = whole_words(
-    rf"(?:(?<=at )|(?<=by )|(?<=till )|(?<=until )|(?<=before )|(?<=after )|(?<=around )|(?<=since ))"
+    rf"(?:{'|'.join(rf'(?<={word} )' for word in sorted(BEFORE_TIME))})"
     rf"(?P<hour>{_HOUR}) (?P<minute>{_MINUTE})(?! (?:{_NOT_A_TIME})(?!\S))"
 )
 _CLOCK = whole_words(rf"(?P<hour>{_UNITS}|ten|eleven|twelve)(?= o'?clock(?!\S))")
-_SLASHES = whole_words(
-    rf"(?P<first>(?:oh |o |zero )(?:{_UNITS})|{_TWO}) slash (?P<second>(?:oh |o |zero )(?:{_UNITS})|{_TWO})"
-    rf"(?: slash (?P<year>(?:nineteen|twenty) {_TWO}|two thousand(?: (?:and )?{_TWO})?|{_TWO}))?"
-)
 _DAY_AND_YEAR = whole_words(
     rf"(?:{_MONTH}) (?P<day>{_DAY})(?= (?:(?:nineteen|twenty) (?:{_TENS}|{_TEENS}|oh|o)|two thousand)(?!\S))"
 )
-_FIRST_DAYS = whole_words(rf"(?:{_MONTH}) (?P<day>first|second|third)")
+_FIRST_DAYS = whole_words(rf"(?:{_MONTH})(?P<the> the)? (?P<day>first|second|third)")
+_FEW_DAYS = whole_words(
+    rf"(?:(?:on|since|until|till|by|of|from|to) (?:{_MONTH})|(?:{'|'.join(sorted(MONTHS - {'march', 'may'}))})) "
+    rf"(?P<day>one|two|three)(?!(?: |,)\S)"
+)
+_CENTURY = whole_words(rf"the (?P<century>{_TEENS}) hundreds")
+_PAST = whole_words(
+    r"(?:half|quarter|five|ten|twenty|twenty five|minutes) past (?P<hour>one|two|three)"
+    r"|(?:quarter|minutes) to (?P<to>one|two|three)"
+)
 _DAY_OF = whole_words(rf"(?P<day>first|second|third)(?= of (?:{_MONTH})(?!\S))")
 _DECADE = whole_words(
     rf"(?:(?P<century>eighteen|nineteen) |(?<=the )|(?<=early )|(?<=late ))(?P<decade>{'|'.join(_DECADES)})"
@@ -58,11 +64,10 @@ def times_and_dates(line: Line) -> Iterator[Span]:
             hour = two_digits(match["hour"])
             text = f"{hour}:{two_digits(minute).zfill(2)}" if minute else hour
             yield Span(start, end, f"{text} {noon}m" if noon else text)
+    for _, end, match in line.matches(_PAST):
+        yield Span(end - 1, end, DIGITS[match["hour"] or match["to"]])
     for start, end, match in line.matches(_CLOCK):
         yield Span(start, end, two_digits(match["hour"]))
-    for start, end, match in line.matches(_SLASHES):
-        parts = [two_digits(match["first"]), two_digits(match["second"])]
-        yield Span(start, end, "/".join([*parts, _year(match["year"])] if match["year"] else parts))
     yield from _dates(line)
 
 
@@ -70,7 +75,11 @@ def _dates(line: Line) -> Iterator[Span]:
     for start, end, match in line.matches(_DAY_AND_YEAR):
         yield Span(start + 1, end, two_digits(match["day"]))
     for start, end, match in line.matches(_FIRST_DAYS):
-        yield Span(start + 1, end, _FIRST[match["day"]])
+        yield Span(start + 1 + bool(match["the"]), end, _FIRST[match["day"]])
+    for _, end, match in line.matches(_FEW_DAYS):
+        yield Span(end - 1, end, DIGITS[match["day"]])
+    for start, end, match in line.matches(_CENTURY):
+        yield Span(start + 1, end, f"{TEENS[match['century']]}00s")
     for start, end, match in line.matches(_DAY_OF):
         if line.before(start) not in TENS:
             yield Span(start, end, _FIRST[match["day"]])
@@ -87,12 +96,3 @@ def two_digits(text: str) -> str:
     if first in TENS:
         return TENS[first][0] + DIGITS[rest or "zero"]
     return TEENS.get(first) or DIGITS[first]
-
-
-def _year(text: str) -> str:
-    words = text.replace(" and ", " ").split()
-    if words[:2] == ["two", "thousand"]:
-        return "20" + two_digits(" ".join(words[2:]) or "zero").zfill(2)
-    if len(words) > 1 and words[0] in ("nineteen", "twenty") and not (words[0] == "twenty" and words[1] in DIGITS):
-        return {"nineteen": "19", "twenty": "20"}[words[0]] + two_digits(" ".join(words[1:])).zfill(2)
-    return two_digits(text)

@@ -11,7 +11,9 @@ from server.text.spoken_digits import DIGITS, TEENS, TENS
 _DOMAINS = "com|org|net|edu|gov|info|biz|io|dev|app|ai|co|me|tv|us|uk|de|fr|es|it|nl|ch|at|eu|ca|au|nz|ie|in|jp|cn"
 _NUMBERS = frozenset({*DIGITS, *TEENS, *TENS})
 _NUMBER = "|".join(sorted(_NUMBERS))
-_JOINERS = {"dot": ".", "period": ".", "underscore": "_", "dash": "-", "hyphen": "-", "plus": "+", "slash": "/"}
+_JOINERS = {
+    "dot": ".", "period": ".", "underscore": "_", "dash": "-", "hyphen": "-", "plus": "+", "slash": "/", "colon": ":",
+}  # fmt: skip
 _NO_NAME = {  # words before "at" or "dot" that are not a part of an address: "look at example dot com"
     "a", "an", "and", "are", "at", "available", "by", "check", "dot", "find", "found", "from", "go", "here", "him",
     "her", "in", "is", "it", "look", "looking", "me", "of", "on", "online", "or", "out", "page", "reach", "see", "site",
@@ -19,11 +21,14 @@ _NO_NAME = {  # words before "at" or "dot" that are not a part of an address: "l
 }  # fmt: skip
 _WORD = rf"(?:(?!(?:at|{'|'.join(_JOINERS)}) )[a-z']+)"
 _PIECE = rf"(?:(?:(?:[a-z] )+[a-z](?![a-z])|{_WORD})(?: (?:{_NUMBER})\b)*)"
-_HOST = rf"{_PIECE}(?: (?:dash|hyphen) {_PIECE})*(?: dot {_PIECE})*? dot (?:{_DOMAINS})(?: dot (?:{_DOMAINS}))?"
-_PATH = rf"(?: slash {_PIECE})*"
+_HOST = (
+    rf"{_PIECE}(?: (?:dash|hyphen) {_PIECE})*(?: dot {_PIECE})*? dot (?:{_DOMAINS})(?: dot (?:{_DOMAINS}|u k))?(?!\S)"
+)
+_PATH = rf"(?:(?: forward)? slash(?: {_PIECE})?)*"
+_SCHEME = r"(?:(?:https?|h t t p(?: s)?) colon (?:forward )?slash (?:forward )?slash )?"
 _USER = rf"{_PIECE}(?: (?:dot|period|underscore|dash|hyphen|plus) {_PIECE})*"
 _EMAIL = whole_words(rf"(?P<user>{_USER}) at (?:{_HOST})")
-_WEB = whole_words(rf"{_HOST}{_PATH}")
+_WEB = whole_words(rf"{_SCHEME}{_HOST}{_PATH}")
 Digits = Callable[[Sequence[str]], str]
 
 
@@ -35,7 +40,7 @@ def addresses(line: Line, digits: Digits) -> Iterator[Span]:
     for start, end, match in line.matches(_EMAIL):
         if match["user"] not in _NO_NAME:
             yield from _webs(line, done, start, digits)
-            yield Span(start, end, _written(match[0].split(), digits))
+            yield Span(start, end, _written(match[0].replace("forward slash", "slash").split(), digits))
             done = end
     yield from _webs(line, done, len(line.texts), digits)
 
@@ -43,7 +48,7 @@ def addresses(line: Line, digits: Digits) -> Iterator[Span]:
 def _webs(line: Line, begin: int, limit: int, digits: Digits) -> Iterator[Span]:
     for start, end, match in line.matches(_WEB):
         if begin <= start and end <= limit and match[0].split()[0] not in _NO_NAME:
-            yield Span(start, end, _written(match[0].split(), digits))
+            yield Span(start, end, _written(match[0].replace("forward slash", "slash").split(), digits))
 
 
 def _written(words: Sequence[str], digits: Digits) -> str:

@@ -6,6 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from model.ctc.words import Word
 
@@ -35,6 +36,11 @@ class Line:
             self._starts.append(size + 1)
             size += 1 + len(text)
         self._text = "".join(parts)
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Self:
+        """Return a line of words without pauses."""
+        return cls([Word(text, 0.0, 0.0, 1.0) for text in texts])
 
     def matches(self, pattern: re.Pattern[str]) -> Iterator[tuple[int, int, re.Match[str]]]:
         """Yield first word, end (exclusive) and match of each match of a pattern, which begins and ends at words."""

@@ -1,244 +1,251 @@
-"""Conversion of spoken numbers to digits: cardinals, ordinals, years, digits in a row. Pure, English only.
+"""Spoken numbers in digits: cardinals, ordinals, decimals, years, digits in a row. Pure, English only.
 
-`text_to_num` composes numbers. This module decides which words are a number where English is ambiguous: digits spoken
-one by one are one number, a pair of numbers may be a year, "hundreds" is not a number, and "thirty second" is an
-ordinal or a duration.
+A number is written as itself, or stays in words. The words are read in three steps: items ("seven", "sixty six", "two
+hundred and five", "fourth"), runs of adjacent items, and runs that a sign joins ("one oh two point four"). A run is
+one number if English has one reading of it: digits in a row (555), hundreds without the word (one sixty six, twelve oh
+five), years, pairs (forty one eleven eleven). Otherwise its items are written apart, or stay words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
 
-from text_to_num import find_numbers
-
-from server.text.calendar import MONTHS
+from server.text.calendar import BEFORE_TIME
 from server.text.line import Line, Span
-from server.text.spoken_digits import DIGITS, TEENS, TENS
+from server.text.number_words import LONG, POWERS, Item, NumberWords
+from server.text.spoken_digits import DIGITS, ORDINALS, TENS
 
-SMALL = 4.0  # smaller numbers without another number next to them stay words: "one by one", "two or three"
-LONG = 5  # digits of a number from which thousands are set apart, as in 10,000
+Number = tuple[int, int, str]  # first word, end and text
+SMALL = 4  # smaller numbers alone stay words: "one by one", "two or three"
 
-_POWERS = {"hundred", "thousand", "million", "billion", "trillion"}
-_THOUSANDS = _POWERS - {"hundred"}
-_ZERO = {"oh", "o"}  # digits only among digits; elsewhere an interjection or part of a time
-_NAMES = {**DIGITS, **dict.fromkeys(_ZERO, "0")}
-_TIMES = {"double": 2, "triple": 3, "treble": 3}
-_LINKS = {"and", "point"}
-_PARTS = {*_NAMES, *TEENS, *TENS, *_POWERS, *_LINKS}
-_CENTURIES = {"seventeen": "17", "eighteen": "18", "nineteen": "19", "twenty": "20"}
-_ORDINAL_BEFORE = {"the", "my", "your", "his", "her", "its", "our", "their", "this", "that", "every"} | MONTHS
-_ORDINAL_AFTER = {
-    "of", "street", "avenue", "floor", "century", "birthday", "anniversary", "president", "congress", "amendment",
-    "place", "edition",
-} | MONTHS  # fmt: skip
-_TIMED = {  # "the thirty second timer" is not the 32nd timer
-    "ad", "break", "clip", "clock", "commercial", "countdown", "delay", "gap", "hold", "interval", "intervals",
-    "limit", "mark", "pause", "penalty", "period", "recording", "rest", "rule", "spot", "sprint", "timeout", "timer",
-    "video", "wait", "warning", "window",
+_PLURALS = {"hundreds", "thousands", "millions", "billions", "trillions"}
+_SIGNS = {"point": ".", "dot": ".", "dash": "-", "hyphen": "-", "slash": "/"}
+_CENTURIES = {"17", "18", "19", "20"}
+_ONE_UNIT = {  # "one twenty dollar bill", "two ten minute breaks": two numbers
+    "cent", "dollar", "euro", "pound", "percent", "second", "minute", "hour", "day", "week", "month", "year", "inch",
+    "foot", "yard", "mile", "meter", "kilometer", "ounce", "gallon", "liter", "watt", "volt", "page", "point",
+}  # fmt: skip
+_IDENTIFIED = {  # things whose number may be read in pairs: "flight twelve thirty four"
+    "apartment", "box", "bus", "code", "extension", "flight", "gate", "highway", "locker", "model", "passcode", "pin",
+    "port", "room", "route", "suite", "train", "unit",
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """The numbers of a line in order, without overlap; `rows` are those of them that were said digit by digit."""
-
-    found: list[Span]
-    rows: frozenset[Span]
-
-
-def numbers(line: Line, taken: Collection[int] = ()) -> Numbers:
-    """Return the numbers to write in digits among the words that are not `taken`."""
-    taken = set(taken)
-    texts, joined = ["" if at in taken else text for at, text in enumerate(line.texts)], line.joined
-    found = [number for number in _years_and_versions(texts, joined) if taken.isdisjoint(_words(number))]
-    for number in found:
-        taken.update(_words(number))
-    rows = list(_digits(texts, joined, taken))
-    for row in rows:
-        taken.update(_words(row))
-    found += rows
-    taken |= {i for i in range(len(texts)) if _is_duration(texts, joined, i)}
-    tokens = [_Token(text, joined[i], i in taken) for i, text in enumerate(texts)]
-    for number in find_numbers(tokens, "en", SMALL):
-        start = _start_of(texts, number.start, ordinal=number.is_ordinal)
-        if start is None or start in taken or _stands_alone(texts, start, number.end):
-            continue
-        found.append(Span(start, number.end, _grouped(number.text, texts[start : number.end])))
-    return Numbers(sorted(found, key=lambda number: number.start), frozenset(rows))
-
-
-def _words(number: Span) -> range:
-    return range(number.start, number.end)
-
-
-class _Token:
-    """A word in the `Token` protocol of `text_to_num`."""
-
-    def __init__(self, text: str, joined: bool, taken: bool) -> None:
-        self._text = text
-        self._joined = joined
-        self._taken = taken
-
-    def text(self) -> str:
-        return self._text
-
-    def nt_separated(self, previous: _Token) -> bool:  # noqa: ARG002 - the protocol's signature
-        return not self._joined
-
-    def not_a_number_part(self) -> bool:
-        # "hundreds of people", "two thirds": number words do not end with an s
-        return self._taken or self._text in _ZERO or self._text.endswith("s")
-
-
-def _grouped(text: str, words: Sequence[str]) -> str:
-    """Return a number with its thousands set apart, and a round one with its power as a word: "2 million"."""
-    if not text.isdecimal() or not _THOUSANDS.intersection(words):
-        return text
-    power = next((word for word in ("trillion", "billion", "million") if words[-1] == word), None)
-    if power is not None and len(_THOUSANDS.intersection(words)) == 1:
-        return f"{int(text) // {'million': 10**6, 'billion': 10**9, 'trillion': 10**12}[power]} {power}"
-    return f"{int(text):,}" if len(text) >= LONG else text
-
-
-def _start_of(texts: Sequence[str], start: int, *, ordinal: bool) -> int | None:
-    """Return the start of a number including its article; None if its words are not converted."""
-    before = texts[start - 1] if start else ""
-    if ordinal:  # "a third of it", "one fifth", "a tenth time"
-        return None if before in ("a", "one") else start
-    if texts[start] not in _POWERS:
-        return start
-    # "a hundred" is 100; "a few hundred" and "half a million" are not converted
-    return start - 1 if before == "a" and (start < 2 or texts[start - 2] != "half") else None
-
-
-def _stands_alone(texts: Sequence[str], start: int, end: int) -> bool:
-    """Whether this is a number below `SMALL` without another number next to it, as in "one or two"."""
-    if end - start > 1 or texts[start] not in ("one", "two", "three"):
-        return False
-    numerals = _PARTS - _LINKS - _ZERO
-    neighbors = (texts[at] for at in (start - 1, end) if 0 <= at < len(texts))
-    return not numerals.intersection(neighbors)
-
-
-def _is_duration(texts: Sequence[str], joined: Sequence[bool], at: int) -> bool:
-    """Whether word `at` is the unit of time after a number that could be an ordinal: "a thirty second timer"."""
-    if texts[at] != "second" or not joined[at] or texts[at - 1] not in TENS.keys() | _POWERS:
-        return False
-    start = at - 1
-    while start > 0 and joined[start] and texts[start - 1] in _PARTS:
-        start -= 1
-    before = texts[start - 1] if start else ""
-    after = texts[at + 1] if at + 1 < len(texts) and joined[at + 1] else ""
-    return after in _TIMED or not (before in _ORDINAL_BEFORE or after in _ORDINAL_AFTER)
-
-
-def _years_and_versions(texts: Sequence[str], joined: Sequence[bool]) -> list[Span]:
-    """Return years, and numbers with several points: "version one point two point three", addresses."""
-    found: list[Span] = []
-    for begin, end in _runs(_PARTS, texts, joined):
-        found += _year(texts, begin, end) or _version(texts, begin, end)
-    return found
-
-
-def _runs(allowed: Container[str], texts: Sequence[str], joined: Sequence[bool]) -> Iterator[tuple[int, int]]:
-    """Yield runs of allowed words without a pause; links and zeros ("and", "point", "oh") are trimmed at both ends."""
-    begin = 0
-    while begin < len(texts):
-        end = begin + 1
-        if texts[begin] in allowed:
-            while end < len(texts) and joined[end] and texts[end] in allowed:
-                end += 1
-            first, last = begin, end
-            while first < last and texts[first] in _ZERO | _LINKS:
-                first += 1
-            while last > first and texts[last - 1] in _ZERO | _LINKS:
-                last -= 1
-            if first < last:
-                yield first, last
-        begin = end
-
-
-def _year(texts: Sequence[str], begin: int, end: int) -> list[Span]:
-    """Match a run of a century and two more digits only: "nineteen eighty four", "twenty oh five"."""
-    century, rest = _CENTURIES.get(texts[begin]), tuple(texts[begin + 1 : end])
-    if century is None:
-        return []
-    match rest:
-        case (one,) if one in TEENS:
-            tail = TEENS[one]
-        case (one,) if one in TENS:
-            tail = TENS[one]
-        case (one, two) if two in DIGITS and two != "zero" and (one in TENS or one in _ZERO):
-            tail = TENS.get(one, "0")[0] + DIGITS[two]
-        case _:
-            return []
-    return [Span(begin, end, century + tail)]
-
-
-def _version(texts: Sequence[str], begin: int, end: int) -> list[Span]:
-    """Match a run with two points or more; the words between two points become one number."""
-    parts = " ".join(texts[begin:end]).split(" point ")
-    if len(parts) < 3:
-        return []
-    written = [together(part.split()) for part in parts]
-    return [Span(begin, end, ".".join(written))] if all(written) else []
+def numbers(line: Line, taken: Collection[int] = ()) -> list[Span]:
+    """Return the numbers among the words that are not `taken`, in order; small ones too, which may stay words."""
+    words = NumberWords(line, taken)
+    found = _Runs(words).numbers()
+    return [Span(words.places[start], words.places[end - 1] + 1, text) for start, end, text in found]
 
 
 def together(texts: Sequence[str]) -> str:
-    """Return numbers without spaces, "one ninety two" as 192, or "" if there are other words."""
-    plain = ["zero" if text in _ZERO else text for text in texts]
-    found = find_numbers([_Token(text, joined=True, taken=False) for text in plain], "en", 0)
-    covered = sum(number.end - number.start for number in found) == len(texts)
-    return "".join(number.text for number in found) if covered else ""
+    """Return number words as one number without spaces, "one ninety two" as 192; "" if there are other words."""
+    items = list(NumberWords(Line.of(texts), ()).items())
+    return _tight(items) if sum(item.end - item.start for item in items) == len(texts) else ""
 
 
-def _digits(texts: Sequence[str], joined: Sequence[bool], taken: Container[int]) -> Iterator[Span]:
-    """Yield two or more digits in a row that are not part of a longer number: telephone numbers, room numbers."""
-    at = 0
-    while at < len(texts):
-        row: list[Span] = []
-        while at < len(texts) and (not row or joined[at]) and (digit := _digit(texts, joined, at, taken)) is not None:
-            row.append(digit)
-            at = digit.end
-        if row:
-            row = _whole(texts, joined, row)
-            if row:
-                yield Span(row[0].start, row[-1].end, "".join(digit.text for digit in row))
-        else:
-            at += 1
+class _Runs:
+    """Runs of number words in a line."""
 
+    def __init__(self, words: NumberWords) -> None:
+        self._items = words
+        self._words, self._shown = words.words, words.shown
 
-def _digit(texts: Sequence[str], joined: Sequence[bool], at: int, taken: Container[int]) -> Span | None:
-    """Return the digit at this word, None if it is not one; "double five" gives two digits."""
-    if at in taken:
+    def numbers(self) -> Iterator[Number]:
+        """Yield start, end and text of each number."""
+        runs = list(self._runs())
+        at = 0
+        while at < len(runs):
+            chain = [runs[at]]
+            while at + len(chain) < len(runs) and self._continues(chain[-1], runs[at + len(chain)]):
+                chain.append(runs[at + len(chain)])
+            after = runs[at + len(chain)] if at + len(chain) < len(runs) else []
+            yield from self._chain(chain) if len(chain) > 1 else self._run(chain[0], after)
+            at += len(chain)
+
+    def _continues(self, run: list[Item], after: list[Item]) -> bool:
+        signed = after[0].start == run[-1].end + 1 and self._words[run[-1].end] in _SIGNS
+        return signed and run[-1].kind != "ordinal" and after[-1].kind != "ordinal"
+
+    def _runs(self) -> Iterator[list[Item]]:
+        run: list[Item] = []
+        for item in self._items.items():
+            if run and (item.start != run[-1].end or run[-1].kind == "ordinal"):
+                yield run
+                run = []
+            run.append(item)
+        if run:
+            yield run
+
+    def _run(self, run: list[Item], after: list[Item]) -> Iterator[Number]:
+        run = self._without_interjections(run)
+        if not run or any(item.kind == "power" for item in run) or self._shown[run[-1].end] in _PLURALS:
+            return
+        if run[-1].kind == "ordinal":
+            yield from self._with_ordinal(run)
+            return
+        large = [item for item in run if item.kind == "large"]
+        if not large:
+            yield from self._serial(run, after)
+        elif (military := self._military(run)) is not None:
+            yield military
+        elif not self._is_ambiguous(run):
+            serial: list[Item] = []
+            for item in run:
+                if item.kind == "large":
+                    yield from self._serial(serial, []) if serial else ()
+                    yield item.start, item.end, self._grouped(item)
+                    serial = []
+                else:
+                    serial.append(item)
+            yield from self._serial(serial, []) if serial else ()
+
+    def _without_interjections(self, run: list[Item]) -> list[Item]:
+        """Return a run without each "oh" at an end that is not a digit.
+
+        It is one in a run of three or more: "oh seven nine". At the right end a pause must follow.
+        """
+        several = sum(len(item.text) for item in run) > 2 and any(item.kind != "zero" for item in run)
+        several = several and (len(run) > 2 or self._shown[run[-1].end] == "hours")
+        paused = not self._shown[run[-1].end]
+        while run and run[-1].kind == "zero" and not (several and paused):
+            run = run[:-1]
+        while run and run[0].kind == "zero" and not several:
+            run = run[1:]
+        return run
+
+    def _with_ordinal(self, run: list[Item]) -> Iterator[Number]:
+        last = run[-1]
+        hundreds = self._words[last.start] in TENS and last.end == last.start + 2 and len(run) == 2
+        if len(run) == 1:
+            before = self._shown[last.start - 1]
+            if before not in ("a", "one") and self._words[last.start] not in ("first", "second", "third"):
+                yield last.start, last.end, last.text
+        elif hundreds and run[0].kind == "digit" and len(run[0].text) == 1:  # "one twenty first street"
+            yield run[0].start, last.end, run[0].text + last.text
+        elif self._words[last.start] not in ORDINALS:
+            yield from self._run(run[:-1], [])
+            yield last.start, last.end, last.text
+        elif self._words[last.start] in ("first", "second", "third"):
+            yield from self._run(run[:-1], [])
+
+    def _military(self, run: list[Item]) -> Number | None:
+        """Return a time of four digits: "oh eight hundred hours"."""
+        first, last = run[0], run[-1]
+        hundred = len(run) == 2 and self._words[last.end - 1] == "hundred" and last.end == last.start + 2
+        said = self._shown[last.end] == "hours" or self._words[first.start] == "zero"
+        if hundred and first.text == "0" and (said or self._shown[first.start - 1] in BEFORE_TIME):
+            return first.start, last.end, f"0{last.text}"
         return None
-    if texts[at] in _NAMES:
-        return Span(at, at + 1, _NAMES[texts[at]])
-    if texts[at] in _TIMES and at + 1 < len(texts) and joined[at + 1] and texts[at + 1] in _NAMES:
-        return Span(at, at + 2, _NAMES[texts[at + 1]] * _TIMES[texts[at]])
-    return None
+
+    def _is_ambiguous(self, run: list[Item]) -> bool:
+        """Whether large numbers of a run have no one reading: "two three hundred", "four hundred five five"."""
+        for first, second in pairwise(run):
+            approximate = second.kind == "large" and first.kind == "digit" and first is run[0]
+            if approximate and self._words[second.start] in DIGITS:
+                return True
+            if second.kind == "large" and first.kind == "pair" and second.text[0] >= first.text[0]:
+                return True
+            split = self._words[first.end - 1] in DIGITS and self._words[first.end - 2] in ("hundred", *POWERS)
+            if first.kind == "large" and split and second.kind in ("digit", "zero", "pair"):
+                return True
+        return False
+
+    def _serial(self, run: list[Item], after: list[Item]) -> Iterator[Number]:
+        """Yield digits and pairs as one number if they can only be one, otherwise each."""
+        if self._is_list(run, after):
+            yield from ((item.start, item.end, item.text) for item in run)
+        elif len(run) == 1:
+            item = run[0]
+            doubled = item.kind == "digit" and len(item.text) > 1
+            if not (doubled and self._shown[item.start - 1] in ("a", "the")):
+                yield item.start, item.end, item.text
+        elif self._is_one(run):
+            yield from self._row(run)
+        else:
+            if self._shown[run[-1].end] in _ONE_UNIT and run[0].text in ("1", "2", "3"):
+                run = run[1:]  # "one $20 bill"
+            row: list[Item] = []
+            for item in run:
+                if item.kind == "pair":
+                    yield from self._row(row)
+                    yield item.start, item.end, item.text
+                    row = []
+                else:
+                    row.append(item)
+            yield from self._row(row)
+
+    def _row(self, row: list[Item]) -> Iterator[Number]:
+        if row:
+            yield row[0].start, row[-1].end, "".join(item.text for item in row)
+
+    def _is_list(self, run: list[Item], after: list[Item]) -> bool:
+        """Whether items are counted or listed: "eight nine ten", "five ten or fifteen"."""
+        if len(run) < 2 or any(item.text[0] == "0" for item in run):
+            return False
+        values = [int(item.text) for item in run]
+        joined = len(after) == 1 and after[0].start == run[-1].end + 1 and after[0].kind in ("digit", "pair")
+        if joined and self._words[run[-1].end] in ("or", "and"):
+            values.append(int(after[0].text))
+        elif all(item.kind == "digit" for item in run):
+            return False
+        steps = {second - first for first, second in pairwise(values)}
+        return len(values) > 2 and min(steps) > 0 and (len(steps) == 1 or len(values) > len(run))
+
+    def _is_one(self, run: list[Item]) -> bool:
+        kinds = "".join("p" if item.kind == "pair" else "d" for item in run)
+        before, after = self._shown[run[0].start - 1], self._shown[run[-1].end]
+        if "p" not in kinds:
+            return True
+        if kinds == "dp" and (after in _ONE_UNIT or before in BEFORE_TIME or run[0].text == "0"):
+            return False
+        if kinds.count("p") == 1 and kinds[0] == "d" and not 1 < kinds.index("p") < len(kinds) - 1:
+            return True
+        if kinds.startswith("pd") and run[1].text[0] == "0" and len(run) > 2:  # "twelve oh five"
+            return True
+        if kinds == "pp" and (run[0].text in _CENTURIES or self._is_identified(run[0].start)):
+            return True
+        return kinds.count("p") > 1 and len(kinds) > 2
+
+    def _is_identified(self, at: int) -> bool:
+        near = [word for word in self._shown[max(0, at - 3) : at] if word not in ("is", "number")]
+        return bool(near) and near[-1] in _IDENTIFIED
+
+    def _grouped(self, item: Item) -> str:
+        """Return a large number with its thousands set apart, and a round one with its power as a word: 2 million."""
+        words, value = self._words[item.start : item.end], int(item.text)
+        powers = [word for word in words if word in POWERS]
+        if powers and powers != ["thousand"] and words[-1] in powers and len(powers) == 1:
+            return f"{value // POWERS[powers[0]]} {powers[0]}"
+        return f"{value:,}" if powers and value >= LONG else item.text
+
+    def _chain(self, chain: list[list[Item]]) -> Iterator[Number]:
+        """Yield a number with signs: a decimal, a version, an address, a date with slashes."""
+        signs = [_SIGNS[self._words[run[-1].end]] for run in chain[:-1]]
+        first, last = chain[0], chain[-1]
+        if len(chain) == 2 and self._words[first[-1].end] == "point":
+            last = self._without_power(last)
+            whole = list(self._run(first, []))
+            if len(whole) != 1 or whole[0][1] != first[-1].end:
+                return
+            pieces = [whole[0][2].replace(",", ""), _tight(last)]
+            start = whole[0][0]
+        else:
+            pieces, start = [_tight(run) for run in chain], first[0].start
+        if all(pieces):
+            text = "".join(f"{piece}{sign}" for piece, sign in zip(pieces, [*signs, ""], strict=True))
+            yield start, last[-1].end, text
+
+    def _without_power(self, run: list[Item]) -> list[Item]:
+        """Return the digits after a point without a power: "two point five million" is 2.5 million."""
+        start, end = run[-1].start, run[-1].end
+        value, stop = self._items.two_digits(start)
+        return [*run[:-1], Item(start, stop, str(value), "digit")] if start < stop == end - 1 and value else run
 
 
-def _whole(texts: Sequence[str], joined: Sequence[bool], row: list[Span]) -> list[Span]:
-    """Return the row without digits of adjacent numbers and without interjections; empty if fewer than two remain.
-
-    "oh" at an end counts as a digit in a row of three or more: "oh seven nine". At the right end a pause must follow.
-    """
-    end = row[-1].end
-    paused = end == len(texts) or not joined[end]
-    several = len(row) > 2 and any(texts[digit.start] not in _ZERO for digit in row)
-    while row and not (several and paused) and texts[row[-1].start] in _ZERO:
-        row = row[:-1]
-    while row and not several and texts[row[0].start] in _ZERO:
-        row = row[1:]
-    if not row:
-        return []
-    start, end = row[0].start, row[-1].end
-    before = texts[start - 1] if joined[start] else ""
-    after = texts[end] if end < len(texts) and joined[end] else ""
-    first = before in _POWERS or before in TENS or before == "and"  # "twenty one", "a hundred and one"
-    last = len(row) - (after in _POWERS or after == "point")
-    row = row[first:last]
-    double = len(row) == 1 and len(row[0].text) > 1 and before not in ("a", "the")  # "it ends in double four"
-    return row if (len(row) > 1 or double) and before != "point" else []
+def _tight(run: Sequence[Item]) -> str:
+    """Return the items of a run without spaces; "" if it has items that are not read so."""
+    if any(item.kind in ("ordinal", "power") for item in run):
+        return ""
+    return "".join(item.text for item in run)

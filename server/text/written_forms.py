@@ -16,13 +16,14 @@ from server.text.calendar import times_and_dates, two_digits
 from server.text.chinese_numerals import chinese_numbers
 from server.text.internet import addresses
 from server.text.line import Line, Span, whole_words
-from server.text.numerals import numbers, together
+from server.text.numerals import SMALL, numbers, together
 from server.text.spoken_digits import DIGITS, ORDINALS, TEENS, TENS
 
 _CURRENCIES = {
-    "dollar": "$", "dollars": "$", "euro": "€", "euros": "€", "pound": "£", "pounds": "£",
+    "dollar": "$", "dollars": "$", "euro": "€", "euros": "€", "pound": "£", "pounds": "£", "yen": "¥", "rupee": "₹",
+    "rupees": "₹",
 }  # fmt: skip
-_CENTS = {"$": {"cent", "cents"}, "€": {"cent", "cents"}, "£": {"pence", "p"}}
+_CENTS = {"$": {"cent", "cents"}, "€": {"cent", "cents"}, "£": {"pence", "p"}, "¥": set[str](), "₹": {"paise"}}
 _ENDS_AMOUNT = {"", "a", "and", "at", "each", "for", "in", "is", "on", "per", "please", "plus", "to", "was"}
 _PARTS = {"half": ".5", "quarter": ".25"}
 _POWERS = {"million", "billion", "trillion"}
@@ -33,6 +34,13 @@ _PHONE = {
 _NO_PHONE = {
     "account", "card", "claim", "code", "confirmation", "customer", "id", "invoice", "member", "membership", "order",
     "pin", "policy", "reference", "routing", "serial", "ticket", "tracking", "zip",
+}  # fmt: skip
+_SPELLED = _NO_PHONE | {"plate", "license", "registration", "room", "seat", "spell", "spelled"}
+_NUMBER_WORDS = {*DIGITS, *TEENS, *TENS, "hundred", "thousand", *_POWERS}
+_LINKS = {"to", "by", "in", "of", "over", "through", "or", "times"}
+_PRONOUN_AFTER = {
+    "a", "an", "another", "any", "each", "every", "last", "next", "no", "only", "other", "some", "that", "the", "this",
+    "which",
 }  # fmt: skip
 _NEAR = 6  # words before a number that may say what it is
 _LETTERED = {
@@ -50,10 +58,6 @@ _HOUSE = whole_words(
     rf"(?P<first>{_TENS}|{_UNITS}) (?P<second>{_TENS}|(?:oh|o) (?:{_UNITS}))(?: (?P<letter>[a-h]))?"
     rf"(?= (?:(?!{_ORDINAL})[a-z']+ ){{1,2}}(?:{_STREETS})(?!\S))"
 )
-_PAIRS = whole_words(
-    r"(?:bus|code|extension|flight|highway|locker|passcode|pin|room|route|suite|train)(?: is| number)? "
-    rf"(?P<first>{_TENS}|{_UNITS}) (?P<second>{_TENS})"
-)
 _TOLL_FREE = whole_words(rf"(?:(?P<one>one) )?eight hundred (?P<rest>{_DIGIT}(?: {_DIGIT}){{6}})")
 _MEASURES = "inch|foot|yard|mile|cup|teaspoon|tablespoon|ounce|pound|gallon|pint|acre|meter|metre|kilometer|kilometre"
 _DENOMINATORS = {"halve": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "eighth": 8, "sixteenth": 16}
@@ -61,6 +65,8 @@ _FRACTION = whole_words(
     rf"(?P<over>{_UNITS}|eleven|thirteen|fifteen) (?P<under>halves|(?:third|quarter|fourth|fifth|eighth|sixteenth)s?)"
     rf"(?= of an? (?:{_MEASURES})(?!\S))"
 )
+_ALWAYS = whole_words("twenty four seven")
+_RADIO = whole_words(rf"point {_DIGIT} (?P<band>[fa] m)")
 _CODE = whole_words(rf"(?:{_DIGIT}|[a-z])(?: (?:{_DIGIT}|[a-z])){{2,}}")
 
 
@@ -74,8 +80,7 @@ def written_forms(words: Sequence[Word], *, english: bool = True) -> list[Span]:
         if taken.isdisjoint(range(span.start, span.end)):
             spans.append(span)
             taken.update(range(span.start, span.end))
-    found = numbers(line, taken)
-    return sorted((*spans, *_Surroundings(line, found.found, found.rows, taken).spans()), key=lambda span: span.start)
+    return sorted((*spans, *_Surroundings(line, numbers(line, taken), taken).spans()), key=lambda span: span.start)
 
 
 def _fixed(line: Line) -> Iterator[Span]:
@@ -83,12 +88,14 @@ def _fixed(line: Line) -> Iterator[Span]:
     for start, end, match in line.matches(_HOUSE):
         letter = match["letter"] or ""
         yield Span(start, end, two_digits(match["first"]) + two_digits(match["second"]) + letter)
-    for _, end, match in line.matches(_PAIRS):
-        start = end - len(f"{match['first']} {match['second']}".split())
-        yield Span(start, end, two_digits(match["first"]) + two_digits(match["second"]))
     for start, end, match in line.matches(_TOLL_FREE):
         rest = "".join(_digit(word) for word in match["rest"].split())
         yield Span(start, end, f"{'1-' if match['one'] else ''}800-{rest[:3]}-{rest[3:]}")
+    for start, end, _ in line.matches(_ALWAYS):
+        if line.before(start) not in _NUMBER_WORDS and line.after(end) not in _NUMBER_WORDS | {"dot", "point", "oh"}:
+            yield Span(start, end, "24/7")
+    for _, end, match in line.matches(_RADIO):
+        yield Span(end - 2, end, match["band"].replace(" ", ""))
     for start, end, match in line.matches(_FRACTION):
         over, under = two_digits(match["over"]), match["under"].removesuffix("s")
         yield Span(start, end, f"{over}/{_DENOMINATORS[under]}")
@@ -99,9 +106,15 @@ def _codes(line: Line) -> Iterator[Span]:
     for start, end, match in line.matches(_CODE):
         spelled = match[0].split()
         letters = [word for word in spelled if len(word) == 1 and word != "o"]
-        article = spelled[0] in ("a", "i") and len(letters) == 1
-        if letters and len(spelled) - len(letters) > 1 and not article:
-            yield Span(start, end, "".join(word if word in letters else _digit(word) for word in spelled))
+        if (
+            spelled[0] in ("a", "i")
+            and len(letters) < 3
+            and len(spelled[1]) > 1
+            and _SPELLED.isdisjoint(line.texts[max(0, start - 3) : start])
+        ):  # "a four oh one k plan"
+            spelled, letters = spelled[1:], letters[1:]
+        if letters and len(spelled) - len(letters) > 1:
+            yield Span(end - len(spelled), end, "".join(word if word in letters else _digit(word) for word in spelled))
 
 
 def _digit(word: str) -> str:
@@ -114,51 +127,56 @@ class _Surroundings:
 
     line: Line
     numbers: Sequence[Span]
-    rows: frozenset[Span]  # those that were said digit by digit
     taken: set[int]
 
     def spans(self) -> Iterator[Span]:
-        """Yield each number with what belongs to it."""
-        found = sorted((*self.numbers, *self._small()), key=lambda number: number.start)
+        """Yield each number with what belongs to it; small ones only next to something that is written in digits."""
+        shown = [number for number in self.numbers if not self._is_small(number) or self._has_unit(number)]
+        digits = self.taken.union(*(range(number.start, number.end) for number in shown))
+        found = [number for number in self.numbers if number in shown or self._is_linked(number, digits)]
         by_start = {number.start: number for number in found}
         done = 0
         for number in found:
-            if number.start < done:
-                continue
-            span = self._row(number, by_start) if number in self.rows else self._amount(number, by_start, done)
-            done = span.end
-            yield span
+            if number.start >= done:
+                span = self._written(number, by_start, done)
+                done = span.end
+                yield span
 
-    def _small(self) -> Iterator[Span]:
-        """Yield numbers that stay words elsewhere: "one dollar", "two and a half hours", "unit two b"."""
-        covered = {at for number in self.numbers for at in range(number.start, number.end)} | self.taken
-        for at, text in enumerate(self.line.texts):
-            if text in DIGITS and at not in covered:
-                number, after = Span(at, at + 1, DIGITS[text]), self.line.after(at + 1)
-                weight = after.startswith("pound") and not self._has_pence(at + 2)
-                amount = (after in _CURRENCIES and not weight) or after in ("percent", "cents")
-                if amount or self._and_part(at + 1) or self._lettered(number) is not number:
-                    yield number
+    def _is_small(self, number: Span) -> bool:
+        alone = number.end == number.start + 1 and number.text.isdecimal() and int(number.text) < SMALL
+        before, after = self.line.before(number.start), self.line.after(number.end)
+        return alone and not any(word in _NUMBER_WORDS for word in (before, after))
 
-    # Rows of digits
+    def _has_unit(self, number: Span) -> bool:
+        """Whether a small number is written for what follows: "one dollar", "two and a half hours", "unit two b"."""
+        after = self.line.after(number.end)
+        weight = after.startswith("pound") and not self._has_pence(number.end + 1)
+        weight = weight and not any(each.start == number.end + 1 and self._is_cents(each) for each in self.numbers)
+        amount = (after in _CURRENCIES and not weight) or after in ("percent", "cents")
+        return amount or self._and_part(number.end) or self._lettered(number) is not number
 
-    def _row(self, row: Span, by_start: dict[int, Span]) -> Span:
+    def _is_linked(self, number: Span, digits: set[int]) -> bool:
+        """Whether a small number and one in digits are two ends of a range or a ratio: "from two to four"."""
         line = self.line
-        while line.after(row.end) in ("dash", "hyphen"):
-            rest = by_start.get(row.end + 1)
-            word = line.after(row.end + 1)
-            if rest is not None:
-                row = Span(row.start, rest.end, f"{row.text}-{rest.text}")
-            elif word in DIGITS:
-                row = Span(row.start, row.end + 2, f"{row.text}-{DIGITS[word]}")
-            else:
-                break
-        if line.before(row.start) == "plus" and len(row.text) > 7:
-            return Span(row.start - 1, row.end, f"+{row.text}")
-        near = line.texts[max(0, row.start - _NEAR) : row.start]
-        if _PHONE.isdisjoint(near) or not _NO_PHONE.isdisjoint(near):
-            return self._lettered(row)
-        return replace(row, text=_telephone(row.text))
+        if line.before(number.start) in _PRONOUN_AFTER:  # "the one in ten"
+            return False
+        after, before = line.after(number.end), line.before(number.start)
+        of = after == "out" and line.after(number.end + 1) == "of"
+        if (after in _LINKS and number.end + 1 in digits) or (of and number.end + 2 in digits):
+            return True
+        between = after == "and" and before == "between" and number.end + 1 in digits
+        ends = before in _LINKS or (before == "and" and line.before(number.start - 2) == "between")
+        return between or (ends and number.start - 2 in digits and before != "in")
+
+    def _written(self, number: Span, by_start: dict[int, Span], done: int) -> Span:
+        line = self.line
+        if number.text.isdecimal():
+            if line.before(number.start) == "plus" and len(number.text) > 7 and number.start > done:
+                return Span(number.start - 1, number.end, f"+{number.text}")
+            near = line.texts[max(0, number.start - _NEAR) : number.start]
+            if not _PHONE.isdisjoint(near) and _NO_PHONE.isdisjoint(near):
+                number = replace(number, text=_telephone(number.text))
+        return self._amount(number, by_start, done)
 
     def _lettered(self, number: Span) -> Span:
         letter = self.line.after(number.end)
