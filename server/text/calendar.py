@@ -38,7 +38,8 @@ _AFTER_WORD = whole_words(
 )
 _CLOCK = whole_words(rf"(?P<hour>{_UNITS}|ten|eleven|twelve)(?= o'?clock(?!\S))")
 _DAY_AND_YEAR = whole_words(
-    rf"(?:{_MONTH}) (?P<day>{_DAY})(?= (?:(?:nineteen|twenty) (?:{_TENS}|{_TEENS}|oh|o)|two thousand)(?!\S))"
+    rf"(?:{_MONTH}) (?P<day>{_DAY})"
+    rf"(?= (?:(?:nineteen|twenty) (?:{_TENS}|{_TEENS}|oh|o)|two thousand(?! (?:{_UNITS}) hundred))(?!\S))"
 )
 _FIRST_DAYS = whole_words(rf"(?:{_MONTH})(?P<the> the)? (?P<day>first|second|third)")
 _FEW_DAYS = whole_words(

@@ -31,6 +31,7 @@ _TIMED = {  # "the thirty second timer" is not the 32nd timer
     "limit", "mark", "pause", "penalty", "period", "recording", "rest", "rule", "spot", "sprint", "timeout", "timer",
     "video", "wait", "warning", "window",
 }  # fmt: skip
+_PARTS = {*DIGITS, *TEENS, *TENS, "hundred", "and", *POWERS}
 _HALVED = {"half", "many", "such"}  # before "a hundred" that is no 100
 
 
@@ -94,8 +95,12 @@ class NumberWords:
         stop = end + (2 if last != words[end] else 1)
         if last not in _ORDINALS or (last == "second" and self._is_duration(end)):
             return None
-        if last in _ORDINAL_POWERS and words[at] != "one":  # "one hundredth" is a part
-            total = max(value, 1) * _ORDINAL_POWERS[last]
+        if last in _ORDINAL_POWERS and end > at:
+            words[end], power = last.removesuffix("th"), last
+            total, stop = self._cardinal(at)
+            words[end] = power
+            if stop != end + 1 or total in (100, 1_000, 10**6):  # "one hundredth" is a part
+                return None
         elif end == at or words[end - 1] in TENS or words[end - 1] == "hundred" or words[end - 1] in POWERS:
             if words[end - 1] in TENS and end > at and _ORDINALS[last] > 9:
                 return None
@@ -108,9 +113,7 @@ class NumberWords:
     def _is_duration(self, at: int) -> bool:
         """Whether "second" at `at` is the unit of time after a number: "a thirty second timer"."""
         start = at
-        while self.words[start - 1] in TENS or self.words[start - 1] in DIGITS or self.words[start - 1] in (
-            "hundred", "and", *POWERS
-        ):  # fmt: skip
+        while self.words[start - 1] in _PARTS:
             start -= 1
         after = self.shown[at + 1]
         return start < at and (
@@ -132,7 +135,7 @@ class NumberWords:
                 follows = self.words[stop] == "hundred" or power is not None
                 return (total, end) if value >= limit or (follows and end > at) else (total + value, stop)
             total, limit, end = total + value * power, power, stop + 1
-            if self._is_between(at):
+            if self.words[end] == "and" and self._is_between(at):
                 return total, end
 
     def _hundreds(self, at: int) -> tuple[int, int]:

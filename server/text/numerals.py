@@ -22,9 +22,10 @@ SMALL = 4  # smaller numbers alone stay words: "one by one", "two or three"
 _PLURALS = {"hundreds", "thousands", "millions", "billions", "trillions"}
 _SIGNS = {"point": ".", "dot": ".", "dash": "-", "hyphen": "-", "slash": "/"}
 _CENTURIES = {"17", "18", "19", "20"}
+_AFTER_INTERJECTION = {"dear", "god", "i", "man", "my", "no", "okay", "sorry", "wait", "well", "wow", "yeah", "yes"}
 _ONE_UNIT = {  # "one twenty dollar bill", "two ten minute breaks": two numbers
-    "cent", "dollar", "euro", "pound", "percent", "second", "minute", "hour", "day", "week", "month", "year", "inch",
-    "foot", "yard", "mile", "meter", "kilometer", "ounce", "gallon", "liter", "watt", "volt", "page", "point",
+    "cent", "dollar", "euro", "pound", "second", "minute", "hour", "day", "week", "month", "year", "inch",
+    "foot", "yard", "mile", "meter", "kilometer", "ounce", "gallon", "liter", "watt", "volt", "page",
 }  # fmt: skip
 _IDENTIFIED = {  # things whose number may be read in pairs: "flight twelve thirty four"
     "apartment", "box", "bus", "code", "extension", "flight", "gate", "highway", "locker", "model", "passcode", "pin",
@@ -104,11 +105,12 @@ class _Runs:
     def _without_interjections(self, run: list[Item]) -> list[Item]:
         """Return a run without each "oh" at an end that is not a digit.
 
-        It is one in a run of three or more: "oh seven nine". At the right end a pause must follow.
+        It is one in a run of three or more: "oh seven nine". At the right end a pause must follow, or four be there.
         """
         several = sum(len(item.text) for item in run) > 2 and any(item.kind != "zero" for item in run)
         several = several and (len(run) > 2 or self._shown[run[-1].end] == "hours")
-        paused = not self._shown[run[-1].end]
+        after = self._shown[run[-1].end]
+        paused = not after or (len(run) > 3 and after not in _AFTER_INTERJECTION)
         while run and run[-1].kind == "zero" and not (several and paused):
             run = run[:-1]
         while run and run[0].kind == "zero" and not several:
@@ -198,10 +200,12 @@ class _Runs:
         before, after = self._shown[run[0].start - 1], self._shown[run[-1].end]
         if "p" not in kinds:
             return True
-        if kinds == "dp" and (after in _ONE_UNIT or before in BEFORE_TIME or run[0].text == "0"):
+        timed = before in BEFORE_TIME and int(run[1].text) < 60
+        if kinds == "dp" and (after in _ONE_UNIT or timed or run[0].text == "0"):
             return False
-        if kinds.count("p") == 1 and kinds[0] == "d" and not 1 < kinds.index("p") < len(kinds) - 1:
-            return True
+        if kinds.count("p") == 1 and kinds[0] == "d":  # "five seven eleven six" may be three numbers
+            at = kinds.index("p")
+            return at == 1 or at == len(run) - 1 or run[at + 1].text[0] == "0"
         if kinds.startswith("pd") and run[1].text[0] == "0" and len(run) > 2:  # "twelve oh five"
             return True
         if kinds == "pp" and (run[0].text in _CENTURIES or self._is_identified(run[0].start)):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from model.ctc.words import Word
 from model.text.letters import has_ideographs
-from server.text.calendar import times_and_dates, two_digits
+from server.text.calendar import MONTHS, times_and_dates, two_digits
 from server.text.chinese_numerals import chinese_numbers
 from server.text.internet import addresses
 from server.text.line import Line, Span, whole_words
@@ -37,11 +37,14 @@ _NO_PHONE = {
 }  # fmt: skip
 _SPELLED = _NO_PHONE | {"plate", "license", "registration", "room", "seat", "spell", "spelled"}
 _NUMBER_WORDS = {*DIGITS, *TEENS, *TENS, "hundred", "thousand", *_POWERS}
+_BEFORE_PART = _NUMBER_WORDS | ORDINALS.keys() - {"second"} | {"point", "dot", "slash", "dash", "hyphen", "oh"}
+_AFTER_PART = _NUMBER_WORDS | {"point", "oh", "o"}
 _LINKS = {"to", "by", "in", "of", "over", "through", "or", "times"}
 _PRONOUN_AFTER = {
     "a", "an", "another", "any", "each", "every", "last", "next", "no", "only", "other", "some", "that", "the", "this",
     "which",
 }  # fmt: skip
+_DASHES = {"/", "-"}
 _NEAR = 6  # words before a number that may say what it is
 _LETTERED = {
     "apartment", "apt", "block", "building", "flat", "floor", "gate", "level", "room", "row", "seat", "section",
@@ -55,8 +58,8 @@ _STREETS = (
 )
 _ORDINAL = "|".join(ORDINALS)
 _HOUSE = whole_words(
-    rf"(?P<first>{_TENS}|{_UNITS}) (?P<second>{_TENS}|(?:oh|o) (?:{_UNITS}))(?: (?P<letter>[a-h]))?"
-    rf"(?= (?:(?!{_ORDINAL})[a-z']+ ){{1,2}}(?:{_STREETS})(?!\S))"
+    rf"(?P<first>{_TENS}|{_UNITS}) (?P<second>{_TENS}|(?:oh|o) (?:{_UNITS}))(?: (?P<letter>[a-h])(?! m(?!\S)))?"
+    rf"(?= (?:(?!(?:{_ORDINAL}|{_TENS}|{_DIGIT}|[ap] m)(?!\S))[a-z']+ ){{1,2}}(?:{_STREETS})(?!\S))"
 )
 _TOLL_FREE = whole_words(rf"(?:(?P<one>one) )?eight hundred (?P<rest>{_DIGIT}(?: {_DIGIT}){{6}})")
 _MEASURES = "inch|foot|yard|mile|cup|teaspoon|tablespoon|ounce|pound|gallon|pint|acre|meter|metre|kilometer|kilometre"
@@ -76,11 +79,20 @@ def written_forms(words: Sequence[Word], *, english: bool = True) -> list[Span]:
         return chinese_numbers([word.text for word in words])
     line = Line(words)
     spans, taken = list[Span](), set[int]()
-    for span in (*addresses(line, together), *_fixed(line), *times_and_dates(line), *_codes(line)):
+    patterns = (*_fixed(line), *times_and_dates(line), *_codes(line))
+    for span in (*addresses(line, together), *(span for span in patterns if not _cuts_number(line, span))):
         if taken.isdisjoint(range(span.start, span.end)):
             spans.append(span)
             taken.update(range(span.start, span.end))
     return sorted((*spans, *_Surroundings(line, numbers(line, taken), taken).spans()), key=lambda span: span.start)
+
+
+def _cuts_number(line: Line, span: Span) -> bool:
+    """Whether a pattern begins or ends within a longer number: "ninety seven forty eight fifty in the morning"."""
+    first, last = line.texts[span.start], line.texts[span.end - 1]
+    begins = first in _AFTER_PART and line.before(span.start) in _BEFORE_PART
+    ends = last in _NUMBER_WORDS and line.after(span.end) in _AFTER_PART
+    return begins or (ends and ":" in span.text) or (ends and line.before(span.start) not in MONTHS)
 
 
 def _fixed(line: Line) -> Iterator[Span]:
@@ -104,7 +116,7 @@ def _fixed(line: Line) -> Iterator[Span]:
 def _codes(line: Line) -> Iterator[Span]:
     """Yield letters and digits that are spelled together: "x k four nine two"."""
     for start, end, match in line.matches(_CODE):
-        spelled = match[0].split()
+        spelled = words = match[0].split()
         letters = [word for word in spelled if len(word) == 1 and word != "o"]
         if (
             spelled[0] in ("a", "i")
@@ -113,8 +125,12 @@ def _codes(line: Line) -> Iterator[Span]:
             and _SPELLED.isdisjoint(line.texts[max(0, start - 3) : start])
         ):  # "a four oh one k plan"
             spelled, letters = spelled[1:], letters[1:]
+        if spelled[-1] in ("a", "i") and line.after(end):  # "four oh nine a day"
+            spelled, letters = spelled[:-1], letters[:-1]
         if letters and len(spelled) - len(letters) > 1:
-            yield Span(end - len(spelled), end, "".join(word if word in letters else _digit(word) for word in spelled))
+            begin = start + words.index(spelled[0])
+            text = "".join(word if word in letters else _digit(word) for word in spelled)
+            yield Span(begin, begin + len(spelled), text)
 
 
 def _digit(word: str) -> str:
@@ -180,7 +196,8 @@ class _Surroundings:
 
     def _lettered(self, number: Span) -> Span:
         letter = self.line.after(number.end)
-        if len(letter) == 1 and letter.isalpha() and self.line.before(number.start) in _LETTERED:
+        article = letter in ("a", "i") and self.line.after(number.end + 1)
+        if len(letter) == 1 and letter.isalpha() and not article and self.line.before(number.start) in _LETTERED:
             return Span(number.start, number.end + 1, number.text + letter)
         return number
 
@@ -188,6 +205,8 @@ class _Surroundings:
 
     def _amount(self, number: Span, by_start: dict[int, Span], done: int) -> Span:
         line = self.line
+        if number.text.endswith(("st", "nd", "rd", "th")) or not _DASHES.isdisjoint(number.text):
+            return number
         number = self._with_part(self._lettered(number))
         if line.after(number.end) in _POWERS:
             number = Span(number.start, number.end + 1, f"{number.text} {line.texts[number.end]}")

@@ -1,0 +1,78 @@
+"""Numbers written out in words are written as themselves or stay words, alone and among other words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+
+import pytest
+
+from model.ctc.words import Word, joined
+from server.text.formatting import Style, format_words
+from tests.server.text.spoken_numbers import Spoken, english, mandarin
+
+BEFORE = (
+    "i said", "it was", "we have", "the total for him is", "and then", "about", "they want", "it costs", "because",
+    "she is", "for", "to", "of", "on", "please take", "with", "or", "no", "well", "over", "up to", "wait a second",
+    "one of us got", "hundreds of them",
+)  # fmt: skip
+AFTER = (
+    "please", "people", "of them", "thanks", "is what i said", "or so", "to go", "for me", "on the list", "per day",
+    "that is it", "miles", "a day", "years ago", "at home", "or more", "but not now", "for a second", "one by one",
+)  # fmt: skip
+CHINESE = ("我要", "一共是", "大概有", "他说", "这里有", ""), ("左右", "的样子", "吧", "就可以了", "")
+COUNT = 14_000
+NIGHTLY = 500_000
+
+
+def words_of(said: str) -> list[Word]:
+    texts = said.split() if said.isascii() else list(said)
+    return [Word(text, i * 0.25, i * 0.25 + 0.2, 0.9) for i, text in enumerate(texts)]
+
+
+def written(said: str) -> str:
+    """Return words with their numbers in digits; no word or time may be lost."""
+    words = words_of(said)
+    formatted = format_words(words, Style(numerals=True, english=said.isascii()))
+    assert "".join(each.word.text for each in formatted).replace(" ", "") == said.replace(" ", "")
+    assert (formatted[0].word.start_s, formatted[-1].word.end_s) == (words[0].start_s, words[-1].end_s)
+    return joined(each.text for each in formatted)
+
+
+def among(numbers: Iterable[Spoken], seed: int, before: tuple[str, ...], after: tuple[str, ...]) -> dict[str, str]:
+    """Return what was written otherwise than a number's forms or its words, between other words."""
+    random, wrong = Random(seed), {}
+    for said, forms in numbers:
+        first, last = random.choice(before), random.choice(after)
+        space = " " if said.isascii() else ""
+        found = written(space.join(filter(None, (first, said, last))))
+        if found not in {space.join(filter(None, (first, form, last))) for form in {said, *forms}}:
+            wrong[f"{first}|{said}|{last}"] = found
+    return wrong
+
+
+def test_an_english_number_is_written_as_itself_or_left_in_words() -> None:
+    assert among(english(1, COUNT), 1, ("",), ("",)) == {}
+
+
+def test_words_around_an_english_number_stay() -> None:
+    assert among(english(2, COUNT), 2, BEFORE, AFTER) == {}
+
+
+def test_most_english_numbers_are_written() -> None:
+    """The check above would also pass if nothing was ever written."""
+    left = [said for said, _ in english(3, COUNT) if written(said) == said]
+    assert len(left) < COUNT / 50
+
+
+def test_a_mandarin_number_is_written_as_itself_or_left_in_words() -> None:
+    assert among(mandarin(1, COUNT), 1, ("",), ("",)) == {}
+    assert among(mandarin(2, COUNT), 2, *CHINESE) == {}
+    left = [said for said, _ in mandarin(3, COUNT) if written(said) == said]
+    assert len(left) < COUNT / 4
+
+
+@pytest.mark.slow
+def test_many_numbers_in_both_languages() -> None:
+    assert among(english(4, NIGHTLY), 4, BEFORE, AFTER) == {}
+    assert among(mandarin(4, NIGHTLY), 4, *CHINESE) == {}
