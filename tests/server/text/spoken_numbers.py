@@ -8,15 +8,18 @@ from random import Random
 Spoken = tuple[str, set[str]]
 """Words of a number, and its written forms besides the words themselves."""
 
-ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+ONES = [
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+]  # fmt: skip
+TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 POWERS = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"), (1_000, "thousand"))
 ORDINALS = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth",
             "twelve": "twelfth"}  # fmt: skip
-MONTHS = "january february march april may june july august september october november december".split()
+MONTHS = [
+    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
+    "december",
+]  # fmt: skip
 
 
 def two(value: int) -> str:
@@ -30,7 +33,7 @@ def cardinal(value: int, *, link: str = "", article: bool = False) -> str:
     """Return a number in words; `link`: "and " before its last part, `article`: "a hundred"."""
     if value < 100:
         return two(value)
-    parts = []
+    parts: list[str] = []
     for power, name in (*POWERS, (100, "hundred")):
         if value >= power:
             count = cardinal(value // power, link=link)
@@ -92,7 +95,10 @@ def _pairs(random: Random) -> Spoken:
 
 
 def _decimal(random: Random) -> Spoken:
-    whole, places = random.randrange(10 ** random.randrange(1, 5)), digits(f"{random.randrange(10_000):04}"[random.randrange(4):], random)
+    whole, places = (
+        random.randrange(10 ** random.randrange(1, 5)),
+        digits(f"{random.randrange(10_000):04}"[random.randrange(4) :], random),
+    )
     said = cardinal(whole, link="and ") if random.random() < 0.5 else digits(str(whole), random)
     said = said.removeprefix("oh ") if said != "oh" else "zero"
     fraction = "".join(str(ONES.index(word)) if word != "oh" else "0" for word in places.split())
@@ -107,7 +113,10 @@ def _row(random: Random) -> Spoken:
 
 
 def _dashed(random: Random) -> Spoken:
-    parts = ["".join(random.choice("123456789") for _ in range(random.randrange(1, 5))) for _ in range(random.randrange(2, 5))]
+    parts = [
+        "".join(random.choice("123456789") for _ in range(random.randrange(1, 5)))
+        for _ in range(random.randrange(2, 5))
+    ]
     sign, word = random.choice([("-", " dash "), ("/", " slash "), (".", " dot "), ("-", " hyphen ")])
     return word.join(digits(part, random) for part in parts), {sign.join(parts)}
 
@@ -174,4 +183,87 @@ def english(seed: int, count: int) -> Iterator[Spoken]:
     random = Random(seed)
     for at in range(count):
         yield ENGLISH[at % len(ENGLISH)](random)
-mandarin=english
+
+
+# Mandarin
+
+NUMERALS = "零一二三四五六七八九"
+
+
+def _chinese(value: int) -> str:
+    """Return a number in Mandarin."""
+    for power, name in ((10**8, "亿"), (10**4, "万")):
+        if value >= power:
+            rest = value % power
+            filler = "零" if rest and rest < power // 10 else ""
+            return _chinese(value // power) + name + filler + (_chinese(rest) if rest else "")
+    said, zero = "", False
+    for power, name in ((1_000, "千"), (100, "百"), (10, "十"), (1, "")):
+        digit, value = divmod(value, power)
+        if digit:
+            one = digit == 1 and power == 10 and not said
+            said += ("零" if zero and said else "") + ("" if one else NUMERALS[digit]) + name
+        zero = not digit
+    return said or "零"
+
+
+def _chinese_cardinal(random: Random) -> Spoken:
+    value = random.randrange(10, 10 ** random.randrange(2, 13))
+    said = _chinese(value)
+    if random.random() < 0.3 and said.startswith("二") and said[1] in "百千万亿":
+        said = f"两{said[1:]}"
+    return said, {str(value)}
+
+
+def _chinese_tenths(random: Random) -> Spoken:
+    """两千三, 一万六."""
+    unit, name = random.choice([(100, "百"), (1_000, "千"), (10_000, "万"), (10**8, "亿")])
+    first, last = random.randrange(1, 10), random.randrange(1, 10)
+    return f"{NUMERALS[first]}{name}{NUMERALS[last]}", {str(first * unit + last * unit // 10)}
+
+
+def _chinese_approximate(random: Random) -> Spoken:
+    """五六百, 三四十万, 一万六七: they stay as said."""
+    first = random.randrange(1, 9)
+    two_numbers = NUMERALS[first] + NUMERALS[first + 1]
+    forms = (two_numbers + random.choice("十百千万"), f"{two_numbers}十万", f"一万{two_numbers}", f"十{two_numbers}岁")
+    return random.choice(forms), set()
+
+
+def _chinese_decimal(random: Random) -> Spoken:
+    whole, places = random.randrange(1_000), f"{random.randrange(1, 1_000):03}"
+    said = f"{_chinese(whole)}点{''.join(NUMERALS[int(digit)] for digit in places)}"
+    percent = random.random() < 0.5
+    return ("百分之" if percent else "") + said, {f"{whole}.{places}{'%' if percent else ''}"}
+
+
+def _chinese_row(random: Random) -> Spoken:
+    text = "".join(random.choice("0123456789") for _ in range(random.randrange(3, 19)))
+    one = random.choice("一幺")
+    return "".join(one if digit == "1" else NUMERALS[int(digit)] for digit in text), {text}
+
+
+def _chinese_date(random: Random) -> Spoken:
+    year, month, day = random.randrange(1_900, 2_100), random.randrange(1, 13), random.randrange(1, 32)
+    said = "".join(NUMERALS[int(digit)] for digit in str(year))
+    return f"{said}年{_chinese(month)}月{_chinese(day)}日", {f"{year}年{month}月{day}日"}
+
+
+def _chinese_time(random: Random) -> Spoken:
+    hour, minute = random.randrange(1, 24), random.randrange(1, 60)
+    end = random.choice(["半", "一刻", f"{'零' if minute < 10 else ''}{_chinese(minute)}分"])
+    shown = end if end in ("半", "一刻") else f"{minute:02}分"
+    return f"{_chinese(hour)}点{end}", {f"{hour}点{shown}"}
+
+
+MANDARIN: tuple[Callable[[Random], Spoken], ...] = (
+    _chinese_cardinal, _chinese_tenths, _chinese_approximate, _chinese_decimal, _chinese_row, _chinese_date,
+    _chinese_time,
+)  # fmt: skip
+
+
+def mandarin(seed: int, count: int) -> Iterator[Spoken]:
+    """Yield numbers of every kind."""
+    random = Random(seed)
+    for at in range(count):
+        yield MANDARIN[at % len(MANDARIN)](random)

@@ -18,11 +18,11 @@ BEFORE = (
 )  # fmt: skip
 AFTER = (
     "please", "people", "of them", "thanks", "is what i said", "or so", "to go", "for me", "on the list", "per day",
-    "that is it", "miles", "a day", "years ago", "at home", "or more", "but not now", "for a second", "one by one",
+    "that is it", "miles", "a day", "years ago", "at home", "or more", "but not now", "for a second",
 )  # fmt: skip
 CHINESE = ("我要", "一共是", "大概有", "他说", "这里有", ""), ("左右", "的样子", "吧", "就可以了", "")
-COUNT = 14_000
-NIGHTLY = 500_000
+COUNT = 3_500
+NIGHTLY = 200_000
 
 
 def words_of(said: str) -> list[Word]:
@@ -52,27 +52,26 @@ def among(numbers: Iterable[Spoken], seed: int, before: tuple[str, ...], after: 
 
 
 def test_an_english_number_is_written_as_itself_or_left_in_words() -> None:
-    assert among(english(1, COUNT), 1, ("",), ("",)) == {}
+    said = list(english(1, COUNT))
+    assert among(said, 1, ("",), ("",)) == {}
+    left = [words for words, _ in said if written(words) == words]
+    assert len(left) < COUNT / 50, "otherwise the check above would pass if nothing was ever written"
 
 
 def test_words_around_an_english_number_stay() -> None:
     assert among(english(2, COUNT), 2, BEFORE, AFTER) == {}
 
 
-def test_most_english_numbers_are_written() -> None:
-    """The check above would also pass if nothing was ever written."""
-    left = [said for said, _ in english(3, COUNT) if written(said) == said]
+def test_a_mandarin_number_is_written_as_itself_or_left_in_words() -> None:
+    said = list(mandarin(1, COUNT))
+    assert among(said, 1, ("",), ("",)) == {}
+    assert among(said, 2, *CHINESE) == {}
+    left = [words for words, forms in said if forms and written(words) == words]
     assert len(left) < COUNT / 50
 
 
-def test_a_mandarin_number_is_written_as_itself_or_left_in_words() -> None:
-    assert among(mandarin(1, COUNT), 1, ("",), ("",)) == {}
-    assert among(mandarin(2, COUNT), 2, *CHINESE) == {}
-    left = [said for said, _ in mandarin(3, COUNT) if written(said) == said]
-    assert len(left) < COUNT / 4
-
-
-@pytest.mark.slow
+@pytest.mark.release
+@pytest.mark.timeout(1_200)
 def test_many_numbers_in_both_languages() -> None:
     assert among(english(4, NIGHTLY), 4, BEFORE, AFTER) == {}
     assert among(mandarin(4, NIGHTLY), 4, *CHINESE) == {}
