@@ -12,6 +12,7 @@ from typing import get_args
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
+from model.ctc.words import Word
 from server.audio.formats import AudioForm
 from server.audio.recording import Recording
 from server.errors import (
@@ -34,8 +35,11 @@ from server.recognition.session import Session
 from server.recognition.session_options import IN_FLIGHT_S, MAX_BACKLOG_S, Finals, SessionOptions
 from server.replica import Replica
 from server.text.formatting import FormattedWord, Sentences, Style
+from server.text.number_words import is_row
 from server.text.redaction_kinds import Redaction
 
+NUMBER_PAUSE_S = 2.0  # of a pause within a number that is read aloud
+ROW_WORDS = 3  # digits at the end of a segment that may go on in the next one
 PLACE = "tutti.upload_place"  # key in the request's ASGI scope
 
 
@@ -221,7 +225,9 @@ class Upload:
     def __init__(self, session: Session, style: Style, on_segment: OnSegment | None = None) -> None:
         self.session = session
         self._on_segment = on_segment
+        self._joins_numbers = style.numerals and style.english and on_segment is None
         self._sentences = [Sentences(style) for _ in session.channels]
+        self._pending: list[list[Word]] = [[] for _ in session.channels]  # end in digits that may go on
         self._words: list[list[FormattedWord]] = [[] for _ in session.channels]
         self._waiter: asyncio.Future[None] | None = None
         self._error: Refused | None = None
@@ -240,17 +246,39 @@ class Upload:
         """Collect the words of a step's events."""
         for event in events:
             if isinstance(event, Final):
-                ends = event.reason is not FinalReason.MAX_LEN
-                words = self._sentences[event.channel].final(event.words, ends=ends)
-                self._words[event.channel] += words
-                if self._on_segment is not None:
-                    self._on_segment(words)
+                self._add(event)
             elif isinstance(event, Closed):
+                for channel in range(len(self._words)):
+                    self._add_pending(channel)
                 self._ended = True
             elif isinstance(event, StreamBroken):
                 self._fail(RecognitionFailed("recognition failed on this recording"))
         if self._ended or self.session.backlog_s <= IN_FLIGHT_S / 2:
             self._wake()
+
+    def _add(self, final: Final) -> None:
+        """Format a segment, or keep its words: the next one may have more digits of a number read with pauses."""
+        pending, words = self._pending[final.channel], list(final.words)
+        ends = final.reason is not FinalReason.MAX_LEN
+        texts = [word.text for word in words]
+        if pending and not words:
+            return
+        if pending and is_row(texts) and words[0].start_s - pending[-1].end_s < NUMBER_PAUSE_S:
+            pending += words
+            return
+        self._add_pending(final.channel)
+        if self._joins_numbers and ends and words and (is_row(texts) or is_row(texts[-ROW_WORDS:])):
+            self._pending[final.channel] = words
+            return
+        formatted = self._sentences[final.channel].final(final.words, ends=ends)
+        self._words[final.channel] += formatted
+        if self._on_segment is not None:
+            self._on_segment(formatted)
+
+    def _add_pending(self, channel: int) -> None:
+        words, self._pending[channel] = self._pending[channel], []
+        if words:
+            self._words[channel] += self._sentences[channel].final(words, ends=True, pause_s=NUMBER_PAUSE_S)
 
     async def run(
         self,

@@ -19,11 +19,13 @@ from model.punctuation.marks import ENDS, MARKS, PERIOD, QUESTION, Labeled
 from model.punctuation.rules import capital_i, capitalized, is_question
 from model.punctuation.tagger import shipped_tagger
 from model.text.letters import has_ideographs
-from server.text.line import Span
+from server.text.line import PAUSE_S, Span
+from server.text.number_words import is_row
 from server.text.own_forms import NO_OWN_FORMS, OwnForms
 from server.text.redaction_kinds import SHORTEST, Redaction
-from server.text.written_forms import written_forms
+from server.text.written_forms import FLUENT, Speech, written_forms
 
+AFTER_DIGITS = ("",)  # in place of a sentence's words: the segment before had digits only, and has no period
 OPENING_WORDS = 16  # words kept of an incomplete sentence: the tagger's context on one side
 
 
@@ -81,14 +83,18 @@ class Sentences:
             return self._plain_partial(words)
         if style.settled_only:
             words = words[: style.own.settled([word.text for word in words])]
-        return format_words(words, replace(style, numerals=False), self.opening, ends=False)
+        return format_words(words, replace(style, numerals=False), self._sentence, ends=False)
+
+    @property
+    def _sentence(self) -> tuple[str, ...]:
+        return () if self.opening == AFTER_DIGITS else self.opening
 
     def _plain_partial(self, words: Sequence[Word]) -> tuple[FormattedWord, ...]:
         """Return what `format_words` makes of them without written forms, in a fifth of its time."""
         if not self._style.punctuate:
             return tuple([FormattedWord(word, word.text) for word in words])
         formatted = [FormattedWord(word, capital_i(word.text)) for word in words]
-        if words and not self.opening:
+        if words and not self._sentence:
             formatted[0] = FormattedWord(words[0], capitalized(words[0].text))
         return tuple(formatted)
 
@@ -101,16 +107,26 @@ class Sentences:
         settled = own.settled(texts)
         return settled - sum(span.end - span.start - 1 for span in own.spans(texts[:settled]))
 
-    def final(self, words: Sequence[Word], *, ends: bool) -> tuple[FormattedWord, ...]:
-        """Format a segment; `ends` is False if it was cut at the length limit and the sentence continues."""
+    def final(self, words: Sequence[Word], *, ends: bool, pause_s: float = PAUSE_S) -> tuple[FormattedWord, ...]:
+        """Format a segment; `ends` is False if it was cut at the length limit and the sentence continues.
+
+        A segment of digits only may be a part of a number that is read with pauses: no period follows it, and after
+        another one its words are digits even where they are small. `pause_s`: of a pause that separates two digits.
+        """
         texts = [word.text for word in words]
+        digits = self._style.numerals and self._style.english and is_row(texts)
+        speech = Speech(pause_s, continues=digits and self.opening == AFTER_DIGITS)
+        sentence, ends = self._sentence, ends and not digits
         if self._tagger is None:
-            formatted = format_words(words, self._style, self.opening, ends=ends)
-            self.opening = () if ends else (*self.opening, *texts[:2])[:2]
-            return formatted
-        labels = self._tagger.tag(texts, self.opening, ends=ends)
-        self.opening = () if ends else _open_words(self.opening, labels)
-        return format_words(words, self._style, labels=labels)
+            formatted = format_words(words, self._style, sentence, ends=ends, speech=speech)
+            self.opening = () if ends else (*sentence, *texts[:2])[:2]
+        else:
+            labels = self._tagger.tag(texts, sentence, ends=ends)
+            self.opening = () if ends else _open_words(sentence, labels)
+            formatted = format_words(words, self._style, labels=labels, speech=speech)
+        if digits:
+            self.opening = AFTER_DIGITS
+        return formatted
 
 
 def format_words(
@@ -120,6 +136,7 @@ def format_words(
     *,
     ends: bool = True,
     labels: Sequence[Labeled] | None = None,
+    speech: Speech = FLUENT,
 ) -> tuple[FormattedWord, ...]:
     """Format words by their labels, by default those of the rules for one sentence that began with `opening`.
 
@@ -128,7 +145,7 @@ def format_words(
     if style.punctuate and labels is None:
         labels = _by_rules([word.text for word in words], opening, ends=ends)
     formatted = []
-    for start, end, text, is_own in _written(words, style):
+    for start, end, text, is_own in _written(words, style, speech):
         word = words[start] if end == start + 1 else _joined(words[start:end])
         shown = text if labels is None else _shown(text, labels[start], labels[end - 1], word.text if is_own else None)
         formatted.append(FormattedWord(word, shown))
@@ -164,9 +181,9 @@ def _open_words(opening: tuple[str, ...], labels: Sequence[Labeled]) -> tuple[st
     return tuple(sentence[-OPENING_WORDS:])
 
 
-def _written(words: Sequence[Word], style: Style) -> list[tuple[int, int, str, bool]]:
+def _written(words: Sequence[Word], style: Style, speech: Speech) -> list[tuple[int, int, str, bool]]:
     """Return first word, end (exclusive) and text of each word and written form, in order, and which are own ones."""
-    ours = written_forms(words, english=style.english) if style.numerals else []
+    ours = written_forms(words, english=style.english, speech=speech) if style.numerals else []
     own = style.own.spans([word.text for word in words]) if style.own else []
     own = [span for span in own if not any(_cuts(span, each) for each in ours)]
     covered = {at for span in own for at in range(span.start, span.end)}

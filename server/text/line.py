@@ -25,9 +25,9 @@ class Span:
 class Line:
     """The words of a segment, joined by spaces; by a line break where a pause separates them."""
 
-    def __init__(self, words: Sequence[Word]) -> None:
+    def __init__(self, words: Sequence[Word], pause_s: float = PAUSE_S) -> None:
         self.texts = [word.text for word in words]
-        self.joined = [i > 0 and words[i].start_s - words[i - 1].end_s < PAUSE_S for i in range(len(words))]
+        self.joined = [i > 0 and words[i].start_s - words[i - 1].end_s < pause_s for i in range(len(words))]
         self._starts: list[int] = []
         parts: list[str] = []
         size = 0

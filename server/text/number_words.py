@@ -32,6 +32,8 @@ _TIMED = {  # "the thirty second timer" is not the 32nd timer
     "video", "wait", "warning", "window",
 }  # fmt: skip
 _PARTS = {*DIGITS, *TEENS, *TENS, "hundred", "and", *POWERS}
+_PAIRS = TEENS | TENS
+_ROW = {*DIGITS, *_PAIRS, *_ZEROS, *_TIMES}
 _HALVED = {"half", "many", "such"}  # before "a hundred" that is no 100
 
 
@@ -43,6 +45,11 @@ class Item:
     end: int
     text: str
     kind: str
+
+
+def is_row(texts: Collection[str]) -> bool:
+    """Whether words are digits and pairs of digits only: "eight oh five", "forty seven"."""
+    return all(text in _ROW for text in texts) and any(text in DIGITS or text in _PAIRS for text in texts)
 
 
 class NumberWords:

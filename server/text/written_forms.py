@@ -15,7 +15,7 @@ from model.text.letters import has_ideographs
 from server.text.calendar import MONTHS, times_and_dates, two_digits
 from server.text.chinese_numerals import chinese_numbers
 from server.text.internet import addresses
-from server.text.line import Line, Span, whole_words
+from server.text.line import PAUSE_S, Line, Span, whole_words
 from server.text.numerals import SMALL, numbers, together
 from server.text.spoken_digits import DIGITS, ORDINALS, TEENS, TENS
 
@@ -73,18 +73,30 @@ _RADIO = whole_words(rf"point {_DIGIT} (?P<band>[fa] m)")
 _CODE = whole_words(rf"(?:{_DIGIT}|[a-z])(?: (?:{_DIGIT}|[a-z])){{2,}}")
 
 
-def written_forms(words: Sequence[Word], *, english: bool = True) -> list[Span]:
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """How words were spoken: the pause that separates two numbers, and whether they continue one."""
+
+    pause_s: float = PAUSE_S
+    continues: bool = False
+
+
+FLUENT = Speech()
+
+
+def written_forms(words: Sequence[Word], *, english: bool = True, speech: Speech = FLUENT) -> list[Span]:
     """Return the words to write otherwise than they were said, in order, without overlap."""
     if not english and any(has_ideographs(word.text) for word in words):
         return chinese_numbers([word.text for word in words])
-    line = Line(words)
+    line = Line(words, speech.pause_s)
     spans, taken = list[Span](), set[int]()
     patterns = (*_fixed(line), *times_and_dates(line), *_codes(line))
     for span in (*addresses(line, together), *(span for span in patterns if not _cuts_number(line, span))):
         if taken.isdisjoint(range(span.start, span.end)):
             spans.append(span)
             taken.update(range(span.start, span.end))
-    return sorted((*spans, *_Surroundings(line, numbers(line, taken), taken).spans()), key=lambda span: span.start)
+    found = _Surroundings(line, numbers(line, taken), taken, continues=speech.continues)
+    return sorted((*spans, *found.spans()), key=lambda span: span.start)
 
 
 def _cuts_number(line: Line, span: Span) -> bool:
@@ -144,6 +156,7 @@ class _Surroundings:
     line: Line
     numbers: Sequence[Span]
     taken: set[int]
+    continues: bool = False  # a number: small ones are digits too
 
     def spans(self) -> Iterator[Span]:
         """Yield each number with what belongs to it; small ones only next to something that is written in digits."""
@@ -161,7 +174,7 @@ class _Surroundings:
     def _is_small(self, number: Span) -> bool:
         alone = number.end == number.start + 1 and number.text.isdecimal() and int(number.text) < SMALL
         before, after = self.line.before(number.start), self.line.after(number.end)
-        return alone and not any(word in _NUMBER_WORDS for word in (before, after))
+        return alone and not self.continues and not any(word in _NUMBER_WORDS for word in (before, after))
 
     def _has_unit(self, number: Span) -> bool:
         """Whether a small number is written for what follows: "one dollar", "two and a half hours", "unit two b"."""
