@@ -25,7 +25,7 @@ from server.text.own_forms import NO_OWN_FORMS, OwnForms
 from server.text.redaction_kinds import SHORTEST, Redaction
 from server.text.written_forms import FLUENT, Speech, written_forms
 
-AFTER_DIGITS = ("",)  # in place of a sentence's words: the segment before had digits only, and has no period
+AFTER_DIGITS = ("",)  # `opening` after a segment of digits only, which has no period
 OPENING_WORDS = 16  # words kept of an incomplete sentence: the tagger's context on one side
 
 

@@ -100,7 +100,7 @@ class NumberWords:
         words = self.words
         last = words[end + 1] if words[end] == "and" and value >= 100 else words[end]
         stop = end + (2 if last != words[end] else 1)
-        if last not in _ORDINALS or (last == "second" and self._is_duration(end)):
+        if last not in _ORDINALS or (last == words[end] == "second" and self._is_duration(end)):
             return None
         if last in _ORDINAL_POWERS and end > at:
             words[end], power = last.removesuffix("th"), last

@@ -20,6 +20,7 @@ Number = tuple[int, int, str]  # first word, end and text
 SMALL = 4  # smaller numbers alone stay words: "one by one", "two or three"
 
 _PLURALS = {"hundreds", "thousands", "millions", "billions", "trillions"}
+_PARTS = {"halves", "thirds", "fourths", "fifths", "sixths", "sevenths", "eighths", "ninths", "tenths", "hundredths"}
 _SIGNS = {"point": ".", "dot": ".", "dash": "-", "hyphen": "-", "slash": "/"}
 _CENTURIES = {"17", "18", "19", "20"}
 _AFTER_INTERJECTION = {"dear", "god", "i", "man", "my", "no", "okay", "sorry", "wait", "well", "wow", "yeah", "yes"}
@@ -62,12 +63,26 @@ class _Runs:
             while at + len(chain) < len(runs) and self._continues(chain[-1], runs[at + len(chain)]):
                 chain.append(runs[at + len(chain)])
             after = runs[at + len(chain)] if at + len(chain) < len(runs) else []
+            if len(chain) == 1 and self._shares_power(chain[0], after):
+                at += 2
+                continue
             yield from self._chain(chain) if len(chain) > 1 else self._run(chain[0], after)
             at += len(chain)
 
     def _continues(self, run: list[Item], after: list[Item]) -> bool:
         signed = after[0].start == run[-1].end + 1 and self._words[run[-1].end] in _SIGNS
         return signed and run[-1].kind != "ordinal" and after[-1].kind != "ordinal"
+
+    def _shares_power(self, run: list[Item], after: list[Item]) -> bool:
+        """Whether a number has the power of the next one too, as in "two or three hundred"; both stay words."""
+        first, end = run[-1], run[-1].end
+        link = self._shown[end]
+        linked = link in ("or", "to") or (link == "and" and self._shown[first.start - 1] == "between")
+        if not linked or len(run) > 1 or not after or after[0].start != end + 1 or after[0].kind != "large":
+            return False
+        value, stop = self._items.two_digits(end + 1)
+        round_ = stop == after[0].end - 1 and self._words[stop] in ("hundred", "thousand")
+        return round_ and first.kind in ("digit", "pair") and int(first.text) < value
 
     def _runs(self) -> Iterator[list[Item]]:
         run: list[Item] = []
@@ -81,7 +96,7 @@ class _Runs:
 
     def _run(self, run: list[Item], after: list[Item]) -> Iterator[Number]:
         run = self._without_interjections(run)
-        if not run or any(item.kind == "power" for item in run) or self._shown[run[-1].end] in _PLURALS:
+        if not run or any(item.kind == "power" for item in run) or self._shown[run[-1].end] in _PLURALS | _PARTS:
             return
         if run[-1].kind == "ordinal":
             yield from self._with_ordinal(run)
@@ -89,8 +104,8 @@ class _Runs:
         large = [item for item in run if item.kind == "large"]
         if not large:
             yield from self._serial(run, after)
-        elif (military := self._military(run)) is not None:
-            yield military
+        elif (whole := self._military(run) or self._line_number(run)) is not None:
+            yield whole
         elif not self._is_ambiguous(run):
             serial: list[Item] = []
             for item in run:
@@ -140,6 +155,12 @@ class _Runs:
         if hundred and first.text == "0" and (said or self._shown[first.start - 1] in BEFORE_TIME):
             return first.start, last.end, f"0{last.text}"
         return None
+
+    def _line_number(self, run: list[Item]) -> Number | None:
+        """Return a telephone number that ends in a round one: "five five five two thousand"."""
+        text, last = "".join(item.text for item in run), run[-1]
+        serial = all(item.kind != "large" for item in run[:-1]) and len(run) > 3
+        return (run[0].start, last.end, text) if serial and len(last.text) == 4 and len(text) in (7, 10, 11) else None
 
     def _is_ambiguous(self, run: list[Item]) -> bool:
         """Whether large numbers of a run have no one reading: "two three hundred", "four hundred five five"."""

@@ -1,8 +1,8 @@
 """Numbers as people write them: money, percentages, times, dates, addresses, telephone and account numbers. Pure.
 
 `numerals` finds numbers; this module finds what is said around them. English, and Mandarin by `chinese_numerals`.
-`tests/server/text/written_forms.tsv` lists utterances with their written forms. Why these are rules:
-docs/decisions/decoding.md.
+`tests/server/text/written_forms_en.tsv` and `written_forms_zh.tsv` list utterances with their written forms. Why these
+are rules: docs/decisions/decoding.md.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ _NUMBER_WORDS = {*DIGITS, *TEENS, *TENS, "hundred", "thousand", *_POWERS}
 _BEFORE_PART = _NUMBER_WORDS | ORDINALS.keys() - {"second"} | {"point", "dot", "slash", "dash", "hyphen", "oh"}
 _AFTER_PART = _NUMBER_WORDS | {"point", "oh", "o"}
 _LINKS = {"to", "by", "in", "of", "over", "through", "or", "times"}
+_DETERMINERS = {"a", "any", "each", "every", "first", "last", "one", "some", "starting", "that", "the", "this", "which"}
 _PRONOUN_AFTER = {
     "a", "an", "another", "any", "each", "every", "last", "next", "no", "only", "other", "some", "that", "the", "this",
     "which",
@@ -224,10 +225,11 @@ class _Surroundings:
         if line.after(number.end) in _POWERS:
             number = Span(number.start, number.end + 1, f"{number.text} {line.texts[number.end]}")
         after = line.after(number.end)
-        if after == "percent":
-            return self._signed(Span(number.start, number.end + 1, f"{number.text}%"), done)
-        if after == "per" and line.after(number.end + 1) == "cent":
-            return self._signed(Span(number.start, number.end + 2, f"{number.text}%"), done)
+        signed = (after == "percent") or 2 * (after == "per" and line.after(number.end + 1) == "cent")
+        if signed and self._is_fraction(number.start, done):
+            return Span(number.start - 1, number.end + signed, f"0.{number.text}%")
+        if signed:
+            return self._signed(Span(number.start, number.end + signed, f"{number.text}%"), done)
         if after in _CURRENCIES:
             return self._money(number, _CURRENCIES[after], by_start)
         one = line.before(number.start)
@@ -236,8 +238,17 @@ class _Surroundings:
             return Span(number.start - 2, number.end, f"{_CURRENCIES[one]}1.{number.text}")
         return self._signed(number, done)
 
+    def _is_fraction(self, start: int, done: int) -> bool:
+        """Whether a number follows a point without a whole number: "point five percent", not "at this point"."""
+        return self.line.before(start) == "point" and start > done and self.line.before(start - 1) not in _DETERMINERS
+
     def _signed(self, number: Span, done: int) -> Span:
-        if self.line.before(number.start) in ("minus", "negative") and number.start > done and number.text[0].isdigit():
+        if (
+            self.line.before(number.start) in ("minus", "negative")
+            and self.line.before(number.start - 1) != "or"
+            and number.start > done
+            and number.text[0].isdigit()
+        ):
             return Span(number.start - 1, number.end, f"-{number.text}")
         return number
 
@@ -269,7 +280,7 @@ class _Surroundings:
         return Span(number.start, end, sign + text)
 
     def _has_pence(self, at: int) -> bool:
-        return any(text in _CENTS["£"] for text in self.line.texts[at : at + 3])
+        return any(text in _CENTS["£"] for text in self.line.texts[at : at + 4])
 
     def _is_cents(self, number: Span) -> bool:
         """Whether a number after an amount can only be its cents."""
