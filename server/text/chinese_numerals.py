@@ -28,7 +28,8 @@ _PATTERN = re.compile(
     rf"百分之(?P<percent>{_SIGN}+(?:点{_DIGIT}+)?)"
     rf"|(?P<hour>{_SIGN}{{1,3}})点(?:(?P<minute>{_TO_60})(?=分)|(?P<minutes>[二三四五]?十[一二三四五六七八九]?)"
     rf"|(?=半|钟|一刻|三刻))"
-    rf"|(?P<decimal>{_SIGN}+)点(?P<places>{_DIGIT}+)(?![十百千点分线滴])"
+    rf"|(?P<address>{_DIGIT}{{2,}}(?:点{_DIGIT}+){{2,}})(?!{_SIGN}|点)"
+    rf"|(?<!点)(?P<decimal>{_SIGN}+)点(?P<places>{_DIGIT}+)(?![十百千点分线滴])"
     rf"|(?P<after_noon>(?<=早上|下午|晚上|上午|中午|凌晨){_SIGN}{{1,3}}(?=点))"
     rf"|(?P<dated>{_SIGN}{{1,3}}(?=[月日号]))"
     rf"|(?P<row>{_DIGIT}{{3,}}|{_DIGIT}{{2}}(?=年)|[一二三四五六七八九幺]?[零〇幺]{_DIGIT}+)(?!{_SIGN})"
@@ -64,6 +65,8 @@ def _written(match: re.Match[str]) -> str:
         hour, minute = _text_of(match["hour"]), match["minute"] or match["minutes"] or ""
         zero = "0" if minute[:1] in ("零", "〇") else ""
         return hour and f"{hour}点{zero}{value_of(minute) if minute else ''}"
+    if match["address"]:
+        return ".".join(map(_row, match["address"].split("点")))
     if match["decimal"]:
         whole = _text_of(match["decimal"])
         return whole and f"{whole}.{_row(match['places'])}"

@@ -14,11 +14,12 @@ from itertools import pairwise
 from server.text.calendar import BEFORE_TIME
 from server.text.line import Line, Span
 from server.text.number_words import LONG, POWERS, Item, NumberWords
-from server.text.spoken_digits import DIGITS, ORDINALS, TENS
+from server.text.spoken_digits import DIGITS, ORDINALS, TEENS, TENS
 
 Number = tuple[int, int, str]  # first word, end and text
 SMALL = 4  # smaller numbers alone stay words: "one by one", "two or three"
 
+_BELOW_100 = {*DIGITS, *TEENS, *TENS}
 _PLURALS = {"hundreds", "thousands", "millions", "billions", "trillions"}
 _PARTS = {"halves", "thirds", "fourths", "fifths", "sixths", "sevenths", "eighths", "ninths", "tenths", "hundredths"}
 _SIGNS = {"point": ".", "dot": ".", "dash": "-", "hyphen": "-", "slash": "/"}
@@ -74,9 +75,11 @@ class _Runs:
         return signed and run[-1].kind != "ordinal" and after[-1].kind != "ordinal"
 
     def _shares_power(self, run: list[Item], after: list[Item]) -> bool:
-        """Whether a number has the power of the next one too, as in "two or three hundred"; both stay words."""
+        """Whether two numbers share a power: "two or three hundred", "hundred and twenty"; both stay words."""
         first, end = run[-1], run[-1].end
         link = self._shown[end]
+        if first.kind == "power" and link == "and" and after and after[0].start == end + 1:
+            return True
         linked = link in ("or", "to") or (link == "and" and self._shown[first.start - 1] == "between")
         if not linked or len(run) > 1 or not after or after[0].start != end + 1 or after[0].kind != "large":
             return False
@@ -164,16 +167,24 @@ class _Runs:
 
     def _is_ambiguous(self, run: list[Item]) -> bool:
         """Whether large numbers of a run have no one reading: "two three hundred", "four hundred five five"."""
-        for first, second in pairwise(run):
-            approximate = second.kind == "large" and first.kind == "digit" and first is run[0]
-            if approximate and self._words[second.start] in DIGITS:
+        for at, (first, second) in enumerate(pairwise(run), start=1):
+            approximate = second.kind == "large" and first.kind == "digit" and self._words[second.start] in DIGITS
+            if approximate and (at == 1 or self._is_counted(run[: at + 1])):
                 return True
             if second.kind == "large" and first.kind == "pair" and second.text[0] >= first.text[0]:
                 return True
-            split = self._words[first.end - 1] in DIGITS and self._words[first.end - 2] in ("hundred", *POWERS)
+            split = self._words[first.end - 1] in _BELOW_100 and self._words[first.end - 2] in (
+                "hundred",
+                *POWERS,
+            )
             if first.kind == "large" and split and second.kind in ("digit", "zero", "pair"):
                 return True
         return False
+
+    def _is_counted(self, run: list[Item]) -> bool:
+        """Whether digits count up to the one before "hundred": "three four five hundred"."""
+        values = [int(item.text) for item in run[:-1]] + [int(run[-1].text) // 100]
+        return all(second == first + 1 for first, second in pairwise(values))
 
     def _serial(self, run: list[Item], after: list[Item]) -> Iterator[Number]:
         """Yield digits and pairs as one number if they can only be one, otherwise each."""
