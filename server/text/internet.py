@@ -20,13 +20,14 @@ _NO_NAME = {  # words before "at" or "dot" that are not a part of an address: "l
     "that", "the", "them", "there", "this", "to", "up", "us", "visit", "was", "website", "you",
 }  # fmt: skip
 _WORD = rf"(?:(?!(?:at|{'|'.join(_JOINERS)}) )[a-z']+)"
-_PIECE = rf"(?:(?:(?:[a-z] )+[a-z](?![a-z])|{_WORD})(?: (?:{_NUMBER})\b)*)"
+_PIECE = rf"(?:(?:(?:[a-z] )+[a-z](?![a-z])|{_WORD})(?: (?:{_NUMBER})\b){{0,16}})"
 _HOST = (
-    rf"{_PIECE}(?: (?:dash|hyphen) {_PIECE})*(?: dot {_PIECE})*? dot (?:{_DOMAINS})(?: dot (?:{_DOMAINS}|u k))?(?!\S)"
+    rf"{_PIECE}(?: (?:dash|hyphen) {_PIECE}){{0,8}}(?: dot {_PIECE}){{0,8}}?"
+    rf" dot (?:{_DOMAINS})(?: dot (?:{_DOMAINS}|u k))?(?!\S)"
 )
 _PATH = rf"(?:(?: forward)? slash(?: {_PIECE})?)*"
 _SCHEME = r"(?:(?:https?|h t t p(?: s)?) colon (?:forward )?slash (?:forward )?slash )?"
-_USER = rf"{_PIECE}(?: (?:dot|period|underscore|dash|hyphen|plus) {_PIECE})*"
+_USER = rf"{_PIECE}(?: (?:dot|period|underscore|dash|hyphen|plus) {_PIECE}){{0,8}}"
 _EMAIL = whole_words(rf"(?P<user>{_USER}) at (?:{_HOST})")
 _WEB = whole_words(rf"{_SCHEME}{_HOST}{_PATH}")
 Digits = Callable[[Sequence[str]], str]

@@ -35,6 +35,7 @@ _NO_PHONE = {
     "account", "card", "claim", "code", "confirmation", "customer", "id", "invoice", "member", "membership", "order",
     "pin", "policy", "reference", "routing", "serial", "ticket", "tracking", "zip",
 }  # fmt: skip
+_ARTICLES = {"a", "i"}
 _SPELLED = _NO_PHONE | {"plate", "license", "registration", "room", "seat", "spell", "spelled"}
 _NUMBER_WORDS = {*DIGITS, *TEENS, *TENS, "hundred", "thousand", *_POWERS}
 _BEFORE_PART = _NUMBER_WORDS | ORDINALS.keys() - {"second"} | {"point", "dot", "slash", "dash", "hyphen", "oh"}
@@ -127,23 +128,23 @@ def _fixed(line: Line) -> Iterator[Span]:
 
 
 def _codes(line: Line) -> Iterator[Span]:
-    """Yield letters and digits that are spelled together: "x k four nine two"."""
+    """Yield letters and digits that are spelled together: "x k four nine two"; no article is one of the letters."""
     for start, end, match in line.matches(_CODE):
-        spelled = words = match[0].split()
-        letters = [word for word in spelled if len(word) == 1 and word != "o"]
-        if (
-            spelled[0] in ("a", "i")
-            and len(letters) < 3
-            and len(spelled[1]) > 1
-            and _SPELLED.isdisjoint(line.texts[max(0, start - 3) : start])
-        ):  # "a four oh one k plan"
-            spelled, letters = spelled[1:], letters[1:]
-        if spelled[-1] in ("a", "i") and line.after(end):  # "four oh nine a day"
-            spelled, letters = spelled[:-1], letters[:-1]
-        if letters and len(spelled) - len(letters) > 1:
-            begin = start + words.index(spelled[0])
-            text = "".join(word if word in letters else _digit(word) for word in spelled)
-            yield Span(begin, begin + len(spelled), text)
+        spelled = match[0].split()
+        letters = sum(map(_is_letter, spelled))
+        named = not _SPELLED.isdisjoint(line.texts[max(0, start - 3) : start])
+        article = (
+            spelled[0] in _ARTICLES and letters < 3 and len(spelled[1]) > 1 and not named
+        )  # "a four oh one k plan"
+        tail = spelled[-1] in _ARTICLES and bool(line.after(end))  # "four oh nine a day"
+        spelled = spelled[article : len(spelled) - tail]
+        letters -= article + tail
+        if letters and len(spelled) - letters > 1:
+            yield Span(start + article, end - tail, "".join(w if _is_letter(w) else _digit(w) for w in spelled))
+
+
+def _is_letter(word: str) -> bool:
+    return len(word) == 1 and word != "o"
 
 
 def _digit(word: str) -> str:
@@ -161,7 +162,8 @@ class _Surroundings:
 
     def spans(self) -> Iterator[Span]:
         """Yield each number with what belongs to it; small ones only next to something that is written in digits."""
-        shown = [number for number in self.numbers if not self._is_small(number) or self._has_unit(number)]
+        by_start = {number.start: number for number in self.numbers}
+        shown = {number for number in self.numbers if not self._is_small(number) or self._has_unit(number, by_start)}
         digits = self.taken.union(*(range(number.start, number.end) for number in shown))
         found = [number for number in self.numbers if number in shown or self._is_linked(number, digits)]
         by_start = {number.start: number for number in found}
@@ -177,11 +179,11 @@ class _Surroundings:
         before, after = self.line.before(number.start), self.line.after(number.end)
         return alone and not self.continues and not any(word in _NUMBER_WORDS for word in (before, after))
 
-    def _has_unit(self, number: Span) -> bool:
+    def _has_unit(self, number: Span, by_start: dict[int, Span]) -> bool:
         """Whether a small number is written for what follows: "one dollar", "two and a half hours", "unit two b"."""
         after = self.line.after(number.end)
         weight = after.startswith("pound") and not self._has_pence(number.end + 1)
-        weight = weight and not any(each.start == number.end + 1 and self._is_cents(each) for each in self.numbers)
+        weight = weight and not ((cents := by_start.get(number.end + 1)) and self._is_cents(cents))
         amount = (after in _CURRENCIES and not weight) or after in ("percent", "cents")
         return amount or self._and_part(number.end) or self._lettered(number) is not number
 

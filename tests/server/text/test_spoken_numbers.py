@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import timeit
 from collections.abc import Iterable
+from functools import partial
 from random import Random
 
 import pytest
@@ -68,6 +70,18 @@ def test_a_mandarin_number_is_written_as_itself_or_left_in_words() -> None:
     assert among(said, 2, *CHINESE) == {}
     left = [words for words, forms in said if forms and written(words) == words]
     assert len(left) < COUNT / 50
+
+
+@pytest.mark.parametrize(
+    "piece", ["two hundred ", "one pound ", "twenty one and ", "a one ", "two million or ", "one dot "]
+)
+def test_time_is_linear_in_the_words(piece: str) -> None:
+    """Of a final that repeats a piece, four times as long: a quadratic search would take 16 times as long."""
+    times_s = []
+    for count in (1_000, 4_000):
+        words = words_of((piece * count).strip())
+        times_s.append(min(timeit.repeat(partial(format_words, words, Style(numerals=True)), number=1, repeat=3)))
+    assert times_s[1] < 10 * times_s[0]
 
 
 @pytest.mark.release
