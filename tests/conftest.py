@@ -63,6 +63,7 @@ SLOW = (
     "server/processes/test_several_engines.py",
     "model/training/acoustic/parallel/test_parallel.py",
     "deploy/proxies/test_proxies.py",
+    "deploy/proxies/test_public_paths.py",
     "ecosystem/agents/test_livekit.py",
     "ecosystem/test_restart.py",
     "ecosystem/test_clients_page.py",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
@@ -12,6 +15,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from loadtest.failover.proxies import PROXIES, Ports
+from server.http.uvicorn_server import uvicorn_config
+from server.settings import Settings
 from tests.support.deployment.edge import Hang, closed_port, first_server_is_draining, http, listen, proxied, wait_until
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import Client, LiveServer, transcript
@@ -132,14 +137,10 @@ def _cut_one(first: Client, second: Client) -> tuple[Client, Client]:
     return found[0]
 
 
-PLAIN = (("location /admin { return 404; }", "location /admin { proxy_pass http://replicas; }"),)
+OTHERS = "        location / {"
+PLAIN = ((OTHERS, f"        location /admin {{ proxy_pass http://replicas; proxy_set_header Host $host; }}\n{OTHERS}"),)
 """A minimal nginx configuration: no header shows that a request comes from another machine."""
-WITH_ADDRESS = (
-    (
-        "location /admin { return 404; }",
-        "location /admin { proxy_pass http://replicas; proxy_set_header X-Real-IP $remote_addr; }",
-    ),
-)
+WITH_ADDRESS = ((OTHERS, f"        location /admin {{ proxy_pass http://replicas; }}\n{OTHERS}"),)
 
 
 def test_admin_is_closed_through_a_plain_proxy_pass(live_server: Start) -> None:
@@ -150,7 +151,7 @@ def test_admin_is_closed_through_a_plain_proxy_pass(live_server: Start) -> None:
             assert (refused.status_code, "TUTTI_ADMIN_KEYS" in refused.text) == (403, True)
             assert direct.request(method, path).status_code == 403, "the two cannot be distinguished"
         assert not server.replica.sessions.draining
-        assert client.get("/readyz").status_code == 200
+        assert direct.get("/readyz").status_code == 200
 
 
 def test_admin_local_is_for_local_peers_without_proxy_headers(live_server: Start) -> None:
@@ -167,16 +168,6 @@ def test_a_key_opens_admin_through_any_proxy(live_server: Start) -> None:
     with proxied("nginx", server, changes=PLAIN) as proxy, http(proxy) as client:
         assert client.get("/admin/drain").status_code == 401
         assert client.get("/admin/drain", headers={"Authorization": "Bearer master"}).status_code == 200
-
-
-@every_proxy
-def test_proxies_answer_404_on_operator_paths(live_server: Start, name: str) -> None:
-    server = live_server()
-    with proxied(name, server) as proxy, http(proxy) as client:
-        assert client.get("/metrics").status_code == 404
-        assert client.post("/admin/drain").status_code == 404
-        assert client.get("/v1/status").status_code == 200
-        assert not server.replica.sessions.draining
 
 
 @every_proxy
@@ -207,14 +198,61 @@ def test_an_open_stream_is_not_subject_to_request_timeouts(live_server: Start, n
         assert code == 1011, reason
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("haproxy", ("timeout tunnel 1h", "timeout tunnel 1s")),
-        ("nginx", ("proxy_read_timeout 45s", "proxy_read_timeout 1s")),
-        ("envoy", ("stream_idle_timeout: 60s", "stream_idle_timeout: 1s")),
-    ],
-)
+STREAM_LIMITS = {
+    "haproxy": ("timeout tunnel 1h", "timeout tunnel 1s"),
+    "nginx": ("proxy_read_timeout 45s", "proxy_read_timeout 1s"),
+    "envoy": ("stream_idle_timeout: 60s", "stream_idle_timeout: 1s"),
+}
+UPLOAD_LIMITS_S = {
+    "haproxy": r"timeout server (\d+)s",
+    "nginx": r"@upload \{[^}]*proxy_read_timeout (\d+)s",
+    "envoy": r"timeout: (\d+)s, idle_timeout: \1s",
+}
+
+
+class SlowReplica(BaseHTTPRequestHandler):
+    """Answers a POST after one and a half seconds, and everything else at once."""
+
+    def do_GET(self) -> None:
+        self._reply(b"ready")
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        threading.Event().wait(1.5)
+        self._reply(b"recognized")
+
+    def _reply(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@every_proxy
+def test_an_upload_may_be_silent_for_longer_than_a_stream(name: str) -> None:
+    [text] = re.findall(UPLOAD_LIMITS_S[name], PROXIES[name].config.read_text())
+    assert float(text) > Settings().upload_timeout_s, "the body alone may take this long"
+    with ThreadingHTTPServer(("127.0.0.1", 0), SlowReplica) as slow:
+        threading.Thread(target=slow.serve_forever).start()
+        try:
+            with proxied(name, slow.server_port, changes=(STREAM_LIMITS[name],)) as proxy, http(proxy) as client:
+                wait_until(lambda: client.get("/v1/status").status_code == 200)
+                answer = client.post("/v1/listen", content=b"audio")
+                assert (answer.status_code, answer.content) == (200, b"recognized")
+        finally:
+            slow.shutdown()
+
+
+@every_proxy
+def test_a_stream_may_be_silent_for_longer_than_the_time_between_pings(live_server: Start, name: str) -> None:
+    server = live_server()
+    ping_s = uvicorn_config(server.app, server.replica).ws_ping_interval
+    assert ping_s is not None
+    limit = STREAM_LIMITS[name][0].split()[-1]
+    assert float(limit[:-1]) * {"s": 1, "h": 3600}[limit[-1]] > 2 * ping_s, "one pong may be lost"
+
+
+@pytest.mark.parametrize(("name", "change"), STREAM_LIMITS.items())
 def test_this_setting_is_the_timeout_of_an_open_stream(live_server: Start, name: str, change: tuple[str, str]) -> None:
     with proxied(name, live_server(idle_timeout_s=WAIT_S), changes=(change,)) as proxy, listen(proxy) as client:
         with pytest.raises(ConnectionClosed) as closed:
