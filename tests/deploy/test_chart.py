@@ -24,7 +24,6 @@ from tests.support.deployment.chart import (
 from tests.support.needs import need_package
 
 VERSIONS = [f"1.{minor}" for minor in range(33, 38)]
-FLUSH_S = 30.0
 VALUES = ["", *(path.stem for path in EXAMPLES)]
 MODEL = "sherpa-onnx-streaming-t-one-russian-2025-09-08"
 WRONG = {  # a spec that the schema of each kind rejects
@@ -138,17 +137,6 @@ def test_variables_of_the_pod_are_settings_of_the_server(
         monkeypatch.setenv(name, value)
     assert Settings().threads == 1, "the default would be the node's cores"
     assert not pod["enableServiceLinks"], "TUTTI_PORT of a service would not be a port number"
-
-
-@pytest.mark.parametrize("drain_s", [600, 3600])
-def test_the_grace_period_covers_the_wait_the_drain_and_its_closes(drain_s: int) -> None:
-    manifests = rendered(settings={"drain_timeout_s": drain_s})
-    pod = of_kind(manifests, "Deployment")["spec"]["template"]["spec"]
-    [container] = pod["containers"]
-    sleep_s = float(container["lifecycle"]["preStop"]["exec"]["command"][-1])
-    assert sleep_s >= 10
-    assert float(of_pod(manifests)["TUTTI_DRAIN_TIMEOUT_S"]) == drain_s
-    assert pod["terminationGracePeriodSeconds"] >= sleep_s + drain_s + FLUSH_S
 
 
 def test_pods_run_without_privileges(manifests: tuple[Manifest, ...]) -> None:

@@ -16,6 +16,7 @@ import pytest
 from loadtest.served import free_port
 from server.settings import Settings
 from tests.support.audio.speech import ROOT
+from tests.support.deployment.chart import longest_drain_s
 from tests.support.deployment.edge import wait_until
 from tests.support.deployment.keys import write_keys
 from tests.support.needs import need_programs
@@ -66,7 +67,7 @@ def test_variables_of_the_unit_are_settings_and_time_covers_the_drain() -> None:
     named = [name for name in variables(i="1", d="/d", C="/c") if name.startswith("TUTTI_")]
     assert {name.removeprefix("TUTTI_").lower() for name in named} <= set(Settings.model_fields)
     drain_s = float(variables(i="1", d="/d", C="/c")["TUTTI_DRAIN_TIMEOUT_S"])
-    assert float(values("TimeoutStopSec")[0]) >= drain_s + 30.0
+    assert float(values("TimeoutStopSec")[0]) >= longest_drain_s(Settings(drain_timeout_s=drain_s))
     assert int(values("LimitNOFILE")[0]) >= 1_024 + 100
 
 

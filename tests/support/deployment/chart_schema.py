@@ -19,8 +19,9 @@ from tests.support.audio.speech import ROOT
 
 CHART = ROOT / "deploy" / "helm" / "tutti"
 TARGET = CHART / "values.schema.json"
-KEY_FILES = ("api_keys", "resume_keys", "token_keys", "admin_keys")
+KEY_FILES = ("api_keys", "resume_keys", "token_keys", "admin_keys", "receipt_key")
 CHART_SETS = {"host", "port", "commit", *KEY_FILES, *(f"{name}_file" for name in KEY_FILES), "twilio_auth_token"}
+COUNT = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": "^[0-9]+%$"}]}
 CHOICES: dict[str, dict[str, Any]] = {
     "image.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
     "image.digest": {"pattern": "^(sha256:[0-9a-f]{64})?$"},
@@ -29,13 +30,30 @@ CHOICES: dict[str, dict[str, Any]] = {
         "propertyNames": {"enum": list(KEY_FILES)},
         "additionalProperties": {"type": "array", "minItems": 1},
     },
+    "model.name": {"pattern": "^([A-Za-z0-9][A-Za-z0-9._-]*)?$"},
     "model.from": {"enum": ["claim", "job", "init", "image"]},
     "autoscaling.by": {"enum": ["", "hpa", "keda"]},
     "autoscaling.fill": {"exclusiveMinimum": 0, "maximum": 1},
     "autoscaling.minReplicas": {"minimum": 1},
+    "replicas": {"minimum": 0},
     "preStopSeconds": {"minimum": 0},
+    "files": {"propertyNames": {"pattern": "^[-._a-zA-Z0-9]+$"}, "additionalProperties": {"type": "string"}},
+    "podDisruptionBudget": {
+        "properties": {"minAvailable": COUNT, "maxUnavailable": COUNT},
+        "additionalProperties": False,
+        "maxProperties": 1,
+    },
+    "surge.maxUnavailable": COUNT,
+    "surge.maxSurge": COUNT,
 }
-OPEN = {"podDisruptionBudget", "resources", "surge", "nodeSelector"}  # objects of Kubernetes, which checks them
+OPEN = {"resources", "nodeSelector"}  # objects of Kubernetes, which checks them
+PORT = {"type": "integer", "minimum": 1, "maximum": 65_535, "not": {"enum": [80, 8080]}}  # those of HTTP are taken
+OF_SETTINGS: dict[str, dict[str, Any]] = {
+    "vosk_port": PORT,
+    "model": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]},
+    "usage_log": {"type": "string", "pattern": "^/"},
+}
+"""Settings of which the chart takes other values than the server."""
 Schema = dict[str, Any]
 
 
@@ -67,6 +85,8 @@ def _of_value(path: str, value: object) -> Schema:
         found = {"type": "number"}
     else:
         found = {"type": "string"}
+    if "anyOf" in CHOICES.get(path, {}):
+        return CHOICES[path]
     return found | CHOICES.get(path, {})
 
 
@@ -75,7 +95,7 @@ def _of_settings() -> Schema:
     described = Settings.model_json_schema(mode="validation")
     said = meanings(Path(settings.__file__).read_text(encoding="utf-8"))
     properties = {
-        name: {"description": said[name][1], **_plain(described["properties"][name])}
+        name: {"description": said[name][1], **OF_SETTINGS.get(name, _plain(described["properties"][name]))}
         for name in Settings.model_fields
         if name not in CHART_SETS
     }
