@@ -18,13 +18,13 @@ from server.access.origins import allow_pages
 from server.coordination.coordinator import Coordinator
 from server.http.admin import admin_access, admin_router
 from server.http.api_docs import ABOUT, describe, describe_sockets
-from server.http.health import add_health, kserve_router
+from server.http.health import add_health, add_metrics, kserve_router, metrics_app
 from server.http.models import models_router
 from server.http.operations import LocalOperations, ServiceOperations
 from server.http.page import page_router
+from server.http.second_port import SecondPort
 from server.http.token_endpoint import TokenEndpoint
 from server.http.unmatched import HeadAsGet, answer_unmatched
-from server.http.uvicorn_server import make_protocol
 from server.models.loading import LoadedModel, LoadedVad, ModelOutline
 from server.models.registry import STOP_TIMEOUT_S
 from server.models.service import MakeSession, ModelService
@@ -37,7 +37,7 @@ from server.protocols.openai.endpoint import RealtimeEndpoint
 from server.protocols.openai.transcriptions import Transcriptions
 from server.protocols.twilio.endpoint import TwilioEndpoint
 from server.protocols.uploads import Recordings
-from server.protocols.vosk.endpoint import VoskEndpoint, VoskListener
+from server.protocols.vosk.endpoint import VoskEndpoint
 from server.recognition.session import Session
 from server.replica import Replica, build_replica
 from server.settings import Settings
@@ -45,11 +45,12 @@ from server.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What a server process runs: the ASGI app, its replica, and the listener of vosk's own port, if it has one."""
+    """What a server process runs: the ASGI app, its replica, and the ports of vosk and of metrics, if they have one."""
 
     asgi: FastAPI
     replica: Replica
-    vosk: VoskListener | None
+    vosk: SecondPort | None
+    metrics: SecondPort | None
 
 
 def create_app(
@@ -73,11 +74,10 @@ def create_app(
         settings, models, vad_model, clock, make_session=make_session, outlines=outlines, coordinator=coordinator
     )
     vosk_endpoint = VoskEndpoint(replica)
-    vosk = None
-    if settings.vosk_port is not None:
-        vosk = VoskListener(vosk_endpoint, settings.host, settings.vosk_port, partial(make_protocol, replica=replica))
-
-    lifespan = partial(_run, replica=replica, vosk=vosk, listens=listens)
+    of_service = operations(replica)
+    vosk, metrics = _second_ports(replica, vosk_endpoint, of_service)
+    ports = [port for port in (vosk, metrics) if port is not None]
+    lifespan = partial(_run, replica=replica, ports=ports, listens=listens)
     app = FastAPI(
         title="tutti", version=version("tutti-asr"), description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None
     )
@@ -88,17 +88,31 @@ def create_app(
     app.include_router(page_router())
     app.include_router(models_router(replica, created=int(time.time())))
     app.include_router(kserve_router(replica))
-    of_service = operations(replica)
     app.include_router(admin_router(of_service, admin_access(settings)))
     add_health(app, replica, of_service)
+    if metrics is None:
+        add_metrics(app, of_service)
     describe(app)
     describe_sockets(app)
-    return Application(app, replica, vosk)
+    return Application(app, replica, vosk, metrics)
+
+
+def _second_ports(
+    replica: Replica, vosk: VoskEndpoint, operations: ServiceOperations
+) -> tuple[SecondPort | None, SecondPort | None]:
+    """Return the port of vosk clients without keys and the one of metrics; None for each that is not set."""
+    settings, ports = replica.settings, []
+    for port, app, said in (
+        (settings.vosk_port, vosk.without_keys, {"scheme": "ws", "protocol": "vosk", "keys": "none needed"}),
+        (settings.metrics_port, partial(metrics_app, replica, operations), {"scheme": "http", "serves": "/metrics"}),
+    ):
+        ports.append(None if port is None else SecondPort(app(), replica, port, **said))
+    return ports[0], ports[1]
 
 
 @asynccontextmanager
-async def _run(_: FastAPI, *, replica: Replica, vosk: VoskListener | None, listens: bool) -> AsyncIterator[None]:
-    """Run the parts of a replica, and the listener of vosk's own port, from start-up to shutdown."""
+async def _run(_: FastAPI, *, replica: Replica, ports: Sequence[SecondPort], listens: bool) -> AsyncIterator[None]:
+    """Run the parts of a replica, and its other ports, from start-up to shutdown."""
     timeout_s = replica.settings.engine_timeout_s
     watchdog = Watchdog(
         replica.metrics,
@@ -115,12 +129,13 @@ async def _run(_: FastAPI, *, replica: Replica, vosk: VoskListener | None, liste
     await replica.models.start()
     watchdog.start()
     replica.usage.start()
-    if vosk is not None and listens:
-        await vosk.start()
+    if listens:
+        for port in ports:
+            await port.start()
     on_sighup(replica.guard.keys.reload)
     yield
-    if vosk is not None:
-        vosk.stop()
+    for port in ports:
+        port.stop()
     watchdog.stop()
     replica.decoding.close()
     replica.models.close()

@@ -62,6 +62,9 @@ class Settings(BaseSettings):
     vosk_port: int | None = Field(None, ge=0, le=65_535)
     """Second port for clients of vosk-server, which send no API key. Without it they use the path `/vosk`."""
 
+    metrics_port: int | None = Field(None, ge=0, le=65_535)
+    """Port for `/metrics` alone, which the main port then does not serve. Without it `/metrics` is on the main port."""
+
     # Models
 
     model: Path | None = None

@@ -64,6 +64,7 @@ SLOW = (
     "model/training/acoustic/parallel/test_parallel.py",
     "deploy/proxies/test_proxies.py",
     "deploy/proxies/test_public_paths.py",
+    "server/http/test_metrics_port.py",
     "ecosystem/agents/test_livekit.py",
     "ecosystem/test_restart.py",
     "ecosystem/test_clients_page.py",

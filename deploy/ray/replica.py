@@ -48,7 +48,9 @@ class Replica:
         self._address = address(node if node and host in ALL_INTERFACES else host, port)
         alone = ("--front-ends", "0")  # the fleet grows by replicas, each of one process
         command = [sys.executable, "-m", "server.cli", "serve", "--host", host, "--port", str(port), *alone, *options]
-        self._process = subprocess.Popen(command, env=dict(environment), preexec_fn=_die_with_parent)  # noqa: S603, PLW1509
+        # One machine has several replicas, and `figures` reads the main port: an empty variable sets no other one.
+        own = {**environment, "TUTTI_METRICS_PORT": ""}
+        self._process = subprocess.Popen(command, env=own, preexec_fn=_die_with_parent)  # noqa: S603, PLW1509
 
     def figures(self) -> Figures:
         """Read the server's metrics."""

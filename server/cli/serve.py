@@ -33,6 +33,9 @@ def serve(
     vosk_port: Annotated[
         int | None, typer.Option(help="Port for vosk-server clients, which send no key. Default: none.")
     ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Port for /metrics alone, instead of the main port. Default: none.")
+    ] = None,
     model: ModelsOption = None,
     models_file: Annotated[
         Path | None, typer.Option(help="TOML file that lists several models. Default: none.")

@@ -261,7 +261,8 @@ def build(app: FastAPI) -> Schema:
     document["components"]["schemas"] |= _shapes()
     document["components"]["securitySchemes"] = SECURITY
     for (method, path), operation in OPERATIONS.items():
-        document["paths"][path][method] |= operation
+        if path in document["paths"]:  # /metrics can have a port of its own
+            document["paths"][path][method] |= operation
     return document
 
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 from importlib.metadata import version
 
 import msgspec
-from fastapi import APIRouter, FastAPI, Response
+from fastapi import APIRouter, FastAPI, Response, WebSocket
+from starlette.types import Receive, Scope, Send
 
+from server.errors import UnknownPath
 from server.http.operations import ServiceOperations
+from server.http.unmatched import HeadAsGet
 from server.models.registry import Phase
 from server.models.selection import SHOWN
+from server.operations.logs import take_request_id
+from server.protocols.handshake import render_refusal
 from server.replica import Replica
 
 _NOT_READY: dict[int | str, dict[str, object]] = {503: {"description": "Not ready: starting, draining or stalled"}}
@@ -58,7 +63,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def add_health(app: FastAPI, replica: Replica, operations: ServiceOperations) -> None:
-    """Add `/healthz`, `/readyz`, `/metrics` and `/v1/status`."""
+    """Add `/healthz`, `/readyz` and `/v1/status`."""
 
     @app.get("/healthz", response_class=Response)
     async def healthz() -> Response:
@@ -71,12 +76,34 @@ def add_health(app: FastAPI, replica: Replica, operations: ServiceOperations) ->
         ready = replica.ready
         return Response("ready\n" if ready else "not ready\n", 200 if ready else 503, media_type="text/plain")
 
+    @app.get("/v1/status", response_class=Response)
+    async def status() -> Response:
+        """Return the state of the service in the format of a self-hosted Deepgram engine."""
+        return Response(msgspec.json.encode(await operations.status()), media_type="application/json")
+
+
+def add_metrics(app: FastAPI, operations: ServiceOperations) -> None:
+    """Add `/metrics`."""
+
     @app.get("/metrics", response_class=Response)
     async def metrics() -> Response:
         """Expose Prometheus metrics."""
         return Response(await operations.exposition(), media_type=METRICS_TYPE)
 
-    @app.get("/v1/status", response_class=Response)
-    async def status() -> Response:
-        """Return the state of the service in the format of a self-hosted Deepgram engine."""
-        return Response(msgspec.json.encode(await operations.status()), media_type="application/json")
+
+def metrics_app(replica: Replica, operations: ServiceOperations) -> FastAPI:
+    """Return the app of the port for metrics alone: probes ask the main port, whose clients they stand for."""
+    app = FastAPI(openapi_url=None)
+    app.add_middleware(HeadAsGet)
+    add_metrics(app, operations)
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        refused = UnknownPath("this port serves only /metrics; everything else is on the server's main port")
+        answer = render_refusal(replica.guard.refuse(refused), take_request_id())
+        if scope["type"] == "websocket":
+            await WebSocket(scope, receive, send).send_denial_response(answer)
+        else:
+            await answer(scope, receive, send)
+
+    app.router.default = refuse
+    return app

@@ -31,7 +31,7 @@ from server.operations.process import EXIT_LOST, end_within
 from server.processes import messages
 from server.processes.child import ChildProcess, run_child
 from server.processes.control import Parcel
-from server.processes.messages import HTTP, MESSAGES, name_of
+from server.processes.messages import MESSAGES, METRICS, VOSK, name_of
 from server.processes.remote_engine import RemoteEngines
 from server.processes.remote_operations import RemoteOperations, report_of
 from server.recognition.session import Session
@@ -95,7 +95,7 @@ class FrontEnd:
         """Report the open connections, now and periodically."""
         vosk = self._application.vosk
         connections = len(self.server.server_state.connections) + len(self._opening)
-        connections += 0 if vosk is None else vosk.connections
+        connections += sum(port.connections for port in (vosk, self._application.metrics) if port is not None)
         self._channel.tell(messages.Load(connections, self._received))
         asyncio.get_running_loop().call_later(REPORT_S, self._report)
 
@@ -123,8 +123,8 @@ class FrontEnd:
 
     async def _open(self, port: str, connection: socket.socket) -> None:
         connection.setblocking(False)
-        vosk = self._application.vosk
-        protocol = self.server.protocol if port == HTTP or vosk is None else vosk.protocol
+        other = {VOSK: self._application.vosk, METRICS: self._application.metrics}.get(port)
+        protocol = self.server.protocol if other is None else other.protocol
         with contextlib.suppress(OSError):  # the client has gone
             await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)
 

@@ -162,7 +162,7 @@ OF_PROCESSES = (
 
 MESSAGES = OF_PROCESSES | Request | Notice | Answer | RefuseHint
 """Types of all messages on a control channel."""
-HTTP, VOSK = "http", "vosk"
+HTTP, VOSK, METRICS = "http", "vosk", "metrics"
 """Names of the ports on which connections are accepted."""
 
 

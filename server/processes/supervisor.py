@@ -35,7 +35,7 @@ from server.processes.control import Answer, ChannelClosed, Parcel
 from server.processes.engine_hosts import EngineAssignment, EngineHosts
 from server.processes.front_ends import FrontEnds
 from server.processes.listeners import Listener, bound
-from server.processes.messages import HTTP, MESSAGES, VOSK
+from server.processes.messages import HTTP, MESSAGES, METRICS, VOSK
 from server.settings import Settings
 
 ANSWER_S = 1.0  # time limit for a child's part of the metrics or of a report
@@ -118,8 +118,9 @@ class Supervisor:
     async def begin(self) -> None:
         """Start all processes, and accept once they are ready. Raises: ModelError, SettingsError, EngineDead."""
         self._listen(HTTP, self._settings.port)
-        if self._settings.vosk_port is not None:
-            self._listen(VOSK, self._settings.vosk_port)
+        for name, port in ((VOSK, self._settings.vosk_port), (METRICS, self._settings.metrics_port)):
+            if port is not None:
+                self._listen(name, port)
         loop = asyncio.get_running_loop()
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, self._on_signal, sig)
@@ -154,7 +155,7 @@ class Supervisor:
         try:
             sockets = bound(self._settings.host, port)
         except OSError as error:
-            variable = "port" if name == HTTP else "vosk_port"
+            variable = "port" if name == HTTP else f"{name}_port"
             raise SettingsError(
                 f"{variable}: cannot listen on port {port} of {self._settings.host}: {error}"
             ) from error

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
+from itertools import combinations
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -147,13 +148,15 @@ def files(settings: Settings) -> Iterator[Finding]:
 
 def ports(settings: Settings) -> Iterator[Finding]:
     """Check that the addresses to listen on are free."""
-    wanted = {"port": settings.port, "vosk_port": settings.vosk_port}
+    wanted = {"port": settings.port, "vosk_port": settings.vosk_port, "metrics_port": settings.metrics_port}
     for setting, port in wanted.items():
         if port:
             yield _port(setting, settings.host, port)
-    if settings.port and settings.port == settings.vosk_port:
-        found = f"{settings.port} is set both as the port and as the vosk port"
-        yield fail("vosk port", found, f"choose another {spelled('vosk_port')}")
+    for (first, port), (second, other) in combinations(wanted.items(), 2):
+        if port and port == other:
+            name = second.replace("_", " ")
+            found = f"{port} is set both as the {first.replace('_', ' ')} and as the {name}"
+            yield fail(name, found, f"choose another {spelled(second)}")
 
 
 def _port(setting: str, host: str, port: int) -> Finding:

@@ -112,6 +112,29 @@ def test_the_vosk_port_is_reachable() -> None:
     assert {"protocol": "TCP", "port": "vosk"} in rule["ports"]
 
 
+@pytest.mark.parametrize("port", [9_464, 9_100, None])
+@pytest.mark.parametrize("kind", ["ServiceMonitor", "PodMonitor"])
+def test_metrics_have_a_port_that_no_route_leads_to(kind: str, port: int | None) -> None:
+    monitor = f"{kind[0].lower()}{kind[1:]}"
+    manifests = rendered(
+        "envoy-gateway", settings={"metrics_port": port}, monitoring={"serviceMonitor": False, monitor: True}
+    )
+    name = "metrics" if port else "http"
+    spec = of_kind(manifests, kind)["spec"]
+    [endpoint] = spec.get("endpoints") or spec["podMetricsEndpoints"]
+    assert endpoint["port"] == name
+    [container] = pod_of(manifests)["containers"]
+    served = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert served == {"http": 8_080, "metrics": port} if port else served == {"http": 8_080}
+    service = {each["name"]: each["targetPort"] for each in of_kind(manifests, "Service")["spec"]["ports"]}
+    assert service == {each: each for each in served}
+    clients, scrapes = of_kind(manifests, "NetworkPolicy")["spec"]["ingress"]
+    assert [each["port"] for each in clients["ports"]] == ["http"]
+    assert "monitoring" not in str(clients)
+    assert [each["port"] for each in scrapes["ports"]] == [name]
+    assert of_pod(manifests).get("TUTTI_METRICS_PORT") == (str(port) if port else None)
+
+
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
@@ -128,6 +151,8 @@ def test_the_vosk_port_is_reachable() -> None:
         ({"model": {"claim": "c"}}, r"model\.name"),
         ({"settings": {"vosk_port": 0}}, "vosk_port"),
         ({"settings": {"vosk_port": 8_080}}, "vosk_port"),
+        ({"settings": {"vosk_port": 9_464}}, "vosk_port"),
+        ({"settings": {"metrics_port": 8_080}}, "metrics_port"),
         ({"settings": {"model": []}}, "model"),
         ({"files": {"a/b": "text"}}, "a/b"),
     ],

@@ -51,6 +51,7 @@ def test_haproxy_and_prometheus_find_replicas_by_the_name_of_the_service() -> No
     assert "ports" not in SERVICES[name], "a host port is for one replica"
     [scraped, _] = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
     assert scraped["dns_sd_configs"][0]["names"] == [name]
+    assert str(scraped["dns_sd_configs"][0]["port"]) == REPLICA["environment"]["TUTTI_METRICS_PORT"]
     assert float(REPLICA["stop_grace_period"].partition(":-")[2].rstrip("s}")) < 60 * hold_minutes(config, "obsolete")
 
 

@@ -88,6 +88,7 @@ IN_WORDS = {  # defaults that help texts describe in words
     "lm": {"the shipped one"},
     "models_file": {"none"},
     "vosk_port": {"none"},
+    "metrics_port": {"none"},
     "grammars": {"none"},
     "threads": {"all cores but one", "by cores and model"},
     "turn_model": {"none"},

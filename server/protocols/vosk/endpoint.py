@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-import structlog
 from fastapi import FastAPI, WebSocket
-from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.server import ServerState
+from starlette.types import Receive, Scope, Send
 
 from server.access.guard import redaction_of
 from server.access.keys import Credentials
 from server.audio.formats import Encoding
-from server.configuration.addresses import interfaces, listening_hosts, open_address
 from server.errors import NotAllowed, UnknownPath
 from server.operations.logs import take_request_id
 from server.protocols.adapter_connection import AdapterConnection
@@ -32,6 +28,13 @@ class VoskEndpoint:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
+
+    def without_keys(self) -> FastAPI:
+        """Return the app of the port without keys, which serves streams at every path."""
+        app = FastAPI(openapi_url=None)
+        app.add_api_websocket_route("/{path:path}", self.live_open)
+        app.router.default = self.refuse_http
+        return app
 
     async def live(self, socket: WebSocket) -> None:
         """Serve a stream on the main port; the key comes in `Authorization` or `?key=`."""
@@ -88,52 +91,3 @@ def _rate(query: Mapping[str, str], default: int) -> int:
     """Return the sample rate that applies until the client's `config` sets another. Raises: BadParameter."""
     given = query.get("sample_rate")
     return default if given is None else whole_number("sample_rate", given, RATES)
-
-
-_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.vosk")
-
-
-MakeProtocol = Callable[[ASGIApp, ServerState], Callable[[], asyncio.Protocol]]
-"""Builds the factory of the HTTP protocol that serves an app; implemented in `server.http.uvicorn_server`."""
-BACKLOG = 2_048  # connections that the kernel queues; uvicorn's value
-
-
-class VoskListener:
-    """Server of the port without keys, on the running event loop, from `start` to `stop`; serves every path."""
-
-    def __init__(self, endpoint: VoskEndpoint, host: str, port: int, make_protocol: MakeProtocol) -> None:
-        """`port` 0 selects a free one."""
-        self._app = FastAPI(openapi_url=None)
-        self._app.add_api_websocket_route("/{path:path}", endpoint.live_open)
-        self._app.router.default = endpoint.refuse_http
-        self._host = host
-        self._wanted_port = port
-        self._state = ServerState()
-        self._make_protocol = make_protocol(self._app, self._state)
-        self._server: asyncio.Server | None = None
-        self.port = 0  # set by `start`
-
-    async def start(self) -> None:
-        """Start listening. Raises: OSError if the address is in use."""
-        loop = asyncio.get_running_loop()
-        hosts, port = listening_hosts(self._host, self._wanted_port)
-        self._server = await loop.create_server(self._make_protocol, hosts, port, backlog=BACKLOG)
-        self.port = self._server.sockets[0].getsockname()[1]
-        url = open_address(self._host, self.port, "ws")
-        _log.info("listening", url=f"{url}/", **interfaces(self._host), protocol="vosk", keys="none needed")
-
-    def protocol(self) -> asyncio.Protocol:
-        """Return the protocol of a connection that was accepted elsewhere."""
-        return self._make_protocol()
-
-    @property
-    def connections(self) -> int:
-        """Number of open connections."""
-        return len(self._state.connections)
-
-    def stop(self) -> None:
-        """Stop listening, and end the remaining connections."""
-        if self._server is not None:
-            self._server.close()
-        for connection in list(self._state.connections):
-            connection.shutdown()

@@ -50,6 +50,7 @@ OPEN = {"resources", "nodeSelector"}  # objects of Kubernetes, which checks them
 PORT = {"type": "integer", "minimum": 1, "maximum": 65_535, "not": {"enum": [80, 8080]}}  # those of HTTP are taken
 OF_SETTINGS: dict[str, dict[str, Any]] = {
     "vosk_port": PORT,
+    "metrics_port": {"anyOf": [PORT, {"type": "null"}]},
     "model": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]},
     "usage_log": {"type": "string", "pattern": "^/"},
 }

@@ -85,6 +85,12 @@ class LiveServer:
         return self.application.vosk.port
 
     @property
+    def metrics_port(self) -> int:
+        """The separate port for metrics, with `metrics_port=0`."""
+        assert self.application.metrics is not None
+        return self.application.metrics.port
+
+    @property
     def http(self) -> httpx.Client:
         """A client for the plain endpoints."""
         return httpx.Client(base_url=f"http://{self._where}", timeout=WAIT_S)

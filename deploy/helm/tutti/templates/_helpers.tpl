@@ -71,6 +71,11 @@ volumeMounts:
 {{- printf "sum(tutti_sessions_active{%s} %s) / avg(tutti_sessions_max{%s} %s)" . $draining . $draining }}
 {{- end }}
 
+{{/* The name of the port that serves /metrics. */}}
+{{- define "tutti.metricsPort" -}}
+{{ ternary "metrics" "http" (not (empty .Values.settings.metrics_port)) }}
+{{- end }}
+
 {{/* The dashboard does not use metrics of Python's own collector. */}}
 {{- define "tutti.droppedMetrics" -}}
 - { action: drop, sourceLabels: [__name__], regex: python_gc_.* }
