@@ -140,6 +140,11 @@ def test_metrics_have_a_port_that_no_route_leads_to(kind: str, port: int | None)
     [
         ({"podDisruptionBudget": {"minAvailable": 1, "maxUnavailable": 1}}, "podDisruptionBudget"),
         ({"podDisruptionBudget": {"minimum": 1}}, "podDisruptionBudget"),
+        ({"podDisruptionBudget": {"minAvailable": 3}}, "minAvailable"),
+        ({"podDisruptionBudget": {"minAvailable": "100%"}}, "minAvailable"),
+        ({"podDisruptionBudget": {"minAvailable": 2}, "autoscaling": {"by": "hpa", "minReplicas": 2}}, "minAvailable"),
+        ({"settings": {"usage_log": "/tmp"}, "usageLog": {"size": "1Gi"}}, "usage_log"),
+        ({"extraVolumeMounts": [{"name": "x", "mountPath": "/models/"}]}, "extraVolumeMounts"),
         ({"autoscaling": {"by": "hpa", "minReplicas": 30}}, r"autoscaling\.minReplicas"),
         ({"autoscaling": {"by": "keda", "minReplicas": 30}}, r"autoscaling\.minReplicas"),
         ({"surge": {"maxUnavailable": 0, "maxSurge": 0}}, "surge"),
@@ -167,6 +172,7 @@ def test_what_kubernetes_would_refuse_is_refused_by_name(values: Manifest, probl
     [
         ({}, {"maxUnavailable": 1}),
         ({"minAvailable": "50%"}, {"minAvailable": "50%"}),
+        ({"minAvailable": 2}, {"minAvailable": 2}),
         ({"maxUnavailable": 2}, {"maxUnavailable": 2}),
     ],
 )

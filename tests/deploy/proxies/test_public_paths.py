@@ -149,6 +149,8 @@ def test_http_2_without_tls_is_refused(live_server: Start, name: str) -> None:
         with contextlib.suppress(ConnectionError):
             first = connection.recv(65_536)
             assert first == b"" or first.startswith(b"HTTP/1.1 "), first
+        upgrade = "/v1/status HTTP/1.1\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\nX-Rest:"
+        assert answer(at(proxy), upgrade)[0] != 101
 
 
 def acls(path: str) -> list[str]:
