@@ -80,8 +80,8 @@ def test_aac_keeps_its_channels(container: str, channels: int) -> None:
     body = aac(container, channels)
     for samples in (whole(body),) if container == "mp4" else (whole(body), live(body, channels)):
         assert samples.shape[1] == channels
-        heard = np.delete(levels(samples), LOW.get(channels, [])) if channels in LOW else levels(samples)
-        assert heard == pytest.approx(1.0, abs=0.1)
+        measured = np.delete(levels(samples), LOW.get(channels, [])) if channels in LOW else levels(samples)
+        assert measured == pytest.approx(1.0, abs=0.1)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 6, 7, 8])
