@@ -40,7 +40,7 @@ _SPELLED = _NO_PHONE | {"plate", "license", "registration", "room", "seat", "spe
 _NUMBER_WORDS = {*DIGITS, *TEENS, *TENS, "hundred", "thousand", *_POWERS}
 _BEFORE_PART = _NUMBER_WORDS | ORDINALS.keys() - {"second"} | {"point", "dot", "slash", "dash", "hyphen", "oh"}
 _AFTER_PART = _NUMBER_WORDS | {"point", "oh", "o"}
-_LINKS = {"to", "by", "in", "of", "over", "through", "or", "times"}
+_LINKS = {"to", "by", "in", "of", "over", "through", "or", "times", "plus", "minus"}
 _DETERMINERS = {"a", "any", "each", "every", "first", "last", "one", "some", "starting", "that", "the", "this", "which"}
 _PRONOUN_AFTER = {
     "a", "an", "another", "any", "each", "every", "last", "next", "no", "only", "other", "some", "that", "the", "this",
@@ -245,12 +245,9 @@ class _Surroundings:
         return self.line.before(start) == "point" and start > done and self.line.before(start - 1) not in _DETERMINERS
 
     def _signed(self, number: Span, done: int) -> Span:
-        if (
-            self.line.before(number.start) in ("minus", "negative")
-            and self.line.before(number.start - 1) != "or"
-            and number.start > done
-            and number.text[0].isdigit()
-        ):
+        line = self.line
+        sign = line.before(number.start) in ("minus", "negative") and number.start > done and number.text[0].isdigit()
+        if sign and line.before(number.start - 1) not in _NUMBER_WORDS | {"or"}:  # "ten minus five" has two numbers
             return Span(number.start - 1, number.end, f"-{number.text}")
         return number
 

@@ -67,7 +67,7 @@ def test_the_pod_starts_answers_its_probes_and_drains(tmp_path: Path, *, created
         (tmp_path / name).write_text(text)
     port = free_port()
     env = image_variables() | of_pod(manifests, {"/etc/tutti": str(tmp_path)})
-    env |= {"TUTTI_PORT": str(port), "TUTTI_HOST": "127.0.0.1"}
+    env |= {"TUTTI_PORT": str(port), "TUTTI_METRICS_PORT": "0", "TUTTI_HOST": "127.0.0.1"}
     env |= {"NUMBA_CPU_NAME": get_host_cpu_name()}  # for which this checkout is compiled, as the image is for others
     del env["NUMBA_CACHE_DIR"]
     env |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
