@@ -73,6 +73,7 @@ SLOW = (
     "server/http/test_browser_page.py",
     "server/receipts/test_replay.py",
     "server/protocols/test_upload_places.py",
+    "server/protocols/test_telephone_uploads.py",
     "server/http/test_browser_refusals.py",
     "model/training/acoustic/test_training.py",
     "model/training/synthesis/test_synthesize.py",

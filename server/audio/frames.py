@@ -5,6 +5,8 @@ Source: ISO/IEC 11172-3, section 2.4.2.3; 13818-3 for the half sample rates; 138
 
 from __future__ import annotations
 
+import re
+
 HEADER_BYTES = 4
 ADTS_BYTES = 7
 _V1 = {
@@ -16,6 +18,12 @@ _V2_LAYER_1 = (0, 32, 48, 56, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256
 _V2 = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 _RATES = (44_100, 48_000, 32_000)
 VERSION_1, VERSION_2 = 3, 2
+FRAME_OR_TAG = re.compile(
+    rb"\xff(?:[\xe2-\xe7\xf2-\xf7\xfa-\xff][\x10-\xef]"  # a layer and a bit rate
+    rb"|[\xf0\xf1\xf8\xf9][\x00-\x33\x40-\x73\x80-\xb3\xc0-\xf3])"  # ADTS: a sample rate
+    rb"|ID3"
+)
+"""The beginning of every place at which `frame_size` or `tag_size` is not 0, and of few others."""
 
 
 def frame_size(data: bytes | memoryview, at: int) -> int:

@@ -1,32 +1,49 @@
 """Splits an uploaded body into its recordings, if it is a chained stream or a concatenation of files. Pure.
 
 libsndfile and FFmpeg stop silently at the end of the first recording. For WAV see `WavDemuxer`, which continues.
+
+Every search takes time in proportion to the body, whatever it holds, and pauses after a bounded piece of work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Generator, Iterator
+from itertools import islice
 
 from server.audio.containers.wav import LEAST_FILLER
-from server.audio.frames import announced_frames, frame_size, tag_size
+from server.audio.frames import FRAME_OR_TAG, announced_frames, frame_size, tag_size
 
+Starts = Iterator[int | None]
+"""Starts of recordings in a body, in order; None after each piece of work without one."""
+
+SEARCH_BYTES = 2**16  # searched in one piece: under a millisecond
+STEPS_A_PIECE = 512  # pages, frames or boxes walked in one piece
 OGG_HEAD_BYTES, OGG_FIRST = 27, 2
-FLAC_BEGIN = b"fLaC\0\0\0\x22", b"fLaC\x80\0\0\x22"
-EBML, EBML_HEAD_BYTES, DOC_TYPES = b"\x1a\x45\xdf\xa3", 64, (b"\x42\x82\x84webm", b"\x42\x82\x88matroska")
+OGG = re.compile(b"OggS")
+FLAC = re.compile(rb"fLaC[\0\x80]\0\0\x22")
+AMR = re.compile(rb"#!AMR(?:-WB)?\n")
+EBML, EBML_HEAD_BYTES, DOC_TYPES = re.compile(b"\x1a\x45\xdf\xa3"), 64, (b"\x42\x82\x84webm", b"\x42\x82\x88matroska")
+LONGEST_MARK = 9  # bytes of what these patterns match
 W64_HEAD_BYTES = 24
 SEGMENT, MAX_EBML_BYTES = b"\x18\x53\x80\x67", 4_096
-AMR_BEGIN = b"#!AMR\n", b"#!AMR-WB\n"
 LEAST_FRAMES = 4  # of MP3, 0.1 s: encoders' counts are off by one or two
 BOX_HEAD_BYTES, LONG_BOX_HEAD_BYTES = 8, 16
+MAX_BOXES = 2**16  # of an MP4 file; one of four hours has a few, or one a second
+MAX_BLOCKS = 4_096  # of FLAC metadata, as in `NonAudioBudget`
 
 
-def parts_of(body: bytes, kind: str | None) -> list[bytes]:
-    """Return the recordings in a body of this kind, in order."""
-    begins = _BEGINS.get(kind or "")
-    places = [0] if begins is None else [0, *(place for place in begins(body) if place)]
-    if len(places) == 1:
-        return [body]
-    return [body[begin:end] for begin, end in zip(places, [*places[1:], len(body)], strict=True)]
+def parts_of(body: bytes, kind: str | None) -> Iterator[bytes | None]:
+    """Yield the recordings in a body of this kind, in order; None after each piece of work without one."""
+    starts = _STARTS.get(kind or "")
+    begin = 0
+    for start in starts(body) if starts is not None else ():
+        if start is None:
+            yield None
+        elif start:
+            yield body[begin:start]
+            begin = start
+    yield body[begin:]
 
 
 def other_kind(body: bytes) -> str | None:
@@ -42,15 +59,11 @@ def cut_short(body: bytes, kind: str | None) -> str | None:
 
 
 def _mov_end(body: bytes) -> int:
-    at = 0
-    while at + BOX_HEAD_BYTES <= len(body):
-        size = int.from_bytes(body[at : at + 4], "big")
-        if size == 1:
-            size = int.from_bytes(body[at + BOX_HEAD_BYTES : at + LONG_BOX_HEAD_BYTES], "big")
-        if size < BOX_HEAD_BYTES:
-            break
-        at += size
-    return at
+    end = 0
+    for at, _ in islice(_boxes(body), MAX_BOXES):
+        size = _box_bytes(body, at)
+        end = at + size if size >= BOX_HEAD_BYTES else at
+    return end
 
 
 def _matroska_end(body: bytes) -> int:
@@ -85,12 +98,33 @@ _ENDS: dict[str, Callable[[bytes], int]] = {
 }
 
 
-def _ogg(body: bytes) -> Iterator[int]:
+def _found(body: bytes, mark: re.Pattern[bytes], at: int) -> Generator[None, None, int]:
+    """Return the first mark at or after `at`, the end of the body if there is none."""
+    while at < len(body):
+        match = mark.search(body, at, at + SEARCH_BYTES + LONGEST_MARK - 1)
+        if match is not None:
+            return match.start()
+        at += SEARCH_BYTES
+        yield
+    return len(body)
+
+
+def _marks(body: bytes, mark: re.Pattern[bytes], skipped: Callable[[bytes, int], int]) -> Starts:
+    """Yield the places of a mark; `skipped` is the place from which to search after one."""
+    at = 0
+    while (at := (yield from _found(body, mark, at))) < len(body):
+        yield at
+        at = skipped(body, at)
+
+
+def _ogg(body: bytes) -> Starts:
     """Yield the starts of chained streams: the first of successive pages with the first-page flag."""
-    at, in_head = 0, False
-    while 0 <= at <= len(body) - OGG_HEAD_BYTES:
-        if body[at : at + 4] != b"OggS":
-            at = body.find(b"OggS", at + 1)
+    at, in_head, steps = 0, False, 0
+    while at <= len(body) - OGG_HEAD_BYTES:
+        if (steps := steps + 1) % STEPS_A_PIECE == 0:
+            yield None
+        if not body.startswith(b"OggS", at):
+            at = yield from _found(body, OGG, at + 1)
             continue
         is_first = bool(body[at + 5] & OGG_FIRST)
         if is_first and not in_head:
@@ -100,45 +134,68 @@ def _ogg(body: bytes) -> Iterator[int]:
         at += OGG_HEAD_BYTES + len(lengths) + sum(lengths)
 
 
-def _flac(body: bytes) -> Iterator[int]:
+def _flac(body: bytes) -> Starts:
     """Yield the starts of streams: signature and header, except inside the pictures of another stream."""
-    at = 0
-    while (at := _first(body, FLAC_BEGIN, at)) >= 0:
-        yield at
-        at += len(b"fLaC")
-        last = False
-        while not last and at + 4 <= len(body):
-            last, at = bool(body[at] & 0x80), at + 4 + int.from_bytes(body[at + 1 : at + 4], "big")
+    return _marks(body, FLAC, _flac_audio)
 
 
-def _matroska(body: bytes) -> Iterator[int]:
-    at = 0
-    while (at := body.find(EBML, at)) >= 0:
-        if at == 0 or any(doc_type in body[at : at + EBML_HEAD_BYTES] for doc_type in DOC_TYPES):
+def _flac_audio(body: bytes, at: int) -> int:
+    """Return the place after the metadata blocks of the stream at `at`."""
+    at, last = at + len(b"fLaC"), False
+    for _ in range(MAX_BLOCKS):
+        if last or at + 4 > len(body):
+            break
+        last, at = bool(body[at] & 0x80), at + 4 + int.from_bytes(body[at + 1 : at + 4], "big")
+    return at
+
+
+def _matroska(body: bytes) -> Starts:
+    """Yield the starts of files: a header with a document type."""
+    for steps, at in enumerate(_marks(body, EBML, lambda _, at: at + len(EBML.pattern)), start=1):
+        if at is not None and any(doc_type in body[at : at + EBML_HEAD_BYTES] for doc_type in DOC_TYPES):
             yield at
-        at += len(EBML)
+        elif at is None or steps % STEPS_A_PIECE == 0:
+            yield None
 
 
-def _mov(body: bytes) -> Iterator[int]:
+def _amr(body: bytes) -> Starts:
+    return _marks(body, AMR, lambda _, at: at + len(b"#!AMR\n"))
+
+
+def _mov(body: bytes) -> Starts:
     """Yield the starts of files: an `ftyp` box after the `moov` box of the file before."""
-    at, has_tracks = 0, True
-    while at + BOX_HEAD_BYTES <= len(body):
-        size, name = int.from_bytes(body[at : at + 4], "big"), body[at + 4 : at + 8]
-        if size == 1:
-            size = int.from_bytes(body[at + BOX_HEAD_BYTES : at + LONG_BOX_HEAD_BYTES], "big")
+    has_tracks = True
+    for steps, (at, name) in enumerate(_boxes(body), start=1):
+        if steps % STEPS_A_PIECE == 0:
+            yield None
         if name == b"ftyp" and has_tracks:
             yield at
             has_tracks = False
         has_tracks = has_tracks or name == b"moov"
+
+
+def _boxes(body: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the offset and name of each box; the last extends to the end of the file, or is damaged."""
+    at = 0
+    while at + BOX_HEAD_BYTES <= len(body):
+        yield at, body[at + 4 : at + 8]
+        size = _box_bytes(body, at)
         if size < BOX_HEAD_BYTES:
-            return  # extends to the end of the file, or damaged
+            return
         at += size
 
 
-def _mp3(body: bytes) -> Iterator[int]:
+def _box_bytes(body: bytes, at: int) -> int:
+    size = int.from_bytes(body[at : at + 4], "big")
+    return int.from_bytes(body[at + BOX_HEAD_BYTES : at + LONG_BOX_HEAD_BYTES], "big") if size == 1 else size
+
+
+def _mp3(body: bytes) -> Starts:
     """Yield the starts of files: a tag, a frame with a frame count, after the last counted frame, or another form."""
-    at, frames, counted, form = 0, 0, 0, (0, 0)
+    at, frames, counted, form, steps = 0, 0, 0, (0, 0), 0
     while at < len(body):
+        if (steps := steps + 1) % STEPS_A_PIECE == 0:
+            yield None
         tag = tag_size(body, at)
         if tag:
             if frames and _frames_follow(body, at + tag):
@@ -148,9 +205,7 @@ def _mp3(body: bytes) -> Iterator[int]:
             continue
         size = frame_size(body, at)
         if not size:
-            at = _first(body, (b"\xff", b"ID3"), at + 1)
-            if at < 0:
-                return
+            at = yield from _found(body, FRAME_OR_TAG, at + 1)
             continue
         announced = announced_frames(body, at, size)
         shape = (body[at + 1] & 0xFE, (body[at + 2] & 0x0C) | (body[at + 3] >> 6 == 3))
@@ -176,14 +231,7 @@ def _frames_follow(body: bytes, at: int) -> bool:
     return True
 
 
-def _amr(body: bytes) -> Iterator[int]:
-    at = 0
-    while (at := _first(body, AMR_BEGIN, at)) >= 0:
-        yield at
-        at += len(AMR_BEGIN[0])
-
-
-def _aiff(body: bytes) -> Iterator[int]:
+def _aiff(body: bytes) -> Starts:
     at = 0
     while body[at : at + 4] == b"FORM":
         yield at
@@ -191,18 +239,14 @@ def _aiff(body: bytes) -> Iterator[int]:
         at += 8 + size + size % 2
 
 
-def _w64(body: bytes) -> Iterator[int]:
+def _w64(body: bytes) -> Starts:
     at = 0
     while body[at : at + 4] == b"riff" and at + W64_HEAD_BYTES <= len(body):
         yield at
         at += max(W64_HEAD_BYTES, int.from_bytes(body[at + 16 : at + W64_HEAD_BYTES], "little"))
 
 
-def _first(body: bytes, marks: tuple[bytes, ...], at: int) -> int:
-    return min((place for mark in marks if (place := body.find(mark, at)) >= 0), default=-1)
-
-
-_BEGINS: dict[str, Callable[[bytes], Iterator[int]]] = {
+_STARTS: dict[str, Callable[[bytes], Starts]] = {
     "ogg": _ogg,
     "flac": _flac,
     "matroska": _matroska,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Generator, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -28,6 +26,8 @@ SNIFF_BYTES = 2**15  # three of the largest AAC frames
 PIECE_BYTES = 2**17
 READS_A_BLOCK = 8  # of libsndfile: an error at the end loses at most an eighth of a block
 WAVE_AT = 8
+UNSUPPORTED = "the body is not a supported recording (wav, flac, ogg, mp3, webm, m4a); raw audio needs an encoding"
+SEVERAL_WAVS = "several WAV files of this format in one body are not supported; send them separately"
 
 
 class Source(Protocol):
@@ -54,11 +54,34 @@ class Source(Protocol):
         """Length in seconds by the header, None if it has none."""
 
     def read(self) -> PCM:
-        """Return the next samples, (S, C) int16, empty at the end. Raises: BadAudio."""
+        """Return the next samples, (S, C) int16, empty at the end. Raises: BadAudio; Paused."""
+
+
+class Paused(Exception):
+    """A piece of the body held no samples: call `read` again."""
+
+
+Opening = Generator[None, None, Source]
+"""Opens a recording; pauses after each bounded piece of work. Raises: BadAudio."""
 
 
 def open_source(body: bytes, form: AudioForm) -> Source:
-    """Open a body; a container is recognized even if a raw encoding was announced.
+    """Open a body without pauses. Raises: as `opening`."""
+    return finished(opening(body, form))
+
+
+def finished(work: Generator[None, None, Source]) -> Source:
+    """Do work to its end, and return its result."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            source: Source = end.value
+            return source
+
+
+def opening(body: bytes, form: AudioForm) -> Opening:
+    """Open a body in pieces; a container is recognized even if a raw encoding was announced.
 
     Raises: BadAudio; BadParameter for a form that uploads cannot have.
     """
@@ -70,23 +93,25 @@ def open_source(body: bytes, form: AudioForm) -> Source:
     kind = _kind_behind_tags(body)
     if kind == "wav":
         try:
-            return WavSource(body)
+            return (yield from WavSource(body).opening())
         except NotTaken:
             kind = "wav"  # for example ADPCM, which libsndfile reads
             if body.find(b"WAVEfmt ", WAVE_AT + 1) > 0:
-                raise BadAudio(
-                    "several WAV files of this format in one body are not supported; send them separately"
-                ) from None
+                raise BadAudio(SEVERAL_WAVS) from None
     parts = parts_of(body, kind)
-    if len(parts) == 1:
-        return open_part(body, kind)
-    return ChainedSource([partial(open_part, part, kind) for part in parts])
+    for first in parts:
+        if first is None:
+            yield
+            continue
+        source = yield from _opening_part(first, kind)
+        return source if len(first) == len(body) else ChainedSource(source, parts, kind)
+    raise AssertionError("a body has at least one part")
 
 
-def open_part(body: bytes, kind: str | None) -> Source:
+def _opening_part(body: bytes, kind: str | None) -> Opening:
     """Open a body with one recording. Raises: BadAudio."""
     try:
-        contents = contents_of(body)
+        contents = yield from contents_of(body)
     except MediaError:  # libsndfile or FFmpeg may read it, or report the error better
         problem = cut_short(body, kind)
     else:
@@ -110,11 +135,13 @@ def _open_by_ffmpeg(body: bytes, problem: str | None, error: Exception) -> Sourc
     """Open a body with FFmpeg. Raises: BadAudio."""
     kind = container_kind(body)
     if kind is None:
-        raise BadAudio("the body is not a supported recording (wav, flac, ogg, mp3, webm, m4a)") from error
+        raise BadAudio(UNSUPPORTED) from error
     try:
         source = AvSource(body, kind)
     except BadAudio as refused:
         raise BadAudio(f"{refused} ({problem})" if problem else str(refused)) from refused
+    if not (source.rate and source.channels):  # no frame was found
+        raise BadAudio(UNSUPPORTED)
     source.warnings += [problem] if problem else []
     return source
 
@@ -122,10 +149,11 @@ def _open_by_ffmpeg(body: bytes, problem: str | None, error: Exception) -> Sourc
 class ChainedSource:
     """Several recordings in one body; each is opened when the previous one has ended."""
 
-    def __init__(self, openers: Sequence[Callable[[], Source]]) -> None:
-        """Open the first recording. Raises: BadAudio."""
-        self._waiting = deque(openers)
-        self._current = self._waiting.popleft()()
+    def __init__(self, first: Source, parts: Iterator[bytes | None], kind: str | None) -> None:
+        """`first` is open; `parts` are the others, None where the search for them pauses."""
+        self._current = first
+        self._others = self._opened(parts, kind)
+        self._between = False  # the current recording has ended
         self._before: list[str] = []
         self.part = 0
 
@@ -150,74 +178,81 @@ class ChainedSource:
         return self._before + self._current.warnings
 
     def read(self) -> PCM:
-        """Return the next samples, (S, C) int16, empty at the end. Raises: BadAudio."""
-        while not len(samples := self._current.read()) and self._waiting:
-            self._before = self.warnings
-            try:
-                self._current = self._waiting.popleft()()
-            except BadAudio as error:
-                raise BadAudio(f"recording {self.part + 2} in the body: {error}") from error
-            self.part += 1
-        return samples
+        """Return the next samples, (S, C) int16, empty at the end. Raises: BadAudio; Paused between recordings."""
+        if not self._between and len(samples := self._current.read()):
+            return samples
+        self._between = True
+        for other in self._others:
+            if other is not None:
+                self._before, self._current, self._between = self.warnings, other, False
+                self.part += 1
+            raise Paused
+        return np.empty((0, self.channels), np.int16)
+
+    def _opened(self, parts: Iterator[bytes | None], kind: str | None) -> Iterator[Source | None]:
+        for part in parts:
+            yield None if part is None else (yield from self._opening(part, kind))
+
+    def _opening(self, part: bytes, kind: str | None) -> Opening:
+        try:
+            return (yield from _opening_part(part, kind))
+        except BadAudio as error:
+            raise BadAudio(f"recording {self.part + 2} in the body: {error}") from error
 
 
 class WavSource:
     """One or several WAV files, read by the demuxer of live streams."""
 
     def __init__(self, body: bytes) -> None:
-        """Read up to the first samples. Raises: BadAudio; NotTaken for formats that the demuxer does not support."""
-        self._body, self._at = memoryview(body), 0
-        self._demuxer = WavDemuxer(bounded=False)
-        self._ready: deque[Track | bytes] = deque()
+        """`opening` reads up to the first samples."""
+        self._body = memoryview(body)
+        self._items = self._demuxed()
         self._reader: PlainReader | None = None
         self.rate, self.channels, self.part = 0, 0, -1
         self.warnings: list[str] = []
         self.stated_s: float | None = None  # not needed: the body size bounds the length
-        while self._reader is None and self._more():
-            pass
-        if self._reader is None:
-            raise BadAudio("the WAV ends before its samples")
 
-    def read(self) -> PCM:
-        """Return the next samples, (S, C) int16, empty at the end. Raises: BadAudio."""
-        while self._ready or self._more():
-            if not self._ready:
-                continue
-            item = self._ready.popleft()
+    def opening(self) -> Generator[None, None, WavSource]:
+        """Read up to the first samples. Raises: BadAudio; NotTaken for formats that the demuxer does not support."""
+        for item in self._items:
             if isinstance(item, Track):
                 self._begin(item)
-                continue
-            assert self._reader is not None
-            if len(samples := self._reader.read(item)):
-                return samples
+                return self
+            yield
+        raise BadAudio("the WAV ends before its samples")
+
+    def read(self) -> PCM:
+        """Return the next samples, (S, C) int16, empty at the end. Raises: BadAudio; Paused."""
         assert self._reader is not None
+        try:
+            for item in self._items:
+                if isinstance(item, Track):
+                    self._begin(item)
+                elif item and len(samples := self._reader.read(item)):
+                    return samples
+                raise Paused
+        except NotTaken as error:
+            raise BadAudio(SEVERAL_WAVS) from error
         return self._reader.drain()
 
     def _begin(self, track: Track) -> None:
+        if not track.channels:
+            raise BadAudio("the WAV header announces 0 channels")
         self._reader = PlainReader(PlainCodec(track.codec), track.rate, track.channels)
         self.rate, self.channels, self.part = track.rate, track.channels, self.part + 1
 
-    def _more(self) -> bool:
-        """Feed the next piece of the body; return False at its end. Raises: BadAudio, NotTaken."""
-        if self._at >= len(self._body):
-            return False
-        piece = bytes(self._body[self._at : self._at + PIECE_BYTES])
-        self._at += len(piece)
+    def _demuxed(self) -> Iterator[Track | bytes]:
+        """Yield tracks and samples; no bytes after each piece of the body. Raises: BadAudio, NotTaken."""
+        demuxer = WavDemuxer(bounded=False)
         try:
-            self._ready += self._demuxer.feed(piece)
-            if self._at >= len(self._body):
-                self._ready += self._demuxer.flush()
-                problem = self._demuxer.problem()
-                self.warnings += [problem] if problem else []
+            for at in range(0, len(self._body), PIECE_BYTES):
+                yield from demuxer.feed(bytes(self._body[at : at + PIECE_BYTES]))
+                yield b""
+            yield from demuxer.flush()
         except Undecodable as error:
             raise BadAudio(str(error)) from error
-        if self._reader is None and self._ready:
-            first = self._ready.popleft()
-            assert isinstance(first, Track)
-            if not first.channels:
-                raise BadAudio("the WAV header announces 0 channels")
-            self._begin(first)
-        return True
+        problem = demuxer.problem()
+        self.warnings += [problem] if problem else []
 
 
 class PlainSource:

@@ -110,7 +110,11 @@ class Recordings:
         """
         replica = self._replica
         rate, max_s = wanted.model.config.sample_rate, replica.settings.max_upload_s
-        recording = await asyncio.to_thread(Recording, body, wanted.form, rate=rate, max_s=max_s)
+        recording = Recording(body, wanted.form, rate=rate, max_s=max_s, at_once=False)
+        while not await asyncio.to_thread(recording.open):
+            if await request.is_disconnected():
+                raise ClientGone
+            replica.sessions.refuse_if_draining()
         if wanted.multichannel and recording.channels > replica.settings.max_channels:
             raise BadParameter(f"multichannel: {recording.channels} channels; at most {replica.settings.max_channels}")
         options = SessionOptions(
@@ -291,7 +295,10 @@ class Upload:
         while (block := await asyncio.to_thread(recording.next_block)) is not None:
             if await gone():
                 raise ClientGone
-            recognition.push(self.session.samples(block, clock()))
+            if self._error is not None:
+                raise self._error
+            if len(block):
+                recognition.push(self.session.samples(block, clock()))
             while self.session.backlog_s > IN_FLIGHT_S:
                 await self._next_result()
         work, events = self.session.close(CloseReason.CLOSE_STREAM, clock())

@@ -9,6 +9,7 @@ for the format tags.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from enum import Enum, auto
@@ -18,6 +19,7 @@ from server.audio.raw import PlainCodec
 from server.errors import NotTaken, Undecodable
 
 MAGIC = b"RIFF", b"RF64", b"BW64"
+FILE = re.compile(rb"(?:RIFF|RF64|BW64)[\s\S]{4}WAVE")
 RIFF_BYTES, CHUNK_HEAD_BYTES, NAME_BYTES, FORMAT_BYTES = 12, 8, 4, 16
 EXTENSIBLE, EXTENSIBLE_BYTES, SUBFORMAT_AT = 0xFFFE, 40, 24
 DS64_BYTES, DS64_DATA_AT, SIZE_IN_DS64 = 28, 8, 0xFFFFFFFF
@@ -191,24 +193,21 @@ class WavDemuxer(Demuxer):
 
     def _next_file(self) -> int:
         """Return the length of the samples in the buffer, up to the next file or to bytes that may start one."""
-        buffer, at = self._buffer, 0
-        while True:
-            found = [place for magic in MAGIC if (place := buffer.find(magic, at)) >= 0]
-            if not found:
-                tails = (bytes(buffer[-size:]) for size in (3, 2, 1))
-                held = next((tail for tail in tails if any(magic.startswith(tail) for magic in MAGIC)), b"")
-                return len(buffer) - len(held)
-            at = min(found)
-            if len(buffer) < at + RIFF_BYTES:
-                return at
-            if _begins_file(buffer, at):
-                self._state = _State.SAMPLES if at else _State.BEGIN
-                return at
-            at += 1
+        buffer = self._buffer
+        if (found := FILE.search(buffer)) is not None:
+            self._state = _State.SAMPLES if found.start() else _State.BEGIN
+            return found.start()
+        tails = range(max(0, len(buffer) - RIFF_BYTES + 1), len(buffer))
+        return next((at for at in tails if _may_begin_file(buffer[at:])), len(buffer))
 
 
 def _begins_file(data: bytes | bytearray, at: int) -> bool:
     return data[at : at + NAME_BYTES] in MAGIC and data[at + 8 : at + RIFF_BYTES] == b"WAVE"
+
+
+def _may_begin_file(data: bytearray) -> bool:
+    """Whether these bytes, too few for the header of a file, may be the beginning of one."""
+    return bytes(data[:NAME_BYTES]) in {magic[: len(data)] for magic in MAGIC} and b"WAVE".startswith(data[8:])
 
 
 def _is_chunk(name: bytes, size: int) -> bool:
