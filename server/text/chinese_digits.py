@@ -34,6 +34,8 @@ digits are left out: a misrecognized 一七 may be 一起."""
 _ALIKE = frozenset("要妖腰就酒久救吧把爸而儿耳其起气期事是市无物舞另令领以医衣意流留刘")
 _LINKS = _ALIKE | frozenset("嗯啊呃额哦唔呀嘛呢和跟的再杠横点那这然后还有不对好")
 """Characters that do not end a number that is said in parts; `_ALIKE` sound like digits and may be misheard ones."""
+_COUNTING = frozenset(_POWERS + "拾佰仟萬億廿卅")  # in amounts, and not where digits are read one by one
+_AFTER_AMOUNTS = frozenset("块元角钱人年月日天周岁点秒米里斤克度次张件套家口本台辆层楼")
 _FILLED = ("那", "这")
 _MARKS = ".,;:?!\"'()[]…-–—，。？！、；：“”‘’（）《》"
 _TIMES = re.compile(r"([二两三四五六七八九])个([零一二三四五六七八九])")  # 三个八 is 888
@@ -71,7 +73,7 @@ def parts(texts: Sequence[str], *, in_number: bool, ordinals: bool, wary: bool =
 def _part(text: str, before: str, following: str, *, in_number: bool, anywhere: bool) -> Part:
     if not in_number and not anywhere and not _NO_NUMBERS.isdisjoint((text, before + text, text + following)):
         return Part.OTHER
-    if _carries_digits(text) or (in_number and text == _CHECK):
+    if _carries_digits(text) or (anywhere and text == "半") or (in_number and text == _CHECK):
         return Part.NUMBER
     if text == "个" and before not in _FILLED and in_number and following:
         return Part.NUMBER if _carries_digits(following) else Part.OTHER
@@ -91,6 +93,26 @@ def _carries_digits(text: str) -> bool:
 def sounds_like_digit(text: str) -> bool:
     """Whether a word is often a misheard digit: 要 for 幺."""
     return text in _ALIKE or spoken_digits.sounds_like_digit(text)
+
+
+def read_singly(texts: Sequence[str]) -> bool:
+    """Whether number words are digits one by one, as amounts are not: 一三八, 三个八."""
+    joined = "".join(text for text in texts if _is_chinese(text))
+    return _COUNTING.isdisjoint(joined) and spoken_digits.read_singly([text for text in texts if text.isascii()])
+
+
+def is_amount(texts: Sequence[str], following: Sequence[str], before: str = "") -> bool:
+    """Whether number words, between others, are an amount or a date: 三百块, 二零二六年."""
+    text = "".join(texts)
+    if not text.isascii() and following and following[0][:1] in _AFTER_AMOUNTS:
+        composite = _COMPOSITE.fullmatch(text.translate(_FORMAL)) is not None
+        return composite or len(text) == 1 or (following[0][0] == "年" and len(text) in (2, 4))
+    return text.isascii() and spoken_digits.is_amount(texts, following, before)
+
+
+def counts_digits(texts: Sequence[str], following: Sequence[str]) -> bool:
+    """Whether this says how many digits there are; in Mandarin numbers before 位 are masked."""
+    return spoken_digits.counts_digits(texts, following)
 
 
 def digits_of(texts: Sequence[str]) -> str:

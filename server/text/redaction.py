@@ -2,37 +2,28 @@
 
 A number is all number words that follow one another, also over several segments. What is masked does not depend on
 checksums, because one misrecognized digit would break them: a number is masked if it is as long as the requested kinds
-are, if more digits may follow, or if it follows words such as "card". Checksums only choose the label.
+are, if more digits may follow, if it belongs to a number that is read out in groups (`digit_runs`), or if words such as
+"card" announce it (`announcements`). Checksums only choose the label. docs/privacy.md states the rule.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from model.ctc.words import Word
 from server.text import chinese_digits, spoken_digits
+from server.text.announcements import WORDS_AFTER, Announcement, Announcements
+from server.text.digit_runs import GROUP, RUN_S, DigitRun, Limits
 from server.text.number_labels import CARD, NUMBER, label_of
-from server.text.redaction_kinds import SHORTEST, NumberLanguage, Redaction
+from server.text.redaction_kinds import LONG, SHORTEST, NumberLanguage, Redaction
 from server.text.spoken_digits import Part
 
-CONTEXT_S = 60.0  # after "card", "security code" or a card number: its expiry date and code are short numbers
-UNFINISHED_S = 30.0  # longest pause inside a number that is read in parts
-MAX_BETWEEN = 3  # words between two parts of a long number that was misrecognized, without words such as "and"
-LONG = 7  # digits of a long number
+WORDS_TO_END = {NumberLanguage.ENGLISH: 3, NumberLanguage.CHINESE: 6}  # after a group that may go on in the next final
+WORDS_BETWEEN = {NumberLanguage.ENGLISH: 12, NumberLanguage.CHINESE: 24}  # before a short number of a run
 MAX_PARTS = 64  # number words kept of an unfinished number
-
-_CONTEXT = {
-    Redaction.PCI: {"card", "cards", "credit", "cvc", "cvv", "debit", "expiration", "expires", "expiry", "security"},
-    Redaction.SSN: {"security", "social", "ssn"},
-}
-_CHINESE_CONTEXT = {
-    Redaction.PCI: {"卡", "安全码", "校验码", "验证码", "有效期", "密码"},
-    Redaction.SSN: {"身份证", "证件"},
-}
-_LONGEST = 3  # words of a context in Mandarin, a character each
 _MARKS = ".,?!，。？！"  # that stay after a masked number
 
 
@@ -54,6 +45,15 @@ class NumberWords(Protocol):
     def digits_of(self, texts: Sequence[str]) -> str:
         """Return the digits of number words."""
 
+    def read_singly(self, texts: Sequence[str]) -> bool:
+        """Whether number words are digits that are read one by one."""
+
+    def is_amount(self, texts: Sequence[str], following: Sequence[str], before: str = "") -> bool:
+        """Whether number words, between others, are an amount, and not digits that are read out."""
+
+    def counts_digits(self, texts: Sequence[str], following: Sequence[str]) -> bool:
+        """Whether number words and the words after them say how many digits there are."""
+
 
 _WORDS: Mapping[NumberLanguage, NumberWords] = {
     NumberLanguage.ENGLISH: spoken_digits,
@@ -68,10 +68,15 @@ class _Number:
     start: int
     end: int
     texts: list[str]  # its number words, with those of earlier segments
-    continues: bool  # a number of an earlier segment
+    earlier: int  # of them in earlier segments
     finished: bool = False  # another word follows it
     alike: int = 0  # words such as "for" among its number words, which may be digits
     others_before: int = 0  # words between it and the number before that belong to neither
+
+    @property
+    def continues(self) -> bool:
+        """Whether it began in an earlier segment."""
+        return self.earlier > 0
 
 
 @dataclass(slots=True)
@@ -81,6 +86,7 @@ class _Channel:
     texts: list[str] = field(default_factory=list)  # number words of the unfinished number
     until_s: float = 0.0  # end of its last word
     labels: dict[str, int] = field(default_factory=dict)  # and its number under each label
+    run: DigitRun = field(default_factory=DigitRun)
     partial: tuple[Sequence[Word], tuple[tuple[Word, ...], int]] | None = None  # since the last final: words, result
 
 
@@ -92,13 +98,14 @@ class Redactor:
         self._kinds = kinds
         self._language = language = language or NumberLanguage.ENGLISH
         self._number_words = _WORDS[language]
-        self._shortest = min(SHORTEST[kind] for kind in kinds)
-        self._shortest_long = min((SHORTEST[kind] for kind in kinds if SHORTEST[kind] >= LONG), default=None)
-        self._context = frozenset[str]().union(*(_CONTEXT.get(kind, ()) for kind in kinds))
-        phrases = _CHINESE_CONTEXT if language is NumberLanguage.CHINESE else {}
-        self._phrases = tuple(sorted({phrase for kind in kinds for phrase in phrases.get(kind, ())}))
+        lengths = [SHORTEST[kind] for kind in kinds]
+        self._shortest = min(lengths)
+        self._shortest_long = min((length for length in lengths if length >= LONG), default=None)
+        self._shortest_amount = min((length for length in lengths if length < LONG), default=None)
+        between = WORDS_BETWEEN[language]
+        self._limits = Limits(between, 1 if self._shortest_long is None else between)
+        self._announcements = Announcements(kinds, language)
         self._channels = [_Channel() for _ in range(channels)]
-        self._context_until_s = -1.0  # of all channels: one side asks, the other one answers
         self._counts: Counter[str] = Counter()  # numbers so far by label
 
     def partial(self, channel: int, words: Sequence[Word]) -> tuple[tuple[Word, ...], int]:
@@ -129,8 +136,7 @@ class Redactor:
             one.partial = None  # later numbers have other places
         here, texts = self._channels[channel], [self._number_words.plain(word.text) for word in words]
         numbers = self._numbers(here, words, texts)
-        nearby = self._digits_nearby(numbers)
-        masked = [one for one, digits in zip(numbers, nearby, strict=True) if self._masks(one, digits, words, texts)]
+        masked = self._masked_of(here, words, texts, numbers)
         shown = self._masked(here, words, masked, [self._label(here, one) for one in masked], self._counts)
         self._remember(here, words, texts, numbers)
         return shown
@@ -139,16 +145,16 @@ class Redactor:
         self, here: _Channel, words: Sequence[Word], texts: Sequence[str], *, wary: bool = False
     ) -> list[_Number]:
         """Return the numbers of a segment in order; `wary` as in `parts`."""
-        continues = bool(here.texts) and bool(words) and words[0].start_s - here.until_s < UNFINISHED_S
+        continues = bool(here.texts) and bool(words) and words[0].start_s - here.until_s < RUN_S
         found: list[_Number] = []
-        current = _Number(0, 0, list(here.texts), continues=True) if continues else None
+        current = _Number(0, 0, list(here.texts), len(here.texts)) if continues else None
         ordinals = Redaction.AGGRESSIVE in self._kinds
         alike = others = 0
         parts = self._number_words.parts(texts, in_number=continues, ordinals=ordinals, wary=wary)
         for at, part in enumerate(parts):
             if part is Part.NUMBER:
                 if current is None:
-                    current = _Number(0, 0, [], continues=False)
+                    current = _Number(0, 0, [], 0)
                 if not current.end:
                     current.start, current.others_before = at, others
                     found.append(current)
@@ -166,39 +172,81 @@ class Redactor:
                     current = None
         return found
 
-    def _masks(self, number: _Number, nearby: int, words: Sequence[Word], texts: Sequence[str]) -> bool:
-        """Whether a number of a final is masked; notes words that announce it. `nearby` as `_digits_nearby` counts."""
-        for at in range(number.start):
-            if self._announces(texts, at):
-                self._announce(words[at].end_s)
-        if number.continues or not number.finished or words[number.start].start_s < self._context_until_s:
+    def _masked_of(
+        self, here: _Channel, words: Sequence[Word], texts: Sequence[str], numbers: Sequence[_Number]
+    ) -> list[_Number]:
+        """Return the numbers of a final that are masked; notes what its words announce and the digits of its runs."""
+        announced = self._announcements.found(texts)
+        waiting = list(announced)
+        masked, run = set[int](), list[int]()  # places of numbers: all masked ones, those of the run of this final
+        for place, number in enumerate(numbers):
+            while waiting and waiting[0].at < number.start:
+                self._announce(waiting.pop(0), words)
+            following = texts[number.end : number.end + 2]
+            before = texts[number.start - 1] if number.start else ""
+            amount = number.finished and self._number_words.is_amount(number.texts, following, before)
+            after = any(number.end <= one.at < number.end + WORDS_AFTER for one in announced)
+            if self._masks(here, number, words, following, amount=amount, announced_after=after):
+                masked.add(place)
+            here.run.others += number.others_before
+            in_run = None if amount else self._add_to_run(here, number, words)
+            if in_run is not None:
+                run = [*run, place] if here.run.numbers > 1 else [place]
+                whole = len(self._digits_of(number)) > 1 or self._is_long(numbers[one] for one in run)
+                masked.update(() if not in_run else run if whole else [place])
+        for one in waiting:
+            self._announce(one, words)
+        return [numbers[place] for place in sorted(masked)]
+
+    def _masks(
+        self,
+        here: _Channel,
+        number: _Number,
+        words: Sequence[Word],
+        following: Sequence[str],
+        *,
+        amount: bool,
+        announced_after: bool,
+    ) -> bool:
+        """Whether a number of a final is masked whatever other numbers are near it."""
+        if number.continues or not number.finished:
             return True
-        if self._shortest_long is not None and nearby >= self._shortest_long:
+        start_s, digits = words[number.start].start_s, self._digits_of(number)
+        if self._announcements.counts(start_s):
+            return not self._number_words.counts_digits(number.texts, following)
+        if amount:
+            return self._shortest_amount is not None and len(digits) >= self._shortest_amount
+        if self._announcements.waits(start_s) or (announced_after and len(digits) > 1):
             return True
-        return self._digits_of(number) >= self._shortest
+        repeated = any(
+            one.run.recent(start_s) and digits in one.run.digits for one in self._channels if one is not here
+        )
+        near_end = len(words) - number.end <= WORDS_TO_END[self._language]
+        may_go_on = near_end and len(digits) >= GROUP and self._number_words.read_singly(number.texts)
+        return len(digits) >= self._shortest or self._is_long([number]) or repeated or may_go_on
 
-    def _digits_of(self, number: _Number) -> int:
-        return len(self._number_words.digits_of(number.texts))
+    def _is_long(self, numbers: Iterable[_Number]) -> bool:
+        """Whether the digits of numbers, with words that may be misheard digits, are those of a long number."""
+        digits = sum(len(self._digits_of(number)) + number.alike for number in numbers)
+        return self._shortest_long is not None and digits >= self._shortest_long
 
-    def _digits_nearby(self, numbers: Sequence[_Number]) -> list[int]:
-        """Return for each number its digits and those nearby: a misrecognized word splits a card number."""
-        counts: list[int] = []
-        total = begin = 0
-        for at, number in enumerate(numbers):
-            if number.others_before > MAX_BETWEEN:
-                total, begin = 0, at
-            total += self._digits_of(number) + number.alike
-            counts[begin:] = [total] * (at + 1 - begin)
-        return counts
+    def _add_to_run(self, here: _Channel, number: _Number, words: Sequence[Word]) -> bool | None:
+        """Add a number to the digits that count together; return whether that masks it, None if it stands alone."""
+        start_s, end_s = words[number.start].start_s, words[number.end - 1].end_s
+        said = self._number_words.digits_of(number.texts[number.earlier :])
+        size = len(self._digits_of(number))
+        masked = here.run.add(said, size, start_s, end_s, self._limits)
+        if masked is not None and (size >= GROUP or len(here.run.digits) >= SHORTEST[Redaction.PCI]):
+            self._announcements.answered(end_s)
+        if masked is not None and Redaction.PCI in self._kinds and len(here.run.digits) >= SHORTEST[Redaction.PCI]:
+            self._announcements.announce(end_s)  # its expiry date and code
+        return masked
 
-    def _announces(self, texts: Sequence[str], at: int) -> bool:
-        """Whether a word, or the words up to it, announce a number."""
-        if texts[at] in self._context:
-            return True
-        return bool(self._phrases) and "".join(texts[max(0, at + 1 - _LONGEST) : at + 1]).endswith(self._phrases)
+    def _digits_of(self, number: _Number) -> str:
+        return self._number_words.digits_of(number.texts)
 
-    def _announce(self, end_s: float) -> None:
-        self._context_until_s = max(self._context_until_s, end_s + CONTEXT_S)
+    def _announce(self, one: Announcement, words: Sequence[Word]) -> None:
+        self._announcements.announce(words[one.at].end_s, asked=one.asked)
 
     def _masked(
         self,
@@ -225,14 +273,15 @@ class Redactor:
     def _remember(
         self, here: _Channel, words: Sequence[Word], texts: Sequence[str], numbers: Sequence[_Number]
     ) -> None:
-        """Keep the unfinished number at the end of a final, and what its words announce."""
-        for at, word in enumerate(words):
-            if self._announces(texts, at):
-                self._announce(word.end_s)
+        """Keep the unfinished number at the end of a final, its labels, and how many words follow."""
+        last = numbers[-1].end if numbers else 0
+        here.run.others += self._number_words.parts(texts[last:], in_number=bool(numbers), ordinals=True).count(
+            Part.OTHER
+        )
         for number in numbers:
             label = self._label(here, number)
             if label == CARD:
-                self._announce(words[number.end - 1].end_s)
+                self._announcements.announce(words[number.end - 1].end_s)
             here.labels = here.labels if number.continues else {}
             here.labels.setdefault(label, self._counts[label])
         if numbers and not numbers[-1].finished:
@@ -244,7 +293,7 @@ class Redactor:
     def _label(self, here: _Channel, number: _Number) -> str:
         if number.continues and CARD in here.labels:  # its expiry date and code may follow
             return CARD
-        return label_of(self._number_words.digits_of(number.texts), self._kinds, self._language)
+        return label_of(self._digits_of(number), self._kinds, self._language)
 
     def _label_so_far(self, here: _Channel, number: _Number) -> str:
         """Return the label in an interim result: one of an unfinished number would change with every digit."""

@@ -27,6 +27,7 @@ class NumberLanguage(StrEnum):
     CHINESE = "zh"  # Mandarin, with English words among it
 
 
+LONG = 7  # digits of a long number: those of a card, an identity or a telephone
 SHORTEST = {Redaction.PCI: 12, Redaction.SSN: 8, Redaction.PHONE: 7, Redaction.NUMBERS: 3, Redaction.AGGRESSIVE: 1}
 """Digits from which a finished number is masked: one fewer than a card or social security number has, because one may
 have been missed."""

@@ -25,7 +25,8 @@ TENS = {
     "twenty": "20", "thirty": "30", "forty": "40", "fourty": "40", "fifty": "50", "sixty": "60", "seventy": "70",
     "eighty": "80", "ninety": "90",
 }  # fmt: skip
-_POWERS = {"hundred": 2, "thousand": 3}  # zeros that the next words may replace
+_POWERS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}  # zeros that words may replace
+_LARGE_POWERS = {"million", "billion", "trillion"}  # no number of digits is read with them
 _LETTERS = {"oh": "0", "o": "0"}  # digits only among digits; elsewhere an interjection
 ORDINALS = {
     "first": "1", "second": "2", "third": "3", "fourth": "4", "fifth": "5", "sixth": "6", "seventh": "7",
@@ -36,6 +37,14 @@ ORDINALS = {
     "millionth": "1000000", "twenties": "20", "thirties": "30", "forties": "40", "fifties": "50", "sixties": "60",
     "seventies": "70", "eighties": "80", "nineties": "90",
 }  # fmt: skip
+_ROUGH = {
+    "dozen": "12", "dozens": "12", "half": "5", "quarter": "25", "quarters": "25", "thrice": "3", "twice": "2",
+    "hundreds": "100", "thousands": "1000", "millions": "1000000", "billions": "1000000000",
+}  # fmt: skip
+"""Numbers like ordinals: where every digit counts, or inside a number."""
+_FRACTIONS = {"half", "quarter", "quarters"}  # also numbers before "a million"
+_BEFORE_LARGE = {"a", "of", *_LARGE_POWERS}
+
 _TIMES = {"double": 2, "triple": 3, "treble": 3, "quadruple": 4}
 _PRONOUN_AFTER = {
     "a", "an", "another", "any", "each", "every", "good", "last", "new", "next", "no", "old", "only", "other", "right",
@@ -49,11 +58,20 @@ _LINKS = {
 }  # fmt: skip
 """Words that do not end a number that is said in parts; "for", "to" and "ate" may be digits that were misheard."""
 
+_AFTER_AMOUNTS = {
+    "bucks", "cent", "cents", "day", "days", "degrees", "dollar", "dollars", "euro", "euros", "feet", "hour", "hours",
+    "inches", "kids", "kilometers", "kilos", "meters", "mile", "miles", "minute", "minutes", "moment", "month",
+    "months", "more", "pence", "people", "per", "percent", "persons", "pounds", "thing", "times", "week", "weeks",
+    "year", "years",
+}  # fmt: skip
+_CLOCK = {("a", "m"), ("am",), ("o'clock",), ("p", "m"), ("pm",)}
+_TIME_WORDS = 3  # of "eleven forty five"
+
 _ALIKE = {"ate", "fore", "for", "to", "too", "tree", "won"}
 
 _PLAIN = {**_UNITS, **TEENS, **TENS, **dict.fromkeys(_POWERS, "")}
 _MARKS = ".,;:?!\"'()[]…-–—"
-_KNOWN = (*_PLAIN, *_LETTERS, *ORDINALS)
+_KNOWN = (*_PLAIN, *_LETTERS, *ORDINALS, *_ROUGH)
 _BEGINNINGS = frozenset(word[:length] for word in _KNOWN for length in range(1, len(word))) - {"to"}
 
 
@@ -66,7 +84,7 @@ class Part(Enum):
 
 
 _ALWAYS = dict.fromkeys(_PLAIN.keys() - {"one"}, Part.NUMBER)
-_SOMETIMES = {"one"}.union(_LETTERS, _TIMES, ORDINALS, _LINKS)
+_SOMETIMES = {"one", "a"}.union(_LETTERS, _TIMES, ORDINALS, _LINKS, _ROUGH)
 """Words that are the same part anywhere, and those that depend on the words around them or on options."""
 
 
@@ -104,6 +122,9 @@ def part(text: str, before: str, following: str, *, in_number: bool, ordinals: b
     """Return the part of one word between two others, empty at an end."""
     if _is_number(text, following, before, in_number=in_number, ordinals=ordinals):
         return Part.NUMBER
+    if text == "a":  # of "half a million", "one and a half"
+        inside = in_number and (before in _FRACTIONS or before == "of" or following in _FRACTIONS)
+        return Part.LINK if inside else Part.OTHER
     return Part.LINK if text in _LINKS else Part.OTHER
 
 
@@ -111,7 +132,9 @@ def _is_number(text: str, following: str, before: str, *, in_number: bool, ordin
     if text == "one":
         alone = not in_number and before in _PRONOUN_AFTER
         return not alone or _carries_digits(following)
-    if text in ORDINALS:
+    if text in _FRACTIONS and (following in _BEFORE_LARGE or _carries_digits(following)):
+        return True
+    if text in ORDINALS or text in _ROUGH:
         return ordinals or in_number
     if text in _LETTERS or text in _TIMES:
         return in_number or _carries_digits(following)
@@ -133,14 +156,63 @@ def sounds_like_digit(text: str) -> bool:
     return text in _ALIKE
 
 
-def digits_of(texts: Sequence[str]) -> str:
-    """Return the digits of number words, given as `plain` returns them: "forty seven double one" is 4711.
+def read_singly(texts: Sequence[str]) -> bool:
+    """Whether number words are digits one by one, as amounts and years are not: "four double one", "4719"."""
+    return all(text in _UNITS or text in _LETTERS or text in _TIMES or text.isdecimal() for text in texts)
 
-    Meant for counting and checksums of numbers that are read out; "four thousand five hundred" has too many zeros.
-    """
+
+def is_amount(texts: Sequence[str], following: Sequence[str], before: str = "") -> bool:
+    """Whether number words, between others, are an amount or a time, and not digits that are read out."""
+    pieces = _pieces(texts)
+    if pieces[-1] in _LARGE_POWERS or (before, *pieces) == ("last", "four"):
+        return True
+    if tuple(following[:1]) in _CLOCK or tuple(following[:2]) in _CLOCK:
+        return len(pieces) == 1 or (len(pieces) <= _TIME_WORDS and pieces[1] not in DIGITS)
+    return bool(following) and following[0] in _AFTER_AMOUNTS and _cardinal(pieces) is not None
+
+
+def counts_digits(texts: Sequence[str], following: Sequence[str]) -> bool:
+    """Whether this says how many digits there are: "three digit code"."""
+    return bool(following) and following[0] in ("digit", "digits") and _cardinal(_pieces(texts)) is not None
+
+
+def _pieces(texts: Sequence[str]) -> list[str]:
+    return [piece for word in texts for piece in word.split("-")]
+
+
+def _cardinal(pieces: Sequence[str]) -> int | None:
+    """Return the value of number words such as "four thousand five hundred"; None if they are no such number."""
+    total = section = 0
+    limit = 10 ** (max(_POWERS.values()) + 1)
+    for piece in pieces:
+        if piece == "hundred":
+            if section >= 100:
+                return None
+            section = (section or 1) * 100
+        elif piece in _POWERS:
+            scale = 10 ** _POWERS[piece]
+            if scale >= limit:
+                return None
+            total, section, limit = total + (section or 1) * scale, 0, scale
+        else:
+            digits = _UNITS.get(piece) or TEENS.get(piece) or TENS.get(piece) or piece
+            if not digits.isdecimal() or digits == "0":
+                return None
+            free = 10 if len(digits) == 1 else 100 if len(digits) == 2 else section + 1
+            if section % free or (len(digits) == 1 and section % 100 == 10):
+                return None
+            section += int(digits)
+    return total + section
+
+
+def digits_of(texts: Sequence[str]) -> str:
+    """Return the digits of number words, given as `plain` returns them: "forty seven double one" is 4711."""
     digits: list[str] = []
     zeros, times, tens = 0, 1, False
-    for text in [piece for word in texts for piece in word.split("-")]:
+    pieces = _pieces(texts)
+    if not _POWERS.keys().isdisjoint(pieces) and (value := _cardinal(pieces)) is not None:
+        return str(value)
+    for text in pieces:
         if text in _TIMES:
             times = _TIMES[text]
             continue
@@ -157,5 +229,5 @@ def digits_of(texts: Sequence[str]) -> str:
 
 
 def _digits_of_word(text: str) -> str:
-    known = _PLAIN.get(text) or _LETTERS.get(text) or ORDINALS.get(text)
+    known = _PLAIN.get(text) or _LETTERS.get(text) or ORDINALS.get(text) or _ROUGH.get(text)
     return known if known is not None else "".join(filter(str.isdigit, text))

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from model.ctc.words import Word
 from server.errors import BadParameter
 from server.text import spoken_digits
-from server.text.redaction import CONTEXT_S, UNFINISHED_S, Redactor
+from server.text.announcements import CONTEXT_S
+from server.text.digit_runs import RUN_S
+from server.text.redaction import Redactor
 from server.text.redaction_kinds import Redaction, kinds_of
 from server.text.spoken_digits import Part, digits_of, part, parts
 
@@ -99,7 +101,7 @@ def test_a_number_ends_with_another_word_or_a_long_pause() -> None:
     assert shown(redactor.final(0, spoken("okay and two people", 3.0))) == "okay and [NUMBER_1] people"
     assert shown(redactor.final(0, spoken("two people", 6.0))) == "two people"
     assert shown(redactor.final(0, spoken("four", 9.0))) == "[NUMBER_2]"
-    assert shown(redactor.final(0, spoken("two people", 10.0 + UNFINISHED_S))) == "two people"
+    assert shown(redactor.final(0, spoken("two people", 10.0 + RUN_S))) == "two people"
 
 
 def test_what_one_channel_asks_for_is_masked_on_the_other() -> None:
