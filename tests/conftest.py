@@ -50,6 +50,7 @@ RELEASE = (
     "loadtest/programs/test_overload.py",
     "model/training/synthesis/test_kokoro.py",
     "loadtest/benchmarks/test_training_scaling.py",
+    "server/text/test_many_read_outs.py",
 )
 """Files for `make test-release`: they take long and prove a release rather than a change. `.ci/run` leaves them out.
 

@@ -11,14 +11,6 @@ FIRST_DIGITS = 4  # of single digits and pairs, no more than these are shown bef
 MAX_DIGITS = 64  # kept of a run
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Most other words before a number of one or two digits that belongs to a run; groups have no limit."""
-
-    pair: int
-    digit: int
-
-
 @dataclass(slots=True)
 class DigitRun:
     """Digits of one channel that count together."""
@@ -29,13 +21,13 @@ class DigitRun:
     others: int = 0  # other words since its last number
     known: bool = False  # it has a group, or more than `FIRST_DIGITS` digits: what follows belongs to it
 
-    def add(self, digits: str, size: int, start_s: float, end_s: float, limits: Limits) -> bool | None:
+    def add(self, digits: str, size: int, start_s: float, end_s: float, most_others: int) -> bool | None:
         """Add the digits of a number; return whether it is masked, None if it does not belong to this run.
 
-        `size`: all digits of this number, with those of earlier segments.
+        `size`: all digits of this number, with those of earlier segments. `most_others`: words before a short number
+        that belongs to the run.
         """
-        limit = limits.digit if size < GROUP - 1 else limits.pair
-        belongs = start_s - self.end_s < RUN_S and (self.others <= limit or (self.known and size >= GROUP))
+        belongs = start_s - self.end_s < RUN_S and (self.others <= most_others or (self.known and size >= GROUP))
         if not belongs:
             if size < GROUP and self.recent(start_s):
                 return None  # "two people" ends no run of groups

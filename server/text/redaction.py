@@ -16,7 +16,7 @@ from typing import Protocol
 from model.ctc.words import Word
 from server.text import chinese_digits, spoken_digits
 from server.text.announcements import WORDS_AFTER, Announcement, Announcements
-from server.text.digit_runs import GROUP, RUN_S, DigitRun, Limits
+from server.text.digit_runs import FIRST_DIGITS, GROUP, RUN_S, DigitRun
 from server.text.number_labels import CARD, NUMBER, label_of
 from server.text.redaction_kinds import LONG, SHORTEST, NumberLanguage, Redaction
 from server.text.spoken_digits import Part
@@ -102,8 +102,6 @@ class Redactor:
         self._shortest = min(lengths)
         self._shortest_long = min((length for length in lengths if length >= LONG), default=None)
         self._shortest_amount = min((length for length in lengths if length < LONG), default=None)
-        between = WORDS_BETWEEN[language]
-        self._limits = Limits(between, 1 if self._shortest_long is None else between)
         self._announcements = Announcements(kinds, language)
         self._channels = [_Channel() for _ in range(channels)]
         self._counts: Counter[str] = Counter()  # numbers so far by label
@@ -218,12 +216,11 @@ class Redactor:
             return self._shortest_amount is not None and len(digits) >= self._shortest_amount
         if self._announcements.waits(start_s) or (announced_after and len(digits) > 1):
             return True
-        repeated = any(
-            one.run.recent(start_s) and digits in one.run.digits for one in self._channels if one is not here
-        )
+        begin = digits[: max(1, len(digits) - 1)]  # "four one moment" repeats a four
+        repeated = any(one.run.recent(start_s) and begin in one.run.digits for one in self._channels if one is not here)
         near_end = len(words) - number.end <= WORDS_TO_END[self._language]
-        may_go_on = near_end and len(digits) >= GROUP and self._number_words.read_singly(number.texts)
-        return len(digits) >= self._shortest or self._is_long([number]) or repeated or may_go_on
+        group = len(digits) > FIRST_DIGITS or (len(digits) >= GROUP and self._number_words.read_singly(number.texts))
+        return len(digits) >= self._shortest or self._is_long([number]) or repeated or (group and near_end)
 
     def _is_long(self, numbers: Iterable[_Number]) -> bool:
         """Whether the digits of numbers, with words that may be misheard digits, are those of a long number."""
@@ -235,7 +232,8 @@ class Redactor:
         start_s, end_s = words[number.start].start_s, words[number.end - 1].end_s
         said = self._number_words.digits_of(number.texts[number.earlier :])
         size = len(self._digits_of(number))
-        masked = here.run.add(said, size, start_s, end_s, self._limits)
+        own = size == 1 and self._shortest_long is None and number.others_before > 1  # "or room nine" with `numbers`
+        masked = None if own else here.run.add(said, size, start_s, end_s, WORDS_BETWEEN[self._language])
         if masked is not None and (size >= GROUP or len(here.run.digits) >= SHORTEST[Redaction.PCI]):
             self._announcements.answered(end_s)
         if masked is not None and Redaction.PCI in self._kinds and len(here.run.digits) >= SHORTEST[Redaction.PCI]:

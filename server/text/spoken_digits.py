@@ -60,10 +60,11 @@ _LINKS = {
 
 _AFTER_AMOUNTS = {
     "bucks", "cent", "cents", "day", "days", "degrees", "dollar", "dollars", "euro", "euros", "feet", "hour", "hours",
-    "inches", "kids", "kilometers", "kilos", "meters", "mile", "miles", "minute", "minutes", "moment", "month",
-    "months", "more", "pence", "people", "per", "percent", "persons", "pounds", "thing", "times", "week", "weeks",
+    "inches", "kids", "kilometers", "kilos", "meters", "mile", "miles", "minute", "minutes", "month",
+    "months", "pence", "people", "per", "percent", "persons", "pounds", "times", "week", "weeks",
     "year", "years",
 }  # fmt: skip
+_NO_DIGITS = {("one", "moment"), ("one", "more"), ("one", "thing")}
 _CLOCK = {("a", "m"), ("am",), ("o'clock",), ("p", "m"), ("pm",)}
 _TIME_WORDS = 3  # of "eleven forty five"
 
@@ -164,7 +165,7 @@ def read_singly(texts: Sequence[str]) -> bool:
 def is_amount(texts: Sequence[str], following: Sequence[str], before: str = "") -> bool:
     """Whether number words, between others, are an amount or a time, and not digits that are read out."""
     pieces = _pieces(texts)
-    if pieces[-1] in _LARGE_POWERS or (before, *pieces) == ("last", "four"):
+    if pieces[-1] in _LARGE_POWERS or (before, *pieces) == ("last", "four") or (*pieces, *following[:1]) in _NO_DIGITS:
         return True
     if tuple(following[:1]) in _CLOCK or tuple(following[:2]) in _CLOCK:
         return len(pieces) == 1 or (len(pieces) <= _TIME_WORDS and pieces[1] not in DIGITS)

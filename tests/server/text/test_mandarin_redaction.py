@@ -98,6 +98,28 @@ def test_a_number_in_several_finals_and_its_context() -> None:
     assert shown(one.final(1, spoken("三楼", 21.0 + CONTEXT_S))) == "三楼"
 
 
+def test_groups_after_the_first_one_are_masked_whatever_follows_each() -> None:
+    one, long = redactor(Redaction.PCI), "请您稍等我现在把它记一下"
+    groups = ("一一一一谢谢", "二三四五收到", f"四幺{long}", f"六七八九{long}")
+    texts = [shown(one.final(0, spoken(group, at * 15.0))) for at, group in enumerate(groups)]
+    assert [text[:8] for text in texts] == ["[NUMBER_"] * 4
+    one = redactor(Redaction.PCI)
+    assert shown(one.final(0, spoken(f"一一一一{long}"))).startswith("一一一一"), "the first group"
+    assert shown(one.final(0, spoken(f"二三四五{long}", 15.0))).startswith("[NUMBER_1]")
+
+
+def test_a_number_that_was_asked_for_is_masked_after_a_long_pause() -> None:
+    one = redactor(Redaction.PCI, channels=2)
+    one.final(1, spoken("请说一下您的卡号"))
+    assert shown(one.final(0, spoken("四幺请您稍等我现在把它记一下", 80.0))).startswith("[NUMBER_1]")
+
+
+def test_amounts_and_dates_are_no_long_numbers() -> None:
+    text = "三百块和二零二六年五月一共五百二十块钱"
+    assert final(text, Redaction.PCI, Redaction.PHONE) == text
+    assert final("一半的人", Redaction.AGGRESSIVE) == "[NUMBER_1] 的人"
+
+
 def test_partials_show_no_digit() -> None:
     one = redactor(Redaction.PCI)
     words = spoken("我们统一要三个八好吗")

@@ -69,6 +69,104 @@ def test_each_kind_has_its_length_and_label(kind: Redaction, text: str, expected
     assert final(text, [kind]).endswith(expected)
 
 
+@pytest.mark.parametrize(
+    "after", ["got it", "sir", "okay i have that one now", "perfect and what is the next one please"]
+)
+@pytest.mark.parametrize(
+    ("groups", "shown_groups"),
+    [
+        (("four one one one", "two three four five", "six seven eight nine", "one two three four"), 1),
+        (("five three six", "six nine", "oh four three nine"), 1),
+        (("forty one", "eleven", "twenty two", "thirty three"), 2),
+        (("four", "one", "one", "one", "two", "three"), 4),
+    ],
+)
+def test_groups_after_the_first_one_are_masked_whatever_words_follow_each(
+    after: str, groups: tuple[str, ...], shown_groups: int
+) -> None:
+    redactor = Redactor(PCI, 1)
+    texts = [shown(redactor.final(0, spoken(f"{group} {after}", 15.0 * at))) for at, group in enumerate(groups)]
+    assert all(text.startswith("[NUMBER_") for text in texts[shown_groups:])
+    near_the_end = len(after.split()) <= 3 and len(groups[0].split()) > 2
+    assert [text.startswith("[") for text in texts[:shown_groups]] == [near_the_end] * shown_groups
+
+
+def test_the_digits_of_each_channel_count_alone_and_repeats_are_masked() -> None:
+    redactor = Redactor(PCI, 2)
+    assert shown(redactor.final(0, spoken("four one one one and that is how it begins"))).startswith("four")
+    other = "my room is two oh two on the second floor"
+    assert shown(redactor.final(1, spoken(other, 8.0))) == other
+    repeat = redactor.final(1, spoken("four one one one is what i have so far", 14.0))
+    assert shown(repeat) == "[NUMBER_1] is what i have so far"
+
+
+def test_a_number_that_was_asked_for_is_masked_after_a_long_pause() -> None:
+    redactor = Redactor(PCI, 2)
+    redactor.final(1, spoken("may i have your card number please"))
+    assert (
+        shown(redactor.final(0, spoken("it took five minutes to find it", 70.0))) == "it took five minutes to find it"
+    )
+    assert shown(redactor.final(0, spoken("forty one and that is how it begins", 80.0))).startswith("[NUMBER_1]")
+    assert shown(redactor.final(0, spoken("one one one and two three", 100.0))) == "[NUMBER_2]"
+    later = "we are two at table nine tonight"
+    assert shown(redactor.final(0, spoken(later, 105.0 + CONTEXT_S))) == later
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (Redaction.PCI, "my c v v is one two three thanks and that is everything"),
+        (Redaction.PCI, "c v c four five six and that is everything"),
+        (Redaction.PCI, "one two three is my security code"),
+        (Redaction.PCI, "forty one two is the security code and that is everything"),
+        (Redaction.PCI, "the three digit code on the back is one two three and that is all"),
+        (Redaction.PCI, "it is valid until oh nine twenty six and that is all"),
+        (Redaction.PCI, "it runs out in march twenty twenty eight and that is all"),
+        (Redaction.PCI, "the one ending in four four twenty one is the right one"),
+        (Redaction.PCI, "my p i n is forty four eleven and that is all"),
+        (Redaction.SSN, "last four of my s s n are six seven eight nine and that is all"),
+        (Redaction.PHONE, "you can reach me at my cell number two oh two and then later five five five"),
+    ],
+)
+def test_codes_endings_and_dates_that_are_announced_in_other_words_are_masked(kind: Redaction, text: str) -> None:
+    said = final(text, [kind]).replace("three digit", "").replace("last four", "").replace("the one", "")
+    assert "[NUMBER_1]" in said
+    assert Part.NUMBER not in parts([word for word in said.split() if word[0] != "["], in_number=False, ordinals=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers", "aggressive"),
+    [
+        ("two million people", "[NUMBER_1] people", "[NUMBER_1] people"),
+        ("half a million people", "[NUMBER_1] people", "[NUMBER_1] people"),
+        ("a million thanks", "a [NUMBER_1] thanks", "a [NUMBER_1] thanks"),
+        ("three quarters of a billion men", "[NUMBER_1] men", "[NUMBER_1] men"),
+        ("one and a half million men", "[NUMBER_1] men", "[NUMBER_1] men"),
+        ("half a day off", "half a day off", "[NUMBER_1] a day off"),
+        ("a quarter of them", "a quarter of them", "a [NUMBER_1] of them"),
+        ("twice as much", "twice as much", "[NUMBER_1] as much"),
+        ("a dozen eggs", "a dozen eggs", "a [NUMBER_1] eggs"),
+        ("millions of people", "millions of people", "[NUMBER_1] of people"),
+    ],
+)
+def test_amounts_above_thousands_and_rough_ones(text: str, numbers: str, aggressive: str) -> None:
+    assert (final(text, [Redaction.NUMBERS]), final(text, [Redaction.AGGRESSIVE])) == (numbers, aggressive)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "twenty five thousand six hundred and seventy eight dollars",
+        "two hundred dollars and then three hundred and fifty dollars or four hundred dollars",
+        "social media has two billion users",
+        "at eleven forty five p m or seven thirty am in room nine if you like",
+        "two million three hundred thousand people",
+    ],
+)
+def test_amounts_and_times_are_no_long_numbers(text: str) -> None:
+    assert final(text, [Redaction.PCI, Redaction.SSN, Redaction.PHONE]) == text
+
+
 def test_a_card_number_with_a_misrecognized_word_is_masked() -> None:
     text = CARD.replace("eight eight", "eight hate") + " thanks"
     assert final(f"it is {text}") == "it is [NUMBER_1] hate [NUMBER_2] thanks"

@@ -11,7 +11,7 @@ from stdnum.cn import ric
 from server.text.redaction_kinds import Redaction
 
 KINDS = (Redaction.PCI, Redaction.SSN, Redaction.PHONE)
-_NAMES = "零一二三四五六七八九"
+NAMES = "零一二三四五六七八九"
 _FILLERS = ("嗯", "那个", "是")
 
 
@@ -39,13 +39,13 @@ def read_out(digits: str, rng: Random) -> str:
             said.append(rng.choice(("叉", "X")) if said else "X")
             at += 1
         elif same > 1 and style < 0.4:
-            said.append(f"{_count(same)}个{_NAMES[int(here)]}")
+            said.append(f"{_count(same)}个{NAMES[int(here)]}")
             at += same
         elif style < 0.1 and len(digits) - at > 2 and here not in "0X" and digits[at + 1] not in "0X":
-            said.append(f"{_NAMES[int(here)] if here != '1' else ''}十{_NAMES[int(digits[at + 1])]}")
+            said.append(f"{NAMES[int(here)] if here != '1' else ''}十{NAMES[int(digits[at + 1])]}")
             at += 2
         else:
-            said.append("幺" if here == "1" and rng.random() < 0.6 else _NAMES[int(here)])
+            said.append("幺" if here == "1" and rng.random() < 0.6 else NAMES[int(here)])
             at += 1
         if at < len(digits) and rng.random() < 0.08:
             said.append(rng.choice(_FILLERS))
