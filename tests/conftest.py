@@ -113,6 +113,7 @@ SLOW = (
     "loadtest/benchmarks/test_all_reduce.py",
     "model/training/acoustic/test_variants.py",
     "server/recognition/keyterms/test_context_recall.py",
+    "server/protocols/test_redaction_speech.py",
 )
 """Other files that take 6 s and more, about the longest first: `make test` leaves these and `RELEASE` out."""
 
