@@ -53,7 +53,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Close after the frames written so far, because of an invalid message; `why` has at most 110 characters."""
+    """Finish the text, then close because of an invalid message; `why` has at most 110 characters."""
 
     why: str
 

@@ -78,6 +78,7 @@ class Connection(ABC):
         self._recognition: ActiveSession | None = None
         self._state = State.OPENING
         self._reason: CloseReason | None = None  # recorded once, when results stop being sent
+        self._close: Close | None = None  # close frame after the flush, instead of that of its reason
         self._ended: asyncio.Future[None] | None = None
         self._waiting: asyncio.Task[None] | None = None  # handling a message that takes time; reading is paused
         self._timer: asyncio.TimerHandle | None = None
@@ -158,11 +159,13 @@ class Connection(ABC):
             self._stop_recognition()
         if state is State.FLUSHING:
             assert reason is not None
+            self._close = close
             self._flush_and_end(reason)
         elif state is State.CLOSING:
             assert reason is not None
             self._arm(self._limits.write_timeout_s)
-            self._writer.end(close or CLOSES[reason])
+            after_flush = self._close if event is ConnectionEvent.LAST_RESULT else None
+            self._writer.end(close or after_flush or CLOSES[reason])
         elif state is State.CUT:
             self._transport.abort()
         elif state is State.GONE:

@@ -280,6 +280,7 @@ MAX_CHARACTERS = 32_768  # of a text frame: twice the largest set of key terms, 
 Action = KeepAlive | Finalize | CloseStream | Configure | Context | Rewind
 KINDS = {kind.__struct_config__.tag: kind for kind in get_args(Action)}
 TYPES = ", ".join(KINDS)
+NOT_JSON = "the message is not JSON"
 _decode = msgspec.json.Decoder(Action).decode
 
 
@@ -299,9 +300,9 @@ def control_text(chunk: bytes) -> str | None:
         return None
     try:
         _typed.decode(chunk)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
-    return chunk.decode()
+    return chunk.decode(errors="replace")  # msgspec skips text of fields that it does not read
 
 
 def parse_frame(text: str, channels: int) -> Action:
@@ -310,22 +311,24 @@ def parse_frame(text: str, channels: int) -> Action:
         raise BadFrame(f"the message has {len(text)} characters; at most {MAX_CHARACTERS}")
     try:
         action: Action = _decode(text)
-    except msgspec.ValidationError as error:
-        raise BadFrame(_problem(error, text)) from error
     except (msgspec.DecodeError, RecursionError) as error:
-        raise BadFrame("the message is not JSON") from error
+        raise BadFrame(_problem(error, text)) from error
     if isinstance(action, Finalize | Rewind) and action.channel is not None and not 0 <= action.channel < channels:
         raise BadFrame(f"channel: {action.channel} is not valid; must be from 0 to {channels - 1}")
     return action
 
 
-def _problem(error: msgspec.ValidationError, text: str) -> str:
-    """Return what is wrong with a message that is JSON."""
+def _problem(error: msgspec.DecodeError | RecursionError, text: str) -> str:
+    """Return what is wrong with a message; a type that is not valid is found before what follows it is read."""
     try:
         given = _typed.decode(text).type
     except msgspec.ValidationError:
         return f"the message must be a JSON object whose type is one of {TYPES}"
+    except (msgspec.DecodeError, RecursionError):
+        return NOT_JSON
     if given == "Resume":
         return "Resume: this stream cannot be resumed; set resumable=true in the query"
     kind = KINDS.get(given)
-    return f"unknown message type; valid types: {TYPES}" if kind is None else f"{given}: {problem_of(error, kind)}"
+    if kind is None:
+        return f"unknown message type; valid types: {TYPES}"
+    return f"{given}: {problem_of(error, kind)}" if isinstance(error, msgspec.ValidationError) else NOT_JSON

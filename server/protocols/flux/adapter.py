@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET
 
 from model.ctc.words import joined
-from server.errors import BadFrame, BadParameter
+from server.errors import BadFrame, BadParameter, CloseReason
 from server.models.selection import is_english
 from server.protocols.flux.messages import (
     ConfigureFailure,
@@ -34,6 +34,7 @@ from server.protocols.flux.messages import (
 )
 from server.protocols.flux.query import FluxRequest
 from server.recognition.events import (
+    Closed,
     Event,
     Final,
     FinalReason,
@@ -90,6 +91,7 @@ class FluxAdapter:
         self._changes: deque[tuple[float, TurnRules]] = deque()  # each with the audio received before it, seconds
         self._phrases = request.phrases
         self._refused: str | None = None
+        self._unparsed = ""  # what is wrong with the message that ends the connection
         self._request_id = request_id
         self._sequence = 0
         self._eager: tuple[FormattedWord, ...] | None = None  # words of the early end that stands
@@ -108,7 +110,7 @@ class FluxAdapter:
         return (self._input.read(chunk),)
 
     def text(self, text: str) -> Actions:
-        """Handle a control message; an unknown one is answered with `Error`, then the connection closes."""
+        """Handle a control message; after an unknown one the open turn ends, then `Error`, then the close."""
         try:
             message = parse_message(text)
         except BadFrame as error:
@@ -148,6 +150,8 @@ class FluxAdapter:
                 return ()
             case StreamBroken():
                 return (self._error(FluxCode.INTERNAL, "recognition failed on this stream"),)
+            case Closed(reason=CloseReason.NOT_UNDERSTOOD):
+                return (self._error(FluxCode.UNPARSABLE, self._unparsed),)
             case _:
                 return ()
         actions: list[Action] = [self._turn(turn) for turn in turns]
@@ -219,7 +223,9 @@ class FluxAdapter:
         return tuple(FormattedWord(word, word.text) for word in turn.words)
 
     def _unparsable(self, why: str) -> Actions:
-        return (self._error(FluxCode.UNPARSABLE, why), Reject(why))
+        """End the connection: the words so far, then `Error`, then the close."""
+        self._unparsed = why
+        return (*self._input.tail(), Reject(why))
 
     def _error(self, code: str, description: str) -> SendFrame:
         return self._send(ErrorMessage, code=code, description=description)

@@ -6,7 +6,6 @@ reads `code`, Pipecat 1.14 `error_code`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -180,10 +179,9 @@ def configured(
 
 def _number(name: str, value: object, bounds: tuple[float, float]) -> float:
     low, high = bounds
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise BadParameter(f"{name}: {_shown(str(value))!r} is not valid; must be a number from {low:g} to {high:g}")
-    if not low <= value <= high:
-        raise BadParameter(f"{name}: {value:g} is not valid; must be from {low:g} to {high:g}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        shown = f"{value:g}" if isinstance(value, float) else repr(_shown(str(value)))
+        raise BadParameter(f"{name}: {shown} is not valid; must be a number from {low:g} to {high:g}")
     return float(value)
 
 

@@ -165,7 +165,7 @@ class RealtimeAdapter:
         yield Flush()
 
     def _clear(self) -> Iterator[Action]:
-        yield from self._input.tail()
+        yield from self._end_input()  # with half a sample of an append that had an odd number of bytes
         self._committed_s = self._received_s
         self._items.clear()
         yield self._send("input_audio_buffer.cleared")
@@ -183,9 +183,7 @@ class RealtimeAdapter:
         """Apply an update step by step, as its description at the end has only what was not refused."""
         before, self._settings = self._settings, after
         if (before.format, before.rate) != (self._settings.format, self._settings.rate):
-            yield from self._input.tail()
-            self._received_before_s = self._received_s
-            self._input = self._new_input()
+            yield from self._end_input()
         if (before.keywords, before.prompt) != (self._settings.keywords, self._settings.prompt):
             self._bias_before = (before.keywords, before.prompt)
             yield Bias(self._settings.keywords, self._settings.prompt)
@@ -306,6 +304,12 @@ class RealtimeAdapter:
 
     def _description(self) -> dict[str, object]:
         return self._settings.described("sess_" + self._id, self._min_silence_ms)
+
+    def _end_input(self) -> Iterator[Action]:
+        """Push what is buffered; the audio that follows is in the format of the settings."""
+        yield from self._input.tail()
+        self._received_before_s = self._received_s
+        self._input = self._new_input()
 
     def _new_input(self) -> PlainInput:
         return PlainInput(self._settings.codec, self._settings.rate, self._model_rate)

@@ -56,11 +56,14 @@ class TwilioAdapter:
         return (Reject("binary frames are not supported; send media messages"),)
 
     def text(self, text: str) -> Actions:
-        """Handle a message of Twilio."""
+        """Handle a message of Twilio; an invalid one is skipped in a call that has started, else it ends the call.
+
+        The protocol has no error message, and one damaged message of 20 ms is no reason to lose a call.
+        """
         try:
             return tuple(self._handle(parse_message(text)))
         except BadFrame as error:
-            return (Reject(str(error)),)
+            return (Skip(str(error)) if self._inputs else Reject(str(error)),)
 
     def event(self, event: Event, timing: StepTiming | None) -> Actions:
         """Convert a recognition event into frames."""

@@ -26,6 +26,7 @@ CODECS = {
 }  # fmt: skip
 RATES = range(8_000, 48_001)
 RATE = 8_000
+LARGEST = 10**9  # bound of a whole number, such as a time in ms
 MAX_ID_CHARACTERS = 128
 MAX_TEXT_CHARACTERS = 256  # of a mark's name or a digit, which is forwarded
 SHOWN = 24  # longest excerpt of a value in a close reason, which has at most 123 bytes
@@ -137,7 +138,7 @@ def text_of(message: Message, event: str, name: str) -> str | None:
     """Return a text field of an event for forwarding, a number as text; None if absent or too long."""
     for value in (value for one in values(message, event) for value in values(one, name)):
         if isinstance(value, str | int | float) and not isinstance(value, bool):
-            text = value if isinstance(value, str) else f"{value:.15g}"
+            text = f"{value:.15g}" if isinstance(value, float) else str(value)
             return text if 0 < len(text) <= MAX_TEXT_CHARACTERS else None
     return None
 
@@ -164,10 +165,10 @@ def _comparable(value: object) -> object:
 def _whole(value: object) -> int | None:
     """Return a field's whole number, given as number or text; None for anything else."""
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 10:
-        return int(value)
+        return int(value)  # below LARGEST
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
         return None
-    return int(value)
+    return int(value) if abs(value) < LARGEST else None
 
 
 def _id(places: list[Any], *names: str) -> str:

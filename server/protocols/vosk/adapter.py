@@ -51,7 +51,7 @@ class VoskAdapter:
         try:
             frame, ignored = parse_frame(text, lenient=self._lenient)
         except BadFrame as error:
-            return (Reject(str(error)),)  # the protocol has no error message
+            return (*self._input.tail(), Reject(str(error)))  # the protocol has no error message
         if frame.config is not None:
             return (*(Skip(f"{name} ignored") for name in ignored), *self._configure(frame.config))
         if frame.eof:

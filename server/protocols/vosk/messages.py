@@ -64,8 +64,8 @@ def parse_frame(text: str, *, lenient: bool = False) -> tuple[ClientFrame, tuple
     if (frame.config is not None) + bool(frame.eof) + bool(frame.reset) != 1:
         raise BadFrame("a text frame must have one of config, eof, reset")
     ignored = list(_unsupported(raw, COMMANDS, "", lenient=lenient))
-    ignored += _unsupported(raw.get("config") or {}, SETTINGS, "config.", lenient=lenient)
     if frame.config is not None:
+        ignored += _unsupported(raw["config"], SETTINGS, "config.", lenient=lenient)
         _check(frame.config)
     return frame, tuple(ignored)
 

@@ -28,7 +28,7 @@ from server.protocols.deepgram.query import parse_query
 from server.protocols.twilio.adapter import TwilioAdapter
 from server.protocols.twilio.endpoint import signature
 from server.recognition.events import Closed, Final, FinalReason
-from server.streaming.adapter import Finish, Reject
+from server.streaming.adapter import Finish, Reject, Skip
 from tests.support.servers.adapters import RATE, audio_of, frames_of, other_actions, words
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
@@ -122,11 +122,11 @@ def test_invalid_messages_end_the_connection(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [start(), '{"event":"media"}', '{"event":"media","media":{"payload":"ä"}}'])
-def test_invalid_messages_after_the_start_end_the_connection(text: str) -> None:
+def test_invalid_messages_after_the_start_are_skipped_and_the_call_continues(text: str) -> None:
     twilio = adapter()
     twilio.text(start())
     (action,) = twilio.text(text)
-    assert isinstance(action, Reject)
+    assert isinstance(action, Skip)
 
 
 def test_the_signature_is_that_of_twilios_example() -> None:
