@@ -61,6 +61,7 @@ processors emulated, GPU kernels interpreted and compiled, programs that measure
 SLOW = (
     "documents/test_commands.py",
     "server/processes/test_server_of_processes.py",
+    "server/processes/test_few_descriptors.py",
     "server/processes/test_several_engines.py",
     "model/training/acoustic/parallel/test_parallel.py",
     "deploy/proxies/test_proxies.py",

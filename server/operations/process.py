@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import math
 import os
 import resource
 import signal
@@ -37,16 +38,13 @@ def files_needed(streams: int) -> int:
     return streams + OTHER_FILES
 
 
-def raise_file_limit(streams: int) -> int:
-    """Raise the limit of open files to what the streams need, as far as allowed; return the resulting limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = files_needed(streams)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return needed if soft == resource.RLIM_INFINITY else soft
-    wanted = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+def raise_file_limit() -> float:
+    """Raise the limit of open files as far as allowed, because clients open connections without asking; return it."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(ValueError, OSError):  # macOS refuses an infinite one
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return math.inf if soft == resource.RLIM_INFINITY else soft
 
 
 def return_large_blocks() -> None:

@@ -1,7 +1,8 @@
 """Control channel between the supervisor and one child: messages, and open descriptors, over a Unix stream socket.
 
 A frame is a header, then a message in msgpack. Descriptors travel with the first byte of their frame (`SCM_RIGHTS`,
-unix(7)); the kernel never delivers them with bytes of a later frame. A request has a number, which its answer repeats.
+unix(7)); the kernel delivers those of one frame at a time. A receiver without free descriptors gets fewer, and the flag
+`MSG_CTRUNC`: the frame then counts as sent without any. A request has a number, which its answer repeats.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import struct
@@ -34,7 +36,9 @@ from server.errors import (
 
 HEADER = struct.Struct("<IIBB")  # bytes of the message, number of the request, kind, descriptors
 MAX_DESCRIPTORS = 16
+NOT_SENT = 0xFF  # as the number of descriptors: the sender could not send them
 READ_BYTES = 256 * 1024
+LOST = "no file descriptor is free: raise the limit (ulimit -n)"
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.control")
 
 
@@ -71,8 +75,13 @@ class ChannelClosed(ServerNotReady):
     """The other process has ended."""
 
 
+class DescriptorsLost(ServerNotReady):
+    """A process had no free file descriptor for those that belong to a message. It can be sent again."""
+
+
 CROSSING = {
-    each.__name__: each for each in (*REFUSALS, UnknownModel, ModelStays, SettingsError, ModelError, EngineDead)
+    each.__name__: each
+    for each in (*REFUSALS, DescriptorsLost, UnknownModel, ModelStays, SettingsError, ModelError, EngineDead)
 }
 """Errors that arrive as the class that was raised; any other arrives as `EngineDead` with its text."""
 
@@ -97,7 +106,8 @@ class ControlChannel:
     ) -> None:
         """`messages`: union of the message types. `answer` handles requests, `take` the rest; neither may block.
 
-        Both are called in the order of the messages; what `answer` returns is awaited later.
+        Both are called in the order of the messages; what `answer` returns is awaited later. A message without an
+        answer has no descriptors if they were lost; a request or an answer that lacks them fails with DescriptorsLost.
         """
         end.setblocking(False)
         self._socket = end
@@ -106,7 +116,7 @@ class ControlChannel:
         self._decode = msgspec.msgpack.Decoder(messages).decode
         self._answer, self._take, self._on_closed = answer, take, on_closed
         self._received = bytearray()
-        self._descriptors: deque[int] = deque()
+        self._deliveries: deque[list[int]] = deque()  # descriptors of each frame that was sent with some
         self._unsent: deque[tuple[memoryview, Sequence[int]]] = deque()
         self._waiting: dict[int, asyncio.Future[Parcel]] = {}
         self._answering: set[asyncio.Task[None]] = set()
@@ -153,7 +163,12 @@ class ControlChannel:
             while self._unsent:
                 data, descriptors = self._unsent[0]
                 rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
-                sent = self._socket.sendmsg([data], rights)
+                try:
+                    sent = self._socket.sendmsg([data], rights)
+                except OSError as error:
+                    if error.errno != errno.ETOOMANYREFS:  # too many descriptors wait to be received: unix(7)
+                        raise
+                    sent = self._socket.sendmsg([_without_descriptors(data)])
                 _close_all(descriptors)
                 if sent < len(data):
                     self._unsent[0] = data[sent:], ()
@@ -171,18 +186,13 @@ class ControlChannel:
 
     def _read(self) -> None:
         try:
-            data, rights, _, _ = self._socket.recvmsg(READ_BYTES, socket.CMSG_SPACE(4 * MAX_DESCRIPTORS))
+            data, rights, flags, _ = self._socket.recvmsg(READ_BYTES, socket.CMSG_SPACE(4 * MAX_DESCRIPTORS))
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            data, rights = b"", []
-        for level, kind, given in rights:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                found = array.array("i")
-                found.frombytes(given[: len(given) - len(given) % found.itemsize])
-                for descriptor in found:
-                    os.set_inheritable(descriptor, False)
-                self._descriptors.extend(found)
+            data, rights, flags = b"", [], 0
+        if rights or flags & socket.MSG_CTRUNC:
+            self._deliveries.append(_descriptors_in(rights))
         if not data:
             self.close()
             return
@@ -190,6 +200,7 @@ class ControlChannel:
         self._parse()
 
     def _parse(self) -> None:
+        """Handle the complete frames. One that fails is logged: it must not keep back those after it."""
         start = 0
         while len(self._received) - start >= HEADER.size and not self.closed:
             length, number, kind, count = HEADER.unpack_from(self._received, start)
@@ -198,22 +209,63 @@ class ControlChannel:
                 break
             body = bytes(self._received[start + HEADER.size : end])
             start = end
-            self._handle(Kind(kind), number, body, [self._descriptors.popleft() for _ in range(count)])
+            descriptors = self._descriptors_of(count)
+            try:
+                self._handle(Kind(kind), number, Parcel(body, descriptors), lost=len(descriptors) < count)
+            except Exception:  # noqa: BLE001 - a fault of one message, not of the channel
+                _log.exception("a control message failed", kind=kind, bytes=length)
         del self._received[:start]
 
-    def _handle(self, kind: Kind, number: int, body: bytes, descriptors: list[int]) -> None:
-        if kind is Kind.ERROR:
-            self._settle(number, msgspec.msgpack.decode(body, type=Fault).error())
-            return
-        parcel = Parcel(self._decode(body), descriptors)
-        if kind is Kind.ANSWER:
-            self._settle(number, parcel)
-        elif kind is Kind.REQUEST:
-            task = self._loop.create_task(self._respond(number, parcel.message, self._answer(parcel)))
+    def _descriptors_of(self, count: int) -> list[int]:
+        """Return the descriptors of a frame that was sent with `count`: all, or none if some were lost."""
+        if not count or count == NOT_SENT:
+            return []
+        descriptors = self._deliveries.popleft() if self._deliveries else []
+        if len(descriptors) < count:
+            _log.error("no file descriptor is free: one sent by another process is lost; raise the limit (ulimit -n)")
+            _close_all(descriptors)
+            return []
+        return descriptors
+
+    def _handle(self, kind: Kind, number: int, parcel: Parcel, *, lost: bool) -> None:
+        """Handle a frame, whose message is still encoded. Raises: what decoding or `take` raises."""
+        if kind is Kind.REQUEST:
+            task = self._loop.create_task(self._respond(number, self._answering_to(parcel, lost=lost)))
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
+        elif kind is Kind.TELL:
+            self._take(self._decoded(parcel))
         else:
-            self._take(parcel)
+            self._settle(number, self._outcome(kind, parcel, lost=lost))
+
+    def _decoded(self, parcel: Parcel) -> Parcel:
+        """Return the parcel with its message. Raises: msgspec.DecodeError, after closing the descriptors."""
+        try:
+            return Parcel(self._decode(parcel.message), parcel.descriptors)
+        except msgspec.MsgspecError:
+            _close_all(parcel.descriptors)
+            raise
+
+    def _answering_to(self, parcel: Parcel, *, lost: bool) -> Awaitable[Parcel]:
+        """Call `answer`; return what it returns, or a future with the error that it raised at once."""
+        failed = self._loop.create_future()
+        if lost:
+            failed.set_exception(DescriptorsLost(LOST))
+            return failed
+        try:
+            return self._answer(self._decoded(parcel))
+        except Exception as error:  # noqa: BLE001 - every error is an answer
+            failed.set_exception(error)
+            return failed
+
+    def _outcome(self, kind: Kind, parcel: Parcel, *, lost: bool) -> Parcel | Exception:
+        """Return what a request gets: an answer, or an error."""
+        try:
+            if kind is Kind.ERROR:
+                return msgspec.msgpack.decode(parcel.message, type=Fault).error()
+            return DescriptorsLost(LOST) if lost else self._decoded(parcel)
+        except msgspec.MsgspecError as error:
+            return EngineDead(f"the answer of another process cannot be decoded: {error}")
 
     def _settle(self, number: int, outcome: Parcel | Exception) -> None:
         future = self._waiting.get(number)
@@ -225,13 +277,13 @@ class ControlChannel:
         else:
             future.set_exception(outcome)
 
-    async def _respond(self, number: int, request: Any, answering: Awaitable[Parcel]) -> None:
+    async def _respond(self, number: int, answering: Awaitable[Parcel]) -> None:
         try:
             answer = await answering
         except Exception as error:  # noqa: BLE001 - every error is an answer
             fault = Fault.of(error)
             if fault.kind not in CROSSING:
-                _log.exception("request failed", request=type(request).__name__)
+                _log.exception("request failed")
             answer = Parcel(fault)
         kind = Kind.ERROR if isinstance(answer.message, Fault) else Kind.ANSWER
         with contextlib.suppress(ChannelClosed):
@@ -247,9 +299,10 @@ class ControlChannel:
         self._socket.close()
         for _, descriptors in self._unsent:
             _close_all(descriptors)
-        _close_all(self._descriptors)
+        for delivered in self._deliveries:
+            _close_all(delivered)
         self._unsent.clear()
-        self._descriptors.clear()
+        self._deliveries.clear()
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(ChannelClosed("the other process has ended"))
@@ -258,7 +311,24 @@ class ControlChannel:
         self._on_closed()
 
 
-def _close_all(descriptors: Sequence[int] | deque[int]) -> None:
+def _without_descriptors(frame: memoryview) -> bytes:
+    """Return a frame whose header says that its descriptors were not sent."""
+    length, number, kind, _ = HEADER.unpack_from(frame)
+    return HEADER.pack(length, number, kind, NOT_SENT) + frame[HEADER.size :]
+
+
+def _descriptors_in(rights: Sequence[tuple[int, int, bytes]]) -> list[int]:
+    """Return the descriptors of received ancillary data; child processes do not inherit them."""
+    found = array.array("i")
+    for level, kind, given in rights:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(given[: len(given) - len(given) % found.itemsize])
+    for descriptor in found:
+        os.set_inheritable(descriptor, False)
+    return list(found)
+
+
+def _close_all(descriptors: Sequence[int]) -> None:
     for descriptor in descriptors:
         with contextlib.suppress(OSError):
             os.close(descriptor)

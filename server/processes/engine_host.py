@@ -120,9 +120,10 @@ class EngineHost:
     def _take(self, parcel: Parcel) -> None:
         match parcel.message:
             case messages.Attach(engine):
-                task = asyncio.get_running_loop().create_task(self._attach(engine, parcel.descriptors[0]))
-                self._attaching.add(task)
-                task.add_done_callback(self._attaching.discard)
+                for descriptor in parcel.descriptors:  # none if it was lost: the front end then connects again
+                    task = asyncio.get_running_loop().create_task(self._attach(engine, descriptor))
+                    self._attaching.add(task)
+                    task.add_done_callback(self._attaching.discard)
             case messages.StopNow():
                 self.stopped.set()
 

@@ -12,7 +12,7 @@ import pickle
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import structlog
@@ -102,7 +102,7 @@ class FrontEnd:
     def _take(self, parcel: Parcel) -> None:
         match parcel.message:
             case messages.Accepted(port):
-                self._accept(port, parcel.descriptors[0])
+                self._accept(port, parcel.descriptors)
             case messages.EngineMoved():
                 self._sources.reconnect()
             case messages.StartDrain():
@@ -115,11 +115,13 @@ class FrontEnd:
             case other:
                 self._coordinator.take(other)
 
-    def _accept(self, port: str, descriptor: int) -> None:
+    def _accept(self, port: str, descriptors: Sequence[int]) -> None:
+        """Serve a connection; one whose descriptor was lost is closed by the kernel, and counts as received."""
         self._received += 1
-        task = asyncio.get_running_loop().create_task(self._open(port, socket.socket(fileno=descriptor)))
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
+        for descriptor in descriptors:
+            task = asyncio.get_running_loop().create_task(self._open(port, socket.socket(fileno=descriptor)))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
 
     async def _open(self, port: str, connection: socket.socket) -> None:
         connection.setblocking(False)

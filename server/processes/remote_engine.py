@@ -20,7 +20,7 @@ from batching.wire.recovery import RecoveringEngine
 from batching.wire.remote import RemoteConnection
 from server.errors import Refused, ServerError
 from server.models.engine_source import EnginePlan
-from server.processes.control import ControlChannel
+from server.processes.control import ControlChannel, DescriptorsLost
 from server.processes.messages import Connect
 from server.recognition.engines import Deliver, MakeEngine
 
@@ -128,6 +128,10 @@ class RemoteEngine(RecoveringEngine):
             return
         try:
             answer = await self._channel.exchange(Connect(self._name))
+        except DescriptorsLost:  # for as long as connections take all descriptors
+            self._attempts -= 1
+            self._loop.call_later(AGAIN_S, self._connect_soon)
+            return
         except (ServerError, Refused) as error:
             self._give_up(str(error))
             return

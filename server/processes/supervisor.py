@@ -40,7 +40,6 @@ from server.settings import Settings
 
 ANSWER_S = 1.0  # time limit for a child's part of the metrics or of a report
 LOOK_S = 0.5  # interval of checks of the engine hosts
-CONTROLS = 64  # descriptors that the supervisor needs in addition to connections in transit
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.supervisor")
 
 
@@ -52,7 +51,7 @@ def run(settings: Settings) -> int:
     """
     reopen_closed_stdio()
     log_lines = configure_logs(settings)
-    raise_file_limit(CONTROLS)
+    raise_file_limit()
     try:
         return asyncio.run(_serve(_with_keys(settings), log_lines.write))
     except EngineDead as error:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
+import msgspec
 import pytest
 
 from model.errors import ModelError
 from server.errors import EngineDead, ServerFull, TooManyOpenings, UnknownModel
 from server.processes import messages
-from server.processes.control import ChannelClosed, ControlChannel, Fault, Parcel
+from server.processes.control import ChannelClosed, ControlChannel, DescriptorsLost, Fault, Parcel
 from tests.server.processes.children import on_a_loop
 
 WITHIN_S = 5.0
@@ -156,3 +158,94 @@ async def test_waiting_requests_fail_when_the_other_side_ends() -> None:
             await one.channel.exchange(messages.Collect(), (write,))
         assert os.read(read, 1) == b"", "descriptors of a message that cannot be sent are closed"
         os.close(read)
+
+
+@contextmanager
+def no_free_descriptor() -> Iterator[None]:
+    """No descriptor can be received in this block."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@on_a_loop
+async def test_a_lost_descriptor_is_missing_in_its_own_message_alone() -> None:
+    async with both() as (one, other):
+        (lost_read, lost), (read, write) = os.pipe(), os.pipe()
+        with no_free_descriptor():
+            one.channel.tell(messages.Accepted("lost"), (lost,))
+            one.channel.tell(messages.Load(1, 1))
+            await until(lambda: len(other.taken) == 2)
+        one.channel.tell(messages.Accepted("next"), (write,))
+        await until(lambda: len(other.taken) == 3)
+        first, load, last = other.taken
+        assert (first.message.port, list(first.descriptors)) == ("lost", [])
+        assert load.message == messages.Load(1, 1)
+        (arrived,) = last.descriptors
+        os.write(arrived, b"next")
+        os.close(arrived)
+        assert os.read(read, 100) == b"next"
+        assert os.read(lost_read, 100) == b"", "no process keeps the connection open"
+        os.close(read)
+        os.close(lost_read)
+
+
+@on_a_loop
+async def test_a_request_or_an_answer_without_its_descriptor_fails_and_the_next_does_not() -> None:
+    read, write = os.pipe()
+
+    def answer(parcel: Parcel) -> Parcel:
+        return Parcel(messages.Done(), (write,) if isinstance(parcel.message, messages.Connect) else ())
+
+    async with both(answer) as (one, _):
+        given_read, given_write = os.pipe()
+        with no_free_descriptor(), pytest.raises(DescriptorsLost, match="ulimit"):
+            await asyncio.wait_for(one.channel.exchange(messages.Collect(), (given_write,)), WITHIN_S)
+        with no_free_descriptor(), pytest.raises(DescriptorsLost, match="ulimit"):
+            await asyncio.wait_for(one.channel.request(messages.Connect("model x")), WITHIN_S)
+        assert await asyncio.wait_for(one.channel.request(messages.Collect()), WITHIN_S) == messages.Done()
+        for each in (read, given_read):
+            assert os.read(each, 1) == b"", "both ends were closed"
+            os.close(each)
+
+
+class Unknown(msgspec.Struct, tag=True, frozen=True):
+    """A message that no receiver knows."""
+
+
+@on_a_loop
+async def test_a_message_that_fails_does_not_keep_back_the_next() -> None:
+    def answer(_: Parcel) -> Parcel:
+        return Parcel(messages.Done())
+
+    async with both(answer) as (one, other):
+        received: list[object] = []
+
+        def take(parcel: Parcel) -> None:
+            received.append(parcel.message)
+            if len(received) == 1:
+                raise KeyError("a fault of the receiver")
+
+        other.channel._take = take
+        one.channel.tell(messages.Load(1, 1))
+        one.channel.tell(Unknown())
+        one.channel.tell(messages.Load(2, 2))
+        await until(lambda: len(received) == 2)
+        assert received[1] == messages.Load(2, 2)
+        with pytest.raises(EngineDead):
+            await asyncio.wait_for(one.channel.request(Unknown()), WITHIN_S)
+        assert await asyncio.wait_for(one.channel.request(messages.Collect()), WITHIN_S) == messages.Done()
+
+
+@on_a_loop
+async def test_a_request_whose_handler_raises_at_once_is_answered_with_the_error() -> None:
+    def raises(_: Parcel) -> Parcel:
+        raise ServerFull("all streams are taken")
+
+    async with both() as (one, other):
+        other.channel._answer = raises  # type: ignore[assignment]
+        with pytest.raises(ServerFull, match="all streams"):
+            await asyncio.wait_for(one.channel.request(messages.Collect()), WITHIN_S)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Self
 
 import httpx
+from websockets.exceptions import InvalidMessage, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from loadtest.failover.streams import Audio, Outcome, audios, play_plain, play_resumable
@@ -91,6 +92,14 @@ class FrontEnds:
         finally:
             for client in clients:
                 client.close()
+
+    def opened_and_closed(self) -> bool:
+        """Whether a handshake succeeds."""
+        try:
+            self.opened().close()
+        except (OSError, EOFError, InvalidMessage, InvalidStatus, TimeoutError):
+            return False
+        return True
 
     def opened(self, query: str = RAW) -> ClientConnection:
         """Open a stream. Raises: InvalidStatus if it is refused."""
