@@ -130,7 +130,8 @@ class Announcements:
         """Note that digits of a number came: a number that was asked for is not waited for any longer."""
         if end_s < self._asked_until_s:
             self._asked_until_s = -math.inf
-            self.announce(end_s)
+            if self._alone:  # of a kind that has short numbers too
+                self.announce(end_s)
 
     def counts(self, start_s: float) -> bool:
         """Whether every number at this time is announced."""

@@ -64,6 +64,7 @@ _AFTER_AMOUNTS = {
     "months", "pence", "people", "per", "percent", "persons", "pounds", "times", "week", "weeks",
     "year", "years",
 }  # fmt: skip
+_CURRENCIES = ("$", "€", "£", "¥")  # of amounts that a model writes in digits
 _NO_DIGITS = {("one", "moment"), ("one", "more"), ("one", "thing")}
 _CLOCK = {("a", "m"), ("am",), ("o'clock",), ("p", "m"), ("pm",)}
 _TIME_WORDS = 3  # of "eleven forty five"
@@ -165,6 +166,8 @@ def read_singly(texts: Sequence[str]) -> bool:
 def is_amount(texts: Sequence[str], following: Sequence[str], before: str = "") -> bool:
     """Whether number words, between others, are an amount or a time, and not digits that are read out."""
     pieces = _pieces(texts)
+    if all(text.startswith(_CURRENCIES) for text in texts):
+        return True
     if pieces[-1] in _LARGE_POWERS or (before, *pieces) == ("last", "four") or (*pieces, *following[:1]) in _NO_DIGITS:
         return True
     if tuple(following[:1]) in _CLOCK or tuple(following[:2]) in _CLOCK:

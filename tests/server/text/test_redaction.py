@@ -161,6 +161,7 @@ def test_amounts_above_thousands_and_rough_ones(text: str, numbers: str, aggress
         "social media has two billion users",
         "at eleven forty five p m or seven thirty am in room nine if you like",
         "two million three hundred thousand people",
+        "it costs $25.50 and $1,250.00 in total for all of you",
     ],
 )
 def test_amounts_and_times_are_no_long_numbers(text: str) -> None:

@@ -20,7 +20,7 @@ CALLER, AGENT = 0, 1
 PAUSES_S = (0.1, 25.0)
 WAIT_S = (0.5, 70.0)  # until an announced number comes
 WORD_S = {NumberLanguage.ENGLISH: 0.32, NumberLanguage.CHINESE: 0.2}
-SHOWN_DIGITS = 4  # of single digits and pairs that nobody announced
+SHOWN_DIGITS = 4  # of single digits and pairs without announcement
 
 _KIND: dict[Redaction, english.Kind] = {
     Redaction.PCI: "card",
