@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from server.text.digit_runs import RUN_S
 from server.text.redaction_kinds import NumberLanguage, Redaction
 
 CONTEXT_S = 60.0  # after "card", "security code" or a card number: its expiry date and code are short numbers
@@ -127,9 +128,9 @@ class Announcements:
             self._asked_until_s = max(self._asked_until_s, end_s + REQUEST_S)
 
     def answered(self, end_s: float) -> None:
-        """Note that digits of a number came: a number that was asked for is not waited for any longer."""
+        """Note that a group of digits came: a number that was asked for is not waited for much longer."""
         if end_s < self._asked_until_s:
-            self._asked_until_s = -math.inf
+            self._asked_until_s = end_s + RUN_S
             if self._alone:  # of a kind that has short numbers too
                 self.announce(end_s)
 
