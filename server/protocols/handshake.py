@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from server.access.guard import CountedRefusal, Guard
 from server.errors import Refused, UnknownPath
@@ -92,6 +92,8 @@ async def serve(
         recognition = await admitted.model.recognizer.open(admitted.session, connection, budget_s=admitted.budget_s)
     except Refused as error:
         await socket.send_denial_response(render(replica.guard.refuse(error), request_id))
+        return
+    except WebSocketDisconnect:  # the client left during the admission
         return
     replica.sessions.add(connection, connection.protocol, len(admitted.session.channels))
     subject = subject_of(socket, admitted.model, kind="live", protocol=connection.protocol, request_id=request_id)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
+CLIENT_LEFT = 1006  # no close frame came. Source: RFC 6455, section 7.4.1
 TRANSPORT_EXTENSION = "tutti.transport"  # key in the extensions of the ASGI scope
 
 
@@ -66,6 +67,11 @@ class Transport(Protocol):
 
 
 def transport_of(socket: WebSocket) -> Transport:
-    """Return the transport that `server.streaming.websocket` put into the connection's scope."""
-    transport: Transport = socket.scope["extensions"][TRANSPORT_EXTENSION]
+    """Return the transport that `server.streaming.websocket` put into the connection's scope.
+
+    Raises: WebSocketDisconnect if the client left during an admission that waited; the transport is removed then.
+    """
+    transport: Transport | None = socket.scope["extensions"].get(TRANSPORT_EXTENSION)
+    if transport is None:
+        raise WebSocketDisconnect(CLIENT_LEFT)
     return transport
