@@ -14,6 +14,9 @@ from server.processes.children import START_ERRORS, Child
 
 DEATHS, WITHIN_S = 12, 60.0
 """Hosts that end within this time, after which the engine counts as lost."""
+PAUSE_S = 2.0
+"""Time between two looks from which this process itself has been stopped, and no host could report."""
+FRESH_S = 2.0  # age of a report from which a spare may hang; hosts report every half second
 FAILED_STARTS = 2  # ends in a row after which the engine counts as lost
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.supervisor")
 
@@ -71,6 +74,7 @@ class EngineHosts:
         self._reported_s: dict[int, float] = {}  # by number: time of a host's last report
         self._on_moved, self._on_lost = on_moved, on_lost
         self._clock = clock
+        self._looked_s = clock()
         self._serving: list[Child | None] = [None] * places
         self._spare: Child | None = None
         self._deaths: deque[float] = deque(maxlen=DEATHS)
@@ -127,7 +131,10 @@ class EngineHosts:
             self._lose(f"{DEATHS} engine hosts ended within {WITHIN_S:g} s")
             return
         spare, self._spare = self._spare, None
-        with_spare = spare is not None and spare.ready.done() and spare.alive
+        with_spare = spare is not None and spare.ready.done() and spare.alive and not self._is_silent(spare, now)
+        if spare is not None and spare.ready.done() and not with_spare:
+            self._kill(spare, now - self._reported_s.get(spare.number, now))
+            spare = None
         _log.error("engine host ended", status=child.process.returncode, place=place, spare=with_spare)
         if spare is not None and with_spare:
             self._promote(place, spare)
@@ -222,10 +229,16 @@ class EngineHosts:
     def look(self) -> None:
         """Kill hosts that have not reported for too long. Call it about every half second."""
         now = self._clock()
+        if (paused_s := now - self._looked_s) > PAUSE_S:
+            self._reported_s = {number: time_s + paused_s for number, time_s in self._reported_s.items()}
+        self._looked_s = now
         for child in self.children:
             silent_s = now - self._reported_s.get(child.number, now)
             if silent_s > self._timeout_s:
                 self._kill(child, silent_s)
+
+    def _is_silent(self, child: Child, now: float) -> bool:
+        return now - self._reported_s.get(child.number, now) > FRESH_S
 
     def _kill(self, child: Child, seconds: float) -> None:
         """End a host that hangs; its end is handled as any other."""

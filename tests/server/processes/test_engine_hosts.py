@@ -195,11 +195,40 @@ async def test_a_host_that_hangs_or_is_silent_is_killed() -> None:
         hosts.hosts.reported(child, 0.0)  # type: ignore[arg-type]
     hosts.hosts.reported(first, 59.0)  # type: ignore[arg-type]
     assert first.alive
-    hosts.now += 61.0
+    for _ in range(61):
+        hosts.now += 1.0
+        hosts.hosts.look()
     hosts.hosts.reported(spare, 61.0)  # type: ignore[arg-type]
     assert not spare.alive, "at one step for too long"
-    hosts.hosts.look()
     assert not first.alive, "without a report"
+
+
+@on_a_loop
+async def test_no_host_is_killed_because_the_supervisor_itself_was_stopped() -> None:
+    """A virtual machine was paused, or all processes were frozen: nobody could report meanwhile."""
+    hosts = Hosts(spare=True)
+    await hosts.hosts.begin()
+    (first,) = hosts.started
+    hosts.hosts.reported(first, 0.0)  # type: ignore[arg-type]
+    hosts.hosts.look()
+    hosts.now += 3_600.0
+    hosts.hosts.look()
+    assert first.alive
+
+
+@on_a_loop
+async def test_a_silent_spare_is_not_promoted() -> None:
+    hosts = Hosts(spare=True)
+    await hosts.hosts.begin()
+    hosts.hosts.look_after_spare()
+    await settled()
+    first, spare = hosts.started
+    hosts.hosts.reported(spare, 0.0)  # type: ignore[arg-type]
+    hosts.now += 3.0
+    hosts.kill(first)
+    await settled()
+    assert not spare.alive
+    assert await hosts.hosts.current() is hosts.started[2]
 
 
 @on_a_loop
