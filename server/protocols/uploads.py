@@ -126,6 +126,7 @@ class Recordings:
             grammar=wanted.grammar,
             finals=wanted.finals,
             redact=wanted.redact,
+            finals_at_end=on_segment is None,
         )
         replica.sessions.refuse_if_draining()
         session = wanted.model.session(options, replace(replica.limits, max_backlog_s=MAX_BACKLOG_S))

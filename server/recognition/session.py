@@ -67,6 +67,7 @@ class Session:
         self._redactor: Redactor | None = None
         if options.redact:
             self._redactor = Redactor(options.redact, options.streams, options.number_language)
+        self._finals_at_end: list[Final] = []
         self._questions: tuple[PauseQuestions, ...] = ()  # to a turn model, by channel
         self._spoken = SpokenOrder(options.streams) if options.spoken_order and options.streams > 1 else None
         self._pauses: Pauses | None = None
@@ -292,7 +293,10 @@ class Session:
 
     def _shown(self, events: list[Event]) -> list[Event]:
         """Return events in the form in which the session outputs them: numbers masked if required, finals in order."""
-        if self._redactor is not None:
+        if self._redactor is not None and self.options.finals_at_end:
+            self._finals_at_end += [event for event in events if isinstance(event, Final)]
+            events = [event for event in events if not isinstance(event, Final)]
+        elif self._redactor is not None:
             events = [_redacted(event, self._redactor) for event in events]
         return events if self._spoken is None else self._spoken.take(events, self._open_speech)
 
@@ -317,6 +321,8 @@ class Session:
     def _with_end(self, events: list[Event]) -> list[Event]:
         if self._closing is not None and all(channel.closed for channel in self.channels) and self._order.finishes():
             mark = None if self._digest is None else self._digest.mark()
+            if self._redactor is not None and self.options.finals_at_end:
+                events += _redacted_recording(self._finals_at_end, self._redactor)
             events.append(Closed(self._closing, self.audio_s, mark))
         return events
 
@@ -340,3 +346,9 @@ def _redacted(event: Event, redactor: Redactor) -> Event:
         case Final():
             return replace(event, words=redactor.final(event.channel, event.words))
     return event
+
+
+def _redacted_recording(finals: list[Final], redactor: Redactor) -> list[Final]:
+    """Return all finals of a recording with their words masked."""
+    shown = redactor.recording([(final.channel, final.words) for final in finals])
+    return [replace(final, words=words) for final, words in zip(finals, shown, strict=True)]

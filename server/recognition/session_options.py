@@ -63,6 +63,7 @@ class SessionOptions:
     finals: Finals | None = None  # None: the server's default
     redact: frozenset[Redaction] = frozenset()  # numbers that are masked in all results
     number_language: NumberLanguage | None = None  # of masked numbers: `ModelService.session` sets it; None: English
+    finals_at_end: bool = False  # with `redact`: finals are output when the session closes, masked by what follows them
     rewind_s: float = 0.0  # of finals that can be decoded again; not if resumable, redacted or with a second pass
     spoken_order: bool = False  # finals of several channels in the order in which they were said; not if resumable
     receipts: bool = False  # finals have the digest of the audio that they depend on

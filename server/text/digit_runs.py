@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 RUN_S = 30.0  # longest pause between two numbers of a run
 GROUP = 3  # digits of a group: what follows one belongs to the number that is read out
@@ -16,7 +16,7 @@ class DigitRun:
     """Digits of one channel that count together."""
 
     digits: str = ""
-    numbers: int = 0
+    starts_s: list[float] = field(default_factory=list)  # of its numbers
     end_s: float = -math.inf
     others: int = 0  # other words since its last number
     known: bool = False  # it has a group, or more than `FIRST_DIGITS` digits: what follows belongs to it
@@ -31,11 +31,12 @@ class DigitRun:
         if not belongs:
             if size < GROUP and self.recent(start_s):
                 return None  # "two people" ends no run of groups
-            self.digits, self.numbers, self.known = "", 0, False
+            self.digits, self.starts_s, self.known = "", [], False
         masked = belongs and (self.known or len(self.digits + digits) > FIRST_DIGITS)
         self.digits = (self.digits + digits)[-MAX_DIGITS:]
         self.known = self.known or size >= GROUP or len(self.digits) > FIRST_DIGITS
-        self.numbers, self.end_s, self.others = self.numbers + 1, end_s, 0
+        self.starts_s = [*self.starts_s, start_s][-MAX_DIGITS:]
+        self.end_s, self.others = end_s, 0
         return masked
 
     def recent(self, start_s: float) -> bool:

@@ -87,6 +87,7 @@ class _Channel:
     until_s: float = 0.0  # end of its last word
     labels: dict[str, int] = field(default_factory=dict)  # and its number under each label
     run: DigitRun = field(default_factory=DigitRun)
+    in_groups_s: set[float] = field(default_factory=set)  # starts of numbers that are masked with those after them
     partial: tuple[Sequence[Word], tuple[tuple[Word, ...], int]] | None = None  # since the last final: words, result
 
 
@@ -104,6 +105,7 @@ class Redactor:
         self._shortest_amount = min((length for length in lengths if length < LONG), default=None)
         self._announcements = Announcements(kinds, language)
         self._channels = [_Channel() for _ in range(channels)]
+        self._looks_ahead = False
         self._counts: Counter[str] = Counter()  # numbers so far by label
 
     def partial(self, channel: int, words: Sequence[Word]) -> tuple[tuple[Word, ...], int]:
@@ -138,6 +140,19 @@ class Redactor:
         shown = self._masked(here, words, masked, [self._label(here, one) for one in masked], self._counts)
         self._remember(here, words, texts, numbers)
         return shown
+
+    def recording(self, finals: Sequence[tuple[int, Sequence[Word]]]) -> list[tuple[Word, ...]]:
+        """Return the words of all finals of a recording, given with their channels; call once, without `final`.
+
+        The first groups of a number are masked too, since those after them are known.
+        """
+        ahead = Redactor(self._kinds, len(self._channels), self._language)
+        ahead._looks_ahead = True
+        for channel, words in finals:
+            ahead.final(channel, words)
+        for here, known in zip(self._channels, ahead._channels, strict=True):
+            here.in_groups_s = known.in_groups_s
+        return [self.final(channel, words) for channel, words in finals]
 
     def _numbers(
         self, here: _Channel, words: Sequence[Word], texts: Sequence[str], *, wary: bool = False
@@ -189,9 +204,11 @@ class Redactor:
             here.run.others += number.others_before
             in_run = None if amount else self._add_to_run(here, number, words)
             if in_run is not None:
-                run = [*run, place] if here.run.numbers > 1 else [place]
+                run = [*run, place] if len(here.run.starts_s) > 1 else [place]
                 whole = len(self._digits_of(number)) > 1 or self._is_long(numbers[one] for one in run)
                 masked.update(() if not in_run else run if whole else [place])
+                if in_run and whole and self._looks_ahead:
+                    here.in_groups_s.update(here.run.starts_s)
         for one in waiting:
             self._announce(one, words)
         return [numbers[place] for place in sorted(masked)]
@@ -207,9 +224,9 @@ class Redactor:
         announced_after: bool,
     ) -> bool:
         """Whether a number of a final is masked whatever other numbers are near it."""
-        if number.continues or not number.finished:
-            return True
         start_s, digits = words[number.start].start_s, self._digits_of(number)
+        if number.continues or not number.finished or start_s in here.in_groups_s:
+            return True
         if self._announcements.counts(start_s):
             return not self._number_words.counts_digits(number.texts, following)
         if amount:

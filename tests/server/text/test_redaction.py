@@ -91,6 +91,15 @@ def test_groups_after_the_first_one_are_masked_whatever_words_follow_each(
     assert [text.startswith("[") for text in texts[:shown_groups]] == [near_the_end] * shown_groups
 
 
+def test_the_first_group_is_masked_too_in_a_whole_recording() -> None:
+    groups = ("forty one eleven", "eighteen twenty", "six", "nineteen hundred and five")
+    finals = [(0, spoken(f"{group} is how it is going here", 15.0 * at)) for at, group in enumerate(groups)]
+    finals.insert(1, (1, spoken("it was in nineteen eighty four with all of us", 8.0)))
+    texts = [shown(words) for words in Redactor(PCI, 2).recording(finals)]
+    assert texts[1] == "it was in nineteen eighty four with all of us"
+    assert all(text.startswith("[NUMBER_") for text in (texts[0], *texts[2:]))
+
+
 def test_the_digits_of_each_channel_count_alone_and_repeats_are_masked() -> None:
     redactor = Redactor(PCI, 2)
     assert shown(redactor.final(0, spoken("four one one one and that is how it begins"))).startswith("four")

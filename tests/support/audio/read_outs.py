@@ -119,34 +119,40 @@ def call(rng: Random, kind: Redaction, language: NumberLanguage) -> Call:
         asked = rng.choice((_ASKED_CHINESE if zh else _ASKED)[kind])
         one.say(rng.choice((CALLER, AGENT)), _plain(asked, language))
         one.now_s += rng.uniform(*WAIT_S)
-    waiting = _plain(rng.choice(_BEFORE_CHINESE if zh else _BEFORE), language)
-    said = 0
+    waiting, said = _plain(rng.choice(_BEFORE_CHINESE if zh else _BEFORE), language), 0
     for group in _groups(_digits(kind, language, rng), _SIZES[one.pattern], kind):
         spoken = _spoken(group, language, rng, plain=one.pattern == "singles")
-        begin, said = (
-            said,
-            said + len(_WORDS[language].digits_of([text for text, says, _ in _marked(spoken, False) if says])),
+        corrected = _correction(one, rng)
+        excused, last_excused = (
+            not announced and (said == 0 or said + _digits_in(words, language) <= SHOWN_DIGITS)
+            for words in (spoken, [*spoken, *corrected])
         )
-        excused = not announced and (said <= SHOWN_DIGITS or begin == 0)
+        said += _digits_in([*spoken, *corrected], language)
         if spoken[0] in ("one", "oh") and waiting:  # "that one" is no digit
             one.say(CALLER, waiting)
             waiting = []
-        waiting += _marked(spoken, excused)
-        if not zh and rng.random() < 0.06:
-            correction = rng.choice(_CORRECTIONS[:2] if kind is Redaction.NUMBERS else _CORRECTIONS)
-            waiting += [(text, False, False) for text in correction]
-            waiting += _marked([rng.choice(english.NAMES[2:])], excused)
-            said += 1
+        waiting += [*_marked(spoken, excused), *_marked(corrected, last_excused)]
         if excused or rng.random() < 0.85:
-            waiting += _plain(
-                rng.choice(_ENDING if excused and not zh else BETWEEN_CHINESE if zh else BETWEEN), language
-            )
+            between = BETWEEN_CHINESE if zh else _ENDING if excused else BETWEEN
+            waiting += _plain(rng.choice(between), language)
         if rng.random() < 0.85:
             one.say(CALLER, waiting)
             waiting = []
             _pause(one, spoken, excused, rng)
     one.say(CALLER, [*waiting, *_plain("再见" if zh else "goodbye", language)])
     return one
+
+
+def _digits_in(words: Sequence[str], language: NumberLanguage) -> int:
+    return len(_WORDS[language].digits_of([text for text, says, _ in _marked(words, False) if says]))
+
+
+def _correction(one: Call, rng: Random) -> list[str]:
+    """Return nothing, or words that correct the last digit."""
+    if one.language is NumberLanguage.CHINESE or rng.random() > 0.06:
+        return []
+    said = rng.choice(_CORRECTIONS[:2] if one.kind is Redaction.NUMBERS else _CORRECTIONS)
+    return [*said, rng.choice(english.NAMES[2:])]
 
 
 def _pause(one: Call, spoken: Sequence[str], excused: bool, rng: Random) -> None:
