@@ -177,21 +177,20 @@ def test_no_digit_of_a_card_is_in_the_answer_to_an_upload(live_server: Start, pa
         assert not re.search(r"\b(four|seven|nine|4 5|4539)\b", answer.text)
 
 
-@pytest.mark.parametrize(
-    ("path", "form"), [("/v1/listen", {}), ("/v1/audio/transcriptions", {"response_format": "srt"})]
-)
+@pytest.mark.parametrize(("path", "form"), [("/v1/listen", {"utterances": "true"}), ("/v1/audio/transcriptions", {})])
 def test_the_first_group_of_a_number_is_masked_in_uploads(live_server: Start, path: str, form: dict[str, str]) -> None:
     """The answer comes after the last word, so later groups mask the first one, which a live stream has shown."""
     server = live_server()
     groups = ["forty one eleven is how it begins my friend ", "twenty two thirty three is what comes after it"]
-    speech = np.concatenate([part for group in groups for part in (spell(group), silence(1.0))])
+    speech = np.concatenate([part for group in groups for part in (spell(group), silence(4.0))])
     fields = form | {"redact": "pci"}
     if "listen" in path:
         answer = server.http.post(path, content=encoded(speech, "WAV"), params=fields)
     else:
         answer = server.http.post(path, data=fields, files={"file": ("a.wav", encoded(speech, "WAV"))})
-    assert "is how it begins" in answer.text
-    assert not re.search(r"\b(forty|one|eleven|twenty|two|thirty|three)\b", answer.text), answer.text
+    texts = words_of([answer.text])
+    assert "is how it begins" in texts
+    assert not re.search(r"\b(forty|one|eleven|twenty|two|thirty|three)\b|[0-9]{2}", texts), texts
 
 
 def test_a_key_with_redact_masks_whatever_the_client_asks_for(live_server: Start, tmp_path: Path) -> None:
