@@ -100,6 +100,13 @@ class RecognitionFailed(Refused):
     """The model failed on this upload."""
 
 
+class UnexpectedFailure(Refused):
+    """A defect of this server that ended a request; the log has the traceback."""
+
+    def __init__(self) -> None:
+        super().__init__("internal error; the server's log has the cause under this request's id")
+
+
 class ClientGone(ServerError):
     """The client of an upload disconnected before the answer."""
 
@@ -172,6 +179,7 @@ REFUSALS: dict[type[Refused], Refusal] = {
     ServerDraining: Refusal(503, "SERVICE_UNAVAILABLE", "draining", retry_after_s=5),
     ServerNotReady: Refusal(503, "SERVICE_UNAVAILABLE", "capacity", retry_after_s=5),
     RecognitionFailed: Refusal(500, "INTERNAL_ERROR", "error"),
+    UnexpectedFailure: Refusal(500, "INTERNAL_ERROR", "error"),
 }
 
 

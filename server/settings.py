@@ -19,6 +19,7 @@ from server.configuration.models_file import ModelEntry, is_named, named_models,
 from server.configuration.variables import listed
 
 SHIPPED_ON_DEMAND = (ModelEntry(name="tutti-mandarin", path=Path("tutti-mandarin"), on_demand=True),)
+UPLOADS_A_PLACE = 8  # at a time, in the memory of one upload of the largest size
 AUTO_SLOTS = 1_024  # more streams than one replica carries
 FORK_SLOTS = 16  # a fork lasts 10 to 30 ms: 300 streams with 20 pauses a minute have 3 at a time
 
@@ -179,8 +180,8 @@ class Settings(BaseSettings):
     max_upload_s: float = Field(14_400.0, gt=0)
     """Longest recording in seconds: a small body can decode to hours of silence."""
     max_uploads: int = Field(4, ge=1)
-    """Uploads at a time, shared by front ends, at least one each. Each keeps its body in memory, and has model slots
-    in addition to `max_streams`."""
+    """Uploads of the largest size at a time, shared by front ends, at least one each: the memory for bodies. Smaller
+    ones share it, eight times as many at most; they have model slots in addition to `max_streams`."""
     upload_timeout_s: float = Field(120.0, gt=0)
     """Seconds for a body to arrive."""
     min_upload_bytes_per_s: float = Field(1_000.0, gt=0)
@@ -336,7 +337,7 @@ class Settings(BaseSettings):
 
     @property
     def uploads_here(self) -> int:
-        """Uploads at a time of one process."""
+        """Uploads of the largest size at a time of one process."""
         return math.ceil(self.max_uploads / self.processes)
 
     @property
@@ -347,7 +348,7 @@ class Settings(BaseSettings):
     @property
     def upload_slots(self) -> int:
         """Slots of a model for uploads, as many as they can need, so that they never take a live stream's."""
-        return self.max_uploads * self.max_channels
+        return self.max_uploads * UPLOADS_A_PLACE * self.max_channels
 
     @property
     def forks_here(self) -> int:

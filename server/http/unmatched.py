@@ -1,4 +1,4 @@
-"""Requests without a matching route: HEAD on GET routes, unknown paths, wrong methods.
+"""Requests that no endpoint answers: HEAD on GET routes, unknown paths, wrong methods, unexpected errors.
 
 Errors have the format of their path's interface: OpenAI, Open Inference Protocol, plain text under /admin, and
 Deepgram everywhere else.
@@ -18,7 +18,7 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.access.guard import CountedRefusal, Guard
-from server.errors import Refused, UnknownPath, WrongMethod
+from server.errors import Refused, UnexpectedFailure, UnknownPath, WrongMethod
 from server.operations.logs import take_request_id
 from server.protocols.handshake import render_refusal
 from server.protocols.openai.endpoint import render_error
@@ -51,7 +51,7 @@ class HeadAsGet:
 
 
 def answer_unmatched(app: FastAPI, guard: Guard, sockets: Sequence[str]) -> None:
-    """Answer unknown paths and wrong methods; `sockets` are the paths of WebSockets."""
+    """Answer unknown paths, wrong methods and unexpected errors; `sockets` are the paths of WebSockets."""
 
     async def answer(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException), "the handler is registered only for HTTPException"
@@ -68,7 +68,11 @@ def answer_unmatched(app: FastAPI, guard: Guard, sockets: Sequence[str]) -> None
             response.headers["Allow"] = allowed
         return response
 
+    async def fail(request: Request, _: Exception) -> Response:
+        return _render(request.scope["path"], guard.refuse(UnexpectedFailure()))  # the HTTP server logs the error
+
     app.add_exception_handler(HTTPException, answer)
+    app.add_exception_handler(Exception, fail)
 
 
 UNKNOWN, WRONG_METHOD = 404, 405

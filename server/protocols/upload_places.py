@@ -1,12 +1,14 @@
-"""Upload places of one replica: their number is bounded, because each body is held in memory.
+"""Upload places of one replica: the number of uploads and the memory of their bodies are bounded.
 
-While all places are taken, a new upload may end one body that is still being received: the slowest one that is below
-`SLOW_BYTES_PER_S`, or whose caller holds more places than the new upload's caller would. A body below the minimum rate
-is ended in any case. Times are arguments; `server.protocols.uploads` has the event loop's timers.
+While all places are taken, a new upload may end another one: the slowest body that is below `SLOW_BYTES_PER_S` while it
+is received, or else an upload of the caller with the most places, if that is more than the new upload's caller would
+hold. While the memory is used up, a body of the caller with the most bytes is ended. A body below the minimum rate is
+ended in any case. Times are arguments; `server.protocols.uploads` has the event loop's timers.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,7 +31,7 @@ Stage = Literal["receiving", "waiting", "recognizing"]
 
 @dataclass(eq=False, slots=True)
 class Place:
-    """The place of one upload. `end_early` is called if its body is ended for another upload while being received."""
+    """The place of one upload. `end_early` is called if it is ended for another upload."""
 
     owner: str
     began_s: float
@@ -49,10 +51,11 @@ class Place:
 
 
 class UploadPlaces:
-    """The places in use, at most `limit`."""
+    """The places in use, at most `limit`, with bodies of `max_bytes` together."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, max_bytes: float = math.inf) -> None:
         self._limit = limit
+        self._max_bytes = max_bytes
         self._places: dict[Place, None] = {}  # in order of entry
 
     def count(self, stage: Stage) -> int:
@@ -60,27 +63,58 @@ class UploadPlaces:
         return sum(place.stage == stage for place in self._places)
 
     def take(self, owner: str, now: float) -> Place:
-        """Take a place, ending another body if necessary and permitted. Raises: TooManyUploads."""
+        """Take a place, ending another upload if necessary and permitted. Raises: TooManyUploads."""
         if len(self._places) >= self._limit:
-            loser = self._loser(owner, now)
+            loser = self._slowest(now) or self._newest_of_greediest(owner)
             if loser is None:
                 raise TooManyUploads(f"too many uploads in progress (limit {self._limit}); try again later")
-            loser.gave_way = True
-            self.release(loser)
-            loser.end_early()
+            self._end(loser)
         place = Place(owner, now)
         self._places[place] = None
         return place
+
+    def receive(self, place: Place, size_bytes: int) -> None:
+        """Note the size of a body so far, ending another body if all exceed the memory. Raises: TooManyUploads."""
+        place.received_bytes = size_bytes
+        while place in self._places and self._bytes > self._max_bytes:
+            loser = self._largest_receiving()
+            self._end(loser)
+            if loser is place:
+                raise TooManyUploads("the uploads in progress take all memory for bodies; try again later")
 
     def release(self, place: Place) -> None:
         """Release a place; a second call does nothing."""
         self._places.pop(place, None)
 
-    def _loser(self, owner: str, now: float) -> Place | None:
+    @property
+    def _bytes(self) -> int:
+        return sum(place.received_bytes for place in self._places)
+
+    def _end(self, loser: Place) -> None:
+        loser.gave_way = True
+        self.release(loser)
+        loser.end_early()
+
+    def _slowest(self, now: float) -> Place | None:
+        slow = [place for place in self._receiving if place.rate(now) < SLOW_BYTES_PER_S]
+        return min(slow, key=lambda place: place.rate(now), default=None)
+
+    def _newest_of_greediest(self, owner: str) -> Place | None:
+        """Return the upload of the caller with the most places that has least to lose; None if it is no more than fair.
+
+        Bodies that are still being received before complete ones, then the newest.
+        """
         held = Counter(place.owner for place in self._places)
+        greedy = [place for place in self._places if held[place.owner] > held[owner] + 1]
+        return max(reversed(greedy), key=lambda place: (held[place.owner], place.stage == "receiving"), default=None)
 
-        def yields(place: Place) -> bool:
-            return place.rate(now) < SLOW_BYTES_PER_S or held[place.owner] > held[owner] + 1
+    def _largest_receiving(self) -> Place:
+        """Return the newest body being received of the caller with the most bytes; there is one that grows."""
+        sizes: Counter[str] = Counter()
+        for place in self._places:
+            sizes[place.owner] += place.received_bytes
+        return max(reversed(self._receiving), key=lambda place: sizes[place.owner])
 
-        bodies = [place for place in self._places if place.stage == "receiving" and yields(place)]
-        return min(bodies, key=lambda place: (place.rate(now), -held[place.owner]), default=None)
+    @property
+    def _receiving(self) -> list[Place]:
+        return [place for place in self._places if place.stage == "receiving"]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import get_args
+from typing import TypeVar, get_args
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from model.ctc.words import Word
 from server.audio.formats import AudioForm
+from server.audio.pcm import PCM
 from server.audio.recording import Recording
 from server.errors import (
     BadParameter,
@@ -23,6 +26,7 @@ from server.errors import (
     Refused,
     ServerDraining,
     TooLarge,
+    TooManyUploads,
     TooSlow,
 )
 from server.models.service import ModelService
@@ -32,8 +36,9 @@ from server.recognition.active_session import ActiveSession
 from server.recognition.events import Closed, Event, Final, FinalReason, StepTiming, StreamBroken
 from server.recognition.keyterms.keyterms import Keyterms
 from server.recognition.session import Session
-from server.recognition.session_options import IN_FLIGHT_S, MAX_BACKLOG_S, Finals, SessionOptions
+from server.recognition.session_options import IN_FLIGHT_S, Finals, SessionOptions
 from server.replica import Replica
+from server.settings import UPLOADS_A_PLACE
 from server.text.formatting import FormattedWord, Sentences, Style
 from server.text.number_words import is_row
 from server.text.redaction_kinds import Redaction
@@ -41,6 +46,10 @@ from server.text.redaction_kinds import Redaction
 NUMBER_PAUSE_S = 2.0  # of a pause within a number that is read aloud
 ROW_WORDS = 3  # digits at the end of a segment that may go on in the next one
 PLACE = "tutti.upload_place"  # key in the request's ASGI scope
+THREADS = 2  # that decode uploads, in turn: one more hardly decodes faster, and delays the event loop
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +79,15 @@ class Recognized:
 
 
 class Recordings:
-    """The uploads of one replica, at most `max_uploads` at a time because each body is held in memory."""
+    """The uploads of one replica; their number and the memory of their bodies are bounded."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._places = UploadPlaces(replica.settings.uploads_here)
+        settings = replica.settings
+        self._places = UploadPlaces(
+            settings.uploads_here * UPLOADS_A_PLACE, settings.uploads_here * settings.max_upload_bytes
+        )
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="upload")
         for stage in get_args(Stage):
             replica.metrics.uploads_active.labels(stage).set_function(partial(self._places.count, stage))
 
@@ -92,7 +105,12 @@ class Recordings:
         """Read the whole body of a request that has a place. Raises: TooLarge, TooSlow, ClientGone."""
         settings, place = self._replica.settings, request.scope[PLACE]
         body = await read_body(
-            request, settings.max_upload_bytes, settings.upload_timeout_s, place, settings.min_upload_bytes_per_s
+            request,
+            settings.max_upload_bytes,
+            settings.upload_timeout_s,
+            place,
+            settings.min_upload_bytes_per_s,
+            on_size=partial(self._places.receive, place),
         )
         place.stage = "waiting"
         return body
@@ -106,34 +124,44 @@ class Recordings:
     ) -> Recognized:
         """Recognize a recording; call `on_segment` with each segment's words. Raises: Refused, ClientGone.
 
-        Waits while live streams use the whole capacity; refused with `ServerFull` if that lasts.
+        Waits while live streams use the whole capacity; refused with `ServerFull` if that lasts. Ends as soon as the
+        client disconnects.
         """
         replica = self._replica
         rate, max_s = wanted.model.config.sample_rate, replica.settings.max_upload_s
-        recording = Recording(body, wanted.form, rate=rate, max_s=max_s, at_once=False)
-        while not await asyncio.to_thread(recording.open):
-            if await request.is_disconnected():
-                raise ClientGone
-            replica.sessions.refuse_if_draining()
-        if wanted.multichannel and recording.channels > replica.settings.max_channels:
-            raise BadParameter(f"multichannel: {recording.channels} channels; at most {replica.settings.max_channels}")
+        async with _while_wanted(request):
+            recording = Recording(body, wanted.form, rate=rate, max_s=max_s, at_once=False)
+            while not await self._on_thread(recording.open):
+                pass
+            session = self._session(wanted, recording.channels, finals_at_end=on_segment is None)
+            words = await self._run(wanted, Upload(session, wanted.style, on_segment), request, recording)
+        replica.metrics.audio_seconds[wanted.form.encoding].inc(session.audio_s)
+        replica.metrics.audio_bytes.inc(len(body))
+        return Recognized(words, session.audio_s, tuple(recording.warnings))
+
+    async def _on_thread(self, piece: Callable[[], T]) -> T:
+        """Do a bounded piece of work on a thread; the pieces of all uploads take turns."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, piece)
+
+    def _session(self, wanted: Wanted, channels: int, *, finals_at_end: bool) -> Session:
+        """Return the session of a recording. Raises: BadParameter, ServerDraining."""
+        replica = self._replica
+        if wanted.multichannel and channels > replica.settings.max_channels:
+            raise BadParameter(f"multichannel: {channels} channels; at most {replica.settings.max_channels}")
         options = SessionOptions(
-            rate,
-            recording.channels,
+            wanted.model.config.sample_rate,
+            channels,
             wanted.multichannel,
             endpointing_ms=wanted.endpointing_ms,
             keyterms=wanted.keyterms,
             grammar=wanted.grammar,
             finals=wanted.finals,
             redact=wanted.redact,
-            finals_at_end=on_segment is None,
+            finals_at_end=finals_at_end,
         )
         replica.sessions.refuse_if_draining()
-        session = wanted.model.session(options, replace(replica.limits, max_backlog_s=MAX_BACKLOG_S))
-        words = await self._run(wanted, Upload(session, wanted.style, on_segment), request, recording)
-        replica.metrics.audio_seconds[wanted.form.encoding].inc(session.audio_s)
-        replica.metrics.audio_bytes.inc(len(body))
-        return Recognized(words, session.audio_s, tuple(recording.warnings))
+        # `Upload` reads no further than `IN_FLIGHT_S` ahead, so the limit for live clients does not apply.
+        return wanted.model.session(options, replace(replica.limits, max_backlog_s=math.inf))
 
     async def _run(
         self, wanted: Wanted, upload: Upload, request: Request, recording: Recording
@@ -150,7 +178,8 @@ class Recordings:
                 ),
                 lambda: read_session(upload.session, wanted.style),
             )
-            transcripts = await upload.run(recording, recognition, request.is_disconnected, replica.clock)
+            next_block = partial(self._on_thread, recording.next_block)
+            transcripts = await upload.run(next_block, recognition, replica.clock)
         except ServerDraining:
             outcome = "drained"
             raise
@@ -171,9 +200,18 @@ class Recordings:
 
 
 async def read_body(
-    request: Request, limit_bytes: int, timeout_s: float, place: Place | None = None, least_bytes_per_s: float = 1.0
+    request: Request,
+    limit_bytes: int,
+    timeout_s: float,
+    place: Place | None = None,
+    least_bytes_per_s: float = 1.0,
+    *,
+    on_size: Callable[[int], None] = lambda _: None,
 ) -> bytes:
-    """Read a whole body; with a place, enforce the minimum rate. Raises: TooLarge, TooSlow, ClientGone."""
+    """Read a whole body; with a place, enforce the minimum rate. `on_size` receives the bytes so far.
+
+    Raises: TooLarge, TooSlow, ClientGone; what `on_size` raises.
+    """
     loop, parts = asyncio.get_running_loop(), list[bytes]()
     end_s, size = loop.time() + timeout_s, 0
     if int(request.headers.get("content-length", 0)) > limit_bytes:  # a number: the HTTP server has checked it
@@ -188,8 +226,8 @@ async def read_body(
                 if size > limit_bytes:
                     raise _too_large(limit_bytes)
                 parts.append(part)
+                on_size(size)
                 if place is not None and not place.gave_way:
-                    place.received_bytes = size
                     deadline.reschedule(_ends_at(place, end_s, least_bytes_per_s))
     except TimeoutError as error:
         raise _too_slow(place, loop.time() >= end_s, timeout_s, least_bytes_per_s) from error
@@ -211,14 +249,52 @@ def _ends_at(place: Place, end_s: float, least_bytes_per_s: float) -> float:
 
 def _too_slow(place: Place | None, timed_out: bool, timeout_s: float, least_bytes_per_s: float) -> TooSlow:
     if place is not None and place.gave_way:
-        return TooSlow("all upload places are taken, and this body was the slowest; send it again, or faster")
+        return TooSlow("all upload places are taken, and this body gave its place to another; send it again, or faster")
     if timed_out:
         return TooSlow(f"the body did not arrive within {timeout_s:g} s; split the recording, or send it faster")
     return TooSlow(f"the body is slower than {least_bytes_per_s:g} bytes/s after {GRACE_S:g} s; send it faster")
 
 
+@asynccontextmanager
+async def _while_wanted(request: Request) -> AsyncIterator[None]:
+    """Cancel what runs in the context once the client disconnects, or once another upload needs the place.
+
+    Raises: ClientGone, TooManyUploads.
+    """
+    place: Place = request.scope[PLACE]
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(None) as wanted:
+
+            def end() -> None:
+                if not wanted.expired():
+                    wanted.reschedule(loop.time())
+
+            place.end_early = end
+            watching = asyncio.create_task(_until_gone(request, end))
+            try:
+                yield
+            finally:
+                watching.cancel()
+                place.end_early = _nothing
+    except TimeoutError as error:
+        if not wanted.expired():
+            raise
+        if place.gave_way:
+            raise TooManyUploads(
+                "all upload places are taken, most by this caller; send the recording again"
+            ) from error
+        raise ClientGone from error
+
+
+async def _until_gone(request: Request, then: Callable[[], None]) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    then()
+
+
 def _nothing() -> None:
-    """`end_early` of a place whose body is complete: does nothing."""
+    """`end_early` of a place whose upload is not ended: does nothing."""
 
 
 OnSegment = Callable[[Sequence[FormattedWord]], None]
@@ -287,19 +363,15 @@ class Upload:
 
     async def run(
         self,
-        recording: Recording,
+        next_block: Callable[[], Awaitable[PCM | None]],
         recognition: ActiveSession,
-        gone: Callable[[], Awaitable[bool]],
         clock: Callable[[], float],
     ) -> list[list[FormattedWord]]:
-        """Recognize the whole recording; return each channel's words. Raises: Refused, ClientGone."""
-        while (block := await asyncio.to_thread(recording.next_block)) is not None:
-            if await gone():
-                raise ClientGone
+        """Recognize the whole recording; return each channel's words. Raises: Refused."""
+        while (block := await next_block()) is not None:
             if self._error is not None:
                 raise self._error
-            if len(block):
-                recognition.push(self.session.samples(block, clock()))
+            recognition.push(self.session.samples(block, clock()))
             while self.session.backlog_s > IN_FLIGHT_S:
                 await self._next_result()
         work, events = self.session.close(CloseReason.CLOSE_STREAM, clock())

@@ -23,7 +23,7 @@ from server.protocols.deepgram.query import BIASING, parse_query
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Closed, Event, StepTiming, StreamBroken
 from server.replica import Replica, build_replica
-from server.settings import Settings
+from server.settings import UPLOADS_A_PLACE, Settings
 from tutti_asr_client.address import QueryValue, query_pairs
 from tutti_asr_client.errors import ClientError
 from tutti_asr_client.messages import Message, decode
@@ -55,7 +55,8 @@ async def open_local(
 @asynccontextmanager
 async def open_replica(settings: Settings) -> AsyncIterator[Replica]:
     """Load the default model and run its engine inside the context, without a socket. Raises: ModelError."""
-    slots = {"max_streams": 1, "max_uploads": settings.slots}  # as uploads, which have no latency objective
+    places = -(-settings.slots // UPLOADS_A_PLACE)
+    slots = {"max_streams": 1, "max_uploads": places}  # as uploads, which have no latency objective
     settings = settings.of_default.model_copy(update=slots)
     models, vad = await asyncio.to_thread(load_served, settings)
     replica = build_replica(settings, models, vad, time.perf_counter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -182,11 +183,12 @@ class Transcribe:
             request_id=request_id,
         )
         recognized = await self._recordings.recognize(request, body, wanted)
+        digest = await asyncio.to_thread(hashlib.sha256, body)  # 100 MiB take up to 0.3 s
         punctuated, split_s = asked.punctuated_words, asked.utterance_split_s
         return recording_answer(
             recognized.words,
             request_id=request_id,
-            sha256=hashlib.sha256(body).hexdigest(),
+            sha256=digest.hexdigest(),
             created=created,
             duration_s=recognized.audio_s,
             model=model.card,

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 import msgspec
+import structlog
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from msgspec import UNSET, UnsetType
@@ -17,7 +18,7 @@ from model.ctc.words import continued
 from server.access.guard import redaction_of
 from server.access.keys import Credentials
 from server.audio.formats import audio_form
-from server.errors import REFUSALS, BadAudio, ClientGone, Refused, TooLarge, TooSlow
+from server.errors import REFUSALS, BadAudio, ClientGone, Refused, TooLarge, TooSlow, UnexpectedFailure
 from server.models.selection import language_name
 from server.operations.logs import take_request_id
 from server.protocols.features import ignored_header, named
@@ -34,6 +35,7 @@ from server.text.redaction_kinds import Redaction
 
 STYLE = Style(punctuate=True, numerals=True)  # clients of this interface display the text
 _encode = msgspec.json.Encoder().encode
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.uploads")
 
 
 class TextDelta(msgspec.Struct, tag_field="type", tag="transcript.text.delta"):
@@ -153,11 +155,11 @@ class Transcriptions:
 
         running = asyncio.ensure_future(self._recordings.recognize(request, form.body, wanted, segments.put_nowait))
         running.add_done_callback(ended)
-        return _events(running, segments)
+        return _events(running, segments, wanted.request_id)
 
 
 async def _events(
-    running: asyncio.Future[Recognized], segments: asyncio.Queue[Sequence[FormattedWord] | None]
+    running: asyncio.Future[Recognized], segments: asyncio.Queue[Sequence[FormattedWord] | None], request_id: str
 ) -> AsyncIterator[bytes]:
     before = ""
     try:
@@ -167,6 +169,8 @@ async def _events(
                 yield _event(_encode(TextDelta(continued(before, text))))
                 before = text
         yield _last_event(running)
+        if not isinstance(error := running.exception(), Refused | ClientGone | None):
+            _log.error("upload failed", request_id=request_id, exc_info=error)
     finally:
         running.cancel()
 
@@ -184,13 +188,14 @@ def _language(wanted: Wanted, asked: str | None) -> str:
 
 def _last_event(done: asyncio.Future[Recognized]) -> bytes:
     """Return the event with the whole text, or with the error: the HTTP status was already sent."""
-    try:
-        recognized = done.result()
-    except Refused as error:
-        about = _of_file(error) if isinstance(error, BadAudio | TooLarge) else error
-        return _event(error_body(REFUSALS[type(error)].status, str(about)))
-    except ClientGone:
+    error = done.exception()
+    if isinstance(error, ClientGone):
         return b""
+    if error is not None:
+        refused = error if isinstance(error, Refused) else UnexpectedFailure()
+        about = _of_file(refused) if isinstance(refused, BadAudio | TooLarge) else refused
+        return _event(error_body(REFUSALS[type(refused)].status, str(about)))
+    recognized = done.result()
     (words,) = recognized.words
     return _event(
         _encode(TextDone(text_of(words), Usage(round(recognized.audio_s, 3)), list(recognized.warnings) or UNSET))

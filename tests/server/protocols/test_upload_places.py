@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
+import httpx
 import pytest
 
-from server.errors import TooManyUploads
+from server.errors import BacklogExceeded, TooManyUploads
 from server.protocols import upload_places
 from server.protocols.upload_places import GIVES_WAY_S, GRACE_S, SLOW_BYTES_PER_S, Place, Stage, UploadPlaces
+from server.protocols.uploads import Upload
+from server.settings import UPLOADS_A_PLACE
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import spell
+from tests.support.servers.spelling import silence, spell
 from tests.support.servers.uploaded import encoded, said
 
 Start = Callable[..., LiveServer]
@@ -50,12 +56,45 @@ def test_the_slowest_body_is_ended_for_another_after_two_seconds() -> None:
     assert first.gave_way
 
 
-def test_a_complete_body_is_never_ended_for_another() -> None:
+def test_uploads_that_are_recognized_are_not_ended_for_the_same_caller() -> None:
     places, taken = filled("a", "a", "a")
     for place in taken:
-        place.stage = "waiting"
+        place.stage = "recognizing"
     with pytest.raises(TooManyUploads):
-        places.take("c", LATER)
+        places.take("a", LATER)
+    assert not any(place.gave_way for place in taken)
+
+
+def test_a_caller_whose_recordings_are_recognized_at_every_place_loses_the_newest_to_a_new_caller() -> None:
+    places, taken = filled("a", "a", "a")
+    ended: list[int] = []
+    for number, place in enumerate(taken):
+        place.stage, place.end_early = "recognizing", partial(ended.append, number)
+    places.take("c", T0)
+    assert ended == [2]
+    with pytest.raises(TooManyUploads):
+        places.take("c", T0)  # it would hold two, as `a` does
+
+
+def test_a_body_that_arrives_is_ended_before_one_that_is_complete() -> None:
+    places, taken = filled("a", "a", "a")
+    taken[1].stage = taken[2].stage = "waiting"
+    places.take("c", T0)
+    assert [place.gave_way for place in taken] == [True, False, False]
+
+
+def test_bodies_share_the_memory_of_the_largest_ones_and_the_callers_with_the_most_bytes_lose_theirs() -> None:
+    places = UploadPlaces(8, max_bytes=1_000)
+    large, larger, small = (places.take(owner, T0) for owner in "aab")
+    places.receive(large, 500)
+    large.stage = "waiting"
+    places.receive(small, 100)
+    places.receive(larger, 400)
+    places.receive(small, 200)
+    assert (large.gave_way, larger.gave_way, small.gave_way) == (False, True, False)
+    with pytest.raises(TooManyUploads, match="memory"):
+        places.receive(small, 501)
+    places.receive(larger, 10_000)  # it has no place any more
 
 
 def test_a_caller_with_more_places_loses_one_to_a_new_caller_at_any_rate() -> None:
@@ -107,9 +146,21 @@ async def begin(server: LiveServer, head: bytes = HEAD, key: str = "") -> Line:
     return reader, writer
 
 
+async def send(server: LiveServer, body: bytes) -> Line:
+    """Send an upload."""
+    reader, writer = await asyncio.open_connection(*server.host.split(":"))
+    writer.write(f"POST /v1/listen HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    return reader, writer
+
+
 def wait_for_bodies(server: LiveServer, number: int) -> None:
     """Return once this many bodies are being received."""
-    while server.metric('tutti_uploads_active{stage="receiving"}') < number:
+    wait_for(lambda: server.metric('tutti_uploads_active{stage="receiving"}') >= number)
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    """Return once this is so."""
+    while not holds():
         pass
 
 
@@ -133,13 +184,15 @@ def test_a_body_below_the_minimum_rate_gets_408_long_before_the_timeout(
     assert server.metric('tutti_uploads_active{stage="receiving"}') == 0
 
 
-def test_four_slow_bodies_do_not_block_other_uploads(live_server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_bodies_at_every_place_do_not_block_other_uploads(
+    live_server: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(upload_places, "GIVES_WAY_S", 0.0)
-    server = live_server()
+    server = live_server(max_uploads=1)
     good = encoded(spell("served"), "WAV")
 
     async def attack() -> list[bytes]:
-        lines = [await begin(server) for _ in range(4)]
+        lines = [await begin(server) for _ in range(UPLOADS_A_PLACE)]
         await asyncio.to_thread(wait_for_bodies, server, len(lines))
         answer = await asyncio.to_thread(server.http.post, "/v1/listen", content=good)
         assert said(answer.json()) == "served"
@@ -158,11 +211,11 @@ def test_four_slow_bodies_do_not_block_other_uploads(live_server: Start, monkeyp
 def test_a_key_that_holds_every_place_leaves_one_to_another_key(live_server: Start, tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("\n".join(hashlib.sha256(key.encode()).hexdigest() for key in ("greedy", "modest")))
-    server = live_server(api_keys_file=file)
+    server = live_server(api_keys_file=file, max_uploads=1)
     good = encoded(spell("served"), "WAV")
 
     async def attack() -> tuple[int, int]:
-        lines = [await begin(server, key="greedy") for _ in range(4)]
+        lines = [await begin(server, key="greedy") for _ in range(UPLOADS_A_PLACE)]
         await asyncio.to_thread(wait_for_bodies, server, len(lines))
         codes = []
         for key in ("greedy", "modest"):
@@ -176,3 +229,80 @@ def test_a_key_that_holds_every_place_leaves_one_to_another_key(live_server: Sta
     server.wait_idle()
     assert server.metric('tutti_handshakes_rejected_total{reason="uploads"}') == 1
     assert server.metric('tutti_handshakes_rejected_total{reason="capacity"}') == 0
+
+
+def test_eight_bodies_that_dribble_leave_places_to_others(live_server: Start) -> None:
+    server = live_server()
+    good = encoded(spell("served"), "WAV")
+
+    async def attack() -> None:
+        lines = [await begin(server) for _ in range(8)]
+        await asyncio.to_thread(wait_for_bodies, server, len(lines))
+        for _ in range(4):
+            answer = await asyncio.to_thread(server.http.post, "/v1/listen", content=good)
+            assert said(answer.json()) == "served"
+        for _, writer in lines:
+            assert not writer.transport.is_closing()
+            writer.transport.abort()
+
+    asyncio.run(attack())
+    server.wait_idle()
+
+
+def test_a_short_recording_is_answered_while_hours_of_silence_are_recognized(live_server: Start) -> None:
+    server = live_server()
+    long, short = encoded(silence(3_600.0), "FLAC"), encoded(spell("served"), "WAV")
+
+    async def attack() -> None:
+        lines = [await send(server, long) for _ in range(8)]
+        await asyncio.to_thread(wait_for, lambda: server.metric('tutti_uploads_active{stage="recognizing"}') == 8)
+        answer = await asyncio.to_thread(server.http.post, "/v1/listen", content=short)
+        assert said(answer.json()) == "served"
+        assert server.metric('tutti_uploads_active{stage="recognizing"}') == 8
+        for _, writer in lines:
+            writer.transport.abort()
+
+    asyncio.run(attack())
+    server.wait_idle()
+    assert server.metric('tutti_sessions_total{outcome="client_abort",protocol="upload"}') == 8
+
+
+FRAMES = b"\xff\xf1\x50\x80\x01\x00\xfc\x00"  # ADTS frames of a byte each: 0.4 s to open for each MiB of them
+
+
+def test_a_client_that_leaves_while_its_recording_is_opened_gives_its_place_back_at_once(live_server: Start) -> None:
+    """And nothing is left on a thread that would delay the end of the process."""
+    server = live_server()
+    body = FRAMES * 2**20
+
+    async def upload() -> None:
+        _, writer = await send(server, body)
+        await asyncio.to_thread(wait_for, lambda: server.metric('tutti_uploads_active{stage="waiting"}') == 1)
+        writer.transport.abort()
+
+    asyncio.run(upload())
+    left_s = time.monotonic()
+    wait_for(lambda: server.metric('tutti_uploads_active{stage="waiting"}') == 0)
+    assert time.monotonic() - left_s < 1.0
+    server.__exit__()
+    assert time.monotonic() - left_s < 3.0
+
+
+def test_an_unexpected_error_in_an_upload_has_the_form_of_its_route(
+    live_server: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = live_server()
+
+    def fail(*_: object) -> None:
+        raise BacklogExceeded("a defect")
+
+    monkeypatch.setattr(Upload, "run", fail)
+    good = encoded(spell("served"), "WAV")
+    answer = httpx.post(f"http://{server.host}/v1/listen", content=good)
+    assert (answer.status_code, answer.json()["err_code"]) == (500, "INTERNAL_ERROR")
+    for stream in ("false", "true"):
+        form = {"files": {"file": ("a.wav", good)}, "data": {"stream": stream}}
+        answer = httpx.post(f"http://{server.host}/v1/audio/transcriptions", **form)
+        assert answer.status_code == (500 if stream == "false" else 200)
+        assert json.loads(answer.text.removeprefix("data: "))["error"]["type"] == "server_error"
+    server.wait_idle()
