@@ -168,8 +168,8 @@ class Settings(BaseSettings):
     max_session_s: float = Field(86_400.0, gt=0)
     """Longest live connection in seconds."""
     engine_timeout_s: float = Field(60.0, gt=0)
-    """Seconds at one step after which an engine counts as hung, and its process ends. Default with front ends: a third of
-    the stall timeout, so that a spare engine serves before streams are closed."""
+    """Seconds at one step after which an engine counts as hung, and its process ends. Default with front ends: a third
+    of the stall timeout, so that a spare engine serves before streams are closed."""
     lenient_features: bool = False
     """Ignore and name features that this server lacks, such as `diarize`, instead of refusing them; never `redact`."""
 

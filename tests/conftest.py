@@ -75,7 +75,6 @@ SLOW = (
     "server/http/test_browser_page.py",
     "server/receipts/test_replay.py",
     "server/protocols/test_upload_places.py",
-    "server/protocols/test_telephone_uploads.py",
     "server/protocols/test_upload_lengths.py",
     "server/audio/test_linear_searches.py",
     "server/http/test_browser_refusals.py",

@@ -112,7 +112,9 @@ def _opening_part(body: bytes, kind: str | None) -> Opening:
     """Open a body with one recording. Raises: BadAudio."""
     try:
         contents = yield from contents_of(body)
-    except MediaError:  # libsndfile or FFmpeg may read it, or report the error better
+    except MediaError as error:  # libsndfile or FFmpeg may read it, or report the error better
+        if kind == "ogg":  # they read no other codecs, and search all of the body for a page
+            raise BadAudio(f"the ogg recording cannot be decoded: {error}") from error
         problem = cut_short(body, kind)
     else:
         problem = contents.problem
