@@ -205,7 +205,7 @@ async def test_a_host_that_hangs_or_is_silent_is_killed() -> None:
 
 @on_a_loop
 async def test_no_host_is_killed_because_the_supervisor_itself_was_stopped() -> None:
-    """A virtual machine was paused, or all processes were frozen: nobody could report meanwhile."""
+    """A virtual machine was paused, or all processes were frozen: no host could report meanwhile."""
     hosts = Hosts(spare=True)
     await hosts.hosts.begin()
     (first,) = hosts.started
