@@ -20,6 +20,7 @@ from tests.support.servers.fakes import FakeClock
 from tests.support.servers.memory_channel import MemoryChannel
 
 STEP_S = 0.08
+BACKGROUND = Settings().upload_slots
 
 
 class Bench:
@@ -107,8 +108,8 @@ def test_refusals_have_the_class_and_the_text_of_one_process() -> None:
         found = []
         for attempt in (
             lambda: room.enter(1),
-            lambda: room.enter(9, background=True),
-            lambda: room.enter_in_background(9, 0.0),
+            lambda: room.enter(BACKGROUND + 1, background=True),
+            lambda: room.enter_in_background(BACKGROUND + 1, 0.0),
             lambda: coordinator.enter("key", 0, []),
             lambda: coordinator.enter("key", None, []),
             lambda: coordinator.enter_without_key("address"),
@@ -164,7 +165,7 @@ def test_all_that_a_dead_front_end_held_comes_back() -> None:
         for _ in range(2):
             await dead.enter("key", 2, [])
         await bench.rooms[0].enter(2)
-        recording = await bench.rooms[0].enter(8, background=True)
+        recording = await bench.rooms[0].enter(BACKGROUND, background=True)
         assert recording.slots == 8
         waiting = asyncio.create_task(bench.rooms[0].enter_in_background(1, 30.0))
         await turns()
@@ -176,7 +177,7 @@ def test_all_that_a_dead_front_end_held_comes_back() -> None:
         await turns()
         assert bench.server.slots_used == 0
         await other.enter("key", 2, [])
-        await bench.rooms[1].enter_in_background(8, 5.0)
+        await bench.rooms[1].enter_in_background(BACKGROUND, 5.0)
         await bench.rooms[1].enter(2)
         with pytest.raises(ServerNotReady):
             await bench.rooms[0].enter(1)
@@ -208,8 +209,8 @@ def test_an_opening_that_is_cancelled_holds_nothing_whenever_that_is(passed: int
 
 def test_a_recording_waits_for_slots_that_another_front_end_gives_back() -> None:
     async def script(bench: Bench) -> None:
-        held = await bench.rooms[0].enter(8, background=True)
-        waiting = [asyncio.create_task(room.enter_in_background(8, 30.0)) for room in bench.rooms]
+        held = await bench.rooms[0].enter(BACKGROUND, background=True)
+        waiting = [asyncio.create_task(room.enter_in_background(BACKGROUND, 30.0)) for room in bench.rooms]
         await turns()
         assert not any(task.done() for task in waiting)
         held.cancel()

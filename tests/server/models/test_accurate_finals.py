@@ -58,12 +58,12 @@ def test_uploads_have_them_too(server: LiveServer) -> None:
 
 def test_a_form_of_openais_may_ask_for_them(server: LiveServer) -> None:
     def texts(**fields: str) -> list[str]:
-        files = {"file": ("one.wav", encoded(spell("one"), "wav"))}
+        files = {"file": ("yes.wav", encoded(spell("yes"), "wav"))}
         answer = server.http.post("/v1/audio/transcriptions", files=files, data=fields)
         return [answer.json()["text"] if answer.status_code == 200 else answer.json()["error"]["message"]]
 
-    assert texts(finals="accurate") == ["ONE."]
-    assert texts() == texts(finals="fast") == ["One."]
+    assert texts(finals="accurate") == ["YES."]
+    assert texts() == texts(finals="fast") == ["Yes."]
     assert texts(finals="best") == ["finals: 'best' is not one of fast, accurate"]
 
 
