@@ -166,7 +166,7 @@ def test_all_that_a_dead_front_end_held_comes_back() -> None:
             await dead.enter("key", 2, [])
         await bench.rooms[0].enter(2)
         recording = await bench.rooms[0].enter(BACKGROUND, background=True)
-        assert recording.slots == 8
+        assert recording.slots == BACKGROUND
         waiting = asyncio.create_task(bench.rooms[0].enter_in_background(1, 30.0))
         await turns()
         with pytest.raises(TooManyStreams):
