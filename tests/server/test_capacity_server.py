@@ -44,7 +44,7 @@ def test_max_streams_auto_is_the_estimated_capacity_within_the_slots(live_server
     estimate = server.metric("tutti_estimated_session_capacity")
     assert 10 < estimate <= server.replica.models.default.recognizer.room.admission.estimate + 1
     assert server.metric("tutti_sessions_max") == min(estimate, 1_024)
-    assert server.metric("tutti_state_pool_slots") == 1_024 + 4 * 2  # and those of uploads, in stereo
+    assert server.metric("tutti_state_pool_slots") == 1_024 + server.replica.settings.upload_slots
 
 
 def test_reduced_capacity_shows_in_metrics(live_server: Start) -> None:
