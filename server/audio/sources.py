@@ -19,6 +19,7 @@ from server.audio.packets import Track
 from server.audio.parts import cut_short, other_kind, parts_of
 from server.audio.pcm import BLOCK_S, PCM
 from server.audio.raw import FULL_SCALE, PLAIN_CODECS, PlainCodec, PlainReader, to_int16
+from server.audio.riff import without_metadata
 from server.audio.sniffing import container_of
 from server.errors import BadAudio, BadParameter, MediaError, NotTaken, Undecodable
 
@@ -282,6 +283,14 @@ class PlainSource:
 UNKNOWN_FRAMES = 2**62  # libsndfile: SF_COUNT_MAX, 2**63 - 1, for a header without a length
 
 
+class SeekableBody(io.BytesIO):
+    """The bytes of a body; libsndfile may seek before the first one, as the sizes in a damaged header tell it to."""
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move and return the position, which stays if it would be negative: no exception can pass libsndfile."""
+        return super().seek(offset, whence) if whence != io.SEEK_SET or offset >= 0 else self.tell()
+
+
 class ForwardFile(soundfile.SoundFile):  # type: ignore[misc]  # it has no types
     """A sound file that is only read forward.
 
@@ -299,7 +308,7 @@ class SoundfileSource:
 
     def __init__(self, body: bytes, problem: str | None = None) -> None:
         """Open the body; `problem` is a warning about it. Raises: LibsndfileError, RuntimeError, TypeError."""
-        self._body = io.BytesIO(body)
+        self._body = SeekableBody(without_metadata(body))
         self._file = ForwardFile(self._body)
         self._has_audio = False  # anything was decoded
         self.rate: int = self._file.samplerate

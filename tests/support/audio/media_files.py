@@ -23,7 +23,7 @@ av = need_package("av")
 SAMPLES = Path(__file__).parents[3] / "model" / "samples"
 FRAGMENTS = {"movflags": "frag_keyframe+empty_moov+default_base_moof", "frag_duration": "200000"}
 """Options for MP4 as written by Safari's MediaRecorder, with a fragment every 0.2 s."""
-LAYOUTS = {1: "mono", 2: "stereo", 6: "5.1"}
+LAYOUTS = {1: "mono", 2: "stereo", 6: "5.1", 8: "7.1"}
 
 
 @cache
