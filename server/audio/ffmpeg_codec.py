@@ -11,6 +11,7 @@ import av.subtitles.stream  # which `av` would import at the first stream, and s
 import numpy as np
 from av.audio.codeccontext import AudioCodecContext
 from av.audio.frame import AudioFrame
+from av.audio.resampler import AudioResampler
 
 from server.audio.formats import Losses
 from server.audio.packets import PacketCodec, Track
@@ -35,10 +36,10 @@ _SCALES = {  # dtype: the value of silence, and the factor to 16 bits
     "f4": (0, FULL_SCALE),
     "f8": (0, FULL_SCALE),
 }
-_SAMPLE_BYTES = frozenset(
-    {1, 2, 4}
-)  # of formats that numpy gets without a copy; 8: s64, which PyAV does not know, or dbl
-MAX_PLANES = 7
+_FORMATS = frozenset({"u8", "s16", "s32", "flt", "dbl"})  # that PyAV converts, by their packed names
+POINTERS = 8
+"""Of a frame's planes, in FFmpeg (AV_NUM_DATA_POINTERS). PyAV counts planes up to a null pointer, so it reads past the
+array for a planar frame of this many channels, and the process ends by a segmentation fault."""
 _FFMPEG_ERRORS = (av.FFmpegError, ValueError)
 
 
@@ -115,18 +116,17 @@ def opus_loss(packet: bytes) -> bytes:
 
 
 def frame_samples(frame: AudioFrame) -> PCM:
-    """Return the samples of a decoded frame of any format, (S, C) int16. Raises: NotTaken for too many channels.
-
-    PyAV reads a frame of planes only up to 7 channels: at 8 it takes what follows the pointers in memory for a plane.
-    """
-    channels = frame.layout.nb_channels
-    if channels > MAX_CHANNELS:
-        raise NotTaken(f"{channels} channels are not supported; send at most {MAX_CHANNELS}")
-    packed = not frame.format.is_planar
-    if channels > MAX_PLANES or frame.format.bytes not in _SAMPLE_BYTES:
-        (frame,), packed = av.AudioResampler(format="dbl").resample(frame), True
+    """Return the samples of a decoded frame, (S, C) int16. Raises: NotTaken for a format that is not supported."""
+    channels, form = frame.layout.nb_channels, frame.format
+    if not 1 <= channels <= MAX_CHANNELS:
+        raise NotTaken(f"recordings of {channels} channels are not supported; send 1 to {MAX_CHANNELS} channels")
+    if form.packed.name not in _FORMATS:
+        raise NotTaken(f"samples in FFmpeg's format {form.name} are not supported")
+    if form.is_planar and channels >= POINTERS:
+        frames = AudioResampler(format=form.packed, layout=frame.layout, rate=frame.sample_rate).resample(frame)
+        return np.concatenate([frame_samples(packed) for packed in frames])
     array = frame.to_ndarray()  # (C, S) planar, or (1, S·C)
-    samples = array.reshape(-1, channels) if packed else array.T  # (S, C)
+    samples = array.T if form.is_planar else array.reshape(-1, channels)  # (S, C)
     if samples.dtype == np.int16:
         return np.ascontiguousarray(samples, np.int16)
     offset, scale = _SCALES[samples.dtype.str[1:]]

@@ -14,10 +14,16 @@ import numpy as np
 from av.audio.frame import AudioFrame
 
 from server.audio.ffmpeg_codec import frame_samples
-from server.audio.pcm import BLOCK_S, MAX_CHANNELS, PCM
-from server.errors import BadAudio
+from server.audio.pcm import BLOCK_S, PCM
+from server.audio.riff import without_metadata
+from server.errors import BadAudio, NotTaken
 
-CODECS = "opus,libopus,vorbis,flac,mp3,mp3float,aac,alac,amrnb,amrwb,pcm_s16le,pcm_s24le,pcm_f32le,pcm_mulaw,pcm_alaw"
+CODECS = (
+    "opus", "libopus", "vorbis", "flac", "mp3", "mp3float", "aac", "alac", "amrnb", "amrwb", "pcm_s8", "pcm_u8",
+    "pcm_s16le", "pcm_s16be", "pcm_s24le", "pcm_s24be", "pcm_s32le", "pcm_s32be", "pcm_f32le", "pcm_f32be",
+    "pcm_f64le", "pcm_f64be", "pcm_mulaw", "pcm_alaw",
+    "adpcm_ima_wav", "adpcm_ms", "g722", "g726", "gsm", "gsm_ms",  # telephone recordings that libsndfile rejects
+)  # fmt: skip
 PROBE_BYTES = 2**20  # read to find the streams
 MAX_EMPTY_PACKETS = 10_000  # in a row that decode to no samples
 
@@ -27,10 +33,15 @@ class AvSource:
 
     def __init__(self, body: bytes, kind: str) -> None:
         """Open the body as a container of this kind. Raises: BadAudio."""
-        options = {"codec_whitelist": CODECS, "protocol_whitelist": "none", "probesize": str(PROBE_BYTES)}
+        options = {"codec_whitelist": ",".join(CODECS), "protocol_whitelist": "none", "probesize": str(PROBE_BYTES)}
         try:
             self._container = av.open(
-                io.BytesIO(body), "r", format=kind, options=options, metadata_errors="ignore", io_open=_open_nothing
+                io.BytesIO(without_metadata(body)),
+                "r",
+                format=kind,
+                options=options,
+                metadata_errors="ignore",
+                io_open=_open_nothing,
             )
         except (av.FFmpegError, ValueError) as error:
             raise BadAudio(f"the {kind} recording cannot be decoded: it is damaged or not supported") from error
@@ -39,11 +50,12 @@ class AvSource:
         self._stream = self._container.streams.audio[0]
         if self._stream.codec_context is None:  # a codec that is not listed, or a damaged header
             raise BadAudio("the recording's codec is not supported, or its header is damaged")
+        codec = self._stream.codec_context.name
+        if codec not in CODECS:  # FFmpeg itself applies the list only while it looks for streams
+            raise BadAudio(f"the codec {codec} is not supported in {kind} recordings")
         self._stream.codec_context.thread_count = 1
         self.rate: int = self._stream.codec_context.sample_rate
         self.channels: int = self._stream.codec_context.channels
-        if not 1 <= self.channels <= MAX_CHANNELS:
-            raise BadAudio(f"recordings of {self.channels} channels are not supported; send 1 to {MAX_CHANNELS}")
         self.stated_s = self._stated_s()
         self.part, self.warnings = 0, list[str]()
         self._frames = self._decode()
@@ -60,8 +72,10 @@ class AvSource:
                 )
             try:
                 blocks.append(frame_samples(frame))
+            except NotTaken as error:
+                raise BadAudio(str(error)) from error
             except (av.FFmpegError, ValueError) as error:
-                raise BadAudio(f"{frame.format.name} samples are not supported") from error
+                raise BadAudio("the recording is damaged") from error
             wanted -= frame.samples
             if wanted <= 0:
                 break

@@ -23,6 +23,7 @@ class PlainCodec(StrEnum):
     S16 = "s16"
     S24 = "s24"
     S32 = "s32"
+    S64 = "s64"
     F32 = "f32"
     F64 = "f64"
     MULAW = "mulaw"
@@ -115,6 +116,12 @@ def _s32(data: bytes) -> PCM:
     return samples
 
 
+def _s64(data: bytes) -> PCM:
+    rounded = ((np.frombuffer(data, "<i8") >> 47) + 1) >> 1
+    samples: PCM = np.minimum(rounded, 32_767).astype(np.int16)
+    return samples
+
+
 def _f32(data: bytes) -> PCM:
     return to_int16(np.frombuffer(data, "<f4"), FULL_SCALE)
 
@@ -136,6 +143,7 @@ _CODECS: dict[PlainCodec, tuple[Callable[[bytes], PCM], int]] = {
     PlainCodec.S16: (_s16, 2),
     PlainCodec.S24: (_s24, 3),
     PlainCodec.S32: (_s32, 4),
+    PlainCodec.S64: (_s64, 8),
     PlainCodec.F32: (_f32, 4),
     PlainCodec.F64: (_f64, 8),
     PlainCodec.MULAW: (_mulaw, 1),

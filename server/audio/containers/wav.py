@@ -32,6 +32,7 @@ CODECS = {
     (1, 16): PlainCodec.S16,
     (1, 24): PlainCodec.S24,
     (1, 32): PlainCodec.S32,
+    (1, 64): PlainCodec.S64,
     (3, 32): PlainCodec.F32,
     (3, 64): PlainCodec.F64,
     (6, 8): PlainCodec.ALAW,
