@@ -1,0 +1,64 @@
+"""Damaged recordings of every container and codec end in samples or a refusal, and never end the process."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from server.audio.sources import SeekableBody
+from tests.support.audio import fuzzer
+from tests.support.audio.mutations import mutated, seeds
+
+NIGHTLY = 200_000
+AT_A_TIME = 10_000  # so that growth of memory is seen, and a fault is near its first number
+
+
+def test_a_slice_of_damaged_recordings_is_decoded_or_refused() -> None:
+    assert fuzzer.faults_of(0, 500) == []
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("first", range(1_000_000, 1_000_000 + NIGHTLY, AT_A_TIME))
+def test_damaged_recordings_are_decoded_or_refused(first: int) -> None:
+    assert fuzzer.faults_of(first, AT_A_TIME) == []
+
+
+def test_every_undamaged_seed_is_decoded() -> None:
+    for body in seeds():
+        recording = fuzzer.Recording(body, fuzzer.FORMS[0], rate=fuzzer.RATE, max_s=60.0)
+        block = recording.next_block()
+        assert block is not None
+        assert len(block)
+
+
+def test_a_number_names_the_same_recording_everywhere() -> None:
+    assert mutated(7) == mutated(7) != mutated(8)
+
+
+DIES_AT_3 = """
+import os, signal, sys
+for number in range(*map(int, sys.argv[1:])):
+    print("begin", number, flush=True)
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if number == 5:
+        print("Exception ignored", file=sys.stderr)
+"""
+
+
+def test_a_child_that_dies_or_complains_is_reported_with_its_recording() -> None:
+    """The run continues with the next recording."""
+    died, complained = fuzzer.faults_of(1, 6, [sys.executable, "-c", DIES_AT_3])
+    assert (died.number, died.what[:35]) == (3, "the process ended with status -11: ")
+    assert (complained.number, complained.what) == (4, "written to stderr: Exception ignored\n")
+
+
+def test_a_seek_before_the_first_byte_leaves_the_position() -> None:
+    """libsndfile calls it through C, where an exception would only be written to stderr."""
+    body = SeekableBody(b"0123")
+    assert body.seek(2) == 2
+    assert body.seek(-1) == 2
+    assert body.seek(0, io.SEEK_END) == 4
+    assert body.seek(-9, io.SEEK_CUR) == 0
