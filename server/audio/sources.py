@@ -66,21 +66,6 @@ Opening = Generator[None, None, Source]
 """Opens a recording; pauses after each bounded piece of work. Raises: BadAudio."""
 
 
-def open_source(body: bytes, form: AudioForm) -> Source:
-    """Open a body without pauses. Raises: as `opening`."""
-    return finished(opening(body, form))
-
-
-def finished(work: Generator[None, None, Source]) -> Source:
-    """Do work to its end, and return its result."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            source: Source = end.value
-            return source
-
-
 def opening(body: bytes, form: AudioForm) -> Opening:
     """Open a body in pieces; a container is recognized even if a raw encoding was announced.
 

@@ -132,7 +132,7 @@ class Recordings:
         async with _while_wanted(request):
             recording = Recording(body, wanted.form, rate=rate, max_s=max_s, at_once=False)
             while not await self._on_thread(recording.open):
-                pass
+                replica.sessions.refuse_if_draining()
             session = self._session(wanted, recording.channels, finals_at_end=on_segment is None)
             words = await self._run(wanted, Upload(session, wanted.style, on_segment), request, recording)
         replica.metrics.audio_seconds[wanted.form.encoding].inc(session.audio_s)

@@ -162,13 +162,13 @@ import sys
 import server.serve
 from server.audio.decoder import open_decoder
 from server.audio.formats import audio_form
-from server.audio.sources import open_source
+from server.audio.recording import Recording
 
 before = set(sys.modules)
 recording = sys.stdin.buffer.read()
 decoder = open_decoder(audio_form(None, None), 16_000)
 assert len(decoder.feed(recording, 60.0)) + len(decoder.flush()) > 16_000
-assert open_source(recording, audio_form(None, None)).rate
+assert Recording(recording, audio_form(None, None), rate=16_000, max_s=60.0).channels
 open_decoder(audio_form("opus", 48_000), 16_000)
 assert set(sys.modules) == before, set(sys.modules) - before
 """

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from server.audio.decoder import open_decoder
 from server.audio.ffmpeg_container import AvSource
 from server.audio.formats import audio_form, container_kind
-from server.audio.sources import open_source
+from server.audio.recording import Recording
 from server.errors import NotTaken
 from tests.support.audio.media_files import FRAGMENTS, container, decoded, index_first, pieces, sound_file, speech
 
@@ -110,9 +110,8 @@ def test_audio_is_decoded_while_it_arrives(name: str) -> None:
 @pytest.mark.parametrize("name", ["mp3", "mp3 by libsndfile", "ogg vorbis"])
 def test_an_upload_has_the_length_of_the_stream(name: str) -> None:
     body = recording(name, 48_000, 1)
-    source = open_source(body, audio_form(None, None))
-    length = 0
-    while len(block := source.read()):
+    upload, length = Recording(body, audio_form(None, None), rate=48_000, max_s=60.0), 0
+    while (block := upload.next_block()) is not None:
         length += len(block)
     assert length == len(live([body], 48_000, 1))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,11 +15,13 @@ from typing import get_args
 import httpx
 import pytest
 
+from server.audio.recording import Recording
 from server.errors import BacklogExceeded, TooManyUploads
 from server.protocols import upload_places
 from server.protocols.upload_places import GIVES_WAY_S, GRACE_S, SLOW_BYTES_PER_S, Place, Stage, UploadPlaces
 from server.protocols.uploads import Upload
 from server.settings import UPLOADS_A_PLACE
+from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
 from tests.support.servers.uploaded import encoded, said
@@ -286,6 +289,29 @@ def test_a_client_that_leaves_while_its_recording_is_opened_gives_its_place_back
     assert time.monotonic() - left_s < 1.0
     server.__exit__()
     assert time.monotonic() - left_s < 3.0
+
+
+def test_a_recording_that_is_being_opened_does_not_hold_up_a_drain(
+    live_server: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening a large body of marks can take minutes."""
+    opening, server = threading.Event(), live_server()
+
+    def never(_: Recording) -> bool:
+        opening.set()
+        return False
+
+    monkeypatch.setattr(Recording, "open", never)
+
+    async def upload() -> bytes:
+        reader, writer = await send(server, FRAMES * 8)
+        await asyncio.to_thread(opening.wait, WAIT_S)
+        server.server.loop.call_soon_threadsafe(server.replica.drain.begin)
+        answer = await asyncio.wait_for(reader.read(), WAIT_S)
+        writer.close()
+        return answer
+
+    assert asyncio.run(upload()).startswith(b"HTTP/1.1 503 ")
 
 
 def test_an_unexpected_error_in_an_upload_has_the_form_of_its_route(
