@@ -11,12 +11,10 @@ import structlog
 
 from server.errors import EngineDead
 from server.processes.children import START_ERRORS, Child
+from server.processes.reports import Reports
 
 DEATHS, WITHIN_S = 12, 60.0
 """Hosts that end within this time, after which the engine counts as lost."""
-PAUSE_S = 2.0
-"""Time between two looks from which this process itself has been stopped, and no host could report."""
-FRESH_S = 2.0  # age of a report from which a spare may hang; hosts report every half second
 FAILED_STARTS = 2  # ends in a row after which the engine counts as lost
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.supervisor")
 
@@ -71,10 +69,9 @@ class EngineHosts:
         self._start = start
         self._with_spare = spare
         self._timeout_s = timeout_s
-        self._reported_s: dict[int, float] = {}  # by number: time of a host's last report
+        self._reports = Reports(clock)
         self._on_moved, self._on_lost = on_moved, on_lost
         self._clock = clock
-        self._looked_s = clock()
         self._serving: list[Child | None] = [None] * places
         self._spare: Child | None = None
         self._deaths: deque[float] = deque(maxlen=DEATHS)
@@ -131,9 +128,9 @@ class EngineHosts:
             self._lose(f"{DEATHS} engine hosts ended within {WITHIN_S:g} s")
             return
         spare, self._spare = self._spare, None
-        with_spare = spare is not None and spare.ready.done() and spare.alive and not self._is_silent(spare, now)
+        with_spare = spare is not None and spare.ready.done() and spare.alive and self._reports.is_fresh(spare.number)
         if spare is not None and spare.ready.done() and not with_spare:
-            self._kill(spare, now - self._reported_s.get(spare.number, now))
+            self._kill(spare, self._reports.silent_s(spare.number))
             spare = None
         _log.error("engine host ended", status=child.process.returncode, place=place, spare=with_spare)
         if spare is not None and with_spare:
@@ -222,28 +219,21 @@ class EngineHosts:
 
     def reported(self, child: Child, busy_s: float) -> None:
         """Handle a host's report: the longest time that one of its engines has spent on its present work."""
-        self._reported_s[child.number] = self._clock()
+        self._reports.take(child.number)
         if busy_s > self._timeout_s:
             self._kill(child, busy_s)
 
     def look(self) -> None:
         """Kill hosts that have not reported for too long. Call it about every half second."""
-        now = self._clock()
-        if (paused_s := now - self._looked_s) > PAUSE_S:
-            self._reported_s = {number: time_s + paused_s for number, time_s in self._reported_s.items()}
-        self._looked_s = now
+        self._reports.look()
         for child in self.children:
-            silent_s = now - self._reported_s.get(child.number, now)
-            if silent_s > self._timeout_s:
+            if (silent_s := self._reports.silent_s(child.number)) > self._timeout_s:
                 self._kill(child, silent_s)
-
-    def _is_silent(self, child: Child, now: float) -> bool:
-        return now - self._reported_s.get(child.number, now) > FRESH_S
 
     def _kill(self, child: Child, seconds: float) -> None:
         """End a host that hangs; its end is handled as any other."""
         _log.error("engine hangs: its host is killed", seconds=round(seconds, 1))
-        self._reported_s.pop(child.number, None)
+        self._reports.forget(child.number)
         child.kill()
 
     async def stop(self) -> None:

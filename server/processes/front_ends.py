@@ -1,4 +1,4 @@
-"""The front ends of a server: start, replacement of those that end, and distribution of connections."""
+"""The front ends of a server: start, replacement of those that end or hang, and distribution of connections."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ import structlog
 from server.processes.children import START_ERRORS, Child
 from server.processes.listeners import Share, least_loaded
 from server.processes.messages import Accepted, Load, StartDrain
+from server.processes.reports import Reports
 
 MAX_HELD = 1_024  # connections that wait while no front end is ready
+SILENT_S = 10.0
+"""Time without a report after which a front end hangs: its loop never blocks for more than some milliseconds."""
 RESTARTS, WITHIN_S = 3, 60.0  # a front end that ends more often is restarted after the minute
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.supervisor")
 
@@ -35,6 +38,7 @@ class FrontEnds:
         self._start = start
         self._on_gone = on_gone
         self._clock = clock
+        self._reports = Reports(clock)
         self._shares: dict[int, Share] = {}  # connections of the ready front ends
         self._children: dict[int, Child] = {}
         self._held: deque[tuple[str, int]] = deque()
@@ -70,9 +74,12 @@ class FrontEnds:
             self.hand_on(port, descriptor)
 
     def hand_on(self, port: str, descriptor: int) -> None:
-        """Pass a connection to the front end with the fewest connections; hold it while no front end is ready."""
-        shares = self._shares.items()
-        number = least_loaded((each, share) for each, share in shares if not self._children[each].channel.closed)
+        """Pass a connection to the front end with the fewest connections; hold it while no front end is ready.
+
+        One that has not reported lately gets none, unless no other is left.
+        """
+        shares = [pair for pair in self._shares.items() if not self._children[pair[0]].channel.closed]
+        number = least_loaded([pair for pair in shares if self._reports.is_fresh(pair[0])] or shares)
         if number is not None:
             self._shares[number].handed += 1
             self._children[number].channel.tell(Accepted(port), (descriptor,))
@@ -83,9 +90,19 @@ class FrontEnds:
 
     def loaded(self, child: Child, load: Load) -> None:
         """Handle a front end's report."""
+        self._reports.take(child.number)
         share = self._shares.get(child.number)
         if share is not None:
             share.reported, share.received = load.connections, load.received
+
+    def look(self) -> None:
+        """Kill front ends that have not reported for too long. Call it about every half second."""
+        self._reports.look()
+        for child in self.children:
+            if (silent_s := self._reports.silent_s(child.number)) > SILENT_S:
+                _log.error("front end hangs: it is killed", number=child.number, seconds=round(silent_s, 1))
+                self._reports.forget(child.number)
+                child.kill()
 
     def drained(self, child: Child) -> None:
         """Record that a front end has no stream left after a drain; it still answers requests."""
@@ -104,6 +121,7 @@ class FrontEnds:
     def ended(self, child: Child) -> None:
         """Forget a front end that has ended; start another one unless the server drains."""
         self._shares.pop(child.number, None)
+        self._reports.forget(child.number)
         if self._children.pop(child.number, None) is None:
             return
         self._on_gone(child)

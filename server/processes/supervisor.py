@@ -39,7 +39,8 @@ from server.processes.messages import HTTP, MESSAGES, METRICS, VOSK
 from server.settings import Settings
 
 ANSWER_S = 1.0  # time limit for a child's part of the metrics or of a report
-LOOK_S = 0.5  # interval of checks of the engine hosts
+LOOK_S = 0.5  # interval of checks of the children
+FLUSH_S = 8.0  # of a front end's drain, after the time that settings give: docs/drain.md
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.supervisor")
 
 
@@ -149,6 +150,7 @@ class Supervisor:
         while True:
             await asyncio.sleep(LOOK_S)
             self.hosts.look()
+            self.front_ends.look()
 
     def _listen(self, name: str, port: int) -> None:
         try:
@@ -205,7 +207,12 @@ class Supervisor:
         self._watch(self._end_when_empty())
 
     async def _end_when_empty(self) -> None:
-        await self.front_ends.empty.wait()
+        settings = self._settings
+        drain_s = max(settings.drain_timeout_s + settings.drain_spread_s, settings.drain_linger_s)
+        try:
+            await asyncio.wait_for(self.front_ends.empty.wait(), drain_s + FLUSH_S)
+        except TimeoutError:
+            _log.error("front ends did not end their drain in time; they are killed")
         self._finish(0 if self.hosts.lost is None else EXIT_LOST)
 
     def _finish(self, status: int) -> None:

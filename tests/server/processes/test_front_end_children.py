@@ -18,7 +18,18 @@ class Fronts:
         self.started: list[FakeChild] = []
         self.gone: list[int] = []
         self.ready = True
-        self.fronts = FrontEnds(count, self._start, on_gone=lambda child: self.gone.append(child.number))
+        self.now = 1_000.0
+        self.fronts = FrontEnds(
+            count, self._start, on_gone=lambda child: self.gone.append(child.number), clock=lambda: self.now
+        )
+
+    def pass_time(self, seconds: float, *reporting: FakeChild) -> None:
+        """Let time pass in which only these front ends report."""
+        for _ in range(round(2 * seconds)):
+            self.now += 0.5
+            for child in reporting:
+                self.fronts.loaded(child, Load(connections=0, received=0))  # type: ignore[arg-type]
+            self.fronts.look()
 
     async def _start(self) -> Any:
         child = FakeChild()
@@ -53,6 +64,33 @@ async def test_connections_are_spread_evenly_and_ended_ones_count_no_more() -> N
     for number in range(8):
         fronts.fronts.hand_on("http", number + 2_000)
     assert received(first) == 18
+
+
+@on_a_loop
+async def test_a_silent_front_end_gets_no_connections_and_is_killed_after_ten_seconds() -> None:
+    fronts = Fronts(2)
+    await fronts.fronts.begin()
+    hung, working = fronts.started
+    fronts.pass_time(1.0, hung, working)
+    fronts.pass_time(3.0, working)
+    for number in range(6):
+        fronts.fronts.hand_on("http", number + 1_000)
+    assert (received(hung), received(working)) == (0, 6)
+    fronts.pass_time(6.5, working)
+    assert hung.alive
+    fronts.pass_time(1.0, working)
+    assert not hung.alive
+    assert working.alive
+
+
+@on_a_loop
+async def test_a_front_end_is_not_killed_because_the_supervisor_itself_was_stopped() -> None:
+    fronts = Fronts(1)
+    await fronts.fronts.begin()
+    fronts.pass_time(1.0, fronts.started[0])
+    fronts.now += 3_600.0
+    fronts.fronts.look()
+    assert fronts.started[0].alive
 
 
 @on_a_loop

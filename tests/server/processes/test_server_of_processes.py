@@ -251,6 +251,18 @@ def test_an_engine_that_hangs_is_replaced_and_a_second_signal_ends_all_at_once(
         client.close()
 
 
+def test_a_front_end_that_hangs_is_replaced_and_does_not_hold_up_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUTTI_DRAIN_TIMEOUT_S", "1")
+    with FrontEnds(2) as server:
+        hung = server.processes(FRONT_END)[0]
+        server.kill(hung, signal.SIGSTOP)
+        server.until(lambda: hung.pid not in {process.pid for process in server.processes(FRONT_END)})
+        server.until(server.both_serve)
+        server.kill(server.processes(FRONT_END)[0], signal.SIGSTOP)
+        os.kill(server.pid, signal.SIGTERM)
+        server.until(lambda: not server.left())
+
+
 def test_no_more_streams_are_admitted_than_the_limit(limited: FrontEnds) -> None:
     admitted: list[ClientConnection] = []
     statuses: list[int] = []
