@@ -51,8 +51,8 @@ for number in range(*map(int, sys.argv[1:])):
 def test_a_child_that_dies_or_complains_is_reported_with_its_recording() -> None:
     """The run continues with the next recording."""
     died, complained = fuzzer.faults_of(1, 6, [sys.executable, "-c", DIES_AT_3])
-    assert (died.number, died.what[:35]) == (3, "the process ended with status -11: ")
-    assert (complained.number, complained.what) == (4, "written to stderr: Exception ignored\n")
+    assert (died.number, died.result[:35]) == (3, "the process ended with status -11: ")
+    assert (complained.number, complained.result) == (4, "written to stderr: Exception ignored\n")
 
 
 def test_a_seek_before_the_first_byte_leaves_the_position() -> None:

@@ -39,10 +39,10 @@ FORMS = (
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A recording by its number, and what came of it instead of samples or a refusal."""
+    """A recording by its number, and its result, which is neither samples nor a refusal."""
 
     number: int
-    what: str
+    result: str
 
 
 def decode_both_ways(body: bytes, number: int) -> None:
@@ -139,7 +139,7 @@ def main() -> None:
         return
     faults = faults_of(options.first, options.count)
     for fault in faults:
-        _say(fault.number, fault.what)
+        _say(fault.number, fault.result)
     _say(f"{options.count} recordings, {len(faults)} faults")
     sys.exit(bool(faults))
 
