@@ -5,7 +5,7 @@ libsndfile and FFmpeg ignore gaps in the timestamps: pauses in which nothing was
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,11 +75,8 @@ class Contents:
     problem: str | None
 
 
-def contents_of(body: bytes) -> Generator[None, None, Contents]:
-    """Demux a whole container without decoding it; pauses after each piece of the body.
-
-    Raises: MediaError if the live demuxers cannot read it.
-    """
+def contents_of(body: bytes) -> Contents:
+    """Demux a whole container without decoding it. Raises: MediaError if the live demuxers cannot read it."""
     finder, demuxer, times = DemuxerFinder(), None, Times()
     for piece in _pieces(body):
         if demuxer is not None:
@@ -87,7 +84,6 @@ def contents_of(body: bytes) -> Generator[None, None, Contents]:
         elif (found := finder.feed(piece)) is not None:
             demuxer, first = found
             times.take(demuxer.feed(first))
-        yield
     if demuxer is None:
         raise Undecodable("the audio ends inside its header")
     times.take(demuxer.flush())

@@ -2,29 +2,26 @@
 
 libsndfile and FFmpeg stop silently at the end of the first recording. For WAV see `WavDemuxer`, which continues.
 
-Every search takes time in proportion to the body, whatever it holds, and pauses after a bounded piece of work.
+Every search takes time in proportion to the body, whatever it holds.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from server.audio.containers.wav import LEAST_FILLER
 from server.audio.frames import FRAME_OR_TAG, announced_frames, frame_size, tag_size
 
-Starts = Iterator[int | None]
-"""Starts of recordings in a body, in order; None after each piece of work without one."""
+Starts = Iterator[int]
+"""Starts of recordings in a body, in order."""
 
-SEARCH_BYTES = 2**16  # searched in one piece: under a millisecond
-STEPS_A_PIECE = 512  # pages, frames or boxes walked in one piece
 OGG_HEAD_BYTES, OGG_FIRST = 27, 2
 OGG = re.compile(b"OggS")
 FLAC = re.compile(rb"fLaC[\0\x80]\0\0\x22")
 AMR = re.compile(rb"#!AMR(?:-WB)?\n")
 EBML, EBML_HEAD_BYTES, DOC_TYPES = re.compile(b"\x1a\x45\xdf\xa3"), 64, (b"\x42\x82\x84webm", b"\x42\x82\x88matroska")
-LONGEST_MARK = 9  # bytes of what these patterns match
 W64_HEAD_BYTES = 24
 SEGMENT, MAX_EBML_BYTES = b"\x18\x53\x80\x67", 4_096
 LEAST_FRAMES = 4  # of MP3, 0.1 s: encoders' counts are off by one or two
@@ -33,14 +30,12 @@ MAX_BOXES = 2**16  # of an MP4 file; one of four hours has a few, or one a secon
 MAX_BLOCKS = 4_096  # of FLAC metadata, as in `NonAudioBudget`
 
 
-def parts_of(body: bytes, kind: str | None) -> Iterator[bytes | None]:
-    """Yield the recordings in a body of this kind, in order; None after each piece of work without one."""
+def parts_of(body: bytes, kind: str | None) -> Iterator[bytes]:
+    """Yield the recordings in a body of this kind, in order."""
     starts = _STARTS.get(kind or "")
     begin = 0
     for start in starts(body) if starts is not None else ():
-        if start is None:
-            yield None
-        elif start:
+        if start:
             yield body[begin:start]
             begin = start
     yield body[begin:]
@@ -98,33 +93,26 @@ _ENDS: dict[str, Callable[[bytes], int]] = {
 }
 
 
-def _found(body: bytes, mark: re.Pattern[bytes], at: int) -> Generator[None, None, int]:
+def _found(body: bytes, mark: re.Pattern[bytes], at: int) -> int:
     """Return the first mark at or after `at`, the end of the body if there is none."""
-    while at < len(body):
-        match = mark.search(body, at, at + SEARCH_BYTES + LONGEST_MARK - 1)
-        if match is not None:
-            return match.start()
-        at += SEARCH_BYTES
-        yield
-    return len(body)
+    match = mark.search(body, at)
+    return len(body) if match is None else match.start()
 
 
 def _marks(body: bytes, mark: re.Pattern[bytes], skipped: Callable[[bytes, int], int]) -> Starts:
     """Yield the places of a mark; `skipped` is the place from which to search after one."""
     at = 0
-    while (at := (yield from _found(body, mark, at))) < len(body):
+    while (at := _found(body, mark, at)) < len(body):
         yield at
         at = skipped(body, at)
 
 
 def _ogg(body: bytes) -> Starts:
     """Yield the starts of chained streams: the first of successive pages with the first-page flag."""
-    at, in_head, steps = 0, False, 0
+    at, in_head = 0, False
     while at <= len(body) - OGG_HEAD_BYTES:
-        if (steps := steps + 1) % STEPS_A_PIECE == 0:
-            yield None
         if not body.startswith(b"OggS", at):
-            at = yield from _found(body, OGG, at + 1)
+            at = _found(body, OGG, at + 1)
             continue
         is_first = bool(body[at + 5] & OGG_FIRST)
         if is_first and not in_head:
@@ -151,11 +139,9 @@ def _flac_audio(body: bytes, at: int) -> int:
 
 def _matroska(body: bytes) -> Starts:
     """Yield the starts of files: a header with a document type."""
-    for steps, at in enumerate(_marks(body, EBML, lambda _, at: at + len(EBML.pattern)), start=1):
-        if at is not None and any(doc_type in body[at : at + EBML_HEAD_BYTES] for doc_type in DOC_TYPES):
+    for at in _marks(body, EBML, lambda _, at: at + len(EBML.pattern)):
+        if any(doc_type in body[at : at + EBML_HEAD_BYTES] for doc_type in DOC_TYPES):
             yield at
-        elif at is None or steps % STEPS_A_PIECE == 0:
-            yield None
 
 
 def _amr(body: bytes) -> Starts:
@@ -165,9 +151,7 @@ def _amr(body: bytes) -> Starts:
 def _mov(body: bytes) -> Starts:
     """Yield the starts of files: an `ftyp` box after the `moov` box of the file before."""
     has_tracks = True
-    for steps, (at, name) in enumerate(_boxes(body), start=1):
-        if steps % STEPS_A_PIECE == 0:
-            yield None
+    for at, name in _boxes(body):
         if name == b"ftyp" and has_tracks:
             yield at
             has_tracks = False
@@ -192,10 +176,8 @@ def _box_bytes(body: bytes, at: int) -> int:
 
 def _mp3(body: bytes) -> Starts:
     """Yield the starts of files: a tag, a frame with a frame count, after the last counted frame, or another form."""
-    at, frames, counted, form, steps = 0, 0, 0, (0, 0), 0
+    at, frames, counted, form = 0, 0, 0, (0, 0)
     while at < len(body):
-        if (steps := steps + 1) % STEPS_A_PIECE == 0:
-            yield None
         tag = tag_size(body, at)
         if tag:
             if frames and _frames_follow(body, at + tag):
@@ -205,7 +187,7 @@ def _mp3(body: bytes) -> Starts:
             continue
         size = frame_size(body, at)
         if not size:
-            at = yield from _found(body, FRAME_OR_TAG, at + 1)
+            at = _found(body, FRAME_OR_TAG, at + 1)
             continue
         announced = announced_frames(body, at, size)
         shape = (body[at + 1] & 0xFE, (body[at + 2] & 0x0C) | (body[at + 3] >> 6 == 3))

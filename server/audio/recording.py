@@ -1,6 +1,6 @@
 """Uploaded recordings as blocks of 16-bit samples at the model's rate.
 
-Blocking: call it on a thread, never on the event loop.
+Blocking: `remote_recording` runs it in another process.
 """
 
 from __future__ import annotations
@@ -8,13 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import islice
 
 import numpy as np
 
 from server.audio.formats import AudioForm
 from server.audio.pcm import BLOCK_S, MAX_CHANNELS, PCM, ChannelResampler, downmix
-from server.audio.sources import Paused, opening
+from server.audio.sources import open_source
 from server.errors import BadAudio, TooLarge
 
 Clock = Callable[[], float]
@@ -23,58 +22,39 @@ DECODING_S, DECODING_S_PER_MIB = 10.0, 15.0
 """Processor time allowed for decoding a body: a constant, and per MiB. It is three times that of Opus in WebM at
 12 kbit/s, 5.2 s per MiB on a busy core; AAC at 32 kbit/s takes 1.7, FLAC of speech 0.1. Bodies crafted to waste time
 take longer."""
-MAX_RECORDINGS = 1_000  # of one body: opening one takes up to a millisecond, even if it is only a header
-PIECES_AT_ONCE = 8  # of opening a body, each up to some milliseconds
+
+
+def processor_time_s(body_bytes: int) -> float:
+    """Return the processor time allowed for decoding a body."""
+    return DECODING_S + DECODING_S_PER_MIB * body_bytes / 2**20
 
 
 class Recording:
     """A recording of any supported kind as blocks of 16-bit samples."""
 
     def __init__(
-        self,
-        body: bytes,
-        form: AudioForm,
-        *,
-        rate: int,
-        max_s: float,
-        clock: Clock = time.thread_time,
-        at_once: bool = True,
+        self, body: bytes, form: AudioForm, *, rate: int, max_s: float, clock: Clock = time.thread_time
     ) -> None:
         """`rate` is the output rate in Hz, `clock` the processor time of the decoding thread.
 
-        `at_once` opens the body here, with the errors of `open`; otherwise `open` is called until it returns True.
+        Raises: BadAudio, BadParameter; TooLarge over the processor time, or if the header announces more than `max_s`.
         """
         if not body:
             raise BadAudio("the body is empty")
         self._max_s = max_s
         self._rate = rate
         self._clock = clock
-        self._left_s = DECODING_S + DECODING_S_PER_MIB * len(body) / 2**20
+        self._left_s = processor_time_s(len(body))
         self._decoded_s = 0.0
-        self._has_audio = self._ended = self._is_open = False
-        self._pieces = self._opened(body, form)
-        if at_once:
-            self.open(pieces=None)
-
-    def open(self, pieces: int | None = PIECES_AT_ONCE) -> bool:
-        """Do the next pieces of opening the body, None: all of them; return whether it is open.
-
-        Raises: BadAudio, BadParameter; TooLarge over the processor time, or if the header announces more than `max_s`.
-        """
+        self._has_audio = self._ended = False
         with self._processor_time():
-            for _ in islice(self._pieces, pieces):
-                pass
-        return self._is_open
-
-    def _opened(self, body: bytes, form: AudioForm) -> Iterator[None]:
-        self._source = source = yield from opening(body, form)
-        if source.stated_s is not None and source.stated_s > self._max_s:
+            self._source = source = open_source(body, form)
+        if source.stated_s is not None and source.stated_s > max_s:
             raise self._too_long()
         self.channels, self._part = source.channels, source.part
         self._resampler = self._fresh_resampler()
         self._nothing = np.empty((0, self.channels), np.int16)
         self._samples = self._nothing  # read, and not yet resampled
-        self._is_open = True
 
     @property
     def warnings(self) -> list[str]:
@@ -82,10 +62,7 @@ class Recording:
         return self._source.warnings
 
     def next_block(self) -> PCM | None:
-        """Return the next samples, (S, C) int16, of `BLOCK_S` at most, or None at the end.
-
-        A block is empty if the next piece of the body held no samples. Raises: BadAudio, TooLarge.
-        """
+        """Return the next samples, (S, C) int16, at most `BLOCK_S`, or None at the end. Raises: BadAudio, TooLarge."""
         if self._ended:
             return None
         with self._processor_time():
@@ -98,16 +75,11 @@ class Recording:
     def _next_block(self) -> PCM:
         rest = self._nothing
         if not len(self._samples):
-            try:
-                self._samples = self._source.read()
-                self._ended = not len(self._samples)
-            except Paused:
-                pass
+            self._samples = self._source.read()
+            self._ended = not len(self._samples)
             if self._source.part != self._part:
                 rest = self._resampler.flush()
                 self._part, self._resampler = self._source.part, self._fresh_resampler()
-                if self._part >= MAX_RECORDINGS:
-                    raise BadAudio(f"more than {MAX_RECORDINGS} recordings in one body; send them separately")
             self._decoded_s += len(self._samples) / self._source.rate
             if self._decoded_s > self._max_s:
                 raise self._too_long()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
@@ -25,6 +25,7 @@ from server.errors import BadAudio, BadParameter, MediaError, NotTaken, Undecoda
 
 SNIFF_BYTES = 2**15  # three of the largest AAC frames
 PIECE_BYTES = 2**17
+MAX_RECORDINGS = 1_000  # of one body: opening one takes up to a millisecond, even if it is only a header
 READS_A_BLOCK = 8  # of libsndfile: an error at the end loses at most an eighth of a block
 WAVE_AT = 8
 UNSUPPORTED = "the body is not a supported recording (wav, flac, ogg, mp3, webm, m4a); raw audio needs an encoding"
@@ -55,19 +56,11 @@ class Source(Protocol):
         """Length in seconds by the header, None if it has none."""
 
     def read(self) -> PCM:
-        """Return the next samples, (S, C) int16, empty at the end. Raises: BadAudio; Paused."""
+        """Return the next samples, (S, C) int16, empty at the end. Raises: BadAudio."""
 
 
-class Paused(Exception):
-    """A piece of the body held no samples: call `read` again."""
-
-
-Opening = Generator[None, None, Source]
-"""Opens a recording; pauses after each bounded piece of work. Raises: BadAudio."""
-
-
-def opening(body: bytes, form: AudioForm) -> Opening:
-    """Open a body in pieces; a container is recognized even if a raw encoding was announced.
+def open_source(body: bytes, form: AudioForm) -> Source:
+    """Open a body; a container is recognized even if a raw encoding was announced.
 
     Raises: BadAudio; BadParameter for a form that uploads cannot have.
     """
@@ -79,25 +72,20 @@ def opening(body: bytes, form: AudioForm) -> Opening:
     kind = _kind_behind_tags(body)
     if kind == "wav":
         try:
-            return (yield from WavSource(body).opening())
-        except NotTaken:
-            kind = "wav"  # for example ADPCM, which libsndfile reads
+            return WavSource(body)
+        except NotTaken:  # for example ADPCM, which libsndfile reads
             if body.find(b"WAVEfmt ", WAVE_AT + 1) > 0:
                 raise BadAudio(SEVERAL_WAVS) from None
     parts = parts_of(body, kind)
-    for first in parts:
-        if first is None:
-            yield
-            continue
-        source = yield from _opening_part(first, kind)
-        return source if len(first) == len(body) else ChainedSource(source, parts, kind)
-    raise AssertionError("a body has at least one part")
+    first = next(parts)
+    source = _open_part(first, kind)
+    return source if len(first) == len(body) else ChainedSource(source, parts, kind)
 
 
-def _opening_part(body: bytes, kind: str | None) -> Opening:
+def _open_part(body: bytes, kind: str | None) -> Source:
     """Open a body with one recording. Raises: BadAudio."""
     try:
-        contents = yield from contents_of(body)
+        contents = contents_of(body)
     except MediaError as error:  # libsndfile or FFmpeg may read it, or report the error better
         if kind == "ogg":  # they read no other codecs, and search all of the body for a page
             raise BadAudio(f"the ogg recording cannot be decoded: {error}") from error
@@ -134,14 +122,19 @@ def _open_by_ffmpeg(body: bytes, problem: str | None, error: Exception) -> Sourc
     return source
 
 
+def _next_part(part: int) -> int:
+    """Return the index of the next recording. Raises: BadAudio if there are too many."""
+    if part + 1 >= MAX_RECORDINGS:
+        raise BadAudio(f"more than {MAX_RECORDINGS} recordings in one body; send them separately")
+    return part + 1
+
+
 class ChainedSource:
     """Several recordings in one body; each is opened when the previous one has ended."""
 
-    def __init__(self, first: Source, parts: Iterator[bytes | None], kind: str | None) -> None:
-        """`first` is open; `parts` are the others, None where the search for them pauses."""
-        self._current = first
-        self._others = self._opened(parts, kind)
-        self._between = False  # the current recording has ended
+    def __init__(self, first: Source, parts: Iterator[bytes], kind: str | None) -> None:
+        """`first` is open; `parts` are the others."""
+        self._current, self._others, self._kind = first, parts, kind
         self._before: list[str] = []
         self.part = 0
 
@@ -166,33 +159,22 @@ class ChainedSource:
         return self._before + self._current.warnings
 
     def read(self) -> PCM:
-        """Return the next samples, (S, C) int16, empty at the end. Raises: BadAudio; Paused between recordings."""
-        if not self._between and len(samples := self._current.read()):
-            return samples
-        self._between = True
-        for other in self._others:
-            if other is not None:
-                self._before, self._current, self._between = self.warnings, other, False
-                self.part += 1
-            raise Paused
-        return np.empty((0, self.channels), np.int16)
-
-    def _opened(self, parts: Iterator[bytes | None], kind: str | None) -> Iterator[Source | None]:
-        for part in parts:
-            yield None if part is None else (yield from self._opening(part, kind))
-
-    def _opening(self, part: bytes, kind: str | None) -> Opening:
-        try:
-            return (yield from _opening_part(part, kind))
-        except BadAudio as error:
-            raise BadAudio(f"recording {self.part + 2} in the body: {error}") from error
+        """Return the next samples, (S, C) int16, empty at the end. Raises: BadAudio."""
+        while not len(samples := self._current.read()) and (other := next(self._others, None)) is not None:
+            try:
+                opened = _open_part(other, self._kind)
+            except BadAudio as error:
+                raise BadAudio(f"recording {self.part + 2} in the body: {error}") from error
+            self._before, self._current = self.warnings, opened
+            self.part = _next_part(self.part)
+        return samples
 
 
 class WavSource:
     """One or several WAV files, read by the demuxer of live streams."""
 
     def __init__(self, body: bytes) -> None:
-        """`opening` reads up to the first samples."""
+        """Read up to the first samples. Raises: BadAudio; NotTaken for formats that the demuxer does not support."""
         self._body = memoryview(body)
         self._items = self._demuxed()
         self._reader: PlainReader | None = None
@@ -200,25 +182,22 @@ class WavSource:
         self.warnings: list[str] = []
         self.stated_s: float | None = None  # not needed: the body size bounds the length
 
-    def opening(self) -> Generator[None, None, WavSource]:
-        """Read up to the first samples. Raises: BadAudio; NotTaken for formats that the demuxer does not support."""
         for item in self._items:
             if isinstance(item, Track):
                 self._begin(item)
-                return self
-            yield
-        raise BadAudio("the WAV ends before its samples")
+                break
+        else:
+            raise BadAudio("the WAV ends before its samples")
 
     def read(self) -> PCM:
-        """Return the next samples, (S, C) int16, empty at the end. Raises: BadAudio; Paused."""
+        """Return the next samples, (S, C) int16, empty at the end. Raises: BadAudio."""
         assert self._reader is not None
         try:
             for item in self._items:
                 if isinstance(item, Track):
                     self._begin(item)
-                elif item and len(samples := self._reader.read(item)):
+                elif len(samples := self._reader.read(item)):
                     return samples
-                raise Paused
         except NotTaken as error:
             raise BadAudio(SEVERAL_WAVS) from error
         return self._reader.drain()
@@ -227,15 +206,14 @@ class WavSource:
         if not track.channels:
             raise BadAudio("the WAV header announces 0 channels")
         self._reader = PlainReader(PlainCodec(track.codec), track.rate, track.channels)
-        self.rate, self.channels, self.part = track.rate, track.channels, self.part + 1
+        self.rate, self.channels, self.part = track.rate, track.channels, _next_part(self.part)
 
     def _demuxed(self) -> Iterator[Track | bytes]:
-        """Yield tracks and samples; no bytes after each piece of the body. Raises: BadAudio, NotTaken."""
+        """Yield tracks and samples. Raises: BadAudio, NotTaken."""
         demuxer = WavDemuxer(bounded=False)
         try:
             for at in range(0, len(self._body), PIECE_BYTES):
                 yield from demuxer.feed(bytes(self._body[at : at + PIECE_BYTES]))
-                yield b""
             yield from demuxer.flush()
         except Undecodable as error:
             raise BadAudio(str(error)) from error

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar, get_args
+from typing import Any, get_args
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
@@ -17,8 +16,9 @@ from starlette.requests import ClientDisconnect
 from model.ctc.words import Word
 from server.audio.formats import AudioForm
 from server.audio.pcm import PCM
-from server.audio.recording import Recording
+from server.audio.remote_recording import RemoteRecording, forked_recording
 from server.errors import (
+    BadAudio,
     BadParameter,
     ClientGone,
     CloseReason,
@@ -46,10 +46,7 @@ from server.text.redaction_kinds import Redaction
 NUMBER_PAUSE_S = 2.0  # of a pause within a number that is read aloud
 ROW_WORDS = 3  # digits at the end of a segment that may go on in the next one
 PLACE = "tutti.upload_place"  # key in the request's ASGI scope
-THREADS = 2  # that decode uploads, in turn: one more hardly decodes faster, and delays the event loop
-
-
-T = TypeVar("T")
+DRAIN_POLL_S = 0.1  # while a recording is opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,6 @@ class Recordings:
         self._places = UploadPlaces(
             settings.uploads_here * UPLOADS_A_PLACE, settings.uploads_here * settings.max_upload_bytes
         )
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="upload")
         for stage in get_args(Stage):
             replica.metrics.uploads_active.labels(stage).set_function(partial(self._places.count, stage))
 
@@ -129,19 +125,23 @@ class Recordings:
         """
         replica = self._replica
         rate, max_s = wanted.model.config.sample_rate, replica.settings.max_upload_s
-        async with _while_wanted(request):
-            recording = Recording(body, wanted.form, rate=rate, max_s=max_s, at_once=False)
-            while not await self._on_thread(recording.open):
-                replica.sessions.refuse_if_draining()
+        async with _while_wanted(request), forked_recording() as recording:
+            await self._until_drain(recording.open(body, wanted.form, rate=rate, max_s=max_s))
             session = self._session(wanted, recording.channels, finals_at_end=on_segment is None)
             words = await self._run(wanted, Upload(session, wanted.style, on_segment), request, recording)
         replica.metrics.audio_seconds[wanted.form.encoding].inc(session.audio_s)
         replica.metrics.audio_bytes.inc(len(body))
         return Recognized(words, session.audio_s, tuple(recording.warnings))
 
-    async def _on_thread(self, piece: Callable[[], T]) -> T:
-        """Do a bounded piece of work on a thread; the pieces of all uploads take turns."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, piece)
+    async def _until_drain(self, opening: Coroutine[Any, Any, None]) -> None:
+        """Wait for a recording to be opened. Raises: ServerDraining."""
+        task = asyncio.create_task(opening)
+        try:
+            while not (await asyncio.wait([task], timeout=DRAIN_POLL_S))[0]:
+                self._replica.sessions.refuse_if_draining()
+            await task
+        finally:
+            task.cancel()
 
     def _session(self, wanted: Wanted, channels: int, *, finals_at_end: bool) -> Session:
         """Return the session of a recording. Raises: BadParameter, ServerDraining."""
@@ -164,7 +164,7 @@ class Recordings:
         return wanted.model.session(options, replace(replica.limits, max_backlog_s=math.inf))
 
     async def _run(
-        self, wanted: Wanted, upload: Upload, request: Request, recording: Recording
+        self, wanted: Wanted, upload: Upload, request: Request, recording: RemoteRecording
     ) -> list[list[FormattedWord]]:
         replica = self._replica
         replica.sessions.add(upload, "upload", len(upload.session.channels))
@@ -178,8 +178,7 @@ class Recordings:
                 ),
                 lambda: read_session(upload.session, wanted.style),
             )
-            next_block = partial(self._on_thread, recording.next_block)
-            transcripts = await upload.run(next_block, recognition, replica.clock)
+            transcripts = await upload.run(recording, recognition, replica.clock)
         except ServerDraining:
             outcome = "drained"
             raise
@@ -313,6 +312,7 @@ class Upload:
         self._waiter: asyncio.Future[None] | None = None
         self._error: Refused | None = None
         self._ended = False
+        self._stop_decoding = _nothing
 
     @property
     def backlog_s(self) -> float:
@@ -363,14 +363,13 @@ class Upload:
 
     async def run(
         self,
-        next_block: Callable[[], Awaitable[PCM | None]],
+        recording: RemoteRecording,
         recognition: ActiveSession,
         clock: Callable[[], float],
     ) -> list[list[FormattedWord]]:
         """Recognize the whole recording; return each channel's words. Raises: Refused."""
-        while (block := await next_block()) is not None:
-            if self._error is not None:
-                raise self._error
+        self._stop_decoding = recording.kill
+        while (block := await self._next_block(recording)) is not None:
             recognition.push(self.session.samples(block, clock()))
             while self.session.backlog_s > IN_FLIGHT_S:
                 await self._next_result()
@@ -381,15 +380,28 @@ class Upload:
             await self._next_result()
         return self._words
 
+    async def _next_block(self, recording: RemoteRecording) -> PCM | None:
+        try:
+            block = await recording.next_block()
+        except BadAudio:
+            self._raise_failure()
+            raise
+        self._raise_failure()
+        return block
+
+    def _raise_failure(self) -> None:
+        if self._error is not None:
+            raise self._error
+
     async def _next_result(self) -> None:
         if self._error is None:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        if self._error is not None:
-            raise self._error
+        self._raise_failure()
 
     def _fail(self, error: Refused) -> None:
         self._error = error
+        self._stop_decoding()
         self._wake()
 
     def _wake(self) -> None:
