@@ -138,6 +138,7 @@ async def _run(_: FastAPI, *, replica: Replica, ports: Sequence[SecondPort], lis
         port.stop()
     watchdog.stop()
     replica.decoding.close()
+    replica.forks.stop()
     replica.models.close()
     replica.usage.report_open()
     await asyncio.to_thread(replica.usage.close)

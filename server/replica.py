@@ -9,6 +9,7 @@ from server.access.guard import Guard
 from server.access.keys import KeyRing, read_secrets
 from server.access.tokens import Tokens
 from server.audio.decode_queue import DecodingPool
+from server.audio.remote_recording import ForkServer
 from server.coordination.coordinator import Coordinator
 from server.coordination.local import LocalCoordinator
 from server.errors import of_setting
@@ -46,7 +47,8 @@ class Replica:
     limits: Limits
     live_limits: LiveLimits
     clock: Callable[[], float]
-    decoding: DecodingPool
+    decoding: DecodingPool  # of live streams
+    forks: ForkServer  # for uploads
     usage: Usage
     receipts: ReceiptKeys | None  # None: no key signs receipts
     own_forms: OwnForms  # the operator's own written forms
@@ -100,6 +102,7 @@ def build_replica(
         live_limits=_live_limits(settings),
         clock=clock,
         decoding=DecodingPool(),
+        forks=ForkServer(),
         usage=_usage(settings, metrics),
         receipts=_receipt_keys(settings),
         own_forms=own_forms_of(settings.written_forms),

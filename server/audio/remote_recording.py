@@ -30,8 +30,8 @@ class ForkServer:
     """The process that forks. It is started when it is first needed, and again if it has ended."""
 
     def __init__(self, *program: str) -> None:
-        """`program`: arguments of Python that run it."""
-        self._program = program
+        """`program`: other arguments of Python that run it."""
+        self._program = program or ("-m", "server.audio.fork_server")
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
@@ -68,9 +68,6 @@ class ForkServer:
             ours.setblocking(False)
             self._control = ours
         return self._control
-
-
-FORKS = ForkServer("-m", "server.audio.fork_server")  # of this process
 
 
 class RemoteRecording:
@@ -151,7 +148,7 @@ class RemoteRecording:
 
 
 @asynccontextmanager
-async def forked_recording(forks: ForkServer = FORKS) -> AsyncIterator[RemoteRecording]:
+async def forked_recording(forks: ForkServer) -> AsyncIterator[RemoteRecording]:
     """Return a recording that is to be opened; its process is killed at the end. Raises: ServerNotReady."""
     try:
         connection = forks.fork()

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, get_args
+from typing import TypeVar, get_args
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from model.ctc.words import Word
 from server.audio.formats import AudioForm
-from server.audio.pcm import PCM
 from server.audio.remote_recording import RemoteRecording, forked_recording
 from server.errors import (
     BadAudio,
@@ -46,7 +45,8 @@ from server.text.redaction_kinds import Redaction
 NUMBER_PAUSE_S = 2.0  # of a pause within a number that is read aloud
 ROW_WORDS = 3  # digits at the end of a segment that may go on in the next one
 PLACE = "tutti.upload_place"  # key in the request's ASGI scope
-DRAIN_POLL_S = 0.1  # while a recording is opened
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,23 +125,18 @@ class Recordings:
         """
         replica = self._replica
         rate, max_s = wanted.model.config.sample_rate, replica.settings.max_upload_s
-        async with _while_wanted(request), forked_recording() as recording:
-            await self._until_drain(recording.open(body, wanted.form, rate=rate, max_s=max_s))
-            session = self._session(wanted, recording.channels, finals_at_end=on_segment is None)
-            words = await self._run(wanted, Upload(session, wanted.style, on_segment), request, recording)
+        async with _while_wanted(request), forked_recording(replica.forks) as recording:
+            upload = Upload(recording, wanted.style, on_segment)
+            replica.sessions.add(upload, "upload")
+            try:
+                await upload.open(body, wanted.form, rate=rate, max_s=max_s)
+                session = self._session(wanted, recording.channels, finals_at_end=on_segment is None)
+                words = await self._run(wanted, upload, session, request)
+            finally:
+                replica.sessions.remove(upload)
         replica.metrics.audio_seconds[wanted.form.encoding].inc(session.audio_s)
         replica.metrics.audio_bytes.inc(len(body))
         return Recognized(words, session.audio_s, tuple(recording.warnings))
-
-    async def _until_drain(self, opening: Coroutine[Any, Any, None]) -> None:
-        """Wait for a recording to be opened. Raises: ServerDraining."""
-        task = asyncio.create_task(opening)
-        try:
-            while not (await asyncio.wait([task], timeout=DRAIN_POLL_S))[0]:
-                self._replica.sessions.refuse_if_draining()
-            await task
-        finally:
-            task.cancel()
 
     def _session(self, wanted: Wanted, channels: int, *, finals_at_end: bool) -> Session:
         """Return the session of a recording. Raises: BadParameter, ServerDraining."""
@@ -159,26 +154,25 @@ class Recordings:
             redact=wanted.redact,
             finals_at_end=finals_at_end,
         )
-        replica.sessions.refuse_if_draining()
         # `Upload` reads no further than `IN_FLIGHT_S` ahead, so the limit for live clients does not apply.
         return wanted.model.session(options, replace(replica.limits, max_backlog_s=math.inf))
 
     async def _run(
-        self, wanted: Wanted, upload: Upload, request: Request, recording: RemoteRecording
+        self, wanted: Wanted, upload: Upload, session: Session, request: Request
     ) -> list[list[FormattedWord]]:
         replica = self._replica
-        replica.sessions.add(upload, "upload", len(upload.session.channels))
+        replica.sessions.add(upload, "upload", len(session.channels))
         began_s, outcome, recognition, usage = replica.clock(), "client_abort", None, None
         try:
-            recognition = await wanted.model.recognizer.open_in_background(upload.session, upload)
+            recognition = await wanted.model.recognizer.open_in_background(session, upload)
             request.scope[PLACE].stage = "recognizing"
             usage = replica.usage.begin(
                 subject_of(
                     request, wanted.model, kind="upload", protocol=wanted.protocol, request_id=wanted.request_id
                 ),
-                lambda: read_session(upload.session, wanted.style),
+                lambda: read_session(session, wanted.style),
             )
-            transcripts = await upload.run(recording, recognition, replica.clock)
+            transcripts = await upload.run(session, recognition, replica.clock)
         except ServerDraining:
             outcome = "drained"
             raise
@@ -193,7 +187,6 @@ class Recordings:
                 recognition.close()
             if usage is not None:
                 usage.end(outcome)
-            replica.sessions.remove(upload)
             replica.metrics.sessions.labels("upload", outcome).inc()
             replica.metrics.session_duration.observe(replica.clock() - began_s)
 
@@ -302,22 +295,27 @@ OnSegment = Callable[[Sequence[FormattedWord]], None]
 class Upload:
     """Feeds a recording to its session at the rate of the results, and collects the words."""
 
-    def __init__(self, session: Session, style: Style, on_segment: OnSegment | None = None) -> None:
-        self.session = session
+    def __init__(self, recording: RemoteRecording, style: Style, on_segment: OnSegment | None = None) -> None:
+        self._recording = recording
+        self._session: Session | None = None  # until the recording is open
+        self._style = style
         self._on_segment = on_segment
         self._joins_numbers = style.numerals and style.english and on_segment is None
-        self._sentences = [Sentences(style) for _ in session.channels]
-        self._pending: list[list[Word]] = [[] for _ in session.channels]  # end in digits that may go on
-        self._words: list[list[FormattedWord]] = [[] for _ in session.channels]
+        self._sentences: list[Sentences] = []
+        self._pending: list[list[Word]] = []  # end in digits that may go on
+        self._words: list[list[FormattedWord]] = []
         self._waiter: asyncio.Future[None] | None = None
         self._error: Refused | None = None
         self._ended = False
-        self._stop_decoding = _nothing
 
     @property
     def backlog_s(self) -> float:
         """Seconds of audio without a result."""
-        return self.session.backlog_s
+        return 0.0 if self._session is None else self._session.backlog_s
+
+    async def open(self, body: bytes, form: AudioForm, *, rate: int, max_s: float) -> None:
+        """Open the recording. Raises: Refused."""
+        await self._decoded(self._recording.open(body, form, rate=rate, max_s=max_s))
 
     def drain(self) -> None:
         """Fail with `ServerDraining`; the client has to send the recording again, to another replica."""
@@ -334,7 +332,7 @@ class Upload:
                 self._ended = True
             elif isinstance(event, StreamBroken):
                 self._fail(RecognitionFailed("recognition failed on this recording"))
-        if self._ended or self.session.backlog_s <= IN_FLIGHT_S / 2:
+        if self._ended or self.backlog_s <= IN_FLIGHT_S / 2:
             self._wake()
 
     def _add(self, final: Final) -> None:
@@ -361,33 +359,39 @@ class Upload:
         if words:
             self._words[channel] += self._sentences[channel].final(words, ends=True, pause_s=NUMBER_PAUSE_S)
 
+    def begin(self, session: Session) -> None:
+        """Collect the words of a session from now on."""
+        self._session = session
+        for _ in session.channels:
+            self._sentences.append(Sentences(self._style))
+            self._pending.append([])
+            self._words.append([])
+
     async def run(
-        self,
-        recording: RemoteRecording,
-        recognition: ActiveSession,
-        clock: Callable[[], float],
+        self, session: Session, recognition: ActiveSession, clock: Callable[[], float]
     ) -> list[list[FormattedWord]]:
         """Recognize the whole recording; return each channel's words. Raises: Refused."""
-        self._stop_decoding = recording.kill
-        while (block := await self._next_block(recording)) is not None:
-            recognition.push(self.session.samples(block, clock()))
-            while self.session.backlog_s > IN_FLIGHT_S:
+        self.begin(session)
+        while (block := await self._decoded(self._recording.next_block())) is not None:
+            recognition.push(session.samples(block, clock()))
+            while session.backlog_s > IN_FLIGHT_S:
                 await self._next_result()
-        work, events = self.session.close(CloseReason.CLOSE_STREAM, clock())
+        work, events = session.close(CloseReason.CLOSE_STREAM, clock())
         recognition.push(work)
         self.on_events(events, None)
         while not self._ended:
             await self._next_result()
         return self._words
 
-    async def _next_block(self, recording: RemoteRecording) -> PCM | None:
+    async def _decoded(self, result: Awaitable[T]) -> T:
+        """Wait for the decoder. Raises: Refused, also if the upload has failed and its decoder was therefore ended."""
         try:
-            block = await recording.next_block()
+            decoded = await result
         except BadAudio:
             self._raise_failure()
             raise
         self._raise_failure()
-        return block
+        return decoded
 
     def _raise_failure(self) -> None:
         if self._error is not None:
@@ -401,7 +405,7 @@ class Upload:
 
     def _fail(self, error: Refused) -> None:
         self._error = error
-        self._stop_decoding()
+        self._recording.kill()
         self._wake()
 
     def _wake(self) -> None:

@@ -17,7 +17,7 @@ import soundfile
 
 from server.audio.formats import audio_form
 from server.audio.recording import Recording
-from server.audio.remote_recording import FORKS, ForkServer, RemoteRecording, forked_recording
+from server.audio.remote_recording import ForkServer, RemoteRecording, forked_recording
 from server.errors import BadAudio, ServerNotReady, TooLarge
 from tests.server.processes.children import on_a_loop
 
@@ -63,6 +63,13 @@ async def _blocks(recording: RemoteRecording) -> Any:
 
 
 @pytest.fixture
+def forks() -> Iterator[ForkServer]:
+    server = ForkServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
 def bad() -> Iterator[ForkServer]:
     forks = ForkServer("-c", BAD)
     yield forks
@@ -70,12 +77,12 @@ def bad() -> Iterator[ForkServer]:
 
 
 @on_a_loop
-async def test_samples_and_warnings_are_those_of_the_recording() -> None:
+async def test_samples_and_warnings_are_those_of_the_recording(forks: ForkServer) -> None:
     body = flac()[:-20_000]
     here, expected = Recording(body, ANY, rate=RATE, max_s=60.0), []
     while (block := here.next_block()) is not None:
         expected.append(block)
-    async with forked_recording() as recording:
+    async with forked_recording(forks) as recording:
         samples = await blocks(await opened(recording, body))
         assert np.array_equal(samples, np.concatenate(expected))
         assert (recording.channels, recording.warnings) == (2, here.warnings)
@@ -83,18 +90,18 @@ async def test_samples_and_warnings_are_those_of_the_recording() -> None:
 
 
 @on_a_loop
-async def test_refusals_are_those_of_the_recording() -> None:
-    async with forked_recording() as recording:
+async def test_refusals_are_those_of_the_recording(forks: ForkServer) -> None:
+    async with forked_recording(forks) as recording:
         with pytest.raises(BadAudio, match="not a supported recording"):
             await opened(recording, b"no recording")
-    async with forked_recording() as recording:
+    async with forked_recording(forks) as recording:
         with pytest.raises(TooLarge, match="longer than the limit of 60 s"):
             await opened(recording, flac(np.zeros(61 * RATE)))
 
 
 @on_a_loop
-async def test_a_crash_costs_one_recording() -> None:
-    async with forked_recording() as crashing, forked_recording() as other:
+async def test_a_crash_costs_one_recording(forks: ForkServer) -> None:
+    async with forked_recording(forks) as crashing, forked_recording(forks) as other:
         await opened(crashing, flac())
         await opened(other, flac())
         assert crashing._pid is not None
@@ -123,8 +130,8 @@ async def test_a_decoder_that_fails_is_an_error_of_its_upload(
 
 
 @on_a_loop
-async def test_a_recording_that_is_not_wanted_any_more_ends_its_process() -> None:
-    async with forked_recording() as recording:
+async def test_a_recording_that_is_not_wanted_any_more_ends_its_process(forks: ForkServer) -> None:
+    async with forked_recording(forks) as recording:
         await opened(recording, flac())
         pid = recording._pid
     assert pid is not None
@@ -135,13 +142,13 @@ async def test_a_recording_that_is_not_wanted_any_more_ends_its_process() -> Non
 
 
 @on_a_loop
-async def test_a_fork_server_that_was_killed_is_started_again() -> None:
-    async with forked_recording() as recording:
+async def test_a_fork_server_that_was_killed_is_started_again(forks: ForkServer) -> None:
+    async with forked_recording(forks) as recording:
         await opened(recording, flac())
-    assert FORKS._process is not None
-    FORKS._process.kill()
-    await asyncio.to_thread(FORKS._process.wait)
-    async with forked_recording() as recording:
+    assert forks._process is not None
+    forks._process.kill()
+    await asyncio.to_thread(forks._process.wait)
+    async with forked_recording(forks) as recording:
         assert np.array_equal(await blocks(await opened(recording, flac())), NOISE)
 
 
@@ -158,8 +165,8 @@ def test_an_upload_whose_decoder_crashes_is_a_400_and_others_are_served(
     live_server: Any, bad: ForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = live_server()
-    monkeypatch.setattr("server.audio.remote_recording.forked_recording.__wrapped__.__defaults__", (bad,))
-    answer = httpx.post(f"http://{server.host}/v1/listen", content=b"crash")
+    with monkeypatch.context() as patched:
+        patched.setattr(server.replica.forks, "fork", bad.fork)
+        answer = httpx.post(f"http://{server.host}/v1/listen", content=b"crash")
     assert (answer.status_code, "crashed" in answer.json()["err_msg"]) == (400, True)
-    monkeypatch.undo()
     assert httpx.post(f"http://{server.host}/v1/listen", content=flac()).status_code == 200

@@ -291,7 +291,7 @@ def test_a_client_that_leaves_while_its_recording_is_opened_gives_its_place_back
 
 def test_a_recording_that_is_being_opened_does_not_hold_up_a_drain(live_server: Start) -> None:
     """Opening a large body of marks can take minutes."""
-    server = live_server()
+    server = live_server(drain_timeout_s=0.5)
 
     async def upload() -> bytes:
         reader, writer = await send(server, FRAMES * 2**21)

@@ -68,7 +68,8 @@ def test_interim_words_after_digits_begin_a_sentence() -> None:
 def upload(finals: Sequence[tuple[str, float]], style: Style = SMART, **options: Any) -> list[tuple[str, float, float]]:
     """Return text and times of the words of an upload with these finals and their starts."""
     session = SimpleNamespace(channels=[0], backlog_s=0.0)
-    one = Upload(cast("Any", session), style, **options)
+    one = Upload(cast("Any", None), style, **options)
+    one.begin(cast("Any", session))
     for text, start_s in finals:
         words = tuple(say(text, start_s))
         one.on_events([Final(0, start_s, 1.0, words, FinalReason.ENDPOINT)], None)
