@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 
 import msgspec
 import numpy as np
+import structlog
 
 from server import errors
 from server.audio.fork_server import LENGTH, Answer, Begin, Block, Ended, Failed, Forked, Opened, packed
@@ -23,6 +24,7 @@ from server.errors import BadAudio, ServerNotReady
 FORK_S = 10.0  # until the answer of a new child; the first waits for the imports, 0.3 s
 NO_PROCESS = "no process for decoding could be started; send the recording again"
 _REFUSALS = {kind.__name__: kind for kind in (errors.BadAudio, errors.BadParameter, errors.TooLarge)}
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.uploads")
 _ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
@@ -125,6 +127,8 @@ class RemoteRecording:
         try:
             answer = await self._answer()
         except (EOFError, ConnectionResetError) as error:
+            if self._pid is not None:
+                _log.warning("decoder of an upload crashed, or took too much time", pid=self._pid)
             self._pid = None
             raise BadAudio("the recording cannot be decoded: its decoder crashed, or took too much time") from error
         if not isinstance(answer, Failed):
@@ -149,7 +153,7 @@ class RemoteRecording:
 
 @asynccontextmanager
 async def forked_recording(forks: ForkServer) -> AsyncIterator[RemoteRecording]:
-    """Return a recording that is to be opened; its process is killed at the end. Raises: ServerNotReady."""
+    """Yield a recording to open; its process is killed at the end. Raises: ServerNotReady."""
     try:
         connection = forks.fork()
     except OSError as error:
