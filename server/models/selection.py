@@ -77,12 +77,6 @@ class ModelNames:
         """The model of a request that names neither a model nor a language."""
         return next(iter(self._served))
 
-    @property
-    def multilingual(self) -> bool:
-        """Whether the models have two languages or more, or one has languages that are not known."""
-        languages = list(self._served.values())
-        return not all(languages) or len({_parts(tag)[0] for tags in languages for tag in tags}) > 1
-
     def known(self, name: str) -> str | None:
         """Return the served model that a name or an alias stands for; None for other names."""
         served = self._by_name.get(name.casefold())

@@ -11,9 +11,9 @@ from starlette.websockets import WebSocket
 
 from batching.errors import BatchingError
 from model.ctc.bias import BiasError
-from server.audio.decode_queue import Joinable
+from server.audio.decode_queue import LiveDecoder
 from server.audio.formats import Encoding
-from server.errors import CLOSES, CloseReason, KeytermsTooOften, Refused, ServerFull
+from server.errors import CLOSES, CloseReason, KeytermsTooOften, MediaError, Refused, ServerFull
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Event, StepTiming
 from server.recognition.keyterms.keyterms import fitting
@@ -22,8 +22,11 @@ from server.streaming.adapter import (
     Action,
     Actions,
     Adapter,
+    AfterAudio,
+    Audio,
     Bias,
     Differing,
+    Encoded,
     Endpoint,
     Finish,
     Flush,
@@ -56,17 +59,18 @@ class AdapterConnection(Connection):
         protocol: str,
         encoding: Encoding,
         request_id: str,
+        decoder: LiveDecoder | None = None,
         open_model: OpenModel | None = None,
         limit: MessageLimit | None = None,
     ) -> None:
-        """`session` takes audio at the model's rate; `encoding` is only a metric label, the adapter decodes audio.
+        """`encoding` is only a metric label. Without a `decoder` the adapter decodes audio, to the model's rate.
 
         `open_model` is required for an adapter that switches models, `limit` for one with larger messages.
         """
-        super().__init__(socket, session, context, request_id=request_id, encoding=encoding, decoder=None)
+        super().__init__(socket, session, context, request_id=request_id, encoding=encoding, decoder=decoder)
         self.protocol = protocol
         self._adapter = adapter
-        self._joinable = adapter if isinstance(adapter, Joinable) else None
+        self._audio_refused: Callable[[str], Actions] | None = None
         self._open_model = open_model
         self._limit = limit
         self._skipped = False  # only the first skipped message of a connection is logged
@@ -87,8 +91,6 @@ class AdapterConnection(Connection):
     def _on_binary(self, chunk: bytes) -> None:
         self._pending = iter(self._adapter.binary(chunk))
         self._do_pending()
-        if self._joinable is not None and self._pending is None:
-            self._short.make_room(self._session.samples_to_step, self._joinable.frame_bytes)
 
     def _on_text(self, text: str) -> None:
         self._pending = iter(self._adapter.text(text))
@@ -129,10 +131,10 @@ class AdapterConnection(Connection):
         match action:
             case SendFrame(payload, kind, flushed):
                 self._put(OutFrame(payload, kind, timing, flushed))
-            case PushAudio(samples, received_bytes, channel):
-                self._metrics.audio_bytes.inc(received_bytes)
-                if len(samples):
-                    self.on_samples(samples[:, None], self._deadlines.received_s, channel)
+            case PushAudio() | Encoded():
+                self._take(action)
+            case AfterAudio(actions):
+                self._decode_queue.then(lambda: self._do_all(actions(self._session.audio_s)))
             case Flush():
                 self._finalize(None)
             case Finish():
@@ -146,6 +148,22 @@ class AdapterConnection(Connection):
                 self._metrics.turn_words_differing.inc(words)
             case Bias() | Endpoint() | Switch():
                 self._set(action)
+
+    def _take(self, audio: Audio) -> None:
+        match audio:
+            case PushAudio(samples, received_bytes, channel):
+                self._metrics.audio_bytes.inc(received_bytes)
+                if len(samples):
+                    self.on_samples(samples[:, None], self._deadlines.received_s, channel)
+            case Encoded(chunk, refused):
+                self._audio_refused = refused
+                self._decode(chunk)
+
+    def on_bad_audio(self, error: MediaError) -> None:
+        """Let the adapter send the cause, then end the connection."""
+        if self._audio_refused is not None:
+            self._do_all(self._audio_refused(str(error)))
+        super().on_bad_audio(error)
 
     def _skip(self, why: str) -> None:
         """Count a skipped message; log the first one of the connection."""

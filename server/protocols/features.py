@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from server.audio.formats import RAW, AudioForm, audio_form
 from server.errors import BadParameter
 from server.models.selection import MULTI
 from server.text.redaction_kinds import Redaction, kinds_of
@@ -22,6 +23,8 @@ from server.text.redaction_kinds import Redaction, kinds_of
 SHOWN = 64  # longest excerpt of client text in an error
 OFF = frozenset({"false", "0"})
 MAX_IGNORED = 32
+SAMPLE_RATES = range(8_000, 48_001)  # of encodings without a header
+LARGEST = 10**9 - 1  # number that `whole_number` parses
 DIARIZES = "-diarize"  # suffix of the names of models that distinguish speakers
 REDACT = "redact"  # supported by protocols that list it
 UTTERANCES = "utterances"  # supported at `/v1/listen` and `/v1/twilio`
@@ -176,3 +179,13 @@ def whole_number(name: str, value: str, allowed: range) -> int:
             f"{name}: {value[:SHOWN]!r} is not valid; must be a whole number from {allowed[0]} to {allowed[-1]}"
         )
     return int(value)
+
+
+def form_of(query: Mapping[str, str], channels: int = 1) -> AudioForm:
+    """Return the audio format. `sample_rate` counts only for encodings without a header. Raises: BadParameter."""
+    encoding, rate = query.get("encoding"), query.get("sample_rate")
+    raw = encoding in RAW
+    if rate is None:
+        return audio_form(encoding, None, channels)
+    number = whole_number("sample_rate", rate, SAMPLE_RATES if raw else range(1, LARGEST + 1))
+    return audio_form(encoding, number if raw else None, channels)

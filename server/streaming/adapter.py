@@ -1,8 +1,9 @@
 """Interface of a protocol adapter: client frames and recognition events in, actions out, without a socket.
 
 Deepgram's protocol has most of the traffic and its own connection class (`server.protocols.deepgram.live`); the others
-are adapters: pure objects run by `server.protocols.adapter_connection`. An adapter decodes audio to the model's rate
-itself, because in these protocols the client may set the audio format after the connection is open.
+are adapters: pure objects run by `server.protocols.adapter_connection`. Where the client may set the audio format after
+the connection is open, an adapter decodes audio to the model's rate itself (`PushAudio`); else the connection does, and
+takes all encodings and containers (`Encoded`).
 """
 
 from __future__ import annotations
@@ -39,6 +40,23 @@ class PushAudio:
     samples: PCM
     received_bytes: int = 0
     channel: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Decode and recognize a message's audio. `refused` is called with the reason if that is not possible, at once or
+    later; the connection closes after its actions.
+    """
+
+    chunk: bytes
+    refused: Callable[[str], Actions]
+
+
+@dataclass(frozen=True, slots=True)
+class AfterAudio:
+    """Continue once all audio so far is decoded: `actions` is called with its length in seconds."""
+
+    actions: Callable[[float], Actions]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +130,8 @@ class Switch:
     refused: Callable[[str], Actions]
 
 
-Action = SendFrame | PushAudio | Flush | Finish | Reject | Skip | Bias | Endpoint | Differing | Switch
+Audio = PushAudio | Encoded
+Action = SendFrame | Audio | AfterAudio | Flush | Finish | Reject | Skip | Bias | Endpoint | Differing | Switch
 Actions = Iterable[Action]
 
 
@@ -142,7 +161,6 @@ class PlainInput:
         self._channel = channel
         self._reader = PlainReader(codec, rate)
         self._resampler = ChannelResampler(rate, model_rate, 1)
-        self._resamples = rate != model_rate
         self._received = 0
 
     def read(self, chunk: bytes) -> PushAudio:
@@ -157,11 +175,6 @@ class PlainInput:
     def _push(self, samples: PCM, received_bytes: int) -> PushAudio:
         self._received += len(samples)
         return PushAudio(self._resampler.resample(samples)[:, 0], received_bytes, self._channel)
-
-    @property
-    def frame_bytes(self) -> int:
-        """Bytes of a sample; 0 if it is resampled, because a message may then complete more than its own samples."""
-        return 0 if self._resamples else self._reader.frame_bytes
 
     @property
     def received_s(self) -> float:

@@ -89,6 +89,7 @@ class Connection(ABC):
         self._backpressure = Backpressure(limits.max_backlog_s)
         self._short = ShortMessages()
         self._unread: deque[bytes | str] = deque()  # messages that arrived after reading was paused: one read at most
+        self._decoder = decoder
         max_piece_s = limits.max_backlog_s - self._backpressure.high_s
         self._decode_queue = DecodeQueue(context.pool, decoder, max_piece_s=max_piece_s, opened_s=self._opened_s)
         self._received_audio_s = context.metrics.audio_seconds[encoding]
@@ -186,6 +187,8 @@ class Connection(ABC):
 
     def _report(self) -> None:
         assert self._reason is not None, "recorded before the last state"
+        if self._decoder is not None:
+            self._results.repaired(self._decoder.losses)
         if self._reason is CloseReason.SLOW_CONSUMER:
             self._metrics.slow_consumers.inc()
         self._metrics.sessions.labels(self.protocol, CLOSES[self._reason].outcome).inc()
@@ -251,6 +254,21 @@ class Connection(ABC):
 
     # Audio
 
+    def _decode(self, chunk: bytes) -> None:
+        """Decode a message's audio, at once or in its order on a thread, and process it."""
+        self._metrics.audio_bytes.inc(len(chunk))
+        arrived_s = self._deadlines.received_s
+        try:
+            samples = self._decode_queue.audio(chunk, arrived_s)
+        except BacklogExceeded:
+            self._transition(ConnectionEvent.TOO_FAST)
+        except MediaError as error:
+            self.on_bad_audio(error)
+        else:
+            if samples is not None:
+                self.on_samples(samples, arrived_s)
+                self._short.make_room(self._session.samples_to_step, self._decode_queue.frame_bytes)
+
     @property
     def has_room(self) -> bool:
         """Return whether the engine keeps up with the decoded audio."""
@@ -268,6 +286,8 @@ class Connection(ABC):
             self._transition(ConnectionEvent.TOO_FAST)
             return
         self._results.audio_arrived(arrived_s)
+        if self._decoder is not None:
+            self._results.repaired(self._decoder.losses)
         if not channel:  # a call with two channels counts once
             self._received_audio_s.inc(len(samples) / session.options.sample_rate)
         self._push(work)

@@ -1,4 +1,4 @@
-"""Metrics of one connection's results: time to the first interim, reasons of finals, delays of words.
+"""Metrics of one connection's results: time to the first interim, reasons of finals, delays of words, repaired losses.
 
 The delay of a word is the time from the arrival of the audio at its end (as timed by the recognizer) until its message
 is written to the socket. In real time it is the audio since the word plus the latency of the step. The true ends of
@@ -8,7 +8,9 @@ words and the network delay are measured by `tutti loadtest --ruler word-delay`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+from server.audio.formats import Losses
 from server.operations.metrics import Metrics
 from server.recognition.events import Event, Final, Partial, StepTiming
 
@@ -44,18 +46,26 @@ class WordDelays:
 class ResultMetrics:
     """Observes the results that one connection sends."""
 
-    __slots__ = ("_clock", "_first_audio_s", "_interim_seen", "_metrics", "_word_delays")
+    __slots__ = ("_clock", "_counted", "_first_audio_s", "_interim_seen", "_metrics", "_word_delays")
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float]) -> None:
         self._metrics, self._clock = metrics, clock
         self._word_delays = WordDelays(metrics, clock)
         self._first_audio_s: float | None = None
         self._interim_seen = False
+        self._counted = Losses()
 
     def audio_arrived(self, arrived_s: float) -> None:
         """Record when the first audio arrived."""
         if self._first_audio_s is None:
             self._first_audio_s = arrived_s
+
+    def repaired(self, losses: Losses) -> None:
+        """Count the losses that the decoder has repaired since the last call."""
+        if losses != self._counted:
+            self._metrics.audio_concealed.inc(losses.concealed - self._counted.concealed)
+            self._metrics.audio_resyncs.inc(losses.resyncs - self._counted.resyncs)
+            self._counted = replace(losses)
 
     def sent(self, event: Event, timing: StepTiming | None) -> None:
         """Observe an event that was sent; `timing` is that of its step, None if it answers no step."""

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from starlette.websockets import WebSocket
 
 from server.audio.decode_queue import LiveDecoder
-from server.audio.formats import Losses
-from server.audio.pcm import PCM
-from server.errors import BacklogExceeded, BadFrame, MediaError
+from server.errors import BadFrame, MediaError
 from server.protocols.deepgram.control import configure, in_context, rewind
 from server.protocols.deepgram.messages import (
     CloseStream,
@@ -21,11 +17,7 @@ from server.protocols.deepgram.messages import (
     parse_frame,
 )
 from server.protocols.deepgram.projector import Projector
-from server.recognition.events import (
-    Closed,
-    Event,
-    StepTiming,
-)
+from server.recognition.events import Closed, Event, StepTiming
 from server.recognition.session import Session
 from server.streaming.closing import ConnectionEvent
 from server.streaming.connection import Connection, ConnectionContext
@@ -48,7 +40,6 @@ class DeepgramStream(Connection):
         encoding = projector.request.form.encoding
         super().__init__(socket, session, context, request_id=projector.request_id, encoding=encoding, decoder=decoder)
         self._projector = projector
-        self._decoder, self._counted_losses = decoder, Losses()
 
     def _facts(self) -> dict[str, object]:
         tags = self._projector.request.tags
@@ -61,18 +52,7 @@ class DeepgramStream(Connection):
         if (text := control_text(chunk)) is not None:
             self._on_text(text)
             return
-        self._metrics.audio_bytes.inc(len(chunk))
-        arrived_s = self._deadlines.received_s
-        try:
-            samples = self._decode_queue.audio(chunk, arrived_s)
-        except BacklogExceeded:
-            self._transition(ConnectionEvent.TOO_FAST)
-        except MediaError as error:
-            self.on_bad_audio(error)
-        else:
-            if samples is not None:
-                self.on_samples(samples, arrived_s)
-                self._short.make_room(self._session.samples_to_step, self._decode_queue.frame_bytes)
+        self._decode(chunk)
 
     def _on_text(self, text: str) -> None:
         try:
@@ -99,27 +79,13 @@ class DeepgramStream(Connection):
         else:
             self.on_events(found, None)
 
-    def on_samples(self, samples: PCM, arrived_s: float, channel: int | None = None) -> None:
-        """Count repaired losses, then process the audio."""
-        self._count_losses()
-        super().on_samples(samples, arrived_s, channel)
-
-    def _count_losses(self) -> None:
-        losses, counted = self._decoder.losses, self._counted_losses
-        if losses.concealed != counted.concealed or losses.resyncs != counted.resyncs:
-            self._metrics.audio_concealed.inc(losses.concealed - counted.concealed)
-            self._metrics.audio_resyncs.inc(losses.resyncs - counted.resyncs)
-            self._counted_losses = replace(losses)
-
     def on_bad_audio(self, error: MediaError) -> None:
         """Send an Error frame with the cause, then end the connection."""
-        self._count_losses()
         self._put(OutFrame(self._projector.undecodable(str(error))))
         super().on_bad_audio(error)
 
     def _send_event(self, event: Event, timing: StepTiming | None) -> None:
-        if isinstance(event, Closed):
-            self._count_losses()
+        if isinstance(event, Closed) and self._decoder is not None:
             self._projector.warnings = self._decoder.warnings
         payload = self._projector.frame(event, timing, self._writer.write_s)
         if payload is not None:

@@ -7,12 +7,11 @@ from enum import Enum
 from typing import Any
 
 from server.audio.formats import Encoding
-from server.protocols.features import FEATURES, OTHER_VERSION, RECEIPT, UTTERANCES
+from server.protocols.features import FEATURES, OTHER_VERSION, RECEIPT, SAMPLE_RATES, UTTERANCES
 from server.recognition.session_options import DEFAULT_ENDPOINTING_MS, FINALS, INTERIM_STABILITIES
 
 Schema = dict[str, Any]
 
-SAMPLE_RATES = range(8_000, 48_001)
 DOWNMIX_CHANNELS = range(1, 9)
 MAX_MS = 3_600_000
 SMART = "smart"  # value of `endpointing`

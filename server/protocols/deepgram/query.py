@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from server.audio.formats import PLAIN, RAW, AudioForm, audio_form
+from server.audio.formats import PLAIN, AudioForm
 from server.errors import BadParameter
 from server.protocols.deepgram.parameters import (
     BOOLEAN,
@@ -20,7 +20,6 @@ from server.protocols.deepgram.parameters import (
     MAX_MS,
     NUMBER,
     REWINDS_S,
-    SAMPLE_RATES,
     SMART,
     TABLE,
     Kind,
@@ -35,6 +34,7 @@ from server.protocols.features import (
     boolean,
     check_given,
     check_single,
+    form_of,
     in_plain_names,
     named,
     redaction,
@@ -63,7 +63,6 @@ _REPEATABLE = frozenset(name for name, parameter in TABLE.items() if parameter.r
 BIASING = frozenset({"keyterm", "keywords"})
 LIVE_ONLY = frozenset(name for name, parameter in TABLE.items() if parameter.live_only)
 MAX_BOOST = 100.0  # of `keywords`: far above any useful value
-_LARGEST_RATE = 10**9 - 1  # the largest number that `whole_number` parses
 _BOOST = re.compile(r"-?[0-9]{1,3}(\.[0-9]{1,6})?")
 MAX_TAGS, TAG_CHARACTERS = 8, 64  # `tag`: the client's own labels of a stream, for the logs
 
@@ -178,7 +177,7 @@ def parse_query(
         raise BadParameter(f"endpointing: {SMART} is for live streams; set milliseconds")
     channels = _integer(query, "channels", range(1, max_channels + 1) if multichannel else DOWNMIX_CHANNELS, default=1)
     return ListenRequest(
-        form=_form(query, channels),
+        form=form_of(query, channels),
         channels=channels,
         multichannel=multichannel,
         interim_results=_boolean(query, "interim_results"),
@@ -280,16 +279,6 @@ def _keyword(value: str) -> Keyword:
             f"keywords: {value[:64]!r} is not valid; must be word:boost, boost from -{MAX_BOOST:g} to {MAX_BOOST:g}"
         )
     return word.strip(), float(boost)
-
-
-def _form(query: Mapping[str, str], channels: int) -> AudioForm:
-    """Return the audio format. `sample_rate` counts only for encodings without a header."""
-    encoding = query.get("encoding")
-    if "sample_rate" not in query:
-        return audio_form(encoding, None, channels)
-    raw = encoding is not None and encoding in RAW
-    rate = _integer(query, "sample_rate", SAMPLE_RATES if raw else range(1, _LARGEST_RATE + 1), default=0)
-    return audio_form(encoding, rate if raw else None, channels)
 
 
 def _endpointing(query: Mapping[str, str], default: bool) -> float | None:

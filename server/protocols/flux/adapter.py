@@ -1,5 +1,7 @@
 """Adapter of Deepgram's Flux protocol: audio and control messages in, turn events out.
 
+The connection decodes the audio, as at `/v1/listen`: plain samples, Opus packets or a container.
+
 The score of an end of turn ends turns. The stream is forked in each pause, and the fork's words are those of the early
 end and of the end. Without a fork, the score ends the recognizer's segments, too, so a segment's text is final when its
 turn ends; a turn may have several segments. While an early end stands, every update repeats its words: LiveKit cancels
@@ -9,8 +11,9 @@ an answer begun early when an update has other words.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -26,6 +29,7 @@ from server.protocols.flux.messages import (
     ErrorMessage,
     FluxCode,
     TurnInfo,
+    Warned,
     configured,
     encode,
     parse_message,
@@ -51,12 +55,13 @@ from server.recognition.turns import Trigger, TurnEvent, TurnKind, TurnRules, Tu
 from server.streaming.adapter import (
     Action,
     Actions,
+    AfterAudio,
     Bias,
     Differing,
+    Encoded,
     Endpoint,
     Finish,
     Flush,
-    PlainInput,
     Reject,
     SendFrame,
 )
@@ -75,15 +80,18 @@ class FluxAdapter:
         request: FluxRequest,
         request_id: str,
         *,
-        model_rate: int,
         delay_s: float,
         languages: tuple[str, ...] = ("en",),
+        audio_warnings: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """`languages` are the model's; English is formatted with the English tagger. `delay_s`: as in `Turns`."""
+        """`languages` are the model's; English is formatted with the English tagger. `delay_s`: as in `Turns`.
+
+        `audio_warnings`: those of `LiveDecoder`, read at the end.
+        """
         english = is_english(languages)
         self._languages = UNSET if english and not request.multilingual else list(request.hints[:1] or languages[:1])
         self._hinted = list(request.hints) or UNSET
-        self._input = PlainInput(request.codec, request.rate, model_rate)
+        self._audio_warnings = audio_warnings
         self._style = replace(request.style, english=english)
         self._fixed = {"numerals": request.style.numerals, "language_hints": list(request.hints)}
         self._turns = Turns(request.rules, delay_s=delay_s)
@@ -96,18 +104,17 @@ class FluxAdapter:
         self._sequence = 0
         self._eager: tuple[FormattedWord, ...] | None = None  # words of the early end that stands
 
-    @property
-    def frame_bytes(self) -> int:
-        """Bytes of a sample: messages that complete no step may come joined."""
-        return self._input.frame_bytes
-
     def opened(self) -> Actions:
         """Send `Connected`: clients wait for it."""
         return (self._send(Connected),)
 
     def binary(self, chunk: bytes) -> Actions:
         """Recognize audio."""
-        return (self._input.read(chunk),)
+        return (Encoded(chunk, self._undecodable),) if chunk else ()
+
+    def _undecodable(self, why: str) -> Actions:
+        # The code with which Pipecat does not come back: the same audio would be refused again.
+        return (self._error(FluxCode.UNPARSABLE, why),)
 
     def text(self, text: str) -> Actions:
         """Handle a control message; after an unknown one the open turn ends, then `Error`, then the close."""
@@ -117,11 +124,11 @@ class FluxAdapter:
             return self._unparsable(str(error))
         match message["type"]:
             case "Configure":
-                return self._configure(message)
+                return (AfterAudio(partial(self._configure, message)),)
             case "ForceEndTurn":
-                return (*self._input.tail(), Flush())
+                return (Flush(),)
             case "CloseStream":
-                return (*self._input.tail(), Finish())
+                return (Finish(),)
             case "KeepAlive" | "Finalize" as name:
                 return self._unparsable(f"{name} is not a message of /v2/listen")
             case _:
@@ -150,8 +157,8 @@ class FluxAdapter:
                 return ()
             case StreamBroken():
                 return (self._error(FluxCode.INTERNAL, "recognition failed on this stream"),)
-            case Closed(reason=CloseReason.NOT_UNDERSTOOD):
-                return (self._error(FluxCode.UNPARSABLE, self._unparsed),)
+            case Closed(reason=reason):
+                return self._closed(reason)
             case _:
                 return ()
         actions: list[Action] = [self._turn(turn) for turn in turns]
@@ -170,8 +177,8 @@ class FluxAdapter:
         self._refused = why
         return ()
 
-    def _configure(self, message: dict[str, Any]) -> Iterator[Action]:
-        """Apply all of a `Configure` or nothing, and answer it."""
+    def _configure(self, message: dict[str, Any], received_s: float) -> Iterator[Action]:
+        """Apply all of a `Configure` or nothing after `received_s` of audio, and answer it."""
         try:
             rules, phrases = configured(self._rules, message, self._fixed)
         except BadParameter as error:
@@ -186,7 +193,7 @@ class FluxAdapter:
             self._phrases = phrases
         if rules != self._rules:
             self._rules = rules
-            self._changes.append((self._input.received_s, rules))
+            self._changes.append((received_s, rules))
             yield Endpoint(0.0, scored_end(rules), rules.fork_after_s)
         yield self._send(ConfigureSuccess, thresholds=thresholds_of(rules), keyterms=self._phrases)
 
@@ -225,10 +232,16 @@ class FluxAdapter:
     def _unparsable(self, why: str) -> Actions:
         """End the connection: the words so far, then `Error`, then the close."""
         self._unparsed = why
-        return (*self._input.tail(), Reject(why))
+        return (Reject(why),)
 
     def _error(self, code: str, description: str) -> SendFrame:
         return self._send(ErrorMessage, code=code, description=description)
+
+    def _closed(self, reason: CloseReason) -> Iterator[Action]:
+        for text in self._audio_warnings():
+            yield self._send(Warned, code=FluxCode.AUDIO, description=text)
+        if reason is CloseReason.NOT_UNDERSTOOD:
+            yield self._error(FluxCode.UNPARSABLE, self._unparsed)
 
     def _failure(self, why: str) -> SendFrame:
         code = FluxCode.INVALID_CONFIGURE

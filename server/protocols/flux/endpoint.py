@@ -8,9 +8,10 @@ from fastapi import WebSocket
 
 from server.access.guard import redaction_of
 from server.access.keys import Credentials
+from server.audio.decoder import open_decoder
 from server.errors import BadParameter
 from server.protocols.adapter_connection import AdapterConnection
-from server.protocols.features import SHOWN, redaction
+from server.protocols.features import SHOWN, ignored_header, redaction
 from server.protocols.flux.adapter import FluxAdapter, scored_end
 from server.protocols.flux.query import ENGLISH, FluxRequest, language_of, parse_query
 from server.protocols.handshake import Admitted, serve
@@ -35,7 +36,8 @@ class FluxEndpoint:
         credentials = Credentials.read(socket.headers.get("authorization"), socket.scope["subprotocols"])
         await replica.guard.enter(socket, credentials)
         pairs = socket.query_params.multi_items()
-        request, redact = parse_query(pairs), redaction(pairs) | redaction_of(socket)
+        request = parse_query(pairs, lenient=replica.settings.lenient_features)
+        redact = redaction(pairs) | redaction_of(socket)
         if request.model is not None and replica.models.known(request.model) is None:
             shown = request.model[:SHOWN]
             raise BadParameter(f"model: {shown!r} is not served here; set {ENGLISH} or the name of a model")
@@ -46,23 +48,31 @@ class FluxEndpoint:
         request = replace(request, style=request.style.with_own(replica.own_forms, redact))
         rate = model.config.sample_rate
         delay_s = model.config.delay_frames * model.config.frame_s
+        decoder = open_decoder(request.form, rate)
         session = model.session(_session_options(request, rate, redact), replica.limits)
         stream = AdapterConnection(
             socket,
             session,
-            FluxAdapter(request, request_id, model_rate=rate, languages=model.languages, delay_s=delay_s),
+            FluxAdapter(
+                request,
+                request_id,
+                languages=model.languages,
+                delay_s=delay_s,
+                audio_warnings=lambda: decoder.warnings,
+            ),
             replica.connection_context(replica.settings.quiet_timeout_s),
             protocol="flux",
-            encoding=request.encoding,
+            encoding=request.form.encoding,
             request_id=request_id,
+            decoder=decoder,
         )
-        headers = {"dg-request-id": request_id}
+        headers = {"dg-request-id": request_id, **ignored_header(request.ignored)}
         return Admitted(model, stream, session, credentials.subprotocol, headers, style=request.style)
 
 
 def _session_options(request: FluxRequest, rate: int, redact: frozenset[Redaction]) -> SessionOptions:
     return SessionOptions(
-        rate,
+        request.form.decoded_rate(rate),
         partials=True,
         every_step=True,
         speech_events=True,

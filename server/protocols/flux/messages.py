@@ -28,11 +28,12 @@ encode = msgspec.json.Encoder().encode
 
 
 class FluxCode(StrEnum):
-    """Codes of `Error` and `ConfigureFailure`."""
+    """Codes of `Error`, `ConfigureFailure` and `Warning`."""
 
     UNPARSABLE = "UNPARSABLE_CLIENT_MESSAGE"
     INTERNAL = "INTERNAL_SERVER_ERROR"
     INVALID_CONFIGURE = "INVALID_CONFIGURE"
+    AUDIO = "AUDIO_WARNING"
 
 
 class WordOut(msgspec.Struct):
@@ -95,6 +96,15 @@ class ConfigureFailure(msgspec.Struct, tag_field="type", tag="ConfigureFailure")
     sequence_id: int
     code: str
     error_code: str
+    description: str
+
+
+class Warned(msgspec.Struct, tag_field="type", tag="Warning"):
+    """A warning about audio that was transcribed nevertheless; `description` is `kind: sentence`."""
+
+    request_id: str
+    sequence_id: int
+    code: str
     description: str
 
 

@@ -90,3 +90,31 @@ def test_a_recording_is_transcribed_as_it_plays_and_a_cut_connection_loses_no_wo
     assert not page.page.locator("#problem").is_visible(), "a repaired problem is not shown"
     assert page.problems == []
     assert page.hosts == {page.host}
+
+
+RECORD = """async (host) => {
+  const stream = await navigator.mediaDevices.getUserMedia({ audio: true });
+  const recorder = new MediaRecorder(stream, { mimeType: "audio/webm;codecs=opus" });
+  const socket = new WebSocket(`ws://${host}/v2/listen?model=flux-general-en`);
+  const events = [];
+  recorder.ondataavailable = async ({ data }) => socket.send(await data.arrayBuffer());
+  socket.onopen = () => recorder.start(100);
+  const ended = new Promise((done) => {
+    socket.onclose = done;
+    socket.onmessage = ({ data }) => {
+      events.push(JSON.parse(data));
+      if (events.at(-1).event == "EndOfTurn") recorder.stop(), socket.send('{"type":"CloseStream"}');
+    };
+  });
+  await ended;
+  return events;
+}"""
+
+
+def test_a_media_recorder_has_turns(live_server, served, browser):
+    page = OpenPage(browser, live_server(**served))
+    received = page.page.evaluate(RECORD, page.host)
+    (end,) = [message for message in received if message.get("event") == "EndOfTurn"]
+    assert re.sub("[^a-z ]", "", end["transcript"].lower()) == SPOKEN["porch_fan"].text
+    assert received[0]["type"] == "Connected"
+    assert page.problems == []

@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+from server.audio.formats import audio_form
 from server.audio.raw import mulaw_table
 from server.errors import BadFrame
 from server.models.loading import ModelCard
@@ -66,7 +67,7 @@ ENDS = {
 
 def flux() -> tuple[Adapter, SessionOptions]:
     request = parse_flux_query([("model", "flux-general-en"), *RAW.items()])
-    return FluxAdapter(request, "id", model_rate=RATE, delay_s=0.32), _session_options(request, RATE, frozenset())
+    return FluxAdapter(request, "id", delay_s=0.32), _session_options(request, RATE, frozenset())
 
 
 def realtime() -> tuple[Adapter, SessionOptions]:
@@ -97,8 +98,9 @@ class Stream:
         self.protocol, self.ended_early = protocol, False
         self.damaged: list[str] = []
         adapter, options = ADAPTERS[protocol]() if protocol in ADAPTERS else (None, None)
+        form = audio_form("linear16", RATE) if protocol == "flux" else None
         resumable = {"resumable": "true"} if protocol == "resumable" else {}
-        self.bench = ConnectionBench(LIMITS, None, adapter, options, **RAW, **resumable)
+        self.bench = ConnectionBench(LIMITS, None, adapter, options, form, **RAW, **resumable)
 
     @property
     def is_open(self) -> bool:

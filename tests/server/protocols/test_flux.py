@@ -249,11 +249,10 @@ def test_a_drain_ends_the_turn_and_closes_with_1012_without_an_error(live_server
 @pytest.mark.parametrize(
     ("name", "query"),
     [
-        ("model", "model=flux-general-multi&encoding=linear16&sample_rate=16000&language_hint=en"),
         ("model", "model=nova-3&encoding=linear16&sample_rate=16000"),
         ("model", "encoding=linear16&sample_rate=16000"),
-        ("encoding", "model=flux-general-en"),
-        ("encoding", "model=flux-general-en&encoding=opus&sample_rate=16000"),
+        ("encoding", "model=flux-general-en&encoding=speex"),
+        ("sample_rate", "model=flux-general-en&encoding=opus"),
         ("sample_rate", "model=flux-general-en&encoding=linear16"),
         ("eot_threshold", FORM + "&eot_threshold=0.4"),
         ("eot_threshold", FORM + "&eot_threshold=nan"),
@@ -314,3 +313,29 @@ def test_the_hint_chooses_the_language_that_events_have(live_server: Start) -> N
     assert found == {"en": "one", "es": "ome"}  # the model of Spanish recognizes "n" as "m"
     english = check_flux(converse(server, spell("one").tobytes(), CLOSE))
     assert not [turn for turn in english if "languages" in turn]  # as Deepgram's English model
+
+
+def test_one_language_of_the_multilingual_model_is_served_if_a_model_has_it(live_server: Start) -> None:
+    url = f"ws://{live_server().host}/v2/listen?{MULTILINGUAL}&language_hint=en"
+    with connect(url, compression=None, open_timeout=WAIT_S, close_timeout=WAIT_S) as socket:
+        socket.send(spell("one").tobytes())
+        socket.send(CLOSE)
+        assert {tuple(turn["languages"]) for turn in check_flux(list(messages(socket)))} == {("en",)}
+
+
+@pytest.mark.parametrize(
+    ("query", "ignored"),
+    [
+        (FORM + "&profanity_filter=true&smart_format=true&diarize=false", "profanity_filter,smart_format"),
+        (MULTILINGUAL, "model"),
+    ],
+)
+def test_a_lenient_server_names_what_it_ignores(live_server: Start, query: str, ignored: str) -> None:
+    url = f"ws://{live_server(lenient_features=True).host}/v2/listen?"
+    with connect(url + query, compression=None, open_timeout=WAIT_S) as socket:
+        assert socket.response is not None
+        assert socket.response.headers["x-ignored-params"] == ignored
+    for name in ("redact_pii", "Redact_x", "callback"):
+        with pytest.raises(InvalidStatus) as refused:
+            connect(f"{url}{query}&{name}=false", compression=None, open_timeout=WAIT_S)
+        assert refused.value.response.headers["dg-error"].startswith(f"{name}: ")

@@ -52,7 +52,7 @@ def realtime() -> RealtimeAdapter:
 
 def flux() -> FluxAdapter:
     pairs = {"model": "flux-general-en", "encoding": "linear16", "sample_rate": "16000"}
-    return FluxAdapter(parse_flux_query(tuple(pairs.items())), "id", model_rate=RATE, delay_s=0.32)
+    return FluxAdapter(parse_flux_query(tuple(pairs.items())), "id", delay_s=0.32)
 
 
 MAKERS = [lambda: VoskAdapter(RATE), realtime, twilio, flux]

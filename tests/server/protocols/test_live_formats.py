@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 from server.audio.raw import alaw_table, mulaw_table
 from server.tools.evaluate import coded
 from tests.support.audio.media_files import FRAGMENTS, container, flac_head, flac_silence, muxed, opus_packets
-from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.spelling import GatedSpellingModel, silence, spell
+from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.live_server import Frame, LiveServer, transcript
+from tests.support.servers.spelling import GatedSpellingModel, silence, spell, voiced
 
 Start = Callable[..., LiveServer]
 TEXT = "hello there"
@@ -295,3 +298,62 @@ def test_raw_opus_is_one_packet_per_message(live_server: Start) -> None:
             client.send(packet)
         frames = client.finish()
     assert frames[-1]["duration"] == pytest.approx(0.02 * len(packets))
+
+
+TURN_AUDIO = np.concatenate([voiced("hello there"), silence(1.5), voiced("you"), silence(1.5)])
+TURN_FORMS: dict[str, tuple[str, Callable[[], bytes]]] = {
+    "linear32": ("&encoding=linear32&sample_rate=16000", lambda: (TURN_AUDIO / 32_768).astype("<f4").tobytes()),
+    "flac": ("&encoding=flac", lambda: flac(TURN_AUDIO)),
+    "flac, sniffed, stereo": ("", lambda: flac(np.repeat(TURN_AUDIO[:, None], 2, 1))),
+    "flac in ogg": ("", lambda: container("ogg", "flac", TURN_AUDIO[:, None], 16_000)),
+    "wav, said to be mulaw": (
+        "&encoding=mulaw&sample_rate=16000",
+        lambda: container("wav", "pcm_s16le", TURN_AUDIO[:, None], 16_000),
+    ),
+}
+
+
+def turns(server: LiveServer, query: str, *messages: bytes | str) -> list[Frame]:
+    """Return the messages of a stream at `/v2/listen`, with early ends."""
+    url = f"ws://{server.host}/v2/listen?model=flux-general-en&eager_eot_threshold=0.4{query}"
+    received: list[Frame] = []
+    with connect(url, compression=None, open_timeout=WAIT_S) as socket, contextlib.suppress(ConnectionClosed):
+        for message in (*messages, '{"type":"CloseStream"}'):
+            socket.send(message)
+        while True:
+            received.append(json.loads(socket.recv(timeout=WAIT_S)))
+    return [{name: value for name, value in each.items() if name != "request_id"} for each in received]
+
+
+@pytest.mark.parametrize("form", TURN_FORMS)
+def test_turns_and_early_ends_of_any_encoding_are_those_of_plain_samples(live_server: Start, form: str) -> None:
+    server, (query, encode) = live_server(), TURN_FORMS[form]
+    data = encode()
+    pieces = [data[start : start + 777] for start in range(0, len(data), 777)]
+    plain = turns(server, "&encoding=linear16&sample_rate=16000", TURN_AUDIO.tobytes())
+    assert turns(server, query, *pieces) == plain
+    events = [message.get("event") for message in plain]
+    assert events.count("EagerEndOfTurn") == events.count("EndOfTurn") == 2
+    assert server.metric('tutti_forks_total{model="spelling",outcome="done"}') == 4
+    server.wait_idle()
+    assert server.metric("tutti_audio_bytes_received_total") == len(data) + 2 * len(TURN_AUDIO)
+
+
+def test_a_configure_between_messages_of_a_container_counts_from_there(live_server: Start) -> None:
+    first, second = (np.concatenate([voiced(text), silence(1.5)]) for text in ("one", "two"))
+    configure = '{"type":"Configure","thresholds":{"eot_threshold":1.0,"eot_timeout_ms":1000}}'
+    received = turns(live_server(), "", flac(first), configure, flac(second))
+    ends = [message["trigger"] for message in received if message.get("event") == "EndOfTurn"]
+    assert ends == ["model", "timeout"]
+
+
+def test_audio_of_turns_that_cannot_be_decoded_ends_with_an_error_and_damage_with_a_warning(live_server: Start) -> None:
+    server, whole = live_server(), flac(TURN_AUDIO)
+    error = turns(server, "", b"garbage garbage")[-1]
+    assert (error["type"], error["code"]) == ("Error", "UNPARSABLE_CLIENT_MESSAGE")
+    assert error["description"].startswith("unrecognized container")
+    assert [message["type"] for message in turns(server, "", whole)[-2:]] == ["TurnInfo", "TurnInfo"]
+    warning = turns(server, "", whole[:-20])[-1]
+    assert (warning["type"], warning["code"]) == ("Warning", "AUDIO_WARNING")
+    assert warning["description"].startswith("truncated: ")
+    server.wait_idle()

@@ -65,17 +65,16 @@ class FluxBench(ConnectionBench):
     def __init__(self, **query: str) -> None:
         form = {"model": "flux-general-en", "encoding": "linear16", "sample_rate": "16000"} | query
         request = parse_query(tuple(form.items()))
-        rate = CONFIG.sample_rate
-        adapter = FluxAdapter(request, "id", model_rate=rate, delay_s=CONFIG.delay_frames * CONFIG.frame_s)
+        adapter = FluxAdapter(request, "id", delay_s=CONFIG.delay_frames * CONFIG.frame_s)
         options = SessionOptions(
-            rate,
+            request.form.decoded_rate(CONFIG.sample_rate),
             partials=True,
             every_step=True,
             speech_events=True,
             endpointing_ms=0.0,
             scored_end=scored_end(request.rules),
         )
-        super().__init__(Limits(max_backlog_s=MAX_BACKLOG_S), adapter=adapter, options=options)
+        super().__init__(Limits(max_backlog_s=MAX_BACKLOG_S), adapter=adapter, options=options, form=request.form)
         self.pushed: list[tuple[bytes, int, str]] = []
 
     def push(self, stream: int, pcm: PCM, *, tag: StepTag, reset: bool) -> None:

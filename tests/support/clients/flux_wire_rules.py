@@ -27,6 +27,7 @@ FIELDS = {
     "Connected": {"type", "request_id", "sequence_id"},
     "ConfigureSuccess": {"type", "request_id", "sequence_id", "thresholds", "keyterms"},
     "ConfigureFailure": {"type", "request_id", "sequence_id", "code", "error_code", "description"},
+    "Warning": {"type", "request_id", "sequence_id", "code", "description"},
     "Error": {"type", "request_id", "sequence_id", "code", "description"},
 }
 THRESHOLDS = {"eot_threshold", "eot_timeout_ms"}  # in every ConfigureSuccess

@@ -12,7 +12,7 @@ from starlette.websockets import WebSocket
 
 from server.audio.decode_queue import DecodingPool
 from server.audio.decoder import open_decoder
-from server.audio.formats import Encoding
+from server.audio.formats import AudioForm, Encoding
 from server.audio.pcm import PCM
 from server.coordination.local import LocalCoordinator
 from server.models.loading import ModelCard
@@ -64,9 +64,13 @@ class ConnectionBench:
         live_limits: LiveLimits | None = None,
         adapter: Adapter | None = None,
         options: SessionOptions | None = None,
+        form: AudioForm | None = None,
         **query: str,
     ) -> None:
-        """`options` are those of an adapter's session; without them, and without an adapter, the query's."""
+        """`options` are those of an adapter's session; without them, and without an adapter, the query's.
+
+        `form`: of the audio of an adapter whose connection decodes it.
+        """
         self.transport, self.clock, self.model = FakeTransport(), FakeClock(), SpellingModel()
         self.metrics = Metrics(max_batch=8, max_streams=8)
         request = parse_query(query.items(), MAX_CHANNELS)
@@ -83,6 +87,7 @@ class ConnectionBench:
         self.stream: Connection
         if adapter is not None:
             kind: Any = {"protocol": "vosk", "encoding": Encoding.LINEAR16, "request_id": "id"}
+            kind["decoder"] = None if form is None else open_decoder(form, rate)
             self.stream = AdapterConnection(socket, self.session, adapter, context, **kind)
         elif request.resumable:
             coordinator = LocalCoordinator(Settings(), self.clock, wall_clock=self.clock)
