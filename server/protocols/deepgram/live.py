@@ -8,8 +8,10 @@ from server.audio.decode_queue import LiveDecoder
 from server.errors import BadFrame, MediaError
 from server.protocols.deepgram.control import configure, in_context, rewind
 from server.protocols.deepgram.messages import (
+    BadConfigure,
     CloseStream,
     Configure,
+    ConfigureCode,
     Context,
     Finalize,
     Rewind,
@@ -57,6 +59,11 @@ class DeepgramStream(Connection):
     def _on_text(self, text: str) -> None:
         try:
             action = parse_frame(text, len(self._session.channels))
+        except BadConfigure as error:
+            why = str(error)
+            failure = self._projector.not_configured(ConfigureCode.NOT_SUPPORTED, why.removeprefix("Configure: "))
+            self._decode_queue.then(lambda: self._put(OutFrame(failure)))
+            return
         except BadFrame as error:
             self._put(OutFrame(self._projector.complaint(str(error), text)))
             return

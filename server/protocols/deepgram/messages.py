@@ -284,6 +284,10 @@ NOT_JSON = "the message is not JSON"
 _decode = msgspec.json.Decoder(Action).decode
 
 
+class BadConfigure(BadFrame):
+    """A `Configure` that is JSON, but not in form: it gets a `ConfigureFailure`, for which its client waits."""
+
+
 class _Typed(msgspec.Struct):
     type: str
 
@@ -308,14 +312,21 @@ def control_text(chunk: bytes) -> str | None:
 def parse_frame(text: str, channels: int) -> Action:
     """Parse a text frame of a connection with this number of recognized channels. Raises: BadFrame."""
     if len(text) > MAX_CHARACTERS:
-        raise BadFrame(f"the message has {len(text)} characters; at most {MAX_CHARACTERS}")
+        raise _kind_of(text)(f"the message has {len(text)} characters; at most {MAX_CHARACTERS}")
     try:
         action: Action = _decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise BadFrame(_problem(error, text)) from error
+        raise _kind_of(text)(_problem(error, text)) from error
     if isinstance(action, Finalize | Rewind) and action.channel is not None and not 0 <= action.channel < channels:
         raise BadFrame(f"channel: {action.channel} is not valid; must be from 0 to {channels - 1}")
     return action
+
+
+def _kind_of(text: str) -> type[BadFrame]:
+    try:
+        return BadConfigure if _typed.decode(text).type == Configure.__struct_config__.tag else BadFrame
+    except (msgspec.DecodeError, RecursionError):
+        return BadFrame
 
 
 def _problem(error: msgspec.DecodeError | RecursionError, text: str) -> str:
