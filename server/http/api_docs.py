@@ -321,9 +321,9 @@ model that is not `loaded` is loaded by the first request for it, which waits un
 
 **Query parameters.** Each has one value, unless it is repeatable, and must not be empty. A feature that this server
 lacks ({", ".join(f"`{name}`" for name in sorted(FEATURES))}) is rejected with its name, unless its value is `false`; so
-are `flux-…` models and the parameters of `/v2/listen`. With `--lenient-features` the server ignores such features and
-lists them, except `callback…` and other spellings of `redact`. Other unknown parameters are accepted and listed in the
-response header `x-ignored-params`.
+are `flux-…` models, the parameters of `/v2/listen`, and those of `/v1/listen` on other paths that lack their feature.
+With `--lenient-features` the server ignores such features and lists them, except `callback…` and other spellings of
+`redact`. Other unknown parameters are accepted and listed in the response header `x-ignored-params`.
 
 {parameter_table()}
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -27,9 +27,9 @@ SAMPLE_RATES = range(8_000, 48_001)  # of encodings without a header
 LARGEST = 10**9 - 1  # number that `whole_number` parses
 DIARIZES = "-diarize"  # suffix of the names of models that distinguish speakers
 REDACT = "redact"  # supported by protocols that list it
-UTTERANCES = "utterances"  # supported at `/v1/listen` and `/v1/twilio`
+UTTERANCES = "utterances"
 NEVER_IGNORED = (REDACT, "callback")  # name prefixes; ignoring these could expose text that must not be exposed
-RECEIPT = "receipt"  # ours, supported by live streams at `/v1/listen`
+RECEIPT = "receipt"  # ours
 OTHER_VERSION = frozenset({"eager_eot_threshold", "eot_threshold", "eot_timeout_ms", "language_hints"})
 """Parameters that only `/v2/listen` has."""
 
@@ -37,10 +37,17 @@ FEATURES = frozenset({
     "alternatives", "analyze_sentiment", "callback", "callback_method", "custom_intent", "custom_intent_mode",
     "custom_topic", "custom_topic_mode", "detect_entities", "detect_language", "detect_topics", "diarize",
     "diarize_model", "diarize_version", "dictation", "intents", "keyword_boost", "language_hint", "measurements", "ner",
-    "paragraphs", "profanity_filter", "replace", "search", "sentiment", "sentiment_threshold", "summarize",
-    RECEIPT, "task", "topics", "translate", UTTERANCES,
+    "paragraphs", "profanity_filter", "replace", "search", "sentiment", "sentiment_threshold", "summarize", "task",
+    "topics", "translate",
 })  # fmt: skip
-"""Parameters of other servers whose features this server does not support, or not in every protocol."""
+"""Parameters of other servers whose features this server does not support."""
+
+LISTEN = frozenset({
+    "endpointing", "finals", "grammar", "interim_stability", "keyterm", "keywords", "latency", "latency_budget_ms",
+    "multichannel", "numerals", "punctuate", RECEIPT, "resumable", "rewind", "smart_format", "stable_words",
+    "step_results", UTTERANCES, "utt_split", "utterance_end_ms", "vad_events",
+})  # fmt: skip
+"""Features of `/v1/listen`: refused on a path that lacks them."""
 
 _INDEX = re.compile(r"\[[0-9]*\]\Z")
 _OFF_VALUES = {"alternatives": OFF | {"1"}, "summarize": OFF | {"none"}, "task": OFF | {"transcribe"}}
@@ -55,8 +62,12 @@ class Unsupported:
 
 
 def plain_name(name: str) -> str:
-    """Return a name in lower case without the suffix that some clients add to the names of lists: `[]` or `[0]`."""
-    return _INDEX.sub("", name).casefold()
+    """Return a name in lower case without the suffix that some clients add to the names of lists: `[]` or `[0]`.
+
+    `keyterms`, the name in `Configure`, is `keyterm`.
+    """
+    plain = _INDEX.sub("", name).casefold()
+    return "keyterm" if plain == "keyterms" else plain
 
 
 def in_plain_names(pairs: Iterable[tuple[str, str]], known: Collection[str]) -> list[tuple[str, str]]:
@@ -75,7 +86,7 @@ def unsupported_feature(name: str, value: str) -> Unsupported | None:
     if plain == "model":
         return Unsupported("model", always=False) if value.casefold().endswith(DIARIZES) else None
     always = plain.startswith(NEVER_IGNORED)
-    if not always and plain not in FEATURES | OTHER_VERSION:
+    if not always and plain not in FEATURES | OTHER_VERSION | LISTEN:
         return None
     if plain.startswith("callback"):
         return Unsupported("callback", always)
@@ -84,8 +95,12 @@ def unsupported_feature(name: str, value: str) -> Unsupported | None:
 
 
 def unsupported_features(pairs: Iterable[tuple[str, str]], supported: Collection[str]) -> list[Unsupported]:
-    """Return the unsupported features that parameters request; names in `supported`, spelled so, are none."""
-    found = (unsupported_feature(name, value) for name, value in pairs if name not in supported)
+    """Return the unsupported features that parameters request; names in `supported`, spelled so, are none.
+
+    A model or a language may be an unsupported feature by its value.
+    """
+    never = frozenset(supported) - {"model", "language"}
+    found = (unsupported_feature(name, value) for name, value in pairs if name not in never)
     return [feature for feature in found if feature is not None]
 
 
@@ -105,7 +120,7 @@ def refuse_unsupported(found: Iterable[Unsupported], *, lenient: bool) -> None:
         raise BadParameter(f"{first}: a parameter of /v2/listen{also}; connect there, or leave it out")
     if first.startswith("callback"):
         raise BadParameter(f"{first}: this server sends results only on the connection{also}; leave it out")
-    why = "not supported by this server"
+    why = "not supported on this path" if first in LISTEN else "not supported by this server"
     if first == "language":
         why = f"{MULTI!r} is {why}, which recognizes one language per stream"
     if first == "model":
@@ -146,10 +161,16 @@ def read_query(
     given = [(name, value) for name, value in pairs if name in known]
     check_single(given, (REDACT,))
     check_given(given)
-    features = unsupported_features(pairs, {REDACT} & set(known))
+    features = unsupported_features(pairs, known)
     refuse_unsupported(features, lenient=lenient)
-    others = {name for name, value in pairs if name not in known and value.casefold() not in OFF}
-    return dict(given), named(others | {feature.name for feature in features})
+    return dict(given), named({*unknown(pairs, known), *(feature.name for feature in features)})
+
+
+def unknown(pairs: Iterable[tuple[str, str]], known: Collection[str]) -> Iterator[str]:
+    """Yield the names that are neither known nor of an unsupported feature, unless their value is "off"."""
+    for name, value in pairs:
+        if name not in known and value.casefold() not in OFF and unsupported_feature(name, value) is None:
+            yield name
 
 
 def named(names: Iterable[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from server.audio.formats import Encoding
-from server.protocols.features import FEATURES, OTHER_VERSION, RECEIPT, SAMPLE_RATES, UTTERANCES
+from server.protocols.features import FEATURES, OTHER_VERSION, SAMPLE_RATES
 from server.recognition.session_options import DEFAULT_ENDPOINTING_MS, FINALS, INTERIM_STABILITIES
 
 Schema = dict[str, Any]
@@ -182,7 +182,7 @@ def _refused(name: str, kind: Kind) -> Parameter:
 
 
 REFUSED = (
-    *(_refused(name, Kind.UNSUPPORTED) for name in sorted(FEATURES - {RECEIPT, UTTERANCES})),
+    *(_refused(name, Kind.UNSUPPORTED) for name in sorted(FEATURES)),
     *(_refused(name, Kind.OTHER_VERSION) for name in sorted(OTHER_VERSION)),
 )
 TABLE = {parameter.name: parameter for parameter in (*PARAMETERS, *REFUSED)}

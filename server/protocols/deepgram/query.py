@@ -26,6 +26,7 @@ from server.protocols.deepgram.parameters import (
 )
 from server.protocols.deepgram.utterances import SPLIT_S
 from server.protocols.features import (
+    LISTEN,
     OFF,
     RECEIPT,
     REDACT,
@@ -225,7 +226,7 @@ def check_query(given: Sequence[tuple[str, str]], *, lenient: bool) -> set[str]:
     """
     listed = [(name, value) for name, value in given if name in TABLE]
     check_given(listed)
-    features = unsupported_features(given, (REDACT, RECEIPT, UTTERANCES))
+    features = unsupported_features(given, (REDACT, *LISTEN))
     refuse_unsupported(features, lenient=lenient)
     redaction(given)
     check_single(listed, _REPEATABLE)

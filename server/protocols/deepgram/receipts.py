@@ -14,6 +14,7 @@ from server.errors import BadParameter
 from server.models.service import ModelService
 from server.protocols.deepgram.parameters import TABLE, Kind
 from server.protocols.deepgram.query import BIASING, ListenRequest
+from server.protocols.features import in_plain_names
 from server.receipts.keys import ReceiptKeys
 from server.receipts.receipt import Digests, ModelInfo, ReceiptChain, Setup, ShownWord, json_digest
 from server.recognition.audio_digest import AudioMark
@@ -73,7 +74,7 @@ def _has_number(request: ListenRequest) -> bool:
 def setup_of(model: ModelService, request: ListenRequest, given: Pairs, limits: Limits, vad: str) -> Setup:
     """Return what a replay of this stream needs. `given` is the query as sent."""
     decoder = model.decoder_for(request.live_options(model.config.sample_rate))
-    query = [pair for pair in given if pair[0] in TABLE and TABLE[pair[0]].kind is Kind.HONORED]
+    query = [pair for pair in in_plain_names(given, TABLE) if pair[0] in TABLE and TABLE[pair[0]].kind is Kind.HONORED]
     kept = [pair for pair in query if pair[0] not in WITHOUT_EFFECT and pair[0] != "redact"]
     kept += [("redact", kind) for kind in sorted(request.redact)]
     kind, beams = _search(decoder)

@@ -15,7 +15,6 @@ from python_multipart.multipart import Field, File, FormParser, parse_options_he
 
 from server.errors import BadParameter
 from server.protocols.features import (
-    OFF,
     REDACT,
     SHOWN,
     Unsupported,
@@ -25,7 +24,8 @@ from server.protocols.features import (
     in_plain_names,
     named,
     refuse_unsupported,
-    unsupported_feature,
+    unknown,
+    unsupported_features,
 )
 from server.protocols.openai.answers import AnswerFormat
 from server.recognition.session_options import Finals, finals_of
@@ -182,22 +182,17 @@ def check_fields(fields: Sequence[tuple[str, str]], *, lenient: bool) -> tuple[s
     refuse_unsupported(features, lenient=lenient)
     check_given((name, value) for name, value in listed if name not in MAY_BE_EMPTY)
     check_single(listed, LISTS)
-    ignored = {feature.name for feature in features}
     for name, value in plain:
         if name == "temperature":
             _check_temperature(value)
-        if name not in READ | UNSUPPORTED and value.casefold() not in OFF:
-            ignored.add(name)
-    return named(ignored)
+    return named({*unknown(plain, READ | UNSUPPORTED), *(feature.name for feature in features)})
 
 
 def _unsupported(name: str, value: str) -> Unsupported | None:
     """Return the unsupported feature that a field requests, or None."""
-    if name == REDACT:
-        return None
     if name in UNSUPPORTED:
         return Unsupported(name, always=False) if value.strip() else None
-    return unsupported_feature(name, value)
+    return next(iter(unsupported_features([(name, value)], READ)), None)
 
 
 def _check_temperature(value: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
@@ -13,14 +14,14 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from server.errors import BadFrame, BadParameter
-from server.protocols.deepgram.parameters import PARAMETERS
+from server.http.api_docs import ABOUT
+from server.protocols.deepgram.parameters import PARAMETERS, TABLE, Kind
 from server.protocols.features import (
     FEATURES,
+    LISTEN,
     MAX_IGNORED,
     OTHER_VERSION,
-    RECEIPT,
     SHOWN,
-    UTTERANCES,
     ignored_header,
     in_plain_names,
     redaction,
@@ -39,11 +40,10 @@ from tests.support.servers.spelling import spell
 from tests.support.servers.uploaded import encoded
 
 Start = Callable[..., LiveServer]
-LACKING = FEATURES - {RECEIPT, UTTERANCES}  # which Deepgram's path has
-WITH_VALUES = [(name, "2" if name == "alternatives" else "true") for name in sorted(LACKING | OTHER_VERSION)]
+WITH_VALUES = [(name, "2" if name == "alternatives" else "true") for name in sorted(FEATURES | OTHER_VERSION)]
 OFF = ("false", "False", "0")
 FLUX = [("model", "flux-general-en"), ("encoding", "linear16"), ("sample_rate", "16000")]
-SWITCHES = sorted(LACKING - {"callback", "callback_method"})
+SWITCHES = sorted(FEATURES - {"callback", "callback_method"})
 
 
 @pytest.mark.parametrize(("name", "value"), WITH_VALUES)
@@ -63,10 +63,46 @@ def test_a_feature_that_is_switched_off_is_not_refused(name: str) -> None:
         assert check_fields([(name, off)], lenient=False) == ()
 
 
-def test_utterances_are_refused_where_the_protocol_has_no_form_for_them() -> None:
-    assert query(f"{RAW}&utterances=true").ignored == ()
-    with pytest.raises(BadParameter, match=r"^utterances: not supported"):
-        check_fields([("file", "x"), ("utterances", "true")], lenient=False)
+def test_the_page_lists_as_lacking_what_is_refused_and_nothing_that_is_served() -> None:
+    listed = re.findall(r"`(\w+)`", ABOUT.partition("lacks (")[2].partition(")")[0])
+    assert set(listed) == FEATURES
+    assert not [name for name in listed if name in TABLE and TABLE[name].kind is not Kind.UNSUPPORTED]
+    for name in listed:
+        with pytest.raises(BadParameter, match="^callback: " if name.startswith("callback") else f"^{name}: "):
+            query(f"{RAW}&{name}=2")
+
+
+COMMON = {  # parameters with a meaning on every path, or none for the text
+    "channels", "encoding", "interim_interval_ms", "interim_results", "language", "model", "redact", "sample_rate",
+    "tag",
+}  # fmt: skip
+
+
+def test_every_feature_of_listen_is_refused_in_a_form_that_lacks_it(live_server: Start) -> None:
+    assert {name for name, parameter in TABLE.items() if parameter.kind is Kind.HONORED} - COMMON == LISTEN
+    server = live_server()
+    for name in LISTEN - {"finals", "grammar", "keywords"}:  # which the form has
+        refused = post(server, **{name: "5"})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)
+        assert post(server, **{name: "false"}).headers.get("x-ignored-params", name) == name
+    lenient = post(live_server(lenient_features=True), multichannel="true", keyterms="a")
+    assert (lenient.status_code, lenient.headers["x-ignored-params"]) == (200, "keyterm,multichannel")
+
+
+@pytest.mark.parametrize("path", ["/v1/realtime?intent=transcription&", "/vosk?"])
+def test_every_feature_of_listen_is_refused_at_a_socket_that_lacks_it(live_server: Start, path: str) -> None:
+    strict, lenient = live_server(), live_server(lenient_features=True)
+    for name in LISTEN - ({"finals", "grammar"} if path == "/vosk?" else set()):
+        with pytest.raises(InvalidStatus) as refused:
+            dial(strict, f"{path}{name}=5")
+        assert f"{name}: not supported on this path" in refused.value.response.body.decode()
+    with dial(lenient, f"{path}keyterms=a&multichannel=true") as socket:
+        assert socket.response.headers["x-ignored-params"] == "keyterm,multichannel"
+
+
+def test_the_plural_of_keyterm_is_keyterm() -> None:
+    assert query(f"{RAW}&keyterms=porch&keyterms[]=lamp&keyterm=oak").keyterms.phrases == ("porch", "lamp", "oak")
+    assert flux_query([*FLUX, ("keyterms", "porch"), ("Keyterm", "lamp")]).phrases == ("porch", "lamp")
 
 
 def test_a_refusal_names_every_feature() -> None:
