@@ -40,6 +40,10 @@ class BadParameter(Refused):
     """A parameter of the request that is invalid or not supported."""
 
 
+class FluxModel(BadParameter):
+    """A model of `/v2/listen` at another path."""
+
+
 class BadAudio(Refused):
     """An uploaded body that cannot be decoded as audio."""
 
@@ -165,6 +169,7 @@ class Refusal:
 # Source: Deepgram's reference of listen-streaming. 503 rather than 429 when full: pipecat 1.14 gives up after any 4xx.
 REFUSALS: dict[type[Refused], Refusal] = {
     BadParameter: Refusal(400, "INVALID_QUERY_PARAMETER", "bad_request"),
+    FluxModel: Refusal(400, "V2_MODEL_ON_V1_LISTEN_ENDPOINT", "bad_request"),  # Source: openclaw/openclaw#129452
     BadAudio: Refusal(400, "INVALID_AUDIO", "bad_request"),
     TooLarge: Refusal(413, "PAYLOAD_TOO_LARGE", "bad_request"),
     TooSlow: Refusal(408, "REQUEST_TIMEOUT", "bad_request"),

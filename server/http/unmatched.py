@@ -56,11 +56,13 @@ def answer_unmatched(app: FastAPI, guard: Guard, sockets: Sequence[str]) -> None
     async def answer(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException), "the handler is registered only for HTTPException"
         path, allowed = request.scope["path"], ""
-        if error.status_code == UNKNOWN:
-            refused = _unknown(path, is_socket=path in sockets)
-        elif error.status_code == WRONG_METHOD:
-            allowed = ", ".join(_allowed(app, request.scope))
-            refused = _wrong_method(request.method, allowed, is_socket=path in sockets)
+        is_socket = path in sockets
+        if error.status_code == WRONG_METHOD or (is_socket and request.method != HTTPMethod.GET):
+            methods = ", ".join(_allowed(app, request.scope))
+            allowed = methods or HTTPMethod.GET.value
+            refused = _wrong_method(request.method, methods, is_socket=is_socket)
+        elif error.status_code == UNKNOWN:
+            refused = _unknown(path, is_socket=is_socket)
         else:
             return await http_exception_handler(request, error)
         response = _render(path, guard.refuse(refused))
@@ -76,6 +78,8 @@ def answer_unmatched(app: FastAPI, guard: Guard, sockets: Sequence[str]) -> None
 
 
 UNKNOWN, WRONG_METHOD = 404, 405
+HANDSHAKE = "a WebSocket handshake: GET with Upgrade: websocket"
+OTHER_AUDIO = {"translations": "does not translate", "speech": "does not speak"}  # paths of OpenAI's under /v1/audio
 LONGEST_METHOD = 16  # characters of a method in an error
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 
@@ -83,15 +87,18 @@ METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 def _unknown(path: str, *, is_socket: bool) -> Refused:
     """Return the refusal; it omits the path, which may contain a key by mistake."""
     if is_socket:
-        return UnknownPath(f"{path} accepts only WebSockets; send a handshake with Upgrade: websocket")
+        return UnknownPath(f"{path} accepts only WebSockets; send {HANDSHAKE}")
     if OPENAI.match(path) and not path.startswith("/v1"):
         return UnknownPath("no endpoint at this path; add /v1 to the base URL, as in /v1/audio/transcriptions")
+    lacking = OTHER_AUDIO.get(path.removeprefix("/v1/audio/"))
+    if lacking is not None:
+        return UnknownPath(f"this server {lacking}; it has /v1/audio/transcriptions")
     return UnknownPath("no endpoint at this path; /docs lists them")
 
 
 def _wrong_method(method: str, allowed: str, *, is_socket: bool) -> Refused:
-    or_live = ", or a WebSocket handshake" if is_socket else ""
-    return WrongMethod(f"{method[:LONGEST_METHOD]} is not allowed at this path; send {allowed}{or_live}")
+    valid = [*([allowed] if allowed else []), *([HANDSHAKE] if is_socket else [])]
+    return WrongMethod(f"{method[:LONGEST_METHOD]} is not allowed at this path; send {', or '.join(valid)}")
 
 
 def _allowed(app: FastAPI, scope: Scope) -> list[str]:

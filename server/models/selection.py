@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from model.config import MACRO_LANGUAGES
-from server.errors import BadParameter
+from server.errors import BadParameter, FluxModel
 
 MULTI = "multi"  # Deepgram's word for several languages at once: the default model
 ANY = "*"  # an alias for every name that is not known
@@ -126,7 +126,8 @@ class ModelNames:
         """Refuse a name that stands for no served model where it must, or is of another kind. Raises: BadParameter."""
         for beginning, why in OTHER_KINDS.items():
             if re.split(r"[^a-z0-9]", name.casefold())[0] == beginning:
-                raise BadParameter(f"model: {name[:SHOWN]!r} is {why}; there is {self._shown()}")
+                kind = FluxModel if beginning == "flux" else BadParameter
+                raise kind(f"model: {name[:SHOWN]!r} is {why}; there is {self._shown()}")
         if self._strict:
             raise BadParameter(f"model: {name[:SHOWN]!r} is not served here; there is {self._shown()}")
 

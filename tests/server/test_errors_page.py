@@ -20,7 +20,7 @@ ROWS = [
 ]
 CODES = {row[0] for row in ROWS}
 MESSAGE_CODES = [*ErrorVariant, *ConfigureCode, *TicketCode, *ErrorCode, *FluxCode]
-NAMED = re.compile(r"`([A-Za-z]+_[A-Za-z_]+|\w+Error|DATA-0000)`")
+NAMED = re.compile(r"`([A-Za-z]\w*_\w+|\w+Error|DATA-0000)`")
 LIBRARY_CLOSES = {1002, 1007, 1009, 1011}  # sent by the WebSocket library
 
 

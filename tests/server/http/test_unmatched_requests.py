@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.routing import Route, WebSocketRoute
 from structlog.testing import capture_logs
 
 from server.http.api_docs import OPERATIONS
@@ -130,13 +131,14 @@ def text(answer: httpx.Response) -> str:
         ("GET", "/nowhere", deepgram, "/docs lists"),
         ("GET", "/\u00fc/%0a", deepgram, "/docs lists"),
         ("POST", "/v1/speak?model=aura", deepgram, "no endpoint at this path; /docs lists them"),
-        ("POST", "/v2/listen", deepgram, "WebSocket"),
+        ("GET", "/v2/listen", deepgram, "WebSocket"),
         ("GET", "/v1/projects", deepgram, "/docs lists"),
         ("GET", "/vosk", deepgram, "WebSocket"),
         ("GET", "/v1/twilio", deepgram, "WebSocket"),
         ("GET", "/v1/realtime", openai, "WebSocket"),
         ("POST", "/v1/realtime/sessions", openai, "/docs lists"),
-        ("POST", "/v1/audio/translations", openai, "/docs lists"),
+        ("POST", "/v1/audio/translations", openai, "does not translate; it has /v1/audio/transcriptions"),
+        ("POST", "/v1/audio/speech", openai, "does not speak"),
         ("POST", "/v1/chat/completions", openai, "/docs lists"),
         ("POST", "/audio/transcriptions", openai, "/v1/audio/transcriptions"),
         ("POST", "/v2/models/x/infer", inference, "/docs lists"),
@@ -159,6 +161,10 @@ def test_an_unknown_path_is_answered_in_the_format_of_its_interface(
     [
         ("GET", "/v1/listen", deepgram, "POST"),
         ("PUT", "/v1/listen", deepgram, "POST"),
+        ("POST", "/v2/listen", deepgram, "GET"),
+        ("OPTIONS", "/vosk", deepgram, "GET"),
+        ("PUT", "/v1/twilio", deepgram, "GET"),
+        ("POST", "/v1/realtime", openai, "GET"),
         ("GET", "/v1/auth/grant", deepgram, "POST"),
         ("POST", "/v1/models", deepgram, "GET, HEAD"),
         ("DELETE", "/v1/models/x", deepgram, "GET, HEAD"),
@@ -182,6 +188,14 @@ def test_a_wrong_method_is_answered_in_that_format_with_the_allowed_ones(
     message = message_of(answer)
     assert method in message
     assert allow in message
+
+
+def test_every_path_answers_wrong_methods_with_the_allowed_ones(server: LiveServer) -> None:
+    with server.http as http:
+        for path in {route.path for route in server.app.routes if isinstance(route, Route | WebSocketRoute)}:
+            for method in ("TRACE", "PATCH", "PROPFIND"):
+                answer = http.request(method, path)
+                assert (answer.status_code, bool(answer.headers["allow"])) == (405, True), (method, path)
 
 
 def test_a_plain_get_of_a_live_endpoint_says_that_it_needs_a_handshake(server: LiveServer) -> None:

@@ -120,4 +120,4 @@ def test_flux_models_are_refused_live_and_uploaded(live_server: Start, model: st
     assert refused.value.response.status_code == 400
     assert refused.value.response.headers["dg-error"].startswith(f"model: '{model}' is a model of /v2/listen")
     answer = server.http.post(f"/v1/listen?model={model}", content=b"RIFF")
-    assert (answer.status_code, answer.json()["err_code"]) == (400, "INVALID_QUERY_PARAMETER")
+    assert (answer.status_code, answer.json()["err_code"]) == (400, "V2_MODEL_ON_V1_LISTEN_ENDPOINT")
