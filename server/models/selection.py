@@ -1,6 +1,7 @@
 """Choice of a served model by the name and the language that a client asks for. Pure.
 
-Languages are BCP 47 tags, looked up as RFC 4647 (3.4) does: `en-US` finds a model of `en`, and `en` one of `en-US`.
+Languages are BCP 47 tags, looked up as RFC 4647 (3.4) does: `en-US` finds a model of `en`, and `en` one of `en-US`; or
+English names, as OpenAI's answers have them.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ LANGUAGES = {
     "vi": "vietnamese", "yi": "yiddish", "yo": "yoruba", "yue": "cantonese", "zh": "chinese",
 }
 # fmt: on
+_TAGS = {name: tag for tag, name in LANGUAGES.items()}
 OTHER_KINDS = {
     "flux": "a model of /v2/listen, where streams have turns; connect there",
     "aura": "a voice of speech synthesis, which recognizes nothing",
@@ -93,7 +95,7 @@ class ModelNames:
         named = None if model is None else self._by_name.get(model.casefold())
         if model is not None and named is None and model not in self._aliases:
             self._check_unknown(model)
-        if language and not _LANGUAGE.fullmatch(language):
+        if language and not (_LANGUAGE.fullmatch(language) or language.casefold() in _TAGS):
             raise BadParameter(f"language: {language[:SHOWN]!r} is not a language tag such as en or es-419")
         preferred = named or self._aliased(model)
         if not language or language.lower() == MULTI:
@@ -144,7 +146,7 @@ class ModelNames:
 
 
 def _parts(tag: str) -> list[str]:
-    first, *rest = tag.replace("_", "-").lower().split("-")
+    first, *rest = _TAGS.get(tag.casefold(), tag).replace("_", "-").lower().split("-")
     return [MACRO_LANGUAGES.get(first, first), *rest]
 
 

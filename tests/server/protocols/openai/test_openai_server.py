@@ -245,6 +245,8 @@ def test_text_and_subtitles(live_server: Start) -> None:
 def test_verbose_json_has_segments_and_words(live_server: Start) -> None:
     server = live_server()
     plain = post(server, response_format="verbose_json").json()
+    again = post(server, response_format="verbose_json", language=plain["language"]).json()
+    assert (plain["language"], again) == ("english", plain)
     assert [part["text"] for part in plain["segments"]] == ["Hello, there.", "General."]
     assert "words" not in plain
     both = post(server, response_format="verbose_json", **{"timestamp_granularities[]": ["word", "segment"]}).json()
