@@ -33,6 +33,8 @@ BOTH = "both"
 LAG_S = 2.0
 """How far a track may lag the other one before silence replaces what was not sent."""
 GAP_S = 0.1  # between two messages of a track: less is jitter of its times
+MAX_GAP_S = 600.0
+SILENCE_S = 1.0  # pushed at once
 
 
 class TwilioAdapter:
@@ -45,6 +47,7 @@ class TwilioAdapter:
         self._track = track
         self._tracks = TRACKS if track == BOTH else (track,)
         self._inputs: tuple[PlainInput, ...] = ()  # by track; none before `start`
+        self._times_count: bool | None = None  # from the start of the stream, as the first one shows; None: none yet
         self._stream_sid = self._call_sid = ""
 
     def opened(self) -> Actions:
@@ -124,13 +127,20 @@ class TwilioAdapter:
             yield Skip("media of an unknown track")
 
     def _read(self, channel: int, media: Media) -> Iterator[Action]:
-        """Read audio of a track; with both, keep them at the same stream time."""
+        """Read audio of a track; with both, at the stream time that it states, and keep them at the same one."""
         read = self._inputs[channel]
         if self._track == BOTH and media.start_s is not None:
-            missing_s = media.start_s - read.received_s
-            if GAP_S < missing_s <= LAG_S + GAP_S:  # more is a clock of another kind
-                yield read.silence(missing_s)
+            if self._times_count is None:
+                self._times_count = media.start_s <= LAG_S + GAP_S  # else it is a clock of another kind
+            if self._times_count and media.start_s - read.received_s <= MAX_GAP_S:
+                while (missing_s := media.start_s - read.received_s) > GAP_S:
+                    yield read.silence(min(missing_s, SILENCE_S))
+                    yield from self._follow(read)
         yield read.read(media.audio)
+        yield from self._follow(read)
+
+    def _follow(self, read: PlainInput) -> Iterator[Action]:
+        """Push silence on tracks that lag a track."""
         for other in self._inputs:
             missing_s = read.received_s - LAG_S - other.received_s
             if missing_s > 0:

@@ -134,5 +134,10 @@ def test_tracks_stay_at_the_same_time() -> None:
     assert pushed_s(twilio, *alone) == [10.0, 10.0 - LAG_S], "silence for the track that sends nothing"
     assert pushed_s(twilio, media(second, "outbound", 10_000)) == [0.0, 3.0], "its time says what is missing"
     assert pushed_s(twilio, media(second, "outbound", 11_020)) == [0.0, 1.0], "jitter"
+    late = adapter()
+    assert pushed_s(late, media(second, "inbound", 0)) == [1.0, 0.0]
+    assert pushed_s(late, media(second, "outbound", 60_000)) == [58.0, 61.0], "a track that begins late"
+    assert pushed_s(late, media(second, "inbound", 90_000)) == [32.0, 28.0], "a pause of both"
+    assert pushed_s(late, media(second, "outbound", 90_000_000)) == [0.0, 1.0], "no pause of a call"
     assert pushed_s(adapter(), media(second, "inbound", 1_732_700_000)) == [1.0, 0.0], "a clock of another kind"
     assert pushed_s(adapter(), media(mulaw(spell("a", 8_000)), "inbound", None))[1] == 0.0
