@@ -9,6 +9,9 @@ from server.text.line import Line, Span, whole_words
 from server.text.spoken_digits import DIGITS, TEENS, TENS
 
 _DOMAINS = "com|org|net|edu|gov|info|biz|io|dev|app|ai|co|me|tv|us|uk|de|fr|es|it|nl|ch|at|eu|ca|au|nz|ie|in|jp|cn"
+_COUNTRIES = [" ".join(domain) for domain in _DOMAINS.split("|") if len(domain) == 2]  # spelled: "u k"
+_SPELLED = "|".join(_COUNTRIES)
+_SPELLED_ALONE = "|".join(country for country in _COUNTRIES if country[0] not in "ai")  # "the red dot i saw"
 _NUMBERS = frozenset({*DIGITS, *TEENS, *TENS})
 _NUMBER = "|".join(sorted(_NUMBERS))
 _JOINERS = {
@@ -23,7 +26,7 @@ _WORD = rf"(?:(?!(?:at|{'|'.join(_JOINERS)}) )[a-z']+)"
 _PIECE = rf"(?:(?:(?:[a-z] )+[a-z](?![a-z])|{_WORD})(?: (?:{_NUMBER})\b){{0,16}})"
 _HOST = (
     rf"{_PIECE}(?: (?:dash|hyphen) {_PIECE}){{0,8}}(?: dot {_PIECE}){{0,8}}?"
-    rf" dot (?:{_DOMAINS})(?: dot (?:{_DOMAINS}|u k))?(?!\S)"
+    rf" dot (?:{_DOMAINS}|{_SPELLED_ALONE})(?: dot (?:{_DOMAINS}|{_SPELLED}))?(?!\S)"
 )
 _PATH = rf"(?:(?: forward)? slash(?: {_PIECE})?)*"
 _SCHEME = r"(?:(?:https?|h t t p(?: s)?) colon (?:forward )?slash (?:forward )?slash )?"
