@@ -347,6 +347,13 @@ def test_a_configure_between_messages_of_a_container_counts_from_there(live_serv
     assert ends == ["model", "timeout"]
 
 
+def test_a_forced_end_waits_for_the_container_before_it(live_server: Start) -> None:
+    force, first, second = '{"type":"ForceEndTurn"}', flac(voiced("one")), flac(voiced("two"))
+    received = turns(live_server(), "", first[:900], first[900:], force, second, b"", force)
+    ends = [(each["transcript"], each["trigger"]) for each in received if each.get("event") == "EndOfTurn"]
+    assert ends == [("One.", "manual"), ("Two.", "manual")]
+
+
 def test_audio_of_turns_that_cannot_be_decoded_ends_with_an_error_and_damage_with_a_warning(live_server: Start) -> None:
     server, whole = live_server(), flac(TURN_AUDIO)
     error = turns(server, "", b"garbage garbage")[-1]

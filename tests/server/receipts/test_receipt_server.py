@@ -135,6 +135,15 @@ def test_the_masks_of_a_key_are_in_the_setup(tmp_path: Path, keys: Any) -> None:
     assert [pair for pair in found.setup.query if pair[0] == "redact"] == [("redact", "pci"), ("redact", "ssn")]
 
 
+def test_a_receipt_holds_parameters_in_any_spelling_of_their_names(keys: Any) -> None:
+    decoder = BeamDecoder(CONFIG.vocabulary, CONFIG.frame_s, beams=16)
+    with LiveServer(decoder=decoder, receipt_key_file=keys[0]) as server:
+        spelled = {"keyterms": "third", "keyterm[]": "there", "Smart_Format": "true"}
+        setup = recorded(record(server, speech(), **spelled)).setup
+    asked = [("keyterm", "third"), ("keyterm", "there"), ("smart_format", "true")]
+    assert [pair for pair in setup.query if pair in asked] == asked
+
+
 def refusal(server: LiveServer, **query: Any) -> str:
     with pytest.raises(InvalidStatus) as refused:
         server.listen(**query).__enter__()
