@@ -13,6 +13,9 @@ const CONTEXT_S = 30; // of audio, for which a server favors the terms of a Cont
 const UNSPACED = "\\p{Script=Han}\\p{Script=Hiragana}\\p{Script=Katakana}";
 const BETWEEN = new RegExp(`(?<=[${UNSPACED}，。？]) (?=[${UNSPACED}])`, "gu");
 
+/** Returns: words as text; scripts such as Han have no spaces. */
+export const joined = (texts) => texts.join(" ").replace(BETWEEN, "");
+
 /** A stream with its own time, independent of its connections. */
 export class Continuity {
   audio;
@@ -276,7 +279,7 @@ export class Continuity {
     const texts = words.map(({ word, punctuated_word: written }) => written ?? word);
     const stableWords = Math.max(0, shown.stableWords - (shown.words.length - words.length));
     const duration = shown.start + shown.duration - begin;
-    return { ...shown, words, stableWords, transcript: texts.join(" ").replace(BETWEEN, ""), start: begin, duration };
+    return { ...shown, words, stableWords, transcript: joined(texts), start: begin, duration };
   }
 
   /** True if a result repeats what was already emitted. */
@@ -297,11 +300,11 @@ export class Continuity {
     this.#letGo();
   }
 
-  /** Returns: a `Results` frame with stream times, and its `latency` and `finalLatency` in seconds. */
+  /** Returns: a `Results` frame with stream times, its `latency`, and `finalLatency` since its Finalize or last word. */
   #inOurTime(message, shift, cursor, asked, now) {
     const [best] = message.channel.alternatives;
     const sentAt = this.audio.sentAt(cursor);
-    const askedAt = asked?.at ?? (message.is_final ? this.closing?.at : null);
+    const spokenAt = best.words.length && this.audio.sentAt(this.#base + this.#samples(best.words.at(-1).end));
     return {
       transcript: best.transcript,
       confidence: best.confidence,
@@ -314,7 +317,7 @@ export class Continuity {
       fromFinalize: message.from_finalize,
       correction: message.correction ?? false, // replaces all words from `start` on
       latency: sentAt === undefined ? undefined : now - sentAt,
-      finalLatency: !message.is_final ? undefined : now - (askedAt ?? sentAt ?? now),
+      finalLatency: message.is_final ? now - (asked?.at ?? (spokenAt || sentAt || now)) : undefined,
       message,
     };
   }

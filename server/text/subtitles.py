@@ -1,0 +1,151 @@
+"""Subtitles in SubRip and WebVTT: cues of at most two lines, on screen long enough to be seen. Pure.
+
+A cue begins after a pause; a passage that is too long for one cue is halved until its parts fit. Widths are in columns:
+an ideograph takes two. `server/web/subtitles.js` has the same rules.
+
+Source of the limits: the usual ones in subtitling guides. Source of the formats: the WebVTT specification of W3C, and
+SubRip files as OpenAI's service sends them.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import pairwise, zip_longest
+
+from model.ctc.words import joined
+from server.text.formatting import FormattedWord
+
+PAUSE_S = 0.4  # between cues: the shortest silence that ends an utterance in live streams
+LONGEST_S = 7.0
+SHORTEST_MS = 500
+LINE_COLUMNS = 42
+LABEL_COLUMNS = 20  # of a speaker's name, so that words fit next to it
+_WIDE = re.compile(
+    "[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6\U00020000-\U0003fffd]"
+)
+
+Words = Sequence[FormattedWord]
+
+
+class SubtitleFormat(StrEnum):
+    """Formats of subtitles."""
+
+    SRT = "srt"
+    VTT = "vtt"
+
+
+@dataclass(frozen=True, slots=True)
+class Cue:
+    """A subtitle and its times in milliseconds."""
+
+    start_ms: int
+    end_ms: int
+    lines: tuple[str, ...]
+
+
+def columns(text: str) -> int:
+    """Return the width of a text in columns."""
+    return len(text) + len(_WIDE.findall(text))
+
+
+def passages(words: Words, label: str = "") -> list[Words]:
+    """Divide words at pauses, and what does not fit into one cue with `label` in front into halves."""
+    begins = [at for at in range(1, len(words)) if words[at].word.start_s - words[at - 1].word.end_s >= PAUSE_S]
+    bounds = [0, *begins, len(words)] if words else []
+    runs = [words[begin:end] for begin, end in pairwise(bounds)]
+    return [part for run in runs for part in _halves(run, label)]
+
+
+def _halves(words: Words, label: str) -> Iterator[Words]:
+    if len(words) == 1 or _fits(words, label):
+        yield words
+        return
+    width, best = sum(columns(word.text) for word in words), (float("inf"), 1)
+    left = 0
+    for at in range(1, len(words)):
+        left += columns(words[at - 1].text)
+        best = min(best, (abs(2 * left - width), at))
+    yield from _halves(words[: best[1]], label)
+    yield from _halves(words[best[1] :], label)
+
+
+def _fits(words: Words, label: str) -> bool:
+    return words[-1].word.end_s - words[0].word.start_s <= LONGEST_S and _lines(words, label) is not None
+
+
+def _lines(words: Words, label: str) -> tuple[str, ...] | None:
+    """Return one line, else two of the most equal widths; None if more are needed."""
+    texts = [word.text for word in words]
+    whole = label + joined(texts)
+    if (width := columns(whole)) <= LINE_COLUMNS:
+        return (whole,)
+    if width > 2 * LINE_COLUMNS + 1:
+        return None
+    pairs = [((label + joined(texts[:at])).strip(), joined(texts[at:])) for at in range(not label, len(texts))]
+    wider = [max(map(columns, pair)) for pair in pairs]
+    return pairs[wider.index(min(wider))] if wider and min(wider) <= LINE_COLUMNS else None
+
+
+def cues(words: Words, label: str = "") -> list[Cue]:
+    """Return the cues of one speaker, in order and without overlap; `label` stands in front of each, as "Caller: "."""
+    made: list[Cue] = []
+    for part in _long_enough(passages([piece for word in words for piece in _pieces(word)], label), label):
+        start_ms = max(round(part[0].word.start_s * 1e3), made[-1].end_ms if made else 0)
+        end_ms = max(round(part[-1].word.end_s * 1e3), start_ms + SHORTEST_MS)
+        made.append(Cue(start_ms, end_ms, _lines(part, label) or ()))
+    return made
+
+
+def _pieces(word: FormattedWord) -> Iterator[FormattedWord]:
+    """Cut a word that is longer than a line into lines, each with its share of the time."""
+    cuts, width = [0], 0
+    for at, character in enumerate(word.text):
+        width += columns(character)
+        if width > LINE_COLUMNS:
+            cuts.append(at)
+            width = columns(character)
+    if len(cuts) == 1:
+        yield word
+        return
+    begin_s, each_s = word.word.start_s, (word.word.end_s - word.word.start_s) / len(word.text)
+    for first, end in zip(cuts, [*cuts[1:], len(word.text)], strict=True):
+        times = replace(word.word, start_s=begin_s + first * each_s, end_s=begin_s + end * each_s)
+        yield FormattedWord(times, word.text[first:end].strip())
+
+
+def _long_enough(parts: Sequence[Words], label: str) -> list[Words]:
+    """Join a part that the next one follows within `SHORTEST_MS` to a neighbor, where they fit into one cue."""
+    kept: list[Words] = []
+    for part, after in zip_longest(parts, parts[1:]):
+        alone = after is not None and _short(part, after) and not _fits([*part, *after], label)
+        if kept and (_short(kept[-1], part) or alone) and _fits([*kept[-1], *part], label):
+            kept[-1] = [*kept[-1], *part]
+        else:
+            kept.append(part)
+    return kept
+
+
+def _short(part: Words, after: Words) -> bool:
+    return (after[0].word.start_s - part[0].word.start_s) * 1e3 < SHORTEST_MS
+
+
+def subtitles(form: SubtitleFormat, shown: Iterable[Cue]) -> str:
+    """Return the file of cues, which may overlap in time: those of several speakers."""
+    ordered = sorted(shown, key=lambda cue: cue.start_ms)
+    if form is SubtitleFormat.SRT:
+        return "".join(f"{number}\n{_shown(cue, ',', cue.lines)}" for number, cue in enumerate(ordered, start=1))
+    escaped = ((cue, [html.escape(line, quote=False) for line in cue.lines]) for cue in ordered)
+    return "WEBVTT\n\n" + "".join(_shown(cue, ".", lines) for cue, lines in escaped)
+
+
+def _shown(cue: Cue, point: str, lines: Iterable[str]) -> str:
+    return "\n".join([f"{_clock(cue.start_ms, point)} --> {_clock(cue.end_ms, point)}", *lines, "", ""])
+
+
+def _clock(ms: int, point: str) -> str:
+    minutes, rest = divmod(ms, 60_000)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest // 1_000:02d}{point}{rest % 1_000:03d}"
