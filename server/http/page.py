@@ -22,11 +22,12 @@ MEDIA_TYPES = {
 }
 SCRIPTS = (
     "app.js", "continuity.js", "meters.js", "pcm.js", "sources.js", "subtitles.js", "transcript.js", "tutti.js",
-    "unacknowledged.js", "worklet.js",
+    "unacknowledged.js", "upload.js", "worklet.js",
 )  # fmt: skip
 ASSETS = (*SCRIPTS, "style.css", "icon.svg")
 # The page loads nothing from other sites, and no site may embed it. 'self' includes WebSockets to the same host.
-POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+# blob: is a file that the user has chosen, while it plays.
+POLICY = "default-src 'self'; media-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",

@@ -1,18 +1,21 @@
-/** The page: connects an audio source, a stream and the displays. Stores only the API key, in the tab's session. */
+/** The page: connects a source, a stream or an upload, and displays. Stores only the API key, in the tab's session. */
 
 import { Latency, LevelMeter } from "./meters.js";
 import { level, MESSAGE_S } from "./pcm.js";
-import { openMicrophone, openPlayer, readRecording, SourceError } from "./sources.js";
+import { openMicrophone, openPlayer, SourceError } from "./sources.js";
+import { subtitles } from "./subtitles.js";
 import { Transcript } from "./transcript.js";
-import { TuttiError, TuttiStream } from "./tutti.js";
+import { TuttiStream } from "./tutti.js";
+import { Upload } from "./upload.js";
 
 const $ = (id) => document.getElementById(id);
+const OF_TEXT = document.querySelectorAll(".bar button"); // enabled once there is text
 const transcript = new Transcript($("log"), $("open"));
 const meter = new LevelMeter($("level"));
 const resultLatency = new Latency($("result-latency"));
 const finalLatency = new Latency($("final-latency"));
 
-let run = null; // the open stream and its source
+let run = null; // the open stream and its source, or the upload
 let occupied = false; // true from the click that starts a run until it ends
 
 // Messages for the user about refusals of the server, by HTTP status.
@@ -23,20 +26,19 @@ const REFUSALS = {
   503: () => "The server is full or restarting.",
 };
 
-function listenUrl() {
-  const url = new URL("v1/listen", document.baseURI);
-  url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
-  return url.href;
-}
+const listenUrl = () => new URL("v1/listen", document.baseURI).href;
+const apiKey = () => $("key").value.trim();
+const keyterms = () => $("terms").value.split(",").map((term) => term.trim()).filter(Boolean);
 
-function keyterms() {
-  return $("terms").value.split(",").map((term) => term.trim()).filter(Boolean);
+/** Query parameters of streams and uploads. */
+function settings() {
+  return { smart_format: $("format").checked, keyterm: keyterms(), language: $("language").value || undefined };
 }
 
 function openStream(sampleRate) {
-  const language = $("language").value || undefined;
-  const query = { stable_words: true, smart_format: $("format").checked, keyterm: keyterms(), language };
-  const stream = new TuttiStream(listenUrl(), { key: $("key").value.trim(), sampleRate, query, resumable: true });
+  const query = { stable_words: true, ...settings() };
+  const url = listenUrl().replace("http", "ws");
+  const stream = new TuttiStream(url, { key: apiKey(), sampleRate, query, resumable: true });
   return stream
     .on("open", () => (say("live", "Listening"), complain(null)))
     .on("Results", show)
@@ -59,46 +61,79 @@ class Run {
     this.stream.done.catch(() => {}).then(() => finished(this));
   }
 
+  configure(terms) {
+    this.stream.configure(terms);
+  }
+
+  abort() {
+    this.stream.abort();
+  }
+
   count(pcm) {
     this.samples += pcm.length;
     meter.add(level(pcm));
-    const seconds = this.samples / this.rate;
-    $("audio-seconds").querySelector("output").value = seconds.toFixed(1);
-    const speed = seconds / ((performance.now() - this.began) / 1000);
-    const note = speed > 1.5 ? `${speed.toFixed(0)}× real time` : "real time";
-    $("audio-seconds").querySelector("small").textContent = note;
+    showAudio(this.samples / this.rate, this.began);
   }
 
   /** Send audio from a live source until it ends or is stopped. */
   follow() {
-    this.source.onEnd = () => this.stop();
+    this.source.onEnd = (problem) => {
+      if (problem) complain(problem);
+      this.stop();
+    };
     this.source.start((pcm) => {
       this.count(pcm);
       if (run === this) this.stream.send(pcm);
     });
   }
 
-  /** Send a whole recording as fast as the connection allows. */
-  async sendAll(pcm) {
-    const size = Math.round(this.rate * MESSAGE_S);
-    for (let at = 0; at < pcm.length && run === this && !this.stopping; at += size) {
-      const message = pcm.slice(at, at + size);
-      await this.stream.write(message);
-      this.count(message);
-    }
-    await this.stop();
-  }
-
   async stop() {
     if (this.stopping) return;
     this.stopping = true;
     say("waiting", "Finishing…");
-    await this.source?.stop();
+    await this.source.stop();
     await this.stream.close().catch(() => {}); // reported by "failed"
   }
 }
 
-async function begin(name, open, drive) {
+/** A recording sent as a whole, and shown once the server has answered. */
+class WholeRun {
+  constructor(file) {
+    this.began = performance.now();
+    const query = { utterances: true, ...settings() };
+    this.upload = new Upload(listenUrl(), file, { key: apiKey(), query, onProgress: this.#progress });
+    const refused = (error) => (error.status === 401 ? failed(error) : complain(error.message));
+    this.upload.done.then((answer) => this.#answered(answer), refused).then(() => finished(this));
+  }
+
+  #progress(sent, size) {
+    const percent = Math.floor((100 * sent) / size);
+    say("waiting", sent < size ? `Sending… ${percent} %` : "Transcribing…");
+  }
+
+  #answered({ metadata, results }) {
+    for (const { words, start } of results.utterances)
+      transcript.show({ words, stableWords: words.length, isFinal: true, start });
+    shown(results.utterances.length > 0);
+    showAudio(metadata.duration, this.began);
+    const warnings = metadata.warnings?.map(({ message }) => message) ?? [];
+    complain([...warnings, ...(results.utterances.length ? [] : ["No words were recognized."])].join(" "));
+  }
+
+  /** Key terms cannot be changed in an upload: they are for the next recording. */
+  configure() {}
+
+  abort() {
+    this.upload.abort();
+  }
+
+  stop() {
+    this.abort();
+  }
+}
+
+/** Start a run: `open` returns its source or file, of which `make` makes the run. */
+async function begin(name, open, make) {
   if (occupied) return;
   say("waiting", "Preparing…");
   complain(null);
@@ -107,25 +142,25 @@ async function begin(name, open, drive) {
   try {
     const opened = await open();
     transcript.begin(name);
-    run = new Run(opened.pcm ? null : opened, opened.sampleRate);
+    run = make(opened);
     $("main").disabled = false;
     $("main").focus();
-    await drive(run, opened);
+    run.follow?.();
   } catch (error) {
-    if (error instanceof TuttiError) return; // reported by "failed"
     if (!(error instanceof SourceError)) console.error(error);
     complain(error instanceof SourceError ? error.message : `Could not start: ${error.message}`);
-    if (run) run.stream.abort();
+    if (run) run.abort();
     else idle();
   }
 }
 
-const useMicrophone = () => begin("Microphone", openMicrophone, (current) => current.follow());
+const live = (source) => new Run(source, source.sampleRate);
+const useMicrophone = () => begin("Microphone", openMicrophone, live);
 
 /** Transcribe a recording; `fetched` is a file or a promise of one: browsers only start audio during the click. */
 function useRecording(name, fetched) {
-  if ($("fast").checked) return begin(name, () => readRecording(fetched), (current, { pcm }) => current.sendAll(pcm));
-  return begin(name, () => openPlayer(fetched), (current) => current.follow());
+  if ($("fast").checked) return begin(name, () => fetched, (file) => new WholeRun(file));
+  return begin(name, () => openPlayer(fetched), live);
 }
 
 const useSample = () => useRecording("Sample", fetch("web/sample.flac").then((answer) => answer.blob()));
@@ -133,11 +168,23 @@ const useSample = () => useRecording("Sample", fetch("web/sample.flac").then((an
 function show(result) {
   const below = $("scroll").scrollHeight - $("scroll").scrollTop - $("scroll").clientHeight;
   transcript.show(result);
-  if (result.words.length) $("hint").hidden = true;
-  $("copy").disabled = $("clear").disabled = transcript.isEmpty;
+  shown(result.words.length > 0);
   resultLatency.add(result.latency);
   finalLatency.add(result.words.length ? result.finalLatency : undefined);
   if (below < 80) $("scroll").scrollTop = $("scroll").scrollHeight; // do not scroll if the user has scrolled up
+}
+
+/** Adjust the controls of the text, after a result with or without `words`. */
+function shown(words) {
+  if (words) $("hint").hidden = true;
+  for (const button of OF_TEXT) button.disabled = transcript.isEmpty;
+}
+
+/** Show seconds of audio, and at what speed they were transcribed since `began` in milliseconds. */
+function showAudio(seconds, began) {
+  const speed = seconds / ((performance.now() - began) / 1000);
+  $("audio-seconds").querySelector("output").value = seconds.toFixed(1);
+  $("audio-seconds").querySelector("small").textContent = speed > 1.5 ? `${speed.toFixed(0)}× real time` : "real time";
 }
 
 function waiting({ error, seconds }) {
@@ -167,6 +214,16 @@ function idle() {
   $("main").disabled = false;
 }
 
+/** Download the transcript as txt, srt or vtt. */
+function save(form) {
+  const text = form === "txt" ? `${transcript.text}\n` : subtitles(transcript.words, form);
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: "text/plain" }));
+  link.download = `transcript.${form}`;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
 function busy(on) {
   occupied = on;
   $("main").classList.toggle("running", on);
@@ -188,7 +245,7 @@ function complain(text) {
 function wire() {
   $("main").onclick = () => {
     if (!run) useMicrophone();
-    else if (run.stopping) run.stream.abort(); // second click: close without the last results
+    else if (run.stopping) run.abort(); // second click: close without the last results
     else run.stop();
   };
   $("sample").onclick = useSample;
@@ -196,6 +253,7 @@ function wire() {
     for (const file of $("file").files) useRecording(file.name, file);
     $("file").value = ""; // so that the same file can be chosen again
   };
+  for (const button of document.querySelectorAll("[data-form]")) button.onclick = () => save(button.dataset.form);
   $("copy").hidden = !navigator.clipboard; // absent on pages from http:// on another host
   $("copy").onclick = async () => {
     await navigator.clipboard.writeText(transcript.text);
@@ -205,12 +263,12 @@ function wire() {
   $("clear").onclick = () => {
     transcript.clear();
     $("hint").hidden = false;
-    $("copy").disabled = $("clear").disabled = true;
+    shown(false);
   };
-  $("terms").onchange = () => run?.stream.configure(keyterms());
+  $("terms").onchange = () => run?.configure(keyterms());
   $("key").value = sessionStorage.getItem("tutti-key") ?? "";
   $("key").onchange = () => {
-    sessionStorage.setItem("tutti-key", $("key").value.trim());
+    sessionStorage.setItem("tutti-key", apiKey());
     offerLanguages();
   };
   document.querySelector("form").onsubmit = (event) => event.preventDefault();
@@ -221,7 +279,7 @@ function wire() {
 
 /** Offer the languages of the served models, if there are several, each with its native name. */
 async function offerLanguages() {
-  const key = $("key").value.trim();
+  const key = apiKey();
   const answer = await fetch("v1/models", { headers: key ? { Authorization: `Token ${key}` } : {} }).catch(() => null);
   if (!answer?.ok) return; // without a valid key: use the server's default
   const { data } = await answer.json();

@@ -1,9 +1,8 @@
-/** Audio sources: a microphone, or a recording in real time or all at once. */
+/** Audio sources in real time: a microphone, or a recording that is played. */
 
-import { HIGHEST_HZ, MESSAGE_S, toInt16 } from "./pcm.js";
+import { HIGHEST_HZ, MESSAGE_S } from "./pcm.js";
 
 const RATE_HZ = 16000; // that of the shipped models; the server resamples other rates
-const LARGEST_BYTES = 100 * 2 ** 20; // decoded in memory
 const FLUSH_MS = 300; // time limit, because a stopped audio thread does not answer
 const WORKLET = new URL("worklet.js", import.meta.url);
 
@@ -47,19 +46,25 @@ async function microphoneNode(context, media) {
   }
 }
 
-/** Play a recording (a file or a promise of one). Returns: a source in real time. Throws: SourceError. */
-export async function openPlayer(file) {
+/** Play a recording (a file or a promise of one), decoded as it plays. Returns: a source. Throws: SourceError. */
+export async function openPlayer(fetched) {
   const context = await readyContext({ sampleRate: RATE_HZ });
-  let node;
+  const file = await fetched;
+  const player = new Audio(URL.createObjectURL(file));
+  const release = () => (player.pause(), URL.revokeObjectURL(player.src));
   try {
-    node = new AudioBufferSourceNode(context, { buffer: await decode(context, file) });
-  } catch (error) {
+    await new Promise((resolve, reject) => Object.assign(player, { oncanplaythrough: resolve, onerror: reject }));
+  } catch {
+    release();
     await context.close();
-    throw error;
+    throw new SourceError(`The browser cannot read ${file.name ?? "this recording"} as audio.`);
   }
+  const node = context.createMediaElementSource(player);
   node.connect(context.destination);
-  const source = new LiveSource(context, node, () => node.disconnect());
-  node.onended = () => source.onEnd();
+  const stopped = ({ message }) => source.onEnd(`The recording cannot be played further: ${message}`);
+  const source = new LiveSource(context, node, release, () => player.play().catch(stopped));
+  player.onended = () => source.onEnd();
+  player.onerror = () => stopped(player.error);
   return source;
 }
 
@@ -71,37 +76,19 @@ async function readyContext(options) {
   return context;
 }
 
-/** Read a whole recording. Returns: 16-bit mono samples and their rate. Throws: SourceError. */
-export async function readRecording(file) {
-  const buffer = await decode(new OfflineAudioContext(1, 1, RATE_HZ), file);
-  const channels = Array.from({ length: buffer.numberOfChannels }, (_, i) => buffer.getChannelData(i));
-  const mono = channels[0].map((_, i) => channels.reduce((sum, channel) => sum + channel[i], 0) / channels.length);
-  return { pcm: toInt16(mono), sampleRate: RATE_HZ };
-}
-
-async function decode(context, fetched) {
-  const file = await fetched;
-  if (file.size > LARGEST_BYTES) throw new SourceError("This recording is too large for this page (limit 100 MB).");
-  try {
-    return await context.decodeAudioData(await file.arrayBuffer());
-  } catch {
-    throw new SourceError(`The browser cannot read ${file.name ?? "this recording"} as audio.`);
-  }
-}
-
 /** Audio in real time, cut into messages by the worklet and queued until `start` is called. */
 class LiveSource {
   #context;
-  #node;
   #release;
+  #play;
   #worklet;
   #flushed = null;
-  onEnd = () => {}; // called if the microphone was unplugged or the recording has ended
+  onEnd = () => {}; // called if the microphone was unplugged or the recording has ended, with the problem if any
 
-  constructor(context, node, release) {
+  constructor(context, node, release, play = () => {}) {
     this.#context = context;
-    this.#node = node;
     this.#release = release;
+    this.#play = play;
     const divide = Math.ceil(context.sampleRate / HIGHEST_HZ);
     this.sampleRate = Math.round(context.sampleRate / divide);
     this.#worklet = new AudioWorkletNode(context, "pcm", {
@@ -118,7 +105,7 @@ class LiveSource {
     this.#flushed = new Promise((resolve) => {
       this.#worklet.port.onmessage = ({ data }) => (data ? onPcm(data) : resolve());
     });
-    this.#node.start?.();
+    this.#play();
   }
 
   /** Stop after the last samples were delivered. */

@@ -7,6 +7,7 @@ const UNSURE = 0.6; // below this confidence a word is also underlined: not ever
 export class Transcript {
   #log;
   #open;
+  #words = []; // of the finals of the last source
 
   constructor(log, open) {
     this.#log = log;
@@ -17,17 +18,24 @@ export class Transcript {
     return Array.from(this.#log.querySelectorAll(".said"), (said) => said.textContent).join("\n");
   }
 
+  /** Words of the last source, as shown. */
+  get words() {
+    return this.#words.map((word) => ({ text: written(word), start: word.start, end: word.end }));
+  }
+
   get isEmpty() {
     return !this.#log.hasChildNodes();
   }
 
   clear() {
+    this.#words = [];
     this.#log.replaceChildren();
     this.#open.replaceChildren();
   }
 
   /** Start the transcript of another source, with its name as a heading unless the log is empty. */
   begin(name) {
+    this.#words = [];
     this.#open.replaceChildren();
     if (this.isEmpty) return;
     const heading = document.createElement("h3");
@@ -39,6 +47,7 @@ export class Transcript {
   show({ words, stableWords, isFinal, start }) {
     const spans = words.flatMap((word, i) => [between(words[i - 1], word), wordSpan(word, i < stableWords)]);
     this.#open.replaceChildren(...(isFinal ? [] : spans));
+    if (isFinal) this.#words.push(...words);
     if (isFinal && words.length) this.#log.append(paragraph(spans, words[0].start ?? start));
   }
 }

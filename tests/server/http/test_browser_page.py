@@ -2,6 +2,12 @@
 
 import re
 import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+import soundfile
+import srt
 
 from model.decoder import make_decoder
 from tests.support.audio.speech import samples
@@ -43,7 +49,7 @@ def test_speech_at_the_microphone_is_shown(live_server, served, browser):
 def test_stable_words_are_shown_solid_before_the_others(live_server, served, browser):
     """The greedy decoder's finished words are stable: they become solid one by one, and the final keeps them."""
     greedy = make_decoder(decoder="greedy", config=served["model"].config)
-    page = OpenPage(browser, live_server(model=served["model"], decoder=greedy), before=WATCH).plain().fast()
+    page = OpenPage(browser, live_server(model=served["model"], decoder=greedy), before=WATCH).plain()
     page.page.set_input_files("#file", SPOKEN["porch_fan"].audio)
     page.wait_idle()
     looks = [look.partition("|") for look in page.page.evaluate("looks")]
@@ -54,17 +60,71 @@ def test_stable_words_are_shown_solid_before_the_others(live_server, served, bro
     assert page.page.locator("#open .word").count() == 0, "the final replaces the open line"
 
 
-def test_recordings_are_transcribed_faster_than_they_play(live_server, served, browser):
-    page = OpenPage(browser, live_server(**served)).plain().fast()
+NO_DECODING = "for (const one of [AudioContext, OfflineAudioContext]) one.prototype.decodeAudioData = undefined;"
+
+
+def test_recordings_are_transcribed_faster_than_they_play(live_server, served, browser, tmp_path):
+    """The file itself is sent, also one that the browser cannot decode, with the settings of the page."""
+    unknown = tmp_path / "digits.aiff"
+    soundfile.write(unknown, *soundfile.read(SPOKEN["telephone_8khz"].audio, dtype="int16"))
+    page = OpenPage(browser, live_server(**served), before=NO_DECODING).plain().fast()
+    page.page.get_by_label("Key terms").fill("porch fan, Patrick")
+    page.page.wait_for_selector("#language option", state="attached")
     page.press("Sample")
     page.wait_idle()
-    page.page.set_input_files("#file", SPOKEN["telephone_8khz"].audio)
+    page.page.set_input_files("#file", unknown)
     page.wait_idle()
     assert page.said() == f"{SPOKEN['demo'].text} {SPOKEN['telephone_8khz'].text}"
-    assert page.page.locator("#log h3").all_inner_texts() == ["telephone_8khz.wav"]
+    assert page.page.locator("#log h3").all_inner_texts() == ["digits.aiff"]
     assert "× real time" in page.page.locator("#audio-seconds").inner_text()
+    (sent,) = {urlsplit(address).query for address in page.addresses if "/v1/listen" in address}
+    assert sent == "utterances=true&smart_format=false&keyterm=porch+fan&keyterm=Patrick&language=en"
     page.press("Clear")
     assert (page.said(), page.page.locator("#hint").is_visible()) == ("", True)
+    assert page.problems == []
+
+
+def test_an_upload_shows_its_progress_and_can_be_canceled(live_server, served, browser, tmp_path):
+    noise = np.random.default_rng(0).integers(-9, 9, 600 * 16_000, np.int16)
+    soundfile.write(tmp_path / "long.wav", noise, 16_000)
+    server = live_server(**served)
+    page = OpenPage(browser, server).fast()
+    page.page.evaluate(
+        "looks = []; const shown = document.getElementById('status');"
+        "new MutationObserver(() => looks.push(shown.textContent)).observe(shown, { childList: true })"
+    )
+    page.page.set_input_files("#file", tmp_path / "long.wav")
+    page.page.get_by_text("Transcribing…").wait_for()
+    page.press("Stop")
+    page.wait_idle()
+    looks = page.page.evaluate("looks")
+    assert any(re.fullmatch(r"Sending… \d+ %", look) for look in looks)
+    assert not page.page.get_by_role("alert").is_visible()
+    server.wait_idle()
+    page.press("Sample")
+    page.page.wait_for_selector("#log .said")
+
+
+def test_the_transcript_is_downloaded_as_text_and_subtitles(live_server, served, browser):
+    page = OpenPage(browser, live_server(**served)).fast()
+    page.page.set_input_files("#file", SPOKEN["order"].audio)
+    page.wait_idle()
+    files = {}
+    for form in ("txt", "srt", "vtt"):
+        with page.page.expect_download() as started:
+            page.press(f".{form}")
+        files[form] = Path(started.value.path()).read_text()
+    assert files["txt"] == "Where is my order?\n"
+    (cue,) = srt.parse(files["srt"])
+    assert cue.content == "Where is my order?"
+    shown = """vtt => new Promise(resolve => {
+      const video = document.createElement("video"), track = document.createElement("track");
+      track.src = URL.createObjectURL(new Blob([vtt]));
+      track.onload = () => resolve([...track.track.cues].map(({ startTime, text }) => [startTime, text]));
+      video.append(track);
+      track.track.mode = "showing";
+    })"""
+    assert page.page.evaluate(shown, files["vtt"]) == [[cue.start.total_seconds(), cue.content]]
     assert page.problems == []
 
 

@@ -39,7 +39,7 @@ def test_the_page_asks_for_a_key_keeps_it_in_the_tab_and_hides_it(live_server, s
 
 def test_a_full_server_is_reported_and_retried(live_server, served, browser):
     server = live_server(**served, max_streams=1)
-    page = OpenPage(browser, server).plain().fast()
+    page = OpenPage(browser, server).plain()
     with server.listen() as other:
         page.press("Sample")
         page.page.get_by_text("The server is full").wait_for()
@@ -63,6 +63,17 @@ def test_a_file_that_is_not_audio_is_named(live_server, browser, tmp_path):
     page = OpenPage(browser, live_server())
     page.page.set_input_files("#file", tmp_path / "letter.wav")
     page.page.get_by_text("cannot read letter.wav").wait_for()
+    page.wait_idle()
+    page.fast().page.set_input_files("#file", tmp_path / "letter.wav")
+    page.page.get_by_text("not a supported recording").wait_for()
+    page.wait_idle()
+
+
+def test_a_file_over_the_servers_limit_is_refused_with_its_sentence(live_server, browser, tmp_path):
+    (tmp_path / "long.wav").write_bytes(bytes(9_000_000))
+    page = OpenPage(browser, live_server(max_upload_bytes=2**20)).fast()
+    page.page.set_input_files("#file", tmp_path / "long.wav")
+    page.page.get_by_text("larger than the limit").wait_for()
     page.wait_idle()
 
 

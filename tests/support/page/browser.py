@@ -86,7 +86,7 @@ class OpenPage:
     @property
     def hosts(self) -> set[str]:
         """Hosts that the page sent requests to."""
-        return {urlsplit(address).netloc for address in self.addresses}
+        return {urlsplit(address).netloc for address in self.addresses if not address.startswith("blob:")}
 
     def press(self, name: str) -> None:
         """Press a button."""
