@@ -86,6 +86,10 @@ class Losses:
         return found
 
 
+SUFFIXES = (
+    *("wav", "flac", "ogg", "oga", "opus", "mp3", "webm", "mka", "mkv", "m4a", "mp4"),
+    *("mov", "aac", "3gp", "amr", "aif", "aiff", "w64", "rf64"),
+)  # of files with recordings
 _MAGICS: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x1a\x45\xdf\xa3", "matroska"),  # webm too
     (4, b"ftyp", "mov"),  # mp4, m4a, 3gp

@@ -40,7 +40,7 @@ class Recording:
         Raises: BadAudio, BadParameter; TooLarge over the processor time, or if the header announces more than `max_s`.
         """
         if not body:
-            raise BadAudio("the body is empty")
+            raise BadAudio("the recording is empty")
         self._max_s = max_s
         self._rate = rate
         self._clock = clock

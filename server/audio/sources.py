@@ -13,7 +13,7 @@ from server.audio.container_recording import KINDS as OWN_KINDS
 from server.audio.container_recording import ContainerSource, contents_of
 from server.audio.containers.wav import WavDemuxer
 from server.audio.ffmpeg_container import AvSource
-from server.audio.formats import PLAIN, AudioForm, Encoding, container_kind
+from server.audio.formats import PLAIN, SUFFIXES, AudioForm, Encoding, container_kind
 from server.audio.frames import tag_size
 from server.audio.packets import Track
 from server.audio.parts import cut_short, other_kind, parts_of
@@ -28,7 +28,7 @@ PIECE_BYTES = 2**17
 MAX_RECORDINGS = 1_000  # of one body: opening one takes up to a millisecond, even if it is only a header
 READS_A_BLOCK = 8  # of libsndfile: an error at the end loses at most an eighth of a block
 WAVE_AT = 8
-UNSUPPORTED = "the body is not a supported recording (wav, flac, ogg, mp3, webm, m4a); raw audio needs an encoding"
+UNSUPPORTED = f"not a supported recording ({', '.join(SUFFIXES)}); raw audio needs encoding and sample rate"
 SEVERAL_WAVS = "several WAV files of this format in one body are not supported; send them separately"
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from server.cli.errors import complain, fail, given_options, refuse
+from server.audio.formats import PLAIN, SUFFIXES, AudioForm, audio_form
+from server.cli.errors import complain, fail, given_options, refuse, shorten
 from server.cli.options import (
     BeamsOption,
     DecoderOption,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 OF_THIS_PROCESS = ["decoder", "beams", "lm", "grammars", "model", "device", "precision"]
 PREFERRED_RATE = 16_000  # Hz; a device without it records at its own, and the server or session converts
 OF_A_SERVER = ["retry", "resumable", "api_key"]
-OF_THE_QUERY = ["keyterm", "smart_format", "grammar", "finals", "redact"]
+OF_THE_QUERY = ["keyterm", "smart_format", "grammar", "finals", "redact", "interim_stability"]
 
 
 KeytermOption = Annotated[
@@ -59,6 +60,9 @@ ResumableOption = Annotated[
     bool,
     typer.Option("--resumable", help="Request resume tickets, so that another replica can continue a lost stream."),
 ]
+
+
+RawEncoding = StrEnum("RawEncoding", sorted(PLAIN))  # type: ignore[misc] # the names are those of `Encoding`
 
 
 class OutputFormat(StrEnum):
@@ -98,7 +102,7 @@ def transcribe(
     context: typer.Context,
     files: Annotated[
         list[Path],
-        typer.Argument(help="wav, flac, ogg, mp3, webm, m4a, mp4; folders of them; - for standard input."),
+        typer.Argument(help=f"Recordings ({', '.join(SUFFIXES)}); folders of them; - for standard input."),
     ],
     *,
     realtime: Annotated[bool, typer.Option("--realtime", help="Send audio in real time.")] = False,
@@ -108,6 +112,18 @@ def transcribe(
         typer.Option("--format", help="text, srt, vtt or json. Default: from the suffix of --out, else text."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File for the transcript; for several recordings, a folder.")] = None,
+    multichannel: Annotated[
+        bool, typer.Option("--multichannel", help="Transcribe each channel on its own, with speakers' names.")
+    ] = False,
+    channel_names: Annotated[
+        str | None, typer.Option(help="Names of the channels with --multichannel, such as Caller,Agent.")
+    ] = None,
+    utterances: Annotated[
+        bool, typer.Option("--utterances", help="A line of text, or an object in JSON, for all words between pauses.")
+    ] = False,
+    encoding: Annotated[RawEncoding | None, typer.Option(help="Encoding of files without a header.")] = None,
+    sample_rate: Annotated[int | None, typer.Option(help="Sample rate in Hz of files without a header.")] = None,
+    channels: Annotated[int | None, typer.Option(help="Channels of files without a header. Default: 1.", min=1)] = None,
     concurrency: Annotated[int, typer.Option(help="Recordings transcribed at once.", min=1)] = 8,
     **options: Any,
 ) -> None:
@@ -119,18 +135,23 @@ def transcribe(
     _check(context, options["url"])
     if as_json and output_format not in (None, OutputFormat.JSON):
         refuse(f"--format {output_format}: cannot be combined with --json")
+    from server.audio.pcm import MAX_CHANNELS
     from server.tools.recordings import STDIN, BadInput, RecordingReader, recordings_of
     from tutti_asr_client.files.transcribe import run
 
+    names = _channel_names(channel_names, multichannel=multichannel)
+    form = _raw_form(context, encoding, sample_rate, channels)
     try:
         recordings = recordings_of(files)
-        display = _display(recordings, files, OutputFormat.JSON if as_json else output_format, out)
+        speakers = {"by_utterance": utterances, "multichannel": multichannel, "names": names}
+        display = _display(recordings, files, OutputFormat.JSON if as_json else output_format, out, speakers)
     except BadInput as error:
         refuse(str(error))
     shared: dict[str, Any] = {"realtime": realtime, "concurrency": concurrency, "display": display}
-    shared["read"] = RecordingReader(complain, sys.stdin.buffer.read() if STDIN in recordings else None)
+    piped = sys.stdin.buffer.read() if STDIN in recordings else None
+    shared["read"] = RecordingReader(complain, piped, form=form, multichannel=multichannel, names=names)
     # A slot is freed only after its recording's last batch.
-    slots = {"max_batch": concurrency, "max_streams": 2 * concurrency}
+    slots = {"max_batch": concurrency, "max_streams": 2 * concurrency * (MAX_CHANNELS if multichannel else 1)}
     _exit_after(lambda opened: run(recordings, opened, **shared), context, options, slots)
 
 
@@ -152,6 +173,8 @@ def listen(
     model computes; --input is the microphone.
     """
     _check(context, options["url"])
+    if "interim_stability=" not in (options["url"] or ""):
+        options["interim_stability"] = "high"  # words on the terminal do not change
     from tutti_asr_client.errors import ClientError
     from tutti_asr_client.files.microphone import input_devices, input_rate
     from tutti_asr_client.files.transcribe import run_microphone
@@ -218,25 +241,59 @@ def _remote(options: dict[str, Any], sample_rate: int) -> OpenTranscriber:
 
 def _given(options: dict[str, Any], names: list[str]) -> dict[str, Any]:
     """Return the parameters that were given: the address may have its own query."""
-    return {name: options[name] for name in names if options[name]}
+    return {name: options[name] for name in names if options.get(name)}
 
 
-def _display(recordings: list[Path], roots: list[Path], form: OutputFormat | None, out: Path | None) -> Display:
-    """Return the display of the results. Raises: BadInput."""
+def _channel_names(given: str | None, *, multichannel: bool) -> list[str]:
+    """Return the names of the channels; none if they were not given."""
+    if given is None:
+        return []
+    if not multichannel:
+        refuse("--channel-names: needs --multichannel")
+    from server.text.subtitles import LABEL_COLUMNS, columns
+
+    names = [name.strip() for name in given.split(",")]
+    if not all(name.isprintable() and 0 < columns(name) <= LABEL_COLUMNS for name in names):
+        refuse(f"--channel-names {shorten(given)}: a name has 1 to {LABEL_COLUMNS} characters; commas separate names")
+    return names
+
+
+def _raw_form(
+    context: typer.Context, encoding: RawEncoding | None, sample_rate: int | None, channels: int | None
+) -> AudioForm:
+    """Return the format of files without a header."""
+    from server.audio.recording import RATES
+
+    if encoding is None:
+        for option in given_options(context, ["sample_rate", "channels"]):
+            refuse(f"{option}: needs --encoding")
+    elif sample_rate not in RATES:
+        refuse(f"--encoding {encoding}: needs --sample-rate from {RATES[0]} to {RATES[-1]}")
+    return audio_form(encoding, sample_rate, channels or 1)
+
+
+def _display(
+    recordings: list[Path], roots: list[Path], form: OutputFormat | None, out: Path | None, speakers: dict[str, Any]
+) -> Display:
+    """Return the display of the results; `speakers` are fields of a `Layout`. Raises: BadInput."""
     from server.tools.recordings import BadInput
-    from server.tools.transcripts import JsonOutput, TextOutput, format_of, outputs_of
+    from server.tools.transcripts import JsonOutput, Layout, TextOutput, format_of, outputs_of
 
     chosen = format_of(form, out)
-    if out is None and form is None and sys.stdout.isatty():
+    if out is None and form is None and not any(speakers.values()) and sys.stdout.isatty():
         from rich.console import Console
 
         from tutti_asr_client.files.display import TerminalDisplay
 
         return TerminalDisplay(Console())
-    if out is None and chosen in ("srt", "vtt") and len(recordings) > 1:
-        raise BadInput(f"--format {chosen}: requires --out FOLDER for several recordings")
+    if chosen in ("srt", "vtt"):
+        if out is None and len(recordings) > 1:
+            raise BadInput(f"--format {chosen}: requires --out FOLDER for several recordings")
+        if speakers["by_utterance"]:
+            raise BadInput(f"--utterances: cannot be combined with {chosen}, which is divided at pauses anyway")
+    layout = Layout(chosen, **speakers)
     targets = None if out is None else outputs_of(recordings, roots, out, chosen)
-    return JsonOutput(targets) if chosen == "json" else TextOutput(recordings, chosen, complain, targets)
+    return JsonOutput(layout, targets) if chosen == "json" else TextOutput(recordings, layout, complain, targets)
 
 
 def _check(context: typer.Context, url: str | None) -> None:

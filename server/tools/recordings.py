@@ -9,36 +9,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from server.audio.formats import audio_form
+from server.audio.formats import SUFFIXES, AudioForm, audio_form
 from server.audio.pcm import downmix
 from server.audio.recording import Recording
 from server.errors import Refused
 from tutti_asr_client.errors import AudioError
 
 STDIN = Path("-")
-SUFFIXES = frozenset(
-    [
-        ".wav",
-        ".flac",
-        ".ogg",
-        ".oga",
-        ".opus",
-        ".mp3",
-        ".webm",
-        ".mka",
-        ".mkv",
-        ".m4a",
-        ".mp4",
-        ".mov",
-        ".aac",
-        ".3gp",
-        ".amr",
-        ".aif",
-        ".aiff",
-        ".w64",
-        ".rf64",
-    ]
-)
+CONTAINER = audio_form(None, None)
 
 
 class BadInput(Exception):
@@ -56,33 +34,49 @@ def _recordings(path: Path) -> Iterator[Path]:
     if path == STDIN or path.is_file():
         yield path
     elif path.is_dir():
-        found = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+        found = sorted(
+            file for file in path.rglob("*") if file.suffix.lower().removeprefix(".") in SUFFIXES and file.is_file()
+        )
         if not found:
-            raise BadInput(f"{path}: no recording in this folder; expected files with {', '.join(sorted(SUFFIXES))}")
+            raise BadInput(f"{path}: no recording in this folder; expected {', '.join(SUFFIXES)}")
         yield from found
     else:
         raise BadInput(f"{path}: no such file or folder")
 
 
 class RecordingReader:
-    """Reads a file as (S,) int16 mono samples. Thread-safe."""
+    """Reads a file as int16 samples, (S,) mono or (S, C) with all channels. Thread-safe."""
 
-    def __init__(self, warn: Callable[[str], None], piped: bytes | None = None) -> None:
+    def __init__(
+        self,
+        warn: Callable[[str], None],
+        piped: bytes | None = None,
+        *,
+        form: AudioForm = CONTAINER,
+        multichannel: bool = False,
+        names: Sequence[str] = (),
+    ) -> None:
         """`warn` is called with each warning about damaged or incomplete audio.
 
         `piped` is what came from standard input, for callers in a thread: an interruption does not end a read there.
+        `form`: of files without a header. `names`: of the channels; a file with another number of them is refused.
         """
         self._warn = warn
         self._piped = piped
+        self._form = form
+        self._multichannel = multichannel
+        self._names = names
 
     def __call__(self, path: Path, sample_rate: int) -> NDArray[np.int16]:
         """Return the samples of a file, resampled to `sample_rate` in Hz. Raises: AudioError."""
         try:
             body = self._body(path)
-            recording = Recording(body, audio_form(None, None), rate=sample_rate, max_s=float("inf"))
+            recording = Recording(body, self._form, rate=sample_rate, max_s=float("inf"))
+            if self._names and recording.channels != len(self._names):
+                raise AudioError(path, f"{recording.channels} channels, but {len(self._names)} names for them")
             blocks = []
             while (block := recording.next_block()) is not None:
-                blocks.append(downmix(block))
+                blocks.append(block if self._multichannel else downmix(block))
         except OSError as error:
             raise AudioError(path, error.strerror or str(error)) from error
         except Refused as error:

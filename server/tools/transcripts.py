@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from model.ctc.words import Word
-from server.protocols.openai.answers import AnswerFormat, answer
+from server.protocols.deepgram.messages import UtteranceOut
+from server.protocols.deepgram.utterances import SPLIT_S, utterances
 from server.text.formatting import FormattedWord
+from server.text.subtitles import SubtitleFormat, cues, subtitles
 from server.tools.recordings import STDIN, BadInput
 from tutti_asr_client.files.display import JsonLines, SilentDisplay
 from tutti_asr_client.files.file_result import Failed, FileResult, Transcribed
@@ -27,12 +30,41 @@ def format_of(asked: str | None, out: Path | None) -> str:
     return named.get("" if out is None else out.suffix.lower(), "text")
 
 
-def rendered(result: Transcribed, form: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a transcript is written: by utterance, and with the speakers' names where channels were separated."""
+
+    form: str
+    by_utterance: bool = False
+    multichannel: bool = False
+    names: Sequence[str] = ()
+
+    def label(self, channel: int) -> str:
+        """Return what stands in front of a channel's words, as "Caller: "."""
+        if not self.multichannel:
+            return ""
+        return f"{self.names[channel] if self.names else f'Channel {channel + 1}'}: "
+
+
+def rendered(result: Transcribed, layout: Layout) -> str:
     """Return a transcript as text or subtitles."""
-    if form == "text":
-        return result.text + "\n"
-    words = [FormattedWord(Word(w.word, w.start, w.end, w.confidence), shown(w)) for w in result.words]
-    return answer(AnswerFormat(form), words, result.duration_s, ())[0].decode()
+    if layout.form != "text":
+        shown = (cue for at, words in enumerate(_formatted(result)) for cue in cues(words, layout.label(at)))
+        return subtitles(SubtitleFormat(layout.form), shown)
+    if layout.multichannel or layout.by_utterance:
+        return "".join(f"{layout.label(one.channel)}{one.transcript}\n" for one in utterances_of(result))
+    return result.text + "\n"
+
+
+def utterances_of(result: Transcribed) -> list[UtteranceOut]:
+    """Return what was said between pauses, of all channels in order of time."""
+    return utterances(_formatted(result), SPLIT_S, punctuated=True, request_id=str(result.path))
+
+
+def _formatted(result: Transcribed) -> list[list[FormattedWord]]:
+    """Return the words of each channel."""
+    channels = result.channels or (result.words,)
+    return [[FormattedWord(Word(w.word, w.start, w.end, w.confidence), shown(w)) for w in words] for words in channels]
 
 
 def outputs_of(recordings: Sequence[Path], roots: Sequence[Path], out: Path, form: str) -> dict[Path, Path]:
@@ -72,12 +104,12 @@ class TextOutput(SilentDisplay):
     def __init__(
         self,
         recordings: Sequence[Path],
-        form: str,
+        layout: Layout,
         complain: Callable[[str], None],
         targets: dict[Path, Path] | None = None,
     ) -> None:
         self._order = list(recordings)
-        self._form = form
+        self._layout = layout
         self._complain = complain
         self._targets = targets
         self._done: dict[Path, list[FileResult]] = {}
@@ -93,18 +125,19 @@ class TextOutput(SilentDisplay):
         if isinstance(result, Failed):
             self._complain(f"{path}: {result.problem}")
         elif self._targets is None:
-            sys.stdout.write(rendered(result, self._form))
+            sys.stdout.write(rendered(result, self._layout))
             sys.stdout.flush()
         else:
             target = self._targets[path]
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(rendered(result, self._form), encoding="utf-8")
+            target.write_text(rendered(result, self._layout), encoding="utf-8")
 
 
 class JsonOutput(SilentDisplay):
     """Writes JSON lines to standard output or to the file of each recording."""
 
-    def __init__(self, targets: dict[Path, Path] | None = None) -> None:
+    def __init__(self, layout: Layout, targets: dict[Path, Path] | None = None) -> None:
+        self._layout = layout
         self._targets = targets
         self._open: dict[Path, TextIO] = {}
 
@@ -114,7 +147,10 @@ class JsonOutput(SilentDisplay):
 
     def done(self, result: FileResult) -> None:
         """Write the closing line."""
-        JsonLines(self._out(result.path)).done(result)
+        further: dict[str, object] = {}
+        if self._layout.by_utterance and isinstance(result, Transcribed):
+            further["utterances"] = utterances_of(result)
+        JsonLines(self._out(result.path)).done(result, **further)
         if self._targets is not None:
             self._open.pop(result.path).close()
 

@@ -17,6 +17,7 @@ PAGES = sorted({command.document for command, place in placed().items() if isins
 PRINTS: Mapping[str, str] = {  # what is printed, by the beginning of the command
     "tutti usage ": r"^bank\b",
     "tutti transcribe talk.flac": "where is my order",
+    "tutti transcribe call.wav --multichannel --channel-names Caller,Agent": r"^Caller: .*\nAgent: ",
     "tutti evaluate ": "0\\.\\d+",
     "curl ": r'"transcript": ?"[^"]*(where is my order|account number)',
 }
@@ -37,5 +38,5 @@ def test_the_commands_of_a_document_run_in_their_order(document: str, tmp_path: 
 def check_printed(command: Command, printed: str) -> None:
     """Check what a command prints."""
     for start, pattern in PRINTS.items():
-        if ours(command).startswith(start):
+        if ours(command).startswith(start) and "--out" not in command.plain:
             assert re.search(pattern, printed, re.IGNORECASE | re.MULTILINE), f"{command.where}: {printed[-2_000:]}"

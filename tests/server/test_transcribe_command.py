@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+import srt
 from click.testing import Result
 from typer.testing import CliRunner
 
 from server.cli import EXIT_BROKEN_PIPE, app
 from server.cli.errors import EXIT_INTERRUPTED
 from tests.support.audio.media_files import container
+from tests.support.audio.speech import SAMPLES
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
 
@@ -145,6 +147,14 @@ BAD = {
     "subtitles of several": (["{file}", "{file}", "--format", "srt"], "--out"),
     "no folder": (["{file}", "--out", "{folder}/none/a.txt"], "no such folder"),
     "over the recording": (["{file}", "--out", "{file}"], "one of the recordings"),
+    "names without channels": (["{file}", "--channel-names", "a,b"], "--channel-names: needs --multichannel"),
+    "empty name": (["{file}", "--multichannel", "--channel-names", "a,"], "a name has 1 to 20 characters"),
+    "long name": (["{file}", "--multichannel", "--channel-names", "a" * 21], "a name has 1 to 20 characters"),
+    "divided anyway": (["{file}", "--utterances", "--format", "vtt"], "--utterances: cannot be combined with vtt"),
+    "encoding": (["{file}", "--encoding", "opus"], "--encoding opus"),
+    "no rate": (["{file}", "--encoding", "mulaw"], "--encoding mulaw: needs --sample-rate from 4000 to 192000"),
+    "rate alone": (["{file}", "--sample-rate", "8000"], "--sample-rate: needs --encoding"),
+    "channels alone": (["{file}", "--channels", "2"], "--channels: needs --encoding"),
     "same output": (["{file}", "{folder}/x/a.wav", "--out", "{folder}/o"], "both"),
 }
 
@@ -218,3 +228,60 @@ def test_numbers_are_masked_on_request(server: list[str], tmp_path: Path) -> Non
     refused = transcribe(path, "--redact", "name", *server)
     assert refused.exit_code == 1
     assert "redact: 'name' is not supported" in refused.output
+
+
+def call(path: Path) -> Path:
+    """Write a call: the caller on the left channel, the agent on the right one, who answers."""
+    caller, agent = spell("hello there"), spell("yes")
+    sides = [np.concatenate([caller, silence(4)]), np.concatenate([np.zeros_like(caller), silence(1), agent])]
+    soundfile.write(path, np.stack([sides[0], np.pad(sides[1], (0, len(sides[0]) - len(sides[1])))], 1), 16_000)
+    return path
+
+
+@pytest.mark.parametrize("where", ["server", "here"])
+def test_both_sides_of_a_call_are_labeled(server: list[str], tmp_path: Path, where: str) -> None:
+    """In this process the shipped model recognizes the shipped recordings."""
+    if where == "server":
+        path, options, said = call(tmp_path / "call.wav"), server, ["hello there", "yes"]
+    else:
+        path, options, said = tmp_path / "call.wav", [], ["where is my order", "no"]
+        sides = [soundfile.read(SAMPLES.parent / f"{name}.flac")[0] for name in ("order", "no")]
+        later = np.concatenate([np.zeros(len(sides[0]) + 16_000), sides[1]])
+        soundfile.write(path, np.stack([np.pad(sides[0], (0, len(later) - len(sides[0]))), later], 1), 16_000)
+    named = [*options, "--multichannel", "--channel-names", "Caller, Agent"]
+    assert printed(transcribe(path, *named)) == f"Caller: {said[0]}\nAgent: {said[1]}\n"
+    cues = list(srt.parse(printed(transcribe(path, *named, "--format", "srt"))))
+    assert [cue.content for cue in cues] == [f"Caller: {said[0]}", f"Agent: {said[1]}"]
+    assert cues[0].end <= cues[1].start
+    assert f"Channel 2: {said[1]}" in printed(transcribe(path, *options, "--multichannel", "--format", "vtt"))
+    lines = [
+        json.loads(line)
+        for line in printed(transcribe(path, *options, "--multichannel", "--utterances", "--json")).splitlines()
+    ]
+    assert {line["channel"] for line in lines[:-1]} == {0, 1}
+    assert [(one["channel"], one["transcript"]) for one in lines[-1]["utterances"]] == [*enumerate(said)]
+    assert [" ".join(word["word"] for word in one["words"]) for one in lines[-1]["channels"]] == said
+
+
+def test_utterances_of_one_channel_are_lines(server: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    soundfile.write(path, np.concatenate([spell("one"), silence(2), spell("two"), silence(0.5)]), 16_000)
+    assert printed(transcribe(path, *server)) == "one two\n"
+    assert printed(transcribe(path, *server, "--utterances")) == "one\ntwo\n"
+
+
+def test_raw_audio_is_read_with_its_encoding(server: list[str], tmp_path: Path) -> None:
+    pcm = np.concatenate([spell("hello"), silence(0.5)]).astype("<i2")
+    raw = ["--encoding", "linear16", "--sample-rate", "16000"]
+    done = process("-", *server, *raw, input=pcm.tobytes() + b"\0")  # half a sample: the recorder was interrupted
+    assert (done.returncode, done.stdout) == (0, b"hello\n")
+    path = tmp_path / "call.raw"
+    path.write_bytes(np.stack([pcm, np.zeros_like(pcm)], 1).tobytes())
+    named = [*raw, "--channels", "2", "--multichannel", "--channel-names", "Caller,Agent"]
+    assert printed(transcribe(path, *server, *named)) == "Caller: hello\n"
+    without = transcribe(path, *server)
+    assert without.exit_code == 1
+    assert "not a supported recording (wav, " in without.stderr
+    assert all(kind in without.stderr for kind in ("mp4", "aiff", "raw audio needs encoding and sample rate"))
+    mono = transcribe(say(tmp_path / "mono.wav", "x"), *server, "--multichannel", "--channel-names", "Caller,Agent")
+    assert "mono.wav: 1 channels, but 2 names for them" in mono.stderr

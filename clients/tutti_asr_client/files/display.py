@@ -67,9 +67,9 @@ class JsonLines(SilentDisplay):
         if results.is_final:
             self._write(final_line(path, results))
 
-    def done(self, result: FileResult) -> None:
+    def done(self, result: FileResult, **further: object) -> None:
         """Write the closing line."""
-        self._write(file_result_line(result))
+        self._write(file_result_line(result, **further))
 
     def _write(self, line: str) -> None:
         encoding = (getattr(self._out, "encoding", None) or "utf-8").lower()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tutti_asr_client.messages import Results, Word
 
 @dataclass(frozen=True, slots=True)
 class Transcribed:
-    """A completely transcribed file."""
+    """A completely transcribed file; `channels` has the words of each channel if several were transcribed."""
 
     path: Path
     text: str
@@ -21,6 +22,7 @@ class Transcribed:
     duration_s: float
     elapsed_s: float
     final_latency_s: float
+    channels: tuple[tuple[Word, ...], ...] = ()
 
     @property
     def real_time_factor(self) -> float:
@@ -44,11 +46,29 @@ class Failed:
 FileResult = Transcribed | Failed
 
 
+def of_channels(results: Sequence[FileResult]) -> FileResult:
+    """Return the result of a file from those of its channels: the first failure, else all words in order of time."""
+    done = [result for result in results if isinstance(result, Transcribed)]
+    if len(results) == 1 or len(done) < len(results):
+        return next((result for result in results if isinstance(result, Failed)), results[0])
+    channels = tuple(result.words for result in done)
+    return Transcribed(
+        path=done[0].path,
+        text="\n".join(result.text for result in done),
+        words=tuple(sorted((word for words in channels for word in words), key=lambda word: word.start)),
+        duration_s=done[0].duration_s,
+        elapsed_s=max(result.elapsed_s for result in done),
+        final_latency_s=max(result.final_latency_s for result in done),
+        channels=channels,
+    )
+
+
 def final_line(path: Path, results: Results) -> str:
     """Return one final as a line of JSON."""
     return _line(
         type="final",
         file=_shown(path),
+        **({"channel": results.channel_index[0]} if results.channel_index[1] > 1 else {}),
         start=results.start,
         duration=results.duration,
         text=results.text,
@@ -56,8 +76,8 @@ def final_line(path: Path, results: Results) -> str:
     )
 
 
-def file_result_line(result: FileResult) -> str:
-    """Return the last line of a file as JSON."""
+def file_result_line(result: FileResult, **further: object) -> str:
+    """Return the last line of a file as JSON, with `further` fields if it was transcribed."""
     if isinstance(result, Failed):
         return _line(type="error", file=_shown(result.path), error=result.problem)
     return _line(
@@ -65,6 +85,8 @@ def file_result_line(result: FileResult) -> str:
         file=_shown(result.path),
         text=result.text,
         words=result.words,
+        **({"channels": [{"words": words} for words in result.channels]} if result.channels else {}),
+        **further,
         duration_s=round(result.duration_s, 3),
         real_time_factor=round(result.real_time_factor, 4),
         final_latency_ms=round(result.final_latency_s * 1e3, 2),

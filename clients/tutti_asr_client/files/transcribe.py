@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
@@ -21,7 +22,7 @@ from tutti_asr_client.connection_events import AudioLost, Connected, Event, Wait
 from tutti_asr_client.errors import ClientError, Interrupted
 from tutti_asr_client.files.audio import read_pcm
 from tutti_asr_client.files.display import Display, JsonLines, SilentDisplay, TerminalDisplay, UtteranceDisplay
-from tutti_asr_client.files.file_result import Failed, FileResult, Transcribed
+from tutti_asr_client.files.file_result import Failed, FileResult, Transcribed, of_channels
 from tutti_asr_client.files.microphone import Device, Microphone
 from tutti_asr_client.files.pacing import AudioSource, PcmSource
 from tutti_asr_client.files.transcriber import RemoteTranscriber, Transcriber
@@ -38,7 +39,7 @@ MICROPHONE = Path("microphone")
 """Name of a microphone's audio where a file has its path."""
 
 Reader = Callable[[Path, int], NDArray[np.int16]]
-"""Reads a file as (S,) int16 mono samples at a rate in Hz. Raises: AudioError."""
+"""Reads a file as int16 samples at a rate in Hz, (S,) mono or (S, C). Raises: AudioError."""
 
 OpenTranscriber = Callable[[], AbstractAsyncContextManager[Transcriber]]
 
@@ -259,21 +260,46 @@ async def transcribe_file(
     stopping: asyncio.Event | None = None,
     read: Reader = read_pcm,
 ) -> FileResult:
-    """Transcribe one file; a failure is returned as its result, so that the others continue."""
+    """Transcribe one file; a failure is returned as its result, so that the others continue.
+
+    If `read` returns (S, C) samples, each of the C channels is transcribed on its own.
+    """
     try:
         if stopping is not None and stopping.is_set():
             raise Interrupted("interrupted before the first audio")
         pcm = await asyncio.to_thread(read, path, transcriber.sample_rate)
     except ClientError as error:
         return Failed(path, error)
-    source = PcmSource(pcm, transcriber.sample_rate, realtime=realtime, stopping=stopping)
-    return await transcribe_source(path, source, transcriber, display)
+    channels = [pcm] if pcm.ndim == 1 else list(pcm.T)
+    results = await asyncio.gather(
+        *(
+            transcribe_source(
+                path,
+                PcmSource(samples, transcriber.sample_rate, realtime=realtime, stopping=stopping),
+                transcriber,
+                display,
+                channel=(number, len(channels)),
+            )
+            for number, samples in enumerate(channels)
+        )
+    )
+    return of_channels(results)
 
 
-async def transcribe_source(path: Path, source: AudioSource, transcriber: Transcriber, display: Display) -> FileResult:
-    """Transcribe the audio of a source under the name `path`; a failure is returned as its result."""
+async def transcribe_source(
+    path: Path,
+    source: AudioSource,
+    transcriber: Transcriber,
+    display: Display,
+    *,
+    channel: tuple[int, int] = (0, 1),
+) -> FileResult:
+    """Transcribe the audio of a source under the name `path`; a failure is returned as its result.
+
+    `channel`: the source's number in a recording of several channels, and their number.
+    """
     loop = asyncio.get_running_loop()
-    transcript = Transcript()
+    transcript = Transcript(channel[0])
     began_s = last_final_s = loop.time()
     try:
         async with contextlib.aclosing(transcriber.stream(source)) as messages:
@@ -282,8 +308,9 @@ async def transcribe_source(path: Path, source: AudioSource, transcriber: Transc
                     continue
                 if message.is_final:
                     last_final_s = loop.time()
-                transcript.add(message)
-                display.results(path, message, transcript)
+                of_channel = msgspec.structs.replace(message, channel_index=channel)
+                transcript.add(of_channel)
+                display.results(path, of_channel, transcript)
         if not source.duration_s:
             raise Interrupted("interrupted before the first audio")
     except ClientError as error:

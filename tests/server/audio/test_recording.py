@@ -127,7 +127,7 @@ def test_a_recording_over_the_length_limit_is_refused() -> None:
 
 def test_an_empty_body_is_refused_as_empty_whatever_it_is_said_to_be() -> None:
     for form in (ANY, audio_form("linear16", RATE), audio_form("flac", None)):
-        with pytest.raises(BadAudio, match="the body is empty"):
+        with pytest.raises(BadAudio, match="the recording is empty"):
             read(b"", form)
 
 

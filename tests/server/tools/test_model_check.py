@@ -191,7 +191,7 @@ def test_the_difference_of_an_undone_rewrite_is_shown(exported, monkeypatch, lar
         (["."], "has no .onnx file"),
         (["nowhere.onnx"], "nowhere.onnx does not exist"),
         (["--audio", "nowhere.wav"], "nowhere.wav: No such file"),
-        (["--audio", __file__], "test_model_check.py: the body is not a supported recording"),
+        (["--audio", __file__], "test_model_check.py: not a supported recording"),
     ],
 )
 def test_files_that_cannot_be_loaded_or_decoded_are_reported_in_one_line(arguments, problem, tmp_path, monkeypatch):

@@ -126,6 +126,7 @@ CLASSES: Mapping[str, Mapping[str, Class]] = {
     },
     "docs/contact-center.md": {
         "python -": HERE,
+        "tutti transcribe ": HERE,
         "curl ": HERE,
         "tutti evaluate ": HERE,
         "TUTTI_TWILIO_AUTH_TOKEN=": HERE,
