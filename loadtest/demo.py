@@ -45,7 +45,7 @@ def _demo(console: Console) -> int:
 
 
 async def _stream(path: Path, url: str, console: Console) -> str:
-    transcriber = RemoteTranscriber(url)
+    transcriber = RemoteTranscriber(url, interim_stability="high")
     source = PcmSource(read_pcm(path, transcriber.sample_rate), transcriber.sample_rate, realtime=True)
     transcript, shown, latencies_ms = Transcript(), "", list[float]()
     loop = asyncio.get_running_loop()
@@ -60,7 +60,7 @@ async def _stream(path: Path, url: str, console: Console) -> str:
             elif source.began_s is not None:
                 latencies_ms.append((loop.time() - source.began_s - message.cursor_s) * 1e3)
             line = _line(message, transcript)
-            if line.plain != shown:
+            if message.words and line.plain != shown:
                 shown = line.plain
                 console.print(Text.assemble((f"{message.cursor_s:6.2f} s  ", "cyan"), line))
     final_ms = (last_final_s - (source.ended_s or last_final_s)) * 1e3
@@ -78,4 +78,5 @@ async def _stream(path: Path, url: str, console: Console) -> str:
 def _line(message: Results, transcript: Transcript) -> Text:
     if message.is_final:
         return Text.assemble(("final    ", "green"), message.text)
-    return Text.assemble("partial  ", transcript.stable, " " if transcript.stable else "", (transcript.unstable, "dim"))
+    space = " " if transcript.stable and transcript.unstable else ""
+    return Text.assemble("partial  ", transcript.stable, space, (transcript.unstable, "dim"))

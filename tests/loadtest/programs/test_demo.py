@@ -16,4 +16,7 @@ def test_the_demo_recognizes_every_word_and_prints_latencies() -> None:
     status = run_demo(Console(file=shown, width=200))
     assert status == EXIT_OK, shown.getvalue()
     assert "the transcript is correct." in shown.getvalue()
+    lines = re.findall(r"^ *[\d.]+ s  (partial|final) *(.*)$", shown.getvalue(), re.MULTILINE)
+    assert {kind for kind, _ in lines} == {"partial", "final"}
+    assert all(text for _, text in lines), "no line without text"
     assert re.search(r"\d+(\.\d+)? ms", shown.getvalue())
