@@ -25,6 +25,10 @@ class EngineClient(Protocol):
         """Whether the engine is running."""
 
     @property
+    def failure(self) -> BaseException | None:
+        """The error that ended the engine; None while it runs, and after `stop`."""
+
+    @property
     def state_bytes(self) -> int:
         """Size of an exported state in bytes."""
 

@@ -150,6 +150,7 @@ def _watched(service: ModelService, timeout_s: float) -> WatchedEngine:
     return WatchedEngine(
         service.name,
         moves=lambda: service.recognizer.engines.ready(timeout_s),
+        ended=lambda: service.recognizer.engines.ended,
         batches=lambda: service.metrics.inference.count,
         failed=lambda: service.metrics.failed_steps,
     )

@@ -70,6 +70,11 @@ class EngineServer(ModelThread):
         """Number of attached connections that are not closed yet."""
         return self._sockets.count
 
+    @property
+    def model(self) -> str:
+        """Text that is equal for engines that may exchange states."""
+        return Hello(0, self._state_bytes, self._inputs, self._digest).model
+
     def wait_warm(self) -> None:
         """Wait until the warm-up is over; called after `start`. Raises: EngineDown if the thread ended instead."""
         self._warm_or_ended.wait()

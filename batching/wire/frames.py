@@ -113,7 +113,14 @@ class Hello:
     state_bytes: int
     inputs: Layout
     digest: str
-    """Digest of the model; engines with equal digests may exchange states."""
+    """Digest of the model."""
+
+    @property
+    def model(self) -> str:
+        """Text that is equal for engines that may exchange states."""
+        return (
+            f"{self.digest or 'no digest'}, {self.inputs.dtype} {self.inputs.shape}, states of {self.state_bytes} bytes"
+        )
 
     def encoded(self) -> bytes:
         """Return the frame."""

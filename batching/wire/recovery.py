@@ -228,12 +228,9 @@ class RecoveringEngine:
 
     def _continue_on(self, connection: RemoteConnection, hello: Hello) -> None:
         """Continue all streams on this connection."""
-        if self._hello is not None:
-            mine, other = self._hello, hello
-            if (mine.digest, mine.state_bytes, mine.inputs) != (other.digest, other.state_bytes, other.inputs):
-                text = f"the new engine has another model: {other.digest or 'no digest'}, not {mine.digest}"
-                self.end(EngineDown(text))
-                return
+        if self._hello is not None and hello.model != self._hello.model:
+            self.end(EngineDown(f"the new engine has another model: {hello.model}; not {self._hello.model}"))
+            return
         self._hello = hello
         self._open = True
         self._away_since = None

@@ -15,6 +15,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
+from model.checkpoint import digest_of
 from model.config import SHIPPED_WEIGHTS
 from model.errors import CheckpointError
 from model.int8.memory import KeptArrays, aligned, offsets_of
@@ -36,8 +37,12 @@ class SileroVad:
     sample_rate = 16_000
     step_samples = WINDOW
 
-    def __init__(self, tensors: Mapping[str, Floats]) -> None:
-        """`tensors`: the graph's weights by name. Raises: CheckpointError for others than silero-vad's."""
+    def __init__(self, tensors: Mapping[str, Floats], digest: str = "") -> None:
+        """`tensors`: the graph's weights by name; `digest`: of its file.
+
+        Raises: CheckpointError for others than silero-vad's.
+        """
+        self.digest = digest
         self._arrays = KeptArrays()
         try:
             self.weights = self._packed(tensors)  # exist as long as this object
@@ -48,10 +53,11 @@ class SileroVad:
     def load(cls, path: Path = SHIPPED) -> SileroVad:
         """Read the graph. Raises: CheckpointError."""
         try:
-            graph = onnx.load(path).graph
+            blob = path.read_bytes()
+            graph = onnx.load_model_from_string(blob).graph
         except Exception as error:  # protobuf's own errors have no common base class
             raise CheckpointError(f"voice activity detection: cannot read {path}: {error}") from error
-        return cls({each.name: numpy_helper.to_array(each) for each in graph.initializer})
+        return cls({each.name: numpy_helper.to_array(each) for each in graph.initializer}, digest_of(blob))
 
     def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> VadSlots:
         """Return the network with slots for `capacity` streams, in batches of at most `largest` rows.

@@ -42,7 +42,7 @@ _STATES: dict[int | str, dict[str, object]] = {
 _OF_A_MODEL: dict[int | str, dict[str, object]] = {
     **_STATES,
     404: {"description": "No such model"},
-    409: {"description": "The model cannot be loaded or unloaded; the message has the reason"},
+    409: {"description": "Not possible with this model or server; the message has the reason"},
 }
 
 
@@ -170,7 +170,9 @@ def _add_models(router: APIRouter, operations: ServiceOperations, access: AdminA
 def _add_engine(router: APIRouter, operations: ServiceOperations, access: AdminAccess) -> None:
     @router.post("/engine/restart", response_class=Response, responses={503: {}, **_STATES, 409: _OF_A_MODEL[409]})
     async def restart(request: Request) -> Response:
-        """Start a new engine process and move all streams to it; answer once it serves. 409 with one process.
+        """Start a new engine process and move all streams to it; answer once it serves.
+
+        409 with one process, and if the files of a model in use have changed.
 
         Clients notice a pause of less than a second; no word is lost.
         """
@@ -184,7 +186,8 @@ def _add_engine(router: APIRouter, operations: ServiceOperations, access: AdminA
 
 
 def _failed(error: ServerError) -> Response:
-    return Response(f"{error}\n", _FAILURES[type(error)], media_type="text/plain")
+    status = next(status for kind, status in _FAILURES.items() if isinstance(error, kind))
+    return Response(f"{error}\n", status, media_type="text/plain")
 
 
 def _json(answer: object, status: int = 200) -> Response:

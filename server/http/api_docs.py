@@ -241,7 +241,7 @@ OPERATIONS: dict[tuple[str, str], Schema] = {
         "responses": {
             "200": _json("Seconds until the new engine was ready", _object(seconds={"type": "number"})),
             **NOT_ADMIN,
-            "409": _text("The engine is part of the server's only process"),
+            "409": _text("The server has one process, or the files of a model in use have changed"),
             "503": _text("No new engine could start; the present one serves on"),
         },
         "security": BY_KEY,

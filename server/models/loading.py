@@ -103,6 +103,10 @@ class VadModel(BatchedModel, Protocol):
     """A model over windows of 16-bit samples; the output is one probability of speech each, (B, 1)."""
 
     @property
+    def digest(self) -> str:
+        """Hexadecimal digest of its weights."""
+
+    @property
     def step_samples(self) -> int:
         """Samples of a window."""
 

@@ -30,13 +30,13 @@ class EngineHealth:
         self._batches = 0
         self._failed = 0  # failed steps at the last check that saw a new batch
 
-    def look(self, *, moves: bool, batches: int, failed: int) -> str | None:
+    def look(self, *, moves: bool, batches: int, failed: int, ended: str = "") -> str | None:
         """Check the totals so far; return why the engine is lost, None if it is not.
 
-        `moves` is False for an engine that has ended, or has been in one call for `timeout_s`.
+        `moves` is False for an engine that has ended, with the reason `ended`, or has been in one call for `timeout_s`.
         """
         if not moves:
-            return f"the engine has ended, or has been in one step for {self._timeout_s:g} s"
+            return f"the engine has ended: {ended}" if ended else f"no step has ended for {self._timeout_s:g} s"
         if batches != self._batches:
             self._batches, self._failed = batches, failed
         if failed - self._failed >= FAILURES:
@@ -46,10 +46,14 @@ class EngineHealth:
 
 @dataclass(frozen=True, slots=True)
 class WatchedEngine:
-    """The engine of one model. `moves` returns False once it has ended or has been in one call for too long."""
+    """The engine of one model. `moves` returns False once it has ended or has been in one call for too long.
+
+    `ended` returns why it has ended, and an empty text while it runs.
+    """
 
     model: str
     moves: Callable[[], bool]
+    ended: Callable[[], str]
     batches: Callable[[], int]
     failed: Callable[[], int]
 
@@ -114,7 +118,8 @@ class Watchdog:
     def _look_at_engines(self) -> None:
         """Give up the replica if any of its engines is lost: a new process will serve all models again."""
         for engine, health in self._engines.values():
-            reason = health.look(moves=engine.moves(), batches=engine.batches(), failed=engine.failed())
+            seen = {"batches": engine.batches(), "failed": engine.failed()}
+            reason = health.look(moves=engine.moves(), ended=engine.ended(), **seen)
             if reason is not None:
                 self._drain.give_up(reason if len(self._engines) == 1 else f"model {engine.model}: {reason}")
 

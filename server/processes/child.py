@@ -43,6 +43,7 @@ class ChildProcess:
     take: Callable[[Parcel], None] | None = None
     on_orphaned: Callable[[], None] = end_now
     settings: Settings = field(init=False)
+    in_background: bool = field(init=False)
     channel: ControlChannel = field(init=False)
 
     async def begun(self, end: socket.socket, messages: Any) -> None:
@@ -66,7 +67,9 @@ class ChildProcess:
             self.on_orphaned()
 
         self.channel = ControlChannel(end, messages, answer=answer, take=take, on_closed=closed)
-        self.settings = pickle.loads((await began).settings)  # noqa: S301 - from our own supervisor, over an inherited socket
+        begin = await began
+        self.settings = pickle.loads(begin.settings)  # noqa: S301 - from our own supervisor, over an inherited socket
+        self.in_background = begin.in_background
 
 
 def run_child(messages: Any, work: Callable[[ChildProcess], Awaitable[int]]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import pickle
 import socket
@@ -44,7 +45,7 @@ LOOK_S = 0.5  # interval of reports of the longest step
 ORPHANED_S = 8.0  # wait after the supervisor's end, in addition to the drain of the front ends
 STOP_S = 2.0
 UNUSED_S = 5.0  # time without a front end after which a model that had one is unloaded
-NICENESS = 10  # niceness of loading threads: a spare host loads while another one serves
+NICENESS = 10  # niceness of threads that load while streams are served, here or by another host
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.engine_host")
 
 
@@ -63,6 +64,7 @@ class EngineHost:
         self._registry = process_registry()
         self._attaching: set[asyncio.Task[None]] = set()
         self._used_s: dict[str, float] = {}  # by engine: when it last had a front end
+        self._in_background = process.in_background
         self.stopped = asyncio.Event()
         process.take, process.answer = self._take, self._answer
         process.on_orphaned = self._orphaned
@@ -75,6 +77,7 @@ class EngineHost:
                 if self._vad is not None and (await self._model(name)).config.sample_rate == VAD_HZ:
                     await self._engine(VAD + name)
         freeze_loaded_objects()
+        self._in_background = True  # streams are served from now on
         self._channel.tell(messages.Ready())
         self._report()
 
@@ -98,13 +101,14 @@ class EngineHost:
             if name.removeprefix(kind) == default or not task.done() or task.exception():
                 continue
             if task.result().connections:
-                self._used_s[name] = now
+                self._used_s[name] = time.perf_counter()
             elif name in self._used_s and now - self._used_s[name] > UNUSED_S:
                 self._unload(name, kind)
 
     def _unload(self, name: str, kind: str) -> None:
         del self._used_s[name]
         engine = self._engines.pop(name).result()
+        self._channel.tell(messages.Unloaded(name))
         if kind == MODEL:
             self._models.pop(name.removeprefix(kind), None)
             _log.info("weights freed", model=name.removeprefix(kind))
@@ -130,8 +134,13 @@ class EngineHost:
     async def _answer(self, parcel: Parcel) -> Parcel:
         match parcel.message:
             case messages.Describe(name):
+                self._look_for_unused(math.inf)  # a front end that loads a model expects the files of now
                 model = await self._model(name)
                 return Parcel(messages.Described(pickle.dumps(facts_of(model))))
+            case messages.Prepare(engine):
+                await self._engine(engine)
+                self._used_s.setdefault(engine, time.perf_counter())
+                return Parcel(messages.Done())
             case messages.Snapshot():
                 return Parcel(messages.Bytes(snapshot(self._registry)))
             case other:
@@ -155,7 +164,8 @@ class EngineHost:
         task = self._models.get(name)
         if task is None:
             _, own = self._entries[name]
-            task = asyncio.ensure_future(asyncio.to_thread(_nicely, partial(load_acoustic, own)))
+            load = partial(load_acoustic, own)
+            task = asyncio.ensure_future(asyncio.to_thread(partial(_nicely, load) if self._in_background else load))
             self._models[name] = task
         try:
             return await asyncio.shield(task)
@@ -190,11 +200,11 @@ class EngineHost:
         kind = MODEL if name.startswith(MODEL) else VAD
         acoustic = await self._model(name.removeprefix(kind))
         model: BatchedModel = acoustic
-        samples = acoustic.config.step_samples
+        samples, digest = acoustic.config.step_samples, acoustic.digest
         if kind == VAD:
             if self._vad is None:
                 raise ServerNotReady("no voice-activity model is loaded")
-            model, samples = self._vad, self._vad.step_samples
+            model, samples, digest = self._vad, self._vad.step_samples, self._vad.digest
         plan = EnginePlan.of(self._settings, acoustic.config, name, samples)
         engine = EngineServer(
             await asyncio.to_thread(plan.slots_of, model),
@@ -202,12 +212,13 @@ class EngineHost:
             max_queued=plan.max_queued,
             step_s=plan.step_s,
             warm_up=True,
-            digest=acoustic.digest,
+            digest=digest,
             step_token=None if acoustic.device.type == "cuda" else self._step_token,
             name=name,
         )
         engine.start()
         await asyncio.to_thread(engine.wait_warm)
+        self._channel.tell(messages.Loaded(name, engine.model))
         if kind == MODEL:
             how = {"precision": acoustic.precision, "device": str(acoustic.device)}
             _log.info("model loaded", model=acoustic.config.name, instructions=instruction_set(), **how)

@@ -15,6 +15,7 @@ class Begin(Struct, tag=True, frozen=True):
     """First message: the child's settings, pickled."""
 
     settings: bytes
+    in_background: bool = False  # load at a lower priority: another host serves
 
 
 class Accepted(Struct, tag=True, frozen=True):
@@ -50,6 +51,19 @@ class Reload(Struct, tag=True, frozen=True):
 
 class Ready(Struct, tag=True, frozen=True):
     """The child can work."""
+
+
+class Loaded(Struct, tag=True, frozen=True):
+    """An engine of this host has started; `model` is `EngineServer.model`."""
+
+    engine: str
+    model: str
+
+
+class Unloaded(Struct, tag=True, frozen=True):
+    """An engine of this host has ended, because no front end used it."""
+
+    engine: str
 
 
 class Failed(Struct, tag=True, frozen=True):
@@ -100,6 +114,12 @@ class Connect(Struct, tag=True, frozen=True):
     engine: str
 
 
+class Prepare(Struct, tag=True, frozen=True):
+    """Start an engine, unless it runs. Answer: `Done`, after `Loaded`. Raises: ModelError, UnknownModel."""
+
+    engine: str
+
+
 class Collect(Struct, tag=True, frozen=True):
     """Metrics of all processes. Answer: `Bytes`, in Prometheus's text format."""
 
@@ -128,7 +148,7 @@ class ChangeModel(Struct, tag=True, frozen=True):
 
 
 class RestartEngine(Struct, tag=True, frozen=True):
-    """Replace the engine hosts by new ones. Answer: `Restarted`. Raises ServerNotReady."""
+    """Replace the engine hosts by new ones. Answer: `Restarted`. Raises ServerNotReady, ModelStays."""
 
 
 class Restarted(Struct, tag=True, frozen=True):
@@ -154,9 +174,9 @@ class Done(Struct, tag=True, frozen=True):
 
 
 OF_PROCESSES = (
-    Begin | Accepted | Attach | EngineMoved | StartDrain | StopNow | Reload | Ready | Failed | Load | Busy | Drained
-    | DrainAll | Describe | Described | Connect | Collect | Snapshot | Gather | ReportOf | ChangeModel | RestartEngine
-    | Restarted | Bytes | Reports | Done
+    Begin | Accepted | Attach | EngineMoved | StartDrain | StopNow | Reload | Ready | Loaded | Unloaded | Failed | Load
+    | Busy | Drained | DrainAll | Describe | Described | Connect | Prepare | Collect | Snapshot | Gather | ReportOf
+    | ChangeModel | RestartEngine | Restarted | Bytes | Reports | Done
 )  # fmt: skip
 
 

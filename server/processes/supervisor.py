@@ -14,6 +14,7 @@ import secrets
 import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import structlog
@@ -100,7 +101,7 @@ class Supervisor:
         self._lost = processes_lost(self._registry)
         self._totals = Totals()
         self.hosts = EngineHosts(
-            lambda: self._start(Role.ENGINE_HOST, next(self._numbers)),
+            lambda background: self._start(Role.ENGINE_HOST, next(self._numbers), in_background=background),
             places=settings.engines,
             spare=settings.engine_spare,
             timeout_s=settings.engine_timeout_s,
@@ -230,8 +231,9 @@ class Supervisor:
             self._assignment.forget(number)
             raise
 
-    async def _start(self, role: Role, number: int) -> Child:
-        child = await start_child(role, number, self._settings, MESSAGES, answer=self._answering, take=self._take)
+    async def _start(self, role: Role, number: int, *, in_background: bool = False) -> Child:
+        start = partial(start_child, answer=self._answering, take=self._take)
+        child = await start(role, number, self._settings, MESSAGES, in_background=in_background)
         self._watch(self._watch_end(child))
         return child
 

@@ -94,6 +94,12 @@ class Engines:
         now = self._clock()
         return all(_moves(engine, now, stall_s) for engine in (self._speech, self._vad) if engine is not None)
 
+    @property
+    def ended(self) -> str:
+        """Why an engine has ended; empty while both run."""
+        ends = [each for each in (self._speech, self._vad) if each is not None and not each.alive]
+        return str(ends[0].failure or "it was stopped") if ends else ""
+
     def require_warm(self) -> EngineClient:
         """Return the speech engine. Raises: ServerNotReady before the end of `start`, and once an engine has ended."""
         if self._speech is None or not self._warm:

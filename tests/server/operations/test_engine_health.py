@@ -17,9 +17,12 @@ def test_engine_with_good_batches_is_kept() -> None:
 
 
 def test_stalled_engine_is_lost() -> None:
-    reason = EngineHealth(60.0).look(moves=False, batches=0, failed=0)
-    assert reason is not None
-    assert "60 s" in reason
+    assert EngineHealth(60.0).look(moves=False, batches=0, failed=0) == "no step has ended for 60 s"
+
+
+def test_an_engine_that_has_ended_is_lost_for_its_own_reason() -> None:
+    reason = EngineHealth(60.0).look(moves=False, ended="the device is gone", batches=0, failed=0)
+    assert reason == "the engine has ended: the device is gone"
 
 
 def test_failures_count_only_since_the_last_good_batch() -> None:

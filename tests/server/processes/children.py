@@ -8,6 +8,8 @@ import itertools
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec
 
+from server.errors import EngineDead
+
 P = ParamSpec("P")
 
 
@@ -36,10 +38,14 @@ class FakeChannel:
 
     def __init__(self) -> None:
         self.sent: list[tuple[Any, tuple[int, ...]]] = []
+        self.requested: list[Any] = []
         self.closed = False
 
     def tell(self, message: Any, descriptors: tuple[int, ...] = ()) -> None:
         self.sent.append((message, descriptors))
+
+    async def request(self, message: Any) -> None:
+        self.requested.append(message)
 
 
 class FakeChild:
@@ -51,10 +57,23 @@ class FakeChild:
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.leaving = False
         self.stopped = False
+        self.models: dict[str, str] = {}
+        self.points = 0  # given to the kernel, for a lack of memory
 
     @property
     def alive(self) -> bool:
         return self.process.returncode is None
+
+    @property
+    def has_started(self) -> bool:
+        return self.ready.done() and self.ready.exception() is None
+
+    def require_alive(self) -> None:
+        if not self.alive:
+            raise EngineDead("it has ended")
+
+    def end_first(self, points: int) -> None:
+        self.points = points
 
     def kill(self) -> None:
         self.process.returncode = -9

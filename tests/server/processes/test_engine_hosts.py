@@ -6,9 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from server.errors import EngineDead
-from server.processes.engine_hosts import DEATHS, EngineAssignment, EngineHosts
+from server.errors import EngineDead, ModelStays, ServerNotReady
+from server.processes.engine_hosts import DEATHS, SERVING_POINTS, SPARE_POINTS, EngineAssignment, EngineHosts
+from server.processes.messages import Prepare
 from tests.server.processes.children import FakeChild, on_a_loop
 
 
@@ -20,6 +22,9 @@ class Hosts:
         self.moves: list[int] = []
         self.lost: list[str] = []
         self.now = 1_000.0
+        self.models: dict[str, str] = {}
+        """What the engines of hosts compute that are started from now on."""
+        self.in_background: list[bool] = []
         self._ready = ready
         self.hosts = EngineHosts(
             self._start,
@@ -31,8 +36,10 @@ class Hosts:
             clock=lambda: self.now,
         )
 
-    async def _start(self) -> Any:
+    async def _start(self, in_background: bool) -> Any:
         child = FakeChild()
+        child.models = dict(self.models)
+        self.in_background.append(in_background)
         self.started.append(child)
         if self._ready:
             child.ready.set_result(None)
@@ -95,22 +102,107 @@ async def test_without_a_spare_requests_wait_for_the_next_host() -> None:
     assert await waiting is hosts.started[1]
 
 
+@pytest.mark.parametrize("first", ["spare", "new"])
 @on_a_loop
-async def test_a_spare_that_is_still_starting_serves_once_it_is_ready() -> None:
+async def test_a_host_lost_while_its_spare_starts_is_replaced_by_the_first_that_is_ready(first: str) -> None:
+    """The spare loads in the background, which may take long, so a new one is started; the other becomes the spare."""
     hosts = Hosts(spare=True)
     await hosts.hosts.begin()
-    hosts.hosts.look_after_spare()
     hosts._ready = False
-    hosts.started[0].process.returncode = None
+    hosts.hosts.look_after_spare()
     await settled()
-    spare = hosts.started[1]
-    spare.ready = asyncio.get_running_loop().create_future()
     hosts.kill(hosts.started[0])
     waiting = asyncio.ensure_future(hosts.hosts.current())
     await settled()
+    spare, new = hosts.started[1:]
     assert not waiting.done()
-    spare.ready.set_result(None)
-    assert await waiting is spare
+    assert hosts.in_background == [False, True, False]
+    serving, other = (spare, new) if first == "spare" else (new, spare)
+    serving.ready.set_result(None)
+    assert await waiting is serving
+    other.ready.set_result(None)
+    await settled()
+    assert (serving.points, other.points) == (SERVING_POINTS, SPARE_POINTS)
+    hosts.kill(serving)
+    assert await hosts.hosts.current() is other
+    await settled()
+    assert len(hosts.started) == 4, "one spare"
+
+
+@pytest.mark.parametrize("engine", ["model ", "model es", "vad es"])
+@on_a_loop
+async def test_a_restart_with_other_files_is_refused_and_changes_nothing(engine: str) -> None:
+    hosts = Hosts(spare=False)
+    hosts.models = {"model ": "a", engine: "1"}
+    await hosts.hosts.begin()
+    hosts.models = {"model ": "a", engine: "2"}
+    with pytest.raises(ModelStays, match=r"have changed.*restart the server to serve the new files"):
+        await hosts.hosts.restart()
+    assert await hosts.hosts.current() is hosts.started[0]
+    assert not hosts.started[0].leaving
+    assert hosts.started[1].stopped
+    assert hosts.moves == []
+
+
+@on_a_loop
+async def test_a_restart_starts_what_was_loaded_on_demand_before_it_compares() -> None:
+    hosts = Hosts(spare=False)
+    await hosts.hosts.begin()
+    hosts.started[0].models = {"model ": "a", "model es": "1"}
+    hosts.models = {"model ": "a"}
+    await hosts.hosts.restart()
+    assert hosts.started[1].channel.requested == [Prepare("model es")]
+
+
+@on_a_loop
+async def test_a_host_that_ends_before_a_restart_is_over_is_not_used() -> None:
+    hosts = Hosts(spare=False, places=2)
+    await hosts.hosts.begin()
+    hosts._ready = False
+    restart = asyncio.ensure_future(hosts.hosts.restart())
+    await settled()
+    hosts.started[2].ready.set_result(None)
+    await settled()
+    hosts.kill(hosts.started[2])
+    hosts.started[3].ready.set_result(None)
+    with pytest.raises(ServerNotReady, match="has ended"):
+        await restart
+    assert [await hosts.hosts.current(place) for place in range(2)] == hosts.started[:2]
+
+
+@on_a_loop
+async def test_a_restart_whose_requester_ends_is_given_up_and_logged() -> None:
+    hosts = Hosts(spare=False)
+    await hosts.hosts.begin()
+    hosts._ready = False
+    with capture_logs() as lines:
+        restart = asyncio.ensure_future(hosts.hosts.restart())
+        await settled()
+        restart.cancel()
+        await settled()
+    assert hosts.started[1].stopped
+    assert [line["event"] for line in lines] == ["engine not replaced: the present one continues"]
+
+
+@on_a_loop
+async def test_a_spare_with_other_files_is_ended_and_a_lost_host_replaced_all_the_same() -> None:
+    """All streams end then, and front ends with them; the server comes back with the files that are there."""
+    hosts = Hosts(spare=True)
+    hosts.models = {"model ": "1"}
+    await hosts.hosts.begin()
+    hosts.models = {"model ": "2"}
+    with capture_logs() as lines:
+        hosts.hosts.look_after_spare()
+        await settled()
+    first, spare = hosts.started
+    assert spare.stopped
+    assert "there is no spare engine host: the files of the model have changed" in lines[0]["event"]
+    with capture_logs() as lines:
+        hosts.kill(first)
+        assert await hosts.hosts.current() is hosts.started[2]
+    assert "the files of the model have changed: open streams end" in lines[-1]["event"]
+    await settled()
+    assert not hosts.started[3].stopped, "a spare with the files that serve now"
 
 
 @on_a_loop
@@ -138,7 +230,7 @@ async def test_a_restart_that_fails_leaves_the_present_host() -> None:
     restart = asyncio.ensure_future(hosts.hosts.restart())
     await settled()
     hosts.started[1].ready.set_exception(EngineDead("out of memory"))
-    with pytest.raises(EngineDead, match="out of memory"):
+    with pytest.raises(ServerNotReady, match="out of memory"):
         await restart
     assert await hosts.hosts.current() is hosts.started[0]
     assert not hosts.lost
@@ -308,7 +400,7 @@ async def test_a_restart_of_which_one_host_cannot_start_changes_nothing() -> Non
     fresh = hosts.started[2:]
     fresh[0].ready.set_result(None)
     fresh[1].ready.set_exception(EngineDead("out of memory"))
-    with pytest.raises(EngineDead, match="out of memory"):
+    with pytest.raises(ServerNotReady, match="out of memory"):
         await restart
     assert [await hosts.hosts.current(place) for place in range(2)] == before
     assert all(child.stopped for child in fresh)

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from loadtest.failover.streams import Audio, Outcome
-from loadtest.processes import connections, tree
+from loadtest.processes import Process, connections, tree
 from loadtest.served import free_port, is_ready, serve_command
 from model.checkpoint import SHIPPED
 from server.operations.process import EXIT_LOST
@@ -198,6 +199,30 @@ def test_an_engine_restarted_by_an_operator_is_a_pause(
 
     check(during(two, played, restart, after_s=AT_ONCE_S), texts)
     two.until(lambda: not before & {process.pid for process in two.processes(ENGINE_HOST)})
+
+
+def test_a_restart_whose_new_engine_is_killed_is_refused_and_the_present_one_continues(
+    two: FrontEnds, played: list[Audio], texts: dict[str, str]
+) -> None:
+    two.until(lambda: len(two.processes(ENGINE_HOST)) == 2)
+    with two.http as http, ThreadPoolExecutor() as pool:
+        answer = pool.submit(http.post, "/admin/engine/restart")
+        two.until(lambda: len(two.processes(ENGINE_HOST)) == 3)
+        two.kill(two.processes(ENGINE_HOST)[2])
+        assert answer.result().status_code == 503
+    assert "no new engine could start" in answer.result().text
+    check(asyncio.run(two.play(played, realtime=False)), texts)
+
+
+def test_the_kernel_ends_the_spare_host_first_and_then_the_engine(two: FrontEnds) -> None:
+    two.until(lambda: len(two.processes(ENGINE_HOST)) == 2)
+
+    def points(process: Process) -> int:
+        return int(Path(f"/proc/{process.pid}/oom_score_adj").read_text())
+
+    serving, spare = two.processes(ENGINE_HOST)
+    two.until(lambda: points(spare) > points(serving))
+    assert points(serving) > max(map(points, two.processes(FRONT_END)))
 
 
 def test_a_killed_front_end_ends_its_own_streams_alone(
