@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import structlog
 
+from server.operations.process import EXIT_LOST
 from server.processes.children import START_ERRORS, Child
-from server.processes.listeners import Share, least_loaded
+from server.processes.listeners import Share, least_loaded, refuse
 from server.processes.messages import Accepted, Load, StartDrain
 from server.processes.reports import Reports
 
 MAX_HELD = 1_024  # connections that wait while no front end is ready
 SILENT_S = 10.0
 """Time without a report after which a front end hangs: its loop never blocks for more than some milliseconds."""
-RESTARTS, WITHIN_S = 3, 60.0  # a front end that ends more often is restarted after the minute
+RESTARTS, WITHIN_S = 3, 60.0
+"""Front ends that are replaced at once; those that end after them within this time, later. One that ends because its
+engine has another model (`EXIT_LOST`) does not count: all of them end then."""
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.supervisor")
 
 
@@ -42,6 +47,8 @@ class FrontEnds:
         self._shares: dict[int, Share] = {}  # connections of the ready front ends
         self._children: dict[int, Child] = {}
         self._held: deque[tuple[str, int]] = deque()
+        self._waiting = 0  # front ends that are to be started later
+        self._refusing = 0  # connections
         self._restarts: deque[float] = deque(maxlen=RESTARTS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._drained: set[int] = set()  # numbers
@@ -69,6 +76,9 @@ class FrontEnds:
         if self.draining:  # it started before the drain began, and did not receive the drain message
             child.channel.tell(StartDrain())
         self._shares[child.number] = Share()
+        self._hand_on_held()
+
+    def _hand_on_held(self) -> None:
         held, self._held = self._held, deque()
         for port, descriptor in held:
             self.hand_on(port, descriptor)
@@ -83,10 +93,19 @@ class FrontEnds:
         if number is not None:
             self._shares[number].handed += 1
             self._children[number].channel.tell(Accepted(port), (descriptor,))
-        elif len(self._held) < MAX_HELD and not self.empty.is_set():
-            self._held.append((port, descriptor))
-        else:
+        elif self.empty.is_set() or len(self._held) + self._refusing >= MAX_HELD:
             os.close(descriptor)
+        elif self._waiting == self._count:
+            self._run(self._refuse(descriptor))
+        else:
+            self._held.append((port, descriptor))
+
+    async def _refuse(self, descriptor: int) -> None:
+        self._refusing += 1
+        try:
+            await refuse(descriptor, math.ceil(max(1.0, self._restarts[0] + WITHIN_S - self._clock())))
+        finally:
+            self._refusing -= 1
 
     def loaded(self, child: Child, load: Load) -> None:
         """Handle a front end's report."""
@@ -129,21 +148,36 @@ class FrontEnds:
             self._look_whether_empty()
             return
         _log.error("front end ended", number=child.number, status=child.process.returncode)
-        task = asyncio.get_running_loop().create_task(self._replace())
+        self._run(self._replace(counts=child.process.returncode != EXIT_LOST))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _replace(self) -> None:
-        now = self._clock()
-        if len(self._restarts) == RESTARTS and now - self._restarts[0] < WITHIN_S:
-            await asyncio.sleep(WITHIN_S - (now - self._restarts[0]))
-        self._restarts.append(self._clock())
+    async def _replace(self, *, counts: bool) -> None:
+        if counts:
+            await self._wait()
+            self._restarts.append(self._clock())
         if self.draining:
             return
         try:
             await self._start_one()
         except START_ERRORS:
             _log.exception("front end could not start")  # its end starts the next one
+
+    async def _wait(self) -> None:
+        """Wait while a front end may not be replaced yet; connections are refused while no other one is left."""
+        wait_s = self._restarts[0] + WITHIN_S - self._clock() if len(self._restarts) == RESTARTS else 0.0
+        if wait_s <= 0:
+            return
+        _log.error("front ends end too often: the next one starts later", seconds=round(wait_s), left=len(self.ready))
+        self._waiting += 1
+        self._hand_on_held()
+        try:
+            await asyncio.sleep(wait_s)
+        finally:
+            self._waiting -= 1
 
     async def stop(self) -> None:
         """End all at once."""

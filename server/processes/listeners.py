@@ -16,6 +16,8 @@ from server.configuration.addresses import listening_hosts
 BACKLOG = 2_048  # connections that the kernel queues; uvicorn's value
 AT_ONCE = 64  # connections accepted in one turn of the loop
 SHORT_OF_FILES_S = 0.1  # pause if no descriptor is free
+REFUSE_S = 5.0  # time limit of a connection that is refused
+READ_BYTES = 64 * 1024
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.listeners")
 
 
@@ -91,6 +93,23 @@ class Listener:
     def _resume(self, listener: socket.socket) -> None:
         if listener.fileno() >= 0:
             asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
+
+
+async def refuse(descriptor: int, retry_after_s: int) -> None:
+    """Answer a request 503 once its head has arrived, and close the connection, which belongs to this call."""
+    body = b'{"err_code":"SERVICE_UNAVAILABLE","err_msg":"no process serves now: try again later"}'
+    head = f"HTTP/1.1 503 Service Unavailable\r\nRetry-After: {retry_after_s}\r\nContent-Length: {len(body)}\r\n"
+    with contextlib.suppress(OSError, TimeoutError, EOFError, asyncio.LimitOverrunError):
+        reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=descriptor))
+        try:
+            async with asyncio.timeout(REFUSE_S):
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(head.encode() + b"Content-Type: application/json\r\nConnection: close\r\n\r\n" + body)
+                writer.write_eof()
+                while await reader.read(READ_BYTES):  # closing with unread bytes would reset the connection
+                    pass
+        finally:
+            writer.close()
 
 
 @dataclass(slots=True)

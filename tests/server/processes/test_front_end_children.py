@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from typing import Any
 
-from server.processes.front_ends import MAX_HELD, FrontEnds
+from structlog.testing import capture_logs
+
+from server.operations.process import EXIT_LOST
+from server.processes.front_ends import MAX_HELD, RESTARTS, FrontEnds
 from server.processes.messages import Accepted, Load, StartDrain
 from tests.server.processes.children import FakeChild, on_a_loop
 
@@ -142,3 +146,34 @@ async def test_a_front_end_that_starts_during_a_drain_drains_too() -> None:
     fronts.started[0].ready.set_result(None)
     await starting
     assert any(isinstance(message, StartDrain) for message, _ in fronts.started[0].channel.sent)
+
+
+@on_a_loop
+async def test_while_no_front_end_may_be_started_connections_get_503() -> None:
+    fronts = Fronts(1)
+    await fronts.fronts.begin()
+    with capture_logs() as lines:
+        for _ in range(RESTARTS + 1):
+            fronts.end(fronts.started[-1])
+            await settled()
+    assert lines[-1]["event"] == "front ends end too often: the next one starts later"
+    assert (lines[-1]["seconds"], lines[-1]["left"]) == (60, 0)
+    client, served = socket.socketpair()
+    fronts.fronts.hand_on("http", served.detach())
+    reader, writer = await asyncio.open_connection(sock=client)
+    writer.write(b"GET /v1/listen HTTP/1.1\r\nHost: a\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 60\r\n")
+    await fronts.fronts.stop()
+
+
+@on_a_loop
+async def test_front_ends_whose_engine_has_another_model_are_all_replaced_at_once() -> None:
+    fronts = Fronts(RESTARTS + 2)
+    await fronts.fronts.begin()
+    for child in list(fronts.started):
+        child.process.returncode = EXIT_LOST
+        fronts.fronts.ended(child)  # type: ignore[arg-type]
+    await settled()
+    assert len(fronts.fronts.ready) == RESTARTS + 2
