@@ -147,6 +147,10 @@ class SettingsError(ServerError):
     """A setting that cannot be applied; the message begins with the setting's name, which `of_setting` adds."""
 
 
+class AddressError(SettingsError):
+    """An address that this process cannot listen on."""
+
+
 @contextmanager
 def of_setting(name: str) -> Iterator[None]:
     """Begin the message of a SettingsError with the name of the setting whose value is read."""

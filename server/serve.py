@@ -22,7 +22,7 @@ from model.errors import install_hint
 from model.machine.instructions import instruction_set
 from model.machine.runtime import shorten_switches
 from server.app import create_app
-from server.configuration.addresses import interfaces, open_address
+from server.configuration.addresses import check_addresses, interfaces, open_address
 from server.errors import SettingsError
 from server.http.uvicorn_server import uvicorn_config
 from server.models.loading import load_served, outlines_of
@@ -109,6 +109,7 @@ def run(settings: Settings) -> int:
     it could not start.
     """
     reopen_closed_stdio()
+    check_addresses(settings.host, settings.ports)  # before the models are loaded; uvicorn listens after that
     log_lines = configure_logs(settings)
     warn_of_few_files(settings)
     shorten_switches()

@@ -331,6 +331,11 @@ class Settings(BaseSettings):
         return self.model_copy(update={**own, "models": (), "models_file": None})
 
     @property
+    def ports(self) -> dict[str, int | None]:
+        """The ports to listen on, by the names of their settings."""
+        return {"port": self.port, "vosk_port": self.vosk_port, "metrics_port": self.metrics_port}
+
+    @property
     def processes(self) -> int:
         """Processes that share what is limited for the server and held by each of them; `auto` is one process here."""
         return 1 if self.front_ends == "auto" else max(1, self.front_ends)

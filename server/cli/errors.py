@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_FAILED, EXIT_USAGE, EXIT_ADDRESS, EXIT_INTERRUPTED = 1, 2, 3, 130
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
 """Base class of all usage errors: click's, or that of typer's own copy of click, depending on typer's version."""
 SHOWN = 60  # characters of a value that an error shows
@@ -39,10 +39,10 @@ PLAIN = (  # rewrites of pydantic's, typer's and click's messages
 )
 
 
-def fail(error: Exception | str, options: Mapping[str, Any] | None = None) -> NoReturn:
-    """Exit with status 1 and the error in one line; `options` are the given ones, by setting."""
+def fail(error: Exception | str, options: Mapping[str, Any] | None = None, *, status: int = EXIT_FAILED) -> NoReturn:
+    """Exit with the status and the error in one line; `options` are the given ones, by setting."""
     _say(_named(str(error), options or {}))
-    raise typer.Exit(EXIT_FAILED) from (error if isinstance(error, Exception) else None)
+    raise typer.Exit(status) from (error if isinstance(error, Exception) else None)
 
 
 def refuse(problem: Exception | str) -> NoReturn:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from server.cli.errors import fail
+from server.cli.errors import EXIT_ADDRESS, EXIT_FAILED, fail
 from server.cli.options import (
     PRECISIONS,
     BeamsOption,
@@ -132,7 +132,7 @@ def serve(
     """
     settings = settings_from(context.params)  # the parameters are named after the settings
     from model.errors import ModelError
-    from server.errors import SettingsError
+    from server.errors import AddressError, SettingsError
     from server.processes.layout import with_processes
     from server.text.own_forms import own_forms_of
 
@@ -149,5 +149,5 @@ def serve(
 
             code = run(settings)
     except (ModelError, SettingsError) as error:
-        fail(error, context.params)
+        fail(error, context.params, status=EXIT_ADDRESS if isinstance(error, AddressError) else EXIT_FAILED)
     raise typer.Exit(code)

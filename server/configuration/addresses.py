@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+from server.configuration.variables import spelled
+from server.errors import AddressError
 
 IPV4, IPV6 = "0.0.0.0", "::"  # noqa: S104 - every interface, which an operator may ask for
 HERE = "127.0.0.1"
@@ -59,3 +64,51 @@ def listening_hosts(host: str, port: int) -> tuple[Sequence[str], int]:
         ):
             port = free.getsockname()[1]
     return (IPV4, IPV6), port
+
+
+def bound(host: str, port: int) -> list[socket.socket]:
+    """Return sockets bound to all addresses of a host, which do not listen yet. Raises: OSError, also if in use."""
+    hosts, port = listening_hosts(host, port)
+    opened: list[socket.socket] = []
+    try:
+        for each in hosts:
+            for family, kind, protocol, _, address in socket.getaddrinfo(
+                each, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            ):
+                listener = socket.socket(family, kind, protocol)
+                opened.append(listener)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listener.bind(address)
+                listener.setblocking(False)
+    except OSError:
+        for listener in opened:
+            listener.close()
+        raise
+    return opened
+
+
+def bound_for(setting: str, host: str, port: int) -> list[socket.socket]:
+    """Return the sockets of the port of a setting; see `bound`. Raises: AddressError."""
+    try:
+        return bound(host, port)
+    except OSError as error:
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            advice = f"correct {spelled('host')}: an address of this machine, such as {HERE} or {IPV4}"
+        elif error.errno == errno.EACCES:
+            advice = f"choose a port of 1024 or more: {spelled(setting)}"
+        else:
+            advice = f"stop the process that uses this port, or choose another {spelled(setting)}"
+        raise AddressError(f"{setting}: {host_port(host, port)}: {error.strerror}; {advice}") from error
+
+
+def check_addresses(host: str, ports: Mapping[str, int | None]) -> None:
+    """Check that the ports, by their settings, differ and are free; None and 0 are. Raises: AddressError."""
+    for (first, port), (second, other) in combinations(ports.items(), 2):
+        if port and port == other:
+            raise AddressError(f"{second}: {port} is also the {first}; choose another {spelled(second)}")
+    for setting, port in ports.items():
+        if port:
+            for each in bound_for(setting, host, port):
+                each.close()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from server.configuration.addresses import listening_hosts
+from server.errors import AddressError
 
 BACKLOG = 2_048  # connections that the kernel queues; uvicorn's value
 AT_ONCE = 64  # connections accepted in one turn of the loop
@@ -19,29 +19,6 @@ SHORT_OF_FILES_S = 0.1  # pause if no descriptor is free
 REFUSE_S = 5.0  # time limit of a connection that is refused
 READ_BYTES = 64 * 1024
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.listeners")
-
-
-def bound(host: str, port: int) -> list[socket.socket]:
-    """Return sockets bound to all addresses of a host, which do not listen yet. Raises: OSError, also if in use."""
-    hosts, port = listening_hosts(host, port)
-    opened: list[socket.socket] = []
-    try:
-        for each in hosts:
-            for family, kind, protocol, _, address in socket.getaddrinfo(
-                each, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            ):
-                listener = socket.socket(family, kind, protocol)
-                opened.append(listener)
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                listener.bind(address)
-                listener.setblocking(False)
-    except OSError:
-        for listener in opened:
-            listener.close()
-        raise
-    return opened
 
 
 class Listener:
@@ -55,10 +32,15 @@ class Listener:
     def start(self) -> None:
         """Listen and accept on the running loop. Until then connections are refused, as clients expect of a starting
         server.
+
+        Raises: AddressError.
         """
         loop = asyncio.get_running_loop()
         for each in self._sockets:
-            each.listen(BACKLOG)
+            try:
+                each.listen(BACKLOG)
+            except OSError as error:
+                raise AddressError(f"port: another process listens on {self.port} since this server began") from error
             loop.add_reader(each.fileno(), self._accept, each)
 
     def close(self) -> None:

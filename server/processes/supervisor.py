@@ -21,10 +21,10 @@ import structlog
 from pydantic import SecretStr
 
 from batching.wire.sockets import data_sockets
-from server.configuration.addresses import interfaces, open_address
+from server.configuration.addresses import bound_for, check_addresses, interfaces, open_address
 from server.coordination.messages import Request
 from server.coordination.serving import CoordinationServer
-from server.errors import EngineDead, SettingsError
+from server.errors import EngineDead
 from server.operations.logs import configure_logs
 from server.operations.merged_metrics import Totals, snapshot
 from server.operations.metrics import process_registry, processes_lost
@@ -35,7 +35,7 @@ from server.processes.children import Child, Role, start_child
 from server.processes.control import Answer, ChannelClosed, Parcel
 from server.processes.engine_hosts import EngineAssignment, EngineHosts
 from server.processes.front_ends import FrontEnds
-from server.processes.listeners import Listener, bound
+from server.processes.listeners import Listener
 from server.processes.messages import HTTP, MESSAGES, METRICS, VOSK
 from server.settings import Settings
 
@@ -118,6 +118,7 @@ class Supervisor:
 
     async def begin(self) -> None:
         """Start all processes, and accept once they are ready. Raises: ModelError, SettingsError, EngineDead."""
+        check_addresses(self._settings.host, self._settings.ports)
         self._listen(HTTP, self._settings.port)
         for name, port in ((VOSK, self._settings.vosk_port), (METRICS, self._settings.metrics_port)):
             if port is not None:
@@ -154,13 +155,7 @@ class Supervisor:
             self.front_ends.look()
 
     def _listen(self, name: str, port: int) -> None:
-        try:
-            sockets = bound(self._settings.host, port)
-        except OSError as error:
-            variable = "port" if name == HTTP else f"{name}_port"
-            raise SettingsError(
-                f"{variable}: cannot listen on port {port} of {self._settings.host}: {error}"
-            ) from error
+        sockets = bound_for("port" if name == HTTP else f"{name}_port", self._settings.host, port)
         self._listeners.append(Listener(sockets, lambda descriptor: self.front_ends.hand_on(name, descriptor)))
 
     def announce(self, say: Callable[[str], object]) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import platform
 import resource
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,8 +21,9 @@ from model.errors import TrainingError, install_hint
 from model.machine.cores import cpu_quota
 from model.machine.runtime import threads_of
 from model.training.lexicon.espeak import pronounce
-from server.configuration.addresses import host_port, listening_hosts
+from server.configuration.addresses import bound_for, host_port
 from server.configuration.variables import spelled
+from server.errors import AddressError
 from server.operations.process import files_needed
 from server.settings import Settings
 from server.tools.doctor import Check, Finding, fail, ok, warn
@@ -148,11 +147,10 @@ def files(settings: Settings) -> Iterator[Finding]:
 
 def ports(settings: Settings) -> Iterator[Finding]:
     """Check that the addresses to listen on are free."""
-    wanted = {"port": settings.port, "vosk_port": settings.vosk_port, "metrics_port": settings.metrics_port}
-    for setting, port in wanted.items():
+    for setting, port in settings.ports.items():
         if port:
             yield _port(setting, settings.host, port)
-    for (first, port), (second, other) in combinations(wanted.items(), 2):
+    for (first, port), (second, other) in combinations(settings.ports.items(), 2):
         if port and port == other:
             name = second.replace("_", " ")
             found = f"{port} is set both as the {first.replace('_', ' ')} and as the {name}"
@@ -160,24 +158,14 @@ def ports(settings: Settings) -> Iterator[Finding]:
 
 
 def _port(setting: str, host: str, port: int) -> Finding:
-    name, shown, (hosts, _) = setting.replace("_", " "), host_port(host, port), listening_hosts(host, port)
+    name = setting.replace("_", " ")
     try:
-        for one in hosts:
-            family, kind, protocol, _, address = socket.getaddrinfo(one, port, type=socket.SOCK_STREAM)[0]
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                probe.bind(address)
-    except OSError as error:
-        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-            advice = f"correct {spelled('host')}: an address of this machine, such as 127.0.0.1 or 0.0.0.0"
-        elif error.errno == errno.EACCES:
-            advice = f"choose a port of 1024 or more: {spelled(setting)}"
-        else:
-            advice = f"stop the process that uses this port, or choose another {spelled(setting)}"
-        return fail(name, f"{shown}: {error.strerror}", advice)
-    return ok(name, f"{shown} is free")
+        for each in bound_for(setting, host, port):
+            each.close()
+    except AddressError as error:
+        found, _, advice = str(error).removeprefix(f"{setting}: ").partition("; ")
+        return fail(name, found, advice)
+    return ok(name, f"{host_port(host, port)} is free")
 
 
 def clocks(_: Settings) -> Iterator[Finding]:

@@ -9,7 +9,8 @@ import socket
 
 import pytest
 
-from server.processes.listeners import Listener, Share, bound, least_loaded
+from server.configuration.addresses import bound
+from server.processes.listeners import Listener, Share, least_loaded
 from tests.server.processes.children import on_a_loop
 
 

@@ -338,12 +338,20 @@ def serves(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)
 
 
-def test_a_port_in_use_is_named() -> None:
+@pytest.mark.parametrize("front_ends", ["0", "1"])
+@pytest.mark.parametrize("setting", ["port", "vosk_port", "metrics_port"])
+def test_a_port_in_use_is_named_before_a_model_is_loaded(setting: str, front_ends: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ended = serves("--front-ends", "1", "--port", str(port))
-    assert ended.returncode != 0
-    assert f"cannot listen on port {port}" in ended.stderr
+        spelled = {"port": "--port", "vosk_port": "TUTTI_VOSK_PORT", "metrics_port": "TUTTI_METRICS_PORT"}[setting]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(f"TUTTI_{setting.upper()}", str(port))
+            options = ("--port", str(port)) if setting == "port" else ()
+            ended = serves("--front-ends", front_ends, *options)
+    assert ended.returncode == 3
+    assert spelled in ended.stderr
+    assert f"127.0.0.1:{port}: Address already in use; stop the process that uses this port" in ended.stderr
+    assert "model loaded" not in ended.stderr + ended.stdout
 
 
 def test_a_model_that_is_not_there_is_named() -> None:
