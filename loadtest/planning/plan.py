@@ -12,6 +12,9 @@ from batching.simulation.calibration import Calibration, Client
 from batching.simulation.planning import Point, Serving, plan, run_load
 from loadtest.planning.plan_report import plan_lines, point_lines, provenance_line
 
+MOST_CORES, MOST_LEVEL = 10_000, 1_000_000
+"""Bounds of what can be meant, as numbers of one machine and of one replica."""
+
 
 @dataclass(frozen=True, slots=True)
 class Output:
@@ -24,20 +27,20 @@ class Output:
 
 def parse_levels(text: str) -> tuple[int, ...]:
     """Parse positive numbers of streams with commas. Raises: ValueError."""
-    return _numbers(text, "numbers of streams from 1 on, with commas, such as 10,50,100")
+    return _numbers(text, f"numbers of streams from 1 to {MOST_LEVEL:,}, with commas, such as 10,50,100", MOST_LEVEL)
 
 
 def parse_cores(text: str) -> tuple[int, ...]:
     """Parse positive numbers of cores with commas. Raises: ValueError."""
-    return _numbers(text, "numbers of cores from 1 on, with commas, such as 4,8,16")
+    return _numbers(text, f"numbers of cores from 1 to {MOST_CORES:,}, with commas, such as 4,8,16", MOST_CORES)
 
 
-def _numbers(text: str, form: str) -> tuple[int, ...]:
+def _numbers(text: str, form: str, most: int) -> tuple[int, ...]:
     try:
         numbers = tuple(int(part) for part in text.split(","))
     except ValueError:
         numbers = (0,)
-    if min(numbers) < 1:
+    if min(numbers) < 1 or max(numbers) > most:
         raise ValueError(f"must be {form}")
     return numbers
 

@@ -145,11 +145,19 @@ def _described(error: typer.BadParameter) -> str:
         problem = "no such option" if unknown else re.sub(r"^Option '[^']*' ", "", error.message).rstrip(".")
         return f"{option}: {problem}; {advice}"
     if found := re.fullmatch(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)", error.message):
-        return f"{shorten(found[1])}: unexpected argument; {_help_of(context)}"
+        return f"{shorten(found[1])}: unexpected argument; {_repeated(context)}{_help_of(context)}"
     if found := re.match(r"No such command '(.*?)'\.?\s*(?:Did you mean (.*)\?)?", error.message):
         advice = f"did you mean {found[2].rstrip('?')}?" if found[2] else _help_of(context)
         return f"{shorten(found[1])}: no such command; {advice}"
     return error.message
+
+
+def _repeated(context: Any) -> str:
+    """Return advice to repeat an option that was given: of several values after it, it takes the first alone."""
+    given = {} if context is None else context.meta.get(GIVEN, {})
+    options = [one for one in (context.command.params if context else ()) if getattr(one, "multiple", False)]
+    names = [name_of(one) for one in options if given.get(one.name)]
+    return f"each value needs its own {' or '.join(names)}; " if names else ""
 
 
 def _help_of(context: Any) -> str:

@@ -14,6 +14,9 @@ import typer
 from server.cli.errors import EXIT_FAILED, bad_option, fail, given_options
 from server.cli.options import JsonOption, default_of, one_of, same_options_as
 
+MOST_STREAMS, MOST_MS, MOST_US = 100_000_000, 10_000.0, 10_000_000.0
+"""Bounds of what can be meant: above them results are numbers without a meaning, or take hours."""
+
 if TYPE_CHECKING:
     from batching.simulation.calibration import Calibration
     from batching.simulation.planning import Serving
@@ -37,10 +40,11 @@ def for_cores(
             help="With --cores: a published model that takes this many µs a row on one thread, by the 32 rows of "
             "`tutti model check`.",
             min=1.0,
+            max=MOST_US,
         ),
     ] = None,
     step_ms: Annotated[
-        float, typer.Option(help="With --published-us: audio of a step of the model, ms.", min=1.0)
+        float, typer.Option(help="With --published-us: audio of a step of the model, ms.", min=1.0, max=MOST_MS)
     ] = 80.0,
 ) -> None:
     """Options of `tutti plan` for one server, by the cores of its machine."""
@@ -49,7 +53,8 @@ def for_cores(
 def for_a_day(
     *,
     users: Annotated[
-        int | None, typer.Option(help="Instead: simulate replicas for this number of users over a day.", min=1)
+        int | None,
+        typer.Option(help="Instead: simulate replicas for this number of users over a day.", min=1, max=MOST_STREAMS),
     ] = None,
     profile: Annotated[
         str, typer.Option(help="With --users: CSV file of the share that speaks by time, or: day, doubling.")
@@ -57,12 +62,16 @@ def for_a_day(
     fill: Annotated[
         float, typer.Option(help="With --users: the autoscaler's target, `fill` of the chart.", min=0.05, max=1.0)
     ] = 0.6,
-    max_replicas: Annotated[int, typer.Option(help="With --users: most replicas.", min=3)] = 1_000,
-    start_s: Annotated[float, typer.Option(help="With --users: seconds until a new replica is ready.", min=0.0)] = 45.0,
+    max_replicas: Annotated[int, typer.Option(help="With --users: most replicas.", min=3, max=1_000_000)] = 1_000,
+    start_s: Annotated[
+        float, typer.Option(help="With --users: seconds until a new replica is ready.", min=0.0, max=86_400.0)
+    ] = 45.0,
     resumable: Annotated[
         float, typer.Option(help="With --users: share of streams that a removed replica hands on.", min=0.0, max=1.0)
     ] = 0.0,
-    failures: Annotated[float, typer.Option(help="With --users: failures of a replica in a day.", min=0.0)] = 0.5,
+    failures: Annotated[
+        float, typer.Option(help="With --users: failures of a replica in a day.", min=0.0, max=10_000.0)
+    ] = 0.5,
     csv: Annotated[Path | None, typer.Option(help="With --users: write each minute to this CSV file.")] = None,
 ) -> None:
     """Options of `tutti plan` for replicas over a day."""
@@ -77,8 +86,10 @@ NOT_OF_DAY = {"streams", "levels", "seconds", "client_us", "crowd"}
 def plan(
     context: typer.Context,
     *,
-    streams: Annotated[int, typer.Option(help="Live streams, total of all replicas.", min=1)] = 1_000,
-    slo_ms: Annotated[float, typer.Option(help="Latency target: p98 of chunk latency, ms.", min=0.1)] = 100.0,
+    streams: Annotated[int, typer.Option(help="Live streams, total of all replicas.", min=1, max=MOST_STREAMS)] = 1_000,
+    slo_ms: Annotated[
+        float, typer.Option(help="Latency target: p98 of chunk latency, ms.", min=0.1, max=MOST_MS)
+    ] = 100.0,
     calibration: Annotated[
         Path | None, typer.Option(help="File of `tutti calibrate`. Default: the shipped one.")
     ] = None,
@@ -115,21 +126,28 @@ def plan(
     levels: Annotated[
         str | None, typer.Option(help="Simulate one replica with these numbers of streams, with commas, instead.")
     ] = None,
-    seconds: Annotated[float | None, typer.Option(help="Seconds to simulate at each of --levels.", min=1.0)] = None,
-    stream_s: Annotated[float, typer.Option(help="Mean stream length, seconds.", min=0.1)] = 60.0,
+    seconds: Annotated[
+        float | None, typer.Option(help="Seconds to simulate at each of --levels.", min=1.0, max=86_400.0)
+    ] = None,
+    stream_s: Annotated[float, typer.Option(help="Mean stream length, seconds.", min=0.1, max=86_400.0)] = 60.0,
     channels: Annotated[int, typer.Option(help="Channels of a stream: 2 for stereo calls.", min=1, max=8)] = 1,
     decoder: Annotated[
         str | None,
         typer.Option(help="Refuse a calibration of another decoder than this.", callback=one_of("greedy", "beam")),
     ] = None,
     models: Annotated[
-        int, typer.Option(help="Models of a replica that take turns, with an equal share of the streams.", min=1)
+        int,
+        typer.Option(help="Models of a replica that take turns, with an equal share of the streams.", min=1, max=1_000),
     ] = 1,
     front_ends: Annotated[
-        int, typer.Option(help="Front-end processes of a replica, each on its own core; 0 = one process.", min=0)
+        int,
+        typer.Option(help="Front-end processes of a replica, each on its own core; 0 = one process.", min=0, max=1_000),
     ] = 0,
     crowd: Annotated[
-        int, typer.Option(help="Streams that connect to a replica at once, in addition to the others.", min=0)
+        int,
+        typer.Option(
+            help="Streams that connect to a replica at once, in addition to the others.", min=0, max=1_000_000
+        ),
     ] = 0,
     client_us: Annotated[
         str | None,

@@ -104,6 +104,11 @@ def test_a_missing_option_or_argument_is_named(name: tuple[str, ...]) -> None:
     assert found["problem"].startswith("is missing; see `")
 
 
+def test_several_values_after_one_repeatable_option_are_refused_with_advice() -> None:
+    problem = ran("quantize", "model", "--audio", "a.wav", "b.wav", "c.wav").stderr
+    assert problem.startswith("tutti: 'b.wav c.wav': unexpected argument; each value needs its own --audio; see")
+
+
 def test_help_works_with_unknown_variables_set() -> None:
     assert ran("serve", "--help", TUTTI_MAX_STREAM="3").exit_code == 0
     shown = ran()
