@@ -86,4 +86,4 @@ def _columns(spoken: Sequence[Sequence[str]], place: dict[str, int]) -> tuple[Le
 @lru_cache(maxsize=256)
 def _pronounced(phone_lexicon: PhoneLexicon, bias: Bias) -> Bias:
     place = {phone: column for column, phone in enumerate(phone_lexicon.phones)}
-    return bias.pronounced(lambda word: _columns(phone_lexicon.lexicon.pronounce(word), place))
+    return bias.pronounced(lambda word: _columns(phone_lexicon.lexicon.pronounce_term(word), place))

@@ -30,6 +30,7 @@ from model.text import files as text_files
 
 FORMAT = "tutti lexicon 1"
 LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz'")
+VOWELS = frozenset("aeiouy")
 SUFFIX = ".lexicon.gz"
 _REMEDY = "restore the file, or build it again with python -m model.training.lexicon.build"
 
@@ -72,6 +73,14 @@ class Lexicon:
             return ()
         phones = self.rules.pronounce(word) or tuple(chain.from_iterable(map(self._name, word)))
         return (phones,) if phones else ()
+
+    def pronounce_term(self, word: str) -> Pronunciations:
+        """Pronunciations of a word of a key term; an abbreviation without a vowel letter is also spelled: "gpt"."""
+        if word in self.words or not VOWELS.isdisjoint(word):
+            return self.pronounce(word)
+        names = tuple(map(self._name, word))
+        spelled = (tuple(chain.from_iterable(names)),) if names and all(names) else ()
+        return (*spelled, *self.pronounce(word))
 
     @cached_property
     def _letters(self) -> frozenset[str]:

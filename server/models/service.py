@@ -6,6 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
@@ -17,7 +18,9 @@ from model.ctc.beam import BeamDecoder
 from model.ctc.bias import BiasError
 from model.ctc.interface import Decoder
 from model.ctc.rewind import RewindDecoder
+from model.ctc.search.symbols import Symbols
 from model.description import ModelDescription
+from model.errors import VocabularyError
 from model.facts import ModelFacts
 from model.machine.runtime import steps_at_once
 from server.access.keys import read_secrets
@@ -156,7 +159,19 @@ class ModelService:
             if not self.decoder.supports_bias and self.config.architecture != OWN_ARCHITECTURE:
                 raise BadParameter(
                     f"{parameter}: the model {self.name!r} ({self.config.architecture}) does not support key terms"
+                    f"{_why_no_terms(self.facts)}"
                 )
+
+
+def _why_no_terms(facts: ModelFacts) -> str:
+    """Return why a model that is decoded greedily takes no key terms, and whether beam search would."""
+    assert facts.published is not None, "our own models are excepted"
+    if facts.published.transducer:
+        return ": the search of a transducer takes none"
+    with suppress(VocabularyError):
+        if Symbols.of_tokens(facts.published.tokens, known_letters=False).spells_key_terms:
+            return ", because it is decoded greedily: a server that is started with --decoder beam takes them"
+    return ": its symbols do not spell words letter by letter"
 
 
 class ServiceBuilder:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from model.checkpoint import SHIPPED
 from model.errors import LexiconError
 from model.lexicon.letter_to_sound import LetterToSound
 from model.lexicon.lexicon import Lexicon, write_lexicon
@@ -57,6 +58,15 @@ def test_a_listed_word_has_its_pronunciations_and_any_other_one_by_the_rules(lex
 def test_a_word_of_silent_letters_is_spelled_letter_by_letter() -> None:
     silent = Lexicon(PHONES, WORDS, "", LetterToSound({"a": (), "b": ()}))
     assert silent.pronounce("ab") == (("eɪ", "b", "i"),)
+
+
+def test_a_word_without_a_vowel_in_a_key_term_is_also_said_by_the_names_of_its_letters() -> None:
+    lexicon = Lexicon.load(SHIPPED.with_name("tutti-words.lexicon.gz"))
+    assert lexicon.pronounce_term("gpt")[0] == ("dʒ", "i", "p", "i", "t", "i")
+    assert lexicon.pronounce("gpt") in [(each,) for each in lexicon.pronounce_term("gpt")], "the rules' too"
+    assert lexicon.pronounce_term("hello") == lexicon.pronounce("hello")
+    assert lexicon.pronounce_term("dvd") == lexicon.pronounce("dvd"), "a word of the file"
+    assert lexicon.pronounce_term("'") == ()
 
 
 @pytest.mark.parametrize("word", ["", "'", "café", "b2", "a b"])
