@@ -11,7 +11,7 @@ from statistics import fmean
 
 from model.torch_network.network import Network
 from model.training.acoustic.curves import weight_exponents
-from model.training.acoustic.curves.figures import Figures, Row
+from model.training.acoustic.curves.figures import RATES, Figures, Row
 from model.training.acoustic.curves.learning_curves import draw
 from model.training.acoustic.trainer import Progress
 from model.training.acoustic.validation import Validation
@@ -57,13 +57,15 @@ class Reporting:
     def validation(self, found: Validation) -> None:
         """Report a validation: a line, a row and the plot."""
         figures = found.to_dict()
-        row = {**self._latest(), "validation_loss": figures["loss"], "wer": figures["wer"], "cer": figures["cer"]}
-        for source, rates in figures["by_source"].items():
-            row |= {f"{rate} {source}": rates[rate] for rate in ("wer", "cer")}
+        row = {**self._latest(), "validation_loss": figures["loss"]}
+        for column in RATES:
+            rate = column.removeprefix("greedy_")
+            row |= {column: figures[rate]}
+            row |= {f"{column} {source}": rates[rate] for source, rates in figures["by_source"].items()}
         self.figures.add(row)
         by_source = ", ".join(f"{source} {rates['wer']:.3f}" for source, rates in figures["by_source"].items())
         self.announce(
-            f"update {row['update']:.0f} validation loss {found.loss:.3f} WER {figures['wer']:.3f} ({by_source})"
+            f"update {row['update']:.0f} validation loss {found.loss:.3f} greedy WER {figures['wer']:.3f} ({by_source})"
         )
         if _can_draw():
             draw({self.out.stem: self.figures.rows}, self.out.with_suffix(".png"))
@@ -113,7 +115,7 @@ class Reporting:
         """Update, epoch, audio and time of the last update, for the row of a validation."""
         if self._since:
             self._add_row()
-        last = self.figures.rows[-1] if self.figures.rows else {"update": self._first, "epoch": 0}
+        last = self.figures.rows[-1] if self.figures.rows else {"update": self._first, "epoch": 0, "heard_h": 0.0}
         kept = ("update", "epoch", "heard_h")
         elapsed_s = round(self._before_s + time.monotonic() - self._began, 1)
         return {**{name: last[name] for name in kept if name in last}, "elapsed_s": elapsed_s}

@@ -244,6 +244,8 @@ class _Run:
     def train(self) -> bool:
         """Train; returns whether the run was interrupted before its last update."""
         every, last = self.job.every, self.job.recipe.last_update
+        if self.job.places.init is not None and not self.trainer.position.done:
+            self._validated()  # of the weights that it starts from, to compare with
         for progress in self.trainer.run():
             if self.reporting is not None:
                 self.reporting.progress(progress)
@@ -261,13 +263,19 @@ class _Run:
         return False
 
     def _validate(self) -> None:
-        trainer = self.trainer
-        found = validate(trainer.result, self.held_out, trainer.team) if len(self.held_out) else None
+        found = self._validated()
         if self.reporting is not None:
-            if found is not None:
-                self.reporting.validation(found)
-            self.reporting.weights(trainer.result)
+            self.reporting.weights(self.trainer.result)
             self._write_checkpoint(found)
+
+    def _validated(self) -> Validation | None:
+        """Validate and report the error rates; None without held-out recordings."""
+        if not len(self.held_out):
+            return None
+        found = validate(self.trainer.result, self.held_out, self.trainer.team)
+        if self.reporting is not None:
+            self.reporting.validation(found)
+        return found
 
     def _write_checkpoint(self, found: Validation | None) -> None:
         trainer, places = self.trainer, self.job.places

@@ -8,6 +8,7 @@ from pathlib import Path
 
 Row = dict[str, float]  # by column; empty cells are left out
 
+RATES = ("greedy_wer", "greedy_cer")  # word and character error rates by greedy decoding, without a language model
 COLUMNS = (
     "update",
     "epoch",
@@ -25,8 +26,7 @@ COLUMNS = (
     "exchange_s",  # exchanging and adding gradients,
     "step_s",  # optimizers
     "validation_loss",
-    "wer",
-    "cer",
+    *RATES,
 )
 
 
@@ -36,7 +36,7 @@ class Figures:
     def __init__(self, path: Path, sources: Sequence[str], update: int) -> None:
         """Open the file. `sources` get error rates of their own; `update` is the last one that the run completed."""
         self.path = path
-        self.columns = [*COLUMNS, *(f"{rate} {source}" for rate in ("wer", "cer") for source in sources)]
+        self.columns = [*COLUMNS, *(f"{rate} {source}" for rate in RATES for source in sources)]
         self.rows = [row for row in read(path) if row["update"] <= update] if update and path.exists() else []
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", newline="", encoding="utf-8") as file:

@@ -14,7 +14,9 @@ from typing import Annotated
 
 import typer
 
-from model.training.acoustic.curves.figures import Row, read
+from model.training.acoustic.curves.figures import RATES, Row, read
+
+ALONE = 2  # rates of a run with one source: its own, and that of all
 
 
 def validations(rows: Sequence[Row]) -> list[Row]:
@@ -29,7 +31,7 @@ def validations(rows: Sequence[Row]) -> list[Row]:
 
 
 def rates_of(row: Row, rate: str) -> dict[str, float]:
-    """Error rates (`wer` or `cer`) of a validation by source; `all` is the pooled rate."""
+    """Error rates (one of `RATES`) of a validation by source; `all` is the pooled rate."""
     parts = {name.removeprefix(f"{rate} "): value for name, value in row.items() if name.startswith(f"{rate} ")}
     return {"all": row[rate], **parts}
 
@@ -41,14 +43,15 @@ def markdown(runs: Mapping[str, Sequence[Row]]) -> str:
         points = validations(rows)
         if not points:
             continue
-        sources = list(rates_of(points[0], "wer"))
+        sources = list(rates_of(points[0], RATES[0]))
         heads = " | ".join(f"{source} WER / CER" for source in sources)
         lines += [f"## {name}", "", f"| updates | audio, h | loss | on held-out recordings | {heads} |"]
         lines += ["|" + "---:|" * (4 + len(sources))]
         for row in points:
-            wer, cer = rates_of(row, "wer"), rates_of(row, "cer")
+            wer, cer = (rates_of(row, rate) for rate in RATES)
             cells = " | ".join(f"{wer[source]:.3f} / {cer[source]:.3f}" for source in sources)
-            losses = f"{row['loss']:.2f} | {row['validation_loss']:.2f}"
+            training = f"{row['loss']:.2f}" if "loss" in row else "–"  # before the first update
+            losses = f"{training} | {row['validation_loss']:.2f}"
             lines.append(f"| {row['update']:.0f} | {row['heard_h']:.1f} | {losses} | {cells} |")
         lines.append("")
     return "\n".join(lines)
@@ -60,6 +63,7 @@ def draw(runs: Mapping[str, Sequence[Row]], path: Path) -> None:
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib import ticker
 
     figure, (of_losses, *of_rates) = plt.subplots(1, 3, figsize=(15, 4.2), layout="constrained", sharex=True)
     for (name, rows), style in zip(runs.items(), ("-", "--", ":", "-.") * len(runs), strict=False):
@@ -69,14 +73,18 @@ def draw(runs: Mapping[str, Sequence[Row]], path: Path) -> None:
             of_losses.plot(*zip(*points, strict=True), style, color=f"C{number}", label=prefix + label)
         points_of = validations(rows)
         hours = [row["heard_h"] for row in points_of]
-        for axes, rate in zip(of_rates, ("wer", "cer"), strict=True):
+        for axes, rate in zip(of_rates, RATES, strict=True):
             rates = [rates_of(row, rate) for row in points_of]
             for number, source in enumerate(rates[0]):
+                if source == "all" and len(rates[0]) == ALONE:  # the curve of the only source would cover it
+                    continue
                 values = [row[source] for row in rates]
                 axes.plot(hours, values, style, color=f"C{number}", marker="o", markersize=3, label=prefix + source)
     of_losses.set(ylabel="nats per letter", yscale="log")
+    for axis in (of_losses.yaxis.set_major_formatter, of_losses.yaxis.set_minor_formatter):
+        axis(ticker.StrMethodFormatter("{x:g}"))
     for axes, quantity in zip(of_rates, ("word", "character"), strict=True):
-        axes.set(ylabel=f"{quantity} error rate")
+        axes.set(ylabel=f"{quantity} error rate, greedy decoding")
     for axes in (of_losses, *of_rates):
         axes.set(xlabel="hours of training audio, including repetitions")
         axes.grid(visible=True, alpha=0.25)

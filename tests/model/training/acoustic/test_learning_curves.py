@@ -15,13 +15,21 @@ SCORED = {
     "heard_h": 1.5,
     "elapsed_s": 25.0,
     "validation_loss": 2.0,
-    "wer": 0.9,
-    "cer": 0.5,
-    "wer a": 0.8,
-    "cer a": 0.4,
+    "greedy_wer": 0.9,
+    "greedy_cer": 0.5,
+    "greedy_wer a": 0.8,
+    "greedy_cer a": 0.4,
 }
 LATER = {"update": 100, "epoch": 1, "heard_h": 3.0, "elapsed_s": 40.0, "loss": 1.5}
-LAST = {"update": 100, "heard_h": 3.0, "validation_loss": 1.0, "wer": 0.7, "cer": 0.3, "wer a": 0.6, "cer a": 0.2}
+LAST = {
+    "update": 100,
+    "heard_h": 3.0,
+    "validation_loss": 1.0,
+    "greedy_wer": 0.7,
+    "greedy_cer": 0.3,
+    "greedy_wer a": 0.6,
+    "greedy_cer a": 0.2,
+}
 
 
 def written(path, *rows):
@@ -48,7 +56,7 @@ def test_every_validation_is_a_point_with_the_training_loss_before_it():
     first, last = learning_curves.validations([PROGRESS, SCORED, LATER, LAST])
     assert (first["heard_h"], first["loss"], first["validation_loss"]) == (1.5, 2.5, 2.0)
     assert (last["heard_h"], last["loss"], last["validation_loss"]) == (3.0, 1.5, 1.0)
-    assert learning_curves.rates_of(last, "wer") == {"all": 0.7, "a": 0.6}
+    assert learning_curves.rates_of(last, "greedy_wer") == {"all": 0.7, "a": 0.6}
 
 
 def test_the_command_writes_a_table_a_picture_and_the_figures(tmp_path):

@@ -18,6 +18,7 @@ from model.torch_network.checkpoint import load_network
 from model.torch_network.network import Network
 from model.training.acoustic.augment import Augmentation, add_noise, change_speed, mask
 from model.training.acoustic.curves import figures
+from model.training.acoustic.curves.figures import read
 from model.training.acoustic.data.corpus import Corpus, epoch_order
 from model.training.acoustic.optimizer.optimizers import Schedule
 from model.training.acoustic.recipe import RECIPES, read_recipe
@@ -153,8 +154,9 @@ def test_a_run_stops_at_the_recipes_update_and_another_starts_from_its_checkpoin
     first, _ = run(corpus_folder, tmp_path / "one.safetensors", recipe(stop=3))
     before, _ = load_network(first)
     assert before.config.training["updates"] == 3
+    held_out, lines = [corpus_folder / "held_out.jsonl"], []
     second = Places(
-        [corpus_folder / "tones.jsonl"], [], [], tmp_path / "two.safetensors", corpus_folder / "cache", first
+        [corpus_folder / "tones.jsonl"], held_out, [], tmp_path / "two.safetensors", corpus_folder / "cache", first
     )
     train(
         TINY,
@@ -162,8 +164,12 @@ def test_a_run_stops_at_the_recipes_update_and_another_starts_from_its_checkpoin
         second,
         processes=1,
         device="cpu",
-        announce=lambda _: None,
+        announce=lines.append,
     )
+    rows = [row for row in read(second.out.with_suffix(".csv")) if "greedy_wer" in row]
+    assert [row["update"] for row in rows] == [0, 1], "the weights that it starts from are validated, too"
+    assert rows[0]["greedy_wer tones"] == rows[0]["greedy_wer"]
+    assert [line.startswith("update 0 validation loss") and "greedy WER" in line for line in lines].count(True) == 1
     after, _ = load_network(second.out)
     assert torch.allclose(before.head.weight, after.head.weight, atol=1e-6)
     assert after.config.training["started_from"]["updates"] == 3
