@@ -64,8 +64,7 @@ def load_decoders(
     facts: ModelFacts, entry: ModelEntry | None, settings: Settings, engines: EngineSource
 ) -> LoadedModel:
     """Load the decoders of one model by its own settings, from its description alone. Raises: ModelError."""
-    if facts.config.doubts_steady_audio:
-        levels.warm_up()
+    levels.warm_up()
     decoder = decoder_of(facts, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
     grammars = grammars_of(facts, settings.beams, settings.grammars) if decoder.supports_bias else {}
     accurate = accurate_of(facts, decoder, settings.lm)

@@ -113,7 +113,7 @@ class Forks:
         try:
             engine.restore(stream, state)
             for step in pending.steps:
-                fork.channel.sent(step.pcm)
+                fork.channel.sent(step.pcm, Marker.FLUSH)
                 engine.push(stream, step.pcm, tag=step.tag)
         except BatchingError:
             self._close(fork)

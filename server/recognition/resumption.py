@@ -46,7 +46,8 @@ class Resumption:
         if self._digest is not None:
             pairs = zip(self._cutters, cutters, strict=True)
             digest = self._digest.saved(min(cutter.stepped_to(place) for cutter, place in pairs))
-        self.order.mark(SavedInput(cutters, phrases, allowance, self._keyterms.current.context, steps, digest))
+        levels = tuple(channel.meter.saved() for channel in self._channels)
+        self.order.mark(SavedInput(cutters, phrases, allowance, self._keyterms.current.context, steps, levels, digest))
 
     def exported(self, channel: Segmenter, state: bytes, voice: bytes) -> None:
         """Take the engines' states of one channel, decoded up to the oldest mark that lacks them."""
@@ -89,6 +90,7 @@ class Resumption:
                 cutter.restore(place, begin)
             for (channel, one), (state, bias), cutter in zip(paired, states, self._cutters, strict=True):
                 channel.restore(one, state, bias, cutter.window_end)
+                channel.meter.restore(audio.levels[channel.index])
             keyterms = self._keyterms.current
             for channel, left in steps:
                 if left:

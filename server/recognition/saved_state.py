@@ -64,6 +64,16 @@ class SavedChannel(msgspec.Struct, array_like=True, frozen=True):
     settled: SavedSettled | None  # None: all words are shown
 
 
+class SavedLevels(msgspec.Struct, array_like=True, frozen=True):
+    """State of `LevelMeter`."""
+
+    lowest: tuple[tuple[int, int], ...]
+    loudest: float
+    number: int
+    loud: int
+    silent: int
+
+
 class SavedDigest(msgspec.Struct, array_like=True, frozen=True):
     """State of `AudioDigest` before its open block: samples at the client's rate, and the digest of what precedes."""
 
@@ -89,6 +99,7 @@ class SavedInput(msgspec.Struct, array_like=True, frozen=True):
     allowance: tuple[float, float]  # of `ChangeAllowance`: characters left, and the stream time of that
     context: tuple[str, ...]  # key terms from what other speakers said
     context_steps: tuple[int, ...]  # for which they hold, by channel
+    levels: tuple[SavedLevels, ...]  # by channel
     digest: SavedDigest | None = None  # of a stream with receipts
 
 

@@ -23,7 +23,7 @@ from server.recognition.results.spoken_order import OpenSpeech, SpokenOrder
 from server.recognition.resumption import Resumption
 from server.recognition.segments.endpointing import ScoredEnd, VoiceActivity, VoiceRules
 from server.recognition.segments.pause_questions import Ask, PauseQuestions
-from server.recognition.segments.pauses import LevelMeter, Pauses
+from server.recognition.segments.pauses import Pauses
 from server.recognition.segments.segmenter import Closing, Segmenter
 from server.recognition.session_options import Limits, SessionOptions, endpoint_rules
 from server.recognition.steps import Marker, StepCutter, StepTag, Work
@@ -43,7 +43,6 @@ class Session:
     ) -> None:
         assert not options.resumable or _can_resume(options), "refused before a session is made"
         self.options = options
-        self._config = config
         self._max_backlog_s = limits.max_backlog_s
         self._min_endpoint_ms = limits.min_endpoint_ms
         self._step_s = config.step_samples / config.sample_rate
@@ -72,7 +71,7 @@ class Session:
         self._spoken = SpokenOrder(options.streams) if options.spoken_order and options.streams > 1 else None
         self._pauses: Pauses | None = None
         if options.fork_after_s is not None and options.streams == 1:
-            self._pauses = Pauses(LevelMeter(config), options.fork_after_s if options.can_fork else math.inf)
+            self._pauses = Pauses(options.fork_after_s if options.can_fork else math.inf)
         self.second_pass = isinstance(decoder, TwoPass)
         self.pending: PendingFinals | None = None  # for a decoder with a second pass, or a stream that is forked
         if self.second_pass or (self._pauses is not None and options.can_fork):
@@ -130,9 +129,7 @@ class Session:
     def ask_in_pauses(self, ask: Ask) -> None:
         """Ask a turn model about pauses in later audio."""
         if not self._questions:
-            self._questions = tuple(
-                PauseQuestions(channel.settings, LevelMeter(self._config), ask) for channel in self.channels
-            )
+            self._questions = tuple(PauseQuestions(channel.settings, ask) for channel in self.channels)
 
     def set_fork_after(self, silence_s: float) -> None:
         """Set the silence after which the stream is forked in later audio, if it can be forked."""
@@ -309,13 +306,13 @@ class Session:
     def _send(self, work: list[Work]) -> None:
         """Record work in the order in which it is sent; mark the steps after which the stream is forked."""
         self._order.send(work)
-        if self._pauses is not None:
-            work[:] = [self._pauses.sent(piece, self._cutters[0]) for piece in work]
-        for piece in work:
+        for number, piece in enumerate(work):
             if isinstance(piece.tag, StepTag):
-                self.channels[piece.channel].sent(piece.pcm)
+                silence_s = self.channels[piece.channel].sent(piece.pcm, piece.tag.marker)
                 if self._questions and piece.tag.marker is Marker.AUDIO:
-                    self._questions[piece.channel].sent(piece.pcm)
+                    self._questions[piece.channel].sent(piece.pcm, silence_s)
+                if self._pauses is not None:
+                    work[number] = self._pauses.sent(piece, silence_s, self._cutters[0])
         self.keyterms.sent()
 
     def _with_end(self, events: list[Event]) -> list[Event]:

@@ -3,9 +3,9 @@
 A turn begins with voice or with its first word. It ends after silence, after a timeout, or when the client ends it. If
 the stream is forked in pauses, silence is measured in the audio, and the early end and the end have the words of a
 fork. The stream outputs the same words later by the model's delay; they then belong to the ended turn. Without forks,
-silence is measured up to where words are known, so both ends are later by that delay, and the audio after it must not
-be loud: a word there is not known yet. The score of an end of turn is
-that of `model.turn_ends.score`: it grows with silence, and with the answer of a turn model if there is one.
+silence is measured up to where words are known, so both ends are later by that delay, and the audio must be silent as
+long by its level: a word may have been said whose text is not known yet. The score of an end of turn is that of
+`model.turn_ends.score`: it grows with silence, and with the answer of a turn model if there is one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from enum import Enum, StrEnum
 from model.ctc.words import Word
 from model.turn_ends.score import delay_of, score_of
 from server.recognition.events import ForkWords
+from server.recognition.segments.endpointing import ROUNDING, is_silent
 
 UPDATE_S = 0.25  # Source: Deepgram's page on the state machine of Flux
 WORDLESS_S = 2.0  # time from the start of voice after which a turn without a word ends
 MAX_WORDS = 2_000  # words of a turn: every update repeats all of them
 MIN_FORK_S = 0.1  # silence before a fork: a shorter pause may be inside a word
-QUIET_S = 0.2  # silence by level that an end without a fork needs, unless words are known to be `NOISY_S` past
-NOISY_S = 1.0  # in a loud room the level is never silent
-_ROUNDING = 1e-6  # rounding error of sums of seconds
 
 
 class TurnState(Enum):
@@ -208,7 +206,7 @@ class Turns:
         if ended is None:
             return
         self._old += tuple(word for word in closed if word.start_s < self._ended_s)
-        if decoded_s >= ended.known_s - _ROUNDING:
+        if decoded_s >= ended.known_s - ROUNDING:
             opened = [word for word in open_words if word.start_s < self._ended_s]
             self.differing += ended.differing((*self._old, *opened), closed=not opened)
             self._ended, self._old = None, ()
@@ -216,7 +214,7 @@ class Turns:
     def _check_fork(self, decoded_s: float, *, closed: bool) -> None:
         """Drop the fork if the stream, once decoded that far, has other words, or later begins a word after it."""
         fork = self._fork
-        if fork is None or decoded_s < fork.known_s - _ROUNDING:
+        if fork is None or decoded_s < fork.known_s - ROUNDING:
             return
         if not fork.checked:
             differing = fork.differing(self._own, closed=closed)
@@ -228,7 +226,7 @@ class Turns:
     def _shown(self, decoded_s: float) -> tuple[Word, ...]:
         """Return the words of the turn: those of the fork if it stands or the stream is not decoded that far yet."""
         fork = self._fork
-        return fork.words if fork is not None and (fork.stands or decoded_s < fork.known_s - _ROUNDING) else self._own
+        return fork.words if fork is not None and (fork.stands or decoded_s < fork.known_s - ROUNDING) else self._own
 
     def _changed(self, until_s: float, words: tuple[Word, ...]) -> list[TurnEvent]:
         """Begin a turn, or continue one whose words differ from those of its early end."""
@@ -255,9 +253,9 @@ class Turns:
         if not words:
             return Trigger.TIMEOUT if until_s - self._start_s >= WORDLESS_S else None
         delay_s = self.rules.end_delay_s(self.answer)
-        forked = self._fork is not None and self._fork.stands and self._silence_s >= delay_s - _ROUNDING
+        forked = self._fork is not None and self._fork.stands and self._silence_s >= delay_s - ROUNDING
         known_s = until_s - self._delay_s - words[-1].end_s
-        if not forked and not (closed and known_s >= delay_s - _ROUNDING and self._is_quiet(known_s)):
+        if not forked and not (closed and self._is_silent(delay_s, known_s)):
             return None
         return self.rules.trigger(self.answer)
 
@@ -266,15 +264,15 @@ class Turns:
         threshold = self.rules.eager_threshold
         if self.state is not TurnState.SPEAKING or threshold is None or not words:
             return False
-        needed_s = delay_of(threshold, self.answer) - _ROUNDING
+        needed_s = delay_of(threshold, self.answer)
         if self._fork is not None and self._fork.stands:
-            return self._silence_s >= needed_s
-        known_s = decoded_s - max(words[-1].end_s, self._spoken_s)
-        return known_s >= needed_s and self._is_quiet(known_s)
+            return self._silence_s >= needed_s - ROUNDING
+        return self._is_silent(needed_s, decoded_s - max(words[-1].end_s, self._spoken_s))
 
-    def _is_quiet(self, known_s: float) -> bool:
-        """Whether the audio after a silence of `known_s`, whose words are not known yet, has no speech."""
-        return self._silence_s >= QUIET_S - _ROUNDING or known_s >= NOISY_S
+    def _is_silent(self, needed_s: float, known_s: float) -> bool:
+        """Whether words and audio are silent for `needed_s`; `known_s`: from the last word to where words are known."""
+        silent = is_silent(needed_s, level_s=self._silence_s, known_s=known_s)
+        return silent and known_s >= needed_s - ROUNDING
 
     def _event(
         self, kind: TurnKind, until_s: float, words: tuple[Word, ...], trigger: Trigger | None = None

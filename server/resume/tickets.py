@@ -18,7 +18,7 @@ from server.errors import TicketCode, TicketRefused
 from server.recognition.saved_state import SavedReceipts, SavedStream
 from server.resume.seal import Seal, Unsealed
 
-VERSION = 3  # increase it with every change of `saved_state` or of the meaning of its bytes
+VERSION = 4  # increase it with every change of `saved_state` or of the meaning of its bytes
 MAX_BYTES = 4 * 2**20  # of a decompressed ticket: enough for many channels and large models
 COMPRESSION = 1  # a model's state does not compress; for the rest the lowest level is nearly as good as the highest
 DIGEST_BYTES = 16

@@ -9,6 +9,17 @@ from model.turn_ends.score import delay_of
 from server.recognition.saved_state import SavedVoice
 
 OVERTIME_S = 5.0  # beyond the maximum length, for a segment whose only word is unfinished
+QUIET_S = 0.2  # shortest silence by level that ends anything
+NOISY_S = 1.0  # silence after the last word that ends in a loud room, whose level is never silent
+ROUNDING = 1e-6  # rounding error of sums of seconds
+
+
+def is_silent(needed_s: float, *, level_s: float, known_s: float) -> bool:
+    """Whether the audio was silent for `needed_s`, also where its words are not known yet.
+
+    `level_s`: silence at the end of the audio, by its level; `known_s`: from the last word to where words are known.
+    """
+    return level_s >= max(needed_s, QUIET_S) - ROUNDING or known_s >= max(needed_s, NOISY_S) - ROUNDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +52,20 @@ class EndpointRules:
     settled_only: bool  # partials end before a word that may still change
     partial_interval_s: float  # of audio, at least, from one partial of a segment to the next
     scored: ScoredEnd | None = None  # ends utterances, but not before `endpoint_s`
-    lookahead_s: float = 0.0  # the model's: a silence in the audio is longer by this than the recognizer measures
+    lookahead_s: float = 0.0  # the model's: audio after that up to which words are known
 
-    def ends_words(self, silence_s: float, voiceless_s: float | None, answer: float | None = None) -> bool:
-        """Whether this silence after words, as the recognizer measures it, ends the utterance and thus the segment.
+    def ends_words(
+        self, known_s: float, level_s: float, voiceless_s: float | None = None, answer: float | None = None
+    ) -> bool:
+        """Whether the silence after words ends the utterance and thus the segment.
 
-        `answer` is the turn model's about this silence.
+        `known_s`, `level_s`: as in `is_silent`; `answer`: the turn model's about this silence.
         """
-        if not _lasts(self.endpoint_s, silence_s, voiceless_s):
+        if self.endpoint_s is None or not _lasts(self.endpoint_s, known_s, voiceless_s):
             return False
-        return self.scored is None or silence_s + self.lookahead_s >= self.scored.delay_s(answer)
+        scored_s = 0.0 if self.scored is None else self.scored.delay_s(answer)
+        level_s = min(level_s, known_s + self.lookahead_s)  # a word may be too quiet for the level
+        return is_silent(max(self.endpoint_s, scored_s), level_s=level_s, known_s=known_s)
 
     def ends_silence(self, silent_s: float, voiceless_s: float | None) -> bool:
         """Whether this silence closes a segment that has no words."""

@@ -10,7 +10,6 @@ import numpy as np
 
 from model.turn_ends.whisper_features import SAMPLES
 from server.audio.pcm import PCM
-from server.recognition.segments.pauses import SilenceMeter
 
 ASK_S = (0.2, 0.6)  # silence after which the model is asked: once per pause, and once more if the pause continues
 ANSWER_STEPS = 2  # from the step of a question to the step after which its answer counts: 160 ms
@@ -62,18 +61,17 @@ class PauseQuestions:
     dropped.
     """
 
-    def __init__(self, steps: Answered, meter: SilenceMeter, ask: Ask) -> None:
-        self._steps, self._meter = steps, meter
-        self._ask = ask
+    def __init__(self, steps: Answered, ask: Ask) -> None:
+        self._steps, self._ask = steps, ask
         self._audio = LastAudio()
         self._pause = 0  # number of the present pause
         self._asked = 0  # questions in the present pause
         self._silence_s = 0.0
 
-    def sent(self, step: PCM) -> None:
-        """Take a step of audio, which the channel has sent to the engine."""
+    def sent(self, step: PCM, silence_s: float) -> None:
+        """Take a step of audio, which the channel has sent to the engine, and the silence after it."""
         self._audio.add(step)
-        before_s, self._silence_s = self._silence_s, self._meter.push(step)
+        before_s, self._silence_s = self._silence_s, silence_s
         number = self._steps.steps_sent
         if self._silence_s < before_s and self._asked:
             self._pause, self._asked = self._pause + 1, 0

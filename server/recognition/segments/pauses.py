@@ -8,7 +8,6 @@ computed from the samples of one step, so silence depends neither on the batch n
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
 
 import msgspec
 
@@ -17,6 +16,7 @@ from model.levels import band_levels
 from server.audio.pcm import PCM
 from server.recognition.events import Silence
 from server.recognition.results.pending_finals import PendingFork, Result
+from server.recognition.saved_state import SavedLevels
 from server.recognition.segments.speech_gate import LEVEL_S, level_limits
 from server.recognition.steps import Marker, StepCutter, StepTag, Work
 
@@ -29,15 +29,8 @@ CLICK_LEVELS = 1  # a run of at most this many loud levels is a click, not speec
 DIFFERENCE = 1  # samples: levels are those of the change from one sample to the next, which has no constant offset
 
 
-class SilenceMeter(Protocol):
-    """Measures the silence at the end of a channel's audio, step by step."""
-
-    def push(self, step: PCM) -> float:
-        """Take a step (S,); return the seconds of silence at its end, 0 during speech."""
-
-
 class LevelMeter:
-    """A `SilenceMeter` based on the level of the audio."""
+    """Measures the silence at the end of a channel's audio by its level, step by step."""
 
     def __init__(self, config: ModelDescription) -> None:
         step_s = config.step_samples / config.sample_rate
@@ -51,11 +44,25 @@ class LevelMeter:
         self._loud = 0  # length of the current run of speech levels
         self._silent = 0  # levels since the last speech level
 
+    @property
+    def silence_s(self) -> float:
+        """Silence at the end of the audio, 0 during speech."""
+        return self._silent * self._level_s
+
     def push(self, step: PCM) -> float:
-        """Take a step (S,); return the seconds of silence at its end, 0 during speech."""
+        """Take a step (S,); return the silence at its end."""
         for level in band_levels(step, self._per_step, DIFFERENCE, self._limits):
             self._take(level)
-        return self._silent * self._level_s
+        return self.silence_s
+
+    def saved(self) -> SavedLevels:
+        """Return a snapshot."""
+        return SavedLevels(tuple(self._lowest), self._loudest, self._number, self._loud, self._silent)
+
+    def restore(self, saved: SavedLevels) -> None:
+        """Continue from a snapshot."""
+        self._lowest = deque(saved.lowest)
+        self._loudest, self._number, self._loud, self._silent = saved.loudest, saved.number, saved.loud, saved.silent
 
     def _take(self, level: int) -> None:
         lowest = self._lowest
@@ -73,39 +80,37 @@ class LevelMeter:
 
 
 class Pauses:
-    """Finds pauses in the steps of one channel, and the step of each pause after which the stream is forked.
+    """Finds the step of each pause of one channel after which the stream is forked.
 
     A pause has at most one fork: at the end of the first step with `fork_after_s` of silence.
     """
 
-    def __init__(self, meter: SilenceMeter, fork_after_s: float) -> None:
+    def __init__(self, fork_after_s: float) -> None:
         self.fork_after_s = fork_after_s
         """Silence before a fork, for later steps."""
-        self._meter = meter
         self._silence_s = 0.0
         self._spoken = False  # since the last fork
         self._unanswered: deque[tuple[Silence, PendingFork | None]] = deque()  # one for each unanswered step
         self._forks: deque[PendingFork] = deque()  # forks whose state the engine has not exported yet
 
-    def forks(self, step: PCM) -> bool:
-        """Take a step of audio; return whether the stream is forked after it."""
-        before_s, self._silence_s = self._silence_s, self._meter.push(step)
+    def forks(self, silence_s: float) -> bool:
+        """Take the silence after a step of audio; return whether the stream is forked after it."""
+        before_s, self._silence_s = self._silence_s, silence_s
         self._spoken = self._spoken or self._silence_s < before_s or not self._silence_s
         forks = self._spoken and self._silence_s >= self.fork_after_s
         if forks:
             self._spoken = False
         return forks
 
-    def sent(self, step: Work, cutter: StepCutter) -> Work:
+    def sent(self, step: Work, silence_s: float, cutter: StepCutter) -> Work:
         """Take a step of audio or of a flush that is sent to the engine; return it, marked if the stream is forked
         there.
 
-        `cutter`: that of the channel.
+        `silence_s`: after the step; `cutter`: that of the channel.
         """
         tag, fork = step.tag, None
-        if not isinstance(tag, StepTag):
-            return step
-        if tag.marker is Marker.AUDIO and self.forks(step.pcm):
+        assert isinstance(tag, StepTag), "windows of voice activity have no pauses"
+        if tag.marker is Marker.AUDIO and self.forks(silence_s):
             fork = PendingFork(step.channel, tag.end_s, cutter.flush_of(step))
         self._unanswered.append((Silence(step.channel, tag.end_s, self._silence_s), fork))
         return step if fork is None else msgspec.structs.replace(step, forks=True)

@@ -18,6 +18,7 @@ from server.recognition.saved_state import SavedChannel
 from server.recognition.segments.channel_settings import SettingsByStep
 from server.recognition.segments.endpointing import EndpointRules, ScoredEnd, VoiceActivity
 from server.recognition.segments.open_segment import OpenSegment
+from server.recognition.segments.pauses import LevelMeter
 from server.recognition.segments.rewinding import Rewind, Rewinding
 from server.recognition.segments.utterance import Utterance
 from server.recognition.steps import Marker, StepTag
@@ -50,6 +51,9 @@ class Segmenter:
         self.settings = SettingsByStep(bias, rules)
         self.segment = OpenSegment(index, config, decoder, rules, bias)
         self.utterance = Utterance(index, speech)
+        self.meter = LevelMeter(config)  # of the audio sent
+        self._silences: deque[float] = deque()  # after each step of audio that was not answered
+        self._level_s = 0.0  # silence after the step that is being answered
         self._saves = decoder if isinstance(decoder, SavesStates) else None
         self._rewinding = Rewinding(decoder) if isinstance(decoder, RewindDecoder) else None
         self._flushes: deque[list[FinalReason]] = deque()  # pending ones, each with the empty finals after it
@@ -65,12 +69,16 @@ class Segmenter:
         """Whether the last final was returned."""
         return self._closing is not Closing.NO and not self._flushes
 
-    def sent(self, step: PCM) -> None:
-        """Record a step that is sent to the engine."""
+    def sent(self, step: PCM, marker: Marker) -> float:
+        """Record a step that is sent to the engine; return the silence after it, by the level of the audio."""
         self.settings.steps_sent += 1
         if (after := self.settings.ended_bias()) is not None:
             self.set_bias(after)
         self.segment.sent(step)
+        if marker is not Marker.AUDIO:
+            return self.meter.silence_s
+        self._silences.append(silence_s := self.meter.push(step))
+        return silence_s
 
     # Snapshots and copies
 
@@ -188,6 +196,7 @@ class Segmenter:
         self.utterance.detect_voice(segment, settings.rules, tag.end_sample, events)
         self.utterance.detect_text(segment, events)
         if tag.marker is Marker.AUDIO:
+            self._level_s = self._silences.popleft()
             if not self._detect_gap(events):
                 self._extend_segment(events)
         elif tag.marker is Marker.FINALIZE:
@@ -237,8 +246,8 @@ class Segmenter:
             events.append(partial)
 
     def _at_endpoint(self) -> bool:
-        settings = self.settings
-        return settings.rules.ends_words(self.segment.silence_s, self.utterance.voiceless_s, settings.answer)
+        settings, known_s = self.settings, self.segment.silence_s
+        return settings.rules.ends_words(known_s, self._level_s, self.utterance.voiceless_s, settings.answer)
 
     def _end_flush(self, reason: FinalReason, events: list[Result]) -> None:
         segment = self.segment

@@ -80,6 +80,9 @@ class _Bench:
     def answer(self, steps: int = 1) -> None:
         count = len(self.routes) * steps
         places = [step for _ in self.routes for step in range(1, steps + 1)]
+        for route in self.routes.values():
+            for _ in range(steps):
+                route.channel.sent(np.zeros(CONFIG.step_samples, np.int16), Marker.AUDIO)
         outputs = np.zeros((count, FRAMES, len(CONFIG.vocabulary)), np.float32)
         outputs[:, :, CONFIG.vocabulary.index("a")] = 1.0
         self.decoding.take_steps(

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from model.ctc.words import Word
 from model.turn_ends.score import delay_of, score_of
 from server.recognition.events import ForkWords
+from server.recognition.segments.endpointing import NOISY_S
 from server.recognition.turns import (
     MAX_WORDS,
-    NOISY_S,
     UPDATE_S,
     WORDLESS_S,
     Trigger,

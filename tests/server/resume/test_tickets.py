@@ -18,6 +18,7 @@ from server.recognition.saved_state import (
     SavedChannel,
     SavedCutter,
     SavedInput,
+    SavedLevels,
     SavedPartials,
     SavedSettled,
     SavedStream,
@@ -60,13 +61,21 @@ channels = st.builds(
     st.none() | st.builds(SavedVoice, st.booleans(), counts),
     st.none() | st.builds(SavedSettled, st.tuples(st.text(max_size=8)), st.tuples(times), times, counts),
 )
+levels = st.builds(SavedLevels, st.lists(st.tuples(counts, counts), max_size=3).map(tuple), times, *[counts] * 3)
 streams = st.lists(
-    st.tuples(cutters, channels, st.binary(max_size=500)),
+    st.tuples(cutters, channels, st.binary(max_size=500), levels),
     min_size=1,
     max_size=3,
 ).map(
     lambda parts: SavedStream(
-        SavedInput(tuple(p[0] for p in parts), None, (2_500.0, 1.5), ("term",), (3,) * len(parts)),
+        SavedInput(
+            tuple(p[0] for p in parts),
+            None,
+            (2_500.0, 1.5),
+            ("term",),
+            (3,) * len(parts),
+            tuple(p[3] for p in parts),
+        ),
         tuple(p[1] for p in parts),
         tuple(p[2] for p in parts),
         tuple(p[2] for p in parts if p[1].voice is not None),
@@ -93,7 +102,7 @@ def some_stream() -> SavedStream:
         b"decoder", None, SavedPartials(None, (), 0, None, 0.0), 0.0, 1.0, 2.0, True, None, 0, b"", None, None, None
     )
     return SavedStream(
-        SavedInput((SavedCutter(0, 0, 1_280, False, 0, b""),), None, (2_500.0, 0.0), (), (0,)),
+        SavedInput((SavedCutter(0, 0, 1_280, False, 0, b""),), None, (2_500.0, 0.0), (), (0,), ()),
         (channel,),
         (b"x" * 99,),
         (),

@@ -105,16 +105,11 @@ class _RandomPlaces(Pauses):
     """Forks after the steps of the given numbers."""
 
     def __init__(self, places: set[int]) -> None:
-        class Loud:
-            def push(self, step: PCM) -> float:
-                del step
-                return 0.0
-
-        super().__init__(Loud(), NEVER_S)
+        super().__init__(NEVER_S)
         self._places, self._number = places, 0
 
-    def forks(self, step: PCM) -> bool:
-        super().forks(step)
+    def forks(self, silence_s: float) -> bool:
+        super().forks(silence_s)
         self._number += 1
         return self._number in self._places
 

@@ -132,7 +132,8 @@ def test_a_resumed_stream_keeps_the_context_for_the_rest_of_its_time() -> None:
     keyterms, cutters = first.session.keyterms, first.session._cutters
     phrases, allowance = keyterms.saved()
     steps = tuple(channel.settings.bias_steps for channel in first.session.channels)
-    saved = SavedInput(tuple(c.saved() for c in cutters), phrases, allowance, keyterms.current.context, steps)
+    levels = tuple(channel.meter.saved() for channel in first.session.channels)
+    saved = SavedInput(tuple(c.saved() for c in cutters), phrases, allowance, keyterms.current.context, steps, levels)
     second.session.keyterms.restoring(saved.phrases, saved.allowance, saved.context)()
     assert second.session.keyterms.current.context == ("kowalczyk",)
     assert saved.context_steps == (round((CONTEXT_S - 10.0) / STEP_S),)

@@ -62,10 +62,11 @@ class _Channel:
 def asked(*parts: PCM, each: Callable[[int, Any], None]) -> tuple[_Channel, list[Any]]:
     """Send audio; `each` is called after each step with the questions so far."""
     channel, questions = _Channel(), list[Any]()
-    asking = PauseQuestions(channel, LevelMeter(CONFIG), lambda audio, done: questions.append(done))
+    asking = PauseQuestions(channel, lambda audio, done: questions.append(done))
+    meter = LevelMeter(CONFIG)
     for number, step in enumerate(steps(*parts), start=1):
         channel.steps_sent = number
-        asking.sent(step)
+        asking.sent(step, meter.push(step))
         each(number, questions)
     return channel, questions
 

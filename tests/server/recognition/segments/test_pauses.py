@@ -42,6 +42,18 @@ def test_silence_far_below_speech_needs_no_floor() -> None:
     assert silences(np.concatenate(parts))[-1] >= 0.8
 
 
+def test_a_restored_meter_continues_as_if_it_had_heard_everything() -> None:
+    audio = np.concatenate([noise(0.8, 5.0), noise(0.8, 8_000.0, 1), noise(3.2, 40.0, 2), noise(0.8, 500.0, 3)])
+    whole = silences(audio)
+    for cut in range(0, len(whole), 7):
+        first, second = LevelMeter(CONFIG), LevelMeter(CONFIG)
+        for at in range(cut):
+            first.push(audio[at * STEP : (at + 1) * STEP])
+        second.restore(first.saved())
+        found = [second.push(audio[at * STEP : (at + 1) * STEP]) for at in range(cut, len(whole))]
+        assert found == whole[cut:]
+
+
 def test_a_click_does_not_end_silence() -> None:
     audio = noise(1.6, 5.0)
     audio[12_800:12_900] = 20_000 * np.where(np.arange(100) % 2, 1, -1)
@@ -57,20 +69,9 @@ def test_the_end_of_speech_is_found_in_every_shipped_recording() -> None:
         assert found[-1] >= 1.0, sample.audio
 
 
-class Script:
-    """Silences as given."""
-
-    def __init__(self, silences_s: list[float]) -> None:
-        self._silences_s = silences_s
-
-    def push(self, step: PCM) -> float:
-        del step
-        return self._silences_s.pop(0)
-
-
 def places(silences_s: list[float], fork_after_s: float = 0.2) -> list[int]:
-    pauses, step = Pauses(Script(list(silences_s)), fork_after_s), np.zeros(STEP, np.int16)
-    return [number for number in range(len(silences_s)) if pauses.forks(step)]
+    pauses = Pauses(fork_after_s)
+    return [number for number, silence_s in enumerate(silences_s) if pauses.forks(silence_s)]
 
 
 def test_a_pause_has_one_fork_and_silence_before_any_speech_has_none() -> None:

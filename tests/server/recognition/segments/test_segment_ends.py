@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from model.turn_ends.score import delay_of
 from server.audio.pcm import PCM
 from server.recognition.events import Final, FinalReason, Partial
+from server.recognition.segments.endpointing import NOISY_S, SMART_END, ScoredEnd
 from server.recognition.session_options import Limits
+from server.text.redaction_kinds import Redaction
 from tests.support.servers.spelling import CONFIG, silence, spell
 from tests.support.streams.session_bench import SessionBench
 
@@ -34,6 +37,36 @@ def test_an_endpoint_shorter_than_the_pauses_inside_words_is_held_to_the_minimum
         bench.answer()
     assert asked_nothing.events == at_minimum.events
     assert [f.reason for f in asked_nothing.finals()] == [FinalReason.ENDPOINT] * 2
+
+
+def loud(seconds: float) -> PCM:
+    """Audio without a letter that is not silent by its level."""
+    return np.where(np.arange(round(seconds * CONFIG.sample_rate)) % 2, 300, -300).astype(np.int16)
+
+
+@pytest.mark.parametrize("scored", [None, SMART_END])
+@pytest.mark.parametrize("redact", [frozenset(), frozenset({Redaction.PCI})])
+@pytest.mark.parametrize("loud_s", [0.4, 0.8])
+def test_no_endpoint_falls_into_sound_whose_words_are_not_known_yet(
+    loud_s: float, scored: ScoredEnd | None, redact: frozenset[Redaction]
+) -> None:
+    """The audio has to be silent for what was asked for, and a second after the last word is enough in a loud room."""
+    needed_s = 0.4 if scored is None else scored.delay_s(None)
+    words_end_s = 0.4 + 5 * 0.04
+    bench = SessionBench(endpointing_ms=400, scored_end=scored, redact=redact)
+    bench.send(np.concatenate([silence(0.4), spell("one"), loud(loud_s), silence(2.0)]))
+    bench.answer()
+    quiet_s = words_end_s + 0.04 + loud_s + needed_s
+    noisy_s = words_end_s + NOISY_S + CONFIG.delay_frames * CONFIG.frame_s
+    assert bench.finals()[0].duration_s == pytest.approx(min(quiet_s, noisy_s), abs=STEP_S)
+
+
+def test_the_level_of_a_quiet_word_is_not_silence() -> None:
+    """The words decide first: letters of a constant level are silent by their level."""
+    bench = SessionBench(scored_end=ScoredEnd(0.9, 3.0))
+    bench.send(np.concatenate([silence(2.0), spell("one"), silence(2.0)]))
+    bench.answer()
+    assert bench.finals()[0].duration_s >= 2.2 + delay_of(0.9)
 
 
 def test_without_endpointing_silence_closes_nothing() -> None:
