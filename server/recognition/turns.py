@@ -22,6 +22,7 @@ from server.recognition.events import ForkWords
 from server.recognition.segments.endpointing import ROUNDING, is_silent
 
 UPDATE_S = 0.25  # Source: Deepgram's page on the state machine of Flux
+UPDATED_WORDS_PER_S = 400  # an update repeats the whole turn: with more words than this allows, updates are rarer
 WORDLESS_S = 2.0  # time from the start of voice after which a turn without a word ends
 MAX_WORDS = 2_000  # words of a turn: every update repeats all of them
 MIN_FORK_S = 0.1  # silence before a fork: a shorter pause may be inside a word
@@ -178,7 +179,7 @@ class Turns:
             return events
         if not events and self._is_eager(decoded_s, words):
             events.append(self._early_end(until_s, words))
-        if not events and until_s - self._sent_s >= UPDATE_S:
+        if not events and until_s - self._sent_s >= update_s(len(words)):
             events.append(self._event(TurnKind.UPDATE, until_s, words))
         return events
 
@@ -278,6 +279,8 @@ class Turns:
         self, kind: TurnKind, until_s: float, words: tuple[Word, ...], trigger: Trigger | None = None
     ) -> TurnEvent:
         self._sent_s = until_s
+        if words:
+            self._start_s = min(self._start_s, words[0].start_s)  # the voice may be detected after the word began
         known_s = until_s - self._delay_s - words[-1].end_s if words else 0.0
         score = score_of(max(self._silence_s, known_s), self.answer)
         return TurnEvent(kind, self._index, self._start_s, until_s, words, score, trigger)
@@ -292,6 +295,11 @@ class Turns:
         self._index += 1
         self._closed, self._eager, self._own, self._fork = [], (), (), None
         return event
+
+
+def update_s(words: int) -> float:
+    """Return the audio time from one event of a turn of this many words to the next update."""
+    return max(UPDATE_S, words / UPDATED_WORDS_PER_S)
 
 
 def _texts(words: Sequence[Word]) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from server.protocols.flux.messages import (
     ErrorMessage,
     FluxCode,
     TurnInfo,
-    Warned,
+    WarningMessage,
     configured,
     encode,
     parse_message,
@@ -161,7 +161,13 @@ class FluxAdapter:
                 return self._closed(reason)
             case _:
                 return ()
+        return self._actions(event, turns)
+
+    def _actions(self, event: Event, turns: list[TurnEvent]) -> Actions:
         actions: list[Action] = [self._turn(turn) for turn in turns]
+        if not turns and isinstance(event, Final) and event.reason is FinalReason.FINALIZE:
+            why = "ForceEndTurn: no turn is open"
+            actions.append(self._send(WarningMessage, code=FluxCode.NO_ACTIVE_TURN, description=why))
         if self._turns.differing:
             actions.append(Differing(self._turns.differing))
             self._turns.differing = 0
@@ -239,7 +245,7 @@ class FluxAdapter:
 
     def _closed(self, reason: CloseReason) -> Iterator[Action]:
         for text in self._audio_warnings():
-            yield self._send(Warned, code=FluxCode.AUDIO, description=text)
+            yield self._send(WarningMessage, code=FluxCode.AUDIO, description=text)
         if reason is CloseReason.NOT_UNDERSTOOD:
             yield self._error(FluxCode.UNPARSABLE, self._unparsed)
 

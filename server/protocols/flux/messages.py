@@ -34,6 +34,7 @@ class FluxCode(StrEnum):
     INTERNAL = "INTERNAL_SERVER_ERROR"
     INVALID_CONFIGURE = "INVALID_CONFIGURE"
     AUDIO = "AUDIO_WARNING"
+    NO_ACTIVE_TURN = "FORCE_END_TURN_NO_ACTIVE_TURN"
 
 
 class WordOut(msgspec.Struct):
@@ -99,8 +100,8 @@ class ConfigureFailure(msgspec.Struct, tag_field="type", tag="ConfigureFailure")
     description: str
 
 
-class Warned(msgspec.Struct, tag_field="type", tag="Warning"):
-    """A warning about audio that was transcribed nevertheless; `description` is `kind: sentence`."""
+class WarningMessage(msgspec.Struct, tag_field="type", tag="Warning"):
+    """A message without effect, or audio that was transcribed nevertheless (`kind: sentence`); the stream continues."""
 
     request_id: str
     sequence_id: int

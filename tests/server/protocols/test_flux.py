@@ -172,11 +172,15 @@ def test_a_threshold_of_one_leaves_the_timeout(live_server: Start) -> None:
     assert ends(turns) == [("Hello?", "timeout")]
 
 
-def test_force_end_turn_ends_an_open_turn_and_is_ignored_without_one(live_server: Start) -> None:
+def test_force_end_turn_ends_an_open_turn_and_gets_a_warning_without_one(live_server: Start) -> None:
     force = '{"type":"ForceEndTurn"}'
-    turns = check_flux(converse(live_server(), force, spell("one").tobytes(), force, spell("two").tobytes(), CLOSE))
+    audio = [force, spell("one").tobytes(), force, force, silence(1).tobytes(), force, spell("two").tobytes(), CLOSE]
+    received = converse(live_server(), *audio)
+    turns = check_flux(received)
     assert [trigger for _, trigger in ends(turns)] == ["manual", "manual"]
     assert ends(turns)[0][0].startswith("One")
+    warnings = [message["code"] for message in received if message["type"] == "Warning"]
+    assert warnings == ["FORCE_END_TURN_NO_ACTIVE_TURN"] * 3
 
 
 def test_configure_is_all_or_nothing_and_answers_with_all_values(live_server: Start) -> None:

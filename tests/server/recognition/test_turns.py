@@ -13,6 +13,7 @@ from server.recognition.segments.endpointing import NOISY_S
 from server.recognition.turns import (
     MAX_WORDS,
     UPDATE_S,
+    UPDATED_WORDS_PER_S,
     WORDLESS_S,
     Trigger,
     TurnEvent,
@@ -191,6 +192,24 @@ def test_a_turn_begins_with_its_voice_and_its_words_follow() -> None:
     assert (start.kind, start.words, start.start_s) == (TurnKind.START, (), pytest.approx(2 * STEP_S - 0.05))
     assert {event.kind for event in rest} == {TurnKind.UPDATE}
     assert rest[-1].words
+
+
+def test_a_word_that_began_before_the_voice_was_detected_begins_the_turn() -> None:
+    turns = Turns(TurnRules())
+    turns.begin(0.544)
+    (update,) = turns.advance(1.0, [], [Word("yes", 0.48, 0.6, 0.9)])
+    (later,) = turns.advance(1.3, [], [Word("yet", 0.5, 0.6, 0.9)])
+    assert (update.start_s, later.start_s) == (0.48, 0.48), "it does not move back again"
+
+
+def test_updates_of_a_long_turn_are_rarer_as_each_repeats_all_words() -> None:
+    turns, sent = Turns(TurnRules(end_threshold=1.0, timeout_s=60.0)), list[TurnEvent]()
+    for number in range(MAX_WORDS - 1):
+        until_s = number * 0.4
+        sent += turns.advance(until_s, [Word("a", until_s - 0.1, until_s, 0.9)])
+        words = [event for event in sent if event.end_s > until_s - 10.0]
+        assert sum(len(event.words) for event in words) <= 10.0 * UPDATED_WORDS_PER_S + 2 * number
+    assert [event.end_s for event in sent[:9]] == pytest.approx([0.4 * number for number in range(9)])
 
 
 def test_a_turn_without_a_word_ends_after_two_seconds() -> None:
