@@ -52,12 +52,12 @@ class OpenSegment:
     def first_word_s(self) -> float:
         """Start of the first word; infinity if it has none."""
         words = self.words() if self.state.has_text else ()
-        return self.absolute(words[0]).start_s if words else math.inf
+        return self.placed(words)[0].start_s if words else math.inf
 
     @property
     def partial_words(self) -> tuple[Word, ...]:
         """The words of a partial."""
-        return tuple([self.absolute(word) for word in self.words()]) if self.state.has_text else ()
+        return self.placed(self.words()) if self.state.has_text else ()
 
     @property
     def known_s(self) -> float:
@@ -84,6 +84,15 @@ class OpenSegment:
         if every_step:
             return self.cursor_s
         return max(self.start_s, self.partials.last_end_s, min(self.known_s, self.cursor_s))
+
+    def cut_until_s(self, count: int, *, every_step: bool) -> float:
+        """Return the time at which a segment may end that is cut after its first `count` words: the next word's start.
+
+        At least the end of the last result, as in `silent_until_s`.
+        """
+        words = self.decoder.words(self.state)
+        next_s = self.base_s + words[count].start_s if count < len(words) else self.known_s
+        return self.cursor_s if every_step else min(max(self.partials.last_end_s, next_s), self.cursor_s)
 
     # Steps
 
@@ -141,14 +150,9 @@ class OpenSegment:
             self._audio.taken()
         return words
 
-    def absolute(self, word: Word) -> Word:
-        """Move a word of the decoder to stream time, inside the segment."""
-        return placed(word, *self._place)
-
-    @property
-    def _place(self) -> tuple[float, float, float]:
-        """Stream times of the decoder's start, the segment's start and the cursor."""
-        return self.base_s, self.start_s, self.cursor_s
+    def placed(self, words: Sequence[Word]) -> tuple[Word, ...]:
+        """Move words of the decoder, from the segment's first one on, to stream time, inside the segment."""
+        return placed(words, self.base_s, self.start_s, self.cursor_s)
 
     # Results
 
@@ -162,7 +166,7 @@ class OpenSegment:
         """
         end_s = self.cursor_s if until_s is None else until_s
         decode = self._second_pass() if count is None else None
-        words = tuple(self.absolute(word) for word in self.take(count))
+        words = placed(self.take(count), self.base_s, self.start_s, end_s)
         final = Final(self.index, self.start_s, end_s - self.start_s, words, reason)
         self.start_s = end_s
         self._placer.restart()
@@ -174,7 +178,8 @@ class OpenSegment:
         if self._two_pass is None or self._audio is None:
             return None
         again = self._two_pass.second_pass(self.state, self._audio.decoded())
-        return None if again is None else partial(_second_words, again, self.gate.frozen(), self._place)
+        place = self.base_s, self.start_s, self.cursor_s
+        return None if again is None else partial(_second_words, again, self.gate.frozen(), place)
 
     def settle(self, stable: int) -> int | None:
         """Return how many of the decoder's words partials show, None for all; call it at every step.
@@ -205,8 +210,8 @@ class OpenSegment:
         duration_s = self.cursor_s - self.start_s
         if not self.state.has_text:
             return Partial(self.index, self.start_s, duration_s, (), 0)
-        words = self._placer.place(self.words(), *self._place)
-        said = self.gate.said(stable)
+        words = self._placer.place(self.words(), self.base_s, self.start_s, self.cursor_s)
+        said = min(self.gate.said(stable), self._placer.fitting)
         return Partial(
             self.index, self.start_s, duration_s, words if shown is None else words[: self.gate.said(shown)], said
         )
@@ -241,4 +246,4 @@ class OpenSegment:
 
 def _second_words(again: SecondPass, levels: Levels, place: tuple[float, float, float]) -> tuple[Word, ...]:
     """Run the second pass; return the words that pass the gate, in stream time."""
-    return tuple(placed(word, *place) for word in again() if levels.has_speech(word))
+    return placed([word for word in again() if levels.has_speech(word)], *place)

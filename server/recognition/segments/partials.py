@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from model.ctc.words import Word
 from server.recognition.events import Partial
 from server.recognition.saved_state import SavedPartials
+
+SHORTEST_S = 0.04  # of a word that is put at the edge of its segment: a frame of the shipped model
 
 
 class PartialFilter:
@@ -52,38 +56,69 @@ class PartialFilter:
 
 
 class WordPlacer:
-    """Places the words of one segment in stream time; words that have not changed are not placed again."""
+    """Places the words of one segment in stream time; words that have not changed are not moved again."""
 
     def __init__(self) -> None:
-        self._words: tuple[Word, ...] = ()  # in decoder time, as placed last
-        self._placed: tuple[Word, ...] = ()
-        self._settled = 0  # number of words, from the first, that end before the cursor and keep their place
+        self._words: tuple[Word, ...] = ()  # in decoder time, as moved last
+        self._moved: tuple[Word, ...] = ()
+        self.fitting = 0  # number of the words placed last, from the first, whose times later words cannot change
 
     def restart(self) -> None:
         """Begin another segment."""
-        self._words, self._placed, self._settled = (), (), 0
+        self._words, self._moved = (), ()
 
     def place(self, words: tuple[Word, ...], base_s: float, start_s: float, cursor_s: float) -> tuple[Word, ...]:
-        """Return the words of the segment from `start_s`, moved by `base_s` and ended at the cursor at the latest.
+        """Return the words as `placed`. Within a segment `base_s` and `start_s` are always the same.
 
-        Within a segment `base_s` and `start_s` are always the same, and the cursor does not go back. The same words
-        give the same tuple.
+        The same words give the same tuple if they end before the cursor.
         """
-        if words is self._words and self._settled == len(words):
-            return self._placed
-        kept = min(self._settled, len(words))
+        kept = min(len(words), len(self._words))
         while words[:kept] != self._words[:kept]:
             kept -= 1  # hardly ever more than the last word changes
-        if kept == len(words) == len(self._placed):
-            return self._placed
-        self._placed = self._placed[:kept] + tuple([placed(word, base_s, start_s, cursor_s) for word in words[kept:]])
-        while kept < len(words) and max(base_s + words[kept].end_s, start_s) <= cursor_s:
-            kept += 1
-        self._words, self._settled = words, kept
-        return self._placed
+        if not kept == len(words) == len(self._moved):
+            after_s = self._moved[kept - 1].end_s if kept else start_s
+            self._moved = self._moved[:kept] + _moved(words[kept:], base_s, after_s)
+        self._words, self.fitting = words, _fitting(self._moved, cursor_s)
+        return _ended(self._moved, start_s, cursor_s)
 
 
-def placed(word: Word, base_s: float, start_s: float, cursor_s: float) -> Word:
-    """Move a word from decoder time to stream time, inside its segment."""
-    begin_s = min(max(base_s + word.start_s, start_s), cursor_s)
-    return Word(word.text, begin_s, min(max(base_s + word.end_s, begin_s), cursor_s), word.confidence)
+def placed(words: Sequence[Word], base_s: float, start_s: float, end_s: float) -> tuple[Word, ...]:
+    """Move words from decoder time to stream time, inside their segment.
+
+    A word that was said outside the segment is put at its edge and lasts `SHORTEST_S`; the words next to it give way.
+    """
+    return _ended(_moved(words, base_s, start_s), start_s, end_s)
+
+
+def _moved(words: Sequence[Word], base_s: float, after_s: float) -> tuple[Word, ...]:
+    """Move words by `base_s`; each begins after the one before it, the first at `after_s` at the earliest."""
+    found: list[Word] = []
+    for word in words:
+        begin_s = max(base_s + word.start_s, after_s)
+        after_s = max(base_s + word.end_s, begin_s + min(SHORTEST_S, word.end_s - word.start_s))
+        found.append(Word(word.text, begin_s, after_s, word.confidence))
+    return tuple(found)
+
+
+def _fitting(words: Sequence[Word], end_s: float) -> int:
+    """Return the number of words, from the first, that end at `end_s` at the latest."""
+    count = len(words)
+    while count and words[count - 1].end_s > end_s:
+        count -= 1
+    return count
+
+
+def _ended(words: tuple[Word, ...], start_s: float, end_s: float) -> tuple[Word, ...]:
+    """Return the words with an end at `end_s` at the latest; those that end before it are the same."""
+    kept = _fitting(words, end_s)
+    if kept == len(words):
+        return words
+    after_s, rest = words[kept - 1].end_s if kept else min(start_s, end_s), words[kept:]
+    longest_s = (end_s - after_s) / len(rest)  # in equal parts, if there is no room for the shortest
+    ended: list[Word] = []
+    for word in reversed(rest):
+        least_s = min(SHORTEST_S, word.end_s - word.start_s, longest_s)
+        begin_s = max(min(word.start_s, end_s - least_s), after_s)
+        ended.append(Word(word.text, begin_s, end_s, word.confidence))
+        end_s = begin_s
+    return (*words[:kept], *reversed(ended))

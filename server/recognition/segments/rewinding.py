@@ -69,8 +69,8 @@ class Rewinding:
             if start_s == until_s and not words:
                 start_s = min(until_s, max(part.base_s + found.start_s, 0.0))
                 before = _same_sentence(found.before, found.words)
-            said = (word for word in found.words if part.levels.has_speech(word))
-            words += [placed(word, part.base_s, start_s, part.end_s) for word in said]
+            said = [word for word in found.words if part.levels.has_speech(word)]
+            words += placed(said, part.base_s, start_s, part.end_s)
         return Correction(channel, start_s, until_s - start_s, tuple(words), before)
 
 

@@ -241,7 +241,9 @@ class Segmenter:
         shown = segment.settle(stable)
         paused = has_text and segment.silence_s >= PAUSE_S
         if rules.cuts(segment.cursor_s - segment.start_s, whole_words=not has_text or paused or stable > 0):
-            events.append(self._final(FinalReason.MAX_LEN, None if paused else stable or None))
+            count = None if paused else stable or None
+            end_s = None if count is None else segment.cut_until_s(count, every_step=rules.every_step)
+            events.append(self._final(FinalReason.MAX_LEN, count, end_s))
         elif (partial := segment.due_partial(rules, stable, shown)) is not None:
             events.append(partial)
 

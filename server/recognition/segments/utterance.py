@@ -56,7 +56,7 @@ class Utterance:
         if not self.speaking and segment.state.has_text and (words := segment.words()):
             self.speaking = True
             if self.started_s is None and (self.speech is None or self.speech.speaking):
-                events.append(SpeechStarted(self.index, segment.absolute(words[0]).start_s))
+                events.append(SpeechStarted(self.index, segment.placed(words)[0].start_s))
 
     def text_follows(self) -> None:
         """Record that new text follows the last frozen words."""

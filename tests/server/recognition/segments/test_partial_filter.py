@@ -76,7 +76,7 @@ def test_words_left_open_by_a_cut_come_in_another_partial() -> None:
     assert isinstance(after, Partial)
     assert final.reason is FinalReason.MAX_LEN
     assert texts(after), "the open word"
-    assert after.duration_s <= 2 * STEP_S
+    assert after.duration_s <= 2 * STEP_S + 1e-9
 
 
 words = st.lists(st.text("abcde", min_size=1, max_size=4), min_size=1, max_size=12).map(" ".join)

@@ -94,6 +94,19 @@ def test_a_long_segment_is_cut_after_its_last_finished_word() -> None:
     assert bench.text() == "alpha bravo charlie delta echo foxtrot"
 
 
+def test_an_upload_cut_for_length_ends_between_two_words() -> None:
+    """Words that the recognizer may still change are said before the cut, but belong to the next segment."""
+    text = "alpha bravo charlie delta echo foxtrot"
+    whole, cut = (SessionBench(limits=Limits(max_utterance_s=s), partials=False) for s in (30.0, 1.0))
+    for bench in (whole, cut):
+        bench.send(spell(text))
+        bench.close()
+        bench.answer()
+    assert len(cut.finals()) > 2
+    times, cut_times = ([(w.text, w.start_s, w.end_s) for f in b.finals() for w in f.words] for b in (whole, cut))
+    assert cut_times == times
+
+
 def test_a_word_without_an_end_is_cut_after_the_overtime() -> None:
     bench = SessionBench(limits=Limits(max_utterance_s=1.0))
     bench.send(spell("ab" * 60))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,7 +34,24 @@ def test_words_are_placed_as_if_nothing_were_remembered(script: list[tuple[int, 
             words.append(Word("b" * len(words), start_s, start_s + length_s, 0.9))
         cursor_s += further_s
         found = memory.place(tuple(words), BASE_S, START_S, cursor_s)
-        assert found == tuple(placed(word, BASE_S, START_S, cursor_s) for word in words)
+        assert found == placed(words, BASE_S, START_S, cursor_s)
+        times = [START_S, *(time_s for word in found for time_s in (word.start_s, word.end_s)), max(START_S, cursor_s)]
+        if cursor_s >= START_S:
+            assert times == sorted(times)
+        if found and found[-1].end_s < cursor_s:
+            for word, own in zip(found, words, strict=True):
+                assert word.end_s - word.start_s >= min(0.04, own.end_s - own.start_s) - 1e-9
+
+
+def test_words_said_outside_of_their_segment_last_a_frame_at_its_edge() -> None:
+    """Three words that were said before a cut, and two that a flush finds after the end of the audio."""
+    words = [Word(text, at / 10, at / 10 + 0.08, 0.9) for at, text in enumerate(("wait", "no", "longer", "than"))]
+    times = [(word.start_s, word.end_s) for word in placed(words, 29.0, 30.0, 31.0)]
+    assert np.asarray(times) == pytest.approx(np.array([[0, 4], [4, 8], [8, 12], [12, 16]]) / 100 + 30)
+    times = [(word.start_s, word.end_s) for word in placed(words, 29.9, 29.0, 30.02)]
+    assert np.asarray(times) == pytest.approx(
+        np.array([[90, 98], [98, 99.33], [99.33, 100.67], [100.67, 102]]) / 100 + 29, abs=1e-3
+    )
 
 
 def test_unchanged_words_are_the_same_objects() -> None:
