@@ -139,6 +139,7 @@ async def _run(_: FastAPI, *, replica: Replica, ports: Sequence[SecondPort], lis
     watchdog.stop()
     replica.decoding.close()
     replica.forks.stop()
+    replica.terms.close()
     replica.models.close()
     replica.usage.report_open()
     await asyncio.to_thread(replica.usage.close)

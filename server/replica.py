@@ -12,6 +12,7 @@ from server.audio.decode_queue import DecodingPool
 from server.audio.remote_recording import ForkServer
 from server.coordination.coordinator import Coordinator
 from server.coordination.local import LocalCoordinator
+from server.coordination.term_building import TermBuilding
 from server.errors import of_setting
 from server.models.loading import LoadedModel, LoadedVad, ModelOutline
 from server.models.registry import ModelRegistry
@@ -49,6 +50,7 @@ class Replica:
     clock: Callable[[], float]
     decoding: DecodingPool  # of live streams
     forks: ForkServer  # for uploads
+    terms: TermBuilding
     usage: Usage
     receipts: ReceiptKeys | None  # None: no key signs receipts
     own_forms: OwnForms  # the operator's own written forms
@@ -103,6 +105,7 @@ def build_replica(
         clock=clock,
         decoding=DecodingPool(),
         forks=ForkServer(),
+        terms=TermBuilding(clock),
         usage=_usage(settings, metrics),
         receipts=_receipt_keys(settings),
         own_forms=own_forms_of(settings.written_forms),

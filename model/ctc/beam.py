@@ -30,7 +30,7 @@ import numpy as np
 
 from model.config import BEAMS, MAX_BEAMS
 from model.ctc.beam_state import BeamState, loaded_state, new_state, saved_state
-from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.bias import NO_BIAS, Bias, TermAutomaton
 from model.ctc.interface import LogProbs, digest_of
 from model.ctc.phones import PhoneLexicon
 from model.ctc.search import kernel
@@ -141,29 +141,29 @@ class BeamDecoder:
 
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> BeamState:
         """Return a new state that ignores the first `skip_frames` frames."""
-        state = new_state(self.beams, bias, self._search_bias(bias))
-        kernel.start_stream(state.address, skip_frames, self._start_state, state.search_bias.table, self._setup)
+        state = new_state(self.beams, bias, self._terms(bias))
+        kernel.start_stream(state.address, skip_frames, self._start_state, state.terms.table, self._setup)
         return state
 
     def set_bias(self, state: BeamState, bias: Bias) -> None:
         """Replace the key terms from the next frame on; words that are not stable yet are rescored with them."""
         address = state.opened()
         if bias.phrases != state.bias.phrases:
-            search_bias = self._search_bias(bias)
-            kernel.set_terms(address, search_bias.table, self._setup)
-            state.bias, state.search_bias = bias, search_bias  # keeps its arrays alive while the kernel reads them
+            terms = self._terms(bias)
+            kernel.set_terms(address, terms.table, self._setup)
+            state.bias, state.terms = bias, terms  # keeps its arrays alive while the kernel reads them
             state.shown = None  # words that only the old key terms contain disappear
 
     def unspeakable(self, bias: Bias) -> tuple[str, ...]:
-        """Phrases that no symbols of the model express."""
-        return self._search_bias(bias).unspeakable
+        """Phrases that no symbols of the model express; builds the automaton of the others, in any thread."""
+        return self._terms(bias).unspeakable
 
     def word_log_prob(self, word: str) -> float:
         """Natural log-probability of a word without context; minus infinity without a language model."""
         return -math.inf if self.lm is None else self.lm.unigram(word)
 
-    def _search_bias(self, bias: Bias) -> Bias:
-        return bias if self.phone_lexicon is None else self.phone_lexicon.of(bias)
+    def _terms(self, bias: Bias) -> TermAutomaton:
+        return bias.in_letters() if self.phone_lexicon is None else self.phone_lexicon.of(bias)
 
     def release(self, state: BeamState) -> None:
         """Free a state's memory now, before its garbage collection. Raises: ReleasedState."""
@@ -192,7 +192,7 @@ class BeamDecoder:
 
     def load(self, saved: bytes, bias: Bias = NO_BIAS) -> BeamState:
         """Deserialize a saved state; `bias` must be given again. Raises: ValueError for damaged or foreign bytes."""
-        return loaded_state(saved, bias, self._search_bias(bias), self.symbols, self._setup)
+        return loaded_state(saved, bias, self._terms(bias), self.symbols, self._setup)
 
     def copy(self, state: BeamState) -> BeamState:
         """Return an independent copy of a state. Raises: ReleasedState.
@@ -328,7 +328,7 @@ class BeamDecoder:
             elif word >= 0:
                 text = self.lm.words[word]
             else:  # a word known only from a key term, or the beginning of such a word
-                text = self.phone_lexicon.spell(state.search_bias, symbols[at : at + length].tolist())
+                text = self.phone_lexicon.spell(state.terms, symbols[at : at + length].tolist())
             words.append(
                 Word(
                     text=text,

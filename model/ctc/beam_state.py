@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from model.ctc.bias import Bias
+from model.ctc.bias import Bias, TermAutomaton
 from model.ctc.search import kernel
 from model.ctc.search.layout import CHANGES, FRAMES, block_bytes
 from model.ctc.search.prefix_score import NODES, SPELLINGS, Setup
@@ -36,7 +36,7 @@ class BeamState:
     block: NDArray[np.uint8]
     address: int
     bias: Bias
-    search_bias: Bias  # `bias` in the letters or phones of the search, read by compiled code
+    terms: TermAutomaton  # `bias` in the letters or phones of the search, read by compiled code
     frames: int = 0
     silence_frames: int = 0
     has_text: bool = False
@@ -85,10 +85,10 @@ class SearchedState:
         return self.first.revision
 
 
-def new_state(beams: int, bias: Bias, search_bias: Bias) -> BeamState:
+def new_state(beams: int, bias: Bias, terms: TermAutomaton) -> BeamState:
     """Return a state with zeroed memory for a search of this width; compiled code initializes it."""
     block = np.zeros(block_bytes(beams), np.uint8)
-    return BeamState(block, block.ctypes.data, bias, search_bias)
+    return BeamState(block, block.ctypes.data, bias, terms)
 
 
 def saved_state(state: BeamState, beams: int, symbols: Symbols) -> bytes:
@@ -106,17 +106,17 @@ def saved_state(state: BeamState, beams: int, symbols: Symbols) -> bytes:
     return msgspec.msgpack.encode(saved)
 
 
-def loaded_state(saved: bytes, bias: Bias, search_bias: Bias, symbols: Symbols, setup: Setup) -> BeamState:
+def loaded_state(saved: bytes, bias: Bias, terms: TermAutomaton, symbols: Symbols, setup: Setup) -> BeamState:
     """Deserialize a state for a search with these symbols and this setup. Raises: ValueError for damaged bytes."""
     read = msgspec.msgpack.decode(saved, type=SavedBeam)
     if read.version != VERSION:
         raise ValueError("this state was saved by an incompatible version")
-    sizes = (int(setup.model[NODES]), int(setup.model[SPELLINGS]), search_bias.table[0])
+    sizes = (int(setup.model[NODES]), int(setup.model[SPELLINGS]), terms.table[0])
     tree = checked_tree(read, beams=setup.beams, symbols=symbols, sizes=sizes)
-    state = new_state(setup.beams, bias, search_bias)
+    state = new_state(setup.beams, bias, terms)
     memory = Memory(state.block, setup.beams)
     write_root(memory, read, tree)
-    kernel.regrow(state.address, search_bias.table, tree.parents, tree.symbols, setup)
+    kernel.regrow(state.address, terms.table, tree.parents, tree.symbols, setup)
     link_hypotheses(memory, read, tree)
     state.frames, state.changes = int(memory.header[FRAMES]), int(memory.header[CHANGES])
     state.has_text, state.silence_frames = read.has_text, read.silence_frames

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -46,21 +46,25 @@ class BiasError(ModelError):
     """The client sent too many key terms, or one with an invalid weight or spelling."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bias:
-    """Key terms as an automaton; immutable, shared by all streams with the same key terms, created by `of`.
+@dataclass(frozen=True, slots=True, eq=False)
+class TermAutomaton:
+    """Key terms in the letters or phones of a search; immutable, shared by all streams with the same key terms.
 
-    ints (states + 1, TERM_INTS), floats (states, TERM_FLOATS).
+    ints (states + 1, TERM_INTS), floats (states, TERM_FLOATS). Users of `table` keep this object alive.
     """
 
+    spelled: Mapping[Letters, str]  # words by their letters
+    ints: IntArray
+    floats: DoubleArray
+    table: tuple[int, int, int]  # number of states and addresses of both arrays, for compiled code
+    unspeakable: tuple[str, ...]  # phrases that no symbols of the model express
+
+
+@dataclass(frozen=True, slots=True)
+class Bias:
+    """Key terms in written words with their weights; immutable, created by `of`."""
+
     phrases: tuple[tuple[str, float], ...]
-    spelled: Mapping[Letters, str] = field(compare=False, repr=False)  # words by their letters
-    ints: IntArray = field(compare=False, repr=False)
-    floats: DoubleArray = field(compare=False, repr=False)
-    table: tuple[int, int, int] = field(
-        compare=False, repr=False
-    )  # number of states and addresses of both arrays, for compiled code
-    unspeakable: tuple[str, ...] = field(default=(), compare=False)  # phrases that no symbols of the model express
 
     @classmethod
     def of(cls, phrases: Iterable[tuple[str, float | None]], default_boost: float = 1.0) -> Bias:
@@ -79,10 +83,14 @@ class Bias:
             boosts.pop(words, None)
             boosts[words] = max(-MAX_WEIGHT, min(MAX_WEIGHT, factor))
         _check(boosts)
-        return _built(tuple(boosts.items()))
+        return cls(tuple((" ".join(words), boost) for words, boost in boosts.items()))
 
-    def pronounced(self, pronounce: Pronounce) -> Bias:
-        """Return the same phrases in phones. `pronounce`: columns of a word's phones, for each pronunciation."""
+    def in_letters(self) -> TermAutomaton:
+        """Return the automaton of letters."""
+        return _in_letters(self.phrases)
+
+    def in_phones(self, pronounce: Pronounce) -> TermAutomaton:
+        """Return the automaton of phones. `pronounce`: columns of a word's phones, for each pronunciation."""
         spoken: dict[PhraseLetters, float] = {}
         words: dict[Letters, str] = {}
         silent: list[str] = []
@@ -93,7 +101,7 @@ class Bias:
             words |= {phones: word for word, variants in each for phones in variants}
             variants = itertools.product(*(variants for _, variants in each))
             spoken |= dict.fromkeys(itertools.islice(variants, MAX_PRONUNCIATIONS), boost)
-        return _automaton(self.phrases, words, spoken, silent)
+        return _automaton(words, spoken, silent)
 
     def __bool__(self) -> bool:
         """Whether there is a phrase."""
@@ -122,131 +130,154 @@ def _check(boosts: dict[Phrase, float]) -> None:
         raise BiasError(f"a key term has more than {MAX_WORDS} words")
 
 
-@dataclass(slots=True)
-class _State:
-    """State of the automaton, a prefix of phrases: whole words, and the letters of an open one (if any)."""
-
-    words: PhraseLetters
-    letters: Letters
-    column: int
-    children: dict[int, _State] = field(default_factory=dict)
-    number: int = 0
-    reach: float = 0.0  # highest score so far of the phrases through this state
-    earned: float = 0.0  # score of the phrases that are complete within `words`
-    earned_words: int = 0  # words up to the end of the last of those phrases
-    complete: bool = False
-    value: float = 0.0
-    fail: int = at.TERM_START
-
-
-_States = dict[tuple[PhraseLetters, Letters], _State]
-
-
 @lru_cache(maxsize=256)
-def _built(phrases: tuple[tuple[Phrase, float], ...]) -> Bias:
-    written = [(phrase, boost) for phrase, boost in phrases if all(map(LETTERS_ALONE.issuperset, phrase))]
-    words = {_columns(word): word for phrase, _ in written for word in phrase}
-    spelled = {tuple(map(_columns, phrase)): boost for phrase, boost in written}
-    joined = tuple((" ".join(phrase), boost) for phrase, boost in phrases)
-    known = {" ".join(phrase) for phrase, _ in written}
-    return _automaton(joined, words, spelled, [phrase for phrase, _ in joined if phrase not in known])
+def _in_letters(phrases: tuple[tuple[str, float], ...]) -> TermAutomaton:
+    split = {phrase: phrase.split() for phrase, _ in phrases}
+    written = {phrase: words for phrase, words in split.items() if all(map(LETTERS_ALONE.issuperset, words))}
+    words = {_columns(word): word for each in written.values() for word in each}
+    spelled = {tuple(map(_columns, written[phrase])): boost for phrase, boost in phrases if phrase in written}
+    return _automaton(words, spelled, [phrase for phrase in split if phrase not in written])
 
 
 def _columns(word: str) -> Letters:
     return tuple(map(LETTERS.index, word))
 
 
+class _Trie:
+    """Prefixes of phrases as nodes 0 (empty), 1, …; a node after a space is a boundary. A list has an entry a node."""
+
+    def __init__(self, boosts: Mapping[PhraseLetters, float]) -> None:
+        self.children: list[dict[int, int]] = [{}]
+        self.column = [-1]
+        self.parent = [0]
+        self.boundary = [0]  # last boundary before the node
+        self.words = [0]  # complete words of the prefix
+        self.letters = [0]  # without spaces
+        self.reach = [0.0]  # highest score so far of the phrases through this node
+        self.boost: dict[int, float] = {}  # of the phrases that end at a boundary
+        for phrase, boost in boosts.items():
+            self._add(phrase, boost)
+
+    def _add(self, phrase: PhraseLetters, boost: float) -> None:
+        node, reach, gain = 0, 0.0, max(0.0, boost)
+        for word in phrase:
+            before = node
+            for column in word:
+                reach += gain
+                node = self._child(node, column, before)
+                self.reach[node] = max(self.reach[node], reach)
+            node = self._child(node, SPACE_COLUMN, before)  # the last one completes the phrase
+            self.reach[node] = max(self.reach[node], reach)
+        self.boost[node] = boost
+
+    def _child(self, node: int, column: int, boundary: int) -> int:
+        child = self.children[node].get(column)
+        if child is None:
+            child = self.children[node][column] = len(self.column)
+            closes = column == SPACE_COLUMN
+            self.children.append({})
+            self.column.append(column)
+            self.parent.append(node)
+            self.boundary.append(boundary)
+            self.words.append(self.words[node] + closes)
+            self.letters.append(self.letters[node] + (not closes))
+            self.reach.append(0.0)
+        return child
+
+    def breadth_first(self) -> list[int]:
+        ordered = [0]
+        for node in ordered:
+            ordered += self.children[node].values()
+        return ordered
+
+
+class _Scores:
+    """Scores of the nodes of a trie, in time linear in its size: each list has an entry a node."""
+
+    def __init__(self, trie: _Trie, ordered: Sequence[int]) -> None:
+        count = len(ordered)
+        self._trie = trie
+        self._suffix = [-1] * count  # node of the longest proper suffix that starts at a word boundary, -1: none
+        self._earned_words = [0] * count  # words up to the end of the last phrase that is counted in `earned`
+        self.earned = [0.0] * count  # score of the phrases that are complete within the words
+        self.complete = [False] * count
+        self.fail = [-1] * count  # node, -1: none
+        self.value = [0.0] * count
+        for node in ordered[1:]:  # shorter prefixes first
+            self._score(node)
+
+    def _score(self, node: int) -> None:
+        trie, suffix = self._trie, self._suffix
+        column, at_boundary = trie.column[node], trie.column[node] == SPACE_COLUMN
+        shorter, found = suffix[trie.parent[node]], -1
+        while shorter >= 0 and found < 0:
+            found = trie.children[shorter].get(column, -1)
+            shorter = suffix[shorter]
+        suffix[node] = 0 if found < 0 and at_boundary else found
+        before = trie.boundary[node]
+        self.earned[node], self._earned_words[node] = self.earned[before], self._earned_words[before]
+        if at_boundary:
+            self._score_boundary(node)
+        latest = trie.words[node] - self._earned_words[node]
+        shorter, ahead = suffix[node], 0.0
+        while shorter > 0 and trie.words[shorter] > latest:
+            shorter = suffix[shorter]
+        if shorter > 0:
+            self.fail[node], ahead = shorter, self.value[shorter]
+        value = max(self.earned[node], self.earned[node] + ahead)
+        if trie.reach[node] > 0 and trie.children[node]:
+            value = max(value, trie.reach[node])
+        self.value[node] = value
+
+    def _score_boundary(self, node: int) -> None:
+        """Compute the best sum of scores of complete phrases that do not overlap, at a word boundary."""
+        trie, words, before = self._trie, self._trie.words[node], self.earned[node]
+        penalty, ending = 0.0, node
+        while ending > 0:  # the phrases that end here, the longest first
+            boost = trie.boost.get(ending)
+            if boost is not None:
+                self.complete[node] = True
+                total = boost * trie.letters[ending]
+                penalty = min(penalty, total)
+                begin = node
+                while trie.words[begin] > words - trie.words[ending]:
+                    begin = trie.boundary[begin]
+                earned = self.earned[begin] + total
+                if total > 0 and earned > self.earned[node]:
+                    self.earned[node], self._earned_words[node] = earned, words
+            ending = self._suffix[ending]
+        if penalty < 0 and self._earned_words[node] < words:
+            self.earned[node], self._earned_words[node] = before + penalty, words
+
+
 def _automaton(
-    phrases: tuple[tuple[str, float], ...],
-    words: Mapping[Letters, str],
-    boosts: Mapping[PhraseLetters, float],
-    unspeakable: Sequence[str],
-) -> Bias:
-    root = _State((), (), -1)
-    states: _States = {((), ()): root}
-    for phrase, boost in boosts.items():
-        _add_phrase(root, phrase, boost, states)
-    ordered = _breadth_first(root)
-    for state in ordered:
-        _score_state(state, boosts, states)
-    ints = np.zeros((len(ordered) + 2, TERM_INTS), np.int32)
-    floats = np.zeros((len(ordered) + 1, TERM_FLOATS), np.float64)
-    child = 2
-    for row, state in ((s.number, s) for s in ordered):
-        ints[row] = child, state.column, state.fail, state.reach > 0, state.complete
-        floats[row] = state.value, state.earned, 0.0
-        child += len(state.children)
-        if row == at.TERM_START:
-            ints[at.TERM_ELSEWHERE, at.TERM_FIRST] = child
-    ints[-1, at.TERM_FIRST] = child
+    words: Mapping[Letters, str], boosts: Mapping[PhraseLetters, float], unspeakable: Sequence[str]
+) -> TermAutomaton:
+    trie = _Trie(boosts)
+    ordered = trie.breadth_first()
+    scores = _Scores(trie, ordered)
+    rows = np.array(ordered)
+    number = np.zeros(len(rows) + 1, np.int32)  # of each node: 0, then after `TERM_ELSEWHERE`
+    number[rows[1:]] = np.arange(at.TERM_ELSEWHERE + 1, len(rows) + 1)
+    columns, fail = np.array(trie.column), np.array(scores.fail)
+    outside = np.where(columns == SPACE_COLUMN, at.TERM_START, at.TERM_ELSEWHERE)
+    outside[0] = at.TERM_START
+    children = np.array([len(each) for each in trie.children])[rows]
+    ints = np.zeros((len(rows) + 2, TERM_INTS), np.int32)
+    floats = np.zeros((len(rows) + 1, TERM_FLOATS), np.float64)
+    kept = np.delete(np.arange(len(rows) + 1), at.TERM_ELSEWHERE)
+    ints[kept, at.TERM_FIRST] = 2 + np.cumsum(children) - children
+    ints[at.TERM_ELSEWHERE, at.TERM_FIRST] = 2 + children[0]
+    ints[-1, at.TERM_FIRST] = 2 + len(rows) - 1
+    ints[kept, at.TERM_COLUMN] = columns[rows]
+    ints[kept, at.TERM_FAIL] = np.where(fail < 0, outside, number[fail])[rows]
+    ints[kept, at.TERM_COVERS] = (np.array(trie.reach) > 0)[rows]
+    ints[kept, at.TERM_COMPLETE] = np.array(scores.complete)[rows]
+    floats[kept, at.TERM_VALUE] = np.array(scores.value)[rows]
+    floats[kept, at.TERM_BANK] = np.array(scores.earned)[rows]
     floats[at.TERM_START, at.TERM_GAIN] = max(0.0, *boosts.values()) if boosts else 0.0
     table = len(floats), ints.ctypes.data, floats.ctypes.data
-    return Bias(phrases, words, ints, floats, table, tuple(unspeakable))
-
-
-def _add_phrase(root: _State, phrase: PhraseLetters, boost: float, states: _States) -> None:
-    state, letters, reach = root, Letters(), 0.0
-    for column in itertools.chain.from_iterable((*word, SPACE_COLUMN) for word in phrase):  # the last one completes it
-        if column == SPACE_COLUMN:
-            closed, letters = (*state.words, letters), ()
-        else:
-            closed, letters, reach = state.words, (*letters, column), reach + max(0.0, boost)
-        if column not in state.children:
-            state.children[column] = states[closed, letters] = _State(closed, letters, column)
-        state = state.children[column]
-        state.reach = max(state.reach, reach)
-
-
-def _breadth_first(root: _State) -> list[_State]:
-    ordered = [root]
-    for state in ordered:
-        ordered += state.children.values()
-    for number, state in enumerate(ordered[1:], at.TERM_ELSEWHERE + 1):
-        state.number = number
-    return ordered
-
-
-def _score_state(state: _State, boosts: Mapping[PhraseLetters, float], states: _States) -> None:
-    """Compute a state's earned score, fail state and value; shorter states must be computed before."""
-    if not state.words and not state.letters:
-        return
-    if state.letters:
-        before = states[state.words, ()]
-        state.earned, state.earned_words = before.earned, before.earned_words
-        state.fail = at.TERM_ELSEWHERE
-    else:
-        _score_boundary(state, boosts, states)
-    count = len(state.words)
-    last = count if state.letters else count - 1
-    ahead = 0.0
-    for begin in range(max(1, state.earned_words), last + 1):
-        shorter = states.get((state.words[begin:], state.letters))
-        if shorter is not None:
-            state.fail, ahead = shorter.number, shorter.value
-            break
-    state.value = max(state.earned, state.earned + ahead)
-    if state.reach > 0 and state.children:
-        state.value = max(state.value, state.reach)
-
-
-def _score_boundary(state: _State, boosts: Mapping[PhraseLetters, float], states: _States) -> None:
-    """Compute the best sum of scores of complete phrases that do not overlap, at a word boundary."""
-    words = state.words
-    before = states[words[:-1], ()]
-    state.earned, state.earned_words = before.earned, before.earned_words
-    penalty = 0.0
-    for begin in range(len(words)):
-        boost = boosts.get(words[begin:])
-        if boost is None:
-            continue
-        state.complete = True
-        total = boost * sum(map(len, words[begin:]))
-        penalty = min(penalty, total)
-        earned = states[words[:begin], ()].earned + total
-        if total > 0 and earned > state.earned:
-            state.earned, state.earned_words = earned, len(words)
-    if penalty < 0 and state.earned_words < len(words):
-        state.earned, state.earned_words = before.earned + penalty, len(words)
+    return TermAutomaton(words, ints, floats, table, tuple(unspeakable))
 
 
 NO_BIAS = Bias.of(())

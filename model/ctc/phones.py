@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from model.ctc.bias import Bias, Letters
+from model.ctc.bias import Bias, Letters, TermAutomaton
 from model.lexicon.lexicon import Lexicon
 from model.lm.cache import SUFFIX, cache_dirs, kept
 from model.lm.language_model import LanguageModel
@@ -54,19 +54,19 @@ class PhoneLexicon:
             )
         return cls(tuple(phones), lexicon, trie)
 
-    def of(self, bias: Bias) -> Bias:
+    def of(self, bias: Bias) -> TermAutomaton:
         """Return the key terms in phones."""
-        return _pronounced(self, bias) if bias else bias
+        return _pronounced(self, bias)
 
-    def spell(self, bias: Bias, symbols: Sequence[int]) -> str:
+    def spell(self, terms: TermAutomaton, symbols: Sequence[int]) -> str:
         """Return the word of a key term that has these phones, or that starts with them.
 
         `UNSPELLED` if there is none, for example in speech without a word of the language model.
         """
         phones = tuple(symbol - 1 for symbol in symbols)
-        if phones in bias.spelled:
-            return bias.spelled[phones]
-        begun = (word for known, word in bias.spelled.items() if known[: len(phones)] == phones)
+        if phones in terms.spelled:
+            return terms.spelled[phones]
+        begun = (word for known, word in terms.spelled.items() if known[: len(phones)] == phones)
         return next(begun, UNSPELLED)
 
 
@@ -84,6 +84,6 @@ def _columns(spoken: Sequence[Sequence[str]], place: dict[str, int]) -> tuple[Le
 
 
 @lru_cache(maxsize=256)
-def _pronounced(phone_lexicon: PhoneLexicon, bias: Bias) -> Bias:
+def _pronounced(phone_lexicon: PhoneLexicon, bias: Bias) -> TermAutomaton:
     place = {phone: column for column, phone in enumerate(phone_lexicon.phones)}
-    return bias.pronounced(lambda word: _columns(phone_lexicon.lexicon.pronounce_term(word), place))
+    return bias.in_phones(lambda word: _columns(phone_lexicon.lexicon.pronounce_term(word), place))

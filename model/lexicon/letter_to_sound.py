@@ -12,12 +12,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 Phones = tuple[str, ...]
 
 NEIGHBOURS = (1, -1, 2, -2, 3, -3, 4, -4, 5, -5)  # offsets; more than five letters on a side improved nothing
 _EDGE = "_"
 _MARGIN = _EDGE * max(NEIGHBOURS)
+_WIDTH = 2 * len(_MARGIN) + 1
+_around = itemgetter(*(len(_MARGIN) + offset for offset in (0, *NEIGHBOURS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +80,14 @@ class LetterToSound:
 
     def pronounce(self, word: str) -> Phones:
         """Phones of a word: for each letter, those of its longest context; empty if all letters are silent."""
-        return tuple(phone for context in _contexts(word) for phone in self._sounds(context))
-
-    def _sounds(self, context: str) -> Phones:
-        shorter = (context[:length] for length in range(len(context), 0, -1))
-        return next((self.table[part] for part in shorter if part in self.table), ())
+        phones: list[str] = []
+        for context in _contexts(word):
+            for length in range(len(context), 0, -1):
+                found = self.table.get(context[:length])
+                if found is not None:
+                    phones += found
+                    break
+        return tuple(phones)
 
 
 class RuleError(ValueError):
@@ -95,5 +101,4 @@ class RuleError(ValueError):
 def _contexts(word: str) -> Iterator[str]:
     """The longest context of each letter."""
     text = f"{_MARGIN}{word}{_MARGIN}"
-    for place in range(len(_MARGIN), len(_MARGIN) + len(word)):
-        yield text[place] + "".join(text[place + offset] for offset in NEIGHBOURS)
+    return ("".join(_around(text[place : place + _WIDTH])) for place in range(len(word)))

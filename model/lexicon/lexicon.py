@@ -67,8 +67,9 @@ class Lexicon:
         A word whose letters are all silent by the rules is spelled letter by letter. A word without letters, or with a
         character other than a-z, the apostrophe and those of the rules, has no pronunciation.
         """
-        if word in self.words:
-            return self.words[word]
+        known = self.words.get(word)
+        if known is not None:
+            return known
         if not self._letters.issuperset(word):
             return ()
         phones = self.rules.pronounce(word) or tuple(chain.from_iterable(map(self._name, word)))

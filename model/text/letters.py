@@ -29,6 +29,11 @@ def ideographs_apart(text: str) -> str:
     return text if text.isascii() else " ".join(_IDEOGRAPH.sub(r" \g<0> ", text).split())
 
 
+def without_ideographs(text: str) -> str:
+    """Replace each ideograph by a space."""
+    return text if text.isascii() else _IDEOGRAPH.sub(" ", text)
+
+
 def folded(text: str) -> str:
     """Fold a text to lower case without accents: "Łódź" to "lodz". Characters that do not fold to a-z stay."""
     text = text.translate(_QUOTES)
@@ -53,11 +58,17 @@ def unspellable(text: str) -> str:
 
     Modifiers, such as the length mark of some transcriptions, do not count as letters.
     """
-    left = (letter for letter in unicodedata.normalize("NFC", text) if not letter.isascii())
-    lost = (letter for letter in left if unicodedata.category(letter) in ("Ll", "Lu", "Lt", "Lo"))
-    return "".join(dict.fromkeys(letter for letter in lost if not _spelled(letter)))
+    return "".join(dict.fromkeys(filter(_is_lost, unicodedata.normalize("NFC", text))))
 
 
-def _spelled(letter: str) -> bool:
-    plain = folded(letter)
-    return is_ideograph(letter) or (plain.isascii() and plain != "")
+def is_spellable(text: str) -> bool:
+    """Whether no letter of a text is `unspellable`."""
+    return text.isascii() or not any(map(_is_lost, unicodedata.normalize("NFC", text)))
+
+
+@lru_cache(maxsize=4096)
+def _is_lost(character: str) -> bool:
+    if character.isascii() or unicodedata.category(character) not in ("Ll", "Lu", "Lt", "Lo"):
+        return False
+    plain = folded(character)
+    return not (is_ideograph(character) or (plain.isascii() and plain != ""))

@@ -113,10 +113,10 @@ class Guard:
         return CountedRefusal(entry.status, entry.err_code, str(error), retry_after_s)
 
     def owner(self, connection: HTTPConnection) -> str:
-        """Return the unit of fair sharing: the key of an admitted request, or the address on a server without keys."""
-        if not self.keys.is_open:
-            return tenant_of(connection)
-        return address_of(connection)
+        """Return the unit of fair sharing: the key of an admitted request, or its address if it needed none."""
+        if self.keys.is_open or caller_of(connection) is None:
+            return address_of(connection)
+        return tenant_of(connection)
 
     def limit(self, caller: Caller) -> int | None:
         """Return the number of calls that a caller may have open; None: no limit, as on a server without keys."""

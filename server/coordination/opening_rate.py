@@ -1,4 +1,4 @@
-"""Rate limit of stream openings per key and per address, so that one caller cannot slow down the others.
+"""Rate limit per key and per address, of stream openings and new key terms, so that no caller slows down the others.
 
 Each owner has a token bucket of `BURST_S` seconds of the rate, so that one address can fill a replica at once, as a
 load balancer does after the loss of another replica. Source: RFC 2697, "A Single Rate Three Color Marker". Pure: time
@@ -24,10 +24,11 @@ def automatic(limit: Callable[[], float]) -> Callable[[], float]:
 
 
 class OpeningRate:
-    """Rate limit per owner, a key or an address: `per_s` openings a second after a burst; None: no limit."""
+    """Rate limit per owner, a key or an address: `per_s` of `counted` a second after a burst; None: no limit."""
 
-    def __init__(self, per_s: Callable[[], float] | None) -> None:
+    def __init__(self, per_s: Callable[[], float] | None, counted: str = "openings") -> None:
         self._per_s = per_s
+        self._counted = counted
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # owner -> tokens, as of this time
 
     def refuse_if_exceeded(self, owner: str, now: float) -> None:
@@ -35,11 +36,11 @@ class OpeningRate:
         if self._per_s is not None:
             self._checked(owner, self._per_s(), now)
 
-    def take(self, owner: str, now: float) -> None:
-        """Count an opening. Raises: TooManyOpenings, without counting it."""
+    def take(self, owner: str, now: float, count: int = 1) -> None:
+        """Count an opening; a larger `count` is lent. Raises: TooManyOpenings, without counting it."""
         if self._per_s is None:
             return
-        self._buckets[owner] = self._checked(owner, self._per_s(), now) - 1, now
+        self._buckets[owner] = self._checked(owner, self._per_s(), now) - count, now
         self._buckets.move_to_end(owner)
         if len(self._buckets) > MAX_BUCKETS:
             self._buckets.popitem(last=False)
@@ -48,7 +49,7 @@ class OpeningRate:
         tokens = self._tokens(owner, per_s, now)
         if tokens < 1:
             raise TooManyOpenings(
-                f"more than {per_s:g} openings per second from one key or address; retry later", owner
+                f"more than {per_s:g} {self._counted} per second from one key or address; retry later", owner
             )
         return tokens
 

@@ -204,16 +204,14 @@ class AdapterConnection(Connection):
         if not (phrases or asked.prompt or session.supports_keyterms):
             return
         if session.supports_keyterms:
-            if asked.hints:
-                phrases = session.keyterms.speakable(phrases)
-                if left_out := len(asked.phrases) - len(phrases):
-                    self._skip(f"{left_out} of {len(asked.phrases)} phrases cannot be recognized by this model")
             try:
                 terms = fitting(session.keyterms.rare_terms(asked.prompt), phrases)
-                session.keyterms.replace_phrases((*terms, *phrases))
+                left_out = session.keyterms.replace_phrases((*terms, *phrases), hints=asked.hints)
             except (BiasError, KeytermsTooOften) as error:
                 why = str(error)
             else:
+                if left_out:
+                    self._skip(f"{left_out} of {len(phrases)} phrases cannot be recognized by this model")
                 return
         _log.info("key terms refused", request_id=self._request_id, reason=why)
         self._do_all(self._adapter.bias_refused(why))

@@ -11,6 +11,7 @@ from functools import partial
 
 import structlog
 from fastapi import Request, Response, WebSocket
+from starlette.requests import HTTPConnection
 
 from server.access.guard import redaction_of, tenant_of
 from server.access.keys import Credentials
@@ -32,7 +33,6 @@ from server.protocols.uploads import Recordings, Wanted
 from server.receipts.receipt import ReceiptChain
 from server.replica import Replica
 from server.resume.tickets import tenant_digest
-from server.text.redaction_kinds import Redaction
 
 MAX_LOGGED = 256  # distinct names of ignored parameters that are logged
 
@@ -52,15 +52,17 @@ class QueryReader:
         self._logged: set[str] = set()
 
     async def read(
-        self, pairs: Sequence[tuple[str, str]], *, live: bool, redact: frozenset[Redaction], receipts: bool = False
+        self, connection: HTTPConnection, pairs: Sequence[tuple[str, str]], *, live: bool, receipts: bool = False
     ) -> tuple[ListenRequest, ModelService]:
-        """Return the parsed query and the model that it selects. Raises: BadParameter, ServerNotReady.
+        """Return the parsed query of an admitted connection, and the model that it selects; its key terms are built.
 
-        `redact` is masked whatever the query asks for; `receipts`: the endpoint can send them. Endpointing is on by
-        default for live streams, off for uploads.
+        `receipts`: the endpoint can send them. Endpointing is on by default for live streams, off for uploads. Raises:
+        BadParameter, ServerNotReady, TooManyOpenings.
         """
         pairs = in_plain_names(pairs, TABLE)
         replica, query = self._replica, dict(pairs)
+        terms, owner = tuple([value for name, value in pairs if name in BIASING]), replica.guard.owner(connection)
+        replica.terms.check(owner, terms)
         check_query(pairs, lenient=replica.settings.lenient_features)
         model = await replica.models.obtain(query.get("model"), query.get("language"))
         model.check_keyterms(sorted(BIASING & query.keys()))
@@ -74,7 +76,7 @@ class QueryReader:
             lenient_features=replica.settings.lenient_features,
             english=model.english,
         )
-        request = replace(request, redact=request.redact | redact).with_own(replica.own_forms)
+        request = replace(request, redact=request.redact | redaction_of(connection)).with_own(replica.own_forms)
         model.check_finals(request.finals, request.without_accurate)
         if live:
             model.check_rewind(request.rewind_s, request.without_rewind)
@@ -82,6 +84,7 @@ class QueryReader:
         if request.receipt and not receipts:
             raise BadParameter("receipt: only live streams at /v1/listen have receipts; leave it out")
         check_receipts(request, replica.receipts)
+        await replica.terms.build(owner, terms, request.keyterms.bias, model.decoder)
         for name in request.ignored:
             if name not in self._logged and len(self._logged) < MAX_LOGGED:
                 self._logged.add(name)
@@ -111,7 +114,7 @@ class Listen:
         credentials = Credentials.read(socket.headers.get("authorization"), socket.scope["subprotocols"])
         await replica.guard.enter(socket, credentials)  # before the query: parsing key terms costs time
         pairs = socket.query_params.multi_items()
-        request, model = await self._queries.read(pairs, live=True, redact=redaction_of(socket), receipts=True)
+        request, model = await self._queries.read(socket, pairs, live=True, receipts=True)
         rate, raw_alone = model.config.sample_rate, request.resumable or request.receipt
         decoder = open_decoder(request.form, rate, multichannel=request.multichannel, raw_alone=raw_alone)
         session = model.session(request.live_options(rate), replica.limits)
@@ -152,9 +155,7 @@ class Transcribe:
         request_id = take_request_id()
         try:
             await self._replica.guard.enter(request, Credentials.read(request.headers.get("authorization"), ()))
-            asked, model = await self._queries.read(
-                request.query_params.multi_items(), live=False, redact=redaction_of(request)
-            )
+            asked, model = await self._queries.read(request, request.query_params.multi_items(), live=False)
             _check_body_kind(request.headers.get("content-type", ""))
             with self._recordings.place(request):
                 body = await self._recordings.read(request)

@@ -38,6 +38,8 @@ class FluxEndpoint:
         pairs = socket.query_params.multi_items()
         request = parse_query(pairs, lenient=replica.settings.lenient_features)
         redact = redaction(pairs) | redaction_of(socket)
+        owner = replica.guard.owner(socket)
+        replica.terms.check(owner, request.phrases)
         if request.model is not None and replica.models.known(request.model) is None:
             shown = request.model[:SHOWN]
             raise BadParameter(f"model: {shown!r} is not served here; set {ENGLISH} or the name of a model")
@@ -49,7 +51,9 @@ class FluxEndpoint:
         rate = model.config.sample_rate
         delay_s = model.config.delay_frames * model.config.frame_s
         decoder = open_decoder(request.form, rate)
-        session = model.session(_session_options(request, rate, redact), replica.limits)
+        options = _session_options(request, rate, redact)
+        await replica.terms.build(owner, request.phrases, options.keyterms.bias, model.decoder)
+        session = model.session(options, replica.limits)
         stream = AdapterConnection(
             socket,
             session,

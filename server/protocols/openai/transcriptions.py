@@ -31,7 +31,6 @@ from server.recognition.keyterms.keyterms import NO_KEYTERMS, Keyterms, rare_ter
 from server.recognition.session_options import DEFAULT_ENDPOINTING_MS
 from server.replica import Replica
 from server.text.formatting import FormattedWord, Style
-from server.text.redaction_kinds import Redaction
 
 STYLE = Style(punctuate=True, numerals=True)  # clients of this interface display the text
 _encode = msgspec.json.Encoder().encode
@@ -72,7 +71,7 @@ class Transcriptions:
                 place.enter_context(self._recordings.place(request))
                 form = await self._form(request)
                 language = self._replica.models.names.one_language(*_spoken(form))
-                wanted, ignored = await self._wanted(form, language, redaction_of(request))
+                wanted, ignored = await self._wanted(request, form, language)
                 wanted = replace(wanted, request_id=request_id)
                 headers |= ignored_header(ignored)
                 if form.stream:
@@ -104,12 +103,15 @@ class Transcriptions:
         return await asyncio.to_thread(partial(parse_form, kind, body, query, lenient=lenient))
 
     async def _wanted(
-        self, form: TranscriptionForm, language: str | None, redact: frozenset[Redaction]
+        self, request: Request, form: TranscriptionForm, language: str | None
     ) -> tuple[Wanted, tuple[str, ...]]:
-        """Return the model and the options that a form requests, and the names of ignored fields.
+        """Return the model and the options that a form requests, and the names of ignored fields; build its key terms.
 
-        Raises: BadParameter, ServerNotReady.
+        Raises: BadParameter, ServerNotReady, TooManyOpenings.
         """
+        terms = tuple(filter(None, (*form.keywords, form.prompt)))
+        owner = self._replica.guard.owner(request)
+        self._replica.terms.check(owner, terms)
         model = await self._replica.models.obtain(form.model, language)
         biasing = [name for name in ("keywords", "prompt") if getattr(form, name)]
         model.check_keyterms(biasing)
@@ -119,8 +121,9 @@ class Transcriptions:
         keyterms = Keyterms.of_request("keywords", form.keywords) if biased else NO_KEYTERMS
         if biased and form.prompt:
             keyterms = keyterms.in_context(rare_terms(form.prompt, model.decoder))
+        await self._replica.terms.build(owner, terms, keyterms.bias, model.decoder)
         ignored = form.ignored if biased else named({*form.ignored, *biasing})
-        masked = form.redact | redact
+        masked = form.redact | redaction_of(request)
         style = replace(STYLE, english=model.english).with_own(self._replica.own_forms, masked)
         audio = audio_form(None, None)
         wanted = Wanted(

@@ -16,7 +16,6 @@ from fastapi import WebSocket
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
-from server.access.guard import redaction_of
 from server.access.keys import Credentials
 from server.audio.formats import Encoding
 from server.errors import BadParameter, Close, NotAuthorized
@@ -144,7 +143,7 @@ class TwilioEndpoint:
         track, channels = _track(query, replica.settings.max_channels)
         _check_form(query)
         listen = [pair for pair in pairs if pair not in own]
-        request, model = await self._queries.read(listen, live=True, redact=redaction_of(socket))
+        request, model = await self._queries.read(socket, listen, live=True)
         unusual = {name for name, usual in USUAL.items() if query.get(name, usual) != usual}
         request = replace(request, ignored=named({*request.ignored, *unusual}))
         if request.rewind_s:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from model.ctc.bias import LETTERS_ALONE, MAX_SHOWN, NO_BIAS, Bias, BiasError
 from model.ctc.interface import ChecksTerms, Decoder, RatesWords
-from model.text.letters import unspellable
+from model.text.letters import is_spellable, without_ideographs
 from model.text.spelled import spoken
 from server.errors import BadParameter, KeytermsTooOften
 
@@ -142,6 +142,8 @@ class ChangeAllowance:
 
 CONTEXT_S = 30.0  # of audio: an answer that repeats a name comes within this time
 MAX_WORDS = 100  # of a text that count, the last ones
+READ_CHARACTERS = 2_500  # of a text that are read, the last ones: less than 1 ms
+READING_SHARE = 0.1  # cost of reading a character of a text, as a share of that of a character of a key term
 MIN_LETTERS = 3  # of a term: shorter ones cause more errors than they correct
 MAX_LETTERS = 24
 RARE = -11.5
@@ -152,11 +154,15 @@ With -10.5 and -12.5 as many names are found. Source: tests/server/recognition/k
 def rare_terms(text: str, decoder: Decoder) -> tuple[str, ...]:
     """Return the words of a text that are rare for a decoder, each once, in the order in which they were said last.
 
-    For a decoder that does not rate words, all are rare. Words with digits, or with letters that no model spells, are
-    left out.
+    Only the last `MAX_WORDS` words within the last `READ_CHARACTERS` characters count. For a decoder that does not rate
+    words, all are rare. Words with digits, or with letters that are not folded to a-z, are left out.
     """
     log_prob = decoder.word_log_prob if isinstance(decoder, RatesWords) else _unknown
-    tokens = [token for token in text.split()[-MAX_WORDS:] if not _unusable(token)]
+    read = without_ideographs(text[-READ_CHARACTERS - 1 :])
+    words = read.split()
+    if len(read) > READ_CHARACTERS and not read[0].isspace():
+        del words[0]  # may be the end of a longer one
+    tokens = [token for token in words[-MAX_WORDS:] if is_spellable(token) and not any(map(str.isdigit, token))]
     terms: dict[str, None] = {}
     for said in spoken(" ".join(tokens)).split():
         word = said.removesuffix("'s")
@@ -168,7 +174,3 @@ def rare_terms(text: str, decoder: Decoder) -> tuple[str, ...]:
 
 def _unknown(word: str) -> float:  # noqa: ARG001 - a decoder's
     return -math.inf
-
-
-def _unusable(token: str) -> bool:
-    return any(map(str.isdigit, token)) or bool(unspellable(token))

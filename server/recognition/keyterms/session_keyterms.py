@@ -9,6 +9,8 @@ from model.ctc.interface import Decoder
 from model.text.spelled import spoken
 from server.recognition.keyterms.keyterms import (
     CONTEXT_S,
+    READ_CHARACTERS,
+    READING_SHARE,
     ChangeAllowance,
     Keyterms,
     check_speakable,
@@ -50,23 +52,24 @@ class SessionKeyterms:
         """Whether the restored state already contains a change made now, or a later one."""
         return any(cutter.replaying for cutter in self._cutters)
 
-    def replace_phrases(self, phrases: Sequence[str]) -> None:
-        """Bias the audio from now on towards other phrases and the same keywords.
+    def replace_phrases(self, phrases: Sequence[str], *, hints: bool = False) -> int:
+        """Bias the audio from now on towards other phrases and the same keywords; return how many were left out.
 
-        Raises: KeytermsTooOften; BiasError for too many phrases, or one that cannot be recognized. The old phrases stay
-        in force then.
+        Only `hints` are left out if they cannot be recognized. Raises: KeytermsTooOften; BiasError for too many
+        phrases, or one that cannot be recognized. The old phrases stay in force then.
         """
         if self._replaying:
-            return
+            return 0
         self._spend(phrases, self.current.context)
-        replaced = self.current.replaced(phrases)
+        kept = self._speakable(phrases) if hints else phrases
+        replaced = self.current.replaced(kept)
         check_speakable(replaced, self._decoder)
         self.set(replaced)
+        return len(phrases) - len(kept)
 
-    def speakable(self, phrases: Sequence[str]) -> tuple[str, ...]:
-        """Return those of these phrases that the decoder can recognize."""
+    def _speakable(self, phrases: Sequence[str]) -> Sequence[str]:
         lost = set(unspeakable(Keyterms.of(phrases).bias, self._decoder))
-        return tuple(phrase for phrase in phrases if " ".join(spoken(phrase).split()) not in lost)
+        return [phrase for phrase in phrases if " ".join(spoken(phrase).split()) not in lost] if lost else phrases
 
     def set(self, keyterms: Keyterms) -> None:
         """Bias the audio from now on towards these terms, without charging the allowance; context expires as before."""
@@ -77,9 +80,11 @@ class SessionKeyterms:
         """Also bias the next `CONTEXT_S` of audio towards the rare words of another speaker's text.
 
         Returns all such words in force. Those of earlier texts now expire with the new ones; the oldest are dropped if
-        there is no room. Raises: KeytermsTooOften; nothing has changed then.
+        there is no room. Reading a text costs some of the allowance, too. Raises: KeytermsTooOften; no terms have
+        changed then.
         """
         if not self._replaying:
+            self._changes.spend(round(min(len(text), READ_CHARACTERS) * READING_SHARE), self._audio_s)
             context = self.current.context_with(self.rare_terms(text))
             if set(context) != set(self.current.context):
                 self._spend(self.current.phrases, context)

@@ -21,18 +21,18 @@ from tests.support.decoding.ctc_symbols import log_probs, spell
 
 def score(bias, text, *, ended=True):
     """Return the score of a text so far, or the final one if it ends, by the automaton."""
-    state, earned = at.TERM_START, 0.0
+    terms, state, earned = bias.in_letters(), at.TERM_START, 0.0
     for character in text + " " * ended:
         column = at.SPACE_COLUMN if character == " " else COLUMNS.find(character)
         while True:
-            children = range(bias.ints[state, at.TERM_FIRST], bias.ints[state + 1, at.TERM_FIRST])
-            fitting = [child for child in children if bias.ints[child, at.TERM_COLUMN] == column]
+            children = range(terms.ints[state, at.TERM_FIRST], terms.ints[state + 1, at.TERM_FIRST])
+            fitting = [child for child in children if terms.ints[child, at.TERM_COLUMN] == column]
             if fitting or state in (at.TERM_START, at.TERM_ELSEWHERE):
                 break
-            earned += bias.floats[state, at.TERM_BANK]
-            state = int(bias.ints[state, at.TERM_FAIL])
+            earned += terms.floats[state, at.TERM_BANK]
+            state = int(terms.ints[state, at.TERM_FAIL])
         state = fitting[0] if fitting else at.TERM_START if character == " " else at.TERM_ELSEWHERE
-    return earned + float(bias.floats[state, at.TERM_BANK if ended else at.TERM_VALUE])
+    return earned + float(terms.floats[state, at.TERM_BANK if ended else at.TERM_VALUE])
 
 
 def most_earned(phrases, words):
@@ -82,7 +82,7 @@ def test_overlapping_phrases_score_something_and_at_most_the_best_sum(weights, w
 def test_no_symbol_adds_more_than_the_bound_of_the_search(weights, words):
     bias, text = Bias.of(weights.items()), " ".join(words)
     so_far = [score(bias, text[:i], ended=False) for i in range(len(text) + 1)]
-    assert max(np.diff(so_far), default=0.0) <= bias.floats[0, at.TERM_GAIN] + 1e-9
+    assert max(np.diff(so_far), default=0.0) <= bias.in_letters().floats[0, at.TERM_GAIN] + 1e-9
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_the_last_of_equal_phrases_counts_and_weights_are_bounded():
 
 
 def test_equal_key_terms_share_one_automaton():
-    assert Bias.of([("a", 1.0)]) is Bias.of([("A", None)])
+    assert Bias.of([("a", 1.0)]).in_letters() is Bias.of([("A", None)]).in_letters()
     assert Bias.of([]) == NO_BIAS
     assert hash(Bias.of([("ab", 1.0)])) != hash(NO_BIAS)
 
@@ -268,9 +268,9 @@ def test_greedy_decoding_accepts_and_ignores_key_terms():
 
 
 def test_phrases_that_no_symbols_express_are_named():
-    assert Bias.of([("snow", 1.0), ("\u4f60\u597d", 1.0)]).unspeakable == ("\u4f60 \u597d",)
+    assert Bias.of([("snow", 1.0), ("\u4f60\u597d", 1.0)]).in_letters().unspeakable == ("\u4f60 \u597d",)
     sounds = {"snow": [(1, 2)], "white": [(3,), (4,)]}
-    spoken = Bias.of([("snow white", 1.0), ("snow blue", 1.0)]).pronounced(lambda word: sounds.get(word, []))
+    spoken = Bias.of([("snow white", 1.0), ("snow blue", 1.0)]).in_phones(lambda word: sounds.get(word, []))
     assert spoken.unspeakable == ("snow blue",)
     shipped = make_decoder(config=load_own().config)
     assert shipped.unspeakable(Bias.of([("\u4f60\u597d", 1.0), ("zyzzyvas 24/7", 2.0)])) == ("\u4f60 \u597d",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -55,6 +56,23 @@ def test_rare_words_of_a_text_are_terms(text: str, expected: tuple[str, ...]) ->
 
 def test_every_word_is_rare_for_a_decoder_that_does_not_rate_words() -> None:
     assert rare_terms("speaking to Miller", WaveringDecoder()) == ("speaking", "miller")
+
+
+@pytest.mark.parametrize("character", ["\u4eca", "\ud55c", "é", "\U0001f600", "'", "a"])
+def test_a_long_text_is_read_in_bounded_time(character: str) -> None:
+    """31,000 Chinese characters took 0.25 s on the event loop; those after the last words do not count."""
+    text = f"Kowalczyk {character * 31_000} Miller"
+    began_s = time.process_time()
+    assert rare_terms(text, Rating()) == ("miller",)
+    assert time.process_time() - began_s < 0.02
+
+
+def test_every_text_costs_some_of_the_allowance() -> None:
+    keyterms, text = bench().session.keyterms, "\u4eca\u5929" * 10_000
+    for _ in range(10):
+        assert keyterms.add_context(text) == ()
+    with pytest.raises(KeytermsTooOften):
+        keyterms.add_context(text)
 
 
 def bench(**options: object) -> SessionBench:
