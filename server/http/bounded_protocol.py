@@ -14,6 +14,8 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from server.streaming.client_timer import READ_S, ClientTimer
+
 MAX_PIPELINED = 64  # requests waiting for the response to an earlier one
 PROBE_S = 0.25  # before each probe of a client that half-closed the connection and waits for a response
 RESET_S = 0.1  # in which a closed client resets the connection; a more distant one does so before the next probe
@@ -46,7 +48,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """`arguments` and `options` are uvicorn's."""
         super().__init__(*arguments, **options)
         self._write_timeout_s = write_timeout_s
-        self._write_timer: asyncio.TimerHandle | None = None  # runs while response data is unsent
+        self._write_timer: ClientTimer | None = None  # runs while response data is unsent
         self._unsent = 0  # unsent bytes when the timer was started
         self._probe_timer: asyncio.TimerHandle | None = None
         self._running: RequestResponseCycle | None = None  # the request being answered; `cycle` is the latest
@@ -68,9 +70,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def stop_timers(self) -> None:
         """Cancel the timers when the connection ends or switches its protocol."""
-        for timer in (self._write_timer, self._probe_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+        if self._probe_timer is not None:
+            self._probe_timer.cancel()
         self._write_timer = self._probe_timer = None
 
     @property
@@ -154,7 +157,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._bound_end()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection."""
+        """Close an idle connection, unless what is read now begins a request."""
+        self.timeout_keep_alive_task = self.loop.call_later(READ_S, self._close_idle)
+
+    def _close_idle(self) -> None:
         super().timeout_keep_alive_handler()
         self._bound_end()
 
@@ -172,7 +178,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._write_timer is not None:
             self._write_timer.cancel()
         self._unsent = self.transport.get_write_buffer_size()
-        self._write_timer = self.loop.call_later(self._write_timeout_s, self._look_for_reader)
+        self._write_timer = ClientTimer(self.loop, self._write_timeout_s, self._look_for_reader)
 
     def _look_for_reader(self) -> None:
         if self.transport.get_write_buffer_size() < self._unsent:

@@ -24,6 +24,7 @@ from server.http.bounded_protocol import BoundedHttpProtocol
 from server.operations.logs import take_request_id
 from server.protocols.handshake import render_refusal
 from server.replica import Replica
+from server.streaming.client_timer import ClientTimer
 from server.streaming.websocket import StreamWebSocket
 
 MAX_HEAD_BYTES = 64 * 1024  # in addition to one read of the transport; the largest query of key terms is an eighth
@@ -51,7 +52,7 @@ class HeadProtocol(BoundedHttpProtocol):
         self._on_request = on_request
         self._timeout_s = timeout_s
         self._refuse = refuse
-        self._timer: asyncio.TimerHandle | None = None  # runs while waiting for a head
+        self._timer: ClientTimer | None = None  # runs while waiting for a head
         self._head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -125,7 +126,7 @@ class HeadProtocol(BoundedHttpProtocol):
 
     def _await_head(self) -> None:
         self._head_bytes = 0
-        self._timer = self.loop.call_later(self._timeout_s, self._give_up)
+        self._timer = ClientTimer(self.loop, self._timeout_s, self._give_up)
 
     def _cancel(self) -> None:
         if self._timer is not None:

@@ -38,6 +38,7 @@ from server.recognition.session import Session
 from server.recognition.session_options import IN_FLIGHT_S, Finals, SessionOptions
 from server.replica import Replica
 from server.settings import UPLOADS_A_PLACE
+from server.streaming.client_timer import ClientTimer
 from server.text.formatting import FormattedWord, Sentences, Style
 from server.text.number_words import is_row
 from server.text.redaction_kinds import Redaction
@@ -209,9 +210,9 @@ async def read_body(
     if int(request.headers.get("content-length", 0)) > limit_bytes:  # a number: the HTTP server has checked it
         raise _too_large(limit_bytes)
     try:
-        async with asyncio.timeout_at(end_s) as deadline:
+        async with asyncio.timeout(None) as deadline:
+            timer = _end_at(loop, deadline, lambda: _ends_at(place, end_s, least_bytes_per_s))
             if place is not None:
-                deadline.reschedule(_ends_at(place, end_s, least_bytes_per_s))
                 place.end_early = lambda: deadline.reschedule(loop.time())
             async for part in request.stream():
                 size += len(part)
@@ -219,13 +220,12 @@ async def read_body(
                     raise _too_large(limit_bytes)
                 parts.append(part)
                 on_size(size)
-                if place is not None and not place.gave_way:
-                    deadline.reschedule(_ends_at(place, end_s, least_bytes_per_s))
     except TimeoutError as error:
         raise _too_slow(place, loop.time() >= end_s, timeout_s, least_bytes_per_s) from error
     except ClientDisconnect as error:
         raise ClientGone from error
     finally:
+        timer.cancel()
         if place is not None:
             place.end_early = _nothing
     return b"".join(parts)
@@ -235,8 +235,22 @@ def _too_large(limit_bytes: int) -> TooLarge:
     return TooLarge(f"the body is larger than the limit of {limit_bytes} bytes; send less at a time")
 
 
-def _ends_at(place: Place, end_s: float, least_bytes_per_s: float) -> float:
-    return min(end_s, place.too_slow_at(least_bytes_per_s))
+def _end_at(loop: asyncio.AbstractEventLoop, deadline: asyncio.Timeout, ends_s: Callable[[], float]) -> ClientTimer:
+    """Expire `deadline` at the time of `ends_s`, later if the process stood still; cancel the result."""
+
+    def look() -> None:
+        left_s = ends_s() + timer.stood_still_s - loop.time()
+        if left_s > 0:
+            timer.start(left_s)
+        elif not deadline.expired():
+            deadline.reschedule(loop.time())
+
+    timer = ClientTimer(loop, ends_s() - loop.time(), look)
+    return timer
+
+
+def _ends_at(place: Place | None, end_s: float, least_bytes_per_s: float) -> float:
+    return end_s if place is None else min(end_s, place.too_slow_at(least_bytes_per_s))
 
 
 def _too_slow(place: Place | None, timed_out: bool, timeout_s: float, least_bytes_per_s: float) -> TooSlow:

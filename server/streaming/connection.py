@@ -30,6 +30,7 @@ from server.recognition.active_session import ActiveSession
 from server.recognition.events import Closed, Event, StepTiming, StreamBroken
 from server.recognition.session import Session
 from server.recognition.steps import Work
+from server.streaming.client_timer import ClientTimer
 from server.streaming.closing import ConnectionEvent, State, next_state
 from server.streaming.flow_control import Backpressure, Deadlines, LiveLimits
 from server.streaming.outbox import OutFrame, Writer
@@ -37,8 +38,6 @@ from server.streaming.result_metrics import ResultMetrics
 from server.streaming.short_messages import ShortMessages, is_audio
 from server.streaming.transport import transport_of
 from server.usage.meters import UsageMeter
-
-MIN_TIMER_S = 0.01  # a timer may fire early by another clock; do not spin on the remainder
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.connection")
 
@@ -81,7 +80,7 @@ class Connection(ABC):
         self._close: Close | None = None  # close frame after the flush, instead of that of its reason
         self._ended: asyncio.Future[None] | None = None
         self._waiting: asyncio.Task[None] | None = None  # handling a message that takes time; reading is paused
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: ClientTimer | None = None
         self._opened_s = self._clock()
         self._deadlines = Deadlines(limits, self._opened_s)
         self._writer = Writer(self._transport, context.metrics, self._clock)
@@ -396,7 +395,7 @@ class Connection(ABC):
 
     def _arm(self, seconds: float) -> None:
         self._cancel_timer()
-        self._timer = asyncio.get_running_loop().call_later(max(seconds, MIN_TIMER_S), self._on_timer)
+        self._timer = ClientTimer(asyncio.get_running_loop(), seconds, self._on_timer)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

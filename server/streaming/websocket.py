@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from asyncio import TimerHandle
 from asyncio.transports import BaseTransport
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request
 from websockets.protocol import State
 
+from server.streaming.client_timer import READ_S, ClientTimer
 from server.streaming.frames import WHOLE_PONG, audio_frame, frame_size, text_frame
 from server.streaming.transport import TRANSPORT_EXTENSION, MessageLimit, MessageReceiver
 
@@ -25,7 +27,7 @@ FRAMES_PER_CALL = 64  # about 2 ms of tiny frames; a single read may hold 43,000
 class StreamWebSocket(WebSocketsSansIOProtocol):
     """uvicorn's WebSocket protocol class; implements `server.streaming.transport.Transport`."""
 
-    _linger: asyncio.TimerHandle | None = None
+    _linger: ClientTimer | None = None
     _receiver: MessageReceiver | None = None
     _extensions: dict[str, object] | None = None  # of the ASGI scope; contains this object
     _too_large: bytes | None = None  # text message sent before the close after a too large message
@@ -233,7 +235,11 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         self._bound_end()
 
     def keepalive_timeout(self) -> None:
-        """Close if the client does not answer pings, unless reading is paused: its pong may be unread in the kernel."""
+        """Close if the client does not answer pings, once what it sent before was read."""
+        self.pong_timer = self.loop.call_later(READ_S, self._miss_pong)
+
+    def _miss_pong(self) -> None:
+        """Close unless reading is paused: the pong may be unread in the kernel."""
         if self._reading:
             super().keepalive_timeout()
             self._bound_end()
@@ -252,7 +258,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
     def _bound_end(self) -> None:
         """Abort after `LINGER_S` if the transport is closing and the client does not read the remaining data."""
         if self._linger is None and self.transport.is_closing() and self.transport.get_write_buffer_size():
-            self._linger = self.loop.call_later(LINGER_S, self.abort)
+            self._linger = ClientTimer(self.loop, LINGER_S, self.abort)
 
     async def send(self, message: Any) -> None:
         """Send, and mark a refused handshake as complete."""
@@ -296,9 +302,9 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         """Read until the client closes, with a time limit."""
         self._reading = True
         self._receive_more()
-        self.close_timer = self.loop.call_later(self.close_timeout, self.transport.close)
+        self.close_timer = cast(TimerHandle, ClientTimer(self.loop, self.close_timeout, self.transport.close))
         # uvicorn's own timer waits for the write buffer to empty; this one does not.
-        self._linger = self.loop.call_later(LINGER_S, self.abort)
+        self._linger = ClientTimer(self.loop, LINGER_S, self.abort)
 
     def abort(self) -> None:
         """Drop the connection and all unsent data."""

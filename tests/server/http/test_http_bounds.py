@@ -12,6 +12,7 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from server.http.bounded_protocol import MAX_PIPELINED, BoundedHttpProtocol, PipelineFlow
+from server.streaming import client_timer
 from tests.support.protocols.bare_http import dialed, rest
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import GatedSpellingModel, spell
@@ -136,8 +137,8 @@ class HttpBench:
 
     def turn(self) -> None:
         """Run the event loop's due callbacks."""
-        self.loop.run_until_complete(asyncio.sleep(0))
-        self.loop.run_until_complete(asyncio.sleep(0))
+        for _ in range(4):
+            self.loop.run_until_complete(asyncio.sleep(0))
 
     def end(self) -> None:
         self.protocol.connection_lost(None)
@@ -145,7 +146,8 @@ class HttpBench:
 
 
 @pytest.fixture
-def bench() -> Iterator[HttpBench]:
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpBench]:
+    monkeypatch.setattr(client_timer, "READ_S", 0.0)
     made = HttpBench()
     yield made
     made.end()
@@ -179,7 +181,7 @@ def test_a_closing_connection_whose_client_does_not_read_is_dropped(bench: HttpB
         case "refused":
             bench.protocol.send_400_response("no")
         case "idle":
-            bench.protocol.timeout_keep_alive_handler()
+            bench.protocol._close_idle()
         case _:
             bench.protocol.shutdown()
     assert bench.transport.closing

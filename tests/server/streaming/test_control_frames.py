@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
+from server.streaming import client_timer
 from server.streaming import websocket as websocket_module
 from server.streaming.websocket import FRAMES_PER_CALL
 from tests.support.clients.deaf_client import client_that_does_not_read
@@ -195,15 +196,15 @@ def test_a_client_is_not_closed_for_a_missing_pong_while_reading_is_paused() -> 
         websocket.pause_reading()
         websocket.send_keepalive_ping()
         assert [each.opcode for each in bench.answers()] == [Opcode.PING]
-        websocket.keepalive_timeout()
-        websocket.keepalive_timeout()
+        websocket._miss_pong()
+        websocket._miss_pong()
         assert not bench.transport.closing
         before = websocket.pong_timer
         websocket.resume_reading()
         assert websocket.pong_timer is not before
         assert before is not None
         assert before.cancelled()
-        websocket.keepalive_timeout()
+        websocket._miss_pong()
         assert bench.transport.closing
         (close,) = bench.answers()
         assert bytes(close.data).startswith(b"\x03\xf3")  # 1011
@@ -213,6 +214,7 @@ def test_a_client_is_not_closed_for_a_missing_pong_while_reading_is_paused() -> 
 def test_a_close_that_the_client_does_not_read_is_aborted(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing waits until the client has read the unsent data; the wait must be limited."""
     monkeypatch.setattr(websocket_module, "LINGER_S", 0.0)
+    monkeypatch.setattr(client_timer, "READ_S", 0.0)
     with Bench() as bench:
         bench.attach()
         bench.transport.unsent = 70_000
@@ -223,11 +225,11 @@ def test_a_close_that_the_client_does_not_read_is_aborted(way: str, monkeypatch:
             case "server shuts down":
                 bench.websocket.shutdown()
             case "no pong":
-                bench.websocket.keepalive_timeout()
+                bench.websocket._miss_pong()
         assert bench.transport.closing
         assert not bench.transport.aborted
-        bench.run()
-        bench.run()
+        for _ in range(4):
+            bench.run()
         assert bench.transport.aborted
 
 
