@@ -202,7 +202,8 @@ class Settings(BaseSettings):
     token_keys_file: Path | None = None
     """File of such secrets, one a line."""
     allowed_origins: tuple[str, ...] = ()
-    """Origins of web pages that may use the server, in addition to its own; `*` for any."""
+    """Origins of web pages that may use the server, in addition to its own; `*` for any. Without keys a public name of
+    the server itself has to be listed, too."""
     admin_keys: tuple[SecretStr, ...] = ()
     """Keys for `/admin/…`. Without them it is closed, unless `admin_local` is set."""
     admin_keys_file: Path | None = None

@@ -73,7 +73,8 @@ class Guard:
         caller = self.keys.check(credentials)
         listed = caller.key.origins
         headers = connection.headers
-        check_origin(headers.getlist("origin"), headers.get("host", ""), self._allowed if listed is None else listed)
+        allowed = self._allowed if listed is None else listed
+        check_origin(headers.getlist("origin"), headers.get("host", ""), allowed, keyless=self.keys.is_open)
         connection.scope[CALLER] = caller
         return caller
 

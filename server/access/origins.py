@@ -2,10 +2,14 @@
 
 Browsers send the page's origin in `Origin`, which the page cannot forge; clients without the header are not checked.
 Source: RFC 6454; for the handshake RFC 6455, section 10.2.
+
+A page of another site can make its own name resolve to this server (DNS rebinding), so that its origin is the server's.
+Where no key protects the server, the server's origin counts only if its name is a private one, `is_private_name`.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from urllib.parse import urlsplit
@@ -19,6 +23,8 @@ from server.settings import Settings
 ANY = "*"
 OPAQUE = "null"  # origin of local files and sandboxed frames
 DEFAULT_PORTS = {"http": 80, "https": 443}
+PRIVATE_DOMAINS = frozenset({"localhost", "local", "internal", "svc", "test"})
+"""Domains that are not sold. Source: RFC 6761, RFC 6762, ICANN resolution 2024.07.29.06; svc is Kubernetes'."""
 
 
 def origin_of(text: str) -> str:
@@ -61,11 +67,26 @@ def allow_pages(app: FastAPI, settings: Settings) -> None:
         )
 
 
-def check_origin(given: Sequence[str], host: str, allowed: AbstractSet[str]) -> None:
+def is_private_name(host: str) -> bool:
+    """Whether the name in a `Host` header cannot be registered by another site: an address, or not in public DNS."""
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
+    except ValueError:
+        return False
+    if "." not in name or name.rpartition(".")[2] in PRIVATE_DOMAINS:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def check_origin(given: Sequence[str], host: str, allowed: AbstractSet[str], *, keyless: bool) -> None:
     """Check that a page was served by this server or its origin is allowed. Raises: NotAllowed.
 
-    `given` are the request's `Origin` headers, `host` is its `Host`. The scheme is not compared: a proxy that
-    terminates TLS changes it.
+    `given` are the request's `Origin` headers, `host` is its `Host`; `keyless`: the server needs no key. The scheme is
+    not compared: a proxy that terminates TLS changes it.
     """
     if not given or ANY in allowed:
         return
@@ -75,7 +96,8 @@ def check_origin(given: Sequence[str], host: str, allowed: AbstractSet[str]) -> 
     except ValueError:
         raise NotAllowed("the Origin header is invalid") from None
     same_host = origin != OPAQUE and origin.partition("://")[2] == _without_default_port(host.lower(), origin)
-    if not same_host and origin not in allowed:
+    own = same_host and (not keyless or is_private_name(host))
+    if not own and origin not in allowed:
         raise NotAllowed(f"origin {origin[:64]!a} is not allowed by this server; add it to allowed_origins")
 
 

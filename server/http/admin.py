@@ -13,6 +13,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from server.access.keys import Credentials, KeyRing
+from server.access.origins import is_private_name
 from server.errors import BadParameter, ModelStays, NotAuthorized, ServerError, ServerNotReady, UnknownModel, of_setting
 from server.http.operations import ServiceOperations
 from server.models.registry import Phase
@@ -74,8 +75,13 @@ def admin_access(settings: Settings) -> AdminAccess:
 
 
 def is_direct(request: Request) -> bool:
-    """Whether the request comes from this machine, and neither through a proxy nor from a web page."""
+    """Whether the request comes from this machine, and neither through a proxy nor from a web page.
+
+    A page that reads from its own name (DNS rebinding) sends no header of a page, but that name.
+    """
     if request.client is None or any(name in request.headers for name in INDIRECT_HEADERS):
+        return False
+    if not is_private_name(request.headers.get("host", "")):
         return False
     try:
         return ipaddress.ip_address(request.client.host).is_loopback

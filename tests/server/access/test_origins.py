@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from websockets.exceptions import InvalidStatus
 
-from server.access.origins import allow_pages, check_origin, origin_of
+from server.access.origins import allow_pages, check_origin, is_private_name, origin_of
 from server.errors import NotAllowed, SettingsError
 from server.settings import Settings
 from tests.support.servers.live_server import LiveServer
@@ -52,10 +53,44 @@ def test_pages_of_this_server_and_of_the_list_are_accepted(
     origins: list[str], host: str, allowed: frozenset[str], comes_in: bool
 ) -> None:
     if comes_in:
-        check_origin(origins, host, frozenset(allowed))
+        check_origin(origins, host, frozenset(allowed), keyless=False)
         return
     with pytest.raises(NotAllowed):
-        check_origin(origins, host, frozenset(allowed))
+        check_origin(origins, host, frozenset(allowed), keyless=False)
+
+
+@pytest.mark.parametrize(
+    ("host", "private"),
+    [
+        ("localhost:8080", True),
+        ("LOCALHOST.", True),
+        ("127.0.0.1", True),
+        ("[::1]:8080", True),
+        ("[::ffff:127.0.0.1]:80", True),
+        ("192.168.0.7:8080", True),
+        ("tutti", True),
+        ("tutti.speech.svc", True),
+        ("tutti.speech.svc.cluster.local:8080", True),
+        ("box.local", True),
+        ("", True),
+        ("evil.example", False),
+        ("localhost.evil.example:8080", False),
+        ("127.0.0.1.evil.example", False),
+        ("127.0.0.1.nip.io:8080", False),
+        ("local.example.", False),
+        ("[::1", False),
+        ("evil.example@localhost", True),  # no browser sends it
+    ],
+)
+def test_without_keys_a_page_at_a_name_that_a_stranger_may_own_is_refused(host: str, *, private: bool) -> None:
+    """DNS rebinding: the page's name resolves to this server, so Origin and Host agree."""
+    assert is_private_name(host) is private
+    if not host.startswith("evil.example@") and host.lower().rstrip(".") and host != "[::1":
+        origin = f"http://{host}"
+        check_origin([origin], host, frozenset(), keyless=False)
+        check_origin([origin], host, {origin_of(origin)}, keyless=True)
+        with nullcontext() if private else pytest.raises(NotAllowed, match="add it to allowed_origins"):
+            check_origin([origin], host, frozenset(), keyless=True)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tests.support.servers.spelling import spell
 Start = Callable[..., LiveServer]
 
 
-def request_from(host: str | None, **headers: str) -> Request:
+def request_from(host: str | None, /, **headers: str) -> Request:
     named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     return Request({"type": "http", "headers": named, "client": None if host is None else (host, 5_000)})
 
@@ -36,6 +36,8 @@ def request_from(host: str | None, **headers: str) -> Request:
         (request_from("127.0.0.1", via="1.1 proxy"), False),
         (request_from("127.0.0.1", origin="http://localhost:3000"), False),
         (request_from("127.0.0.1", sec_fetch_site="cross-site"), False),
+        (request_from("127.0.0.1", host="localhost:8080"), True),
+        (request_from("127.0.0.1", host="evil.example:8080"), False),
     ],
 )
 def test_only_requests_of_this_machine_without_a_proxy_or_page_are_direct(request_: Request, *, direct: bool) -> None:
