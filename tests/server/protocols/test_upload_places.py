@@ -16,8 +16,8 @@ import pytest
 
 from server.errors import BacklogExceeded, TooManyUploads
 from server.protocols import upload_places
+from server.protocols.upload import Upload
 from server.protocols.upload_places import GIVES_WAY_S, GRACE_S, SLOW_BYTES_PER_S, Place, Stage, UploadPlaces
-from server.protocols.uploads import Upload
 from server.settings import UPLOADS_A_PLACE
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer

@@ -10,7 +10,7 @@ import pytest
 
 from model.ctc.words import Word
 from server.errors import CloseReason
-from server.protocols.uploads import NUMBER_PAUSE_S, Upload
+from server.protocols.upload import NUMBER_PAUSE_S, Upload
 from server.recognition.events import Closed, Final, FinalReason
 from server.text.formatting import AFTER_DIGITS, Sentences, Style
 

@@ -30,7 +30,6 @@ FIELDS = {
     "ConfigureFailure": {"type", "request_id", "sequence_id", "code", "error_code", "description"},
     "Warning": {"type", "request_id", "sequence_id", "code", "description"},
     "Error": {"type", "request_id", "sequence_id", "code", "description"},
-    "Warning": {"type", "request_id", "sequence_id", "code", "description"},
 }
 THRESHOLDS = {"eot_threshold", "eot_timeout_ms"}  # in every ConfigureSuccess
 TRIGGERS = {"model", "manual", "timeout"}
