@@ -45,8 +45,14 @@ class Keyterms:
     @classmethod
     def of_request(cls, parameter: str, phrases: Iterable[str], keywords: Sequence[Keyword] = ()) -> Keyterms:
         """Bias towards a request's terms, blank phrases left out. Raises: BadParameter, which names the parameter."""
+        terms = [phrase.strip() for phrase in phrases if phrase.strip()]
+        for term in terms:
+            if term.startswith("[") and term.endswith("]"):  # deepgram-sdk 5.3 sends a list so
+                raise BadParameter(
+                    f"{parameter}: {term[:MAX_SHOWN]!r} is a list; send the parameter once for each term"
+                )
         try:
-            return cls.of([phrase.strip() for phrase in phrases if phrase.strip()], keywords)
+            return cls.of(terms, keywords)
         except BiasError as error:
             raise BadParameter(f"{parameter}: {error}") from error
 

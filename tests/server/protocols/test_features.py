@@ -100,6 +100,14 @@ def test_every_feature_of_listen_is_refused_at_a_socket_that_lacks_it(live_serve
         assert socket.response.headers["x-ignored-params"] == "keyterm,multichannel"
 
 
+@pytest.mark.parametrize("value", ["['order', 'porch']", '["order"]', "[]"])
+def test_a_list_in_one_value_is_not_a_key_term(value: str) -> None:
+    with pytest.raises(BadParameter, match=r"^keyterm: .* is a list; send the parameter once for each term"):
+        query(f"{RAW}&{urlencode({'keyterm': value})}")
+    with pytest.raises(BadParameter, match=r"^keyterm: "):
+        _ = flux_query([*FLUX, ("keyterm", value)]).keyterms
+
+
 def test_the_plural_of_keyterm_is_keyterm() -> None:
     assert query(f"{RAW}&keyterms=porch&keyterms[]=lamp&keyterm=oak").keyterms.phrases == ("porch", "lamp", "oak")
     assert flux_query([*FLUX, ("keyterms", "porch"), ("Keyterm", "lamp")]).phrases == ("porch", "lamp")
