@@ -105,7 +105,7 @@ def markdown(found: Tradeoff) -> str:
 
 
 def draw(found: Tradeoff, path: Path) -> None:
-    """Plot p98 against core-seconds, a panel for each network and a line for each policy."""
+    """Plot p98 against core-seconds, a panel for each network and a line to the highest load of each policy."""
     networks = list(dict.fromkeys(run.network for run in found.runs))
     with plot.picture(path, 1, len(networks), (5.2 * len(networks), 4.4)) as panels:
         for axes, network in zip(panels, networks, strict=True):
@@ -113,7 +113,7 @@ def draw(found: Tradeoff, path: Path) -> None:
                 points = loads(run) if run.network == network else []
                 across, up = [load.core_s_per_hour for load in points], [load.p98_ms for load in points]
                 if points:
-                    axes.plot(across, up, marker="o", markersize=5, label=run.policy)
+                    axes.plot(across, up, marker="o", markersize=5, label=f"{run.policy}, to {points[-1].streams}")
                 for load in points:
                     at = (load.core_s_per_hour, load.p98_ms)
                     axes.annotate(f"{load.streams}", at, (4, 4), textcoords="offset points", fontsize="x-small")

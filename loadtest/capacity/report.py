@@ -115,6 +115,7 @@ def _batch_sizes(axes: Axes, levels: Sequence[LevelReport]) -> None:
         axes.bar([str(level.streams) for level in shown], shares, bottom=bottoms, color=color, label=label)
         bottoms = [bottom + share for bottom, share in zip(bottoms, shares, strict=True)]
     axes.set(xlabel="live streams", ylabel="share of batches", ylim=(0, 1))
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1), reverse=True)
 
 
 def _split_lines(comparison: Comparison) -> list[str]:

@@ -32,7 +32,7 @@ def picture(path: Path, rows: int, columns: int, size: tuple[float, float], **op
         yield list(grid.flat)
         for axes in grid.flat:
             axes.grid(visible=True, which="both", alpha=0.25)
-            if axes.get_legend_handles_labels()[0]:
+            if axes.get_legend() is None and axes.get_legend_handles_labels()[0]:
                 axes.legend(fontsize="small")
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=130)

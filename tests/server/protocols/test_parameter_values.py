@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlencode
@@ -19,6 +20,7 @@ from server.protocols.twilio import endpoint as twilio
 from server.protocols.vosk import endpoint as vosk
 from server.protocols.vosk.adapter import VoskAdapter
 from server.streaming.adapter import Reject
+from tests.support.audio.speech import ROOT
 from tests.support.protocols.listen_query import query
 from tests.support.servers.adapters import RATE
 from tests.support.servers.fakes import WAIT_S
@@ -172,3 +174,20 @@ SETTINGS = ("sample_rate", "max_alternatives", "phrase_list", "words")
 def test_vosk_settings_refuse_invalid_values_too(name: str, value: Any) -> None:
     actions = list(VoskAdapter(RATE).text(json.dumps({"config": {name: value}})))
     assert [type(action) for action in actions] == [Reject]
+
+
+def test_the_document_for_migration_lists_every_parameter_of_deepgram() -> None:
+    section = (ROOT / "docs" / "features.md").read_text().partition("## Coming from Deepgram")[2].partition("\n## ")[0]
+    rows = {
+        line.split("|")[1].strip(): set(re.findall(r"`([a-z_]+)`", line))
+        for line in section.splitlines()
+        if "|" in line
+    }
+    same_or_not = rows["the same"] | rows["differ"]
+    for parameter in TABLE.values():
+        listed = {
+            Kind.HONORED: same_or_not,
+            Kind.UNSUPPORTED: rows["refused with 400"] | rows["differ"],
+            Kind.OTHER_VERSION: rows["only at `/v2/listen` (Flux)"],
+        }.get(parameter.kind, rows["accepted without effect"])
+        assert parameter.ours or parameter.name in listed, parameter.name
