@@ -93,10 +93,12 @@ def _lines(words: Words, label: str) -> tuple[str, ...] | None:
 def cues(words: Words, label: str = "") -> list[Cue]:
     """Return the cues of one speaker, in order and without overlap; `label` stands in front of each, as "Caller: "."""
     made: list[Cue] = []
-    for part in _long_enough(passages([piece for word in words for piece in _pieces(word)], label), label):
+    parts = _long_enough(passages([piece for word in words for piece in _pieces(word)], label), label)
+    for part, after in zip_longest(parts, parts[1:]):
         start_ms = max(round(part[0].word.start_s * 1e3), made[-1].end_ms if made else 0)
-        end_ms = max(round(part[-1].word.end_s * 1e3), start_ms + SHORTEST_MS)
-        made.append(Cue(start_ms, end_ms, _lines(part, label) or ()))
+        end_s = part[-1].word.end_s
+        end_ms = round((end_s if after is None else min(end_s, after[0].word.start_s)) * 1e3)
+        made.append(Cue(start_ms, max(end_ms, start_ms + SHORTEST_MS), _lines(part, label) or ()))
     return made
 
 

@@ -22,9 +22,10 @@ export function subtitles(words, form) {
 
 function cues(words) {
   let end = 0;
-  return longEnough(passages(words.flatMap(pieces))).map((part) => {
+  return longEnough(passages(words.flatMap(pieces))).map((part, at, parts) => {
     const start = Math.max(Math.round(part[0].start * 1000), end);
-    end = Math.max(Math.round(part.at(-1).end * 1000), start + SHORTEST_MS);
+    const spoken = Math.min(part.at(-1).end, parts[at + 1]?.[0].start ?? Infinity);
+    end = Math.max(Math.round(spoken * 1000), start + SHORTEST_MS);
     return { start, end, lines: linesOf(part) };
   });
 }

@@ -76,6 +76,13 @@ def test_a_short_cue_joins_its_neighbor():
     assert [cue.content for cue in parsed(words)] == ["yes I am here"]
 
 
+def test_a_word_with_a_late_end_does_not_delay_the_next_cue():
+    late = FormattedWord(Word("l" * 40, 1.0, 1900.0, 0.9), "l" * 40)
+    found = parsed([*said("any possible chance"), late, *said("x" * 40 + " which", start_s=3.0)])
+    assert [cue.start.total_seconds() for cue in found] == [0.0, 1.0, 3.0]
+    assert found[1].end.total_seconds() == 3.0
+
+
 def test_long_speech_is_divided_evenly():
     found = parsed(said("seventeen characters of text in every line of this sentence without any pause " * 3))
     assert len(found) == 4
