@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from model.ctc.words import Word
+from server.audio import formats
 from server.protocols.deepgram.messages import UtteranceOut
 from server.protocols.deepgram.utterances import SPLIT_S, utterances
 from server.text.formatting import FormattedWord
@@ -80,7 +81,7 @@ def outputs_of(recordings: Sequence[Path], roots: Sequence[Path], out: Path, for
     else:
         if out.exists() and not out.is_dir():
             raise BadInput(f"--out: {out} is a file; give a folder for several transcripts")
-        targets = {path: out / _relative(path, roots).with_suffix(SUFFIXES[form]) for path in recordings}
+        targets = {path: out / _transcript(_relative(path, roots), form) for path in recordings}
     taken: dict[Path, Path] = {}
     for path, target in targets.items():
         if target in taken:
@@ -89,6 +90,12 @@ def outputs_of(recordings: Sequence[Path], roots: Sequence[Path], out: Path, for
             raise BadInput(f"--out: {target} is one of the recordings")
         taken[target] = path
     return targets
+
+
+def _transcript(recording: Path, form: str) -> Path:
+    """Return a recording's name with the suffix of a transcript: "1.2 lesson" has no suffix that could go."""
+    known = recording.suffix.lower()[1:] in formats.SUFFIXES
+    return recording.with_name(f"{recording.stem if known else recording.name}{SUFFIXES[form]}")
 
 
 def _relative(path: Path, roots: Sequence[Path]) -> Path:

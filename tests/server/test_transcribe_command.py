@@ -93,6 +93,10 @@ def test_output_formats_and_files(server: list[str], tmp_path: Path) -> None:
     assert transcribe(tmp_path / "in", *server, "--out", folder, "--format", "text").exit_code == 0
     assert (folder / "a.txt").read_text() == "one two\n"
     assert (folder / "deep" / "b.txt").read_text() == "three\n"
+    lessons = [say(tmp_path / name, "x") for name in ("1.1 lesson.wav", "1.2 lesson.wav")]
+    lessons = [lesson.rename(lesson.with_suffix("")) for lesson in lessons]
+    assert transcribe(*lessons, *server, "--out", folder).exit_code == 0
+    assert (folder / "1.1 lesson.txt").read_text() == (folder / "1.2 lesson.txt").read_text() == "x\n"
     assert transcribe(tmp_path / "in", *server, "--out", folder, "--json").exit_code == 0
     assert json.loads((folder / "a.json").read_text().splitlines()[-1])["type"] == "file"
 
