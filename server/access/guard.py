@@ -6,6 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import cast
 
+import structlog
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -14,6 +15,7 @@ from server.access.origins import allowed_origins, check_origin
 from server.coordination.coordinator import CallLease, Coordinator
 from server.errors import REFUSALS, Refused
 from server.operations.drain import OpenSessions
+from server.operations.logs import note_refusal
 from server.operations.metrics import Metrics
 from server.settings import Settings
 from server.text.redaction_kinds import Redaction
@@ -84,6 +86,8 @@ class Guard:
         The stream's quota is released by `QuotaRelease`, which `server.app` puts around all endpoints.
         """
         caller = self.identify(connection, credentials)
+        if caller.key.name:
+            structlog.contextvars.bind_contextvars(key_name=caller.key.name)  # the operator's, in all its log lines
         self._sessions.refuse_if_draining()
         openings = [_address_owner(connection)]
         if not self.keys.is_open:
@@ -109,6 +113,7 @@ class Guard:
         """Count a refusal; return its status, code, message and Retry-After."""
         entry = REFUSALS[type(error)]
         self._metrics.rejected.labels(entry.reason).inc()
+        note_refusal(error)
         shortest_s = entry.retry_after_s
         retry_after_s = None if shortest_s is None else self.coordinator.retry_after_s(shortest_s)
         return CountedRefusal(entry.status, entry.err_code, str(error), retry_after_s)

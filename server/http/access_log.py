@@ -12,14 +12,22 @@ from collections.abc import Callable
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.operations.logs import name_request
+from server.operations.logs import name_request, noted_refusal
+from server.protocols.deepgram.parameters import TABLE
+from server.protocols.features import FEATURES, OTHER_VERSION
+from server.protocols.flux.query import QUERY as FLUX
+from server.protocols.openai.form import KNOWN as FORM
 
 HEADER, CLIENT_HEADER = b"dg-request-id", b"x-request-id"
 SANE = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
-PROBES = ("/healthz", "/readyz", "/metrics", "/v2")
+PROBES, FLUX_PATH = ("/healthz", "/readyz", "/metrics", "/v2"), "/v2/listen"
 MAX_PATH = 200  # characters of a path in a log line
 GONE = 499  # nginx's status for a client that disconnected before the response
 STARTS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
+PARAMETERS = frozenset(
+    {*TABLE, *FEATURES, *OTHER_VERSION, *FLUX, *FORM, "content-type", "file", "intent", "track", "url"}
+)
+"""Names of parameters that may be logged: ours, not those of a client."""
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.access")
 
@@ -46,26 +54,36 @@ class AccessLog:
                 if self._lines and not answer.accepted:
                     self._write(scope, answer, self._clock() - began_s)
 
-    def log_refusal(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
+    def log_refusal(self, scope: Scope, status: int, seconds: float, request_id: str, error: Exception) -> None:
         """Log a handshake refused before it reached the app."""
         if self._lines:
             with structlog.contextvars.bound_contextvars(request_id=request_id, **_client_name(scope)):
-                _line("WEBSOCKET", scope["path"], status, seconds, request_id)
+                _line("WEBSOCKET", scope["path"], status, seconds, request_id, **_said_of(error))
 
     def _write(self, scope: Scope, answer: _Answer, seconds: float) -> None:
         path = scope["path"] if "endpoint" in scope else "(unknown)"  # an unknown path may contain a key
-        _line(scope.get("method", "WEBSOCKET"), path, answer.status, seconds, answer.request_id)
+        said = _said_of(noted_refusal())
+        _line(scope.get("method", "WEBSOCKET"), path, answer.status, seconds, answer.request_id, **said)
 
 
-def _line(method: str, path: str, status: int, seconds: float, request_id: str) -> None:
-    (_log.debug if path.startswith(PROBES) else _log.info)(
+def _line(method: str, path: str, status: int, seconds: float, request_id: str, **said: str) -> None:
+    (_log.debug if path.startswith(PROBES) and path != FLUX_PATH else _log.info)(
         "request",
         method=method,
         path=path[:MAX_PATH].encode("unicode_escape").decode(),
         status=status,
         ms=round(seconds * 1e3, 1),
         request_id=request_id,
+        **said,
     )
+
+
+def _said_of(error: Exception | None) -> dict[str, str]:
+    """Return the kind of a refusal and the parameter that its text begins with; nothing else that a client sent."""
+    if error is None:
+        return {}
+    parameter = str(error).partition(":")[0]
+    return {"error": type(error).__name__} | ({"parameter": parameter} if parameter in PARAMETERS else {})
 
 
 class _Answer:

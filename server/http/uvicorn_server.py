@@ -177,7 +177,7 @@ class EarlyRefusal:
             return None
         request_id = take_request_id()
         response = render_refusal(self._guard.refuse(error), request_id)
-        self._access.log_refusal(scope, response.status_code, self._clock() - began_s, request_id)
+        self._access.log_refusal(scope, response.status_code, self._clock() - began_s, request_id, error)
         return response
 
 

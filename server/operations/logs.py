@@ -172,10 +172,26 @@ def _write_all(fd: int, data: bytes) -> None:
 _untaken: ContextVar[str | None] = ContextVar("tutti_request_id_waiting", default=None)
 _current: ContextVar[str | None] = ContextVar("tutti_request_id", default=None)
 
+_refusals: ContextVar[list[Exception] | None] = ContextVar("tutti_refusals", default=None)
+
+
+def note_refusal(error: Exception) -> None:
+    """Store why the request of this context is refused, for its log line."""
+    noted = _refusals.get()
+    if noted is not None:
+        noted.append(error)
+
+
+def noted_refusal() -> Exception | None:
+    """Return the last refusal of this context's request."""
+    noted = _refusals.get()
+    return noted[-1] if noted else None
+
 
 def name_request() -> str:
     """Set a new request id in this context; the endpoint gets it with `take_request_id`."""
     request_id = str(uuid.uuid4())
+    _refusals.set([])
     _untaken.set(request_id)
     _current.set(request_id)
     return request_id

@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import nullcontext
+from urllib.parse import urlencode
 
 import pytest
 import structlog
@@ -35,6 +36,7 @@ ODD_HEADERS = (
     *(b"Authorization: \xff\xfe", b"Authorization: Token \xc3"),
     *(b"Origin: \xff://[", b"Sec-WebSocket-Protocol: ,,"),
 )
+RAW = {"encoding": "linear16", "sample_rate": "16000"}
 IDS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
 
 
@@ -179,3 +181,31 @@ def test_an_early_refusal_is_logged_with_the_request_id_of_its_answer(live_serve
     [line] = [line for line in lines if line["event"] == "request"]
     assert line["request_id"] == found.value.response.headers["dg-request-id"]
     assert (line["path"], line["status"], line["method"]) == ("/v1/listen", 503, "WEBSOCKET")
+    assert line["error"] == "ServerFull"
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "said"),
+    [
+        ("/v1/listen", {"profanity_filter": "true"}, {"error": "BadParameter", "parameter": "profanity_filter"}),
+        ("/v1/listen", {"language": "multi"}, {"error": "BadParameter", "parameter": "language"}),
+        ("/v1/listen", {"encoding": "linear16"}, {"error": "BadParameter", "parameter": "sample_rate"}),
+        ("/v2/listen", {"secret_name": "x"}, {"error": "BadParameter"}),
+        ("/v2/listen", {**RAW, "model": "s3cret"}, {"error": "BadParameter", "parameter": "model"}),
+        ("/v1/s3cret", {}, {"error": "UnknownPath"}),
+    ],
+)
+def test_the_log_line_of_a_refusal_has_its_kind_and_parameter_and_no_text_of_the_client(
+    live_server: Start, path: str, query: dict[str, str], said: dict[str, str]
+) -> None:
+    server = live_server()
+    with capture_logs() as lines, server.http as http:
+        with pytest.raises(InvalidStatus):
+            connect(f"ws://{server.host}{path}?{urlencode(query)}", compression=None, proxy=None).__enter__()
+        if path == "/v1/listen":
+            assert http.post(path, params=query, content=b"x").status_code == 400
+    found = [line for line in lines if line["event"] == "request"]
+    assert len(found) == 1 + (path == "/v1/listen")
+    assert {name: found[0][name] for name in ("error", "parameter") if name in found[0]} == said
+    assert {line["log_level"] for line in found} == {"info"}
+    assert not any("secret" in str(value) or "s3cret" in str(value) for line in found for value in line.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from websockets.exceptions import InvalidStatus
@@ -108,8 +110,10 @@ def test_request_ids_of_clients_are_checked() -> None:
         assert not SANE.fullmatch(name)
 
 
-def test_request_has_one_id_in_headers_frames_and_log() -> None:
-    with ServerProcess(api_keys=[KEY], log_level="debug") as server:
+def test_request_has_one_id_in_headers_frames_and_log_and_its_key_a_name(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"{hashlib.sha256(KEY.encode()).hexdigest()} call-center")
+    with ServerProcess(api_keys_file=str(keys), log_level="debug") as server:
         query = "encoding=linear16&sample_rate=16000"
         url = f"ws://127.0.0.1:{server.port}/v1/listen?{query}"
         headers = {"Authorization": f"Token {KEY}", "X-Request-Id": "call-7"}
@@ -131,8 +135,11 @@ def test_request_has_one_id_in_headers_frames_and_log() -> None:
     stream = {line["event"]: line for line in log if line.get("request_id") == given}
     assert set(stream) >= {"stream opened", "stream closed"}
     assert {line.get("client_request_id") for line in stream.values()} == {"call-7"}
+    assert stream["stream opened"]["key_name"] == stream["stream closed"]["key_name"] == "call-center"
     requests = {line["request_id"]: line for line in log if line["event"] == "request"}
     assert requests[refused_id]["status"] == 401
+    assert requests[refused_id]["error"] == "NotAuthorized"
+    assert "key_name" not in requests[refused_id]
     assert requests[upload.headers["dg-request-id"]]["status"] == 200
     assert upload.json()["metadata"]["request_id"] == upload.headers["dg-request-id"]
     for probe in probes:
