@@ -20,7 +20,8 @@ def provenance_line(device: Calibration) -> str:
     parts += [f"{at.cores} cores, {at.threads} for compute"] if at.cores else []
     parts += [f"measured {at.date[:10]}"] if at.date else []
     parts += ["optimistic: interference in the server not measured"] if at.date and not _interferes(device) else []
-    parts += [f"other programs took {at.others:.1f} cores meanwhile: measure again"] if at.others >= BUSY else []
+    if at.others >= BUSY:
+        parts += [f"other programs took {at.others:.1f} cores meanwhile: run tutti calibrate on your idle machine"]
     return "; ".join(part for part in parts if part)
 
 
