@@ -64,6 +64,8 @@ class KeptStream:
     sent: int = 0
     done: int = 0
     """Steps answered on this connection; fewer than `answered` during a replay."""
+    held_up: int = 0
+    """Steps pushed before this connection, which waited for it."""
     asked: int = 0
     """Number of `exports` that were sent."""
     restore_waits: bool = False
@@ -84,13 +86,14 @@ class KeptStream:
 
     @property
     def caught_up(self) -> bool:
-        """Whether everything is sent and nothing is repeated."""
-        return self.done >= self.answered and self.all_sent
+        """Whether everything is sent, nothing is repeated, and all that waited for the connection is answered."""
+        return self.done >= max(self.answered, self.held_up) and self.all_sent
 
     def reopen(self) -> None:
         """Start again on another connection."""
         self.opened = False
         self.sent = self.done = self.base
+        self.held_up = self.pushed
         self.exports = deque(export for export in self.exports if not export.own)
         self.asked = 0
         self.restore_waits = False
@@ -120,6 +123,7 @@ class KeptStream:
     def end(self) -> None:
         """Drop everything: the stream failed, or its owner closed it."""
         self.steps.clear()
+        self.held_up = 0
         self.export_at = math.inf
 
 

@@ -308,7 +308,8 @@ class RecoveringEngine:
     def _take_batch(self, batch: BatchDone) -> None:
         streams = self._streams
         if self._catching_up:
-            events = self._new_rows(batch)
+            # Waits while it catches up show that an engine was lost, not that there are too many streams.
+            events = [each._replace(live_wait_s=()) for each in self._new_rows(batch)]
         else:
             events = [batch]
             for stream in batch.streams:

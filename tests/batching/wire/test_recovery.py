@@ -62,6 +62,23 @@ def test_a_stream_continues_in_another_engine_and_no_answer_comes_twice() -> Non
     assert sum(map(len, (event.streams for event in front.events if isinstance(event, BatchDone)))) == 12
 
 
+def test_waits_while_a_stream_catches_up_do_not_count_as_load() -> None:
+    """They lowered the limit of streams to a twelfth after a hung engine."""
+    front = Recovering(engine := driven(), every_steps=3)
+    stream = front.engine.open()
+    front.engine.push(stream, step(42), tag=0)
+    work(front, engine)
+    front.lose()
+    for n in range(1, 6):
+        front.engine.push(stream, step(42), tag=n)
+    front.connect(other := driven())
+    work(front, other)
+    front.engine.push(stream, step(42), tag=6)
+    work(front, other)
+    batches = [event for event in front.events if isinstance(event, BatchDone)]
+    assert [bool(batch.live_wait_s) for batch in batches if batch.tags[0] in {0, 1, 6}] == [True, False, True]
+
+
 def test_the_kept_steps_are_those_since_the_last_state() -> None:
     engine = driven()
     front = Recovering(engine, every_steps=5)
