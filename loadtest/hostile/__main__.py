@@ -1,7 +1,8 @@
 """Hostile clients alongside well-behaved ones, whose latency and texts must not suffer; nothing may break or leak.
 
 `python -m loadtest.hostile` starts a server and plays live streams, alternately without and with clients that send
-broken handshakes and messages of every kind; writes `loadtest/results/hostile.json` and `.md`.
+broken handshakes and messages of every kind; writes `loadtest/results/hostile.json` and `.md`. With `--kind bodies` or
+`texts` they send what is meant to cost the server much: `hostile_bodies` and `hostile_texts`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from loadtest.errors import BadSettings
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings
 from loadtest.hostile.raw_connection import Tally
-from loadtest.hostile.swarm import Script
+from loadtest.hostile.swarm import Kind, Script
 from loadtest.leftovers import IdleFigures, idle_figures, judge_leftovers
 from loadtest.measurement.report import print_remarks
 from loadtest.measurement.run import measure_levels
@@ -42,7 +43,7 @@ from loadtest.served import served
 
 NAME = "hostile"
 
-P98_SHARE = 1.2
+P98_SHARES = {Kind.MIXED: 1.2, Kind.BODIES: 1.5, Kind.TEXTS: 1.5}
 """Limit of the well-behaved streams' p98 with hostile clients, as a multiple of that without them.
 
 Each round compares the two within two minutes; the median of the rounds is judged, since a shared machine has slow
@@ -51,7 +52,7 @@ minutes.
 
 IDLE_WITHIN_S = 30.0  # the server holds half-open connections for its idle and handshake timeouts
 SPARE_S = 5.0  # added to the time that the messages of a round should take
-FIRST_SHARE, FIRST_LEAST = 0.1, 1_000
+FIRST_SHARE, FIRST_LEAST = 0.1, {Kind.MIXED: 1_000, Kind.BODIES: 100, Kind.TEXTS: 1_000}
 """Messages of the warm-up, as a share and as a minimum, which fill caches and grow memory to its working size."""
 
 MEMORY_SHARE = 0.02
@@ -101,7 +102,8 @@ class Plan:
     @property
     def warm_up(self) -> Script:
         """Script of the warm-up."""
-        messages = max(FIRST_LEAST, round(self.script.messages * FIRST_SHARE))
+        share = round(self.script.messages * FIRST_SHARE)
+        messages = max(FIRST_LEAST[self.script.kind], share)
         return replace(self.script, messages=messages, seed=self.script.seed + self.rounds)
 
 
@@ -156,6 +158,7 @@ async def run_swarm(url: str, key_file: Path, script: Script) -> Tally:
     options = ("--messages", script.messages, "--per-s", script.per_s, "--at-a-time", script.at_a_time)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "loadtest.hostile.swarm", url, *map(str, options), "--seed", str(script.seed),
+        "--kind", script.kind,
         "--key-file", str(key_file), stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -193,7 +196,7 @@ def judge(
     share = statistics.median(ratios) if len(ratios) == len(attacked) else None
     return [
         Criterion("messages and handshakes that were not sent", 0, max(0, script.messages - tally.messages)),
-        Criterion("chunk latency p98 with hostile clients, relative to without", P98_SHARE, share),
+        Criterion("chunk latency p98 with hostile clients, relative to without", P98_SHARES[script.kind], share),
         Criterion(
             "transcripts that differ from those alone", 0, sum(level.mismatched for level in (*quiet, *attacked))
         ),
@@ -264,7 +267,8 @@ def run(plan: Plan, base: LoadSettings, options: Sequence[str], folder: Path, co
         print_remarks(level, console)
     for error, count in (found.errors_logged | found.tally.problems).items():
         console.print(f"{count} × {error}", style="red", highlight=False, markup=False)
-    return conclude(found, found.bars, markdown(found), folder, NAME)
+    name = NAME if plan.script.kind is Kind.MIXED else f"{NAME}_{plan.script.kind}"
+    return conclude(found, found.bars, markdown(found), folder, name)
 
 
 def main(
@@ -277,12 +281,13 @@ def main(
     rounds: Annotated[int, typer.Option(help="Rounds, each without and with hostile clients.")] = 5,
     serve_option: ServeOptions = None,
     seed: Annotated[int, typer.Option(help="Random seed of the attacks.")] = 1,
+    kind: Annotated[Kind, typer.Option(help="What is sent; each writes a page of its own.")] = Kind.MIXED,
     folder: Folder = RESULTS,
 ) -> None:
     """Attack a server started here; measure well-behaved streams and check for leaks."""
 
     def work(command: str) -> int:
-        plan = Plan(Script(messages, per_s, at_a_time, seed), streams, quiet_s, rounds)
+        plan = Plan(Script(messages, per_s, at_a_time, seed, kind), streams, quiet_s, rounds)
         return run(plan, LoadSettings("", (1,), seed=seed), serve_option or (), folder, command)
 
     carry_out("loadtest.hostile", work)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from loadtest.generator.frames import BINARY, masked
 from loadtest.hostile.raw_connection import Target
@@ -100,8 +100,14 @@ _KINDS: tuple[Callable[[bytes, bytes, random.Random], bytes], ...] = (_wav, _fla
 
 
 def _page(packet: bytes, flags: int) -> bytes:
-    lengths = bytes([255] * (len(packet) // 255) + [len(packet) % 255])
-    return b"OggS\0" + bytes([flags]) + struct.pack("<qIIIB", 0, 1, 0, 0, len(lengths)) + lengths + packet
+    return ogg_page([packet], flags)
+
+
+def ogg_page(packets: Sequence[bytes], flags: int) -> bytes:
+    """Return an Ogg page with whole packets, and no checksum."""
+    lengths = b"".join([bytes([255] * (len(packet) // 255) + [len(packet) % 255]) for packet in packets])
+    head = b"OggS\0" + bytes([flags]) + struct.pack("<qIIIB", 0, 1, 0, 0, len(lengths))
+    return head + lengths + b"".join(packets)
 
 
 def element(name: int, body: bytes, size: int | None = None) -> bytes:

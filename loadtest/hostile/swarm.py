@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -21,7 +22,7 @@ import typer
 import uvloop
 
 from loadtest.generator.recordings import cut, shipped_manifest
-from loadtest.hostile import containers, floods, streams
+from loadtest.hostile import bodies, containers, floods, streams, texts
 from loadtest.hostile import handshakes as early
 from loadtest.hostile.raw_connection import Tally, Target
 
@@ -44,6 +45,21 @@ ATTACKS: Mapping[Attack, float] = {
 """Relative frequencies; attacks that make the server compute are rare, since that cost is not a fault."""
 
 
+class Kind(StrEnum):
+    """What the hostile clients send: everything, or only what is meant to cost the server much."""
+
+    MIXED = "mixed"
+    BODIES = "bodies"
+    TEXTS = "texts"
+
+
+OF_KIND: Mapping[Kind, Mapping[Attack, float]] = {
+    Kind.MIXED: ATTACKS,
+    Kind.BODIES: {bodies.uploaded_body: 9, bodies.dribbled_body: 1},
+    Kind.TEXTS: {texts.damaged_json: 10, texts.long_contexts: 1, texts.new_key_terms: 2, texts.abandoned: 10},
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Script:
     """Number of messages, their rate, concurrency, and the seed."""
@@ -52,13 +68,15 @@ class Script:
     per_s: float = 300.0
     at_a_time: int = 32
     seed: int = 1
+    kind: Kind = Kind.MIXED
 
 
 async def attack(target: Target, script: Script, clock: Callable[[], float]) -> None:
     """Attack until all messages are sent and every attack has ended; counts in the target's tally."""
     rng = random.Random(script.seed)
     room = asyncio.Semaphore(script.at_a_time)
-    attacks, weights = list(ATTACKS), list(ATTACKS.values())
+    chosen_from = OF_KIND[script.kind]
+    attacks, weights = list(chosen_from), list(chosen_from.values())
     began_s, running = clock(), set[asyncio.Task[None]]()
     while target.tally.messages < script.messages:
         await room.acquire()
@@ -100,13 +118,14 @@ def main(
     per_s: Annotated[float, typer.Option(help="Messages per second.")] = 300.0,
     at_a_time: Annotated[int, typer.Option(help="Concurrent connections.")] = 32,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 1,
+    kind: Annotated[Kind, typer.Option(help="What is sent.")] = Kind.MIXED,
     key_file: Annotated[Path | None, typer.Option(help="File with a valid API key.")] = None,
 ) -> None:
     """Attack a server; print counts of attacks and responses."""
     os.nice(NICENESS)
     key = key_file.read_text(encoding="utf-8").strip() if key_file is not None else "none"
     tally = Tally()
-    script = Script(messages, per_s, at_a_time, seed)
+    script = Script(messages, per_s, at_a_time, seed, kind)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(attack(target_at(url, key, tally), script, time.perf_counter))
     typer.echo(msgspec.json.encode(tally).decode())

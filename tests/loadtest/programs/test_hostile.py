@@ -17,7 +17,7 @@ from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigure
 from loadtest.hostile.__main__ import MEMORY_SHARE, Plan, errors_in, judge, total
 from loadtest.hostile.containers import broken
 from loadtest.hostile.raw_connection import Tally
-from loadtest.hostile.swarm import ATTACKS, Attack, Script, attack, target_at
+from loadtest.hostile.swarm import OF_KIND, Attack, Script, attack, target_at
 from loadtest.leftovers import IdleFigures, judge_leftovers
 from tests.support.clients.loadtest_bench import T0
 from tests.support.needs import need_ipv6
@@ -76,7 +76,9 @@ def test_other_streams_keep_their_texts_and_nothing_leaks(live_server: Start, ca
     assert not [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")]
 
 
-@pytest.mark.parametrize("chosen", ATTACKS, ids=lambda chosen: chosen.__name__)
+@pytest.mark.parametrize(
+    "chosen", [chosen for kind in OF_KIND.values() for chosen in kind], ids=lambda chosen: chosen.__name__
+)
 def test_each_attack_ends_without_a_problem(live_server: Start, chosen: Attack) -> None:
     server = live_server(api_keys=[KEY], idle_timeout_s=0.5, write_timeout_s=0.5)
     tally = Tally()
