@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from server.audio.formats import PLAIN, SUFFIXES, AudioForm, audio_form
 from server.cli.errors import complain, fail, given_options, refuse, shorten
 from server.cli.options import (
     BeamsOption,
@@ -33,6 +32,7 @@ from server.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from server.audio.formats import AudioForm
     from tutti_asr_client.files.display import Display
     from tutti_asr_client.files.transcribe import OpenTranscriber
 
@@ -62,7 +62,13 @@ ResumableOption = Annotated[
 ]
 
 
-RawEncoding = StrEnum("RawEncoding", sorted(PLAIN))  # type: ignore[misc] # the names are those of `Encoding`
+class RawEncoding(StrEnum):
+    """Encodings without a header, those of `server.audio.formats.PLAIN`."""
+
+    ALAW = "alaw"
+    LINEAR16 = "linear16"
+    LINEAR32 = "linear32"
+    MULAW = "mulaw"
 
 
 class OutputFormat(StrEnum):
@@ -102,7 +108,7 @@ def transcribe(
     context: typer.Context,
     files: Annotated[
         list[Path],
-        typer.Argument(help=f"Recordings ({', '.join(SUFFIXES)}); folders of them; - for standard input."),
+        typer.Argument(help="Recordings (wav, flac, ogg, mp3, m4a and more); folders of them; - for standard input."),
     ],
     *,
     realtime: Annotated[bool, typer.Option("--realtime", help="Send audio in real time.")] = False,
@@ -262,6 +268,7 @@ def _raw_form(
     context: typer.Context, encoding: RawEncoding | None, sample_rate: int | None, channels: int | None
 ) -> AudioForm:
     """Return the format of files without a header."""
+    from server.audio.formats import audio_form
     from server.audio.recording import RATES
 
     if encoding is None:

@@ -20,8 +20,10 @@ import srt
 from click.testing import Result
 from typer.testing import CliRunner
 
+from server.audio.formats import PLAIN
 from server.cli import EXIT_BROKEN_PIPE, app
 from server.cli.errors import EXIT_INTERRUPTED
+from server.cli.transcribe import RawEncoding
 from tests.support.audio.media_files import container
 from tests.support.audio.speech import SAMPLES
 from tests.support.servers.live_server import LiveServer
@@ -272,6 +274,10 @@ def test_utterances_of_one_channel_are_lines(server: list[str], tmp_path: Path) 
     soundfile.write(path, np.concatenate([spell("one"), silence(2), spell("two"), silence(0.5)]), 16_000)
     assert printed(transcribe(path, *server)) == "one two\n"
     assert printed(transcribe(path, *server, "--utterances")) == "one\ntwo\n"
+
+
+def test_encodings_of_raw_audio_are_those_of_the_server() -> None:
+    assert {encoding.value for encoding in RawEncoding} == {encoding.value for encoding in PLAIN}
 
 
 def test_raw_audio_is_read_with_its_encoding(server: list[str], tmp_path: Path) -> None:
