@@ -231,7 +231,7 @@ def _end_at(loop: asyncio.AbstractEventLoop, deadline: asyncio.Timeout, ends_s: 
     def look() -> None:
         left_s = ends_s() + timer.stood_still_s - loop.time()
         if left_s > 0:
-            timer.start(left_s)
+            timer.start(left_s, look)
         elif not deadline.expired():
             deadline.reschedule(loop.time())
 

@@ -20,24 +20,30 @@ class ClientTimer:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, action: Callable[[], None]) -> None:
         self._loop = loop
-        self._action = action
         self.stood_still_s = 0.0  # in all
-        self.start(seconds)
+        self.start(seconds, action)
 
-    def start(self, seconds: float) -> None:
+    def start(self, seconds: float, action: Callable[[], None]) -> None:
         """Start anew, after `cancel` or in the action."""
         self._seconds = seconds
+        self._action = action  # only while it runs, so that no cycle is left
         self._due_s = self._loop.time() + seconds
         self._handle = self._loop.call_at(self._due_s, self._look)
 
     def cancel(self) -> None:
         """Do not call the action."""
         self._handle.cancel()
+        self._action = _nothing
 
     def _look(self) -> None:
         late_s = self._loop.time() - self._due_s
         if late_s > LATE_S:
             self.stood_still_s += late_s
-            self.start(max(self._seconds, LATE_S))
+            self.start(max(self._seconds, LATE_S), self._action)
         else:
             self._handle = self._loop.call_later(READ_S, self._action)
+            self._action = _nothing
+
+
+def _nothing() -> None:
+    """Action of a timer that does not run."""

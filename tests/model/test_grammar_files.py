@@ -49,4 +49,4 @@ def test_a_language_model_with_most_words_missing_from_the_lexicon_is_rejected(t
 
 def test_speech_without_a_word_of_the_language_model_is_not_written_in_phones(tmp_path):
     language = Language.load(model_of(tmp_path, ["hello", "world", "мир"]), outline(SHIPPED)[0].phones)
-    assert language.phone_lexicon.spell(NO_BIAS, [1, 2, 3]) == UNSPELLED
+    assert language.phone_lexicon.spell(NO_BIAS.in_letters(), [1, 2, 3]) == UNSPELLED

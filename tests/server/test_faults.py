@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
@@ -12,7 +11,7 @@ import sys
 from pathlib import Path
 
 from tests.support.servers.live_server import transcript
-from tests.support.servers.server_process import FAULTY, START_S, ServerProcess
+from tests.support.servers.server_process import START_S, ServerProcess
 from tests.support.servers.spelling import spell
 
 
@@ -83,16 +82,13 @@ def test_a_shortage_of_descriptors_is_logged_and_the_server_recovers_from_it() -
 
 def test_a_port_in_use_is_named_and_ends_the_process_with_3() -> None:
     with ServerProcess() as server:
-        settings = json.dumps({"port": server.port, "log_format": "json"})
         second = subprocess.run(
-            [sys.executable, str(FAULTY), settings],
+            [sys.executable, "-m", "server.cli", "serve", "--port", str(server.port)],
             capture_output=True,
             text=True,
             timeout=START_S,
             check=False,
-            cwd=FAULTY.parents[3],
-            env=os.environ | {"PYTHONPATH": "."},
         )
         assert second.returncode == 3
-        assert f"'127.0.0.1', {server.port}" in second.stderr
+        assert f"127.0.0.1:{server.port}: Address already in use" in second.stderr
         assert server.works(), "the first is not disturbed"

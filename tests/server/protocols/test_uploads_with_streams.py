@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -14,6 +15,7 @@ from websockets.exceptions import InvalidStatus
 
 from server.recognition import recognizer
 from tests.support.protocols.bare_http import dialed, rest
+from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import Client, LiveServer, transcript
 from tests.support.servers.spelling import GatedSpellingModel, spell
 from tests.support.servers.uploaded import encoded, said
@@ -29,7 +31,9 @@ def uploading(server: LiveServer, number: int, path: str = "/v1/listen") -> Iter
     body = encoded(np.stack([spell(TEXT)] * 2, axis=1), "FLAC")
     with ThreadPoolExecutor(number) as pool:
         answers = [pool.submit(server.http.post, path, content=body) for _ in range(number)]
-        server.wait_until(lambda: server.replica.sessions.count("upload") == number)
+        end_s = time.monotonic() + WAIT_S
+        while stage(server, "recognizing") != number:
+            assert time.monotonic() < end_s
         yield answers
 
 
