@@ -14,7 +14,6 @@ import struct
 import sys
 import traceback
 from contextlib import suppress
-from typing import TypeVar
 
 import msgspec
 
@@ -69,7 +68,6 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
 
 
 Answer = Forked | Opened | Block | Ended | Failed
-Message = TypeVar("Message")
 
 
 def packed(message: msgspec.Struct) -> bytes:
@@ -90,9 +88,11 @@ def main() -> None:
         for descriptor in descriptors:
             with suppress(OSError), socket.socket(fileno=descriptor) as connection:  # closed: the server sees no answer
                 if not os.fork():
-                    control.close()
-                    _serve(connection)
-                    os._exit(0)
+                    try:
+                        control.close()
+                        _serve(connection)
+                    finally:
+                        os._exit(0)  # whatever happened: only the parent forks
 
 
 def _serve(connection: socket.socket) -> None:
@@ -118,9 +118,14 @@ def _decode(connection: socket.socket) -> None:
     begin = msgspec.msgpack.decode(_received(connection, size), type=Begin)
     body = _received(connection, begin.body_bytes)
     end_s = int(processor_time_s(len(body))) + GRACE_S
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (end_s, end_s))
-    resource.setrlimit(resource.RLIMIT_DATA, (MAX_DATA_BYTES, MAX_DATA_BYTES))
+    for kind, limit in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, end_s),
+        (resource.RLIMIT_DATA, MAX_DATA_BYTES),
+    ):
+        hard = resource.getrlimit(kind)[1]  # which only root may raise
+        lower = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(kind, (lower, lower))
     recording = Recording(body, begin.form, rate=begin.rate, max_s=begin.max_s)
     del body
     connection.sendall(packed(Opened(recording.channels)))

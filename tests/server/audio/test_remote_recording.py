@@ -41,6 +41,21 @@ fork_server.processor_time_s = lambda _: 1 - fork_server.GRACE_S
 fork_server.main()
 """
 
+LOWERED = """
+import resource
+from server.audio import fork_server
+lower = {resource.RLIMIT_CPU: 8, resource.RLIMIT_DATA: 2**29}
+for kind, limit in lower.items():
+    resource.setrlimit(kind, (limit, limit))
+set_limit = resource.setrlimit
+def as_a_user(kind, limits):
+    if limits[1] > lower.get(kind, limits[1]):
+        raise ValueError("not allowed to raise maximum limit")
+    set_limit(kind, limits)
+resource.setrlimit = as_a_user
+fork_server.main()
+"""
+
 
 def flac(samples: Any = NOISE) -> bytes:
     body = io.BytesIO()
@@ -127,6 +142,14 @@ async def test_a_decoder_that_fails_is_an_error_of_its_upload(
     async with forked_recording(bad) as recording:
         with pytest.raises(error, match=text):
             await asyncio.wait_for(opened(recording, body), 20)
+
+
+@on_a_loop
+async def test_recordings_are_decoded_under_lower_limits_of_the_system() -> None:
+    forks = ForkServer("-c", LOWERED)
+    async with forked_recording(forks) as recording:
+        assert np.array_equal(await blocks(await opened(recording, flac())), NOISE)
+    forks.stop()
 
 
 @on_a_loop
