@@ -134,7 +134,7 @@ def _check(boosts: dict[Phrase, float]) -> None:
 def _in_letters(phrases: tuple[tuple[str, float], ...]) -> TermAutomaton:
     split = {phrase: phrase.split() for phrase, _ in phrases}
     written = {phrase: words for phrase, words in split.items() if all(map(LETTERS_ALONE.issuperset, words))}
-    words = {_columns(word): word for each in written.values() for word in each}
+    words = {_columns(word): word for phrase in written.values() for word in phrase}
     spelled = {tuple(map(_columns, written[phrase])): boost for phrase, boost in phrases if phrase in written}
     return _automaton(words, spelled, [phrase for phrase in split if phrase not in written])
 
@@ -209,11 +209,11 @@ class _Scores:
     def _score(self, node: int) -> None:
         trie, suffix = self._trie, self._suffix
         column, at_boundary = trie.column[node], trie.column[node] == SPACE_COLUMN
-        shorter, found = suffix[trie.parent[node]], -1
-        while shorter >= 0 and found < 0:
-            found = trie.children[shorter].get(column, -1)
+        shorter, longest = suffix[trie.parent[node]], -1
+        while shorter >= 0 and longest < 0:
+            longest = trie.children[shorter].get(column, -1)
             shorter = suffix[shorter]
-        suffix[node] = 0 if found < 0 and at_boundary else found
+        suffix[node] = 0 if longest < 0 and at_boundary else longest
         before = trie.boundary[node]
         self.earned[node], self._earned_words[node] = self.earned[before], self._earned_words[before]
         if at_boundary:
@@ -262,19 +262,19 @@ def _automaton(
     columns, fail = np.array(trie.column), np.array(scores.fail)
     outside = np.where(columns == SPACE_COLUMN, at.TERM_START, at.TERM_ELSEWHERE)
     outside[0] = at.TERM_START
-    children = np.array([len(each) for each in trie.children])[rows]
+    children = np.array([len(nodes) for nodes in trie.children])[rows]
     ints = np.zeros((len(rows) + 2, TERM_INTS), np.int32)
     floats = np.zeros((len(rows) + 1, TERM_FLOATS), np.float64)
-    kept = np.delete(np.arange(len(rows) + 1), at.TERM_ELSEWHERE)
-    ints[kept, at.TERM_FIRST] = 2 + np.cumsum(children) - children
+    states = np.delete(np.arange(len(rows) + 1), at.TERM_ELSEWHERE)
+    ints[states, at.TERM_FIRST] = 2 + np.cumsum(children) - children
     ints[at.TERM_ELSEWHERE, at.TERM_FIRST] = 2 + children[0]
     ints[-1, at.TERM_FIRST] = 2 + len(rows) - 1
-    ints[kept, at.TERM_COLUMN] = columns[rows]
-    ints[kept, at.TERM_FAIL] = np.where(fail < 0, outside, number[fail])[rows]
-    ints[kept, at.TERM_COVERS] = (np.array(trie.reach) > 0)[rows]
-    ints[kept, at.TERM_COMPLETE] = np.array(scores.complete)[rows]
-    floats[kept, at.TERM_VALUE] = np.array(scores.value)[rows]
-    floats[kept, at.TERM_BANK] = np.array(scores.earned)[rows]
+    ints[states, at.TERM_COLUMN] = columns[rows]
+    ints[states, at.TERM_FAIL] = np.where(fail < 0, outside, number[fail])[rows]
+    ints[states, at.TERM_COVERS] = (np.array(trie.reach) > 0)[rows]
+    ints[states, at.TERM_COMPLETE] = np.array(scores.complete)[rows]
+    floats[states, at.TERM_VALUE] = np.array(scores.value)[rows]
+    floats[states, at.TERM_BANK] = np.array(scores.earned)[rows]
     floats[at.TERM_START, at.TERM_GAIN] = max(0.0, *boosts.values()) if boosts else 0.0
     table = len(floats), ints.ctypes.data, floats.ctypes.data
     return TermAutomaton(words, ints, floats, table, tuple(unspeakable))

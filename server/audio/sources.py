@@ -69,7 +69,7 @@ def open_source(body: bytes, form: AudioForm) -> Source:
         raise BadParameter("encoding: raw Opus cannot be uploaded without a container; send an Ogg or WebM file")
     if kind is None and form.encoding in PLAIN:
         return PlainSource(body, form)
-    kind = _kind_behind_tags(body)
+    kind = _kind_after_tags(body)
     if kind == "wav":
         try:
             return WavSource(body)
@@ -100,7 +100,7 @@ def _open_part(body: bytes, kind: str | None) -> Source:
         return _open_by_ffmpeg(body, problem, error)
 
 
-def _kind_behind_tags(body: bytes) -> str | None:
+def _kind_after_tags(body: bytes) -> str | None:
     """Return the container's kind; FLAC, WAV and AAC may start with an ID3 tag."""
     tag = tag_size(body, 0)
     kind = container_kind(body[tag : tag + SNIFF_BYTES]) if tag else None

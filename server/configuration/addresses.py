@@ -71,9 +71,9 @@ def bound(host: str, port: int) -> list[socket.socket]:
     hosts, port = listening_hosts(host, port)
     opened: list[socket.socket] = []
     try:
-        for each in hosts:
+        for given in hosts:
             for family, kind, protocol, _, address in socket.getaddrinfo(
-                each, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                given, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             ):
                 listener = socket.socket(family, kind, protocol)
                 opened.append(listener)
@@ -110,5 +110,5 @@ def check_addresses(host: str, ports: Mapping[str, int | None]) -> None:
             raise AddressError(f"{second}: {port} is also the {first}; choose another {spelled(second)}")
     for setting, port in ports.items():
         if port:
-            for each in bound_for(setting, host, port):
-                each.close()
+            for listener in bound_for(setting, host, port):
+                listener.close()

@@ -36,19 +36,19 @@ class Listener:
         Raises: AddressError.
         """
         loop = asyncio.get_running_loop()
-        for each in self._sockets:
+        for listener in self._sockets:
             try:
-                each.listen(BACKLOG)
+                listener.listen(BACKLOG)
             except OSError as error:
                 raise AddressError(f"port: another process listens on {self.port} since this server began") from error
-            loop.add_reader(each.fileno(), self._accept, each)
+            loop.add_reader(listener.fileno(), self._accept, listener)
 
     def close(self) -> None:
         """Stop listening."""
         loop = asyncio.get_running_loop()
-        for each in self._sockets:
-            loop.remove_reader(each.fileno())
-            each.close()
+        for listener in self._sockets:
+            loop.remove_reader(listener.fileno())
+            listener.close()
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(AT_ONCE):

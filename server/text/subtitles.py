@@ -121,14 +121,14 @@ def _pieces(word: FormattedWord) -> Iterator[FormattedWord]:
 
 def _long_enough(parts: Sequence[Words], label: str) -> list[Words]:
     """Join a part that the next one follows within `SHORTEST_MS` to a neighbor, where they fit into one cue."""
-    kept: list[Words] = []
+    cues: list[Words] = []
     for part, after in zip_longest(parts, parts[1:]):
         alone = after is not None and _short(part, after) and not _fits([*part, *after], label)
-        if kept and (_short(kept[-1], part) or alone) and _fits([*kept[-1], *part], label):
-            kept[-1] = [*kept[-1], *part]
+        if cues and (_short(cues[-1], part) or alone) and _fits([*cues[-1], *part], label):
+            cues[-1] = [*cues[-1], *part]
         else:
-            kept.append(part)
-    return kept
+            cues.append(part)
+    return cues
 
 
 def _short(part: Words, after: Words) -> bool:

@@ -160,8 +160,8 @@ def ports(settings: Settings) -> Iterator[Finding]:
 def _port(setting: str, host: str, port: int) -> Finding:
     name = setting.replace("_", " ")
     try:
-        for each in bound_for(setting, host, port):
-            each.close()
+        for listener in bound_for(setting, host, port):
+            listener.close()
     except AddressError as error:
         found, _, advice = str(error).removeprefix(f"{setting}: ").partition("; ")
         return fail(name, found, advice)

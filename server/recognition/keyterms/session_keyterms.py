@@ -61,11 +61,11 @@ class SessionKeyterms:
         if self._replaying:
             return 0
         self._spend(phrases, self.current.context)
-        kept = self._speakable(phrases) if hints else phrases
-        replaced = self.current.replaced(kept)
+        speakable = self._speakable(phrases) if hints else phrases
+        replaced = self.current.replaced(speakable)
         check_speakable(replaced, self._decoder)
         self.set(replaced)
-        return len(phrases) - len(kept)
+        return len(phrases) - len(speakable)
 
     def _speakable(self, phrases: Sequence[str]) -> Sequence[str]:
         lost = set(unspeakable(Keyterms.of(phrases).bias, self._decoder))

@@ -72,12 +72,12 @@ class WordPlacer:
 
         The same words give the same tuple if they end before the cursor.
         """
-        kept = min(len(words), len(self._words))
-        while words[:kept] != self._words[:kept]:
-            kept -= 1  # hardly ever more than the last word changes
-        if not kept == len(words) == len(self._moved):
-            after_s = self._moved[kept - 1].end_s if kept else start_s
-            self._moved = self._moved[:kept] + _moved(words[kept:], base_s, after_s)
+        unchanged = min(len(words), len(self._words))
+        while words[:unchanged] != self._words[:unchanged]:
+            unchanged -= 1  # hardly ever more than the last word changes
+        if not unchanged == len(words) == len(self._moved):
+            after_s = self._moved[unchanged - 1].end_s if unchanged else start_s
+            self._moved = self._moved[:unchanged] + _moved(words[unchanged:], base_s, after_s)
         self._words, self.fitting = words, _fitting(self._moved, cursor_s)
         return _ended(self._moved, start_s, cursor_s)
 
@@ -110,10 +110,10 @@ def _fitting(words: Sequence[Word], end_s: float) -> int:
 
 def _ended(words: tuple[Word, ...], start_s: float, end_s: float) -> tuple[Word, ...]:
     """Return the words with an end at `end_s` at the latest; those that end before it are the same."""
-    kept = _fitting(words, end_s)
-    if kept == len(words):
+    inside = _fitting(words, end_s)
+    if inside == len(words):
         return words
-    after_s, rest = words[kept - 1].end_s if kept else min(start_s, end_s), words[kept:]
+    after_s, rest = words[inside - 1].end_s if inside else min(start_s, end_s), words[inside:]
     longest_s = (end_s - after_s) / len(rest)  # in equal parts, if there is no room for the shortest
     ended: list[Word] = []
     for word in reversed(rest):
@@ -121,4 +121,4 @@ def _ended(words: tuple[Word, ...], start_s: float, end_s: float) -> tuple[Word,
         begin_s = max(min(word.start_s, end_s - least_s), after_s)
         ended.append(Word(word.text, begin_s, end_s, word.confidence))
         end_s = begin_s
-    return (*words[:kept], *reversed(ended))
+    return (*words[:inside], *reversed(ended))
