@@ -9,7 +9,7 @@ from server.access.guard import Guard
 from server.access.keys import KeyRing, read_secrets
 from server.access.tokens import Tokens
 from server.audio.decode_queue import DecodingPool
-from server.audio.remote_recording import ForkServer
+from server.audio.recordings.remote_recording import ForkServer
 from server.coordination.coordinator import Coordinator
 from server.coordination.local import LocalCoordinator
 from server.coordination.term_building import TermBuilding

@@ -76,7 +76,7 @@ SLOW = (
     "server/receipts/test_replay.py",
     "server/protocols/test_upload_places.py",
     "server/protocols/test_upload_lengths.py",
-    "server/audio/test_linear_searches.py",
+    "server/audio/recordings/test_linear_searches.py",
     "server/http/test_browser_refusals.py",
     "model/training/acoustic/test_training.py",
     "model/training/synthesis/test_synthesize.py",

@@ -269,7 +269,7 @@ def _raw_form(
 ) -> AudioForm:
     """Return the format of files without a header."""
     from server.audio.formats import audio_form
-    from server.audio.recording import RATES
+    from server.audio.recordings.recording import RATES
 
     if encoding is None:
         for option in given_options(context, ["sample_rate", "channels"]):

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from model.ctc.words import Word
 from server.audio.formats import AudioForm
-from server.audio.remote_recording import RemoteRecording
+from server.audio.recordings.remote_recording import RemoteRecording
 from server.errors import BadAudio, CloseReason, RecognitionFailed, Refused, ServerDraining
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Closed, Event, Final, FinalReason, StepTiming, StreamBroken

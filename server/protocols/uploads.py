@@ -14,7 +14,7 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from server.audio.formats import AudioForm
-from server.audio.remote_recording import forked_recording
+from server.audio.recordings.remote_recording import forked_recording
 from server.errors import (
     BadParameter,
     ClientGone,

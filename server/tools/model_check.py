@@ -27,7 +27,7 @@ from model.published.rewriting.verdicts import Verdict
 from model.published.rows import SIZES, check_rows, tokens_of
 from server.audio.formats import AudioForm, Encoding
 from server.audio.pcm import downmix
-from server.audio.recording import Recording
+from server.audio.recordings.recording import Recording
 from server.errors import BadAudio, Refused
 from server.settings import Settings
 from server.tools.sherpa import as_shown, first_difference, sherpa_tokens, sherpa_version

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from server.audio.formats import SUFFIXES, AudioForm, audio_form
 from server.audio.pcm import downmix
-from server.audio.recording import Recording
+from server.audio.recordings.recording import Recording
 from server.errors import Refused
 from tutti_asr_client.errors import AudioError
 

@@ -14,7 +14,7 @@ from server.audio.decoder import open_decoder
 from server.audio.ffmpeg_codec import frame_samples
 from server.audio.formats import audio_form
 from server.audio.pcm import MAX_CHANNELS, PCM
-from server.audio.recording import Recording
+from server.audio.recordings.recording import Recording
 from server.errors import BadAudio, NotTaken
 from tests.support.audio.media_files import decoded, speech
 

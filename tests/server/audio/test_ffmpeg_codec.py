@@ -162,7 +162,7 @@ import sys
 import server.serve
 from server.audio.decoder import open_decoder
 from server.audio.formats import audio_form
-from server.audio.recording import Recording
+from server.audio.recordings.recording import Recording
 
 before = set(sys.modules)
 recording = sys.stdin.buffer.read()

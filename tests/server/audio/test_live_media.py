@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.audio.decoder import open_decoder
-from server.audio.ffmpeg_container import AvSource
 from server.audio.formats import audio_form, container_kind
-from server.audio.recording import Recording
+from server.audio.recordings.ffmpeg_container import AvSource
+from server.audio.recordings.recording import Recording
 from server.errors import NotTaken
 from tests.support.audio.media_files import FRAGMENTS, container, decoded, index_first, pieces, sound_file, speech
 

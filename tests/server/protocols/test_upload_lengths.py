@@ -15,7 +15,7 @@ import soundfile
 from server.audio.formats import audio_form
 from server.audio.pcm import BLOCK_S
 from server.audio.raw import alaw_table, mulaw_table
-from server.audio.recording import Recording
+from server.audio.recordings.recording import Recording
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import spell
 from tests.support.servers.uploaded import said

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from server.audio.decoder import open_decoder
 from server.audio.formats import audio_form
-from server.audio.recording import Recording
+from server.audio.recordings.recording import Recording
 from server.errors import MediaError, Refused
 from tests.support.audio.mutations import mutated
 

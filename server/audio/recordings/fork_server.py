@@ -1,5 +1,6 @@
-"""Process with the decoders of recordings loaded, which forks itself for each: `python -m server.audio.fork_server FD`.
+"""Process with the decoders of recordings loaded, which forks itself for each recording.
 
+`python -m server.audio.recordings.fork_server FD` starts it.
 A crash or a hang of a decoder, or its memory, thus costs one upload. The process has no threads, so it may fork.
 `remote_recording` is the other end of the sockets.
 """
@@ -18,7 +19,7 @@ from contextlib import suppress
 import msgspec
 
 from server.audio.formats import AudioForm
-from server.audio.recording import Recording, processor_time_s
+from server.audio.recordings.recording import Recording, processor_time_s
 from server.errors import Refused
 
 LENGTH = struct.Struct("<I")  # before each message

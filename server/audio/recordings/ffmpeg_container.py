@@ -15,7 +15,7 @@ from av.audio.frame import AudioFrame
 
 from server.audio.ffmpeg_codec import frame_samples
 from server.audio.pcm import BLOCK_S, PCM
-from server.audio.riff import without_metadata
+from server.audio.recordings.riff import without_metadata
 from server.errors import BadAudio, NotTaken
 
 CODECS = (

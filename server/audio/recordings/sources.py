@@ -9,17 +9,17 @@ from typing import Protocol
 import numpy as np
 import soundfile
 
-from server.audio.container_recording import KINDS as OWN_KINDS
-from server.audio.container_recording import ContainerSource, contents_of
 from server.audio.containers.wav import WavDemuxer
-from server.audio.ffmpeg_container import AvSource
 from server.audio.formats import PLAIN, SUFFIXES, AudioForm, Encoding, container_kind
 from server.audio.frames import tag_size
 from server.audio.packets import Track
-from server.audio.parts import cut_short, other_kind, parts_of
 from server.audio.pcm import BLOCK_S, PCM
 from server.audio.raw import FULL_SCALE, PLAIN_CODECS, PlainCodec, PlainReader, to_int16
-from server.audio.riff import without_metadata
+from server.audio.recordings.container_recording import KINDS as OWN_KINDS
+from server.audio.recordings.container_recording import ContainerSource, contents_of
+from server.audio.recordings.ffmpeg_container import AvSource
+from server.audio.recordings.parts import cut_short, other_kind, parts_of
+from server.audio.recordings.riff import without_metadata
 from server.audio.sniffing import container_of
 from server.errors import BadAudio, BadParameter, MediaError, NotTaken, Undecodable
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from server.audio.decoder import open_decoder
 from server.audio.formats import audio_form
-from server.audio.recording import Recording
+from server.audio.recordings.recording import Recording
 from server.audio.sniffing import container_of
 from server.errors import BadAudio, NotTaken, Undecodable
 from tests.support.audio.media_files import container, decoded, likeness, pieces, speech

@@ -12,7 +12,7 @@ import pytest
 from server.audio.decoder import open_decoder
 from server.audio.formats import audio_form
 from server.audio.pcm import PCM
-from server.audio.recording import Recording
+from server.audio.recordings.recording import Recording
 from server.errors import BadAudio, MediaError, Refused
 from tests.support.audio.media_files import container, decoded, speech
 

@@ -16,8 +16,8 @@ import pytest
 import soundfile
 
 from server.audio.formats import audio_form
-from server.audio.recording import Recording
-from server.audio.remote_recording import ForkServer, RemoteRecording, forked_recording
+from server.audio.recordings.recording import Recording
+from server.audio.recordings.remote_recording import ForkServer, RemoteRecording, forked_recording
 from server.errors import BadAudio, ServerNotReady, TooLarge
 from tests.server.processes.children import on_a_loop
 
@@ -26,7 +26,7 @@ NOISE = np.random.default_rng(5).integers(-9_000, 9_000, (30 * RATE, 2)).astype(
 """A fork server whose decoders fail in another way for each first byte of a body."""
 BAD = """
 import os, signal
-from server.audio import fork_server
+from server.audio.recordings import fork_server
 def decode(body, *_, **__):
     if body[:1] == b"c":
         os.kill(os.getpid(), signal.SIGSEGV)
@@ -43,7 +43,7 @@ fork_server.main()
 
 LOWERED = """
 import resource
-from server.audio import fork_server
+from server.audio.recordings import fork_server
 lower = {resource.RLIMIT_CPU: 8, resource.RLIMIT_DATA: 2**29}
 for kind, limit in lower.items():
     resource.setrlimit(kind, (limit, limit))

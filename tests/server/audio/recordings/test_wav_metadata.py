@@ -13,7 +13,7 @@ import pytest
 import soundfile
 
 from server.audio.formats import audio_form
-from server.audio.riff import without_metadata
+from server.audio.recordings.riff import without_metadata
 from tests.support.audio.media_files import container, speech
 
 ANY = audio_form(None, None)
@@ -45,9 +45,9 @@ def hostile() -> Iterator[bytes]:
 
 READ_ALL = """
 import contextlib
-from server.audio.recording import Recording
+from server.audio.recordings.recording import Recording
 from server.errors import Refused
-from tests.server.audio.test_wav_metadata import ANY, hostile
+from tests.server.audio.recordings.test_wav_metadata import ANY, hostile
 for body in hostile():
     with contextlib.suppress(Refused):
         recording = Recording(body, ANY, rate=16_000, max_s=60.0)

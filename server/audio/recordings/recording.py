@@ -13,7 +13,7 @@ import numpy as np
 
 from server.audio.formats import AudioForm
 from server.audio.pcm import BLOCK_S, MAX_CHANNELS, PCM, ChannelResampler, downmix
-from server.audio.sources import open_source
+from server.audio.recordings.sources import open_source
 from server.errors import BadAudio, TooLarge
 
 Clock = Callable[[], float]

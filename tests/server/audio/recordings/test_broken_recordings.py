@@ -11,10 +11,10 @@ import pytest
 from loadtest.hostile.containers import broken
 from server.audio.decoder import open_decoder
 from server.audio.formats import audio_form
-from server.audio.recording import Recording
+from server.audio.recordings.recording import Recording
 from server.errors import MediaError, Refused
 
-SAMPLE = Path(__file__).parents[3] / "model" / "samples" / "porch_fan.flac"
+SAMPLE = Path(__file__).parents[4] / "model" / "samples" / "porch_fan.flac"
 ANY, RATE = audio_form(None, None), 16_000
 WITHOUT_A_RATE = (105, 15_596)  # a second FLAC, and a track, at 0 Hz
 

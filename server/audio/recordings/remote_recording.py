@@ -16,9 +16,9 @@ import numpy as np
 import structlog
 
 from server import errors
-from server.audio.fork_server import LENGTH, Answer, Begin, Block, Ended, Failed, Forked, Opened, packed
 from server.audio.formats import AudioForm
 from server.audio.pcm import PCM
+from server.audio.recordings.fork_server import LENGTH, Answer, Begin, Block, Ended, Failed, Forked, Opened, packed
 from server.errors import BadAudio, ServerNotReady
 
 FORK_S = 10.0  # until the answer of a new child; the first waits for the imports, 0.3 s
@@ -33,7 +33,7 @@ class ForkServer:
 
     def __init__(self, *program: str) -> None:
         """`program`: other arguments of Python that run it."""
-        self._program = program or ("-m", "server.audio.fork_server")
+        self._program = program or ("-m", "server.audio.recordings.fork_server")
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from server.audio.formats import AudioForm, Encoding, audio_form, container_kind
 from server.audio.raw import mulaw_table
-from server.audio.recording import Recording
+from server.audio.recordings.recording import Recording
 from server.errors import BadAudio, BadParameter, Refused, TooLarge
 from tests.support.audio.media_files import av, container, likeness, opus_packets, sound_file, speech
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from server.audio.sources import SeekableBody
+from server.audio.recordings.sources import SeekableBody
 from tests.support.audio import fuzzer
 from tests.support.audio.mutations import mutated, seeds
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.audio.formats import audio_form
-from server.audio.recording import Recording
+from server.audio.recordings.recording import Recording
 from server.errors import Refused
 
 ANY = audio_form(None, None)
