@@ -96,6 +96,8 @@ class Codec:
                 raise NotTaken(
                     f"the audio changes from {self.channels} channels at {self.rate} Hz to {form[1]} at {form[0]} Hz"
                 )
+            if self._good and form[1] > MAX_CHANNELS:
+                raise ValueError(f"{form[1]} channels within a recording: the packet is damaged")
             self.rate, self.channels = form
         return frame_samples(frame)
 

@@ -302,6 +302,14 @@ def test_jitter_of_a_recorders_clock_makes_no_gaps() -> None:
     assert np.array_equal(decoded(sniffed(), [webm_head(), *blocks]), decoded(sniffed(), with_gaps("webm", {})))
 
 
+def test_a_damaged_packet_that_seems_to_have_45_channels_is_concealed() -> None:
+    body = container("adts", "aac", speech(), 16_000)
+    parts = [body[:3_603], b'{"type":"KeepAlive"}', body[3_603 + 317 :]]
+    decoder, whole = (open_decoder(audio_form(None, None), 16_000) for _ in range(2))
+    assert 0.85 < len(decoded(decoder, parts)) / len(decoded(whole, [body])) <= 1
+    assert decoder.losses.concealed
+
+
 @pytest.mark.parametrize("kind", ["mp3", "adts"])
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
