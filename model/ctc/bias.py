@@ -130,7 +130,7 @@ def _check(boosts: dict[Phrase, float]) -> None:
         raise BiasError(f"a key term has more than {MAX_WORDS} words")
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _in_letters(phrases: tuple[tuple[str, float], ...]) -> TermAutomaton:
     split = {phrase: phrase.split() for phrase, _ in phrases}
     written = {phrase: words for phrase, words in split.items() if all(map(LETTERS_ALONE.issuperset, words))}

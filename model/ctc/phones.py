@@ -83,7 +83,7 @@ def _columns(spoken: Sequence[Sequence[str]], place: dict[str, int]) -> tuple[Le
     return tuple(tuple(place[phone] for phone in phones) for phones in spoken if all(p in place for p in phones))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _pronounced(phone_lexicon: PhoneLexicon, bias: Bias) -> TermAutomaton:
     place = {phone: column for column, phone in enumerate(phone_lexicon.phones)}
     return bias.in_phones(lambda word: _columns(phone_lexicon.lexicon.pronounce_term(word), place))

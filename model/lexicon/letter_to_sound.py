@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from operator import itemgetter
 
 Phones = tuple[str, ...]
@@ -20,14 +21,24 @@ NEIGHBOURS = (1, -1, 2, -2, 3, -3, 4, -4, 5, -5)  # offsets; more than five lett
 _EDGE = "_"
 _MARGIN = _EDGE * max(NEIGHBOURS)
 _WIDTH = 2 * len(_MARGIN) + 1
+_START = 3  # characters of a context that say how long known ones are
 _around = itemgetter(*(len(_MARGIN) + offset for offset in (0, *NEIGHBOURS)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LetterToSound:
     """Table of phones by context. A letter without an entry of its own is silent outside the listed contexts."""
 
     table: Mapping[str, Phones]
+
+    @cached_property
+    def _longest(self) -> Mapping[str, int]:
+        """Length of the longest context that starts with each three characters."""
+        longest: dict[str, int] = {}
+        for context in self.table:
+            start = context[:_START]
+            longest[start] = max(len(context), longest.get(start, 0))
+        return longest
 
     @classmethod
     def learn(cls, alignments: Mapping[str, Sequence[Phones]]) -> LetterToSound:
@@ -82,7 +93,7 @@ class LetterToSound:
         """Phones of a word: for each letter, those of its longest context; empty if all letters are silent."""
         phones: list[str] = []
         for context in _contexts(word):
-            for length in range(len(context), 0, -1):
+            for length in range(self._longest.get(context[:_START], _START - 1), 0, -1):
                 found = self.table.get(context[:length])
                 if found is not None:
                     phones += found

@@ -61,9 +61,9 @@ def keep_kernels() -> None:
 
 
 def shorten_switches() -> None:
-    """Set the interpreter's switch interval to half a millisecond instead of five.
+    """Set the interpreter's switch interval to a tenth of a millisecond instead of five.
 
     The model thread needs the interpreter lock for microseconds between long calls without it; during
     a burst of messages on the event loop, a batch would wait for longer than it takes to compute with the default.
     """
-    sys.setswitchinterval(0.0005)
+    sys.setswitchinterval(0.0001)

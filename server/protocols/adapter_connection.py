@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import structlog
 from starlette.websockets import WebSocket
 
 from batching.errors import BatchingError
-from model.ctc.bias import BiasError
+from model.ctc.bias import NO_BIAS, BiasError
+from model.ctc.bias import Bias as TermBias
 from server.audio.decode_queue import LiveDecoder
 from server.audio.formats import Encoding
 from server.errors import CLOSES, CloseReason, KeytermsTooOften, MediaError, Refused, ServerFull
@@ -74,6 +76,7 @@ class AdapterConnection(Connection):
         self._open_model = open_model
         self._limit = limit
         self._skipped = False  # only the first skipped message of a connection is logged
+        self._unbuilt: str | None = None  # why the key terms of the action that is run could not be built
         self._pending: Iterator[Action] | None = None  # remaining actions of the last message, waiting for the engine
 
     @property
@@ -98,14 +101,39 @@ class AdapterConnection(Connection):
 
     def _do_pending(self) -> None:
         """Run the last message's remaining actions, as far as the engine keeps up with its audio."""
-        pending, self._pending = self._pending, None
-        for action in pending or ():
+        pending, self._pending = self._pending or iter(()), None
+        for action in pending:
             if not self._state.sends:
+                return
+            if isinstance(action, AfterAudio | Bias):
+                phrases, prompt = action.phrases, "" if isinstance(action, AfterAudio) else action.prompt
+                read = partial(self._bias_of, phrases, prompt)
+                self._once_built((*phrases, prompt), read, partial(self._do_built, action, pending))
                 return
             self._do(action, None)
             if self._state.reads and not self.has_room:
                 self._pending = pending  # `backlog_s` then stops reading, so no later message is processed first
                 return
+
+    def _bias_of(self, phrases: tuple[str, ...], prompt: str) -> TermBias:
+        keyterms = self._session.keyterms
+        try:
+            return keyterms.asked_for((*fitting(keyterms.rare_terms(prompt), phrases), *phrases))
+        except BiasError:  # refused when it is run
+            return NO_BIAS
+
+    def _do_built(self, action: Action, pending: Iterator[Action], why: str | None) -> None:
+        """Run an action whose key terms are built, or are not for this reason, and those after it."""
+        self._unbuilt = why
+        self._do(action, None)
+        self._unbuilt = None
+        self._pending = pending
+        self._do_pending()
+
+    def _do_after(self, actions: Callable[[float], Actions], why: str | None) -> None:
+        self._unbuilt = why
+        self._do_all(actions(self._session.audio_s))
+        self._unbuilt = None
 
     def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
         """Handle the events of a step, then continue with the pending message."""
@@ -134,7 +162,7 @@ class AdapterConnection(Connection):
             case PushAudio() | Encoded():
                 self._take(action)
             case AfterAudio(actions):
-                self._decode_queue.then(lambda: self._do_all(actions(self._session.audio_s)))
+                self._decode_queue.then(partial(self._do_after, actions, self._unbuilt))
             case Flush():
                 self._finalize(None)
             case Finish():
@@ -197,13 +225,16 @@ class AdapterConnection(Connection):
                 recognition.close()
                 return
             self._replace(recognition.session, recognition)
-            self._do_all(asked.done(recognition.session.options.sample_rate))
+            self._pending = iter(asked.done(recognition.session.options.sample_rate))
+            self._do_pending()
 
     def _bias(self, asked: Bias) -> None:
         why, session, phrases = "not supported with greedy decoding", self._session, asked.phrases
         if not (phrases or asked.prompt or session.supports_keyterms):
             return
-        if session.supports_keyterms:
+        if self._unbuilt is not None:
+            why = self._unbuilt
+        elif session.supports_keyterms:
             try:
                 terms = fitting(session.keyterms.rare_terms(asked.prompt), phrases)
                 left_out = session.keyterms.replace_phrases((*terms, *phrases), hints=asked.hints)

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from server.access.guard import CountedRefusal, Guard
+from server.coordination.term_building import OwnersTerms
 from server.errors import Refused, UnknownPath
 from server.models.service import ModelService
 from server.operations.logs import take_request_id
@@ -97,6 +98,7 @@ async def serve(
         return
     replica.sessions.add(connection, connection.protocol, len(admitted.session.channels))
     subject = subject_of(socket, admitted.model, kind="live", protocol=connection.protocol, request_id=request_id)
+    connection.terms = OwnersTerms(replica.terms, replica.guard.owner(socket))
     usage = connection.usage = replica.usage.begin(subject, lambda: read_session(connection.session, admitted.style))
     try:
         headers = [(name.encode(), value.encode()) for name, value in admitted.headers.items()]

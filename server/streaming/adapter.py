@@ -54,9 +54,13 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class AfterAudio:
-    """Continue once all audio so far is decoded: `actions` is called with its length in seconds."""
+    """Continue once all audio so far is decoded: `actions` is called with its length in seconds.
+
+    `phrases` are key terms that they set.
+    """
 
     actions: Callable[[float], Actions]
+    phrases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

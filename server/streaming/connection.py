@@ -21,9 +21,11 @@ from typing import Any
 import structlog
 from starlette.websockets import WebSocket
 
+from model.ctc.bias import Bias
 from server.audio.decode_queue import DecodeQueue, DecodingPool, LiveDecoder
 from server.audio.formats import Encoding
 from server.audio.pcm import PCM
+from server.coordination.term_building import OwnersTerms
 from server.errors import CLOSES, BacklogExceeded, Close, CloseReason, MediaError
 from server.operations.metrics import Metrics
 from server.recognition.active_session import ActiveSession
@@ -50,6 +52,10 @@ class ConnectionContext:
     metrics: Metrics
     clock: Callable[[], float]
     pool: DecodingPool
+
+
+Change = Callable[[str | None], None]
+"""A change of key terms; it gets the reason why they cannot be built, None if they are."""
 
 
 class Connection(ABC):
@@ -93,6 +99,7 @@ class Connection(ABC):
         self._decode_queue = DecodeQueue(context.pool, decoder, max_piece_s=max_piece_s, opened_s=self._opened_s)
         self._received_audio_s = context.metrics.audio_seconds[encoding]
         self.usage: UsageMeter | None = None  # set while it is served
+        self.terms: OwnersTerms | None = None  # set while it is served; None: key terms are built on the event loop
 
     @property
     def session(self) -> Session:
@@ -363,8 +370,27 @@ class Connection(ABC):
 
     async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
         await work
-        if self._state.reads and self._backpressure.release():
+        waits_on = self._waiting is not asyncio.current_task()  # `work` ended with another wait
+        if not waits_on and self._state.reads and self._backpressure.release():
             self._resume_reading()
+
+    def _once_built(self, asked: tuple[str, ...], read: Callable[[], Bias], change: Change) -> None:
+        """Call `change`, which sets key terms, once they are built; reading is paused until then.
+
+        `asked`: the terms, or the text that has them, as the client wrote it, which `read` reads. `change` gets the
+        reason why they are not built, if the client's key or address asks for too many new ones.
+        """
+        terms = self.terms
+        why = None if terms is None else terms.refusal(asked)
+        if terms is None or why is not None or not terms.building.takes_long(bias := read()):
+            change(why)
+        else:
+            self._wait_for(self._build(terms, asked, bias, change))
+
+    async def _build(self, terms: OwnersTerms, asked: tuple[str, ...], bias: Bias, change: Change) -> None:
+        why = await terms.build(asked, bias, self._session.keyterms.decoder)
+        if self._state.reads:
+            change(why)
 
     def _on_finished(self, waiting: asyncio.Task[None]) -> None:
         error = None if waiting.cancelled() else waiting.exception()

@@ -15,13 +15,18 @@ from server.recognition.events import Event
 from server.recognition.session import Session
 
 
-def configure(session: Session, projector: Projector, asked: Configure) -> bytes:
-    """Apply a Configure message (only key terms can change); return the answer, which lists the key terms in force."""
+def configure(session: Session, projector: Projector, asked: Configure, *, unbuilt: str | None = None) -> bytes:
+    """Apply a Configure message (only key terms can change); return the answer, which lists the key terms in force.
+
+    `unbuilt`: why its terms could not be built, here and below.
+    """
     problem, phrases = _problem(session, projector, asked), asked.keyterms
     if problem is not None:
         return projector.not_configured(*problem)
     if phrases is None or tuple(phrases) == session.keyterms.current.phrases:
         return projector.configured(session.keyterms.current.phrases)
+    if unbuilt is not None:
+        return projector.not_configured(ConfigureCode.ALREADY_PENDING, unbuilt)
     try:
         session.keyterms.replace_phrases(phrases)
     except KeytermsTooOften as error:
@@ -47,20 +52,24 @@ def _problem(session: Session, projector: Projector, asked: Configure) -> tuple[
     return None
 
 
-def in_context(session: Session, projector: Projector, said: str) -> bytes:
+def in_context(session: Session, projector: Projector, said: str, *, unbuilt: str | None = None) -> bytes:
     """Favor the rare words of what another speaker said; return the answer, which lists those in force."""
     if projector.receipts is not None:
         return projector.no_context(ConfigureCode.NOT_SUPPORTED, "text: not possible in a stream with receipts")
     if not session.supports_keyterms:
         why = "text: key terms are not supported with this model or decoder; leave it out"
         return projector.no_context(ConfigureCode.KEYTERMS_NOT_SUPPORTED, why)
+    if unbuilt is not None:
+        return projector.no_context(ConfigureCode.ALREADY_PENDING, unbuilt)
     try:
         return projector.context(session.keyterms.add_context(said))
     except KeytermsTooOften as error:
         return projector.no_context(ConfigureCode.ALREADY_PENDING, str(error))
 
 
-def rewind(session: Session, projector: Projector, asked: Rewind) -> Sequence[Event] | bytes:
+def rewind(
+    session: Session, projector: Projector, asked: Rewind, *, unbuilt: str | None = None
+) -> Sequence[Event] | bytes:
     """Decode the last seconds again with more key terms; return the events, or the answer that refuses it."""
     most_s = session.options.rewind_s
     if not most_s:
@@ -69,6 +78,8 @@ def rewind(session: Session, projector: Projector, asked: Rewind) -> Sequence[Ev
     if not 0 < asked.seconds <= most_s:
         why = f"seconds: {asked.seconds:g} is not valid; must be above 0 and at most {most_s:g} (rewind)"
         return projector.not_rewound(ConfigureCode.NOT_SUPPORTED, why)
+    if unbuilt is not None:
+        return projector.not_rewound(ConfigureCode.ALREADY_PENDING, unbuilt)
     try:
         return session.rewind(asked.seconds, asked.keyterms, asked.channel)
     except KeytermsTooOften as error:

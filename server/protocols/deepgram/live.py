@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 from starlette.websockets import WebSocket
 
+from model.ctc.bias import Bias
 from server.audio.decode_queue import LiveDecoder
 from server.errors import BadFrame, MediaError
 from server.protocols.deepgram.control import configure, in_context, rewind
@@ -67,20 +71,31 @@ class DeepgramStream(Connection):
         except BadFrame as error:
             self._put(OutFrame(self._projector.complaint(str(error), text)))
             return
+        keyterms = self._session.keyterms
         match action:
             case Finalize(channel):
                 self._finalize(channel)
             case CloseStream():
                 self._transition(ConnectionEvent.CLIENT_CLOSES)
             case Configure():
-                self._decode_queue.then(lambda: self._put(OutFrame(configure(self._session, self._projector, action))))
+                asked = tuple(action.keyterms or ())
+                self._change(asked, partial(keyterms.asked_for, action.keyterms), partial(configure, asked=action))
             case Context(said):
-                self._decode_queue.then(lambda: self._put(OutFrame(in_context(self._session, self._projector, said))))
-            case Rewind():
-                self._decode_queue.then(lambda: self._rewind(action))
+                self._change((said,), partial(keyterms.asked_for, said=said), partial(in_context, said=said))
+            case Rewind(keyterms=more):
+                self._change(tuple(more), partial(keyterms.asked_for, more=more), partial(rewind, asked=action))
 
-    def _rewind(self, asked: Rewind) -> None:
-        found = rewind(self._session, self._projector, asked)
+    def _change(
+        self, asked: tuple[str, ...], read: Callable[[], Bias], change: Callable[..., Sequence[Event] | bytes]
+    ) -> None:
+        """Change the key terms, once they are built, after the audio before; send the answer or the events."""
+
+        def changed(why: str | None) -> None:
+            self._decode_queue.then(lambda: self._answer(change(self._session, self._projector, unbuilt=why)))
+
+        self._once_built(asked, read, changed)
+
+    def _answer(self, found: Sequence[Event] | bytes) -> None:
         if isinstance(found, bytes):
             self._put(OutFrame(found))
         else:

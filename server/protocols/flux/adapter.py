@@ -32,6 +32,7 @@ from server.protocols.flux.messages import (
     WarningMessage,
     configured,
     encode,
+    keyterms_of,
     parse_message,
     thresholds_of,
     word_out,
@@ -124,7 +125,11 @@ class FluxAdapter:
             return self._unparsable(str(error))
         match message["type"]:
             case "Configure":
-                return (AfterAudio(partial(self._configure, message)),)
+                try:
+                    phrases = keyterms_of(message)
+                except BadParameter:
+                    phrases = None  # refused in its order
+                return (AfterAudio(partial(self._configure, message), phrases or ()),)
             case "ForceEndTurn":
                 return (Flush(),)
             case "CloseStream":

@@ -179,13 +179,21 @@ def configured(
                 raise BadParameter(f"{name}: cannot be changed during a stream; leave it out")
         elif value not in (False, []):
             raise BadParameter(f"{_shown(name)}: not supported by this server in Configure; leave it out")
-    thresholds, keyterms = message.get("thresholds"), message.get("keyterms")
+    thresholds = message.get("thresholds")
     if thresholds is not None and not isinstance(thresholds, dict):
         raise BadParameter("thresholds: must be an object")
-    if keyterms is not None and not (isinstance(keyterms, list) and all(isinstance(term, str) for term in keyterms)):
-        raise BadParameter("keyterms: must be a list of texts")
-    terms = None if keyterms is None else tuple(term.strip() for term in keyterms if term.strip())
+    terms = keyterms_of(message)
     return rules_of(rules, thresholds or {}), terms
+
+
+def keyterms_of(message: dict[str, Any]) -> tuple[str, ...] | None:
+    """Return the key terms of a `Configure`, None if it does not set them. Raises: BadParameter."""
+    keyterms = message.get("keyterms")
+    if keyterms is None:
+        return None
+    if not (isinstance(keyterms, list) and all(isinstance(term, str) for term in keyterms)):
+        raise BadParameter("keyterms: must be a list of texts")
+    return tuple(term.strip() for term in keyterms if term.strip())
 
 
 def _number(name: str, value: object, bounds: tuple[float, float]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from model.ctc.bias import LETTERS_ALONE, MAX_SHOWN, NO_BIAS, Bias, BiasError
 from model.ctc.interface import ChecksTerms, Decoder, RatesWords
@@ -14,7 +15,7 @@ from server.errors import BadParameter, KeytermsTooOften
 
 Keyword = tuple[str, float | None]
 
-# An automaton of this size is built in 6 to 10 ms, on the event loop. Deepgram takes 500 tokens, about as much.
+# An automaton of this size takes 15 ms: `server.coordination.term_building`. Deepgram takes 500 tokens, about as much.
 MAX_TERMS = 200
 MAX_CHARACTERS = 2_500
 MAX_CONTEXT_TERMS = 40  # from what other speakers said
@@ -39,8 +40,8 @@ class Keyterms:
         context = fitting(context, phrases, keywords)
         if not (phrases or keywords or context):
             return NO_KEYTERMS
-        terms = [*((phrase, None) for phrase in (*context, *phrases)), *keywords]  # the last of equal ones counts
-        return cls(tuple(phrases), tuple(keywords), Bias.of(terms), context)
+        terms = (*((phrase, None) for phrase in (*context, *phrases)), *keywords)  # the last of equal ones counts
+        return cls(tuple(phrases), tuple(keywords), _bias_of(terms), context)
 
     @classmethod
     def of_request(cls, parameter: str, phrases: Iterable[str], keywords: Sequence[Keyword] = ()) -> Keyterms:
@@ -73,6 +74,11 @@ class Keyterms:
     def without_context(self) -> Keyterms:
         """Return the client's terms without context."""
         return self.in_context(()) if self.context else self
+
+
+@lru_cache(maxsize=64)
+def _bias_of(terms: tuple[Keyword, ...]) -> Bias:
+    return Bias.of(terms)
 
 
 NO_KEYTERMS = Keyterms()

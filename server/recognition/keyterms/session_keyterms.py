@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from model.ctc.bias import Bias
-from model.ctc.interface import Decoder
+from model.ctc.bias import NO_BIAS, Bias, BiasError
+from model.ctc.interface import ChecksTerms, Decoder
 from model.text.spelled import spoken
 from server.recognition.keyterms.keyterms import (
     CONTEXT_S,
@@ -39,7 +39,7 @@ class SessionKeyterms:
         self.initial = self.current = initial
         self._changes = ChangeAllowance()
         self._channels, self._cutters = channels, cutters
-        self._decoder = decoder
+        self.decoder = decoder
         self._step_s = step_s
 
     @property
@@ -52,6 +52,21 @@ class SessionKeyterms:
         """Whether the restored state already contains a change made now, or a later one."""
         return any(cutter.replaying for cutter in self._cutters)
 
+    def asked_for(self, phrases: Sequence[str] | None = None, *, more: Sequence[str] = (), said: str = "") -> Bias:
+        """Return the bias that a change to other phrases, with more phrases, or after a speaker's text, would set.
+
+        `NO_BIAS` if there is nothing to build for it, or if it would be refused.
+        """
+        own = self.current.phrases if phrases is None else phrases
+        added = [phrase for phrase in dict.fromkeys(more) if phrase not in own]
+        if self._replaying or not isinstance(self.decoder, ChecksTerms):
+            return NO_BIAS
+        try:
+            context = self.current.context_with(self.rare_terms(said)) if said else self.current.context
+            return Keyterms.of((*own, *added), self.current.keywords, context).bias
+        except BiasError:
+            return NO_BIAS
+
     def replace_phrases(self, phrases: Sequence[str], *, hints: bool = False) -> int:
         """Bias the audio from now on towards other phrases and the same keywords; return how many were left out.
 
@@ -63,12 +78,12 @@ class SessionKeyterms:
         self._spend(phrases, self.current.context)
         speakable = self._speakable(phrases) if hints else phrases
         replaced = self.current.replaced(speakable)
-        check_speakable(replaced, self._decoder)
+        check_speakable(replaced, self.decoder)
         self.set(replaced)
         return len(phrases) - len(speakable)
 
     def _speakable(self, phrases: Sequence[str]) -> Sequence[str]:
-        lost = set(unspeakable(Keyterms.of(phrases).bias, self._decoder))
+        lost = set(unspeakable(Keyterms.of(phrases).bias, self.decoder))
         return [phrase for phrase in phrases if " ".join(spoken(phrase).split()) not in lost] if lost else phrases
 
     def set(self, keyterms: Keyterms) -> None:
@@ -94,7 +109,7 @@ class SessionKeyterms:
 
     def rare_terms(self, text: str) -> tuple[str, ...]:
         """Return the words of a text that are rare for its decoder."""
-        return rare_terms(text, self._decoder)
+        return rare_terms(text, self.decoder)
 
     def bias_for_rewind(self, phrases: Sequence[str], seconds: float) -> Bias:
         """Return the bias of these terms and further phrases, to decode seconds of audio again.
@@ -106,7 +121,7 @@ class SessionKeyterms:
         characters = checked_size((*own.phrases, *added), own.keywords)
         self._changes.spend(characters + round(seconds * REWOUND_CHARACTERS), self._audio_s)
         wider = own.replaced((*own.phrases, *added))
-        check_speakable(wider, self._decoder)
+        check_speakable(wider, self.decoder)
         return wider.bias
 
     def sent(self) -> None:

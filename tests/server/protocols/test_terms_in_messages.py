@@ -1,0 +1,111 @@
+"""Key terms that messages ask for: built on a thread while reading is paused, and within the caller's share."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from websockets.sync.client import connect
+
+from model.ctc import bias
+from model.ctc.beam import BeamDecoder
+from server.coordination.term_building import CHARACTERS_PER_S
+from tests.server.protocols.deepgram.test_keyterm_server import MishearingModel
+from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.spelling import CONFIG, silence, spell
+
+AUDIO = np.concatenate([spell("the qite flew "), silence(1.0)])  # "kite", as this model recognizes it
+SETS = round(15 * CHARACTERS_PER_S / 2_000)  # three times what a caller may build at once
+OPENAI = {"type": "transcription", "audio": {"input": {"transcription": {}}}}
+
+
+def names(first: str) -> list[str]:
+    """Return "kite" and 190 words of 12 letters, which start with `first`."""
+    letters = "abcdefghijklmnopqrs"
+    return ["kite", *(f"{first:x<10}{a}{b}" for a in letters for b in letters[:10])]
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the threads that build automata."""
+    names: list[str] = []
+    build = bias._automaton
+
+    def built(*args: Any) -> Any:
+        names.append(threading.current_thread().name)
+        return build(*args)
+
+    monkeypatch.setattr(bias, "_automaton", built)
+    return names
+
+
+@pytest.fixture
+def server(live_server: Callable[..., LiveServer]) -> LiveServer:
+    decoder = BeamDecoder(CONFIG.vocabulary, CONFIG.frame_s, beams=4)
+    decoder.warm_up()
+    return live_server(model=MishearingModel(), decoder=decoder)
+
+
+@pytest.mark.parametrize("kind", ["Configure", "Context", "Rewind"])
+def test_terms_of_deepgrams_messages_are_built_on_a_thread(server: LiveServer, threads: list[str], kind: str) -> None:
+    words = names(f"dg{kind.lower()}")
+    fields: Mapping[str, Mapping[str, Any]] = {
+        "Configure": {"keyterms": words},
+        "Context": {"text": " ".join(words[:60])},
+        "Rewind": {"seconds": 3, "keyterms": words[:100]},
+    }
+    with server.listen(rewind="10", interim_results="false") as client:
+        if kind == "Rewind":
+            client.send(AUDIO)
+            client.say("Finalize")
+            client.until(lambda frame: frame.get("from_finalize") is True)
+        client.say(kind, **fields[kind])
+        client.send(AUDIO)
+        frames = client.finish()
+    assert not any(frame["type"].endswith("Failure") for frame in frames), frames
+    assert transcript(frames).startswith("the kite" if kind == "Configure" else "the")
+    assert threads
+    assert all(name.startswith("keyterms") for name in threads)
+
+
+def test_terms_of_other_protocols_are_built_on_a_thread(server: LiveServer, threads: list[str]) -> None:
+    flux = f"ws://{server.host}/v2/listen?model=flux-general-en&encoding=linear16&sample_rate=16000"
+    with connect(flux) as socket:
+        socket.recv()
+        socket.send(json.dumps({"type": "Configure", "keyterms": names("flux")}))
+        assert json.loads(socket.recv())["type"] == "ConfigureSuccess"
+    with connect(f"ws://{server.host}/vosk") as socket:
+        socket.send(json.dumps({"config": {"sample_rate": 16_000, "phrase_list": names("vosk")}}))
+        socket.send(AUDIO.tobytes())
+        socket.send('{"eof": 1}')
+        texts = [json.loads(text).get("text", "") for text in socket]
+    assert "the kite flew" in texts
+    with connect(f"ws://{server.host}/v1/realtime?intent=transcription") as socket:
+        socket.recv()
+        session = json.loads(json.dumps(OPENAI))
+        session["audio"]["input"]["transcription"]["keywords"] = names("openai")
+        socket.send(json.dumps({"type": "session.update", "session": session}))
+        assert json.loads(socket.recv())["type"] == "session.updated"
+    assert len(threads) >= 3
+    assert all(name.startswith("keyterms") for name in threads)
+
+
+def test_a_caller_with_ever_new_terms_is_refused_by_name_and_its_streams_go_on(server: LiveServer) -> None:
+    failures: list[dict[str, Any]] = []
+    for number in range(SETS):
+        if failures:
+            break
+        with server.listen(interim_results="false") as client:
+            client.say("Configure", keyterms=names(f"n{number}"))
+            client.say("Configure", keyterms=["kite"])  # few characters: never refused
+            client.send(AUDIO)
+            frames = client.finish()
+        assert transcript(frames) == "the kite flew"
+        failures = [frame for frame in frames if frame["type"] == "ConfigureFailure"]
+    (failure,) = failures
+    assert failure["code"] == "CONFIGURE_ALREADY_PENDING"
+    assert "characters of new key terms per second" in failure["description"]
