@@ -256,9 +256,11 @@ def run(plan: Plan, base: LoadSettings, options: Sequence[str], folder: Path, co
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="tutti-") as name:
         place = Path(name)
-        key, keys, log = secrets.token_urlsafe(), place / "keys", place / "log"
-        keys.write_text(hashlib.sha256(key.encode()).hexdigest() + "\n", encoding="utf-8")
-        (place / "key").write_text(key, encoding="utf-8")
+        key, hostile_key = secrets.token_urlsafe(), secrets.token_urlsafe()  # limits hold for each
+        keys, log = place / "keys", place / "log"
+        digests = [hashlib.sha256(secret.encode()).hexdigest() for secret in (key, hostile_key)]
+        keys.write_text("\n".join([*digests, ""]), encoding="utf-8")
+        (place / "key").write_text(hostile_key, encoding="utf-8")
         served_with = ("--api-keys-file", str(keys), "--log-format", "json", *options)
         with served(served_with, log) as url, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             known = replace(base, api_key=key)
