@@ -22,6 +22,7 @@ from loadtest.served import served_process
 WITHIN_S = 30.0
 FRONT_END, ENGINE_HOST = "front_end", "engine_host"
 RAW = "encoding=linear16&sample_rate=16000"
+NOT_OPENED = (OSError, EOFError, InvalidMessage, InvalidStatus, TimeoutError)
 
 
 class FrontEnds:
@@ -85,19 +86,20 @@ class FrontEnds:
         return list(await asyncio.gather(*(play(self.url, audio, realtime=realtime) for audio in streams)))
 
     def both_serve(self) -> bool:
-        """Whether two connections are at two front ends."""
-        clients = [self.opened() for _ in range(2)]
-        try:
+        """Whether two connections are at two front ends; not while one is lost."""
+        with ExitStack() as clients:
+            try:
+                for _ in range(2):
+                    clients.callback(self.opened().close)
+            except NOT_OPENED:
+                return False
             return [connections(process.pid) for process in self.processes(FRONT_END)] == [1, 1]
-        finally:
-            for client in clients:
-                client.close()
 
     def opened_and_closed(self) -> bool:
         """Whether a handshake succeeds."""
         try:
             self.opened().close()
-        except (OSError, EOFError, InvalidMessage, InvalidStatus, TimeoutError):
+        except NOT_OPENED:
             return False
         return True
 
