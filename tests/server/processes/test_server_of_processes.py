@@ -136,6 +136,7 @@ def test_starts_of_speech_are_those_of_one_process_and_such_streams_are_resumabl
 
 
 def test_connections_are_shared_out_evenly(two: FrontEnds) -> None:
+    two.until(two.both_serve)  # connections of the test before no longer count
     clients = [two.opened() for _ in range(20)]
     try:
         by_front_end = [connections(process.pid) for process in two.processes(FRONT_END)]
