@@ -11,8 +11,8 @@ import structlog
 from starlette.websockets import WebSocket
 
 from batching.errors import BatchingError
-from model.ctc.bias import NO_BIAS, BiasError
 from model.ctc.bias import Bias as TermBias
+from model.ctc.bias import BiasError
 from server.audio.decode_queue import LiveDecoder
 from server.audio.formats import Encoding
 from server.errors import CLOSES, CloseReason, KeytermsTooOften, MediaError, Refused, ServerFull
@@ -107,7 +107,7 @@ class AdapterConnection(Connection):
                 return
             if isinstance(action, AfterAudio | Bias):
                 phrases, prompt = action.phrases, "" if isinstance(action, AfterAudio) else action.prompt
-                read = partial(self._bias_of, phrases, prompt)
+                read = partial(self._biases_of, phrases, prompt)
                 self._once_built((*phrases, prompt), read, partial(self._do_built, action, pending))
                 return
             self._do(action, None)
@@ -115,12 +115,12 @@ class AdapterConnection(Connection):
                 self._pending = pending  # `backlog_s` then stops reading, so no later message is processed first
                 return
 
-    def _bias_of(self, phrases: tuple[str, ...], prompt: str) -> TermBias:
+    def _biases_of(self, phrases: tuple[str, ...], prompt: str) -> Sequence[TermBias]:
         keyterms = self._session.keyterms
         try:
             return keyterms.asked_for((*fitting(keyterms.rare_terms(prompt), phrases), *phrases))
         except BiasError:  # refused when it is run
-            return NO_BIAS
+            return ()
 
     def _do_built(self, action: Action, pending: Iterator[Action], why: str | None) -> None:
         """Run an action whose key terms are built, or are not for this reason, and those after it."""

@@ -374,7 +374,7 @@ class Connection(ABC):
         if not waits_on and self._state.reads and self._backpressure.release():
             self._resume_reading()
 
-    def _once_built(self, asked: tuple[str, ...], read: Callable[[], Bias], change: Change) -> None:
+    def _once_built(self, asked: tuple[str, ...], read: Callable[[], Sequence[Bias]], change: Change) -> None:
         """Call `change`, which sets key terms, once they are built; reading is paused until then.
 
         `asked`: the terms, or the text that has them, as the client wrote it, which `read` reads. `change` gets the
@@ -382,13 +382,13 @@ class Connection(ABC):
         """
         terms = self.terms
         why = None if terms is None else terms.refusal(asked)
-        if terms is None or why is not None or not terms.building.takes_long(bias := read()):
+        if terms is None or why is not None or not terms.building.takes_long(biases := read()):
             change(why)
         else:
-            self._wait_for(self._build(terms, asked, bias, change))
+            self._wait_for(self._build(terms, asked, biases, change))
 
-    async def _build(self, terms: OwnersTerms, asked: tuple[str, ...], bias: Bias, change: Change) -> None:
-        why = await terms.build(asked, bias, self._session.keyterms.decoder)
+    async def _build(self, terms: OwnersTerms, asked: tuple[str, ...], biases: Sequence[Bias], change: Change) -> None:
+        why = await terms.build(asked, biases, self._session.keyterms.decoder)
         if self._state.reads:
             change(why)
 

@@ -86,7 +86,7 @@ class DeepgramStream(Connection):
                 self._change(tuple(more), partial(keyterms.asked_for, more=more), partial(rewind, asked=action))
 
     def _change(
-        self, asked: tuple[str, ...], read: Callable[[], Bias], change: Callable[..., Sequence[Event] | bytes]
+        self, asked: tuple[str, ...], read: Callable[[], Sequence[Bias]], change: Callable[..., Sequence[Event] | bytes]
     ) -> None:
         """Change the key terms, once they are built, after the audio before; send the answer or the events."""
 

@@ -15,7 +15,7 @@ from server.errors import BadParameter, KeytermsTooOften
 
 Keyword = tuple[str, float | None]
 
-# An automaton of this size takes 15 ms: `server.coordination.term_building`. Deepgram takes 500 tokens, about as much.
+# An automaton of this size takes 7 ms: `server.coordination.term_building`. Deepgram takes 500 tokens, about as much.
 MAX_TERMS = 200
 MAX_CHARACTERS = 2_500
 MAX_CONTEXT_TERMS = 40  # from what other speakers said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from model.ctc.bias import NO_BIAS, Bias, BiasError
+from model.ctc.bias import Bias, BiasError
 from model.ctc.interface import ChecksTerms, Decoder
 from model.text.spelled import spoken
 from server.recognition.keyterms.keyterms import (
@@ -52,20 +52,24 @@ class SessionKeyterms:
         """Whether the restored state already contains a change made now, or a later one."""
         return any(cutter.replaying for cutter in self._cutters)
 
-    def asked_for(self, phrases: Sequence[str] | None = None, *, more: Sequence[str] = (), said: str = "") -> Bias:
-        """Return the bias that a change to other phrases, with more phrases, or after a speaker's text, would set.
+    def asked_for(
+        self, phrases: Sequence[str] | None = None, *, more: Sequence[str] = (), said: str = ""
+    ) -> tuple[Bias, ...]:
+        """Return the biases that a change to other phrases, with more phrases, or after a speaker's text, would set.
 
-        `NO_BIAS` if there is nothing to build for it, or if it would be refused.
+        The second is that after the speaker's text has expired. None if there is nothing to build for them, or if the
+        change would be refused.
         """
         own = self.current.phrases if phrases is None else phrases
         added = [phrase for phrase in dict.fromkeys(more) if phrase not in own]
         if self._replaying or not isinstance(self.decoder, ChecksTerms):
-            return NO_BIAS
+            return ()
         try:
             context = self.current.context_with(self.rare_terms(said)) if said else self.current.context
-            return Keyterms.of((*own, *added), self.current.keywords, context).bias
+            changed = Keyterms.of((*own, *added), self.current.keywords, context)
         except BiasError:
-            return NO_BIAS
+            return ()
+        return (changed.bias, changed.without_context.bias) if changed.context else (changed.bias,)
 
     def replace_phrases(self, phrases: Sequence[str], *, hints: bool = False) -> int:
         """Bias the audio from now on towards other phrases and the same keywords; return how many were left out.

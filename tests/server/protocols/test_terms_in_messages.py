@@ -72,6 +72,19 @@ def test_terms_of_deepgrams_messages_are_built_on_a_thread(server: LiveServer, t
     assert all(name.startswith("keyterms") for name in threads)
 
 
+def test_terms_while_a_context_holds_are_built_on_a_thread_with_and_without_it(
+    server: LiveServer, threads: list[str]
+) -> None:
+    with server.listen(interim_results="false") as client:
+        client.say("Context", text=" ".join(names("held")[1:31]))
+        client.say("Configure", keyterms=names("both")[:100])
+        client.send(AUDIO)
+        frames = client.finish()
+    assert transcript(frames) == "the kite flew"
+    assert len(threads) == 3, "the context, and the terms with it and without it"
+    assert all(name.startswith("keyterms") for name in threads)
+
+
 def test_terms_of_other_protocols_are_built_on_a_thread(server: LiveServer, threads: list[str]) -> None:
     flux = f"ws://{server.host}/v2/listen?model=flux-general-en&encoding=linear16&sample_rate=16000"
     with connect(flux) as socket:
