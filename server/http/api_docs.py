@@ -349,5 +349,6 @@ path that supports GET supports HEAD.
 `keyterms`, which replaces the key terms for the audio that follows (`null`: no change, `[]`: none); `features` cannot
 change (`CONFIGURE_NOT_SUPPORTED`). `ConfigureSuccess` lists the key terms in use; `ConfigureFailure` has the reason why
 the previous ones stay: too many, one that cannot be recognized, a greedy decoder, or too many changes
-(`CONFIGURE_ALREADY_PENDING`): allowed are a full set at once, and then 500 characters per second of audio.
+(`CONFIGURE_ALREADY_PENDING`): allowed are a full set at once, and then 500 characters per second of audio; and for
+each key or address 4,000 characters of new key terms per second, after a burst of 20,000.
 """

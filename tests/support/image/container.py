@@ -99,7 +99,7 @@ class Container:
 
     def processes(self) -> list[tuple[int, str, str]]:
         """Return number, name and state of every process in the container, as it sees them itself."""
-        root = Path(f"/proc/{self.state['Pid']}/root/proc")
+        root = Path("/proc", str(self.state["Pid"]), "root", "proc")
         found = []
         for place in sorted(int(each.name) for each in root.iterdir() if each.name.isdigit()):
             with contextlib.suppress(OSError):
