@@ -371,7 +371,9 @@ class Connection(ABC):
     async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
         await work
         waits_on = self._waiting is not asyncio.current_task()  # `work` ended with another wait
-        if not waits_on and self._state.reads and self._backpressure.release():
+        if waits_on or not self._state.reads or not self._backpressure.release():
+            return
+        if not self._backpressure.rises(self.backlog_s, self._decode_queue.fill):  # by audio decoded meanwhile
             self._resume_reading()
 
     def _once_built(self, asked: tuple[str, ...], read: Callable[[], Sequence[Bias]], change: Change) -> None:

@@ -262,3 +262,23 @@ def test_a_real_server_reads_large_headers_and_wide_audio(live_server: Callable[
             for piece in cut(data, 2**18):
                 client.send(piece)
             assert client.finish()[-1]["duration"] == pytest.approx(SECONDS if data[:4] == b"RIFF" else 2.0, abs=0.1)
+
+
+def test_reading_stays_paused_after_a_wait_if_audio_decoded_meanwhile_is_far_ahead() -> None:
+    bench = ConnectionBench(LIMITS, LIVE)
+    rate = bench.session.options.sample_rate
+
+    async def script(bench: ConnectionBench) -> None:
+        async def decoding() -> None:
+            bench.stream.on_samples(speech(rate)[: rate // 2].repeat(25, axis=0)[: rate * 12], bench.clock())
+
+        bench.stream._wait_for(decoding())
+        assert bench.stream._waiting is not None
+        await bench.stream._waiting
+        assert bench.stream.backlog_s > HIGH_WATER * LIMITS.max_backlog_s
+        assert not bench.transport.reading
+        bench.answer()
+        assert bench.transport.reading
+        bench.send(b"")
+
+    bench.run(script)
