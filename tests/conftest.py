@@ -111,7 +111,6 @@ SLOW = (
     "loadtest/rulers/test_turn_takes.py",
     "clients/test_installed_client.py",
     "loadtest/generator/test_two_models.py",
-    "loadtest/benchmarks/test_forks.py",
     "loadtest/benchmarks/test_all_reduce.py",
     "model/training/acoustic/test_variants.py",
     "server/recognition/keyterms/test_context_recall.py",

@@ -38,6 +38,8 @@ ELSEWHERE = {  # by the file that names them
     "tests/ecosystem/README.md": {"test.py"},  # of vosk-server's repository
 }
 
+PAST = re.compile(r"`[^`]*` at [0-9a-f]{8}\b")  # what existed at a commit
+
 Named = tuple[int, str]
 
 
@@ -65,7 +67,8 @@ def texts(path: Path, source: str) -> Iterator[Named]:
 
 def missing(path: Path, source: str) -> Iterator[Named]:
     """What the text of a file names that does not exist, with its line."""
-    for number, line in texts(path, source):
+    for number, text in texts(path, source):
+        line = PAST.sub("", text) if path.suffix == ".md" else text
         names = {*PATH.findall(line), *FOLDER.findall(line)}
         if path.suffix == ".md":
             names |= {link.partition("#")[0] for link in LINK.findall(line) if "://" not in link}

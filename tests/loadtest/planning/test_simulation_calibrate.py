@@ -4,12 +4,10 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
 from batching.simulation.service_table import ServiceTable
-from loadtest.benchmarks import simulation_check
 from loadtest.planning import calibrate, loopback
 from loadtest.planning.engine_times import EngineTimes, measure_engine
 from tests.support.servers.fakes import ChunkedModel
@@ -158,54 +156,3 @@ def test_the_loopback_client_sends_a_step_in_parts(live_server):
     assert seen.rows == pytest.approx(3 * 0.5 / 0.08, abs=4)
     assert len(seen.round_trips_s) == pytest.approx(seen.rows, abs=4)
     assert min(seen.round_trips_s) < 0.06, "from the last part of a step, not from its first"
-
-
-def report(**values):
-    """Return a level's report with only these values set."""
-    from loadtest.generator.measures import LevelMeasures, ServerFigures
-
-    empty = LevelMeasures(0.0, 10.0, {}).report(
-        streams=40, to_s=10.0, policy="", generator_cpu_cores=0.1, server=ServerFigures()
-    )
-    return msgspec.structs.replace(empty, **values)
-
-
-def test_the_costs_of_a_generator_are_its_cpu_time_by_steps_and_connections_and_its_clock_tick():
-    from loadtest.generator.latencies import Latencies
-
-    lag = Latencies()
-    for number in range(1_000):
-        lag.add(number * 1e-6)  # a millisecond clock is late by up to 1 ms
-    light = report(generator_lag_ms=lag.spread(), complete=30, cut=6, generator_cpu_cores=500 * 80e-6 + 3 * 1.2e-3)
-    brief = report(complete=320, cut=40, generator_cpu_cores=500 * 80e-6 + 30 * 1.2e-3)
-    send, receive, tick, opening = simulation_check.client_costs(light, brief)
-    assert send == receive == pytest.approx(40)
-    assert opening == pytest.approx(1_200)
-    assert tick == pytest.approx(1_000, rel=0.05)
-
-
-def test_the_length_of_streams_is_that_of_the_connections_that_followed_others():
-    level = report(complete=50, cut=40)
-    assert simulation_check.mean_stream_s(level) == pytest.approx(40 * (10.0 + simulation_check.WARM_UP_S) / 50)
-
-
-def test_the_median_of_the_rounds_is_compared():
-    from loadtest.generator.latencies import Latencies
-
-    def latencies(milliseconds):
-        found = Latencies()
-        found.add(milliseconds * 1e-3)
-        return found.spread()
-
-    rounds = [report(chunk_latency_ms=latencies(ms)) for ms in (5.0, 80.0, 6.0)]
-    assert simulation_check.medians(rounds).p98 == pytest.approx(6.0, rel=0.05)
-
-
-def test_a_check_passes_only_when_every_load_is_within_tolerance():
-    figures = simulation_check.Figures(5.0, 8.0, 10.0, 2.0)
-    rows = tuple(simulation_check.Row(100, 3.0, figures, figures, off) for off in (0.1, -0.24))
-    check = simulation_check.Check("command", rows, (1.0, 1.0, 1.0, 1.0), {}, simulation_check.environment.describe(1))
-    assert check.within
-    assert "| 100 |" in simulation_check.markdown(check)
-    far = msgspec.structs.replace(rows[0], off=-0.26)
-    assert not msgspec.structs.replace(check, rows=(*rows, far)).within

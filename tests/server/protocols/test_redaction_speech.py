@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtest.benchmarks.redaction.numbers import digit_words
 from model.training.synthesis.voices import SAMPLE_RATE_HZ, Voice, speak
 from server.models.loading import load_served
 from server.settings import Settings
+from tests.support.audio.english_numbers import digit_words
 from tests.support.needs import need_programs
 from tests.support.servers.live_server import LiveServer
 

@@ -7,12 +7,12 @@ import random
 import numpy as np
 import pytest
 
-from loadtest.benchmarks.redaction.numbers import Kind, number, read_out
 from server.recognition.events import Final, Partial
 from server.text import chinese_digits
 from server.text.redaction_kinds import NumberLanguage, Redaction
 from server.text.spoken_digits import Part, parts, plain
 from tests.support.audio import chinese_numbers
+from tests.support.audio.english_numbers import Kind, number, read_out
 from tests.support.servers.shouting import ShoutingDecoder
 from tests.support.servers.spelling import silence, spell
 from tests.support.servers.spelling_hanzi import hanzi_decoder, spell_hanzi

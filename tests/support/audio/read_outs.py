@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from loadtest.benchmarks.redaction import numbers as english
 from model.ctc.words import Word
 from server.text import chinese_digits, spoken_digits
 from server.text.redaction_kinds import NumberLanguage, Redaction
 from tests.support.audio import chinese_numbers as chinese
+from tests.support.audio import english_numbers as english
 
 CALLER, AGENT = 0, 1
 PAUSES_S = (0.1, 25.0)

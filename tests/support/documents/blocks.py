@@ -13,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 BLOCK = re.compile(r"^( *)```([^\n`]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+PAST = re.compile(r"`[^`]*` at [0-9a-f]{8}\b")  # a command that existed at a commit
 INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 HEREDOC = re.compile(r"<<-?\s*'?(\w+)'?")
 SHELL = ("sh", "bash", "shell", "console")
@@ -136,4 +137,4 @@ def inline() -> Iterator[tuple[str, str]]:
     for document in documents():
         text = BLOCK.sub(lambda found: "\n" * found[0].count("\n"), (ROOT / document).read_text(encoding="utf-8"))
         for number, line in enumerate(text.splitlines(), 1):
-            yield from ((f"{document}:{number}", span) for span in INLINE.findall(line) if OURS.match(span))
+            yield from ((f"{document}:{number}", span) for span in INLINE.findall(PAST.sub("", line)) if OURS.match(span))

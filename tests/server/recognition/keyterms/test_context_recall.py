@@ -9,8 +9,6 @@ from time import thread_time
 import numpy as np
 import pytest
 
-from loadtest.benchmarks.keyterms.__main__ import decode, with_closing_silence
-from loadtest.benchmarks.keyterms.cases import Case, synthetic_cases
 from model.acoustic import load_own, log_probs_of
 from model.config import ModelConfig
 from model.ctc.beam import BeamDecoder
@@ -20,6 +18,7 @@ from model.ctc.rewind import RewindDecoder
 from model.decoder import make_decoder
 from model.evaluation.scoring import TermScore, score_terms
 from server.recognition.keyterms.keyterms import rare_terms
+from tests.support.audio.spoken_names import Case, spoken_cases
 from tests.support.needs import need_programs
 
 SENTENCES = 80
@@ -39,13 +38,25 @@ def spoken() -> tuple[list[Case], list[LogProbs], BeamDecoder, ModelConfig]:
     decoder = make_decoder(config=model.config, decoder="beam")
     assert isinstance(decoder, BeamDecoder)
     assert decoder.lm is not None
-    cases = synthetic_cases(decoder.lm.__contains__, SENTENCES, 1)
-    return cases, list(log_probs_of(model, with_closing_silence(model.config, cases))), decoder, model.config
+    cases = spoken_cases(decoder.lm.__contains__, SENTENCES, 1)
+    config = model.config
+    closed = [np.pad(case.pcm, (0, config.flush_steps * config.step_samples)) for case in cases]  # as a stream closes
+    return cases, list(log_probs_of(model, closed)), decoder, config
+
+
+def decode(decoder: BeamDecoder, config: ModelConfig, log_probs: LogProbs, bias: Bias) -> str:
+    """Return the text of a recording, decoded step by step like a stream."""
+    state = decoder.start(config.delay_frames, bias)
+    for first in range(0, len(log_probs), config.frames_per_step):
+        decoder.advance([state], log_probs[None, first : first + config.frames_per_step])
+    text = " ".join(word.text for word in decoder.take(state))
+    decoder.release(state)
+    return text
 
 
 def score(biases: list[Bias]) -> TermScore:
     cases, outputs, decoder, config = spoken()
-    texts = decode(decoder, config, outputs, biases)
+    texts = [decode(decoder, config, output, bias) for output, bias in zip(outputs, biases, strict=True)]
     scores = (score_terms(c.reference, text, c.said, c.said) for c, text in zip(cases, texts, strict=True))
     return sum(scores, TermScore())
 

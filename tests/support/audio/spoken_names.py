@@ -1,26 +1,17 @@
-"""Recordings for the measurement of key terms: real ones with rare words, and synthetic ones with names.
-
-Defines the choice of terms, the sentences with names, and the list of distractors of each recording, all from a seed.
-"""
+"""Sentences with names that the language model does not know, spoken by synthesizers, all from a seed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
 
-from model.recordings import Utterance, read_pcm
 from model.training.synthesis.voices import random_voice, speak
 
-REAL, SYNTHETIC = "real", "synthetic"
-MIN_LETTERS = 4
-"""Minimum length of a term: shorter unknown words are mostly errors of a reference."""
-
-PEAK = 0.5
-"""Peak of synthesized speech as a share of full scale: -6 dBFS, like the recordings."""
+PEAK = 0.5  # of full scale: -6 dBFS
 
 GIVEN = ("agatha", "bartholomew", "cordelia", "dashiell", "eudora", "ferdinand", "gwendolyn", "horatio")
 
@@ -60,25 +51,11 @@ Pcm = NDArray[np.int16]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One recording, (S,) int16, its reference text, and the key terms spoken in it; often none."""
+    """One recording, (S,) int16, its reference text, and the names spoken in it."""
 
-    kind: str
     pcm: Pcm
     reference: str
     said: tuple[str, ...]
-
-
-def real_cases(utterances: Sequence[Utterance], knows: Callable[[str], bool], sample_rate: int) -> list[Case]:
-    """Return a case per recording; its terms are the words of the reference unknown to the language model."""
-    return [
-        Case(REAL, read_pcm(utterance.audio, sample_rate), utterance.text, unknown_words(utterance.text, knows))
-        for utterance in utterances
-    ]
-
-
-def unknown_words(text: str, knows: Callable[[str], bool]) -> tuple[str, ...]:
-    """Return the distinct words of a text that can be key terms."""
-    return tuple(w for w in dict.fromkeys(text.split()) if len(w) >= MIN_LETTERS and not knows(w))
 
 
 def names(knows: Callable[[str], bool]) -> list[str]:
@@ -100,26 +77,12 @@ def spoken_names(knows: Callable[[str], bool], count: int, seed: int) -> Iterato
         yield rng.choice(SENTENCES).format(name), name
 
 
-def synthetic_cases(knows: Callable[[str], bool], count: int, seed: int) -> list[Case]:
+def spoken_cases(knows: Callable[[str], bool], count: int, seed: int) -> list[Case]:
     """Return sentences with names, spoken by many voices of espeak-ng and flite. Raises: SynthesizerError."""
     rng = Random(f"{seed}/voices")
     cases = []
     for text, name in spoken_names(knows, count, seed):
         speech = speak(random_voice(rng), text)
         pcm = np.rint(speech * (PEAK * 32767 / np.abs(speech).max())).astype(np.int16)  # (S,)
-        cases.append(Case(SYNTHETIC, pcm, text, (name,)))
+        cases.append(Case(pcm, text, (name,)))
     return cases
-
-
-def term_lists(cases: Sequence[Case], pool: Sequence[str], distractors: int, seed: int) -> list[tuple[str, ...]]:
-    """Return, for each recording, its own terms and `distractors` others of the pool that are not spoken in it.
-
-    A longer list contains the shorter one, so that lists of different lengths differ only by additional distractors.
-    """
-    lists = []
-    for place, case in enumerate(cases):
-        words = set(case.reference.split())
-        others = [term for term in dict.fromkeys(pool) if not words & set(term.split())]
-        Random(f"{seed}/{place}").shuffle(others)
-        lists.append((*case.said, *others[:distractors]))
-    return lists

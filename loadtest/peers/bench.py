@@ -9,10 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.benchmarks.peers.contestants import Contestant
-from loadtest.benchmarks.peers.findings import Probe, next_round, thinned
-from loadtest.benchmarks.peers.launch import Running, launched
-from loadtest.benchmarks.peers.search import Search
 from loadtest.errors import LoadTestError, ServerNotReady
 from loadtest.generator.latencies import Spread
 from loadtest.generator.level import Schedule
@@ -20,6 +16,10 @@ from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings
 from loadtest.measurement.report import Result
 from loadtest.measurement.run import measure
+from loadtest.peers.contestants import Contestant
+from loadtest.peers.findings import Probe, next_round, thinned
+from loadtest.peers.launch import Running, launched
+from loadtest.peers.search import Search
 from tutti_asr_client.errors import ClientError
 
 WARMUP_S = 2.0

@@ -6,9 +6,9 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadtest.benchmarks.peers.contestants import Contestant
-from loadtest.benchmarks.peers.findings import Findings, Probe
 from loadtest.measurement.plot import picture
+from loadtest.peers.contestants import Contestant
+from loadtest.peers.findings import Findings, Probe
 from loadtest.reports import pages
 from loadtest.reports.pages import percentile, place_lines
 
@@ -25,14 +25,10 @@ Sustained: every step of every stream has a result, and p98 chunk latency, from 
 sample, meets the objective; the load generator runs on the same cores. Rounds alternate; a server's figure is their
 median. All servers answer each step with the text so far and the end of a stream with a final; all decode greedily.
 
-- (a) runs the PyTorch module as written, in tutti's precision, one stream at a time on the event loop.
-- (b) and (c) run tutti's own step in batches; each stream's state is packed into one array of bytes and sent with
-  every call, because neither keeps a stream on one worker.
-- (c) supports only HTTP; a WebSocket proxy in a separate process posts the steps over persistent connections.
-- (d) computes its own features (Hann window, Slaney's mel filters, pre-emphasis), whose energies the graph maps to
-  ours approximately, so its texts differ from tutti's. It answers a step with the text of the previous step, whose
-  windows are complete; these 80 ms are not counted against it. int8 is onnxruntime's dynamic quantization, whose scales
-  depend on the batch.
+- sherpa-onnx computes its own features (Hann window, Slaney's mel filters, pre-emphasis), whose energies the graph
+  maps to ours approximately, so its texts differ from tutti's. It answers a step with the text of the previous step,
+  whose windows are complete; these 80 ms are not counted against it. int8 is onnxruntime's dynamic quantization, whose
+  scales depend on the batch.
 - A published model's dynamic int8 file is made from the same graph with the settings of the script that makes the
   released ones: MatMul alone for zipformer, all operations for NeMo.
 - Texts that differ: complete recordings whose text under load is not that of the same server without load.

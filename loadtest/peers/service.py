@@ -1,4 +1,4 @@
-"""FastAPI application of peers: one session per connection, `/readyz`, and batch sizes as JSON.
+"""FastAPI application of a peer: one session per connection, `/readyz`, batch sizes as JSON, the generator's frames.
 
 Each message is answered before the next one is read.
 """
@@ -6,17 +6,19 @@ Each message is answered before the next one is read.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
+import msgspec
 import uvicorn
 from fastapi import FastAPI, WebSocket, WebSocketDisconnect
 
-from loadtest.benchmarks.peers.stream import METADATA, Card, Stream, is_close
-
-S = TypeVar("S")
+SAMPLE_BYTES = 2
+BYTES_PER_S = 16_000 * SAMPLE_BYTES
+METADATA = '{"type":"Metadata"}'
+"""Last frame of a stream, followed by a normal close."""
 
 
 @dataclass(slots=True)
@@ -28,10 +30,6 @@ class BatchSizes:
     def ran(self, size: int) -> None:
         """Count a batch."""
         self.rows[size] += size
-
-    def ran_row(self, size: int) -> None:
-        """Count one row of a batch of this size, for servers that see only single rows."""
-        self.rows[size] += 1
 
     def as_json(self) -> dict[str, float]:
         """Return the number of batches by size, for a JSON object."""
@@ -50,39 +48,21 @@ class Session(Protocol):
         ...
 
 
-class Steps(Protocol[S]):
-    """Runs steps of streams; the caller keeps their states."""
-
-    def fresh(self) -> S:
-        """Return the state of a new stream."""
-        ...
-
-    async def step(self, pcm: bytes, state: S) -> tuple[Sequence[int], S]:
-        """Return the best symbols of one step and the next state."""
-        ...
+def is_close(text: str | None) -> bool:
+    """Whether a text frame ends the audio."""
+    return text is not None and "CloseStream" in text
 
 
-class StepSession(Generic[S]):
-    """A stream with steps run by `Steps`, decoded here."""
-
-    def __init__(self, card: Card, steps: Steps[S]) -> None:
-        self._stream, self._steps, self._state = Stream(card), steps, steps.fresh()
-
-    async def audio(self, data: bytes) -> AsyncIterator[str]:
-        """Run complete steps, and yield the text so far after each."""
-        for pcm in self._stream.audio(data):
-            await self._run(pcm)
-            yield self._stream.partial()
-
-    async def end(self) -> str:
-        """Run the last steps and return the final."""
-        for pcm in self._stream.rest():
-            await self._run(pcm)
-        return self._stream.final()
-
-    async def _run(self, pcm: bytes) -> None:
-        symbols, self._state = await self._steps.step(pcm, self._state)
-        self._stream.add_symbols(symbols)
+def results(cursor_s: float, text: str, *, is_final: bool) -> str:
+    """Return a `Results` frame for all audio up to the cursor."""
+    frame = {
+        "type": "Results",
+        "start": 0.0,
+        "duration": round(cursor_s, 6),
+        "is_final": is_final,
+        "channel": {"alternatives": [{"transcript": text}]},
+    }
+    return msgspec.json.encode(frame).decode()
 
 
 async def converse(socket: WebSocket, session: Session) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from loadtest.benchmarks.peers.contestants import ALL, OURS, Contestant
 from loadtest.generator.latencies import Spread
+from loadtest.peers.contestants import ALL, OURS, Contestant
 from loadtest.reports.environment import Environment
 
 Cdf = tuple[tuple[float, float], ...]

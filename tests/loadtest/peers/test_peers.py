@@ -19,22 +19,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest import processes
-from loadtest.benchmarks.peers import bench
-from loadtest.benchmarks.peers.__main__ import read
-from loadtest.benchmarks.peers.contestants import ALL, OURS, chosen
-from loadtest.benchmarks.peers.findings import Findings, Probe, thinned
-from loadtest.benchmarks.peers.launch import launched
-from loadtest.benchmarks.peers.report import markdown, quantile, rows, write
-from loadtest.benchmarks.peers.search import CLOSE, MOST, Search
-from loadtest.benchmarks.peers.service import BatchSizes
-from loadtest.benchmarks.peers.stream import Card, Stream, is_close
 from loadtest.errors import BadManifest, BadSettings, PeerMissing, ServerNotReady
 from loadtest.generator.answers import Answer, decode_answer
 from loadtest.generator.latencies import Spread
 from loadtest.generator.level import Schedule
+from loadtest.peers import bench
+from loadtest.peers.__main__ import read
+from loadtest.peers.contestants import ALL, OURS, chosen
+from loadtest.peers.findings import Findings, Probe, thinned
+from loadtest.peers.launch import launched
+from loadtest.peers.report import markdown, quantile, rows, write
+from loadtest.peers.search import CLOSE, MOST, Search
+from loadtest.peers.service import BatchSizes, is_close, results
 from loadtest.reports.environment import describe
-
-CARD = Card(step_bytes=4, frames_per_step=2, delay_frames=2, flush_steps=3, vocabulary=("", " ", "a", "b"))
 
 
 def answered(frame: str) -> Answer:
@@ -43,46 +40,20 @@ def answered(frame: str) -> Answer:
     return answer
 
 
-@given(st.lists(st.binary(max_size=11)))
-def test_steps_do_not_depend_on_message_sizes(messages: list[bytes]) -> None:
-    stream = Stream(CARD)
-    steps = [step for message in messages for step in stream.audio(message)]
-    rest = stream.rest()
-    sent = b"".join(messages)
-    assert {len(step) for step in steps + rest} == {CARD.step_bytes}
-    assert b"".join(steps + rest)[: len(sent)] == sent
-    assert not any(b"".join(steps + rest)[len(sent) :])
-    assert rest[-CARD.flush_steps :] == [bytes(4)] * CARD.flush_steps
-
-
-def test_symbols_are_decoded_after_the_models_delay() -> None:
-    stream = Stream(CARD)
-    for symbols in ((3, 3), (2, 2), (0, 2), (1, 3), (3, 0)):  # the first two frames precede the audio
-        stream.add_symbols(symbols)
-    assert stream.text == "aa b"
-
-
 def test_the_load_generator_can_decode_the_messages() -> None:
-    stream = Stream(CARD)
-    stream.audio(bytes(6))
-    stream.add_symbols((0, 0))
-    partial = answered(stream.partial())
-    assert partial.start + partial.duration == pytest.approx(4 / 32_000)
-    assert not partial.is_final
-    final = answered(stream.final())
-    assert final.start + final.duration == pytest.approx(6 / 32_000, abs=1e-6)
-    assert final.is_final
+    partial, final = (answered(results(at_s, "so far", is_final=last)) for at_s, last in ((0.5, False), (1.0, True)))
+    assert (partial.start + partial.duration, partial.is_final) == (0.5, False)
+    assert (final.start + final.duration, final.is_final) == (1.0, True)
     assert is_close('{"type":"CloseStream"}')
     assert not is_close('{"type":"KeepAlive"}')
     assert not is_close(None)
 
 
-def test_batches_can_be_counted_whole_or_row_by_row() -> None:
-    whole, by_rows = BatchSizes(), BatchSizes()
-    whole.ran(3)
-    for _ in range(3):
-        by_rows.ran_row(3)
-    assert whole.as_json() == by_rows.as_json() == {"3": 1.0}
+def test_batches_are_counted_whole() -> None:
+    sizes = BatchSizes()
+    for _ in range(2):
+        sizes.ran(3)
+    assert sizes.as_json() == {"3": 2.0}
 
 
 @given(capacity=st.integers(1, MOST), first=st.integers(1, 400), factor=st.sampled_from([1.15, 1.5]))
@@ -124,7 +95,7 @@ def probe(peer: str, number: int, streams: int, p98: float, **fields: object) ->
 
 
 def findings(*probes: Probe) -> Findings:
-    return Findings("command", 100.0, 8.0, 6.0, 10, {"ray": "2"}, describe(1), probes)
+    return Findings("command", 100.0, 8.0, 6.0, 10, {"onnx": "2"}, describe(1), probes)
 
 
 MEASURED = findings(
@@ -133,19 +104,19 @@ MEASURED = findings(
     probe(OURS, 1, 600, 500.0),
     probe(OURS, 2, 500, 90.0),
     probe(OURS, 3, 440, 90.0),
-    probe("fastapi", 1, 40, 30.0, batch_sizes={1: 10.0}, mismatched=1, compared=7),
-    probe("fastapi", 1, 60, 900.0, batch_sizes={1: 10.0, 4: 10.0}),
-    probe("fastapi", 1, 60, 900.0, batch_sizes={1: 9.0, 8: 11.0}),
-    Probe("ray", 1, 0, sustained=False, chunk_latency_ms=None, problem="it did not start\nand said why"),
+    probe("sherpa-fp32", 1, 40, 30.0, batch_sizes={1: 10.0}, mismatched=1, compared=7),
+    probe("sherpa-fp32", 1, 60, 900.0, batch_sizes={1: 10.0, 4: 10.0}),
+    probe("sherpa-fp32", 1, 60, 900.0, batch_sizes={1: 9.0, 8: 11.0}),
+    Probe("sherpa-int8", 1, 0, sustained=False, chunk_latency_ms=None, problem="it did not start\nand said why"),
 )
 
 
 def test_the_figure_of_a_server_is_the_median_of_its_rounds() -> None:
     assert MEASURED.by_round(OURS) == [400, 500, 440]
     assert MEASURED.sustained(OURS) == 440
-    assert MEASURED.ratio("fastapi") == 11.0
-    assert MEASURED.ratio("ray") is None  # sustained no streams
-    assert MEASURED.sustained("mosec") is None
+    assert MEASURED.ratio("sherpa-fp32") == 11.0
+    assert MEASURED.ratio("sherpa-int8") is None  # sustained no streams
+    assert MEASURED.sustained("sherpa-2") is None
     edge = MEASURED.edge(OURS)
     assert edge is not None
     assert edge.streams == 440
@@ -181,12 +152,12 @@ def test_a_published_model_is_measured_in_floats_and_dynamic_int8_with_one_and_t
 
 def test_the_report_has_servers_criteria_and_problems() -> None:
     table = {row[0]: row for row in rows(MEASURED)}
-    assert table["(a) FastAPI + torch, module as written"][1:5] == ("40", "40", "11.0", "≥ 8")
+    assert table["(a) sherpa-onnx, fp32"][1:5] == ("40", "40", "11.0", "≥ 2")
     assert table["tutti, greedy"][9] == "0 of 9"
     page = markdown(MEASURED, "peers.png")
-    assert "- ray, 0 streams: it did not start\n" in page
+    assert "- sherpa-int8, 0 streams: it did not start\n" in page
     assert "and said why" not in page
-    assert "ray 2" in page
+    assert "onnx 2" in page
     assert f"seed {MEASURED.environment.seed}" in page
 
 
@@ -222,12 +193,12 @@ def test_a_thinned_distribution_keeps_its_last_point() -> None:
 
 
 def test_unknown_and_uninstalled_peers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [one.name for one in chosen("fastapi,tutti")] == ["fastapi", OURS]
+    assert [one.name for one in chosen("sherpa-fp32,tutti")] == ["sherpa-fp32", OURS]
     with pytest.raises(BadSettings, match="rya"):
         chosen("rya")
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(PeerMissing, match="ray not installed: pip install"):
-        chosen("ray")
+    with pytest.raises(PeerMissing, match="sherpa_onnx not installed: pip install"):
+        chosen("sherpa-fp32")
     assert chosen(OURS)[0].name == OURS
     assert len({one.name for one in ALL}) == len(ALL)
 
@@ -275,10 +246,10 @@ PLAN = bench.Plan(rounds=2, seconds=1.0, stream_s=1.0, objective_ms=100.0, commo
 
 
 def test_rounds_alternate_and_later_ones_start_at_the_earlier_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    servers = FakeServers(monkeypatch, tutti=500, fastapi=45)
-    probes = list(bench.run(PLAN, chosen("tutti,fastapi"), (), lambda _: None))
+    servers = FakeServers(monkeypatch, tutti=500, **{"sherpa-fp32": 45})
+    probes = list(bench.run(PLAN, chosen("tutti,sherpa-fp32"), (), lambda _: None))
     order = [name for n, (name, _) in enumerate(servers.calls) if n == 0 or servers.calls[n - 1][0] != name]
-    assert order == ["tutti", "fastapi", "tutti", "fastapi"]
+    assert order == ["tutti", "sherpa-fp32", "tutti", "sherpa-fp32"]
     for name, capacity in servers.capacity.items():
         rounds = findings(*probes).by_round(name)
         assert len(rounds) == 2
@@ -292,18 +263,18 @@ def test_rounds_alternate_and_later_ones_start_at_the_earlier_result(monkeypatch
 
 
 def test_a_server_that_does_not_start_is_reported_and_the_others_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    FakeServers(monkeypatch, tutti=0, fastapi=45)
-    probes = list(bench.run(PLAN, chosen("tutti,fastapi"), (), lambda _: None))
+    FakeServers(monkeypatch, tutti=0, **{"sherpa-fp32": 45})
+    probes = list(bench.run(PLAN, chosen("tutti,sherpa-fp32"), (), lambda _: None))
     assert [p.problem for p in probes if p.peer == "tutti"] == ["it did not start"] * 2
-    assert findings(*probes).sustained("fastapi")
+    assert findings(*probes).sustained("sherpa-fp32")
 
 
 def test_kept_levels_count_as_earlier_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    servers = FakeServers(monkeypatch, fastapi=45)
-    kept = (probe("fastapi", 1, 44, 50.0),)
-    probes = list(bench.run(PLAN, chosen("fastapi"), kept, lambda _: None))
+    servers = FakeServers(monkeypatch, **{"sherpa-fp32": 45})
+    kept = (probe("sherpa-fp32", 1, 44, 50.0),)
+    probes = list(bench.run(PLAN, chosen("sherpa-fp32"), kept, lambda _: None))
     assert {p.round for p in probes} == {2, 3}
-    assert servers.calls[0] == ("fastapi", 44)
+    assert servers.calls[0] == ("sherpa-fp32", 44)
 
 
 @pytest.mark.parametrize("fault", ["failed", "refused", "unanswered"])

@@ -41,7 +41,7 @@ class Contestant:
 
 
 def _module(name: str, *options: str) -> tuple[str, ...]:
-    return (sys.executable, "-m", f"loadtest.benchmarks.peers.{name}", *options)
+    return (sys.executable, "-m", f"loadtest.peers.{name}", *options)
 
 
 def _variant(of: Contestant, name: str, title: str, first: int, *options: str) -> Contestant:
@@ -50,11 +50,8 @@ def _variant(of: Contestant, name: str, title: str, first: int, *options: str) -
 
 
 _SERVE = (sys.executable, "-m", "server.cli", "serve", "--host", "127.0.0.1", "--decoder", "greedy")
-_FASTAPI = Contestant("fastapi", "a", "FastAPI + torch, module as written", _module("fastapi_torch"), 40, 8.0)
-_RAY = Contestant("ray", "b", "Ray Serve, @serve.batch", _module("ray_model"), 10, 4.0, "ray")
-_MOSEC = Contestant("mosec", "c", "mosec behind a WebSocket proxy", _module("mosec_proxy"), 150, 4.0, "mosec")
 _SHERPA_COMMAND = _module("sherpa_server", "--folder", "{onnx}")
-_SHERPA = Contestant("sherpa-fp32", "d", "sherpa-onnx, fp32", _SHERPA_COMMAND, 250, 2.0, "sherpa_onnx")
+_SHERPA = Contestant("sherpa-fp32", "a", "sherpa-onnx, fp32", _SHERPA_COMMAND, 250, 2.0, "sherpa_onnx")
 _INT8 = (*_SHERPA_COMMAND, "--model", "model.int8.onnx")
 
 _PUBLISHED = replace(
@@ -91,17 +88,8 @@ _TWO_THREADS = ("--threads", "2")
 
 ALL = (
     Contestant(OURS, "", "tutti, greedy", (*_SERVE, "--max-streams", "1024"), 400),
-    _FASTAPI,
-    _RAY,
-    _MOSEC,
     _SHERPA,
     replace(_SHERPA, name="sherpa-int8", title="sherpa-onnx, int8", command=_INT8),
-    _variant(_FASTAPI, "fastapi-recorded", "FastAPI + torch, tutti's own step", 50, "--recorded"),
-    _variant(_FASTAPI, "fastapi-thread", "FastAPI + torch, step in a thread", 30, "--in-thread"),
-    _variant(_FASTAPI, "fastapi-2", "FastAPI + torch, 2 threads", 40, "--threads", "2"),
-    _variant(_RAY, "ray-2", "Ray Serve, 2 threads", 10, "--threads", "2"),
-    _variant(_MOSEC, "mosec-2", "mosec, 2 threads", 150, "--threads", "2"),
-    _variant(_MOSEC, "mosec-workers", "mosec, 2 workers", 150, "--workers", "2"),
     _variant(_SHERPA, "sherpa-2", "sherpa-onnx, fp32, 2 threads", 200, *_TWO_THREADS),
     _OURS_PUBLISHED,
     _OURS_PUBLISHED_INT8,

@@ -1,4 +1,4 @@
-"""Peer (d): sherpa-onnx with a server loop like that of its published Python streaming server.
+"""Peer: sherpa-onnx with a server loop like that of its published Python streaming server.
 
 Streams with a complete chunk are queued; one consumer takes all of them, up to a maximum, and decodes them as one batch
 in a thread, with a future for each stream. When the queue is empty the consumer sleeps, as the published one does.
@@ -22,8 +22,7 @@ import sherpa_onnx
 import typer
 from fastapi import FastAPI
 
-from loadtest.benchmarks.peers.service import BatchSizes, create_app, serve
-from loadtest.benchmarks.peers.stream import BYTES_PER_S, results
+from loadtest.peers.service import BYTES_PER_S, BatchSizes, create_app, results, serve
 from model.published.published_model import PublishedModel
 
 SAMPLE_RATE = 16_000

@@ -1,1 +1,0 @@
-"""`python -m loadtest.benchmarks.redaction`: share of spoken numbers that `redact` masks, and what it costs."""
